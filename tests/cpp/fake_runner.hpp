@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstddef>
 #include <functional>
@@ -89,16 +90,26 @@ class FakeRunner : public Runner {
   std::vector<Request*> runs_;
 };
 
+/// Calls a function with each finished request.
+class Calls : public Receiver {
+ public:
+  explicit Calls(std::function<void(const std::shared_ptr<Request>&)> call) : call_(std::move(call)) {}
+  void receive(Requests finished) noexcept override { std::for_each(finished.begin(), finished.end(), call_); }
+
+ private:
+  std::function<void(const std::shared_ptr<Request>&)> call_;
+};
+
 /// Collects what is finished.
 class Answers {
  public:
   std::shared_ptr<Request> request() {
     auto made = std::make_shared<Request>();
-    made->finished = [this](const std::shared_ptr<Request>& finished) {
+    made->receiver = std::make_shared<Calls>([this](const std::shared_ptr<Request>& finished) {
       const std::lock_guard lock(mutex_);
       finished_.push_back(finished);
       changed_.notify_all();
-    };
+    });
     return made;
   }
 

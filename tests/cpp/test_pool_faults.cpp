@@ -41,7 +41,7 @@ class PoolFaults : public PoolWithFakes {
     request->deadline = deadline;
     request->output_names = {"y"};
     request->inputs.add("x", tensor({1}));
-    request->finished = [](const std::shared_ptr<Request>&) {};
+    request->receiver = std::make_shared<Calls>([](const auto&) {});
     return submit(request);
   }
   void expect_freed() {

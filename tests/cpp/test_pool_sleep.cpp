@@ -323,10 +323,10 @@ TEST_F(PoolSleep, TheLastReferenceToAPoolMayGoInOneOfItsWorkers) {
     std::promise<std::shared_ptr<Pool>> last;
     std::promise<void> dropped;
     const auto request = std::make_shared<Request>();
-    request->finished = [&](const std::shared_ptr<Request>&) {
+    request->receiver = std::make_shared<Calls>([&](const auto&) {
       last.get_future().get().reset();
       dropped.set_value();
-    };
+    });
     auto owned = Pool::make({});
     owned->add({runner});
     ASSERT_TRUE(owned->submit(request, std::nullopt));

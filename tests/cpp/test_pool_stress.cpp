@@ -20,6 +20,7 @@
 
 #include "core/pool/pool.hpp"
 #include "core/repository/repository.hpp"
+#include "fake_runner.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {
@@ -142,7 +143,7 @@ class Stress : public RealSessions, public testing::WithParamInterface<unsigned>
     if (below(random, 4) == 0) {
       request->deadline = Pool::Clock::now() + microseconds(below(random, 3000));
     }
-    request->finished = [](const std::shared_ptr<Request>& done) { ++static_cast<Counted&>(*done).concluded; };
+    request->receiver = std::make_shared<Calls>([](const auto& done) { ++static_cast<Counted&>(*done).concluded; });
     return request;
   }
 
@@ -159,7 +160,7 @@ class Stress : public RealSessions, public testing::WithParamInterface<unsigned>
         const int way = below(random, 10);
         if (way < 3 && asks->run_here(*request)) {
           request->accepted = true;
-          ++request->concluded;  // run_here does not call `finished`
+          ++request->concluded;  // run_here gives it to no receiver
           continue;
         }
         std::optional<Pool::Clock::time_point> until;

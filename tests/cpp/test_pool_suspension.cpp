@@ -111,7 +111,7 @@ TEST_F(PoolSuspension, ADeviceThatFailsFastCostsNobodyItsAnswer) {
       for (std::size_t i = 0; i < each; ++i) {
         std::promise<void> answered;
         const auto request = std::make_shared<Request>();
-        request->finished = [&](const std::shared_ptr<Request>&) { answered.set_value(); };
+        request->receiver = std::make_shared<Calls>([&](const auto&) { answered.set_value(); });
         pool->submit(request, std::nullopt);
         answered.get_future().wait();
         failed += request->outcome == Outcome::done ? 0 : 1;

@@ -30,6 +30,26 @@ Error from_onnxruntime(const Ort::Exception& exception, const std::string& conte
   return Error(kind, (context.empty() ? "" : context + ": ") + (advice.empty() ? "" : advice + "\n") + text);
 }
 
+std::string text_of(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "unknown";
+  }
+}
+
+std::optional<ErrorKind> kind_of(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const Error& error) {
+    return error.kind();
+  } catch (...) {
+    return std::nullopt;
+  }
+}
+
 std::string megabytes(std::uint64_t bytes) {
   constexpr std::uint64_t mega = 1'000'000;
   if (bytes < mega) {

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -48,6 +50,12 @@ class Error : public std::runtime_error {
  private:
   ErrorKind kind_;
 };
+
+/// What an exception says; "unknown" for one that is no std::exception.
+std::string text_of(const std::exception_ptr& exception);
+
+/// The kind of an Error; none for other exceptions.
+std::optional<ErrorKind> kind_of(const std::exception_ptr& exception);
 
 /// A number of bytes as messages give it: "123 MB", "12.3 MB", "123 kB".
 std::string megabytes(std::uint64_t bytes);

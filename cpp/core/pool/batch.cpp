@@ -56,21 +56,9 @@ struct Layout {
   }
 };
 
-std::shared_ptr<Request> like(const Request& request) {
-  auto joint = std::make_shared<Request>();
-  joint->timeline = request.timeline;
-  joint->output_names = request.output_names;
-  joint->endable = true;
-  return joint;
-}
-
-const Ort::AllocatorWithDefaultOptions& cpu() {
-  static const Ort::AllocatorWithDefaultOptions allocator;
-  return allocator;
-}
-
 Ort::Value new_tensor(const HostTensor& tensor) {
-  return Ort::Value::CreateTensor(cpu(), tensor.shape.data(), tensor.rank, tensor.type);
+  static const Ort::AllocatorWithDefaultOptions cpu;
+  return Ort::Value::CreateTensor(cpu, tensor.shape.data(), tensor.rank, tensor.type);
 }
 
 // Types of fewer bits share bytes between rows.
@@ -224,7 +212,10 @@ std::shared_ptr<Request> join(const std::vector<std::shared_ptr<Request>>& reque
   const std::size_t axis = batching.axis;
   const std::vector<std::size_t> sizes = sizes_of(requests, axis);
   const std::size_t size = std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
-  auto joint = like(*requests.front());
+  auto joint = std::make_shared<Request>();
+  joint->timeline = requests.front()->timeline;
+  joint->output_names = requests.front()->output_names;
+  joint->endable = true;
   for (std::size_t i = 0; i < requests.front()->inputs.size(); ++i) {
     HostTensor whole;
     static_cast<void>(read(*requests.front(), i, whole));

@@ -1,6 +1,7 @@
 #include "core/pool/device_group.hpp"
 
 #include <algorithm>
+#include <array>
 #include <set>
 #include <utility>
 
@@ -13,27 +14,10 @@ constexpr std::size_t most_failures = 5;  // in a row
 constexpr std::chrono::milliseconds first_pause{100};
 constexpr std::chrono::seconds longest_pause{10};
 
-// The message of an error that may be the device's; none for errors that the request alone causes.
-std::optional<std::string> device_failure(const std::exception_ptr& exception) {
-  try {
-    std::rethrow_exception(exception);
-  } catch (const Error& error) {
-    switch (error.kind()) {
-      case ErrorKind::fail:
-      case ErrorKind::engine_error:
-      case ErrorKind::runtime_exception:
-      case ErrorKind::ep_fail:
-      case ErrorKind::device_reset:
-      case ErrorKind::device:
-      case ErrorKind::out_of_memory:
-        return error.what();
-      default:
-        return std::nullopt;
-    }
-  } catch (...) {
-    return std::nullopt;
-  }
-}
+// Kinds of errors that may be the device's; others are caused by the request alone.
+constexpr std::array device_failures = {ErrorKind::fail,         ErrorKind::engine_error, ErrorKind::runtime_exception,
+                                        ErrorKind::ep_fail,      ErrorKind::device_reset, ErrorKind::device,
+                                        ErrorKind::out_of_memory};
 
 }  // namespace
 
@@ -184,9 +168,7 @@ bool DeviceGroup::active() const noexcept { return busy_ != 0 || rest_ == Rest::
 
 // --- Suspension.
 
-bool DeviceGroup::may_move(const Request& request) {
-  return !request.device && !request.retried_ && !request.unwanted_ && !request.expired_;
-}
+bool DeviceGroup::may_move(const Request& request) { return !request.device && !request.retried_ && request.wanted(); }
 
 bool DeviceGroup::may_try_elsewhere(const Request& request) {
   const bool callers_options = request.run_options != nullptr && !request.own_run_options;
@@ -223,18 +205,16 @@ bool DeviceGroup::takes(const Request& request) {
 }
 
 bool DeviceGroup::probe_due(const Request& request, Clock::time_point now) const {
-  return suspended() && busy_ == 0 && may_try_elsewhere(request) && now >= next_probe_;
+  return busy_ == 0 && may_try_elsewhere(request) && now >= next_probe_;
 }
 
 std::shared_ptr<Suspicion> DeviceGroup::suspect(const Worker& worker, const RunEnd& end) {
-  if (!broken_.empty() || !end.why_broken.empty() || !others_dispatch()) {
+  const std::optional<ErrorKind> kind = kind_of(end.error);
+  if (!broken_.empty() || !end.why_broken.empty() || !others_dispatch() || !kind ||
+      std::find(device_failures.begin(), device_failures.end(), *kind) == device_failures.end()) {
     return nullptr;
   }
-  std::optional<std::string> text = device_failure(end.error);
-  if (!text) {
-    return nullptr;
-  }
-  auto suspicion = std::make_shared<Suspicion>(Suspicion{device, worker.probing, false, std::move(*text)});
+  auto suspicion = std::make_shared<Suspicion>(Suspicion{device, worker.probing, false, text_of(end.error)});
   suspicions_.push_back(suspicion);
   return suspicion;
 }
@@ -259,14 +239,13 @@ void DeviceGroup::decide(const Suspicion& suspicion, Clock::time_point now) {
   if (++failures_ < most_failures || !others_dispatch()) {
     return;
   }
-  constexpr int warning = 2;
   suspended_ = std::to_string(failures_) +
                " runs in a row failed here and succeeded on other devices; the last error: " + suspicion.error;
   failures_ = 0;
   pause_ = first_pause;
   next_probe_ = now + first_pause;
-  onnxruntime_log().push(
-      {warning, "ortmulti", "", "", to_string(device) + " gets no requests until one succeeds there: " + suspended_});
+  onnxruntime_log().push({ORT_LOGGING_LEVEL_WARNING, "ortmulti", "", "",
+                          to_string(device) + " gets no requests until one succeeds there: " + suspended_});
 }
 
 bool DeviceGroup::note_success(const Worker& worker) {
@@ -274,9 +253,8 @@ bool DeviceGroup::note_success(const Worker& worker) {
   if (!worker.probing || !suspended()) {
     return false;
   }
-  constexpr int info = 1;
   suspended_.clear();
-  onnxruntime_log().push({info, "ortmulti", "", "", to_string(device) + " gets requests again"});
+  onnxruntime_log().push({ORT_LOGGING_LEVEL_INFO, "ortmulti", "", "", to_string(device) + " gets requests again"});
   return true;
 }
 

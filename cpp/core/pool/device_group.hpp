@@ -121,7 +121,7 @@ class DeviceGroup {
   std::shared_ptr<DeviceSleep> forget();
   /// Its runners, to be freed without the lock.
   std::vector<std::shared_ptr<Runner>> take_runners();
-  /// Puts these where those were that take_runners() took.
+  /// Puts these in their places.
   void give_back_runners(const std::vector<std::shared_ptr<Runner>>& runners);
 
   // Its runs.
@@ -130,7 +130,7 @@ class DeviceGroup {
   void release(Worker& worker);
   /// Whether as many requests are under way as may be, or `more` than those, or the device is not awake.
   bool occupied(std::size_t more = 0) const;
-  /// One that is idle, of the session with the fewest runs; null: none.
+  /// An idle one, of the session with the fewest runs; null: none.
   Worker* idle_worker() const;
   /// Whether something runs there, or memory is given back or had again.
   bool active() const noexcept;
@@ -138,13 +138,14 @@ class DeviceGroup {
   // Suspension.
 
   bool suspended() const noexcept { return !suspended_.empty(); }
-  /// Whether it gets any request.
   bool dispatches() const noexcept;
   bool others_dispatch() const;
-  /// Whether it may get the request, which does not name another device.
+  /// Whether the request does not name another device.
+  bool is_for(const Request& request) const noexcept { return !request.device || *request.device == device; }
+  /// Whether it may get such a request.
   bool takes(const Request& request);
+  /// While it is suspended: whether the request may be a probe.
   bool probe_due(const Request& request, Clock::time_point now) const;
-  /// A probe begins.
   void probes(Clock::time_point now) { next_probe_ = now + pause_; }
   /// Whether another device may get the request, after the one that has it broke.
   static bool may_move(const Request& request);
@@ -152,8 +153,7 @@ class DeviceGroup {
   static bool may_try_elsewhere(const Request& request);
   /// After a failed run: null where the device is not to blame, or where no other one could tell.
   std::shared_ptr<Suspicion> suspect(const Worker& worker, const RunEnd& end);
-  /// Has the request tried elsewhere.
-  void hold(Request& request, const std::shared_ptr<Suspicion>& suspicion);
+  void hold(Request& request, const std::shared_ptr<Suspicion>& suspicion = nullptr);
   void decide(const Suspicion& suspicion, Clock::time_point now);
   /// After a run that succeeded: whether it ended the suspension.
   bool note_success(const Worker& worker);
@@ -176,13 +176,11 @@ class DeviceGroup {
 
   /// `asked`: what it was asked to sleep with; `sleeper`: the same behind its gate.
   void fall_asleep(const std::shared_ptr<DeviceSleep>& asked, std::shared_ptr<DeviceSleep> sleeper);
-  /// Its runs have ended.
   void give_back() { rest_ = Rest::giving_back; }
   /// It is asleep, and gives more back with this one. Returns the one from before, to be freed without the lock.
   std::shared_ptr<DeviceSleep> give_more_back(std::shared_ptr<DeviceSleep> sleeper);
   /// It gave everything back; `deeper`: it was asleep before.
   void fell_asleep(bool deeper);
-  /// It could not, and may be asked again.
   void gave_nothing_back() { rest_ = Rest::falling_asleep; }
   /// Ends a sleep that has not given anything back: the sleeper, to be freed without the lock. Null: there is none.
   std::shared_ptr<DeviceSleep> stay_awake();

@@ -6,7 +6,6 @@
 
 #include "core/base/device.hpp"
 #include "core/pool/latency.hpp"
-#include "core/pool/sleep_level.hpp"
 
 namespace ortmulti {
 
@@ -15,6 +14,14 @@ namespace ortmulti {
 enum class DeviceState { starting, ready, failed, broken, removed };
 
 std::string to_string(DeviceState state);
+
+/// How much of a model a device has. A sleep goes to a lower level: at `weights` it has given its weights back, at
+/// `session` the sessions too.
+enum class SleepLevel { session, weights, awake };
+
+std::string to_string(SleepLevel level);
+/// Throws Error with ErrorKind::invalid_argument.
+SleepLevel parse_sleep_level(const std::string& name);
 
 /// What became of the requests that ran, or were to run, on one device.
 struct DeviceStats {
@@ -66,6 +73,18 @@ struct DeviceStats {
 
   /// Adds what the device did and does in another pool.
   void add(const DeviceStats& more);
+};
+
+/// What a pool's device has done and has to do.
+struct PoolActivity {
+  std::uint64_t arrived = 0;  ///< Requests that it got, or that wait for it.
+  std::size_t busy = 0;       ///< Requests under way.
+  std::size_t waiting = 0;    ///< Those that any device may take are among them where no device takes them.
+  double run_seconds = 0;     ///< Mean of a run.
+  bool asked_awake = false;   ///< Whether Pool::wake() asked for the wake that is under way.
+
+  /// Whether anybody wants the device awake.
+  bool wants_wake() const noexcept { return asked_awake || waiting > 0; }
 };
 
 }  // namespace ortmulti

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/base/error.hpp"
+#include "core/base/scope_exit.hpp"
 #include "core/cuda/capture_lock.hpp"
 #include "core/ort/library.hpp"
 #include "core/ort/value.hpp"
@@ -39,48 +40,10 @@ std::uint64_t shapes_of(const std::vector<RequestTensor>& inputs) {
   return shapes;
 }
 
-// What is bound may be the caller's, and must not stay alive for longer than its request.
-class BoundForOneRun {
- public:
-  explicit BoundForOneRun(Ort::IoBinding& binding) : binding_(binding) {}
-  ~BoundForOneRun() {
-    binding_.ClearBoundInputs();
-    binding_.ClearBoundOutputs();
-  }
-  BoundForOneRun(const BoundForOneRun&) = delete;
-  BoundForOneRun& operator=(const BoundForOneRun&) = delete;
-
- private:
-  Ort::IoBinding& binding_;
-};
-
-// Adds what passes during its lifetime to the time that copies took.
-class CopyingTime {
- public:
-  CopyingTime(Request& request, const std::string& device)
-      : request_(request), span_(request.timeline.get(), "copy", device) {}
-  ~CopyingTime() { request_.copying += Clock::now() - began_; }
-  CopyingTime(const CopyingTime&) = delete;
-  CopyingTime& operator=(const CopyingTime&) = delete;
-
- private:
-  Request& request_;
-  Clock::time_point began_ = Clock::now();
-  ScopedSpan span_;
-};
-
-// However the wait for it ends.
-class EndOfLaunch {
- public:
-  EndOfLaunch(LaunchTimes& times, const LaunchTimes::Launch& launch) : times_(times), launch_(launch) {}
-  ~EndOfLaunch() { times_.end(LaunchTimes::Clock::now(), launch_); }
-  EndOfLaunch(const EndOfLaunch&) = delete;
-  EndOfLaunch& operator=(const EndOfLaunch&) = delete;
-
- private:
-  LaunchTimes& times_;
-  const LaunchTimes::Launch& launch_;
-};
+// Adds what passes during its result's lifetime to the time that copies took.
+auto copying_time(Request& request) {
+  return ScopeExit([&request, began = Clock::now()] { request.copying += Clock::now() - began; });
+}
 
 }  // namespace
 
@@ -101,7 +64,6 @@ void GpuRunner::prepare() {
     capturing_ = Ort::RunOptions();
     capturing_.AddConfigEntry(graph_id, no_graph);
     capturing_.AddConfigEntry("disable_synchronize_execution_providers", "1");
-    graphs_ = std::make_unique<CapturedGraphs>(shared_, max_graphs_);
   }
   binding_ = shared_->session()->make_binding(shared_->session()->lock_for_use());
   copies_ = std::move(copies);
@@ -126,7 +88,7 @@ GpuRunner::~GpuRunner() {
   try {
     const ScopedContext current(CudaStartup::instance(), device().index);
     const CaptureLock::Shared use;
-    graphs_.reset();
+    graphs_.clear();
     copies_.reset();
     staged_.reset();
   } catch (const Error&) {  // NOLINT(bugprone-empty-catch): a device that is lost, and its memory with it
@@ -140,7 +102,7 @@ void GpuRunner::run(Request& request) {
   request.copying = {};
   request.waiting_for_session = {};
   request.outputs.clear();
-  if (graphs_ && request.run_options != nullptr && !request.own_run_options) {
+  if (shared_->graphs() && request.run_options != nullptr && !request.own_run_options) {
     throw Error(ErrorKind::invalid_argument, "a pool with CUDA graphs takes no run_options");
   }
   const ScopedContext current(CudaStartup::instance(), device().index);
@@ -148,7 +110,7 @@ void GpuRunner::run(Request& request) {
     auto inputs = tensors_of(request, *shared_);
     if (!inputs) {
       SessionRunner::run(request);
-    } else if (!graphs_) {
+    } else if (!shared_->graphs()) {
       run_ordinarily(request, *inputs, {});
     } else {
       std::sort(inputs->begin(), inputs->end(),
@@ -169,14 +131,19 @@ void GpuRunner::run_ordinarily(Request& request, const Tensors& inputs, const st
   Session& session = *shared_->session();
   const ScopedContext current(CudaStartup::instance(), device().index);  // in_thread() is another one
   const auto open = session.lock_for_use();
-  const BoundForOneRun bound(binding_);
+  const ScopeExit unbind([this] {  // what is bound may be the caller's
+    binding_.ClearBoundInputs();
+    binding_.ClearBoundOutputs();
+  });
   {
-    const CopyingTime copying(request, device_name());
+    const auto copying = copying_time(request);
+    const ScopedSpan span(request.timeline.get(), "copy", device_name());
     const CaptureLock::Shared use;
     bind_inputs(inputs);
   }
   std::vector<const char*> names = request.output_names;
-  if (graphs_) {  // all of them, from whose shapes a graph can be made
+  const bool graphs = shared_->graphs();
+  if (graphs) {  // all of them, from whose shapes a graph can be made
     names.clear();
     for (const ValueInfo& output : session.outputs()) {
       names.push_back(output.name.c_str());
@@ -185,14 +152,14 @@ void GpuRunner::run_ordinarily(Request& request, const Tensors& inputs, const st
   for (const char* name : names) {
     binding_.BindOutput(name, memory_info(shared_->writes_on_device(name) ? device() : Device::cpu()));
   }
-  if (graphs_ && request.own_run_options) {
+  if (graphs && request.own_run_options) {
     request.own_run_options->AddConfigEntry(graph_id, no_graph);
   }
   static const Ort::RunOptions none{nullptr};
-  const Ort::RunOptions& given = graphs_ ? ordinary_ : none;
+  const Ort::RunOptions& given = graphs ? ordinary_ : none;
   const Clock::time_point began = Clock::now();
   GpuSession::Slot slot;
-  if (graphs_) {
+  if (graphs) {
     slot = shared_->take_slot();
     request.waiting_for_session += Clock::now() - began;
     const CaptureLock::Shared use;
@@ -203,7 +170,7 @@ void GpuRunner::run_ordinarily(Request& request, const Tensors& inputs, const st
     session.run(open, request.run_options == nullptr ? given : *request.run_options, binding_, shapes_of(inputs));
   }
   std::vector<Ort::Value> outputs = binding_.GetOutputValues();
-  if (!graphs_) {
+  if (!graphs) {
     answer(request, std::move(outputs), false);
     return;
   }
@@ -217,9 +184,12 @@ void GpuRunner::run_ordinarily(Request& request, const Tensors& inputs, const st
   answer(request, std::move(wanted), true);
 }
 
-CapturedGraph* GpuRunner::graph_for(Request& request, const Tensors& inputs, const std::string& key) {
-  if (CapturedGraph* graph = graphs_->find(key)) {
-    return graph;
+GpuRunner::CapturedGraph* GpuRunner::graph_for(Request& request, const Tensors& inputs, const std::string& key) {
+  const auto known =
+      std::find_if(graphs_.begin(), graphs_.end(), [&key](const auto& graph) { return graph.key == key; });
+  if (known != graphs_.end()) {
+    graphs_.splice(graphs_.begin(), graphs_, known);
+    return &graphs_.front();
   }
   const std::optional<GraphShapes::Outputs> outputs = shared_->graph_shapes().find(key);
   if (!outputs) {
@@ -242,8 +212,8 @@ CapturedGraph* GpuRunner::graph_for(Request& request, const Tensors& inputs, con
   return captured;
 }
 
-CapturedGraph* GpuRunner::capture(Request& request, const Tensors& inputs, const std::string& key,
-                                  const GraphShapes::Outputs& outputs) {
+GpuRunner::CapturedGraph* GpuRunner::capture(Request& request, const Tensors& inputs, const std::string& key,
+                                             const GraphShapes::Outputs& outputs) {
   Session& session = *shared_->session();
   CudaStartup& startup = CudaStartup::instance();
   const ScopedContext current(startup, device().index);
@@ -252,7 +222,7 @@ CapturedGraph* GpuRunner::capture(Request& request, const Tensors& inputs, const
   const ScopedSpan span(request.timeline.get(), "capture", device_name());
   std::optional<CaptureLock::Shared> use(std::in_place);
   shared_->wait_for_launched();
-  CapturedGraph graph = graphs_->make(key, inputs, outputs, open);
+  CapturedGraph graph = prepare_graph(key, inputs, outputs, open);
   // ONNX Runtime plans its memory in the first run of a shape, and has it from the second on.
   session.run(open, ordinary_, graph.binding, shapes_of(inputs));
   use.reset();
@@ -263,7 +233,47 @@ CapturedGraph* GpuRunner::capture(Request& request, const Tensors& inputs, const
   graph.graph = std::make_unique<const CudaGraph>(startup, session.compute_stream(),
                                                   [&] { session.run(open, capturing_, graph.binding, 0); });
   shared_->graph_shapes().captured();
-  return graphs_->keep(std::move(graph));
+  if (graphs_.size() == max_graphs_) {
+    const CaptureLock::Shared freeing;
+    graphs_.pop_back();
+  }
+  return &graphs_.emplace_front(std::move(graph));
+}
+
+GpuRunner::CapturedGraph GpuRunner::prepare_graph(const std::string& key, const Tensors& inputs,
+                                                  const GraphShapes::Outputs& outputs,
+                                                  const Session::Lock& open) const {
+  std::size_t bytes = 0;
+  for (const RequestTensor& input : inputs) {
+    bytes += aligned(input.bytes);
+  }
+  for (const GraphShapes::Output& output : outputs) {
+    bytes += aligned(tensor_bytes(output.type, output.shape));
+  }
+  Session& session = *shared_->session();
+  CapturedGraph graph;
+  graph.key = key;
+  graph.memory = std::make_unique<const CudaMemory>(CudaStartup::instance(), device().index, bytes,
+                                                    "inputs and outputs of a CUDA graph take");
+  graph.binding = session.make_binding(open);
+  const Ort::MemoryInfo memory = memory_info(device());
+  CUdeviceptr next = graph.memory->address();
+  const auto place = [&](ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape) {
+    auto* const at = reinterpret_cast<void*>(next);  // NOLINT(performance-no-int-to-ptr): the driver's are numbers
+    const std::size_t size = tensor_bytes(type, shape);
+    next += aligned(size);
+    return Ort::Value::CreateTensor(memory, at, size, shape.data(), shape.size(), type);
+  };
+  for (const RequestTensor& input : inputs) {
+    Ort::Value value = place(input.type, input.shape);
+    graph.inputs.push_back(value.GetTensorMutableRawData());
+    graph.binding.BindInput(input.name, value);
+  }
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    graph.outputs.push_back(place(outputs[i].type, outputs[i].shape));
+    graph.binding.BindOutput(session.outputs()[i].name.c_str(), graph.outputs.back());
+  }
+  return graph;
 }
 
 void GpuRunner::run_graph(Request& request, const Tensors& inputs, CapturedGraph& graph) {
@@ -271,7 +281,8 @@ void GpuRunner::run_graph(Request& request, const Tensors& inputs, CapturedGraph
   const auto open = session.lock_for_use();
   const auto weights = session.hold_weights(open);
   {
-    const CopyingTime copying(request, device_name());
+    const auto copying = copying_time(request);
+    const ScopedSpan span(request.timeline.get(), "copy", device_name());
     const CaptureLock::Shared use;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       copy_in(graph.inputs[i], inputs[i]);
@@ -285,7 +296,7 @@ void GpuRunner::run_graph(Request& request, const Tensors& inputs, CapturedGraph
       const CaptureLock::Shared use;
       launched = shared_->launch(*graph.graph, copies_->stream(), &graph);
     }
-    const EndOfLaunch end(shared_->launch_times(), launched);
+    const ScopeExit end([&] { shared_->launch_times().end(LaunchTimes::Clock::now(), launched); });
     sleeper_.sleep_until(launched.expected_end);
     const CaptureLock::Shared use;
     copies_->wait();
@@ -347,7 +358,8 @@ bool GpuRunner::lies_in_staged(const void* data) const {
 }
 
 void GpuRunner::answer(Request& request, std::vector<Ort::Value> outputs, bool copy_on_device) {
-  const CopyingTime copying(request, device_name());
+  const auto copying = copying_time(request);
+  const ScopedSpan span(request.timeline.get(), "copy", device_name());
   const CaptureLock::Shared use;
   request.output_owners.assign(outputs.size(), nullptr);
   for (std::size_t i = 0; i < outputs.size(); ++i) {

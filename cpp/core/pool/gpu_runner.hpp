@@ -1,23 +1,24 @@
 #pragma once
 
+#include <list>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/cuda/copies.hpp"
+#include "core/cuda/graph.hpp"
 #include "core/cuda/memory.hpp"
-#include "core/pool/captured_graphs.hpp"
 #include "core/pool/gpu_session.hpp"
+#include "core/pool/graph_shapes.hpp"
 #include "core/pool/launch_times.hpp"
 #include "core/pool/runner.hpp"
 
 namespace ortmulti {
 
-/// Runs requests with a session on a GPU. Inputs and outputs of the host are copied on a stream of the runner's own,
-/// through pinned memory, while other runners of the same session run. With CUDA graphs the second run of a shape is
-/// captured, and from then on launched on that stream, between the copies.
+/// Runs requests with a session on a GPU. Inputs and outputs of the host are copied on the runner's own stream, through
+/// pinned memory, while the session's other runners run. With CUDA graphs the second run of a shape is captured, and
+/// from then on launched on that stream, between the copies. It keeps a bounded number of graphs, those used last.
 class GpuRunner : public SessionRunner {
  public:
   /// `max_graphs`: how many shapes it keeps graphs of. What it needs of the GPU and of pinned memory is there from
@@ -35,12 +36,24 @@ class GpuRunner : public SessionRunner {
 
  private:
   using Tensors = std::vector<RequestTensor>;
+  /// One shape's CUDA graph: the memory whose addresses it has, bound.
+  struct CapturedGraph {
+    std::string key;
+    std::unique_ptr<const CudaMemory> memory;
+    std::vector<void*> inputs;        // in the order of the key
+    std::vector<Ort::Value> outputs;  // in the order of the session's
+    Ort::IoBinding binding{nullptr};
+    std::unique_ptr<const CudaGraph> graph;
+  };
 
   void run_ordinarily(Request& request, const Tensors& inputs, const std::string& key);
   /// The graph of these inputs, which may be captured now; null where they are to be run ordinarily.
   CapturedGraph* graph_for(Request& request, const Tensors& inputs, const std::string& key);
   CapturedGraph* capture(Request& request, const Tensors& inputs, const std::string& key,
                          const GraphShapes::Outputs& outputs);
+  /// What a graph needs, nothing captured yet.
+  CapturedGraph prepare_graph(const std::string& key, const Tensors& inputs, const GraphShapes::Outputs& outputs,
+                              const Session::Lock& open) const;
   void run_graph(Request& request, const Tensors& inputs, CapturedGraph& graph);
 
   /// Binds the session's inputs: copies of those that the GPU reads and that lie elsewhere.
@@ -62,7 +75,7 @@ class GpuRunner : public SessionRunner {
   Ort::IoBinding binding_{nullptr};
   Ort::RunOptions ordinary_{nullptr};  // of runs beside the captured ones
   Ort::RunOptions capturing_{nullptr};
-  std::unique_ptr<CapturedGraphs> graphs_;  // null: it captures none
+  std::list<CapturedGraph> graphs_;  // the most recently used first
 };
 
 }  // namespace ortmulti

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "core/base/error.hpp"
-#include "core/base/fork.hpp"
 #include "core/cuda/capture_lock.hpp"
 #include "core/ort/value.hpp"
 
@@ -130,8 +129,6 @@ LaunchTimes::Launch GpuSession::launch(const CudaGraph& graph, CUstream stream, 
 }
 
 void GpuSession::wait_for_launched() { CudaStartup::instance().check(launched_->wait(), launching); }
-
-std::shared_ptr<const CudaMemory> GpuSession::allocate(std::size_t bytes) { return blocks_->take(bytes); }
 
 std::optional<std::vector<RequestTensor>> tensors_of(const Request& request, const GpuSession& session) {
   std::vector<RequestTensor> tensors;

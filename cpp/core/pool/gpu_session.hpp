@@ -52,9 +52,6 @@ class GpuSession {
   /// `graphs`: whether it was created to capture CUDA graphs, with a stream of its own. Throws Error with
   /// ErrorKind::invalid_argument for a session whose inputs or outputs a CUDA graph cannot hold.
   GpuSession(std::shared_ptr<Session> session, bool graphs);
-  ~GpuSession() = default;
-  GpuSession(const GpuSession&) = delete;
-  GpuSession& operator=(const GpuSession&) = delete;
 
   const std::shared_ptr<Session>& session() const noexcept { return session_; }
   bool graphs() const noexcept { return graphs_; }
@@ -81,8 +78,7 @@ class GpuSession {
   void wait_for_launched();
   GraphShapes& graph_shapes() noexcept { return graph_shapes_; }
 
-  /// By DeviceBlocks.
-  std::shared_ptr<const CudaMemory> allocate(std::size_t bytes);
+  std::shared_ptr<const CudaMemory> allocate(std::size_t bytes) { return blocks_->take(bytes); }
 
  private:
   using Placement = std::map<std::string, bool, std::less<>>;

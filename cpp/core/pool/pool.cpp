@@ -52,6 +52,11 @@ void Pool::check_process() const {
   }
 }
 
+Pool::Lock Pool::enter() const {
+  check_process();
+  return Lock(mutex_);
+}
+
 void Pool::check_open() const {
   if (closing_) {
     throw Error(ErrorKind::closed, "the pool is closed: load the model again, or use the pool inside its 'with' block");
@@ -59,9 +64,8 @@ void Pool::check_open() const {
 }
 
 void Pool::add(const std::vector<std::shared_ptr<Runner>>& runners, std::optional<std::size_t> at_first) {
-  check_process();
   std::vector<std::unique_ptr<Worker>> added;
-  Lock lock(mutex_);
+  Lock lock = enter();
   if (give_back_runners(runners)) {
     return;
   }
@@ -108,8 +112,7 @@ void Pool::add(const std::vector<std::shared_ptr<Runner>>& runners, std::optiona
 }
 
 std::vector<std::shared_ptr<Runner>> Pool::runners() const {
-  check_process();
-  const Lock lock(mutex_);
+  const Lock lock = enter();
   std::vector<std::shared_ptr<Runner>> runners;
   runners.reserve(workers_.size());
   for (const auto& group : groups_) {
@@ -123,8 +126,7 @@ std::vector<std::shared_ptr<Runner>> Pool::runners() const {
 }
 
 std::vector<std::shared_ptr<Session>> Pool::sessions(const Device& device) const {
-  check_process();
-  const Lock lock(mutex_);
+  const Lock lock = enter();
   std::vector<std::shared_ptr<Session>> sessions;
   for (const auto& worker : workers_) {
     const auto* const runner = dynamic_cast<const SessionRunner*>(worker->runner.get());
@@ -161,10 +163,11 @@ bool Pool::close(bool cancel_waiting, std::optional<std::chrono::milliseconds> p
       worker->wake.notify_one();  // it may wait for a batch to grow
     }
     if (cancel_waiting) {
+      const auto error = make_error(ErrorKind::closed, "the pool was closed before the request began");
       for (const auto& group : groups_) {
-        cancel_all(group->waiting, finished);
+        fail_all(group->waiting, error, finished, Request::Outcome::cancelled);
       }
-      cancel_all(anywhere_, finished);
+      fail_all(anywhere_, error, finished, Request::Outcome::cancelled);
     }
     give_up_starting(finished);
     for (const auto& group : groups_) {

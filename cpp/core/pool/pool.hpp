@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -31,18 +30,6 @@ class DeviceGroup;
 struct RunEnd;
 struct Suspicion;
 struct Worker;
-
-/// What a device has done and has to do.
-struct PoolActivity {
-  std::uint64_t arrived = 0;  ///< Requests that it got, or that wait for it.
-  std::size_t busy = 0;
-  std::size_t waiting = 0;   ///< Those that any device may take are among them where no device takes them.
-  double run_seconds = 0;    ///< Mean of a run.
-  bool asked_awake = false;  ///< Whether Pool::wake() asked for the wake that is under way.
-
-  /// Whether anybody wants the device awake.
-  bool wants_wake() const noexcept { return asked_awake || waiting > 0; }
-};
 
 struct PoolStats {
   std::vector<DeviceStats> devices;
@@ -89,7 +76,7 @@ class Pool {
   void not_coming(const Device& device, std::size_t sessions, const std::exception_ptr& error);
   /// While opening, devices may come that are not known yet: requests for any device wait.
   void set_opening(bool opening);
-  /// Says whether a session takes requests; at first it does. `session`: of its runners.
+  /// Whether a session takes requests; at first it does. `session`: of its runners.
   void set_ready(const void* session, bool ready);
   /// Takes out a session that will not take requests any more, and its device where it has no other one.
   void give_up(const void* session, const std::string& reason);
@@ -120,7 +107,7 @@ class Pool {
   // Where a request names no device, and its inputs lie on one, it goes there: they need not be copied.
 
   /// Runs the request in this thread if a session is idle, and returns whether it did: the answer, or error, is in the
-  /// request, and `finished` is not called. False where all are busy, where there is a deadline or batching, where a
+  /// request, and no receiver gets it. False where all are busy, where there is a deadline or batching, where a
   /// GPU already does so for another thread, or where the device broke under another request's run: then the request is
   /// to be submitted.
   bool run_here(Request& request);
@@ -173,34 +160,32 @@ class Pool {
   using Timers = std::multimap<Clock::time_point, std::weak_ptr<Request>>;
 
   void check_process() const;
+  /// The pool's lock. Throws Error in a forked child.
+  Lock enter() const;
   void prefer_device_of_inputs(Request& request) const;
   // This and every function below needs mutex_ held.
-  /// Throws Error after close().
   void check_open() const;
-  /// Throws Error unless a session will take the request.
   void check_accepted(const Request& request) const;
+  DeviceGroup* find_group(const Device& device) const;
   DeviceGroup& group_of(const Device& device);
-  void fail_all(RequestQueue& queue, const std::exception_ptr& error, Requests& finished);
+  void fail_all(RequestQueue& queue, const std::exception_ptr& error, Requests& finished,
+                Request::Outcome outcome = Request::Outcome::failed);
   void fail_waiting(DeviceGroup& group, const std::exception_ptr& error, Requests& finished);
-  void cancel_all(RequestQueue& queue, Requests& finished);
   /// What close() cannot have answered any more.
   void give_up_starting(Requests& finished);
-  /// Of a device that has to have a session.
+  /// Throws Error for a device without a session.
   DeviceGroup& known_group(const Device& device);
   /// Where only devices that sleep could take the request: wakes these.
   void wake_for(const Request& request);
   /// Whether what waits would take longer than to wake one more of the devices.
   bool worth_another(const DeviceGroup& group) const;
   static void begin_wake(DeviceGroup& group);
-  /// For what waits, after the device has fallen asleep.
   void wake_for_waiting(DeviceGroup& group);
-  /// Throws Error unless the device may be put to sleep now.
   void check_may_sleep(const DeviceGroup& group) const;
   /// Ends a sleep that has not given anything back; returns its sleeper, to be freed without the lock.
   std::shared_ptr<DeviceSleep> stop_falling(DeviceGroup& group);
   /// Puts them where those of a waking device were; returns whether there is one.
   bool give_back_runners(const std::vector<std::shared_ptr<Runner>>& runners);
-  /// Wakes the worker's device, in its thread.
   void wake_up(Worker& worker, Lock& lock);
   /// Without what it continues.
   PoolStats own_stats() const;
@@ -213,7 +198,7 @@ class Pool {
   bool full() const;
   /// After answers from the worker: has the number of requests under way be chosen. Releases the mutex meanwhile.
   void adapt(Worker& worker, std::size_t answers, Lock& lock);
-  /// Whether a session had it before it waited.
+  /// A session had it before it waited.
   static bool comes_back(const Request& request);
   RequestQueue& queue_of(const Request& request);
   static void assign(Worker& worker, const std::shared_ptr<Request>& request);
@@ -223,8 +208,8 @@ class Pool {
   bool may_grow(const Worker& worker) const;
   bool needs_padding(const Request& request) const;
   void give(Worker& worker, const std::shared_ptr<Request>& request);
+  bool probe_due(const DeviceGroup& group, const Request& request) const;
   void note_probe(const Worker& worker, const Request& request);
-  /// Into a forming batch, to an idle session or into the queue.
   void place(const std::shared_ptr<Request>& request);
   void enqueue(const std::shared_ptr<Request>& request);
   std::shared_ptr<Request> unqueue(Request& request);
@@ -244,7 +229,6 @@ class Pool {
   void gather(Worker& worker, bool at_once, Lock& lock);
   /// `at_once`: it got its requests as its last run ended.
   void run_batch(Worker& worker, bool at_once, Lock& lock);
-  /// Runs with the mutex released.
   RunEnd run_one(Worker& worker, Request& request, Lock& lock);
   RunEnd run_joint(Worker& worker, const Requests& batch, Lock& lock);
   /// Has requests with this key run alone from now on, and says so in the log.

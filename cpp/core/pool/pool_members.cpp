@@ -1,25 +1,11 @@
 #include <algorithm>
 #include <iterator>
-#include <set>
 #include <utility>
 
 #include "core/pool/device_group.hpp"
 #include "core/pool/pool.hpp"
 
 namespace ortmulti {
-namespace {
-
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& exception) {
-    return exception.what();
-  } catch (...) {
-    return "unknown";
-  }
-}
-
-}  // namespace
 
 void PoolStats::add(const PoolStats& more) {
   waiting += more.waiting;
@@ -43,22 +29,23 @@ void PoolStats::add(const PoolStats& more) {
   }
 }
 
-DeviceGroup& Pool::group_of(const Device& device) {
+DeviceGroup* Pool::find_group(const Device& device) const {
   const auto found =
       std::find_if(groups_.begin(), groups_.end(), [&device](const auto& group) { return group->device == device; });
-  if (found != groups_.end()) {
-    return **found;
-  }
-  return *groups_.emplace_back(std::make_unique<DeviceGroup>(device, groups_));
+  return found == groups_.end() ? nullptr : found->get();
+}
+
+DeviceGroup& Pool::group_of(const Device& device) {
+  DeviceGroup* const found = find_group(device);
+  return found != nullptr ? *found : *groups_.emplace_back(std::make_unique<DeviceGroup>(device, groups_));
 }
 
 DeviceGroup& Pool::known_group(const Device& device) {
-  const auto found = std::find_if(groups_.begin(), groups_.end(),
-                                  [&device](const auto& group) { return group->known() && group->device == device; });
-  if (found == groups_.end()) {
+  DeviceGroup* const found = find_group(device);
+  if (found == nullptr || !found->known()) {
     throw Error(ErrorKind::invalid_argument, "the pool has no session on " + to_string(device));
   }
-  return **found;
+  return *found;
 }
 
 void Pool::check_accepted(const Request& request) const {
@@ -69,7 +56,7 @@ void Pool::check_accepted(const Request& request) const {
   std::string problems;
   bool known = false;
   for (const auto& group : groups_) {
-    if (group->known() && (!request.device || group->device == *request.device)) {
+    if (group->known() && group->is_for(request)) {
       known = true;
       if (group->usable() && group->wakes_by_itself()) {
         return;
@@ -91,17 +78,15 @@ void Pool::check_accepted(const Request& request) const {
 }
 
 void Pool::expect(const Device& device, std::size_t sessions) {
-  check_process();
-  const Lock lock(mutex_);
+  const Lock lock = enter();
   check_open();
   group_of(device).expect(sessions);
 }
 
 void Pool::not_coming(const Device& device, std::size_t sessions, const std::exception_ptr& error) {
-  check_process();
   Requests finished;
   {
-    const Lock lock(mutex_);
+    const Lock lock = enter();
     DeviceGroup& group = group_of(device);
     if (group.not_coming(sessions, text_of(error))) {
       fail_waiting(group, error, finished);
@@ -111,10 +96,9 @@ void Pool::not_coming(const Device& device, std::size_t sessions, const std::exc
 }
 
 void Pool::set_opening(bool opening) {
-  check_process();
   Requests finished;
   {
-    const Lock lock(mutex_);
+    const Lock lock = enter();
     opening_ = opening && !closing_;
     if (!opening) {
       for (const auto& group : groups_) {
@@ -134,8 +118,7 @@ void Pool::set_opening(bool opening) {
 }
 
 void Pool::set_ready(const void* session, bool ready) {
-  check_process();
-  const Lock lock(mutex_);
+  const Lock lock = enter();
   for (const auto& worker : workers_) {
     if (worker->runner && worker->session == session && worker->away == ready) {
       worker->away = !ready;
@@ -148,10 +131,9 @@ void Pool::set_ready(const void* session, bool ready) {
 }
 
 void Pool::give_up(const void* session, const std::string& reason) {
-  check_process();
   Requests finished;
   {
-    const Lock lock(mutex_);
+    const Lock lock = enter();
     DeviceGroup* group = nullptr;
     for (const auto& worker : workers_) {
       if (worker->runner && worker->session == session) {
@@ -174,10 +156,9 @@ void Pool::give_up(const void* session, const std::string& reason) {
 }
 
 void Pool::fail(const std::exception_ptr& error) {
-  check_process();
   Requests finished;
   {
-    const Lock lock(mutex_);
+    const Lock lock = enter();
     if (!failure_) {
       failure_ = error;
     }
@@ -230,11 +211,12 @@ bool Pool::remove(const Device& device, Clock::time_point until) {
   return true;
 }
 
-void Pool::fail_all(RequestQueue& queue, const std::exception_ptr& error, Requests& finished) {
+void Pool::fail_all(RequestQueue& queue, const std::exception_ptr& error, Requests& finished,
+                    Request::Outcome outcome) {
   while (!queue.empty()) {
     finished.push_back(unqueue(*queue.front()));
-    ++counts_.failed_waiting;
-    finish(*finished.back(), Request::Outcome::failed, error);
+    ++(outcome == Request::Outcome::failed ? counts_.failed_waiting : counts_.cancelled_waiting);
+    finish(*finished.back(), outcome, error);
   }
   if (closing_ && settled()) {
     settled_.notify_all();
@@ -251,15 +233,6 @@ void Pool::fail_waiting(DeviceGroup& group, const std::exception_ptr& error, Req
     fail_all(anywhere_, error, finished);
   }
   queue_has_space_.notify_all();  // who waits for this device waits in vain
-}
-
-void Pool::cancel_all(RequestQueue& queue, Requests& finished) {
-  while (!queue.empty()) {
-    finished.push_back(unqueue(*queue.front()));
-    ++counts_.cancelled_waiting;
-    finish(*finished.back(), Request::Outcome::cancelled,
-           make_error(ErrorKind::closed, "the pool was closed before the request began"));
-  }
 }
 
 void Pool::give_up_starting(Requests& finished) {

@@ -32,14 +32,14 @@ Worker* Pool::idle_worker(const Request& request) {
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     const std::size_t index = (next_group_ + i) % groups_.size();
     DeviceGroup& group = *groups_[index];
-    if (!group.usable() || group.occupied() || (request.device && *request.device != group.device)) {
+    if (!group.usable() || group.occupied() || !group.is_for(request)) {
       continue;
     }
     Worker* const idle = group.idle_worker();
     if (idle == nullptr) {
       continue;
     }
-    const bool probe = group.suspended() && group.probe_due(request, options_.now());
+    const bool probe = probe_due(group, request);
     if (!probe && !group.takes(request)) {
       continue;
     }
@@ -69,7 +69,7 @@ bool Pool::any_usable() const {
 bool Pool::any_ready(const Request& request) const {
   return std::any_of(workers_.begin(), workers_.end(), [&request](const auto& worker) {
     return !worker->away && worker->group->usable() && worker->group->rest() == DeviceGroup::Rest::awake &&
-           (!request.device || *request.device == worker->group->device);
+           worker->group->is_for(request);
   });
 }
 
@@ -82,6 +82,10 @@ void Pool::assign(Worker& worker, const std::shared_ptr<Request>& request) {
   worker.batch.push_back(request);
   request->place_ = Request::Place::running;
   request->worker_ = &worker;
+}
+
+bool Pool::probe_due(const DeviceGroup& group, const Request& request) const {
+  return group.suspended() && group.probe_due(request, options_.now());
 }
 
 void Pool::note_probe(const Worker& worker, const Request& request) {
@@ -169,7 +173,7 @@ std::shared_ptr<Request> Pool::next_for(DeviceGroup& group) {
   }
   Request* next = group.waiting.empty() ? nullptr : group.waiting.front().get();
   for (const auto& request : anywhere_) {
-    if (group.takes(*request) || (group.suspended() && group.probe_due(*request, options_.now()))) {
+    if (group.takes(*request) || probe_due(group, *request)) {
       next = next == nullptr || request->number_ < next->number_ ? request.get() : next;
       break;
     }
@@ -182,14 +186,9 @@ std::shared_ptr<Request> Pool::next_for(DeviceGroup& group) {
 
 void Pool::stop_batching(const std::string& key, const std::exception_ptr& error) {
   constexpr std::size_t most = 1000;  // of shapes without end, the first are tried again
-  constexpr int warning = 2;
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& cannot) {
-    counts_.why_unbatched = cannot.what();
-  }
+  counts_.why_unbatched = text_of(error);
   if (counts_.unbatched++ == 0) {
-    onnxruntime_log().push({warning, "ortmulti", "", "",
+    onnxruntime_log().push({ORT_LOGGING_LEVEL_WARNING, "ortmulti", "", "",
                             "requests that a pool joined are run one at a time from now on: " + counts_.why_unbatched});
   }
   if (unbatchable_.size() == most) {
@@ -257,9 +256,8 @@ void Pool::prefer_device_of_inputs(Request& request) const {
   }
   const std::optional<Device> there = device_of_inputs(request);
   const Lock lock(mutex_);
-  if (there && std::any_of(groups_.begin(), groups_.end(), [&there](const auto& group) {
-        return group->device == *there && group->usable() && !group->suspended();
-      })) {
+  const DeviceGroup* const group = there ? find_group(*there) : nullptr;
+  if (group != nullptr && group->usable() && !group->suspended()) {
     request.device = there;
   }
 }
@@ -345,8 +343,7 @@ void Pool::count_rejected() {
 }
 
 bool Pool::cancel(const std::shared_ptr<Request>& request) {
-  check_process();
-  Lock lock(mutex_);
+  Lock lock = enter();
   if (const auto taken = take_back(*request)) {
     ++counts_.cancelled_waiting;
     finish(*taken, Request::Outcome::cancelled, make_error(ErrorKind::cancelled, "the request was cancelled"));
@@ -372,7 +369,7 @@ std::exception_ptr Pool::deadline_error(const Request& request, const std::strin
   const std::string milliseconds =
       std::to_string(tenths / 10) + (tenths % 10 == 0 ? "" : "." + std::to_string(tenths % 10));
   const auto wakes = std::find_if(groups_.begin(), groups_.end(), [&request](const auto& group) {
-    return group->rest() == DeviceGroup::Rest::waking && (!request.device || *request.device == group->device);
+    return group->rest() == DeviceGroup::Rest::waking && group->is_for(request);
   });
   return make_error(ErrorKind::deadline,
                     what + milliseconds + " ms: " +

@@ -11,16 +11,6 @@ std::int64_t to_ns(Request::Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
 
-bool lacks_memory(const std::exception_ptr& exception) {
-  try {
-    std::rethrow_exception(exception);
-  } catch (const Error& error) {
-    return error.kind() == ErrorKind::out_of_memory;
-  } catch (...) {
-    return false;
-  }
-}
-
 }  // namespace
 
 void Pool::work(Worker& worker) {
@@ -58,8 +48,7 @@ bool Pool::join_forming(const std::shared_ptr<Request>& request) {
   for (const auto& worker : workers_) {
     if (worker->does == Worker::Does::forming && !worker->away && !worker->batch.empty() && worker->group->usable() &&
         worker->group->takes(*request) && worker->batch.front()->batch_key_ == request->batch_key_ &&
-        worker->batched + request->batch_size_ <= options_.batching.max_size &&
-        (!request->device || *request->device == worker->group->device)) {
+        worker->batched + request->batch_size_ <= options_.batching.max_size && worker->group->is_for(*request)) {
       assign(*worker, request);
       worker->batched += request->batch_size_;
       if (worker->batched >= worker->enough) {
@@ -140,7 +129,7 @@ void Pool::run_batch(Worker& worker, bool at_once, Lock& lock) {
   finished.reserve(all.size());
   batch.reserve(all.size());
   for (auto& request : all) {
-    if (request->unwanted_ || request->expired_) {
+    if (!request->wanted()) {
       request->started = Clock::now();
       conclude(worker, request, {}, finished);
     } else {
@@ -165,7 +154,7 @@ void Pool::run_batch(Worker& worker, bool at_once, Lock& lock) {
       if (joint.error && request->suspicion_) {
         request->suspicion_->cleared = true;  // the same failed here
       }
-      if (joint.error && !joint.lost() && !request->unwanted_ && !request->expired_ && worker.group->broken().empty()) {
+      if (joint.error && !joint.lost() && request->wanted() && worker.group->broken().empty()) {
         worker.batch = {request};  // which of them made the batch fail is found by running each alone
         conclude(worker, request, run_one(worker, *request, lock), finished);
       } else {
@@ -294,17 +283,12 @@ void Pool::conclude(Worker& worker, const std::shared_ptr<Request>& request, con
 
 bool Pool::end_run(Worker& worker, Request& request, const RunEnd& end, Requests& finished) {
   DeviceGroup& group = *worker.group;
-  const auto goes_elsewhere = [&] {
-    ++group.counts.retried;
-    request.retried_ = true;
-    return false;
-  };
   const bool failed = end.error != nullptr;
   request.ran_on = group.device;
   if (failed) {
     request.run_error_ = end.error;
   }
-  const bool wanted = !request.unwanted_ && !request.expired_;
+  const bool wanted = request.wanted();
   const bool may_wait = group.usable() || (!request.device && any_usable());  // a removed device takes back nothing
   if (end.lost_begun && group.broken().empty() && wanted) {
     if (!*end.lost_begun && may_wait) {
@@ -312,12 +296,14 @@ bool Pool::end_run(Worker& worker, Request& request, const RunEnd& end, Requests
       return false;
     }
     if (*end.lost_begun && !request.retried_ && any_ready(request)) {
-      return goes_elsewhere();
+      group.hold(request);
+      return false;
     }
   }
-  if (failed && group.in_flight && lacks_memory(end.error) && wanted && may_wait && !request.retried_ &&
-      group.in_flight->give_way()) {
-    return goes_elsewhere();
+  if (failed && group.in_flight && kind_of(end.error) == ErrorKind::out_of_memory && wanted && may_wait &&
+      !request.retried_ && group.in_flight->give_way()) {
+    group.hold(request);
+    return false;
   }
   if (request.timeline) {
     request.timeline->add("queue", to_ns(request.submitted), to_ns(request.started), to_string(group.device));
@@ -330,7 +316,8 @@ bool Pool::end_run(Worker& worker, Request& request, const RunEnd& end, Requests
       return false;
     }
   } else if (failed && any_usable() && DeviceGroup::may_move(request)) {
-    return goes_elsewhere();  // the device broke under another request's run
+    group.hold(request);  // the device broke under another request's run
+    return false;
   }
   if (request.unwanted_) {
     ++group.counts.cancelled;
@@ -357,13 +344,12 @@ bool Pool::end_run(Worker& worker, Request& request, const RunEnd& end, Requests
 
 bool Pool::movable(const Requests& batch) {
   return std::all_of(batch.begin(), batch.end(), [](const auto& request) {
-    return DeviceGroup::may_try_elsewhere(*request) || request->unwanted_ || request->expired_;
+    return DeviceGroup::may_try_elsewhere(*request) || !request->wanted();
   });
 }
 
 bool Pool::nobody_waits(const Requests& batch) {
-  return std::all_of(batch.begin(), batch.end(),
-                     [](const auto& request) { return request->unwanted_ || request->expired_; });
+  return std::none_of(batch.begin(), batch.end(), [](const auto& request) { return request->wanted(); });
 }
 
 void Pool::end_early(Request& request) {
@@ -406,30 +392,23 @@ void Pool::finish(Request& request, Request::Outcome outcome, std::exception_ptr
 
 void Pool::announce(Requests& finished) {
   for (auto next = finished.begin(); next != finished.end(); ++next) {
-    auto& request = *next;
-    if (!request) {
-      continue;  // it went with one before it
+    // Out of the request first, which it may refer to. Null: it went with one before it, or nobody waits for it.
+    const auto receiver = *next ? (*next)->receiver : nullptr;
+    if (!receiver) {
+      continue;
     }
-    if (request->outcome != Request::Outcome::done) {
-      request->clear_outputs();
-    }
-    // Out of the request first, which it may refer to.
-    if (const auto receiver = std::move(request->receiver)) {
-      Requests together;
-      together.reserve(static_cast<std::size_t>(finished.end() - next));
-      for (auto other = next; other != finished.end(); ++other) {
-        if (other == next || (*other && (*other)->receiver == receiver)) {
-          (*other)->receiver = nullptr;
-          if ((*other)->outcome != Request::Outcome::done) {
-            (*other)->clear_outputs();
-          }
-          together.push_back(std::move(*other));
+    Requests together;
+    together.reserve(static_cast<std::size_t>(finished.end() - next));
+    for (auto other = next; other != finished.end(); ++other) {
+      if (*other && (*other)->receiver == receiver) {
+        (*other)->receiver = nullptr;
+        if ((*other)->outcome != Request::Outcome::done) {
+          (*other)->clear_outputs();
         }
+        together.push_back(std::move(*other));
       }
-      receiver->receive(std::move(together));
-    } else if (const auto call = std::move(request->finished)) {
-      call(std::move(request));
     }
+    receiver->receive(std::move(together));
   }
   finished.clear();
 }

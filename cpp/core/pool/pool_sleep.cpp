@@ -1,7 +1,6 @@
 // Devices that sleep: they have given memory back, and have it again when a request wants it.
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "core/pool/device_group.hpp"
@@ -112,14 +111,12 @@ void Pool::stay_awake(const Device& device, const std::shared_ptr<DeviceSleep>& 
 }
 
 void Pool::set_gate(const Device& device, SleepGate gate) {
-  check_process();
-  const Lock lock(mutex_);
+  const Lock lock = enter();
   group_of(device).gate = std::move(gate);
 }
 
 void Pool::wake(const Device& device) {
-  check_process();
-  const Lock lock(mutex_);
+  const Lock lock = enter();
   DeviceGroup& group = known_group(device);
   if (group.asleep() && !closing_) {
     begin_wake(group);
@@ -128,8 +125,7 @@ void Pool::wake(const Device& device) {
 }
 
 bool Pool::wait_until_awake(const Device& device, Clock::time_point until) {
-  check_process();
-  Lock lock(mutex_);
+  Lock lock = enter();
   DeviceGroup& group = known_group(device);
   for (;;) {
     if (!settled_.wait_until(lock, until, [&] { return group.rests(); })) {
@@ -158,9 +154,7 @@ void Pool::wake_for_waiting(DeviceGroup& group) {
 }
 
 void Pool::wake_for(const Request& request) {
-  const auto takes_it = [&request](const auto& group) {
-    return group->usable() && (!request.device || *request.device == group->device);
-  };
+  const auto takes_it = [&request](const auto& group) { return group->usable() && group->is_for(request); };
   const bool taken =
       std::any_of(groups_.begin(), groups_.end(), [&](const auto& one) { return takes_it(one) && !one->asleep(); });
   const auto wakes_by_itself = [&](const auto& one) {
@@ -211,12 +205,11 @@ bool Pool::worth_another(const DeviceGroup& group) const {
 PoolActivity Pool::activity(const Device& device) const {
   PoolActivity activity;
   const Lock lock(mutex_);
-  const auto found =
-      std::find_if(groups_.begin(), groups_.end(), [&device](const auto& group) { return group->device == device; });
-  if (found == groups_.end()) {
+  const DeviceGroup* const found = find_group(device);
+  if (found == nullptr) {
     return activity;
   }
-  const DeviceGroup& group = **found;
+  const DeviceGroup& group = *found;
   const bool takes_any = group.usable() && (groups_.size() == 1 || !group.asleep());
   activity.busy = group.busy();
   activity.waiting = group.waiting.size() + (takes_any ? anywhere_.size() : 0);
@@ -237,15 +230,13 @@ void Pool::begin_wake(DeviceGroup& group) {
 }
 
 bool Pool::give_back_runners(const std::vector<std::shared_ptr<Runner>>& runners) {
-  const auto found = std::find_if(groups_.begin(), groups_.end(), [&runners](const auto& group) {
-    return group->rest() == DeviceGroup::Rest::waking && group->sleeper()->frees_runners() && !runners.empty() &&
-           group->device == runners.front()->device();
-  });
-  if (found == groups_.end()) {
-    return false;
+  DeviceGroup* const group = runners.empty() ? nullptr : find_group(runners.front()->device());
+  const bool waits =
+      group != nullptr && group->rest() == DeviceGroup::Rest::waking && group->sleeper()->frees_runners();
+  if (waits) {
+    group->give_back_runners(runners);
   }
-  (*found)->give_back_runners(runners);
-  return true;
+  return waits;
 }
 
 void Pool::wake_up(Worker& worker, Lock& lock) {

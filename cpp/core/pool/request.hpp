@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -47,26 +46,20 @@ struct JointRows {
 /// Receives finished requests. Requests of one joint run that have the same receiver come in one call.
 class Receiver {
  public:
-  Receiver() = default;
   virtual ~Receiver() = default;
-  Receiver(const Receiver&) = delete;
-  Receiver& operator=(const Receiver&) = delete;
 
   /// Called by the thread that answered, failed or cancelled the requests. It must not wait for the pool.
   virtual void receive(std::vector<std::shared_ptr<Request>> finished) noexcept = 0;
 };
 
 /// One run that a pool is asked for. Who asks fills in the question and hands it over; the answer may be read once
-/// `receiver` has it, or `finished` was called.
+/// `receiver` has it.
 class Request {
  public:
   using Clock = std::chrono::steady_clock;
   enum class Outcome { pending, done, failed, cancelled };
 
-  Request() = default;
   virtual ~Request() = default;
-  Request(const Request&) = delete;
-  Request& operator=(const Request&) = delete;
 
   /// Called by the runner before it runs, for requests that were made before there was a session: fills in names and
   /// inputs as this session has them. Throws what is wrong with the question.
@@ -84,10 +77,7 @@ class Request {
   bool endable = false;            ///< It gets run options of its own, where there are none, so that it can be ended.
   std::shared_ptr<Timeline> timeline;  ///< Gets the request's spans, where there is one.
   std::optional<Clock::time_point> deadline;
-  /// Called once, when the request is answered, failed or cancelled, from whichever thread did that, with the
-  /// reference that this thread had. It must not throw, and not wait for the pool.
-  std::function<void(std::shared_ptr<Request>)> finished;
-  /// Gets the request instead, where there is one.
+  /// Gets the request once, when it is answered, failed or cancelled, unless it runs in the caller's thread.
   std::shared_ptr<Receiver> receiver;
 
   // The answer.
@@ -116,6 +106,9 @@ class Request {
  private:
   friend class DeviceGroup;
   friend class Pool;
+
+  /// Whether its answer still is.
+  bool wanted() const noexcept { return !unwanted_ && !expired_; }
 
   enum class Place { nowhere, waiting, running, finished };
   Place place_ = Place::nowhere;

@@ -29,10 +29,7 @@ std::string why_broken(const Device& device) noexcept;
 /// What runs a pool's requests, one at a time: a session, or what stands for one.
 class Runner {
  public:
-  Runner() = default;
   virtual ~Runner() = default;
-  Runner(const Runner&) = delete;
-  Runner& operator=(const Runner&) = delete;
 
   virtual const Device& device() const noexcept = 0;
 

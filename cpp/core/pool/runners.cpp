@@ -1,6 +1,5 @@
 #include "core/pool/runners.hpp"
 
-#include <algorithm>
 #include <exception>
 #include <string>
 #include <system_error>
@@ -66,8 +65,7 @@ std::shared_ptr<DeviceSleep> weight_sleeper(const std::vector<std::shared_ptr<Se
   constexpr std::uint64_t most_in_timeline = 100;
   Timeline* const spans = store->sleeps() < most_in_timeline ? timeline.get() : nullptr;
   sleeper->sleep = [store, copy, timeline, spans](Request::Clock::time_point until) {
-    const std::string name = to_string(store->device());
-    const ScopedSpan span(spans, "sleep", name);
+    const ScopedSpan span(spans, "sleep", to_string(store->device()));
     return store->sleep(copy, until);
   };
   sleeper->wake = [store, timeline, spans] { store->wake(spans); };
@@ -77,8 +75,7 @@ std::shared_ptr<DeviceSleep> weight_sleeper(const std::vector<std::shared_ptr<Se
 void warm_up(const std::vector<WarmUp>& all, int runs, Timeline* timeline) {
   std::vector<std::exception_ptr> errors(all.size());
   const auto run = [&](std::size_t index) noexcept {
-    const std::string device = to_string(all[index].runner->device());
-    const ScopedSpan span(timeline, "warm up", device);
+    const ScopedSpan span(timeline, "warm up", to_string(all[index].runner->device()));
     try {
       for (const auto& request : all[index].requests) {
         for (int i = 0; i < runs; ++i) {

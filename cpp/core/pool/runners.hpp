@@ -7,9 +7,9 @@
 
 #include "core/base/timeline.hpp"
 #include "core/ort/session.hpp"
-#include "core/pool/pool.hpp"
 #include "core/pool/request.hpp"
 #include "core/pool/runner.hpp"
+#include "core/pool/sleep.hpp"
 #include "core/weights/store.hpp"
 
 namespace ortmulti {

@@ -76,6 +76,16 @@ Repository::Managed& Repository::managed(const Device& device) {
   return found->second;
 }
 
+template <typename Change>
+void Repository::note(const Handle& resident, const Change& change) {
+  const Lock lock(mutex_);
+  Managed& on = managed(resident->device);
+  if (!resident->gone_) {
+    change(on.policy, resident->id_);
+    notify(on);
+  }
+}
+
 void Repository::notify(Managed& on) {
   ++on.changes;
   const auto used = static_cast<std::int64_t>(on.policy.used());
@@ -96,7 +106,6 @@ void Repository::leave(Managed& on, const Handle& resident) {
     resident->gone_ = true;
     on.policy.remove(resident->id_);
     on.residents.erase(resident->id_);
-    on.evicted.erase(resident->id_);
     notify(on);
   }
 }
@@ -105,12 +114,7 @@ Repository::Reservation::~Reservation() { cancel(); }  // NOLINT(bugprone-except
 
 void Repository::Reservation::wait() {
   repository_->acquire(handle_);
-  const Lock lock(repository_->mutex_);
-  if (!handle_->gone_) {
-    Managed& on = repository_->managed(handle_->device);
-    on.policy.woke(handle_->id_, time_now(), 0);
-    repository_->notify(on);
-  }
+  repository_->note(handle_, [](auto& policy, auto id) { policy.woke(id, time_now(), 0); });
 }
 
 void Repository::Reservation::cancel() {
@@ -130,9 +134,7 @@ std::shared_ptr<Repository::Reservation> Repository::reserve(const std::string& 
   resident.device = device;
   const Handle handle = [&] {
     const Lock lock(mutex_);
-    auto entered = enter(managed(device), std::move(resident), model);
-    entered->loading_ = true;
-    return entered;
+    return enter(managed(device), std::move(resident), model);
   }();
   return std::shared_ptr<Reservation>(new Reservation(shared_from_this(), handle));
 }
@@ -161,58 +163,46 @@ void Repository::remove(const Handle& resident) {
 }
 
 void Repository::pin(const Handle& resident, bool pinned) {
-  const Lock lock(mutex_);
-  Managed& on = managed(resident->device);
-  if (!resident->gone_) {
-    on.policy.pin(resident->id_, pinned);
-    notify(on);
-  }
+  note(resident, [&](auto& policy, auto id) { policy.pin(id, pinned); });
 }
 
 void Repository::resize(const Handle& resident, std::uint64_t weights, std::uint64_t kept) {
-  const Lock lock(mutex_);
-  Managed& on = managed(resident->device);
-  if (!resident->gone_) {
-    on.policy.resize(resident->id_, weights, kept);
-    notify(on);
-  }
+  note(resident, [&](auto& policy, auto id) { policy.resize(id, weights, kept); });
 }
 
 void Repository::observe(Managed& on, Lock& lock) {
   struct Seen {
     Handle resident;
-    ResidencyPolicy::Activity activity;
+    PoolActivity activity;
     bool wanted = true;
+    bool closed = false;
   };
   std::vector<Seen> seen;
   seen.reserve(on.residents.size());
   for (const auto& [id, resident] : on.residents) {
-    seen.push_back({resident, {}});
+    if (!on.policy.model(id).loading) {
+      seen.push_back({resident, {}, true, false});
+    }
   }
   lock.unlock();
-  std::vector<Handle> closed;
-  for (auto& [resident, activity, wanted] : seen) {
+  for (auto& [resident, activity, wanted, closed] : seen) {
     const auto pool = resident->pool.lock();
     if (pool) {
-      const PoolActivity found = pool->activity(resident->device);
-      activity = {found.arrived, found.busy, found.waiting, found.run_seconds};
-      wanted = found.wants_wake();
+      activity = pool->activity(resident->device);
+      wanted = activity.wants_wake();
     }
     // A pool that is closing answers what it has accepted.
-    if (!resident->loading_ && (!pool || (pool->closed() && activity.busy + activity.waiting == 0))) {
-      closed.push_back(resident);
-    }
+    closed = !pool || (pool->closed() && activity.busy + activity.waiting == 0);
   }
   const double time = time_now();
   lock.lock();
-  for (const auto& [resident, activity, wanted] : seen) {
-    if (!resident->gone_) {
+  for (const auto& [resident, activity, wanted, closed] : seen) {
+    if (closed) {
+      leave(on, resident);
+    } else if (!resident->gone_) {
       on.policy.observe(resident->id_, activity, time);
       resident->wanted_ = wanted;
     }
-  }
-  for (const Handle& resident : closed) {
-    leave(on, resident);
   }
 }
 
@@ -379,7 +369,7 @@ void Repository::evict(Managed& on, const Handle& waiting, const std::vector<Res
     switch (victim.state) {
       case Victim::State::asleep:
         on.policy.fell(resident.id_, victim.to);
-        ++on.evicted[resident.id_];
+        ++victim.resident->evicted_;
         break;
       case Victim::State::refuses:
         on.policy.refused(resident.id_, time_now());
@@ -448,15 +438,13 @@ void Repository::fall_asleep(Victim& victim, Clock::time_point until) {
     }
     victim.state = asleep ? Victim::State::asleep : Victim::State::runs;
   } catch (const std::exception& error) {
-    constexpr int warning = 2;
-    const auto* const ours = dynamic_cast<const Error*>(&error);
-    const ErrorKind kind = ours == nullptr ? ErrorKind::fail : ours->kind();
+    const auto kind = kind_of(std::current_exception());
     // A closed pool gives its memory back anyway; another model is chosen instead of one that runs for long.
     const bool refuses = kind != ErrorKind::closed && kind != ErrorKind::deadline;
     victim.state = refuses ? Victim::State::refuses : Victim::State::stays;
     if (refuses) {
       onnxruntime_log().push(
-          {warning, "ortmulti", "", "",
+          {ORT_LOGGING_LEVEL_WARNING, "ortmulti", "", "",
            "'" + resident.name + "' could not make room on " + to_string(resident.device) + ": " + error.what()});
     }
   }
@@ -481,17 +469,9 @@ void Repository::wake_in_turn(const Handle& resident, const DeviceSleep& sleeper
   turn.wait();
   lock.unlock();
   const Clock::time_point begin = Clock::now();
-  std::exception_ptr error;
-  try {
-    sleeper.wake();
-  } catch (...) {
-    error = std::current_exception();
-  }
+  sleeper.wake();
   const Clock::time_point end = Clock::now();
   lock.lock();
-  if (error) {
-    std::rethrow_exception(error);
-  }
   if (!resident->gone_) {
     on.policy.woke(resident->id_, to_seconds(end), std::chrono::duration<double>(end - begin).count());
     notify(on);
@@ -499,44 +479,33 @@ void Repository::wake_in_turn(const Handle& resident, const DeviceSleep& sleeper
 }
 
 void Repository::wake(const Handle& resident, const DeviceSleep& sleeper) {
-  const auto give_up = [&] {
-    const Lock lock(mutex_);
-    if (!resident->gone_) {
-      Managed& on = managed(resident->device);
-      on.policy.rests(resident->id_);
-      notify(on);
+  const auto try_it = [&] {
+    try {
+      wake_in_turn(resident, sleeper);
+    } catch (...) {
+      note(resident, [](auto& policy, auto id) { policy.rests(id); });
+      throw;
     }
   };
   acquire(resident);
   try {
-    wake_in_turn(resident, sleeper);
+    try_it();
     return;
   } catch (const Error& error) {
-    give_up();
     if (error.kind() != ErrorKind::out_of_memory) {
       throw;
     }
-  } catch (...) {
-    give_up();
-    throw;
   }
   // Others use the device's memory, so that there is less than the budget: as much again is to be given back.
   acquire(resident, [&] {
     const Lock lock(mutex_);
     return resident->gone_ ? 0 : managed(resident->device).policy.model(resident->id_).weights;
   }());
-  try {
-    wake_in_turn(resident, sleeper);
-  } catch (...) {
-    give_up();
-    throw;
-  }
+  try_it();
 }
 
 std::shared_ptr<DeviceSleep> Repository::gate(const Handle& resident, const std::shared_ptr<DeviceSleep>& sleeper) {
-  auto gated = std::make_shared<DeviceSleep>();
-  gated->level = sleeper->level;
-  gated->auto_wake = sleeper->auto_wake;
+  auto gated = std::make_shared<DeviceSleep>(*sleeper);
   {
     const Lock lock(mutex_);
     gated->crowd = managed(resident->device).crowd;
@@ -553,12 +522,11 @@ std::vector<Repository::ResidentStats> Repository::residents() const {
   for (const auto& [name, on] : devices_) {
     const std::size_t first = all.size();
     for (const auto& [id, resident] : on.residents) {  // later ones last
-      if (resident->loading_) {
+      if (on.policy.model(id).loading) {
         continue;
       }
-      const auto evicted = on.evicted.find(id);
       ResidentStats stats{resident->name,      resident->device,   on.policy.state(id),
-                          on.policy.model(id), on.policy.rate(id), evicted == on.evicted.end() ? 0 : evicted->second};
+                          on.policy.model(id), on.policy.rate(id), resident->evicted_};
       const auto same = std::find_if(all.begin() + static_cast<std::ptrdiff_t>(first), all.end(),
                                      [&](const auto& other) { return other.name == stats.name; });
       if (same == all.end()) {

@@ -43,9 +43,9 @@ class Repository : public std::enable_shared_from_this<Repository> {
    private:
     friend class Repository;
     ResidencyPolicy::Id id_ = 0;
-    bool loading_ = false;
     bool wanted_ = true;  // awake, as observed last
     bool gone_ = false;
+    std::uint64_t evicted_ = 0;
   };
   using Handle = std::shared_ptr<Resident>;
 
@@ -118,7 +118,6 @@ class Repository : public std::enable_shared_from_this<Repository> {
     const Device device;
     ResidencyPolicy policy;
     std::map<ResidencyPolicy::Id, Handle> residents;
-    std::map<ResidencyPolicy::Id, std::uint64_t> evicted;
     Line for_room;
     Line to_copy;    // wakes from the level "weights": one has the whole link
     Line to_create;  // and those from the level "session"
@@ -133,15 +132,13 @@ class Repository : public std::enable_shared_from_this<Repository> {
   Managed& managed(const Device& device);
   Handle enter(Managed& on, Resident resident, const ResidencyPolicy::Model& model);
   void leave(Managed& on, const Handle& resident);
-  /// Waits until the model may take its memory. Throws DeviceSleep::Unwanted where its pool does not want it any more.
+  /// Waits until the model may take its memory. Throws DeviceSleep::Unwanted where its pool does not want it.
   void acquire(const Handle& resident, std::uint64_t at_least = 0);
   void observe(Managed& on, Lock& lock);
-  /// Throws DeviceSleep::Unwanted where the pool does not want the wake any more.
   void check_wanted(const Handle& resident, Lock& lock);
-  /// See unaccounted(). None, too, where something changed meanwhile.
+  /// As unaccounted(); none where something changed meanwhile.
   std::optional<std::int64_t> measure_unaccounted(Managed& on, Lock& lock);
   void measure_other(Managed& on, Lock& lock);
-  /// Puts models to sleep for one that waits.
   void evict(Managed& on, const Handle& waiting, const std::vector<ResidencyPolicy::Eviction>& evictions, Lock& lock);
   struct Victim;
   /// Returns whether all of them sleep; ends early where nobody waits any more.
@@ -150,6 +147,9 @@ class Repository : public std::enable_shared_from_this<Repository> {
   void wake(const Handle& resident, const DeviceSleep& sleeper);
   void wake_in_turn(const Handle& resident, const DeviceSleep& sleeper);
   bool sleep(const Handle& resident, const DeviceSleep& sleeper, Clock::time_point until);
+  /// Has the policy note something of the model, unless that is gone.
+  template <typename Change>
+  void note(const Handle& resident, const Change& change);
   void notify(Managed& on);
   static Error no_room(const Managed& on, const Resident& resident, std::uint64_t at_least);
 

@@ -71,7 +71,7 @@ void ResidencyPolicy::resize(Id id, std::uint64_t weights, std::uint64_t kept) {
   model.kept = kept;
 }
 
-void ResidencyPolicy::observe(Id id, const Activity& activity, double now) {
+void ResidencyPolicy::observe(Id id, const PoolActivity& activity, double now) {
   Entry& entry = entries_.at(id);
   if (const double passed = now - entry.observed; passed > 0) {
     const double old = std::exp(-passed / memory_of_rates);
@@ -92,7 +92,7 @@ double ResidencyPolicy::cost(const Entry& entry, SleepLevel to, double now) {
   }
   const double likely = 1 - std::exp(-entry.rate * horizon);
   return (to == SleepLevel::session ? model.create : model.wake) * likely +
-         (entry.activity.busy > 0 ? entry.activity.run : 0);
+         (entry.activity.busy > 0 ? entry.activity.run_seconds : 0);
 }
 
 void ResidencyPolicy::add_candidates(Id id, const Entry& entry, double now, std::vector<Candidate>& candidates,

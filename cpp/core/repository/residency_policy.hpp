@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/pool/sleep_level.hpp"
+#include "core/pool/device_stats.hpp"
 
 namespace ortmulti {
 
@@ -30,14 +30,6 @@ class ResidencyPolicy {
     bool pinned = false;        ///< It stays awake.
     bool loading = false;       ///< It cannot sleep yet, and others wait until it can.
     SleepLevel level = SleepLevel::awake;
-  };
-
-  /// What a model has done and has to do.
-  struct Activity {
-    std::uint64_t arrived = 0;  ///< Requests that came until now.
-    std::size_t busy = 0;       ///< Requests under way.
-    std::size_t waiting = 0;
-    double run = 0;  ///< Mean seconds of a run.
   };
 
   struct Eviction {
@@ -71,7 +63,7 @@ class ResidencyPolicy {
   /// Memory that belongs to no model: what libraries keep, and what models took since they were measured.
   void set_other(std::uint64_t bytes) { other_ = bytes; }
   /// Takes note of what a model does; to be called for each one before decide().
-  void observe(Id id, const Activity& activity, double now);
+  void observe(Id id, const PoolActivity& activity, double now);
 
   /// For a model that is to wake. `at_least`: bytes that others are to give back although the budget has room, since
   /// the device has not.
@@ -112,7 +104,7 @@ class ResidencyPolicy {
     Model model;
     State state = State::resting;
     SleepLevel target = SleepLevel::awake;  // of a transition
-    Activity activity;
+    PoolActivity activity;
     std::uint64_t arrived = 0;  // when it was observed
     double observed = 0;
     double used = 0;  // when requests were last seen
