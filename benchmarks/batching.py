@@ -28,8 +28,8 @@ from typing import Any
 
 import ortmulti
 from ortmulti import Batching
-from ortmulti._runtime import machine
 from ortmulti.bench import models
+from ortmulti.bench.measure import machine
 from ortmulti.bench.measure.devices import parse_devices
 from ortmulti.bench.serve import clients
 from ortmulti.bench.serve.cases import NANOSECONDS, arrival_times

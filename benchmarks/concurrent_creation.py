@@ -24,8 +24,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
-from ortmulti._runtime import machine
 from ortmulti.bench import models
+from ortmulti.bench.measure import machine
 
 TOLERANCE = 1e-3
 

@@ -22,10 +22,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ortmulti._runtime import machine
 from ortmulti.bench import models
 from ortmulti.bench.files import write_arrays
-from ortmulti.bench.measure import fresh_process, page_cache
+from ortmulti.bench.measure import fresh_process, machine, page_cache
 from ortmulti.bench.measure.rounds import alternating, measure_rounds, of_case
 from ortmulti.bench.strategies import SessionSettings
 

@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ortmulti._runtime import machine
 from ortmulti.bench import models
+from ortmulti.bench.measure import machine
 from ortmulti.bench.measure.rounds import alternating, measure_rounds, of_case
 
 LIBRARIES = ("ortmulti", "onnxruntime")

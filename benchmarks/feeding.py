@@ -51,7 +51,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
-from ortmulti._runtime import machine
+from ortmulti.bench.measure import machine
 from ortmulti.bench.measure.rounds import Interval, measure_rounds, of_case, ratios
 
 CLIENTS, INPUTS = 64, 32

@@ -34,9 +34,8 @@ from typing import Any
 import numpy as np
 
 import ortmulti
-from ortmulti._runtime import machine
 from ortmulti.bench import models
-from ortmulti.bench.measure import fresh_process, page_cache
+from ortmulti.bench.measure import fresh_process, machine, page_cache
 from ortmulti.bench.measure.devices import parse_devices
 from ortmulti.bench.measure.rounds import alternating, measure_rounds
 from ortmulti.optimized import wait_for_entries

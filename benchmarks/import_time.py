@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ortmulti import __version__
-from ortmulti._runtime import machine
+from ortmulti.bench.measure import machine
 from ortmulti.bench.measure.rounds import alternating, measure_rounds, of_case
 
 LIMIT = 15.0

@@ -26,10 +26,9 @@ import numpy as np
 import onnxruntime
 
 import ortmulti
-from ortmulti._runtime import machine
 from ortmulti.bench import models
 from ortmulti.bench.files import read_arrays, write_arrays
-from ortmulti.bench.measure import fresh_process, page_cache
+from ortmulti.bench.measure import fresh_process, machine, page_cache
 from ortmulti.bench.measure.memory import process_memory
 from ortmulti.bench.measure.rounds import alternating, measure_rounds, of_case
 

@@ -32,7 +32,7 @@ import psutil
 from onnx import TensorProto, helper
 
 import ortmulti
-from ortmulti._runtime import machine
+from ortmulti.bench.measure import machine
 from ortmulti.bench.measure.rounds import alternating, measure_rounds, of_case
 
 MOST_OVERHEAD_US = 15.0

@@ -35,8 +35,8 @@ import pyarrow.parquet
 import ray
 
 import ortmulti
-from ortmulti._runtime import machine
 from ortmulti.bench import models
+from ortmulti.bench.measure import machine
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_OVERHEAD, MOST_COPIES, MOST_COPIES_BESIDE_GPUS, MOST_LOAD = 1.15, 2.2, 1.1, 1.2

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import ortmulti
-from ortmulti._runtime import machine
+from ortmulti.bench.measure import machine
 from ortmulti.bench.measure.rounds import alternating, measure_rounds, of_case
 from ortmulti.create.sample_inputs import first_fit, growing_inputs
 

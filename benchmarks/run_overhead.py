@@ -27,7 +27,7 @@ import onnxruntime
 from onnx import TensorProto, helper
 
 import ortmulti
-from ortmulti._runtime import machine
+from ortmulti.bench.measure import machine
 from ortmulti.bench.measure.rounds import alternating, measure_rounds, of_case, ratios
 
 LIMIT = 1.05

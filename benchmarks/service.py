@@ -34,7 +34,7 @@ import numpy as np
 import onnxruntime
 
 from benchmarks.feeding import compare, mlp, show
-from ortmulti._runtime import machine
+from ortmulti.bench.measure import machine
 from ortmulti.bench.measure.rounds import measure_rounds, ratios
 
 CLIENTS, BODIES = 64, 50

@@ -32,8 +32,8 @@ from benchmarks.published.thread_cases import (
     TWO_NODES,
 )
 from benchmarks.published.verdicts import Verdict, figures, judge, outcome_of, ratios
-from ortmulti._runtime import machine
 from ortmulti.bench import models
+from ortmulti.bench.measure import machine
 from ortmulti.bench.measure.rounds import Interval
 
 SECONDS, QUICK_SECONDS = 1.0, 0.02

@@ -33,8 +33,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
-from ortmulti._runtime import machine
 from ortmulti.bench import models
+from ortmulti.bench.measure import machine
 from ortmulti.bench.measure.rounds import Interval, alternating, measure_rounds, ratios
 from ortmulti.bench.tune.measurements import Bench, Job
 from ortmulti.bench.tune.space import DEFAULTS, Choice, Configuration

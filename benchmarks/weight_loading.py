@@ -29,9 +29,8 @@ from typing import Any
 
 import ortmulti
 from ortmulti import _core
-from ortmulti._runtime import machine
 from ortmulti.bench import models, strategies
-from ortmulti.bench.measure import page_cache
+from ortmulti.bench.measure import machine, page_cache
 from ortmulti.bench.measure.devices import parse_devices
 from ortmulti.bench.measure.rounds import alternating, measure_rounds
 from ortmulti.bench.strategies import SessionSettings

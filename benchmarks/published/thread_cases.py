@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.published.releases import Case
-from ortmulti._runtime import machine
 from ortmulti._runtime.libraries import release_of
 from ortmulti.bench import models
 from ortmulti.bench.files import write_arrays
+from ortmulti.bench.measure import machine
 from ortmulti.options.config_entries import first_release
 
 from .releases import Release

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from ortmulti._runtime import nvml
 from ortmulti.bench.diagnose import environment, experiments
 from ortmulti.bench.diagnose.findings import conclude
 from ortmulti.bench.diagnose.runs import Bench
 from ortmulti.bench.diagnose.verify import verify
+from ortmulti.bench.measure import nvml
 from tests.support.diagnoses import GPUS, bench_of, document, from_a_cold_disk, run
 from tests.support.processes import ROOT
 

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortmulti._runtime.machine import cgroup_cores, describe, describe_cpu, describe_memory
-from ortmulti._runtime.nvml import Nvml, pci_address
+from ortmulti._runtime.machine import describe_memory
+from ortmulti.bench.measure.machine import cgroup_cores, describe, describe_cpu
+from ortmulti.bench.measure.nvml import Nvml, pci_address
 
 GIB = 1 << 30
 

@@ -1,235 +1,70 @@
-"""Facts about this machine that a measurement depends on, fit to be published: no host, user or path names."""
+"""Facts about this machine, as the kernel's files have them."""
 
 from __future__ import annotations
 
-import dataclasses
-import os
-import platform
 import re
-import sys
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
-from typing import Any
-
-from ortmulti._runtime.libraries import find_onnxruntime
-from ortmulti._runtime.nvml import Nvml
-from ortmulti.errors import LibraryError
-
-# Variables that change the behaviour of CUDA, allocators or thread pools, and so a measurement.
-_ENVIRONMENT = (
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_DEVICE_ORDER",
-    "CUDA_MODULE_LOADING",
-    "CUDA_DEVICE_MAX_CONNECTIONS",
-    "NVIDIA_TF32_OVERRIDE",
-    "OMP_NUM_THREADS",
-    "MALLOC_ARENA_MAX",
-)
 
 
-def describe() -> dict[str, Any]:
-    """Describe this machine and its installed packages.
-
-    Returns:
-        A dictionary that `json.dumps` takes, with the keys ``cpu``, ``memory``, ``system``, ``driver``, ``gpus``,
-        ``python``, ``releases`` and ``environment``. Sizes are in bytes. Unknown facts are None. ``gpus`` is None
-        without NVML, and empty if NVML knows no GPU.
-    """
-    driver, gpus = _describe_gpus()
-    return {
-        "cpu": describe_cpu(),
-        "memory": describe_memory(),
-        "system": {"name": platform.system(), "kernel": platform.release(), "distribution": _distribution()},
-        "driver": driver,
-        "gpus": gpus,
-        "python": {
-            "implementation": platform.python_implementation(),
-            "version": platform.python_version(),
-            "gil": getattr(sys, "_is_gil_enabled", lambda: True)(),
-        },
-        "releases": describe_releases(),
-        "environment": {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
-    }
-
-
-def describe_cpu(root: Path = Path("/")) -> dict[str, Any]:
-    """Describe the processors.
-
-    Args:
-        root: where ``proc`` and ``sys`` lie.
-
-    Returns:
-        The machine's ``model``, ``architecture``, ``sockets``, ``physical_cores``, ``logical_cores``, ``numa_nodes``.
-        This process's ``usable_physical_cores`` and ``usable_logical_cores`` (its affinity), and ``cgroup_cores`` (its
-        quota in cores, None without one).
-    """
-    online = _read_list(root / "sys/devices/system/cpu/online") or set(range(os.cpu_count() or 1))
-    usable = set(os.sched_getaffinity(0)) & online or online
-    cores = {cpu: _read_core(root, cpu) for cpu in online}
-    packages = {_read(root / f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id") for cpu in online}
-    return {
-        "model": _cpu_model(root),
-        "architecture": platform.machine(),
-        "sockets": len(packages),
-        "physical_cores": len(set(cores.values())),
-        "logical_cores": len(online),
-        "usable_physical_cores": len({cores[cpu] for cpu in usable}),
-        "usable_logical_cores": len(usable),
-        "cgroup_cores": cgroup_cores(root),
-        "numa_nodes": len(_read_list(root / "sys/devices/system/node/online")) or 1,
-    }
+def cpu_model(root: Path = Path("/")) -> str | None:
+    """Return the processors' model; None if unknown. ``proc`` lies in ``root``, as for the other functions."""
+    text = read(root / "proc/cpuinfo") or ""
+    # AArch64 has no name in there, only the maker's and the part's numbers.
+    match = re.search(r"(?m)^model name\s*:\s*(.+)$", text) or re.search(r"(?m)^CPU part\s*:\s*(.+)$", text)
+    return match[1].strip() if match else None
 
 
 def describe_memory(root: Path = Path("/")) -> dict[str, int | None]:
-    """Describe the main memory.
-
-    Args:
-        root: where ``proc`` and ``sys`` lie.
-
-    Returns:
-        ``total``: the machine's, in bytes; ``cgroup_limit``: this process's, None without one.
-    """
-    match = re.search(r"(?m)^MemTotal:\s+(\d+) kB", _read(root / "proc/meminfo") or "")
-    limits = [_number(text) for text in _cgroup_files(root, "memory", "memory.max", "memory.limit_in_bytes")]
+    """Return the main memory in bytes: ``total``, the machine's; ``cgroup_limit``, this process's, None without one."""
+    match = re.search(r"(?m)^MemTotal:\s+(\d+) kB", read(root / "proc/meminfo") or "")
+    limits = [number(text) for text in cgroup_files(root, "memory", "memory.max", "memory.limit_in_bytes")]
     # Version 1 writes "no limit" as a number near 2**63.
     real = [limit for limit in limits if limit is not None and limit < 1 << 60]
     return {"total": int(match[1]) * 1024 if match else None, "cgroup_limit": min(real, default=None)}
 
 
-def available_memory() -> int:
-    """Return the bytes of main memory that this process can still get, by the kernel and the cgroup."""
-    match = re.search(r"(?m)^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
-    available = int(match[1]) * 1024 if match else 0
-    limit = describe_memory()["cgroup_limit"]
-    return available if limit is None else min(available, limit)
-
-
-def cgroup_cores(root: Path = Path("/")) -> float | None:
-    """Return how many cores' worth of time this process's control groups grant.
-
-    Args:
-        root: where ``proc`` and ``sys`` lie.
-
-    Returns:
-        The smallest quota of this group and those above it, in cores; None without a quota.
-    """
-    quotas: list[float] = []
-    for text in _cgroup_files(root, "cpu", "cpu.max"):
-        quota, _, period = text.partition(" ")
-        if (micros := _number(quota)) is not None:
-            quotas.append(micros / (_number(period) or 100_000))
-    for text in _cgroup_files(root, "cpu", "", "cpu.cfs_quota_us", "cpu.cfs_period_us"):
-        quota, _, period = text.partition(" ")
-        if (micros := _number(quota)) is not None and micros > 0:
-            quotas.append(micros / (_number(period) or 100_000))
-    return min(quotas, default=None)
-
-
-def _cgroup_files(root: Path, controller: str, unified: str, *legacy: str) -> Iterator[str]:
-    """The contents of a control file in this process's group and in each above it, version 2 or 1.
+def cgroup_files(root: Path, controller: str, unified: str, *legacy: str) -> Iterator[str]:
+    """Yield the contents of a control file in this process's group and in each above it, version 2 or 1.
 
     Several legacy files of one group are joined by a space.
     """
-    for line in (_read(root / "proc/self/cgroup") or "").splitlines():
-        number, _, rest = line.partition(":")
+    for line in (read(root / "proc/self/cgroup") or "").splitlines():
+        hierarchy, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
-        if number == "0" and not controllers:
-            names: tuple[str, ...] = (unified,) if unified else ()
+        if hierarchy == "0" and not controllers:
+            names: tuple[str, ...] = (unified,)
             mounts = [root / "sys/fs/cgroup"]
         elif controller in controllers.split(","):
             names = legacy
             mounts = [root / "sys/fs/cgroup" / folder for folder in dict.fromkeys((controllers, controller))]
         else:
             continue
-        if not names:
-            continue
         parts = [part for part in group.split("/") if part]
         for mount in mounts:
             # Inside a container the groups above may be invisible, or this one may appear as the root.
             for depth in range(len(parts), -1, -1):
-                texts = [_read(mount.joinpath(*parts[:depth], name)) for name in names]
+                texts = [read(mount.joinpath(*parts[:depth], name)) for name in names]
                 if all(text is not None for text in texts):
                     yield " ".join(text for text in texts if text is not None)
 
 
-def _describe_gpus() -> tuple[dict[str, Any] | None, list[dict[str, Any]] | None]:
-    nvml = Nvml.open()
-    if nvml is None:
-        return None, None
-    with nvml:
-        cuda = nvml.cuda_driver_version
-        driver = {
-            "version": nvml.driver_version,
-            "cuda": None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
-        }
-        gpus = [dataclasses.asdict(gpu) for gpu in nvml.gpus()]
-    for gpu in gpus:
-        node = _number(_read(Path(f"/sys/bus/pci/devices/{gpu['pci_bus_id']}/numa_node")) or "")
-        gpu["numa_node"] = node if node is not None and node >= 0 else None
-    return driver, gpus
+def read_list(path: Path) -> set[int]:
+    """Return a list of numbers as the kernel writes it: "0-3,8"; empty where there is none."""
+    found = re.finditer(r"(\d+)(?:-(\d+))?", read(path) or "")
+    return {each for match in found for each in range(int(match[1]), int(match[2] or match[1]) + 1)}
 
 
-def describe_releases() -> dict[str, str | None]:
-    """Return the releases of ortmulti, onnxruntime and NumPy, and onnxruntime's distribution."""
-    try:
-        runtime = find_onnxruntime()
-        onnxruntime, distribution = runtime.version or None, runtime.distribution or None
-    except LibraryError:
-        onnxruntime = distribution = None
-    return {
-        "ortmulti": _release("ortmulti"),
-        "onnxruntime": onnxruntime,
-        "onnxruntime_distribution": distribution,
-        "numpy": _release("numpy"),
-    }
-
-
-def _release(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _distribution() -> str | None:
-    try:
-        return platform.freedesktop_os_release().get("PRETTY_NAME")
-    except OSError:
-        return None
-
-
-def _cpu_model(root: Path) -> str | None:
-    text = _read(root / "proc/cpuinfo") or ""
-    # AArch64 has no name in there, only the maker's and the part's numbers.
-    for pattern in (r"(?m)^model name\s*:\s*(.+)$", r"(?m)^CPU part\s*:\s*(.+)$"):
-        if match := re.search(pattern, text):
-            return match[1].strip()
-    return None
-
-
-def _read_core(root: Path, cpu: int) -> str:
-    folder = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
-    return _read(folder / "thread_siblings_list") or _read(folder / "core_cpus_list") or str(cpu)
-
-
-def _read_list(path: Path) -> set[int]:
-    """Return a list of numbers as the kernel writes it: "0-3,8"."""
-    numbers: set[int] = set()
-    for part in (_read(path) or "").split(","):
-        if match := re.fullmatch(r"(\d+)(?:-(\d+))?", part):
-            numbers.update(range(int(match[1]), int(match[2] or match[1]) + 1))
-    return numbers
-
-
-def _read(path: Path) -> str | None:
+def read(path: Path) -> str | None:
+    """Return a file's text without white space around it; None if it cannot be read."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
         return None
 
 
-def _number(text: str) -> int | None:
+def number(text: str) -> int | None:
+    """Return the number that a text is; None for others."""
     try:
         return int(text)
     except ValueError:

@@ -65,7 +65,9 @@ def _read(file: Any) -> dict[str, npt.NDArray[Any]]:
 def _check_memory(needed: int) -> None:
     if needed <= _FITS:
         return
-    from ortmulti._runtime.machine import available_memory  # takes too long to import in a process that is measured
+    from ortmulti.bench.measure.machine import (
+        available_memory,  # takes too long to import in a process that is measured
+    )
 
     free = available_memory()
     if needed > free:

@@ -16,8 +16,8 @@ from ortmulti import _core
 from ortmulti._runtime import cuda_libraries as _cuda
 from ortmulti._runtime import libraries as _libraries
 from ortmulti._runtime import startup
-from ortmulti._runtime.machine import describe_cpu, describe_memory
-from ortmulti._runtime.nvml import Gpu, Nvml, pci_address
+from ortmulti._runtime.machine import cpu_model, describe_memory
+from ortmulti.bench.measure.nvml import Gpu, Nvml, pci_address
 from ortmulti.devices import plugins
 from ortmulti.devices.provider_options import CUDA
 from ortmulti.errors import DeviceError, Error, LibraryError
@@ -110,10 +110,9 @@ def _cuda_devices() -> tuple[list[_core.CudaDevice], str | None]:
 
 
 def _describe_cpu() -> dict[str, Any]:
-    cpu = describe_cpu()
     return {
         "device": "cpu",
-        "name": cpu["model"],
+        "name": cpu_model(),
         "cores": _core.usable_cores(),
         "memory_total": describe_memory()["total"],
     }

@@ -11,8 +11,8 @@ import typer
 from rich.table import Table
 
 from ortmulti import _core
-from ortmulti._runtime.machine import available_memory
 from ortmulti.bench import models
+from ortmulti.bench.measure.machine import available_memory
 from ortmulti.cli.output import bytes_written, print_json, stdout
 
 app = typer.Typer(help="Make models of known shape and size, with seeded random weights.", no_args_is_help=True)

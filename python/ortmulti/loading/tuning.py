@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -14,8 +15,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from ortmulti import _core
-from ortmulti._runtime import machine
-from ortmulti._runtime.nvml import Nvml
+from ortmulti._runtime.libraries import find_onnxruntime
+from ortmulti._runtime.machine import cpu_model, read_list
 from ortmulti._runtime.regular_file import read_json, write_atomically
 from ortmulti.create.request import CreationRequest, core_options
 from ortmulti.devices import providers
@@ -24,6 +25,7 @@ from ortmulti.errors import Fail, InvalidArgument, InvalidProtobuf, InvalidType,
 from ortmulti.loading.tuning_options import (
     LEVELS,
     MODES,
+    NODES,
     OPTIONS,
     Scalar,
     affinities,
@@ -73,25 +75,32 @@ def describe_machine(kind: str) -> dict[str, Any]:
 
     Does not start CUDA.
     """
-    cpu = machine.describe_cpu()
-    releases = machine.describe_releases()
+    runtime = find_onnxruntime()
     found: dict[str, Any] = {
-        "cpu": cpu["model"],
+        "cpu": cpu_model(),
         "cores": _core.usable_cores(),
-        "numa_nodes": cpu["numa_nodes"],
-        "onnxruntime": releases["onnxruntime"],
-        "distribution": releases["onnxruntime_distribution"],
-        "ortmulti": releases["ortmulti"],
+        "numa_nodes": len(read_list(NODES / "online")) or 1,
+        "onnxruntime": runtime.version or None,
+        "distribution": runtime.distribution or None,
+        "ortmulti": _core.__version__,
     }
     return found if kind == "cpu" else {**found, **_gpus()}
 
 
 def _gpus() -> dict[str, Any]:
-    nvml = Nvml.open()
-    if nvml is None:
-        return {"gpus": None, "driver": None}
-    with nvml:
-        return {"gpus": sorted({gpu.name for gpu in nvml.gpus()}), "driver": nvml.driver_version}
+    """Return the GPUs' names and the driver's release; each None without nvidia-ml-py or a driver."""
+    with contextlib.suppress(ImportError):
+        import pynvml
+
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlInit()
+            try:
+                handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+                names = {pynvml.nvmlDeviceGetName(handle) for handle in handles}
+                return {"gpus": sorted(names), "driver": pynvml.nvmlSystemGetDriverVersion()}
+            finally:
+                pynvml.nvmlShutdown()
+    return {"gpus": None, "driver": None}
 
 
 _TITLES = {

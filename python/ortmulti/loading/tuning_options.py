@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from ortmulti import checks
 from ortmulti._runtime.libraries import release_of
+from ortmulti._runtime.machine import read_list
 from ortmulti.devices.provider_options import CUDA
 from ortmulti.devices.provider_options import OPTIONS as PROVIDER_OPTIONS
 from ortmulti.errors import InvalidArgument, InvalidType
@@ -178,20 +178,16 @@ def _text(value: Scalar) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-_NODES = Path("/sys/devices/system/node")
+NODES = Path("/sys/devices/system/node")
 
 
-def numa_nodes(folder: Path = _NODES) -> dict[int, tuple[int, ...]]:
+def numa_nodes(folder: Path = NODES) -> dict[int, tuple[int, ...]]:
     """Return the NUMA nodes with processors that this process may use, and these processors."""
     usable = os.sched_getaffinity(0)
-    found: dict[int, tuple[int, ...]] = {}
+    found = {}
     for entry in sorted(folder.glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
-        try:
-            cpus = tuple(sorted(_parse((entry / "cpulist").read_text()) & usable))
-        except OSError:
-            continue
-        if cpus:
-            found[int(entry.name[4:])] = cpus
+        if cpus := read_list(entry / "cpulist") & usable:
+            found[int(entry.name[4:])] = tuple(sorted(cpus))
     return found
 
 
@@ -220,12 +216,3 @@ def affinities(where: str, threads: int, nodes: dict[int, tuple[int, ...]] | Non
     if number not in nodes:
         raise InvalidArgument(f"there is no NUMA node {number} that this process may use")
     return ";".join([",".join(str(cpu + 1) for cpu in nodes[number])] * (threads - 1))
-
-
-def _parse(text: str) -> set[int]:
-    """Return the kernel's list of numbers: "0-3,8"."""
-    return {
-        number
-        for match in re.finditer(r"(\d+)(?:-(\d+))?", text)
-        for number in range(int(match[1]), int(match[2] or match[1]) + 1)
-    }

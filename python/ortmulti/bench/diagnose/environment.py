@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ortmulti import _core
-from ortmulti._runtime.nvml import Nvml
+from ortmulti.bench.measure.nvml import Nvml
 
 _WATCHED_SECONDS = 0.2
 
@@ -25,7 +25,7 @@ def look(gpus: Sequence[Mapping[str, Any]], root: Path = Path("/")) -> dict[str,
     Returns:
         "cores": how many this process may use. "busy_cores": how many are busy with others. "governor": the frequency
         governor, None where there is none. "gpus": for each GPU its "device", "persistence_mode" and the fields of
-        `ortmulti._runtime.nvml.GpuActivity`; its "processes" are only counted. Empty without NVML.
+        `ortmulti.bench.measure.nvml.GpuActivity`; its "processes" are only counted. Empty without NVML.
     """
     before = _busy_ticks(root)
     time.sleep(_WATCHED_SECONDS)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ortmulti._runtime.nvml import Nvml
 from ortmulti.bench.diagnose.runs import Bench
 from ortmulti.bench.measure import page_cache
 from ortmulti.bench.measure.floor import cuda_devices
+from ortmulti.bench.measure.nvml import Nvml
 from ortmulti.bench.measure.rounds import round_numbers
 from ortmulti.errors import Error
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortmulti._runtime.nvml import Nvml
+from ortmulti.bench.measure.nvml import Nvml
 
 _PROC = Path("/proc")
 

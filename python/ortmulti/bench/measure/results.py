@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ortmulti._runtime import machine
 from ortmulti._runtime.regular_file import read_json, write_atomically
+from ortmulti.bench.measure import machine
 from ortmulti.errors import InvalidArgument, NoSuchFile
 
 # Raised when a field changes its meaning or goes; new fields alone do not raise it.
@@ -45,7 +45,7 @@ def document(kind: str, **content: Any) -> dict[str, Any]:
 
     Returns:
         "schema_version", "kind", "created" (UTC), "command", "machine", "releases" (see
-        `ortmulti._runtime.machine.describe`)
+        `ortmulti.bench.measure.machine.describe`)
         and `content`. Results are published: paths in "command", "path" and "model" keep only the last part, or enough
         parts to distinguish the models.
     """

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ortmulti._runtime.closing import Closing
-from ortmulti._runtime.machine import available_memory
+from ortmulti.bench.measure.machine import available_memory
 from ortmulti.bench.tune import outputs
 from ortmulti.bench.tune.process import CandidateProcess
 from ortmulti.bench.tune.space import DEFAULTS, Configuration, Objective, RejectedError, Through
