@@ -1,7 +1,6 @@
 """Facts about a shared library that the dynamic loader uses, read without loading the library.
 
-The file may be damaged or hostile. Every offset is checked before it is followed, and the amount of reading is bounded.
-So a bad file gives an `ElfError` and nothing else. The file is read with `pread` rather than mapped, because a mapped
+A damaged file gives an `ElfError` and nothing else. The file is read with `pread` rather than mapped, because a mapped
 file that shrinks meanwhile would kill the process with SIGBUS.
 """
 
@@ -12,10 +11,14 @@ import platform
 import stat
 import struct
 from dataclasses import dataclass
+from io import FileIO
+from itertools import takewhile
 from pathlib import Path
 
-_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-_SEGMENT = struct.Struct("<IIQQQQQQ")
+# Identity, type, processor; then the place, the entries' size and the number of the program headers.
+_HEADER = struct.Struct("<16sHH12xQ14xHH6x")
+# Type, offset in the file, address in memory, size in the file.
+_SEGMENT = struct.Struct("<I4xQQ8xQ16x")
 _ENTRY = struct.Struct("<qQ")
 
 _PT_LOAD = 1
@@ -28,9 +31,7 @@ _ET_DYN = 3
 
 _MACHINES = {"x86_64": 62, "aarch64": 183}
 
-# Real libraries have about a dozen segments and forty dynamic entries.
-_MAX_SEGMENTS = 1024
-_MAX_ENTRIES = 4096
+_MAX_ENTRIES = 4096  # real libraries have about forty
 _MAX_NAME = 1024
 
 
@@ -59,95 +60,80 @@ class SharedLibrary:
 
 
 def read_shared_library(path: Path) -> SharedLibrary:
-    """Read the dynamic section of a shared library.
-
-    Args:
-        path: the file.
-
-    Returns:
-        Its name, its dependencies and its processor.
+    """Read a shared library's name, its dependencies and its processor.
 
     Raises:
         ElfError: the file cannot be opened or read, or is no 64-bit little-endian ELF shared library.
     """
     try:
-        # O_NONBLOCK: a FIFO in the library's place must not hang the caller.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(path, "rb", buffering=0, opener=_open_nonblocking) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ElfError("is not a regular file")
+            return _read(file)
+    except ElfError:
+        raise
     except (OSError, ValueError) as error:
-        raise ElfError(f"cannot be opened: {getattr(error, 'strerror', None) or error}") from error
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ElfError("is not a regular file")
-        return _read(descriptor)
-    except OSError as error:
-        raise ElfError(f"cannot be read: {error.strerror}") from error
-    finally:
-        os.close(descriptor)
+        raise ElfError(f"cannot be opened or read: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _pread(descriptor: int, size: int, offset: int, what: str) -> bytes:
-    if offset >= 1 << 62:
-        raise ElfError(f"is damaged: {what} lies beyond its end")
-    data = os.pread(descriptor, size, offset)
-    if len(data) < size:
-        raise ElfError(f"is damaged or truncated: {what} lies beyond its end")
-    return data
+def _open_nonblocking(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a FIFO in the library's place must not hang the caller
 
 
-def _read(descriptor: int) -> SharedLibrary:
-    header = os.pread(descriptor, _HEADER.size, 0)
+def _read(file: FileIO) -> SharedLibrary:
+    header = _pread(file, _HEADER.size, 0)
     if header[:4] != b"\x7fELF":
         raise ElfError("is not an ELF file")
     if header[4:6] != b"\x02\x01":
         raise ElfError("is not a 64-bit little-endian ELF file")
     if len(header) < _HEADER.size:
         raise ElfError("is damaged or truncated: its header is incomplete")
-    _, kind, machine, _, _, table, _, _, _, segment_size, segment_count, _, _, _ = _HEADER.unpack(header)
+    _, kind, machine, table, segment_size, segment_count = _HEADER.unpack(header)
     if kind != _ET_DYN:
         raise ElfError("is not a shared library")
-    if segment_size != _SEGMENT.size or segment_count > _MAX_SEGMENTS:
-        raise ElfError("is damaged: its program headers make no sense")
-    segments = list(
-        _SEGMENT.iter_unpack(_pread(descriptor, segment_size * segment_count, table, "its program headers"))
-    )
-
-    entries = _dynamic_entries(descriptor, segments)
+    content = _pread(file, _SEGMENT.size * segment_count, table)
+    if segment_size != _SEGMENT.size or len(content) < _SEGMENT.size * segment_count:
+        raise ElfError("is damaged or truncated: its program headers make no sense")
+    segments = list(_SEGMENT.iter_unpack(content))
+    entries = _dynamic_entries(file, segments)
     strings = next((value for tag, value in entries if tag == _DT_STRTAB), None)
     if strings is None:
         raise ElfError("is damaged: it has no table of names")
-    base = _file_offset(segments, strings)
-
-    soname = next((_name(descriptor, base + value) for tag, value in entries if tag == _DT_SONAME), None)
-    needed = tuple(_name(descriptor, base + value) for tag, value in entries if tag == _DT_NEEDED)
+    base = next(
+        (
+            offset + strings - start
+            for kind, offset, start, size in segments
+            if kind == _PT_LOAD and start <= strings < start + size
+        ),
+        None,
+    )
+    if base is None:
+        raise ElfError("is damaged: its table of names lies in no segment")
+    soname = next((_name(file, base + value) for tag, value in entries if tag == _DT_SONAME), None)
+    needed = tuple(_name(file, base + value) for tag, value in entries if tag == _DT_NEEDED)
     return SharedLibrary(soname, needed, machine)
 
 
-def _dynamic_entries(descriptor: int, segments: list[tuple[int, ...]]) -> list[tuple[int, int]]:
-    for kind, _, offset, _, _, size, _, _ in segments:
+def _dynamic_entries(file: FileIO, segments: list[tuple[int, ...]]) -> list[tuple[int, int]]:
+    for kind, offset, _, size in segments:
         if kind == _PT_DYNAMIC:
-            count = min(size // _ENTRY.size, _MAX_ENTRIES)
-            data = _pread(descriptor, count * _ENTRY.size, offset, "its dynamic section")
-            entries: list[tuple[int, int]] = []
-            for tag, value in _ENTRY.iter_unpack(data):
-                if tag == _DT_NULL:
-                    break
-                entries.append((tag, value))
-            return entries
+            wanted = min(size // _ENTRY.size, _MAX_ENTRIES) * _ENTRY.size
+            content = _pread(file, wanted, offset)
+            if len(content) < wanted:
+                raise ElfError("is damaged or truncated: its dynamic section lies beyond its end")
+            return list(takewhile(lambda entry: entry[0] != _DT_NULL, _ENTRY.iter_unpack(content)))
     raise ElfError("is damaged: it has no dynamic section")
 
 
-def _file_offset(segments: list[tuple[int, ...]], address: int) -> int:
-    for kind, _, offset, start, _, size, _, _ in segments:
-        if kind == _PT_LOAD and start <= address < start + size:
-            return offset + address - start
-    raise ElfError("is damaged: its table of names lies in no segment")
-
-
-def _name(descriptor: int, offset: int) -> str:
-    if offset >= 1 << 62:
-        raise ElfError("is damaged: a name lies beyond its end")
-    data = os.pread(descriptor, _MAX_NAME, offset)
-    end = data.find(b"\0")
-    if end < 0:
+def _name(file: FileIO, offset: int) -> str:
+    name, end, _ = _pread(file, _MAX_NAME, offset).partition(b"\0")
+    if not end:
         raise ElfError("is damaged: a name has no end")
-    return data[:end].decode("utf-8", "backslashreplace")
+    return name.decode("utf-8", "backslashreplace")
+
+
+def _pread(file: FileIO, most: int, offset: int) -> bytes:
+    try:
+        return os.pread(file.fileno(), most, offset)
+    except OverflowError:  # such an offset lies beyond the end of any file
+        return b""
