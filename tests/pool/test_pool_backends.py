@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 import ortmulti
 from ortmulti import LoadProgress
-from ortmulti.pool.external.processes import ProcessSessions
+from ortmulti.pool.processes import members
 from tests.support import onnx_models
 from tests.support.backends import BackendName, on_every_backend
 from tests.support.processes import check_child, nothing_leaks
@@ -169,7 +169,7 @@ def test_a_pool_that_is_dropped_after_an_interrupted_close_frees_everything() ->
     with nothing_leaks():
         pool = ortmulti.load(onnx_models.matmul(), "cpu", 2, backend="processes")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ProcessSessions, "close", interrupt)
+            patch.setattr(members, "close_sessions", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 pool.close()
         del pool
@@ -194,7 +194,7 @@ def test_an_endless_run_does_not_keep_the_interpreter() -> None:
         """
         import numpy as np
         import ortmulti
-        from ortmulti.pool.external import members
+        from ortmulti.pool.processes import members
         from tests.support import onnx_models
 
         members._PATIENCE_AT_EXIT = 0.2

@@ -10,6 +10,7 @@ from onnx import TensorProto
 
 import ortmulti
 from ortmulti.errors import InvalidArgument
+from ortmulti.pool.members import Members
 from tests.support import onnx_models
 
 MODEL = onnx_models.matmul()
@@ -69,8 +70,9 @@ def test_the_time_of_copies_is_none_on_the_cpu() -> None:
 def test_a_map_looks_as_far_ahead_as_a_gpu_may_have_requests_under_way() -> None:
     with ortmulti.load(MODEL, "cpu") as pool:
         members = pool._members
+        assert isinstance(members, Members)
         assert (members.expected, members.most) == (1, 1)
-        members._targets = ["cuda:0", "cuda:1"]  # type: ignore[attr-defined]
+        members._targets = ["cuda:0", "cuda:1"]
         assert (members.expected, members.most) == (6, 24)
 
 

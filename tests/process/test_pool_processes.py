@@ -16,8 +16,8 @@ import pytest
 
 import ortmulti
 from ortmulti.interface.onnxruntime_sessions import session_specs
-from ortmulti.pool.external.processes import ProcessSession
-from ortmulti.pool.external.spawned import SpawnedSession
+from ortmulti.pool.processes.session import ProcessSession
+from ortmulti.pool.processes.spawned import SpawnedSession
 from tests.support import onnx_models
 from tests.support.backends import process_sessions, worker_pids
 from tests.support.processes import check_child, nothing_leaks, run_child

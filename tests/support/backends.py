@@ -7,8 +7,8 @@ from typing import Literal, TypeAlias
 import pytest
 
 import ortmulti
-from ortmulti.pool.external.members import ProcessMembers
-from ortmulti.pool.external.processes import ProcessSession
+from ortmulti.pool.processes.members import ProcessMembers
+from ortmulti.pool.processes.session import ProcessSession
 
 BackendName: TypeAlias = Literal["core", "processes"]
 
@@ -21,7 +21,7 @@ def process_sessions(pool: ortmulti.Pool) -> list[ProcessSession]:
     """The sessions of a pool in processes."""
     members = pool._members
     assert isinstance(members, ProcessMembers)
-    return members._sessions.sessions
+    return members._sessions
 
 
 def worker_pids(pool: ortmulti.Pool) -> list[int]:

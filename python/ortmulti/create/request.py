@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Model: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview
 CheckedModel: TypeAlias = str | bytes | bytearray | memoryview
+Devices: TypeAlias = str | int | Device | Iterable[str | int | Device]
 Serialize: TypeAlias = Literal["none", "device", "all"]
 Strategy: TypeAlias = Literal["shared", "native"]
 Optimize: TypeAlias = Literal["auto", "never", "offline"]
@@ -44,7 +45,7 @@ class CreationRequest:
     """
 
     model: CheckedModel
-    devices: str | int | Device | Iterable[str | int | Device] = "all"
+    devices: Devices = "all"
     sessions_per_device: int = 1
     options: SessionOptions | None = None
     provider_options: Mapping[str, Any] | None = None

@@ -243,10 +243,10 @@ def _open_processes(
     in_flight: int,
     version: str,
 ) -> Pool:
-    from ortmulti.pool.external import open_processes
     from ortmulti.pool.pool import Pool
+    from ortmulti.pool.processes.members import ProcessMembers
 
-    members = open_processes(request, progress, max_queue, batching, in_flight, version)
+    members = ProcessMembers(request, progress, max_queue, batching, in_flight, version)
     pool = Pool(members, 1 if batching is None else batching.max_size)
     try:
         members.warm_up(warmup)

@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 from ortmulti import _core
-from ortmulti._runtime import callbacks, startup
+from ortmulti._runtime import startup
 from ortmulti._runtime.threads import Changes, Task
-from ortmulti.create.request import CheckedModel, CreationRequest, Progress, core_options
+from ortmulti.create.request import CheckedModel, CreationRequest, Devices, Progress, core_options
 from ortmulti.devices.device import Device, name_devices, parse_devices
 from ortmulti.errors import ClosedError, DeadlineExceeded, DeviceError, ForkError, InvalidArgument, OutOfMemory
 from ortmulti.interface.session import InferenceSession, Sessions
@@ -26,7 +26,6 @@ from ortmulti.options.model_additions import replacing_weights
 from ortmulti.pool.configuration import Serving, Warmup
 from ortmulti.pool.first_runs import FirstRuns
 from ortmulti.pool.member import Member, MemberCreation
-from ortmulti.pool.members_protocol import Devices
 from ortmulti.pool.model_interface import differences
 from ortmulti.pool.sleep import ModelFiles, SessionSleep, wait_until_awake
 from ortmulti.timeline import Timeline
@@ -40,7 +39,7 @@ _MOST_IN_TIMELINE = 100
 
 
 class Members:
-    """The sessions of a pool, and the core's pool that they belong to.
+    """The sessions of a pool, and the core's pool that they belong to. `Pool` gets them, or those in processes.
 
     Args:
         request: The arguments of `load`.
@@ -80,9 +79,11 @@ class Members:
         """The core's pool of the present model. An attribute, since each request reads it."""
         self.error: BaseException | None = None
         """How the load failed."""
-        self._timeline = Timeline()
-        self._sessions = Sessions((), self._timeline)
-        self._model = _describe(request.model)
+        self.timeline = Timeline()
+        """The spans of loading the present model."""
+        self._sessions = Sessions((), self.timeline)
+        self.model = _describe(request.model)
+        """The present model, for messages."""
         self._version = version
         _live.add(self)
         startup.before_shut_down(_close_all)
@@ -100,11 +101,6 @@ class Members:
         """Same as `Pool.devices`."""
         return self._sessions.devices
 
-    @property
-    def timeline(self) -> Timeline:
-        """The spans of loading the present model."""
-        return self._timeline
-
     def description(self) -> Any:
         """Wait for the first session and return it. Callers do not run it, so it may capture CUDA graphs."""
         if not self._sessions:
@@ -114,23 +110,13 @@ class Members:
             raise DeviceError("the pool has no session")
         return sessions[0]
 
-    @property
-    def model(self) -> str:
-        """The present model, for messages."""
-        return self._model
-
     def check_call(self, has_options: bool, on_device: bool, trace: bool) -> None:
-        """Accept everything."""
-
-    def before_submit(self) -> None:
-        """Start the thread that delivers answers."""
-        if not callbacks.start():
-            raise ClosedError("the interpreter is ending: the pool takes no more requests")
+        """Accept run options, outputs on their device, and a trace."""
 
     def warm_up(self, warmup: Warmup | bool) -> None:
-        """Same as `PoolMembers.warm_up`."""
-        FirstRuns(dataclasses.replace(self._serving, warmup=warmup), self._model).run(
-            self._sessions[0], lambda feeds, runs: self.core.warm_up(feeds, runs, self._timeline._core)
+        """Run every session, all at the same time, beside the queue. With True: warn if the inputs do not fit."""
+        FirstRuns(dataclasses.replace(self._serving, warmup=warmup), self.model).run(
+            self._sessions[0], lambda feeds, runs: self.core.warm_up(feeds, runs, self.timeline._core)
         )
 
     def closed(self) -> bool:
@@ -161,7 +147,7 @@ class Members:
         first = gpus[0] if gpus and wait == "first" else None
         loading = MemberCreation(
             self._request,
-            self._timeline,
+            self.timeline,
             self._first_runs,
             self._joins,
             first=first,
@@ -210,7 +196,7 @@ class Members:
             self._load(loading)
         except BaseException as error:
             if self.error is error:
-                LOGGER.error("the pool of %s was closed, since loading it failed: %s", self._model, error)
+                LOGGER.error("the pool of %s was closed, since loading it failed: %s", self.model, error)
 
     def _know_devices(self, devices: Sequence[Device]) -> None:
         prewarm.hint_at_unused_gpus(devices)
@@ -228,7 +214,7 @@ class Members:
     def _joins(self, member: Member) -> None:
         session = member.session
         try:
-            member.join(self.core, self._timeline)
+            member.join(self.core, self.timeline)
         except (ClosedError, DeviceError):
             if not (self._closed or self._removed(session.device)):
                 raise
@@ -242,7 +228,7 @@ class Members:
                 session.close()
 
     def _removed(self, device: str) -> bool:
-        return self.states().get(device, ("", ""))[0] == "removed"
+        return self.core.states().get(device, ("", ""))[0] == "removed"
 
     def _failed(self, index: int, error: BaseException) -> None:
         assert self._targets is not None
@@ -253,24 +239,24 @@ class Members:
             self._said.add(device)
             self._changes.notify()
         if not said:
-            LOGGER.warning("the pool of %s goes on without a session on %s: %s", self._model, device, error)
+            LOGGER.warning("the pool of %s goes on without a session on %s: %s", self.model, device, error)
 
     def _place(self, members: Mapping[int, Member]) -> None:
         self._members.update(members)
         self._show()
 
     def _show(self) -> None:
-        self._sessions = Sessions(_sessions(self._members), self._timeline)
+        self._sessions = Sessions(_sessions(self._members), self.timeline)
         self._changes.notify()
 
     @property
     def expected(self) -> int:
-        """Same as `PoolMembers.expected`."""
+        """Number of requests that are under way at first where others wait, as far as known; at least 1."""
         return self._under_way(_core.at_first_in_flight)
 
     @property
     def most(self) -> int:
-        """Same as `PoolMembers.most`."""
+        """The same, after the core has chosen as many as it may."""
         return self._under_way(_core.most_in_flight)
 
     def _under_way(self, chosen: int) -> int:
@@ -284,10 +270,6 @@ class Members:
         """Same as `Pool.stats`."""
         return {**self.core.stats(), "version": self._version}
 
-    def states(self) -> dict[str, tuple[str, str]]:
-        """Return each device's state, and the reason of a failure."""
-        return self.core.states()
-
     def wait_ready(self, timeout: float | None, devices: Devices | None) -> list[str]:
         """Same as `Pool.wait_ready`."""
         named = None if devices is None else name_devices(devices)
@@ -297,7 +279,7 @@ class Members:
         while True:
             with self._lock:
                 self._raise_if_over()
-                states = self.states()
+                states = self.core.states()
                 ready = [device for device, (state, _) in states.items() if state == "ready"]
                 if wanted is None:
                     missing = [device for device, (state, _) in states.items() if state == "starting"]
@@ -343,7 +325,7 @@ class Members:
         self._check_process()
         with self._changing:
             self._begin_change()
-            present = [device for device, (state, _) in self.states().items() if state in ("starting", "ready")]
+            present = [device for device, (state, _) in self.core.states().items() if state in ("starting", "ready")]
             if named is None:
                 named = [device for device in parse_devices("all") if str(device) not in present]
             names = [str(device) for device in named for _ in range(self._request.sessions_per_device)]
@@ -352,14 +334,14 @@ class Members:
                     raise InvalidArgument(f"{device} is in the pool already")
             if not names:
                 return
-            for device, (state, _) in self.states().items():
+            for device, (state, _) in self.core.states().items():
                 if device in names and state == "broken":
                     self._remove(device)
             counts = Counter(names)
             for device, count in counts.items():
                 self.core.expect(device, count)
             request = dataclasses.replace(self._request, devices=named)
-            loading = self._beside(request, self.core, self._timeline, self._first_runs)
+            loading = self._beside(request, self.core, self.timeline, self._first_runs)
             try:
                 self._run(loading)
                 with self._lock:
@@ -383,7 +365,7 @@ class Members:
         self._check_process()
         with self._changing:
             self._begin_change()
-            states = {device: state for device, (state, _) in self.states().items() if state != "removed"}
+            states = {device: state for device, (state, _) in self.core.states().items() if state != "removed"}
             for device in names:
                 if device not in states:
                     raise InvalidArgument(f"the pool has no session on {device}")
@@ -418,7 +400,7 @@ class Members:
             for device in gpus if level == "weights" and devices is None and gpus else found:
                 left = None if end is None else max(0.0, end - time.monotonic())
                 if level == "weights":
-                    self.core.sleep(device, keep == "pinned", auto_wake, left, self._timeline._core)
+                    self.core.sleep(device, keep == "pinned", auto_wake, left, self.timeline._core)
                 else:
                     self._drop_sessions(device, auto_wake, left)
 
@@ -429,7 +411,7 @@ class Members:
             request = dataclasses.replace(self._request, devices=[device] * len(places), sessions_per_device=1)
             owner, of = weakref.ref(self), weakref.ref(self.core)
         self._drops += 1
-        timeline = self._timeline if self._drops <= _MOST_IN_TIMELINE else Timeline()
+        timeline = self.timeline if self._drops <= _MOST_IN_TIMELINE else Timeline()
 
         def present() -> list[InferenceSession]:
             members = owner()
@@ -533,13 +515,13 @@ class Members:
                     self._run(loading)
                 except OutOfMemory as error:
                     raise OutOfMemory(
-                        f"{error}; the sessions of {self._model} stay until the new ones are ready, so both must fit"
+                        f"{error}; the sessions of {self.model} stay until the new ones are ready, so both must fit"
                     ) from error
                 sessions, description = Sessions(_sessions(loading.members), timeline), _describe(model)
                 if verify is not None:
                     new = Members(one_each, lambda: core, serving, version)
                     new._targets, new._members = devices, loading.members
-                    new._timeline, new._sessions = timeline, sessions
+                    new.timeline, new._sessions = timeline, sessions
                     if verify(new) is False:
                         raise InvalidArgument(f"verify has returned False for {description}: the pool keeps its model")
                     if core.closed():
@@ -550,7 +532,7 @@ class Members:
                     old, old_sessions = self.core, _sessions(self._members)
                     # No call from here to `replaced`, so Ctrl-C comes before all of it or after it.
                     self._retiring = [*self._retiring, (old, old_sessions)]
-                    self.core, self._timeline, self._model, self._request = core, timeline, description, request
+                    self.core, self.timeline, self.model, self._request = core, timeline, description, request
                     self._members, self._sessions, self._version = loading.members, sessions, version
                     self._files, self._first_runs = files, first_runs
                     replaced = True
@@ -588,7 +570,7 @@ class Members:
         def join(member: Member) -> None:
             if present is not None and (found := differences(present, member.session)):
                 raise InvalidArgument(
-                    f"{_describe(request.model)} has another interface than {self._model}: {'; '.join(found)}; pass "
+                    f"{_describe(request.model)} has another interface than {self.model}: {'; '.join(found)}; pass "
                     "same_interface=False to accept it"
                 )
             member.join(core, timeline)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortmulti import checks
 from ortmulti.create.request import Model
 from ortmulti.devices.device import Device
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.pool.configuration import Warmup
-from ortmulti.pool.members_protocol import PoolMembers
 
 if TYPE_CHECKING:
     from typing import Self
 
     from ortmulti._core import ModelMetadata, NodeArg
+    from ortmulti.pool.members import Members
+    from ortmulti.pool.processes.members import ProcessMembers
+
+    PoolMembers: TypeAlias = Members | ProcessMembers
 
 __all__ = ["Membership"]
 
@@ -52,7 +55,7 @@ class Membership:
     @property
     def ready(self) -> list[str]:
         """The devices that take requests now, in the order in which they became ready."""
-        return [device for device, (state, _) in self._members.states().items() if state == "ready"]
+        return [device for device, (state, _) in self._members.core.states().items() if state == "ready"]
 
     def wait_ready(
         self, timeout: float | None = None, devices: str | int | Device | Iterable[str | int | Device] | None = None

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from ortmulti import checks
+from ortmulti._runtime import callbacks
 from ortmulti._runtime.closing import Closing
 from ortmulti.errors import ClosedError, InvalidArgument, InvalidType
 from ortmulti.interface.session import Sessions
@@ -16,7 +17,6 @@ from ortmulti.pool import many
 from ortmulti.pool.call import Call, CoreCall, core_call, takes_call
 from ortmulti.pool.configuration import Batching, Warmup
 from ortmulti.pool.futures import PoolFuture
-from ortmulti.pool.members_protocol import PoolMembers
 from ortmulti.pool.membership import Membership
 from ortmulti.pool.stats import PoolStats
 from ortmulti.timeline import Timeline
@@ -24,6 +24,8 @@ from ortmulti.values.ort_value import OrtValue
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from ortmulti.pool.membership import PoolMembers
 
 __all__ = ["Batching", "Pool"]
 
@@ -435,7 +437,8 @@ class Pool(Membership, Closing):
         on_device: bool,
         call: CoreCall | None,
     ) -> PoolFuture:
-        self._members.before_submit()
+        if not callbacks.start():  # its thread delivers answers
+            raise ClosedError("the interpreter is ending: the pool takes no more requests")
         core = self._members.core
         future = PoolFuture(core, _to_values if on_device else None)
         try:

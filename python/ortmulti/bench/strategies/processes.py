@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from ortmulti.errors import ClosedError, Error
 from ortmulti.interface.onnxruntime_sessions import SessionSpec
 from ortmulti.interface.session_observer import SessionObserver, observe
-from ortmulti.pool.external.spawned import SpawnedSession
+from ortmulti.pool.processes.spawned import SpawnedSession
 from ortmulti.timeline import Timeline
 
 from .base import Array, Creation, FirstRun, Strategy, first_run_error, make_contexts

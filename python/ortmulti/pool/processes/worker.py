@@ -30,9 +30,9 @@ from typing import Any
 from ortmulti.interface.onnxruntime_errors import translate, why_broken
 from ortmulti.interface.onnxruntime_sessions import SessionSpec, create_session, open_package
 from ortmulti.interface.session_observer import observer
-from ortmulti.pool.external.ipc import Channel
-from ortmulti.pool.external.shm import Place, Segment, place_all, space_for, take
-from ortmulti.pool.external.signature import Signature
+from ortmulti.pool.processes.ipc import Channel
+from ortmulti.pool.processes.shm import Place, Segment, place_all, space_for, take
+from ortmulti.pool.processes.signature import Signature
 
 __all__ = ["main"]
 

@@ -9,21 +9,21 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from ortmulti import _core, errors
 from ortmulti._runtime import callbacks, startup
 from ortmulti._runtime.threads import Task
+from ortmulti.create.loader import LoadProgress, OnLoadProgress
+from ortmulti.create.request import CreationRequest, Devices
 from ortmulti.devices.device import name_devices
 from ortmulti.errors import ClosedError, InvalidArgument
+from ortmulti.interface.onnxruntime_sessions import SessionSpec, session_specs
 from ortmulti.pool.configuration import Batching, Serving, Warmup, batching_argument
-from ortmulti.pool.external.processes import ProcessSession, ProcessSessions
-from ortmulti.pool.external.signature import Signature
 from ortmulti.pool.first_runs import FirstRuns
-from ortmulti.pool.members_protocol import Devices
-from ortmulti.pool.sleep import SessionSleep, wait_until_awake
+from ortmulti.pool.processes.session import ProcessSession, close_sessions, open_sessions
+from ortmulti.pool.sleep import ModelFiles, SessionSleep, wait_until_awake
 from ortmulti.timeline import Timeline
 
 __all__ = ["ProcessMembers"]
@@ -32,10 +32,16 @@ __all__ = ["ProcessMembers"]
 _PATIENCE_AT_EXIT = 10.0
 
 
+def _end_runs(sessions: Sequence[ProcessSession]) -> None:
+    """End all present runs, as far as possible."""
+    for session in sessions:
+        session.end_runs()
+
+
 class _End:
     """Closes a pool. It is a separate object, so another thread can close a pool without references."""
 
-    def __init__(self, core: _core.Pool, sessions: ProcessSessions) -> None:
+    def __init__(self, core: _core.Pool, sessions: list[ProcessSession]) -> None:
         self._core = core
         self._sessions = sessions
         self._process = os.getpid()
@@ -50,13 +56,13 @@ class _End:
         if self._core.close(cancel_waiting, patience) and os.getpid() == self._process:
             self._close_sessions()
         elif os.getpid() == self._process:
-            self._sessions.end_runs()
+            _end_runs(self._sessions)
             if not self._core.close(True, patience):
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._core))  # freeing it would wait for them
             self._close_sessions()
 
     def _close_sessions(self) -> None:
-        self._sessions.close()
+        close_sessions(self._sessions)
         self.over = True
         _open.discard(self)
 
@@ -68,30 +74,73 @@ class _End:
 
 
 class ProcessMembers:
-    """See `ortmulti.pool.members_protocol.PoolMembers`.
+    """The members of a pool whose sessions are in processes; see `ortmulti.pool.members.Members`.
 
     Args:
-        sessions: Ready sessions.
-        max_queue, batching, version: As for `load`.
+        request: The common arguments of `load`.
+        progress, max_queue, batching, version: As for `load`.
+        in_flight: Number of requests that a process on a GPU has at a time; one of them runs.
+
+    Raises:
+        As `load`; LibraryError also if the onnxruntime package cannot be imported.
     """
 
     def __init__(
-        self, sessions: ProcessSessions, max_queue: int | None, batching: Batching | None, version: str
+        self,
+        request: CreationRequest,
+        progress: OnLoadProgress | None,
+        max_queue: int | None,
+        batching: Batching | None,
+        in_flight: int,
+        version: str,
     ) -> None:
-        startup.close_at_exit()
-        if batching is not None:
-            startup.ensure_open()  # the core joins requests as values of its ONNX Runtime
-        callbacks.start()  # its thread also ends runs early
+        start = time.monotonic()
+        self._specs = session_specs(
+            request.model, request.devices, request.sessions_per_device, request.options, request.provider_options
+        )
+        self._files = ModelFiles(self._specs[0].model)
+        self._in_flight = in_flight
         self._version = version
         self._changing = threading.Lock()  # one sleep at a time
-        self.core = _core.Pool(max_queue, batching_argument(batching))
-        self.core.check_inputs([(declared.name, declared.shape) for declared in sessions.signature.inputs])
-        self._sessions = sessions
-        self._end = _End(self.core, sessions)
-        sessions.join(self.core)
-        _open.add(self._end)
-        atexit.unregister(_close_open)
-        atexit.register(_close_open)
+        self.timeline = Timeline()
+        self._sessions = self._make(self._specs)
+
+        def notify(ready: int, device: str) -> None:
+            if progress is not None:
+                progress(LoadProgress(0, 0, time.monotonic() - start, ready, len(self._specs), device))
+
+        try:
+            open_sessions(self._sessions, notify)
+            startup.close_at_exit()
+            if batching is not None:
+                startup.ensure_open()  # the core joins requests as values of its ONNX Runtime
+            callbacks.start()  # its thread also ends runs early
+            signature = self._sessions[0].signature
+            assert signature is not None
+            self._signature = signature
+            self.model = signature.model
+            self.core = _core.Pool(max_queue, batching_argument(batching))
+            self.core.check_inputs([(declared.name, declared.shape) for declared in signature.inputs])
+            self._end = _End(self.core, self._sessions)
+            self._join(self._sessions)
+            _open.add(self._end)
+            atexit.unregister(_close_open)
+            atexit.register(_close_open)
+        except BaseException:  # Ctrl-C also between two of these steps
+            close_sessions(self._sessions)
+            raise
+
+    def _make(self, specs: Sequence[SessionSpec]) -> list[ProcessSession]:
+        return [
+            ProcessSession(spec, self.timeline, self._in_flight if spec.device.kind == "cuda" else 1) for spec in specs
+        ]
+
+    def _join(self, sessions: Sequence[ProcessSession]) -> None:
+        for session in sessions:
+            session.join(self.core)
+
+    def _of(self, device: str) -> list[ProcessSession]:
+        return [session for session in self._sessions if session.device == device]
 
     @property
     def sessions(self) -> NoReturn:
@@ -102,27 +151,17 @@ class ProcessMembers:
 
     @property
     def devices(self) -> list[str]:
-        """The device of each session."""
-        return self._sessions.devices
+        """Same as `Pool.devices`."""
+        return [session.device for session in self._sessions]
 
-    @property
-    def timeline(self) -> Timeline:
-        """Same as `Pool.timeline`."""
-        return self._sessions.timeline
-
-    def description(self) -> Signature:
+    def description(self) -> Any:
         """Return the sessions' inputs, outputs and metadata; they are ready from the start."""
-        return self._sessions.signature
-
-    @property
-    def model(self) -> str:
-        """The model, for messages."""
-        return self._sessions.signature.model
+        return self._signature
 
     @property
     def expected(self) -> int:
-        """Same as `ProcessSessions.expected`."""
-        return self._sessions.expected
+        """Number of requests that can be under way."""
+        return sum(len(session.runners) for session in self._sessions)
 
     @property
     def most(self) -> int:
@@ -136,21 +175,14 @@ class ProcessMembers:
             if given:
                 raise InvalidArgument(f"backend='processes' has no {name}: its sessions are onnxruntime's")
 
-    def before_submit(self) -> None:
-        """Raise ClosedError if the interpreter is ending."""
-        if not callbacks.start():
-            raise ClosedError("the interpreter is ending: the pool takes no more requests")
-
     def warm_up(self, warmup: Warmup | bool) -> None:
-        """Same as `PoolMembers.warm_up`. Ctrl-C ends the runs."""
+        """Same as `Members.warm_up`. Ctrl-C ends the runs."""
         first_runs = FirstRuns(Serving(warmup=warmup), self.model)
         failures: list[BaseException] = []
 
         def run() -> None:
             try:
-                first_runs.run(
-                    self._sessions.signature, lambda feeds, runs: self.core.warm_up(feeds, runs, self.timeline._core)
-                )
+                first_runs.run(self._signature, lambda feeds, runs: self.core.warm_up(feeds, runs, self.timeline._core))
             except BaseException as error:
                 failures.append(error)
 
@@ -160,7 +192,7 @@ class ProcessMembers:
             task.wait()
         except BaseException:
             task.revoke()
-            self._sessions.end_runs()
+            _end_runs(self._sessions)
             raise
         if failures:
             raise failures[0]
@@ -169,12 +201,8 @@ class ProcessMembers:
         """Return the core's statistics, with the restarts of processes and the model's version."""
         stats = {**self.core.stats(), "version": self._version}
         for device in stats["devices"]:
-            device["restarts"] = self._sessions.restarts(device["device"])
+            device["restarts"] = sum(session.restarts for session in self._of(device["device"]))
         return stats
-
-    def states(self) -> dict[str, tuple[str, str]]:
-        """Return each device's state: ready or broken."""
-        return self.core.states()
 
     def wait_ready(self, _timeout: float | None, devices: Devices | None) -> list[str]:
         """Return at once: `load` has returned with ready sessions."""
@@ -191,17 +219,12 @@ class ProcessMembers:
                 raise InvalidArgument(f"the pool has no session on {device}: it has {', '.join(there)}")
         return wanted
 
-    def add_devices(self, _devices: Devices) -> None:
-        """Raise NotImplemented."""
-        self._stays()
+    def _stays(self, *_: object) -> NoReturn:
+        raise errors.NotImplemented(
+            "a pool with backend='processes' keeps the devices and the model that it was loaded with"
+        )
 
-    def remove_devices(self, _devices: Devices) -> None:
-        """Raise NotImplemented."""
-        self._stays()
-
-    def replace_model(self, *_: object) -> None:
-        """Raise NotImplemented."""
-        self._stays()
+    add_devices = remove_devices = replace_model = _stays
 
     def sleep(
         self, level: str, devices: Devices | None, _keep: str | None, auto_wake: bool, timeout: float | None
@@ -216,11 +239,11 @@ class ProcessMembers:
         owner = weakref.ref(self)
         with self._changing:
             for device in self._named(devices):
-                files = self._sessions.files()
+                files = self._files.now(self._specs[0].config_entries)
 
                 def present(device: str = device) -> list[ProcessSession]:
                     members = owner()
-                    return [] if members is None else members._sessions.of(device)
+                    return [] if members is None else members._of(device)
 
                 def make(device: str = device) -> Callable[[], None]:
                     members = owner()
@@ -232,14 +255,21 @@ class ProcessMembers:
                 SessionSleep(files, present, make).begin(self.core, device, auto_wake, left)
 
     def _make_again(self, device: str) -> Callable[[], None]:
-        sessions = self._sessions.again(device)
+        made = self._make([spec for spec in self._specs if str(spec.device) == device])
+        for session, before in zip(made, self._of(device), strict=True):
+            session.restarts = before.restarts
         try:
-            sessions.open()
-            sessions.join(self.core)
+            open_sessions(made, lambda *_: None)
+            self._join(made)
         except BaseException:
-            sessions.close()
+            close_sessions(made)
             raise
-        return partial(self._sessions.replace, sessions)
+
+        def place() -> None:
+            new = iter(made)
+            self._sessions[:] = [next(new) if session.device == device else session for session in self._sessions]
+
+        return place
 
     def wake(self, devices: Devices | None, timeout: float | None) -> None:
         """Same as `Pool.wake`."""
@@ -248,11 +278,6 @@ class ProcessMembers:
             for device in names:
                 self.core.wake(device)
         wait_until_awake(self.core, names, timeout)
-
-    def _stays(self) -> NoReturn:
-        raise errors.NotImplemented(
-            "a pool with backend='processes' keeps the devices and the model that it was loaded with"
-        )
 
     def close(self, cancel_pending: bool) -> None:
         """Same as `Pool.close`."""

@@ -16,9 +16,9 @@ from ortmulti._runtime.child_process import ChildProcess
 from ortmulti.errors import DeviceError, Error, Fail
 from ortmulti.interface.onnxruntime_errors import error_of
 from ortmulti.interface.onnxruntime_sessions import SessionSpec
-from ortmulti.pool.external.ipc import Channel
-from ortmulti.pool.external.shm import Segment, place_all, space_for, take
-from ortmulti.pool.external.signature import Signature
+from ortmulti.pool.processes.ipc import Channel
+from ortmulti.pool.processes.shm import Segment, place_all, space_for, take
+from ortmulti.pool.processes.signature import Signature
 from ortmulti.timeline import Timeline
 
 __all__ = ["Line", "SpawnedSession"]
@@ -28,7 +28,7 @@ _PATIENCE = 10.0
 
 _CODE = """import sys
 sys.path[:] = {path!r}
-from ortmulti.pool.external.worker import main
+from ortmulti.pool.processes.worker import main
 main({data}, {control}, {parent})
 """
 

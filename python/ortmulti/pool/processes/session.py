@@ -12,17 +12,16 @@ from ortmulti import _core, errors
 from ortmulti._runtime.threads import Task
 from ortmulti.errors import DeviceError, Error
 from ortmulti.interface.onnxruntime_sessions import SessionSpec
-from ortmulti.pool.external.signature import Signature
-from ortmulti.pool.external.spawned import SpawnedSession
-from ortmulti.pool.sleep import ModelFiles
+from ortmulti.pool.processes.signature import Signature
+from ortmulti.pool.processes.spawned import SpawnedSession
 from ortmulti.timeline import Timeline
 
-__all__ = ["ProcessSession", "ProcessSessions"]
+__all__ = ["ProcessSession", "close_sessions", "open_sessions"]
 
 LOGGER = logging.getLogger("ortmulti")
 
-_Reports: TypeAlias = "queue.SimpleQueue[tuple[int, BaseException | None]]"
-"""The indices of sessions that are ready, or how they failed."""
+_Reports: TypeAlias = "queue.SimpleQueue[tuple[ProcessSession, BaseException | None]]"
+"""Sessions that are ready, or how they failed."""
 
 # A process that dies before its first run is not started again for ever.
 _MOST_STARTS = 3
@@ -74,14 +73,12 @@ class ProcessSession:
     """A session in its own process, and the thread that starts the process again when it dies.
 
     Args:
-        index: Index among the sessions.
         spec: The session's.
         timeline: Receives the creation's spans.
-        reports: Receives one report: ready, or the error.
         in_flight: Number of runs that the process gets at a time.
     """
 
-    def __init__(self, index: int, spec: SessionSpec, timeline: Timeline, reports: _Reports, in_flight: int) -> None:
+    def __init__(self, spec: SessionSpec, timeline: Timeline, in_flight: int) -> None:
         self.device = str(spec.device)
         self.process: SpawnedSession | None = None
         """The process, while it is ready."""
@@ -90,20 +87,24 @@ class ProcessSession:
         self.signature: Signature | None = None
         """What it takes and gives, once it was ready."""
         self.runners = [_Runner(self, number) for number in range(in_flight)]
-        self._index = index
         self._spec = spec
         self._timeline = timeline
-        self._reports = reports
         self._lock = threading.Lock()
         self._stopping = False
         self._started: SpawnedSession | None = None
         self._core: _core.Pool | None = None
         self._number = 0
+        self._reports: _Reports = queue.SimpleQueue()
         # It starts the processes: one whose parent's thread ends is ended by the kernel.
         self._keeper = Task(self._keep, f"ortmulti-{self.device}")
 
-    def start(self) -> None:
-        """Start the thread, and so the process. Separate from the constructor, so that an interrupt can be undone."""
+    def start(self, reports: _Reports) -> None:
+        """Start the thread, and so the process. Separate from the constructor, so that an interrupt can be undone.
+
+        Args:
+            reports: Receives one report: ready, or the error.
+        """
+        self._reports = reports
         self._keeper.start()
 
     def join(self, core: _core.Pool) -> None:
@@ -140,8 +141,7 @@ class ProcessSession:
 
     def close(self) -> None:
         """End the process, and wait until it has ended."""
-        self.end()
-        self.wait()
+        close_sessions([self])
 
     def wait(self) -> None:
         """Wait until the process and the thread have ended, after `end`."""
@@ -166,13 +166,13 @@ class ProcessSession:
                 self._show(process)
                 if not reported:
                     reported = True
-                    self._reports.put((self._index, None))
+                    self._reports.put((self, None))
                 process.wait()
             except Exception as problem:
                 error = problem
             ran, died = self._leave(process, error)
             if not reported:
-                self._reports.put((self._index, error or died))
+                self._reports.put((self, error or died))
                 return
             idle_starts = 0 if ran else idle_starts + 1
             if self._stopping:
@@ -185,7 +185,7 @@ class ProcessSession:
             LOGGER.warning("%s; it is started again", error or died)
             self.restarts += 1
         if not reported:
-            self._reports.put((self._index, errors.ClosedError("the load was interrupted")))
+            self._reports.put((self, errors.ClosedError("the load was interrupted")))
 
     def _start(self) -> SpawnedSession | Exception | None:
         """Return a new process, or the error; None if no process is needed any more."""
@@ -219,98 +219,28 @@ class ProcessSession:
         return process.has_run, died
 
 
-class ProcessSessions:
-    """Sessions of one model, each in a process.
+def open_sessions(sessions: Sequence[ProcessSession], notify: Callable[[int, str], object]) -> None:
+    """Start the processes, all at the same time, and return when their sessions are ready.
 
     Args:
-        specs: The specs of the sessions.
-        notify: Called as ``notify(ready, total, device)`` whenever a session is ready, in the thread that calls `open`.
-        in_flight: Number of runs that a process on a GPU gets at a time; a process on the CPU gets one.
+        notify: Called in this thread as ``notify(ready, device)`` whenever a session is ready.
+
+    Raises:
+        Error: The first one that failed; `close_sessions` ends the others.
     """
+    reports: _Reports = queue.SimpleQueue()
+    for session in sessions:
+        session.start(reports)
+    for ready in range(1, len(sessions) + 1):
+        session, error = reports.get()
+        if error is not None:
+            raise error
+        notify(ready, session.device)
 
-    def __init__(self, specs: Sequence[SessionSpec], notify: Callable[[int, int, str], object], in_flight: int) -> None:
-        self._specs = specs
-        self._notify = notify
-        self._in_flight = in_flight
-        self._files = ModelFiles(specs[0].model)
-        self._reports: _Reports = queue.SimpleQueue()
-        self.timeline = Timeline()
-        self.sessions = [
-            ProcessSession(index, spec, self.timeline, self._reports, in_flight if spec.device.kind == "cuda" else 1)
-            for index, spec in enumerate(specs)
-        ]
 
-    @property
-    def devices(self) -> list[str]:
-        """The device of each session."""
-        return [session.device for session in self.sessions]
-
-    @property
-    def signature(self) -> Signature:
-        """The inputs and outputs of each session, once they are ready."""
-        signature = self.sessions[0].signature
-        assert signature is not None
-        return signature
-
-    @property
-    def expected(self) -> int:
-        """Number of requests that can be under way."""
-        return sum(len(session.runners) for session in self.sessions)
-
-    def restarts(self, device: str) -> int:
-        """Return how often processes of a device were started again."""
-        return sum(session.restarts for session in self.of(device))
-
-    def of(self, device: str) -> list[ProcessSession]:
-        """Return the sessions of a device."""
-        return [session for session in self.sessions if session.device == device]
-
-    def files(self) -> Sequence[_core.Source]:
-        """Same as `ModelFiles.now`."""
-        return self._files.now(self._specs[0].config_entries)
-
-    def open(self) -> None:
-        """Start the processes, all at the same time, and return when their sessions are ready.
-
-        Raises:
-            Error: The first one that failed; `close` ends the others.
-        """
-        for session in self.sessions:
-            session.start()
-        total = len(self.sessions)
-        for ready in range(1, total + 1):
-            index, error = self._reports.get()
-            if error is not None:
-                raise error
-            self._notify(ready, total, self.sessions[index].device)
-
-    def join(self, core: _core.Pool) -> None:
-        """Add them to a pool of the core."""
-        for session in self.sessions:
-            session.join(core)
-
-    def again(self, device: str) -> ProcessSessions:
-        """Return sessions like those of a device, to be opened."""
-        specs = [spec for spec in self._specs if str(spec.device) == device]
-        others = ProcessSessions(specs, lambda *_: None, self._in_flight)
-        for other, session in zip(others.sessions, self.of(device), strict=True):
-            other.restarts = session.restarts
-        return others
-
-    def replace(self, others: ProcessSessions) -> None:
-        """Put others of one device into the places of those that it has."""
-        new = iter(others.sessions)
-        device = others.sessions[0].device
-        self.sessions = [next(new) if session.device == device else session for session in self.sessions]
-
-    def end_runs(self) -> None:
-        """End all present runs, as far as possible."""
-        for session in self.sessions:
-            session.end_runs()
-
-    def close(self) -> None:
-        """End the processes after the pool's last run. A second call does nothing."""
-        for session in self.sessions:
-            session.end()
-        for session in self.sessions:
-            session.wait()
+def close_sessions(sessions: Sequence[ProcessSession]) -> None:
+    """End the processes after the pool's last run. A second call does nothing."""
+    for session in sessions:
+        session.end()
+    for session in sessions:
+        session.wait()
