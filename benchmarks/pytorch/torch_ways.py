@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.pytorch.plan import Contender, Setting, Way
+from ortmulti.bench.models._inputs import require_onnx
 from ortmulti.bench.models.resnet50 import EXPANSION, STAGES
 from ortmulti.bench.strategies.base import Array
-from ortmulti.create.sample_inputs import require_onnx
 
 
 def make_network(torch: Any, model: Path) -> Any:

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib import import_module
 from math import prod
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ortmulti.errors import (
-    Fail,
-    InvalidArgument,
-    InvalidProtobuf,
-    LibraryError,
-    NoSuchFile,
-    NotImplemented,
-    OutOfMemory,
-    RuntimeException,
-)
+from ortmulti.errors import Fail, InvalidArgument, NotImplemented, OutOfMemory, RuntimeException
 
 SEQUENCE = 16
 LARGER = (64, 512)
@@ -40,32 +29,12 @@ _FLOATS: dict[str, type[np.generic]] = {
     "tensor(double)": np.float64,
 }
 _INTEGERS: dict[str, type[np.generic]] = {
-    "tensor(int8)": np.int8,
-    "tensor(int16)": np.int16,
-    "tensor(int32)": np.int32,
-    "tensor(int64)": np.int64,
-    "tensor(uint8)": np.uint8,
-    "tensor(uint16)": np.uint16,
-    "tensor(uint32)": np.uint32,
-    "tensor(uint64)": np.uint64,
+    f"tensor({name})": getattr(np, name)
+    for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 }
-
 
 _Inputs = TypeVar("_Inputs")
 _Result = TypeVar("_Result")
-
-
-def require_onnx() -> Any:
-    """Import the onnx package.
-
-    Raises:
-        ortmulti.errors.LibraryError: It is not installed; the message says how to install it.
-    """
-    try:
-        return import_module("onnx")
-    except ImportError as error:
-        message = f'models need the onnx package ({error}); install it with: pip install "ortmulti[models]"'
-        raise LibraryError(message) from error
 
 
 class Declaration(Protocol):
@@ -79,15 +48,8 @@ class Declaration(Protocol):
     def shape(self) -> Any: ...
 
 
-class _FromFile:
-    def __init__(self, name: str, type: str, shape: list[int | str | None]) -> None:
-        self.name = name
-        self.type = type
-        self.shape = shape
-
-
 def sample_inputs(
-    model: str | os.PathLike[str] | Iterable[Declaration],
+    declarations: Iterable[Declaration],
     batch: int = 1,
     sequence: int = SEQUENCE,
     seed: int = 0,
@@ -105,7 +67,7 @@ def sample_inputs(
     and segment ids are 0. uint8 has its whole range (images). Booleans are random, masks true. Strings are words.
 
     Args:
-        model: Path of an .onnx file (needs the onnx package), or a session's `get_inputs()`.
+        declarations: A session's `get_inputs()`.
         batch: Size of the dynamic batch dimension.
         sequence: Size of the other dynamic dimensions.
         seed: Seed of the values. An input's values depend only on it, on the input's name and on its shape.
@@ -118,11 +80,8 @@ def sample_inputs(
     Raises:
         ortmulti.errors.InvalidArgument: An input is not a tensor, NumPy lacks its type, `dimensions` has an unknown
             name, or a size is negative.
-        ortmulti.errors.NoSuchFile: The file does not exist.
-        ortmulti.errors.InvalidProtobuf: The file is not an ONNX model.
-        ortmulti.errors.LibraryError: `model` is a path and the onnx package is not installed.
     """
-    declarations = _read(model) if isinstance(model, str | os.PathLike) else list(model)
+    declarations = list(declarations)
     given = dict(dimensions or {})
     known = {size for declaration in declarations for size in declaration.shape or () if isinstance(size, str)}
     if unknown := sorted(given.keys() - known):
@@ -235,30 +194,3 @@ def _integers(
         return np.zeros(shape, dtype)
     bound = 256 if dtype is np.uint8 else min(tokens, int(np.iinfo(dtype).max) + 1)  # type: ignore[type-var]
     return np.asarray(generator.integers(bound, size=shape)).astype(dtype)
-
-
-def _read(model: str | os.PathLike[str]) -> list[Declaration]:
-    """Return the inputs that an .onnx file declares, without reading its external data."""
-    onnx = require_onnx()
-    decode_error = import_module("google.protobuf.message").DecodeError
-    try:
-        graph = onnx.load(os.fspath(model), load_external_data=False).graph
-    except FileNotFoundError as error:
-        raise NoSuchFile(f"there is no model {os.fspath(model)}") from error
-    except decode_error as error:
-        raise InvalidProtobuf(f"{os.fspath(model)} is not an ONNX model: {error}") from error
-    # Before IR version 4 every initializer was declared as an input, too.
-    initializers = {tensor.name for tensor in graph.initializer}
-    return [_declaration(onnx, value) for value in graph.input if value.name not in initializers]
-
-
-def _declaration(onnx: Any, value: Any) -> Declaration:
-    kind = value.type.WhichOneof("value")
-    if kind != "tensor_type":
-        return _FromFile(value.name, kind or "undeclared", [])
-    tensor = value.type.tensor_type
-    name = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
-    shape: list[int | str | None] = [
-        size.dim_value if size.HasField("dim_value") else (size.dim_param or None) for size in tensor.shape.dim
-    ]
-    return _FromFile(value.name, f"tensor({name})", shape)

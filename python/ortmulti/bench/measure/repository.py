@@ -25,10 +25,10 @@ import numpy as np
 
 from ortmulti import ModelRepository, _core
 from ortmulti._runtime.closing import Closing
+from ortmulti.bench.models import sample_inputs
 from ortmulti.bench.serve.cases import NANOSECONDS, arrival_times
 from ortmulti.bench.serve.clients import Arrival, ClosedLoop, ask_at, quantile
 from ortmulti.bench.strategies import SessionSettings
-from ortmulti.create.sample_inputs import sample_inputs
 from ortmulti.errors import Error, InvalidArgument, NoSuchFile, OutOfMemory
 from ortmulti.interface.onnxruntime_sessions import create_session, open_package
 from ortmulti.optimized import comparison, wait_for_entries

@@ -20,8 +20,8 @@ from typing import Any
 
 import ortmulti
 from ortmulti import _core
+from ortmulti.bench.models import sample_inputs
 from ortmulti.bench.strategies import SessionSettings
-from ortmulti.create.sample_inputs import sample_inputs
 from ortmulti.errors import Error, InvalidArgument, NoSuchFile
 from ortmulti.interface.onnxruntime_sessions import create_session, open_package
 from ortmulti.optimized import comparison, wait_for_entries

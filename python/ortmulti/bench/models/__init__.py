@@ -10,8 +10,8 @@ Writing and reading .onnx files needs the onnx package: ``pip install "ortmulti[
 
 from __future__ import annotations
 
+from ortmulti.bench.models._inputs import sample_inputs
 from ortmulti.bench.models._registry import MODELS, Description, Model, describe, find, make
 from ortmulti.bench.models._writer import WriteError
-from ortmulti.create.sample_inputs import sample_inputs
 
 __all__ = ["MODELS", "Description", "Model", "WriteError", "describe", "find", "make", "sample_inputs"]

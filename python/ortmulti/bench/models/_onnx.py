@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortmulti.bench.models._graph import IR_VERSION, OPSET, Graph, Node, Normal, Value, Weight
-from ortmulti.create.sample_inputs import require_onnx
+from ortmulti.bench.models._inputs import require_onnx
 
 TILE = 1 << 22
 """Elements of the tile: 16 MiB of float32."""

@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple
 
 from ortmulti.bench.models._graph import Graph
+from ortmulti.bench.models._inputs import require_onnx
 from ortmulti.bench.models._onnx import NormalSource, serialize
-from ortmulti.create.sample_inputs import require_onnx
 from ortmulti.errors import Error
 
 SUFFIX = ".partial"
