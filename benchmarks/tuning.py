@@ -37,8 +37,7 @@ from ortmulti.bench import models
 from ortmulti.bench.measure import machine
 from ortmulti.bench.measure.rounds import Interval, alternating, measure_rounds, ratios
 from ortmulti.bench.tune.measurements import Bench, Job
-from ortmulti.bench.tune.space import DEFAULTS, Choice, Configuration
-from ortmulti.loading.tuning_options import describe
+from ortmulti.bench.tune.space import DEFAULTS, Choice, Configuration, describe
 
 _SETTINGS = {
     "latency": ["graph_optimization_level", "threads", "spinning", "enable_mem_pattern", "enable_cpu_mem_arena"],

@@ -12,7 +12,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -200,6 +200,21 @@ def release_of(version: str) -> tuple[int, ...]:
     """Return the numbers of a release such as ``"1.31.1"``; empty for other texts."""
     match = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(part) for part in match[0].split(".")) if match else ()
+
+
+def needs_newer(
+    since: Mapping[str, tuple[int, ...] | None], release: Callable[[], str]
+) -> tuple[str, tuple[int, ...], str] | None:
+    """Return the first name that a later release than the loaded one has, its first release, and the loaded one.
+
+    Args:
+        since: The first release of each name; None or an old one: all have it.
+        release: Returns ONNX Runtime's release; called only if it matters. Empty: unknown, and it has every name.
+    """
+    newer = {name: first for name, first in since.items() if first and first > OLDEST}
+    loaded = release() if newer else ""
+    numbers = release_of(loaded)
+    return next(((name, first, loaded) for name, first in newer.items() if numbers and first > numbers), None)
 
 
 def _owners(package: Path) -> dict[str, str]:

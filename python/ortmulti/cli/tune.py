@@ -12,9 +12,9 @@ from rich.markup import escape
 from rich.table import Table
 
 import ortmulti
+from ortmulti.bench.tune.space import describe
 from ortmulti.bench.tune.tuner import BUDGET, TuneResult, check_writable
 from ortmulti.errors import InvalidArgument
-from ortmulti.loading.tuning_options import describe
 
 from .output import print_json, stderr, stdout
 

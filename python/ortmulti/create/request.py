@@ -94,6 +94,13 @@ class CreationRequest:
             raise InvalidArgument("provider_options are for the CUDA provider, but no device is a GPU: leave them out")
 
 
+def describe(model: Model) -> str:
+    """Return a checked model for messages."""
+    if isinstance(model, str | os.PathLike):
+        return f"'{os.fspath(model)}'"
+    return f"a model of {memoryview(model).nbytes} bytes"
+
+
 def core_options(options: SessionOptions | None) -> _core.SessionOptions:
     """Return the core's part of checked session options.
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, SupportsIndex, TypeAlias
 import numpy as np
 
 from ortmulti import checks, errors
-from ortmulti._runtime.libraries import OLDEST, release_of
+from ortmulti._runtime.libraries import needs_newer
 from ortmulti.errors import InvalidArgument, InvalidType
 
 __all__ = ["CPU", "CUDA", "OPTIONS", "Option", "check"]
@@ -130,7 +130,11 @@ def check(provider: str, options: Mapping[Any, Any], release: Callable[[], str])
     result = {name: _checked(provider, known[name], value) for name, value in options.items()}
     if provider == CPU:
         return {}
-    _check_release(provider, [known[name] for name in options], release)
+    if newer := needs_newer({name: known[name].since for name in options}, release):
+        name, (major, minor), loaded = newer
+        raise InvalidArgument(
+            f"{name} of {provider} is an option of ONNX Runtime {major}.{minor} and newer, and this one is {loaded}"
+        )
     # ONNX Runtime's C interface takes the stream only from those who say that there is one.
     if provider == CUDA and int(result.get("user_compute_stream", "0")):
         result["has_user_compute_stream"] = "1"
@@ -184,19 +188,3 @@ def _allowed(option: Option) -> str:
         return " or ".join(map(repr, option.words))
     what = "an int" if option.kind == "int" else "an address, an int"
     return f"{what} from 0 to {option.maximum}"
-
-
-def _check_release(provider: str, options: Iterable[Option], release: Callable[[], str]) -> None:
-    newer = {option.name: option.since for option in options if option.since and option.since > OLDEST}
-    if not newer:
-        return
-    loaded = release()
-    numbers = release_of(loaded)
-    if not numbers:
-        return
-    for name, since in newer.items():
-        if since > numbers:
-            raise InvalidArgument(
-                f"{name} of {provider} is an option of ONNX Runtime {since[0]}.{since[1]} and newer, and this one is "
-                f"{loaded}"
-            )

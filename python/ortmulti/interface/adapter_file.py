@@ -68,7 +68,7 @@ class Adapter:
 
 
 class _Reader:
-    """A buffer whose every read is checked."""
+    """A buffer whose every read is checked. Fields of a table have their numbers in the schema."""
 
     def __init__(self, data: Bytes) -> None:
         self.data = data
@@ -98,40 +98,26 @@ class _Reader:
             )
         return position + 4, count
 
-    def fields(self, table: int) -> _Fields:
-        return _Fields(self, table)
-
-
-class _Fields:
-    """The fields of a table, by their numbers in the schema."""
-
-    def __init__(self, reader: _Reader, table: int) -> None:
-        self._reader = reader
-        self._table = table
-        self._entries = table - reader.read("<i", table)
-        self._entries_bytes = reader.read("<H", self._entries)
-        self._table_bytes = reader.read("<H", self._entries + 2)
-        if self._entries_bytes < 4 or self._entries_bytes % 2 or self._table_bytes < 4:
+    def field(self, table: int, number: int) -> int | None:
+        """Return the position of a field; None where the table does not have it."""
+        entries = table - self.read("<i", table)
+        entries_bytes, table_bytes = self.read("<H", entries), self.read("<H", entries + 2)
+        if entries_bytes < 4 or entries_bytes % 2 or table_bytes < 4:
             raise InvalidArgument(f"the table at byte {table} is not one")
-
-    def position(self, number: int) -> int | None:
         entry = 4 + 2 * number
-        if entry >= self._entries_bytes:
-            return None
-        offset = self._reader.read("<H", self._entries + entry)
-        if offset == 0:
-            return None
-        if not 4 <= offset <= self._table_bytes - 4:
-            raise InvalidArgument(f"field {number} of the table at byte {self._table} lies outside it")
-        return self._table + offset
+        offset = self.read("<H", entries + entry) if entry < entries_bytes else 0
+        if offset and not 4 <= offset <= table_bytes - 4:
+            raise InvalidArgument(f"field {number} of the table at byte {table} lies outside it")
+        return table + offset if offset else None
 
-    def integer(self, number: int) -> int:
-        position = self.position(number)
-        return 0 if position is None else self._reader.read("<i", position)
+    def integer(self, table: int, number: int) -> int:
+        position = self.field(table, number)
+        return 0 if position is None else self.read("<i", position)
 
-    def target(self, number: int) -> int | None:
-        position = self.position(number)
-        return None if position is None else self._reader.target(position)
+    def reference(self, table: int, number: int) -> int | None:
+        """Return the target of the offset in a field."""
+        position = self.field(table, number)
+        return None if position is None else self.target(position)
 
 
 def parse(data: Bytes) -> Adapter:
@@ -143,24 +129,23 @@ def parse(data: Bytes) -> Adapter:
     if len(data) < 8 or data[4:8].tobytes() != IDENTIFIER:
         raise InvalidArgument("it is no ONNX Runtime adapter: its identifier is missing")
     reader = _Reader(data)
-    adapter = reader.fields(reader.target(0))
-    version = adapter.integer(0)
+    adapter = reader.target(0)
+    version = reader.integer(adapter, 0)
     if version != FORMAT_VERSION:
         raise InvalidArgument(f"it is of version {version} of the format, and only {FORMAT_VERSION} is known")
     parameters: dict[str, Tensor] = {}
-    vector = adapter.target(3)
-    if vector is not None:
+    if (vector := reader.reference(adapter, 3)) is not None:
         start, count = reader.vector(vector, 4)
         for position in range(start, start + 4 * count, 4):
-            name, tensor = _parameter(reader, reader.fields(reader.target(position)))
+            name, tensor = _parameter(reader, reader.target(position))
             if name in parameters:
                 raise InvalidArgument(f"it has two parameters of the name {name!r}")
             parameters[name] = tensor
-    return Adapter(adapter.integer(1), adapter.integer(2), parameters)
+    return Adapter(reader.integer(adapter, 1), reader.integer(adapter, 2), parameters)
 
 
-def _parameter(reader: _Reader, parameter: _Fields) -> tuple[str, Tensor]:
-    text, dims, raw = parameter.target(0), parameter.target(1), parameter.target(3)
+def _parameter(reader: _Reader, parameter: int) -> tuple[str, Tensor]:
+    text, dims, raw = (reader.reference(parameter, number) for number in (0, 1, 3))
     if text is None:
         raise InvalidArgument("it has a parameter without a name")
     start, count = reader.vector(text, 1)
@@ -174,7 +159,7 @@ def _parameter(reader: _Reader, parameter: _Fields) -> tuple[str, Tensor]:
         _check_rank(name, count)
         shape = struct.unpack_from(f"<{count}q", reader.data.data, start)
     start, count = (0, 0) if raw is None else reader.vector(raw, 1)
-    tensor = Tensor(parameter.integer(2), shape, reader.data[start : start + count])
+    tensor = Tensor(reader.integer(parameter, 2), shape, reader.data[start : start + count])
     check_parameter(name, tensor.data_type, shape)
     expected = math.prod(shape) * ELEMENT_BYTES[tensor.data_type]
     if count != expected:

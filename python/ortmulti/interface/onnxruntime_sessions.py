@@ -12,7 +12,7 @@ from typing import Any
 
 from ortmulti import _core, checks, errors
 from ortmulti._runtime.onnxruntime_package import import_onnxruntime
-from ortmulti.create.request import Model
+from ortmulti.create.request import Model, describe
 from ortmulti.devices import providers as _providers
 from ortmulti.devices.device import Device, name_devices, parse_devices
 from ortmulti.errors import DeviceError, InvalidArgument
@@ -78,12 +78,11 @@ def session_specs(
     _providers.check_usable([provider for of_device in providers.values() for provider in of_device])
     # A worker may start when this process is in another folder.
     source = str(Path(checked).absolute()) if isinstance(checked, str) else bytes(checked)
-    text = f"'{checked}'" if isinstance(checked, str) else f"a model of {len(checked)} bytes"
     on_cpu = sum(device.kind == "cpu" for device in targets) * sessions_per_device
     return [
         SessionSpec(
             source,
-            text,
+            describe(checked),
             device,
             providers[device],
             _attributes(core, device, on_cpu),

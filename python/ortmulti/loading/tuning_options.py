@@ -20,9 +20,6 @@ from ortmulti.options.session_options import ExecutionMode, GraphOptimizationLev
 Scalar: TypeAlias = bool | int | str
 Where: TypeAlias = Literal["session", "config", "environment", "load", "provider", "caller"]
 
-VARIABLE = "env:"
-"""What names of environment variables begin with, among options; only whoever starts the process can set them."""
-
 LEVELS = {
     "disabled": GraphOptimizationLevel.ORT_DISABLE_ALL,
     "basic": GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -159,23 +156,9 @@ def of_sessions(options: Mapping[str, Scalar]) -> dict[str, Scalar]:
     return {name: value for name, value in options.items() if name in OPTIONS and OPTIONS[name].where != "caller"}
 
 
-def variables(options: Mapping[str, Scalar]) -> dict[str, str]:
-    """Return the variables of the environment among them."""
-    return {name.removeprefix(VARIABLE): str(value) for name, value in options.items() if name.startswith(VARIABLE)}
-
-
 def near(name: str, names: Mapping[str, Any] | set[str]) -> str:
     """Return a hint for an error: the known name that is nearly the same."""
     return checks.did_you_mean(name, names) or f"; there are {', '.join(sorted(names))}"
-
-
-def describe(options: Mapping[str, Scalar]) -> str:
-    """Options as a text on one line; none: ``"the defaults"``."""
-    return ", ".join(f"{name}={_text(value)}" for name, value in options.items()) or "the defaults"
-
-
-def _text(value: Scalar) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 NODES = Path("/sys/devices/system/node")

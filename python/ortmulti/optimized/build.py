@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from ortmulti import _core
 from ortmulti.create import core_sessions
-from ortmulti.create.request import CheckedModel, without_optimization
+from ortmulti.create.request import CheckedModel, describe, without_optimization
 from ortmulti.devices.device import Device
 from ortmulti.devices.providers import Provider
 from ortmulti.errors import Error, NotFound, NotOptimizable
@@ -260,7 +260,7 @@ class CacheRequest:
                 cache.remove(key, damage)
         if offline:
             raise NotFound(
-                f"there is no optimized form of {_describe(self.model)} for these options, and optimize='offline' "
+                f"there is no optimized form of {describe(self.model)} for these options, and optimize='offline' "
                 "makes none: run `ortmulti optimize` first"
             )
         return make(cache.stage(key))
@@ -291,7 +291,3 @@ class CacheRequest:
             if set(found) <= set(refused):
                 raise NotOptimizable(f"ONNX Runtime does not take the weights {', '.join(sorted(found)[:3])}")
             refused = tuple(sorted({*refused, *found}))
-
-
-def _describe(model: CheckedModel) -> str:
-    return f"'{model}'" if isinstance(model, str) else f"a model of {len(model)} bytes"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from ortmulti import _core, checks
-from ortmulti._runtime.libraries import OLDEST, release_of
+from ortmulti._runtime.libraries import needs_newer, release_of
 from ortmulti.errors import InvalidArgument
 
 __all__ = ["check_options", "check_providers", "check_run_entry", "check_session_entry"]
@@ -159,7 +159,11 @@ def check_options(options: _core.SessionOptions, release: Callable[[], str]) -> 
         InvalidArgument: An entry needs a later release, or options contradict each other.
     """
     entries = options.config_entries
-    _check_release(entries, release)
+    if newer := needs_newer({key: release_of(first_release(key)) for key in entries}, release):
+        key, (major, minor), loaded = newer
+        raise InvalidArgument(
+            f"config entry {key!r} is one of ONNX Runtime {major}.{minor} and newer, and this one is {loaded}"
+        )
     if not options.use_per_session_threads:
         for given, name in ((options.threads is not None, "threads"), (AFFINITIES in entries, AFFINITIES)):
             if given:
@@ -190,17 +194,4 @@ def check_providers(options: _core.SessionOptions, providers: Sequence[tuple[str
             raise InvalidArgument(
                 f"{' and '.join(own)} of {name} {'is' if len(own) == 1 else 'are'} for an arena of the session's own, "
                 f"but {ENV_ALLOCATORS} selects the shared one: set max_mem and arena_extend_strategy of ArenaConfig"
-            )
-
-
-def _check_release(entries: Mapping[str, str], release: Callable[[], str]) -> None:
-    newer = {key: since for key in entries if (since := release_of(first_release(key))) > OLDEST}
-    if not newer:
-        return
-    loaded = release()
-    numbers = release_of(loaded)
-    for key, since in newer.items():
-        if numbers and since > numbers:
-            raise InvalidArgument(
-                f"config entry {key!r} is one of ONNX Runtime {since[0]}.{since[1]} and newer, and this one is {loaded}"
             )

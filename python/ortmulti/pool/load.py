@@ -166,6 +166,7 @@ def load(
             sessions, in_flight, cuda_graph = (tuned[name] for name in arguments)
             request = dataclasses.replace(request, sessions_per_device=sessions)
     graphs = _max_shapes(cuda_graph)
+    batch_size = 1 if batching is None else batching.max_size
     if not isinstance(warmup, bool | Warmup):
         raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
     if backend == "processes":
@@ -178,12 +179,21 @@ def load(
             require=(require, "all"),
             cuda_graph=(cuda_graph, False),
         )
+        from ortmulti.pool.processes.members import ProcessMembers
+
         most = 3 if in_flight == "auto" else in_flight
-        return _open_processes(request, warmup, progress, max_queue, batching, most, version)
+        in_processes = ProcessMembers(request, progress, max_queue, batching, most, version)
+        pool = Pool(in_processes, batch_size)
+        try:
+            in_processes.warm_up(warmup)
+        except BaseException:
+            pool.close()
+            raise
+        return pool
     request = _with_graphs(request, graphs)
     serving = Serving(0 if in_flight == "auto" else in_flight, graphs, warmup)
     members = Members(request, partial(_core.Pool, max_queue, batching_argument(batching)), serving, version)
-    pool = Pool(members, 1 if batching is None else batching.max_size)
+    pool = Pool(members, batch_size)
     if progress is None:
         members.start(wait, require == "any")
     else:
@@ -232,28 +242,6 @@ def _refuse(**given: tuple[object, object]) -> None:
             f"backend='processes' has no {', '.join(refused)}: its sessions are onnxruntime's, which load the model by "
             "themselves"
         )
-
-
-def _open_processes(
-    request: CreationRequest,
-    warmup: Warmup | bool,
-    progress: OnLoadProgress | None,
-    max_queue: int | None,
-    batching: Batching | None,
-    in_flight: int,
-    version: str,
-) -> Pool:
-    from ortmulti.pool.pool import Pool
-    from ortmulti.pool.processes.members import ProcessMembers
-
-    members = ProcessMembers(request, progress, max_queue, batching, in_flight, version)
-    pool = Pool(members, 1 if batching is None else batching.max_size)
-    try:
-        members.warm_up(warmup)
-    except BaseException:
-        pool.close()
-        raise
-    return pool
 
 
 def _with_graphs(request: CreationRequest, graphs: int) -> CreationRequest:

@@ -17,7 +17,7 @@ from typing import Any
 from ortmulti import _core
 from ortmulti._runtime import startup
 from ortmulti._runtime.threads import Changes, Task
-from ortmulti.create.request import CheckedModel, CreationRequest, Devices, Progress, core_options
+from ortmulti.create.request import CheckedModel, CreationRequest, Devices, Progress, core_options, describe
 from ortmulti.devices.device import Device, name_devices, parse_devices
 from ortmulti.errors import ClosedError, DeadlineExceeded, DeviceError, ForkError, InvalidArgument, OutOfMemory
 from ortmulti.interface.session import InferenceSession, Sessions
@@ -58,7 +58,7 @@ class Members:
         self._request = request
         self._make_core = make_core
         self._serving = serving
-        self._first_runs = FirstRuns(serving, _describe(request.model))
+        self._first_runs = FirstRuns(serving, describe(request.model))
         self._process = os.getpid()
         self._changing = threading.Lock()  # one change of the members at a time; before the condition's lock
         self._lock = threading.RLock()
@@ -82,7 +82,7 @@ class Members:
         self.timeline = Timeline()
         """The spans of loading the present model."""
         self._sessions = Sessions((), self.timeline)
-        self.model = _describe(request.model)
+        self.model = describe(request.model)
         """The present model, for messages."""
         self._version = version
         _live.add(self)
@@ -504,7 +504,7 @@ class Members:
                 raise DeviceError("the pool has no device left for the new model: add devices first")
             timeline, core, files = Timeline(), self._make_core(), ModelFiles(model)
             serving = self._serving if warmup is None else dataclasses.replace(self._serving, warmup=warmup)
-            first_runs = FirstRuns(serving, _describe(model))
+            first_runs = FirstRuns(serving, describe(model))
             request = dataclasses.replace(self._request, model=model)
             one_each = dataclasses.replace(request, devices=devices, sessions_per_device=1)
             present = self._sessions[0] if same_interface else None
@@ -517,7 +517,7 @@ class Members:
                     raise OutOfMemory(
                         f"{error}; the sessions of {self.model} stay until the new ones are ready, so both must fit"
                     ) from error
-                sessions, description = Sessions(_sessions(loading.members), timeline), _describe(model)
+                sessions, description = Sessions(_sessions(loading.members), timeline), describe(model)
                 if verify is not None:
                     new = Members(one_each, lambda: core, serving, version)
                     new._targets, new._members = devices, loading.members
@@ -570,7 +570,7 @@ class Members:
         def join(member: Member) -> None:
             if present is not None and (found := differences(present, member.session)):
                 raise InvalidArgument(
-                    f"{_describe(request.model)} has another interface than {self.model}: {'; '.join(found)}; pass "
+                    f"{describe(request.model)} has another interface than {self.model}: {'; '.join(found)}; pass "
                     "same_interface=False to accept it"
                 )
             member.join(core, timeline)
@@ -642,10 +642,6 @@ def _check_coming(device: str, states: dict[str, tuple[str, str]], opening: bool
 
 def _sessions(members: Mapping[int, Member]) -> list[InferenceSession]:
     return [member.session for _, member in sorted(members.items())]
-
-
-def _describe(model: CheckedModel) -> str:
-    return f"'{model}'" if isinstance(model, str) else f"a model of {memoryview(model).nbytes} bytes"
 
 
 _live: weakref.WeakSet[Members] = weakref.WeakSet()

@@ -16,9 +16,8 @@ from ortmulti._runtime.closing import Closing
 from ortmulti.bench.measure.machine import available_memory
 from ortmulti.bench.tune import outputs
 from ortmulti.bench.tune.process import CandidateProcess
-from ortmulti.bench.tune.space import DEFAULTS, Configuration, Objective, RejectedError, Through
+from ortmulti.bench.tune.space import DEFAULTS, Configuration, Objective, RejectedError, Through, variables
 from ortmulti.errors import Fail
-from ortmulti.loading.tuning_options import variables
 
 _MOST_ALIVE = 16
 _MEMORY_PART = 0.5

@@ -13,7 +13,24 @@ from typing import Literal, TypeAlias
 from ortmulti import _core
 from ortmulti._runtime.libraries import find_onnxruntime
 from ortmulti.errors import Error, InvalidArgument
-from ortmulti.loading.tuning_options import VARIABLE, Scalar, describe, known_to, near, numa_nodes
+from ortmulti.loading.tuning_options import Scalar, known_to, near, numa_nodes
+
+VARIABLE = "env:"
+"""What names of environment variables begin with, among options; only whoever starts the process can set them."""
+
+
+def variables(options: Mapping[str, Scalar]) -> dict[str, str]:
+    """Return the variables of the environment among them."""
+    return {name.removeprefix(VARIABLE): str(value) for name, value in options.items() if name.startswith(VARIABLE)}
+
+
+def describe(options: Mapping[str, Scalar]) -> str:
+    """Options as a text on one line; none: ``"the defaults"``."""
+    return ", ".join(f"{name}={_text(value)}" for name, value in options.items()) or "the defaults"
+
+
+def _text(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @dataclass(frozen=True)
