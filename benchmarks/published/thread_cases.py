@@ -14,7 +14,7 @@ from ortmulti._runtime.libraries import release_of
 from ortmulti.bench import models
 from ortmulti.bench.files import write_arrays
 from ortmulti.bench.measure import machine
-from ortmulti.options.config_entries import first_release
+from ortmulti.options.config_entries import SESSION
 
 from .releases import Release
 
@@ -104,7 +104,7 @@ def cases(
         spinning: of how many of the models the settings of spinning are measured; None: of all.
     """
     first, branches = paths[:2]
-    since = first_release("session.intra_op.spin_duration_us")
+    since = SESSION["session.intra_op.spin_duration_us"]
     old = {
         release.name: f"there is no spin_duration_us before {since}"
         for release in releases

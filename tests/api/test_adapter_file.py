@@ -224,7 +224,7 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
         with pytest.raises(ortmulti.Fail, match="irectory"):
             call(tmp_path)
         for wrong in (5, None, b"adapter"):
-            with pytest.raises(ortmulti.InvalidType, match="file_path is a path"):
+            with pytest.raises(ortmulti.InvalidType, match="file_path is a str"):
                 call(wrong)
     assert list(tmp_path.iterdir()) == []
 

@@ -65,7 +65,7 @@ def test_config_entries_under_known_keys_are_taken_over() -> None:
 
 def test_every_known_key_is_asked_for() -> None:
     theirs = onnxruntime.SessionOptions()
-    keys = [key for keys in config_entries.SESSION.values() for key in keys]
+    keys = list(config_entries.SESSION)
     assert len(keys) == len(set(keys))
     others = {
         "optimization.minimal_build_optimizations": "save",
@@ -86,7 +86,7 @@ def test_the_keys_are_those_of_the_installed_release() -> None:
     """What the library has of names of this form."""
     library = libraries.find_onnxruntime().path.read_bytes()
     names = re.findall(rb"(?<![\w.])(?:session|optimization|mlas|memory)(?:\.[a-z0-9_]+)+(?=\0)", library)
-    known = {key for table in (config_entries.SESSION, config_entries.RUN) for keys in table.values() for key in keys}
+    known = {*config_entries.SESSION, *config_entries.RUN}
     assert len(names) > 20
     # Short texts may lie in instructions instead, a part of one beside a part of another.
     assert {name.decode() for name in names if name.count(b"session.") < 2} <= known

@@ -68,9 +68,9 @@ def test_disabled_optimizers_are_added_to_those_of_the_options(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"disabled_optimizers": "EliminateIdentity"}, ortmulti.InvalidType, "a list or a set of names"),
-        ({"disabled_optimizers": 3}, ortmulti.InvalidType, "a list or a set of names"),
-        ({"disabled_optimizers": [3]}, ortmulti.InvalidType, "holds names"),
+        ({"disabled_optimizers": "EliminateIdentity"}, ortmulti.InvalidType, "a list or another iterable"),
+        ({"disabled_optimizers": 3}, ortmulti.InvalidType, "a list or another iterable"),
+        ({"disabled_optimizers": [3]}, ortmulti.InvalidType, "has names of type str"),
         ({"disabled_optimizers": [""]}, ortmulti.InvalidArgument, "not the name of an optimizer"),
         ({"disabled_optimizers": ["a;b"]}, ortmulti.InvalidArgument, "not the name of an optimizer"),
         ({"enable_fallback": True}, ortmulti.NotImplemented, "a provider that cannot be used is an error"),

@@ -55,7 +55,7 @@ class CudaLibraries:
 _complete: dict[OnnxRuntime, CudaLibraries] = {}
 
 
-def find_cuda_libraries(runtime: OnnxRuntime) -> CudaLibraries:
+def find_cuda_libraries(runtime: OnnxRuntime, first: Path | None = None) -> CudaLibraries:
     """Find the CUDA libraries that an ONNX Runtime's CUDA provider needs.
 
     The order is: libraries that this process has already loaded, NVIDIA's wheels, PyTorch's folder. Other libraries are
@@ -64,21 +64,17 @@ def find_cuda_libraries(runtime: OnnxRuntime) -> CudaLibraries:
 
     Args:
         runtime: what `find_onnxruntime` gave.
+        first: a folder that comes right after already loaded libraries.
 
     Returns:
         The files in the order of opening, and the missing ones. Both are empty for an ONNX Runtime without CUDA.
     """
-    libraries = _complete.get(runtime)
+    libraries = None if first else _complete.get(runtime)
     if libraries is None:
-        libraries = CudaSearch(_site_folders(runtime)).find(runtime)
-        if not libraries.missing and not libraries.missing_optional:
+        libraries = CudaSearch(_site_folders(runtime), first=first).find(runtime)
+        if not first and not libraries.missing and not libraries.missing_optional:
             _complete[runtime] = libraries
     return libraries
-
-
-def search_first(runtime: OnnxRuntime, folder: Path) -> CudaLibraries:
-    """Same as `find_cuda_libraries`, with a folder that comes right after already loaded libraries."""
-    return CudaSearch(_site_folders(runtime), first=folder).find(runtime)
 
 
 def why_no_cuda(runtime: OnnxRuntime, search: CudaSearch | None = None) -> tuple[str, ...]:

@@ -147,10 +147,7 @@ def preload_dlls(
     first = _folder(runtime, os.fspath(directory)) if directory is not None and os.fspath(directory) else None
     if not runtime.has_cuda or not (cuda or cudnn):
         return
-    if first is None:
-        libraries = cuda_libraries.find_cuda_libraries(runtime)
-    else:
-        libraries = cuda_libraries.search_first(runtime, first)
+    libraries = cuda_libraries.find_cuda_libraries(runtime, first)
     absent = [name for name in (*libraries.missing, *libraries.missing_optional) if _wanted(name, cuda, cudnn)]
     if absent:
         LOGGER.warning(

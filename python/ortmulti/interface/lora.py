@@ -56,7 +56,7 @@ class AdapterFormat:
             InvalidArgument: The file is no adapter, damaged, or has another version of the format.
             InvalidType: ``file_path`` is not a path.
         """
-        path = _path(file_path)
+        path = checks.text("file_path", file_path)
         startup.ensure_open()
         with _opened(path) as file:
             return AdapterFormat._of(adapter_file.parse(np.fromfile(file, np.uint8)))
@@ -70,7 +70,7 @@ class AdapterFormat:
             InvalidArgument: It would have more than 2 GiB.
             InvalidType: ``file_path`` is not a path.
         """
-        path = _path(file_path)
+        path = checks.text("file_path", file_path)
         tensors = {
             name: adapter_file.Tensor(value.element_type(), tuple(value.shape()), _core.bytes_of(value._core))
             for name, value in self._parameters.items()
@@ -156,7 +156,7 @@ class LoraAdapter(_core.LoraAdapter):
             Fail: It cannot be read.
             InvalidType: ``file_path`` is not a path.
         """
-        path = _path(file_path)
+        path = checks.text("file_path", file_path)
         with _opened(
             path
         ) as file:  # releases of ONNX Runtime differ in what they check, and crash in runs for the rest
@@ -172,14 +172,6 @@ def _value(tensor: adapter_file.Tensor) -> OrtValue:
     integers = np.dtype(f"<u{adapter_file.ELEMENT_BYTES[tensor.data_type]}")
     array: np.ndarray[Any, Any] = tensor.data.view(integers).reshape(tensor.shape)
     return OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.data_type)
-
-
-def _path(value: object) -> str:
-    if isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    if not isinstance(value, str):
-        raise InvalidType(f"file_path is a path, not {value!r}")
-    return value
 
 
 @contextmanager

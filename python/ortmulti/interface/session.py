@@ -151,8 +151,10 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
         """
         if run_options is not None:
             run_options = to_run_options(run_options)
-        if input_feed is None or output_names.__class__ is dict:
-            output_names, input_feed = _names_and_feed(output_names, input_feed)
+        # The inputs came first. Tests for interfaces take longer, and most calls need none.
+        maybe_swapped = input_feed is None or output_names.__class__ is dict
+        if maybe_swapped and isinstance(output_names, Mapping) and not isinstance(input_feed, Mapping):
+            output_names, input_feed = input_feed, output_names
         return self._run(output_names, input_feed, run_options)
 
     def get_inputs(self) -> list[NodeArg]:
@@ -240,12 +242,6 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
         return f"<InferenceSession of {self._core.model()} on {self.device}{state}>"
-
-
-def _names_and_feed(first: Any, second: Any) -> tuple[Any, Any]:
-    """Return the two arguments of `InferenceSession.run` in onnxruntime's order."""
-    swapped = isinstance(first, Mapping) and not isinstance(second, Mapping)
-    return (second, first) if swapped else (first, second)
 
 
 class _CSession(InferenceSession):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from ortmulti import _core, errors
+from ortmulti import _core, checks, errors
 from ortmulti.create.request import core_options
 from ortmulti.devices.provider_options import CPU
 from ortmulti.errors import InvalidArgument, InvalidType
@@ -110,12 +110,8 @@ def _copy(options: SessionOptions | None) -> SessionOptions:
 def _names(names: object) -> list[str]:
     if names is None:
         return []
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        raise InvalidType(f"disabled_optimizers is a list or a set of names, not {names!r}")
-    found = list(names)
+    found = checks.names("disabled_optimizers", checks.iterable("disabled_optimizers", names))
     for name in found:
-        if not isinstance(name, str):
-            raise InvalidType(f"disabled_optimizers holds names, not {name!r}")
         if not name or ";" in name:
             raise InvalidArgument(f"{name!r} is not the name of an optimizer")
     # A set has no order, and equal sessions shall have equal options.

@@ -120,7 +120,8 @@ class SessionCalls:
             ClosedError: The session is closed.
         """
         self._check_open()
-        providers = [_check_tuning_result(result) for result in _check_list(results)]
+        checks.instance("results", results, list)
+        providers = [_check_tuning_result(result) for result in results]
         have = self._provider_names()
         for index, name in enumerate(providers):
             reason = f"{name} has no tunable operators" if name in have else f"there is no {name} in this session"
@@ -136,12 +137,6 @@ class SessionCalls:
     def _provider_names(self) -> list[str]:
         names = [name for name, _ in self._core.providers()]
         return names if _providers.CPU in names else [*names, _providers.CPU]
-
-
-def _check_list(results: object) -> list[Any]:
-    if not isinstance(results, list):
-        raise InvalidType(f"results is a list of dicts, not {results!r}")
-    return results
 
 
 def _check_tuning_result(result: object) -> str:

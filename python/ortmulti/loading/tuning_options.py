@@ -56,10 +56,7 @@ class TuningOption:
         """Return the first release of ONNX Runtime with the option; empty if all supported ones have it."""
         if self.where == "provider":
             return PROVIDER_OPTIONS[CUDA][self.name].since or ()
-        releases = [
-            release_of(release) for release, keys in config_entries.SESSION.items() if set(self.keys) & set(keys)
-        ]
-        return max(releases, default=())
+        return max((release_of(config_entries.SESSION[key]) for key in self.keys), default=())
 
 
 def _of_both_pools(key: str) -> tuple[str, ...]:

@@ -62,7 +62,30 @@ def build(
     """
     start = time.monotonic()
     try:
-        return _build(staged, model, providers, options, refused, data_folder, poll, start)
+        core = _core.SessionOptions() if options is None else options._core
+        large = staged.folder / LARGE
+        if large.exists():
+            large.rename(staged.saved.with_name(LARGE))
+        if staged.signature is None or not staged.saved.exists():
+            staged.signature, staged.timeline = _optimize(staged.saved, model, providers, core)
+        is_large = staged.saved.with_name(LARGE).exists()
+        if is_large:
+            original, folder = "", str(staged.saved.parent)
+        elif isinstance(model, str):
+            original, folder = model, str(Path(model).parent)
+        else:
+            original, folder = "", core.config_entries.get(DATA_FOLDER, "")
+        try:
+            weights, own_bytes = _core.split_optimized_model(
+                str(staged.saved), original, data_folder or folder, str(staged.folder), list(refused), poll
+            )
+        except Error as error:
+            raise NotOptimizable(f"what ONNX Runtime saved cannot be used: {error}") from error
+        if is_large:
+            weights = _move_large(staged, weights)
+            own_bytes += large.stat().st_size
+        facts = {"signature": staged.signature, "seconds": round(time.monotonic() - start, 6)}
+        return staged.finish(weights, own_bytes, refused, facts)
     except OSError as error:
         raise NotOptimizable(f"the optimized model cannot be written: {error}") from error
 
@@ -78,42 +101,6 @@ def entry_options(options: _core.SessionOptions) -> _core.SessionOptions:
 def not_loadable(reason: Error | str) -> NotOptimizable:
     """Return the error for an entry that ONNX Runtime cannot load: it does not load all models that it saves."""
     return NotOptimizable(f"the optimized model cannot be loaded: {reason}")
-
-
-def _build(
-    staged: StagedEntry,
-    model: CheckedModel,
-    providers: Sequence[Provider],
-    options: SessionOptions | None,
-    refused: Sequence[str],
-    data_folder: str | None,
-    poll: Callable[[], object] | None,
-    start: float,
-) -> Entry:
-    core = _core.SessionOptions() if options is None else options._core
-    large = staged.folder / LARGE
-    if large.exists():
-        large.rename(staged.saved.with_name(LARGE))
-    if staged.signature is None or not staged.saved.exists():
-        staged.signature, staged.timeline = _optimize(staged.saved, model, providers, core)
-    is_large = staged.saved.with_name(LARGE).exists()
-    if is_large:
-        original, folder = "", str(staged.saved.parent)
-    elif isinstance(model, str):
-        original, folder = model, str(Path(model).parent)
-    else:
-        original, folder = "", core.config_entries.get(DATA_FOLDER, "")
-    try:
-        weights, own_bytes = _core.split_optimized_model(
-            str(staged.saved), original, data_folder or folder, str(staged.folder), list(refused), poll
-        )
-    except Error as error:
-        raise NotOptimizable(f"what ONNX Runtime saved cannot be used: {error}") from error
-    if is_large:
-        weights = _move_large(staged, weights)
-        own_bytes += large.stat().st_size
-    facts = {"signature": staged.signature, "seconds": round(time.monotonic() - start, 6)}
-    return staged.finish(weights, own_bytes, refused, facts)
 
 
 def _optimize(saved: Path, model: CheckedModel, providers: Sequence[Provider], options: _core.SessionOptions) -> _Saved:

@@ -84,14 +84,16 @@ _LEAST: dict[str, int] = {}
 _WORDS: dict[str, list[str]] = {}
 
 
-def _by_release(table: str) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+def _parse(table: str) -> dict[str, str]:
+    """Return the first release of each key, and note its values."""
+    found: dict[str, str] = {}
+    release = ""
     for word in table.split():
         if word.endswith(":"):
-            keys = found.setdefault(word[:-1], [])
+            release = word[:-1]
             continue
         key, _, values = word.partition("=")
-        keys.append(key)
+        found[key] = release
         if values.endswith(".."):
             _LEAST[key] = int(values[:-2])
         elif values:
@@ -99,11 +101,11 @@ def _by_release(table: str) -> dict[str, list[str]]:
     return found
 
 
-SESSION = _by_release(_SESSION)
-"""Keys of session options, by the first release that has them."""
+SESSION = _parse(_SESSION)
+"""The keys of session options, each with the first release that has it, such as ``"1.26"``."""
 
-RUN = _by_release(_RUN)
-"""Keys of run options, likewise."""
+RUN = _parse(_RUN)
+"""The keys of run options, likewise."""
 
 AFFINITIES = "session.intra_op_thread_affinities"
 ENV_ALLOCATORS = "session.use_env_allocators"
@@ -111,18 +113,12 @@ SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 
 _INT_MAX = 2**31 - 1
 _SHRINKAGE_FORM = re.compile(r"(?:(?:cpu|gpu):[0-9]{1,9}(?:;(?:cpu|gpu):[0-9]{1,9})*)?")
-_RELEASE_OF = {key: release for release, keys in SESSION.items() for key in keys}
-
-
-def first_release(key: str) -> str:
-    """Return the first release whose sessions know a key, such as ``"1.26"``; empty for unknown keys."""
-    return _RELEASE_OF.get(key, "")
 
 
 def check_session_entry(key: str, value: str) -> None:
     """Raise InvalidArgument where a key of session options that ONNX Runtime defines cannot have this value."""
     _check_value(key, value)
-    if key not in _RELEASE_OF and (meant := checks.did_you_mean(key, _RELEASE_OF, 0.9)):
+    if key not in SESSION and (meant := checks.did_you_mean(key, SESSION, 0.9)):
         _LOGGER.warning("ONNX Runtime has no config entry %r%s: it is passed on and has no effect there", key, meant)
     if key == AFFINITIES:
         checks.affinities(key, value)
@@ -159,7 +155,7 @@ def check_options(options: _core.SessionOptions, release: Callable[[], str]) -> 
         InvalidArgument: An entry needs a later release, or options contradict each other.
     """
     entries = options.config_entries
-    if newer := needs_newer({key: release_of(first_release(key)) for key in entries}, release):
+    if newer := needs_newer({key: release_of(SESSION.get(key, "")) for key in entries}, release):
         key, (major, minor), loaded = newer
         raise InvalidArgument(
             f"config entry {key!r} is one of ONNX Runtime {major}.{minor} and newer, and this one is {loaded}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from ortmulti import errors
@@ -90,10 +90,10 @@ def _copy(source: Any, target: Any) -> None:
         setattr(target, name, value)
 
 
-def _entries(source: Any, method: str, keys: Mapping[str, Collection[str]]) -> dict[str, str]:
+def _entries(source: Any, method: str, keys: Iterable[str]) -> dict[str, str]:
     get = getattr(source, method)
     found = {}
-    for key in (key for names in keys.values() for key in names):
+    for key in keys:
         try:
             found[key] = get(key)
         except RuntimeError:  # it has no such entry

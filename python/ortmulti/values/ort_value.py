@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -359,7 +359,8 @@ def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: None 
     if stream is not None:
         raise errors.NotImplemented("stream is not supported: copies are done on return")
     sources, targets = (
-        [core_value(name, value) for value in _sequence(name, values)] for name, values in (("src", src), ("dst", dst))
+        [core_value(name, value) for value in checks.iterable(name, values)]
+        for name, values in (("src", src), ("dst", dst))
     )
     if len(sources) != len(targets) or not sources:
         raise InvalidArgument(f"src and dst need as many tensors, at least one: got {len(sources)} and {len(targets)}")
@@ -372,9 +373,3 @@ def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: None 
             raise InvalidArgument("one of dst is over a read-only array")
     for source, target in zip(sources, targets, strict=True):
         target.copy_from(source)
-
-
-def _sequence(name: str, values: object) -> Iterable[object]:
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise InvalidType(f"{name} is a sequence of OrtValue, not {values!r}")
-    return values
