@@ -54,10 +54,11 @@ class CoreCall(NamedTuple):
     timeline: _core.Timeline | None
 
 
-_NAMES = Call.__annotations__.keys()
+_DEFAULTS = Call(device=None, timeout=None, trace=False)
+_NAMES = _DEFAULTS.keys()
 _KEYWORDS = [
     inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Call.__annotations__[name])
-    for name, default in (("device", None), ("timeout", None), ("trace", False))
+    for name, default in _DEFAULTS.items()
 ]
 _LINE = "**call: Arguments of every request: `Call`.\n"
 _TEXT = textwrap.dedent(inspect.cleandoc(Call.__doc__ or "").partition("Attributes:\n")[2]) + "\n"
