@@ -13,45 +13,27 @@ import typer
 from ortmulti import _core
 from ortmulti._runtime.regular_file import write_atomically
 from ortmulti.bench import models, strategies
-from ortmulti.bench.create import Options, Plan, Progress, compare, failures, tables
+from ortmulti.bench.create import Options, Plan, Progress, compare, failures, plots, tables
 from ortmulti.bench.measure import devices, gil, results
-from ortmulti.errors import InvalidArgument
 
 from .models import DEMO_REPEAT, make_demo_models
-from .output import bytes_written, print_json, show_tables, stderr, stdout, steps
+from .options import DemoFolder, Details, Devices, JsonFile, Markdown, Plot, Timeout, one_device, options_by_owner
+from .output import bytes_written, is_stdout, print_json, print_paths, show_tables, stderr, stdout, steps
 
 app = typer.Typer(help="Measure how fast sessions are created and how fast pools answer.", no_args_is_help=True)
 
-JsonFile = Annotated[
-    Path | None,
-    typer.Option("--json", metavar="FILE", help="Write the result as JSON. - prints it instead of the table."),
-]
 _Repeat = Annotated[
     int | None,
     typer.Option(help="How often each case is measured, each time in a new process (default: 5; with --demo 2)."),
 ]
-ProviderOptions = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the CUDA provider. Repeatable.")
-]
-ConfigEntries = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=VALUE", help="A session configuration entry. Repeatable.")
-]
-Details = Annotated[bool, typer.Option("--details", help="Show the columns for specialists, too.")]
-Timeout = Annotated[float, typer.Option(help="Seconds after which a measurement fails.")]
-
 INTERRUPTED = 130
 """Exit status after Ctrl-C."""
-
-DEVICES_HELP = (
-    "all: every GPU, or else two sessions on the CPU. Or a list: cpu, 0,1, cuda:0,cuda:1. cpu*4 is four sessions on "
-    "the CPU."
-)
 
 
 @app.command("create")
 def create(
     model: Annotated[list[Path] | None, typer.Argument(help="One or more .onnx files.", show_default=False)] = None,
-    device_text: Annotated[str, typer.Option("--devices", help=DEVICES_HELP)] = "all",
+    device_text: Devices = "all",
     counts: Annotated[
         str | None,
         typer.Option(help="Numbers of sessions, such as 1,2,4, on the first devices of the list (default: 1 and all)."),
@@ -109,8 +91,8 @@ def create(
     ] = None,
     timeout: Timeout = 1800.0,
     json: JsonFile = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the result: .png, .svg or .pdf.")] = None,
-    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as Markdown.")] = None,
+    plot: Plot = None,
+    markdown: Markdown = None,
     details: Details = False,
     demo: Annotated[
         bool,
@@ -118,9 +100,7 @@ def create(
             "--demo", help="Generate resnet50 and phi3-mini in a size for this machine, and measure with them."
         ),
     ] = False,
-    output: Annotated[Path, typer.Option("--output", "--out", help="The folder for the files of --demo.")] = Path(
-        "demo"
-    ),
+    output: DemoFolder = Path("demo"),
 ) -> None:
     """Compare strategies that create sessions of a model on several devices.
 
@@ -139,7 +119,7 @@ def create(
         raise typer.BadParameter("no model: name at least one .onnx file, or give --demo")
     if contexts_ready and second_model:
         raise typer.BadParameter("--contexts-ready and --second-model exclude each other: give one of them")
-    provider, config_entries = options_by_owner(provider_option or []), options_by_owner(config or [])
+    provider, config_entries = options_by_owner(provider_option), options_by_owner(config)
     plan = Plan(
         models=paths,
         device_sets=device_sets,
@@ -162,7 +142,8 @@ def create(
         document = compare(plan, lambda progress: step(progress.done, progress.total, _text(progress)))
     make_tables = functools.partial(tables.creation_tables, details=details)
     show_tables(document, json, tables.headline(document), make_tables, tables.notes(document, details))
-    _write_files(document, json, plot, markdown, details)
+    as_markdown = functools.partial(tables.markdown, details=details)
+    write_files(document, json, plot, markdown, table=as_markdown, save_plot=plots.save_creation_plot)
     end_with(failures(document), document["partial"])
 
 
@@ -182,9 +163,7 @@ def bench_gil(
     A thread sleeps for one millisecond, again and again. A wake-up that comes more than 5 ms late counts. The table has
     the sum of these delays and the largest one, as shares of the creation time.
     """
-    checked = devices.parse_devices(device)
-    if len(checked) != 1:
-        raise InvalidArgument(f"one device is measured at a time, not {devices.describe(checked)}")
+    checked = one_device(device)
     libraries = [name for name, wanted in (("onnxruntime", onnxruntime), ("ortmulti", ortmulti)) if wanted]
     with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
         if model is None:
@@ -194,34 +173,18 @@ def bench_gil(
             document = gil.bench(
                 model,
                 libraries=libraries,
-                device=checked[0],
+                device=checked,
                 threads=threads,
                 repeat=repeat if repeat is not None else 5,
                 timeout=timeout,
                 progress=step,
             )
-    if json is not None and str(json) == "-":
+    if is_stdout(json):
         print_json(document)
     else:
         stdout().print(tables.gil_table(document))
         write_files(document, json)
     end_with([f"{row['library']}: {error}" for row in document["rows"] for error in row["errors"]], document["partial"])
-
-
-def options_by_owner(texts: Sequence[str], owners: bool = True) -> dict[str, dict[str, str]]:
-    """Return the options by strategy; under "" those for all. Without `owners` there are no strategies' own."""
-    options: dict[str, dict[str, str]] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        strategy, colon, own_name = name.partition(":") if owners else ("", "", "")
-        if colon:
-            strategies.check_name(strategy)
-            name = own_name
-        if not name or not equals:
-            form = "NAME=VALUE or STRATEGY:NAME=VALUE" if owners else "NAME=VALUE"
-            raise InvalidArgument(f"option {text!r} is not of the form {form}")
-        options.setdefault(strategy if colon else "", {})[name] = value
-    return options
 
 
 def _text(progress: Progress) -> str:
@@ -240,9 +203,7 @@ def check_plot(path: Path | None) -> None:
         InvalidArgument: matplotlib does not write this format.
     """
     if path is not None:
-        from ortmulti.bench.create.plots import new_figure
-
-        new_figure(1, 1, path)
+        plots.new_figure(1, 1, path)
 
 
 def write_files(
@@ -255,32 +216,18 @@ def write_files(
     save_plot: Callable[[dict[str, Any], Path], None] | None = None,
 ) -> None:
     """Write the requested files and print their paths. A plot needs a measurement."""
-    written = []
-    if json is not None and str(json) != "-":
+    written = {}
+    if json is not None and not is_stdout(json):
         results.save(document, json)
-        written.append(("result", json))
+        written["result"] = json
     if markdown is not None and table is not None:
         text = table(document)
         write_atomically(markdown, lambda file: file.write_text(text))
-        written.append(("table", markdown))
+        written["table"] = markdown
     if plot is not None and save_plot is not None and any(row["measured"] for row in document["rows"]):
         save_plot(document, plot)
-        written.append(("plot", plot))
-    for what, path in written:
-        stderr().print(f"{what}: {path}", markup=False)
-
-
-def _write_files(
-    document: dict[str, Any], json: Path | None, plot: Path | None, markdown: Path | None, details: bool = False
-) -> None:
-    def save_plot(document: dict[str, Any], path: Path) -> None:
-        from ortmulti.bench.create.plots import save_creation_plot
-
-        save_creation_plot(document, path)
-
-    write_files(
-        document, json, plot, markdown, table=functools.partial(tables.markdown, details=details), save_plot=save_plot
-    )
+        written["plot"] = plot
+    print_paths(written)
 
 
 def end_with(failed: Sequence[str], partial: str | None = None) -> None:

@@ -14,24 +14,12 @@ from ortmulti.bench import models, serve
 from ortmulti.bench.measure import devices
 from ortmulti.bench.measure.devices import describe
 from ortmulti.bench.serve import plots, tables
-from ortmulti.cli.bench import (
-    DEVICES_HELP,
-    ConfigEntries,
-    Details,
-    JsonFile,
-    ProviderOptions,
-    Timeout,
-    check_plot,
-    end_with,
-    options_by_owner,
-    write_files,
-)
-from ortmulti.cli.output import bytes_written, show_tables, steps
 from ortmulti.errors import InvalidArgument, NoSuchFile
 
+from . import options as shared
+from .bench import check_plot, end_with, write_files
 from .models import DEMO_RUN_MODEL, DEMO_RUN_SECONDS, DEMO_RUN_WARM_SECONDS
-
-_File = Path | None
+from .output import bytes_written, show_tables, steps
 
 
 def bench_run(
@@ -43,7 +31,7 @@ def bench_run(
             show_default=False,
         ),
     ] = None,
-    device_text: Annotated[str, typer.Option("--devices", help=DEVICES_HELP)] = "all",
+    device_text: shared.Devices = "all",
     counts: Annotated[
         str | None,
         typer.Option(help="Numbers of devices, such as 1,2,4 (default: 1, 2, 4, ... and all of them)."),
@@ -56,7 +44,7 @@ def bench_run(
         ),
     ] = "core,threads,processes",
     batch: Annotated[str, typer.Option(help="Batch sizes, such as 1,32.")] = "1",
-    sequence: Annotated[int, typer.Option(help="Size of the other dynamic dimensions.")] = 16,
+    sequence: shared.Sequences = 16,
     inputs: Annotated[str, typer.Option(help="Where the inputs lie: host, or device (core only).")] = "host",
     outputs: Annotated[str, typer.Option(help="Where the outputs stay: host, or device (core only).")] = "host",
     in_flight: Annotated[int, typer.Option(help="Requests in flight for each session, in the closed loop.")] = 4,
@@ -82,24 +70,22 @@ def bench_run(
     threads: Annotated[
         int | None, typer.Option(help="CPU threads of each session (default: the pool's choice).")
     ] = None,
-    provider_option: ProviderOptions = None,
-    config: ConfigEntries = None,
+    provider_option: shared.ProviderOptions = None,
+    config: shared.ConfigEntries = None,
     folder: Annotated[Path, typer.Option("--models", help="The folder for generated models.")] = Path("models"),
-    timeout: Timeout = 600.0,
+    timeout: shared.Timeout = 600.0,
     budget: Annotated[
         float | None,
         typer.Option(help="Seconds for all rounds. A round begins only if it can end in time."),
     ] = None,
-    json: JsonFile = None,
-    plot: Annotated[_File, typer.Option(metavar="FILE", help="Draw the result: .png, .svg or .pdf.")] = None,
-    markdown: Annotated[_File, typer.Option(metavar="FILE", help="Write the table as Markdown.")] = None,
-    details: Details = False,
+    json: shared.JsonFile = None,
+    plot: shared.Plot = None,
+    markdown: shared.Markdown = None,
+    details: shared.Details = False,
     demo: Annotated[
         bool, typer.Option("--demo", help="Compare the variants for half a minute with a generated model.")
     ] = False,
-    output: Annotated[Path, typer.Option("--output", "--out", help="The folder for the files of --demo.")] = Path(
-        "demo"
-    ),
+    output: shared.DemoFolder = Path("demo"),
 ) -> None:
     """Compare the throughput and latency of pools, and of onnxruntime in threads, on one device and on several.
 
@@ -132,8 +118,8 @@ def bench_run(
         "warm_seconds": warm_seconds,
         "ceiling": ceiling,
         "intra_op_num_threads": threads,
-        "provider_options": _of_all(provider_option),
-        "config_entries": _of_all(config),
+        "provider_options": shared.name_values(provider_option),
+        "config_entries": shared.name_values(config),
         "timeout": timeout,
         "budget": budget,
     }
@@ -158,10 +144,6 @@ def _sizes(text: str) -> list[int]:
         return [int(item) for item in text.split(",")]
     except ValueError:
         raise InvalidArgument(f"{text!r} is not a list of batch sizes, such as 1,32") from None
-
-
-def _of_all(texts: list[str] | None) -> dict[str, str]:
-    return options_by_owner(texts or [], owners=False).get("", {})
 
 
 def _text(progress: serve.RunProgress) -> str:

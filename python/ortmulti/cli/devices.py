@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -22,12 +21,11 @@ from ortmulti.devices import plugins
 from ortmulti.devices.provider_options import CUDA
 from ortmulti.errors import DeviceError, Error, LibraryError
 
+from .options import AsJson
 from .output import print_json, stdout
 
 
-def devices_command(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
-) -> None:
+def devices_command(as_json: AsJson = False) -> None:
     """Show the devices, the driver, ONNX Runtime and the CUDA libraries, and whether GPU sessions will work."""
     facts = collect()
     if as_json:

@@ -13,16 +13,9 @@ from ortmulti.bench.measure import devices as device_names
 from ortmulti.bench.measure import results
 from ortmulti.errors import InvalidArgument, NoSuchFile
 
-from .bench import (
-    INTERRUPTED,
-    ConfigEntries,
-    JsonFile,
-    ProviderOptions,
-    Timeout,
-    check_plot,
-    options_by_owner,
-)
-from .output import print_json, stderr, stdout, steps
+from .bench import INTERRUPTED, check_plot
+from .options import ConfigEntries, JsonFile, Plot, ProviderOptions, Timeout, name_values
+from .output import is_stdout, print_json, print_paths, stdout, steps
 
 
 def diagnose_command(
@@ -81,7 +74,7 @@ def diagnose_command(
         Path | None,
         typer.Option(metavar="FILE", help="Write the report as one HTML page that works without a network."),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the result: .png, .svg or .pdf.")] = None,
+    plot: Plot = None,
 ) -> None:
     """Find out where a model's start spends its time, and which change would help most.
 
@@ -95,8 +88,8 @@ def diagnose_command(
         _report(load_document(model), Path(), json, html, plot)
         return
     settings: dict[str, Any] = {
-        "provider_options": options_by_owner(provider_option or [], owners=False).get("", {}),
-        "config_entries": options_by_owner(config or [], owners=False).get("", {}),
+        "provider_options": name_values(provider_option),
+        "config_entries": name_values(config),
         "custom_op_libraries": [str(library.absolute()) for library in custom_ops or []],
     }
     if threads is not None:
@@ -134,27 +127,26 @@ def _report(document: dict[str, Any], model: Path, json: Path | None, html: Path
     """Write the requested files first, since they last, and print the report."""
     from ortmulti.bench.diagnose.diagnosis import publishable
 
-    written = []
-    if json is not None and str(json) != "-":
+    written = {}
+    if json is not None and not is_stdout(json):
         results.save(publishable(document, model), json)
-        written.append(("result", json))
+        written["result"] = json
     if html is not None:
         from ortmulti.bench.diagnose.report.html import write_html
 
         write_html(document, html)
-        written.append(("page", html))
+        written["page"] = html
     if plot is not None:
         from ortmulti.bench.diagnose.report import view
         from ortmulti.bench.diagnose.report.plot import save_plot
 
         if view.traces(document) or view.default_run(document):
             save_plot(document, plot)
-            written.append(("plot", plot))
-    if json is not None and str(json) == "-":
+            written["plot"] = plot
+    if is_stdout(json):
         print_json(publishable(document, model))
     else:
         from ortmulti.bench.diagnose.report.terminal import print_diagnosis
 
         print_diagnosis(document, stdout())
-    for what, path in written:
-        stderr().print(f"{what}: {path}", markup=False)
+    print_paths(written)

@@ -20,6 +20,7 @@ from ortmulti.create.sample_inputs import LARGER, SEQUENCE, first_fit, growing_i
 from ortmulti.errors import Error, InvalidArgument, InvalidProtobuf, InvalidType
 from ortmulti.loading.sharing import why_not_worth_it
 
+from .options import AsJson, Model
 from .output import print_json, size_text, stderr, stdout, steps, working
 
 _MOST_REASONS = 5
@@ -27,8 +28,8 @@ _PERCENTILE = 99
 
 
 def inspect_command(
-    model: Annotated[Path, typer.Argument(help="An .onnx file.", show_default=False)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    model: Model,
+    as_json: AsJson = False,
 ) -> None:
     """Show a model's inputs, outputs, dynamic dimensions, weights and opset, and whether GPUs can share its weights.
 
@@ -147,7 +148,7 @@ def shape_text(shape: Sequence[Any]) -> str:
 
 
 def run_command(
-    model: Annotated[Path, typer.Argument(help="An .onnx file.", show_default=False)],
+    model: Model,
     inputs: Annotated[
         list[str] | None,
         typer.Option(
@@ -176,7 +177,7 @@ def run_command(
     output: Annotated[
         Path | None, typer.Option("--output", "--out", metavar="FILE", help="Write the outputs to an .npz file.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run a model with random or given inputs, and show its outputs and its latency."""
     if repeat < 1:

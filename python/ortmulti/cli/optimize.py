@@ -14,17 +14,13 @@ from rich.markup import escape
 from rich.table import Table
 
 import ortmulti
+from ortmulti.loading.tuning_options import LEVELS
 from ortmulti.optimized import Cache
 from ortmulti.optimized.entries import Stored
 
 from .output import print_json, size_text, stdout, working
 
-_LEVELS = {
-    "basic": ortmulti.GraphOptimizationLevel.ORT_ENABLE_BASIC,
-    "extended": ortmulti.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
-    "layout": ortmulti.GraphOptimizationLevel.ORT_ENABLE_LAYOUT,
-    "all": ortmulti.GraphOptimizationLevel.ORT_ENABLE_ALL,
-}
+_LEVELS = {name: level for name, level in LEVELS.items() if name != "disabled"}
 
 
 def optimize_command(

@@ -63,6 +63,17 @@ def size_text(size: int) -> str:
     return f"{size} B"
 
 
+def is_stdout(json: Path | None) -> bool:
+    """Return whether a command's ``--json`` is "-": the result goes to stdout."""
+    return json is not None and str(json) == "-"
+
+
+def print_paths(written: Mapping[str, Path]) -> None:
+    """Print to stderr what was written, and where."""
+    for what, path in written.items():
+        stderr().print(f"{what}: {path}", markup=False)
+
+
 def print_json(value: Any) -> None:
     """Write `value` to stdout as JSON."""
     print(json.dumps(value, indent=1))
@@ -76,7 +87,7 @@ def show_tables(
     notes: str,
 ) -> None:
     """Print a result's headline, tables and notes, or the result as JSON if `json` is "-"."""
-    if json is not None and str(json) == "-":
+    if is_stdout(json):
         print_json(document)
         return
     console = stdout()

@@ -16,14 +16,15 @@ from ortmulti.bench.tune.space import describe
 from ortmulti.bench.tune.tuner import BUDGET, TuneResult, check_writable
 from ortmulti.errors import InvalidArgument
 
-from .output import print_json, stderr, stdout
+from .bench import INTERRUPTED
+from .options import Model
+from .output import is_stdout, print_json, stderr, stdout
 
-_INTERRUPTED = 130
 _MOST_TRIALS = 12
 
 
 def tune_command(
-    model: Annotated[Path, typer.Argument(help="An .onnx file.", show_default=False)],
+    model: Model,
     inputs: Annotated[
         Path | None, typer.Option("--input", help="An .npz file with the inputs (default: random).")
     ] = None,
@@ -69,7 +70,7 @@ def tune_command(
     After Ctrl-C the exit status is 130. The confirmed settings so far are printed and written, marked as partial.
     """
     target = out or model.with_suffix(".tuning.json")
-    if json is not None and str(json) != "-":
+    if json is not None and not is_stdout(json):
         check_writable(json)
         if json.absolute() == target.absolute():
             raise InvalidArgument("--out and --json name the same file")
@@ -96,10 +97,10 @@ def tune_command(
             interrupted, result = True, error.result
         except KeyboardInterrupt:
             stderr().print("[yellow]interrupted before anything was measured[/yellow]")
-            raise typer.Exit(_INTERRUPTED) from None
+            raise typer.Exit(INTERRUPTED) from None
     show(result, target, json)
     if interrupted:
-        raise typer.Exit(_INTERRUPTED)
+        raise typer.Exit(INTERRUPTED)
 
 
 def show(result: TuneResult, target: Path, json: Path | None) -> None:
@@ -108,7 +109,7 @@ def show(result: TuneResult, target: Path, json: Path | None) -> None:
     if json is not None:
         from ortmulti.bench.measure import results
 
-        if str(json) == "-":
+        if is_stdout(json):
             print_json(document)
             return
         results.save(document, json)

@@ -1,0 +1,1 @@
+"""The texts, tables and plots of measurements."""

@@ -1,0 +1,78 @@
+"""Options that several commands have, and the forms of their values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ortmulti.bench import strategies
+from ortmulti.bench.measure import devices
+from ortmulti.errors import InvalidArgument
+
+Model = Annotated[Path, typer.Argument(help="An .onnx file.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+JsonFile = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="FILE", help="Write the result as JSON. - prints it instead of the table."),
+]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the result: .png, .svg or .pdf.")]
+Markdown = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as Markdown.")]
+Details = Annotated[bool, typer.Option("--details", help="Show the columns for specialists, too.")]
+DemoFolder = Annotated[Path, typer.Option("--output", "--out", help="The folder for the files of --demo.")]
+
+Devices = Annotated[
+    str,
+    typer.Option(
+        "--devices",
+        help="all: every GPU, or else two sessions on the CPU. Or a list: cpu, 0,1, cuda:0,cuda:1. cpu*4 is four "
+        "sessions on the CPU.",
+    ),
+]
+OneDevice = Annotated[
+    str, typer.Option("--devices", help="One device, such as 0 or cpu. all: the first GPU, or else the CPU.")
+]
+Batch = Annotated[int, typer.Option(help="Size of the dynamic batch dimension.")]
+Sequences = Annotated[int, typer.Option(help="Size of the other dynamic dimensions.")]
+ProviderOptions = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the CUDA provider. Repeatable.")
+]
+ConfigEntries = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=VALUE", help="A session configuration entry. Repeatable.")
+]
+Timeout = Annotated[float, typer.Option(help="Seconds after which a measurement fails.")]
+
+
+def one_device(text: str) -> str:
+    """Return the device that a value of `OneDevice` names.
+
+    Raises:
+        InvalidArgument: It names several.
+    """
+    found = devices.parse_devices(text)
+    if text.strip() != "all" and len(found) != 1:
+        raise InvalidArgument(f"one device is measured at a time, not {devices.describe(found)}")
+    return found[0]
+
+
+def options_by_owner(texts: Sequence[str] | None, owners: bool = True) -> dict[str, dict[str, str]]:
+    """Return the options by strategy; under "" those for all. Without `owners` there are no strategies' own."""
+    options: dict[str, dict[str, str]] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        strategy, colon, own_name = name.partition(":") if owners else ("", "", "")
+        if colon:
+            strategies.check_name(strategy)
+            name = own_name
+        if not name or not equals:
+            form = "NAME=VALUE or STRATEGY:NAME=VALUE" if owners else "NAME=VALUE"
+            raise InvalidArgument(f"option {text!r} is not of the form {form}")
+        options.setdefault(strategy if colon else "", {})[name] = value
+    return options
+
+
+def name_values(texts: Sequence[str] | None) -> dict[str, str]:
+    """Return the options of texts NAME=VALUE."""
+    return options_by_owner(texts, owners=False).get("", {})
