@@ -44,26 +44,22 @@ def read_json(path: str | os.PathLike[str], max_bytes: int) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], object], *, make_folder: bool = True) -> None:
     """Write a temporary file beside `path` and rename it. Readers see the old or the new content, never a part, also
     after an interruption.
 
     Args:
-        path: the file; missing folders are made.
+        path: the file.
         write: called with the temporary file's path, which has the suffix of `path`.
+        make_folder: whether missing folders are made.
     """
-    import tempfile
+    import secrets
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
+    if make_folder:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.parent / f".{path.stem}-{secrets.token_hex(8)}{path.suffix}"
     try:
         write(temporary)
-        # mkstemp's files are for the owner alone; a result is as readable as any other new file.
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

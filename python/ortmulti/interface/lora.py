@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from ortmulti import _core, checks
 from ortmulti._runtime import startup
-from ortmulti._runtime.regular_file import open_regular
+from ortmulti._runtime.regular_file import open_regular, write_atomically
 from ortmulti.errors import Fail, InvalidArgument, InvalidType, NoSuchFile, RuntimeException
 from ortmulti.interface import adapter_file
 from ortmulti.values.ort_value import OrtValue, core_value
@@ -76,16 +75,15 @@ class AdapterFormat:
             for name, value in self._parameters.items()
         }
         content = adapter_file.Adapter(self._adapter_version, self._model_version, tensors)
-        draft = Path(f"{path}.{secrets.token_hex(8)}")
-        try:
-            with draft.open("xb") as file:
+
+        def write(draft: Path) -> None:
+            with draft.open("wb") as file:
                 file.writelines(adapter_file.chunks(content))
-            draft.replace(path)
+
+        try:
+            write_atomically(Path(path), write, make_folder=False)
         except OSError as error:
             raise _file_error("write", path, error) from None
-        finally:
-            with suppress(OSError):
-                draft.unlink()
 
     def get_format_version(self) -> int:
         """Return the version of the file format: 1."""
