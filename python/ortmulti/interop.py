@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from ortmulti import _core, checks, errors
 from ortmulti._runtime import startup
-from ortmulti.create import core_sessions
 from ortmulti.create.request import Model, Optimize, core_options
 from ortmulti.devices import providers as _providers
 from ortmulti.devices.device import Device
-from ortmulti.errors import Error, LibraryError, NotOptimizable
+from ortmulti.errors import LibraryError, NotOptimizable
 from ortmulti.interface.onnxruntime_sessions import create_session, open_package, session_specs
 from ortmulti.interface.onnxruntime_weights import (
     SMALL_TYPES,
@@ -146,7 +145,7 @@ def _shared(
         weights = MappedWeights(ort, shared)
         return dict.fromkeys(devices, (shared, weights))
     for weight in shared.weights.weights:
-        if weight.data_type in SMALL_TYPES and not onnxruntime_values.takes_small_types(ort.__version__):
+        if weight.data_type in SMALL_TYPES and onnxruntime_values.lacks_types(ort.__version__):
             raise NotShared(
                 f"{weight.name!r} has the type {weight.data_type}, which onnxruntime {ort.__version__} does not take "
                 "by DLPack"
@@ -212,19 +211,8 @@ def _make_shared(wanted: optimized.CacheRequest, draft: optimized.StagedEntry) -
 
 def _refused(wanted: optimized.CacheRequest, entry: optimized.Entry) -> list[str]:
     """Return the weights that ONNX Runtime does not take, for example because it plans them on the CPU."""
-    from ortmulti import optimized
+    from ortmulti.optimized.comparison import over_entry
 
-    try:
-        # Without their values, since it never runs.
-        [session], _ = core_sessions.create(
-            entry.model_path,
-            [wanted.providers],
-            optimized.entry_options(core_options(wanted.options)),
-            weights=_core.SharedWeights(entry.weights, fill=False),
-        )
-    except Error as error:
-        raise optimized.not_loadable(error) from error
-    try:
-        return list(session.weight_use()[1])
-    finally:
-        session.close()
+    # Without their values, since it never runs.
+    with over_entry(entry, wanted.providers, core_options(wanted.options), fill=False) as session:
+        return list(session.core.weight_use()[1])

@@ -584,7 +584,7 @@ def test_onnxruntime_takes_weights_that_were_loaded_to_gpus(tmp_path: Path) -> N
         content = open(path, "rb").read()
         onnxruntime.preload_dlls()
         from_dlpack = onnxruntime.capi._pybind_state.OrtValue.from_dlpack
-        uint8 = onnxruntime_values.bool_is_uint8(onnxruntime.__version__)
+        uint8 = onnxruntime_values.lacks_types(onnxruntime.__version__)
 
         def make(capsule, is_bool):
             return from_dlpack(capsule, is_bool) if uint8 else from_dlpack(capsule)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-__all__ = ["ChildProcess", "exit_text", "tail"]
+__all__ = ["ChildProcess", "tail"]
 
 _TAIL_BYTES = 2000
 # Measurements make ONNX Runtime log this; it says nothing of the end.
@@ -79,20 +79,14 @@ class ChildProcess:
 
     def ending(self, output: Path | None = None) -> str:
         """Return how it ended, after "the process": "ended with exit code 1", with the last line of its output."""
-        return exit_text(self._process.returncode, output)
-
-
-def exit_text(code: int | None, output: Path | None = None) -> str:
-    """Return how a process has ended, after "the process"; a negative code is that of a signal, None is not known."""
-    if code is None:
-        text = "closed its pipe"
-    elif code >= 0:
-        text = f"ended with exit code {code}"
-    else:
-        text = f"was ended by signal {-code}"
-        with contextlib.suppress(ValueError):
-            text += f" ({signal.Signals(-code).name})"
-    return text if output is None else text + _last_line(output)
+        code = self._process.returncode
+        if code >= 0:
+            text = f"ended with exit code {code}"
+        else:
+            text = f"was ended by signal {-code}"
+            with contextlib.suppress(ValueError):
+                text += f" ({signal.Signals(-code).name})"
+        return text if output is None else text + _last_line(output)
 
 
 def tail(output: Path) -> str:

@@ -79,7 +79,7 @@ class GpuWeights:
     def __init__(self, ort: Any, shared: SharedModel, store: Any) -> None:
         self._owner = shared.owner
         make = ort.capi._pybind_state.OrtValue.from_dlpack
-        by_hand = onnxruntime_values.bool_is_uint8(ort.__version__)  # then the type bool is passed explicitly
+        by_hand = onnxruntime_values.lacks_types(ort.__version__)  # then the type bool is passed explicitly
         self._values = {
             weight.name: ort.OrtValue(
                 make(store.dlpack(index, by_hand), *((weight.data_type == _BOOL,) if by_hand else ()))

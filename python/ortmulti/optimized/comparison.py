@@ -56,10 +56,8 @@ def compare(
     given = _core.SessionOptions() if options is None else options._core.copy()
     given.optimized_model_filepath = ""
     given.enable_profiling = False
-    with _Session(model, providers, given) as ordinary:
-        with _Session(
-            entry.model_path, providers, entry_options(given), _core.SharedWeights(entry.weights)
-        ) as optimized:
+    with ComparedSession(model, providers, given) as ordinary:
+        with over_entry(entry, providers, given) as optimized:
             if ordinary.names != optimized.names:
                 raise NotOptimizable(f"the optimized model declares {optimized.names}, the model {ordinary.names}")
             try:
@@ -72,7 +70,7 @@ def compare(
             found = optimized.core.run(None, feeds)
         if same_bits(found, expected):
             return Comparison(True)
-    with _Session(model, providers, given) as again:
+    with ComparedSession(model, providers, given) as again:
         if not same_bits(again.core.run(None, feeds), expected):
             return Comparison(None, "two ordinary sessions of the model differ, too")
     names = ", ".join(name for name, a, b in zip(ordinary.outputs, found, expected, strict=True) if not _same(a, b))
@@ -90,8 +88,19 @@ def check_loadable(entry: Entry, providers: Sequence[Provider], options: Session
     """
     given = _core.SessionOptions() if options is None else options._core.copy()
     given.enable_profiling = False
-    with _Session(entry.model_path, providers, entry_options(given), _core.SharedWeights(entry.weights, fill=False)):
-        pass
+    over_entry(entry, providers, given, fill=False).close()
+
+
+def over_entry(
+    entry: Entry, providers: Sequence[Provider], options: _core.SessionOptions, *, fill: bool = True
+) -> ComparedSession:
+    """Create a session over an entry. Without ``fill`` the shared weights are not read, and it cannot run.
+
+    Raises:
+        NotOptimizable: It cannot be created: ONNX Runtime does not load all models that it saves.
+    """
+    weights = _core.SharedWeights(entry.weights, fill=fill)
+    return ComparedSession(entry.model_path, providers, entry_options(options), weights)
 
 
 def same_bits(one: Sequence[Any], other: Sequence[Any]) -> bool:
@@ -107,7 +116,7 @@ def _same(one: Any, other: Any) -> bool:
     return one.tolist() == other.tolist() if one.dtype.hasobject else one.tobytes() == other.tobytes()
 
 
-class _Session(Closing):
+class ComparedSession(Closing):
     """A session that is closed at the end."""
 
     def __init__(

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import platform
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from ortmulti import _core
 from ortmulti._runtime import libraries as _libraries
+from ortmulti._runtime.machine import first_processor
 from ortmulti._runtime.regular_file import open_regular
 from ortmulti.devices.device import Device
 from ortmulti.devices.providers import Provider
@@ -280,13 +280,7 @@ def _onnxruntime() -> list[Any]:
 @functools.cache
 def _cpu() -> list[str]:
     """Return the processor's model and a digest of its instruction sets: ONNX Runtime lays weights out for them."""
-    try:
-        # The first processor's lines; the others' would take the kernel milliseconds to write.
-        with Path("/proc/cpuinfo").open("rb") as file:
-            text = file.read(16384).decode(errors="replace")
-    except OSError:
-        text = ""
-    found = dict(re.findall(r"(?m)^(model name|CPU part|flags|Features)\s*:\s*(.*)$", text.partition("\n\n")[0]))
+    found = first_processor()
     flags = " ".join(sorted((found.get("flags") or found.get("Features") or "").split()))
     name = found.get("model name") or found.get("CPU part") or ""
     return [platform.machine(), name, hashlib.blake2b(flags.encode(), digest_size=8).hexdigest()]

@@ -8,17 +8,13 @@ from ortmulti import _core, errors
 from ortmulti._runtime import startup
 from ortmulti._runtime.libraries import release_of
 
-_ALL_TYPES = (1, 32)
 
+def lacks_types(version: str) -> bool:
+    """Return whether this release of onnxruntime's Python package lacks types in DLPack, as those before 1.32.
 
-def bool_is_uint8(version: str) -> bool:
-    """Return whether this release of onnxruntime's Python package calls bool uint8 in DLPack, as it did before 1.32."""
-    return release_of(version) < _ALL_TYPES
-
-
-def takes_small_types(version: str) -> bool:
-    """Return whether onnxruntime's Python package takes floats of 8 bits and integers of 4 bits by DLPack."""
-    return release_of(version) >= _ALL_TYPES
+    These call bool uint8, and have neither floats of 8 bits nor integers of 4 bits.
+    """
+    return release_of(version) < (1, 32)
 
 
 def is_one(value: object) -> bool:

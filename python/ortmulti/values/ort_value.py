@@ -309,7 +309,7 @@ class OrtValue:
 
 @functools.cache
 def _bool_is_uint8() -> bool:
-    return onnxruntime_values.bool_is_uint8(_core.onnxruntime_version())
+    return onnxruntime_values.lacks_types(_core.onnxruntime_version())
 
 
 def _is_bool(data: object) -> bool:
