@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import itertools
 import random
 import signal
 import sys
@@ -265,15 +264,13 @@ def test_a_thousand_pools_leave_nothing_behind() -> None:
     assert grown < 4 << 20, f"{grown / 700:.0f} bytes a pool"
 
 
-class _Runner:
-    """Runs requests for the core (see ``cpp/bindings/python_runner.hpp``): gives the input, or fails."""
+class UnsteadyRunner:
+    """Runs requests for the core (see ``cpp/bindings/python_runner.hpp``): gives the input while it works."""
 
-    def __init__(self, fails: Callable[[int, float], bool]) -> None:
-        self.fails = fails
-        self._runs = itertools.count(1)
+    works = True
 
     def run(self, _number: int, _names: object, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
-        if self.fails(next(self._runs), float(feed["x"][0])):
+        if not self.works:
             raise ortmulti.Fail("it fails")
         return [feed["x"]]
 
@@ -281,38 +278,23 @@ class _Runner:
         """Its runs are short."""
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("silent")
-@pytest.mark.parametrize("fault", ["a device that fails", "requests that fail everywhere"])
-def test_100_000_requests_of_64_threads_find_the_device_that_works(fault: str) -> None:
-    of_device = fault == "a device that fails"
-    works = threading.Event()
-    broken = _Runner(lambda run, x: run >= 1000 and not works.is_set() if of_device else x < 0)
-    good = _Runner(lambda _run, x: x < 0)
+def test_a_device_that_fails_costs_nobody_its_answer_and_comes_back() -> None:
+    """What is suspended and probed is tested in C++; here with runners and callers of Python."""
     callbacks.start()
     core = _core.Pool()
-    for device, runner in (("cpu", good), ("cuda:0", broken)):
+    unsteady = UnsteadyRunner()
+    for device, runner in (("cpu", UnsteadyRunner()), ("cuda:0", unsteady)):
         core.add_runners(device, [runner], lambda _names, feed: (("y",), dict(feed)))
-    failures: list[float] = []
 
-    def ask(thread: int) -> None:
-        for i in range(thread, 100_000, 64):
-            x = -1.0 if i % 10 == 0 and not of_device else 1.0
-            try:
-                [y] = core.run(None, {"x": np.full(1, x, np.float32)}, None)
-                assert y[0] == x
-            except ortmulti.Fail:
-                failures.append(x)
+    def ask(number: int) -> None:
+        for _ in range(200):
+            [y] = core.run(None, {"x": np.full(1, number)}, None)
+            assert y[0] == number
 
-    in_threads(64, ask)
-    [_, device] = core.stats()["devices"]
-    if of_device:
-        assert len(failures) <= 20
-        assert "it fails" in device["suspended"]
-        works.set()
-        while core.stats()["devices"][1]["suspended"]:
-            ask(99_999)
-    else:
-        assert failures == [-1.0] * 10_000
-        assert [device["suspended"] for device in core.stats()["devices"]] == ["", ""]
+    unsteady.works = False
+    in_threads(8, ask)
+    assert "it fails" in core.stats()["devices"][1]["suspended"]
+    unsteady.works = True
+    while core.stats()["devices"][1]["suspended"]:
+        ask(0)
     core.close(False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from ortmulti.loading import creation
 from ortmulti.loading.attempt import Attempt
 from ortmulti.pool.member import Member
 from tests.support import onnx_models
-from tests.support.pools import ENDLESS, busy
+from tests.support.pools import ENDLESS, busy, endless_feed
 from tests.support.processes import check_child, nothing_leaks
 
 MODEL = onnx_models.matmul()
@@ -136,7 +137,7 @@ def test_another_model_takes_over(pool: ortmulti.Pool) -> None:
 def test_what_was_asked_before_is_answered_by_the_former_model() -> None:
     with ortmulti.load(ENDLESS, "cpu", max_queue=10) as pool:
         running = busy(pool)
-        short = {"x": np.ones(1, np.float32), "count": np.array(3)}
+        short = endless_feed(3)
         waiting = [pool.submit(None, short) for _ in range(5)]
         [wanted] = pool.sessions[0].run(None, short)
         replaced = threading.Thread(target=pool.replace_model, args=(MODEL,), kwargs={"same_interface": False})
@@ -279,32 +280,25 @@ def test_memory_that_is_not_enough_for_both_is_said(pool: ortmulti.Pool, monkeyp
 
 
 def test_no_request_is_lost_while_models_are_replaced_again_and_again() -> None:
-    wrong: list[object] = []
-    answered = [0] * 4
     end = threading.Event()
-    with ortmulti.load(MODEL, "cpu", 2, batching=Batching(9)) as pool:
+    with ortmulti.load(MODEL, "cpu", 2, batching=Batching(9)) as pool, ThreadPoolExecutor(4) as threads:
         want = expected()
 
-        def ask(number: int) -> None:
+        def ask(number: int) -> int:
+            answered = 0
             while not end.is_set():
-                try:
-                    [y] = pool.run(None, X) if number % 2 else pool.submit(None, X).result()
-                except BaseException as error:
-                    wrong.append(error)
-                    return
-                answered[number] += 1
-                if not np.allclose(y, want, rtol=1e-4, atol=1e-4):
-                    wrong.append(y)
+                [y] = pool.run(None, X) if number % 2 else pool.submit(None, X).result()
+                np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-4)
+                answered += 1
+            return answered
 
-        threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for _ in range(15):
-            pool.replace_model(MODEL)
-        end.set()
-        for thread in threads:
-            thread.join()
-        assert wrong == []
+        asking = [threads.submit(ask, number) for number in range(4)]
+        try:
+            for _ in range(15):
+                pool.replace_model(MODEL)
+        finally:
+            end.set()
+        answered = [each.result() for each in asking]
         assert all(answered)
         assert pool.stats().devices[0].done == sum(answered)
 
@@ -342,30 +336,21 @@ def test_closing_ends_a_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
         while True:
             attempt.poll()
 
-    errors: list[BaseException] = []
-
-    def replace(pool: ortmulti.Pool) -> None:
-        try:
-            pool.replace_model(OTHER)
-        except ortmulti.Error as error:
-            errors.append(error)
-
     with nothing_leaks():
         pool = ortmulti.load(MODEL, "cpu")
         monkeypatch.setattr(creation, "create", without_end)
-        thread = threading.Thread(target=replace, args=(pool,))
-        thread.start()
-        begun.wait()
-        pool.close()
-        thread.join()
-        [error] = errors
-        assert isinstance(error, ortmulti.ClosedError)
+        with ThreadPoolExecutor() as threads:
+            replacing = threads.submit(pool.replace_model, OTHER)
+            begun.wait()
+            pool.close()
+            with pytest.raises(ortmulti.ClosedError):
+                replacing.result()
         with pytest.raises(ortmulti.ClosedError):
             pool.replace_model(MODEL)
         for change in (pool.add_devices, pool.remove_devices):
             with pytest.raises(ortmulti.ClosedError):
                 change(0)
-        del pool, change, error, errors[:]
+        del pool, change, replacing
 
 
 def test_the_interpreter_may_end_while_a_former_model_is_busy() -> None:
@@ -375,7 +360,7 @@ def test_the_interpreter_may_end_while_a_former_model_is_busy() -> None:
         import numpy as np
         import ortmulti
         from tests.support import onnx_models
-        from tests.support.pools import ENDLESS, busy
+        from tests.support.pools import ENDLESS, busy, endless_feed
 
         logging.disable()  # ONNX Runtime says that the run was ended
 

@@ -19,7 +19,7 @@ import ortmulti
 from ortmulti.pool.call import Call
 from tests.support import onnx_models
 from tests.support.backends import BACKENDS, BackendName, on_every_backend
-from tests.support.pools import ENDLESS, HANG, busy, endless_feed, in_threads
+from tests.support.pools import ENDLESS, HANG, busy, endless_feed
 from tests.support.processes import nothing_leaks, run_child
 
 
@@ -123,20 +123,6 @@ def test_several_runs_take_a_device_and_deadlines(backend: BackendName) -> None:
                 next(several(feeds, device=7))
             with pytest.raises(ortmulti.InvalidType, match="timeout"):
                 several(feeds, timeout="1")
-
-
-def test_many_threads_get_their_own_answers(pool: ortmulti.Pool) -> None:
-    expected = [answer(number) for number in range(50)]
-
-    def ask(first: int) -> None:
-        futures = [(n % 50, pool.submit(None, feed(n % 50))) for n in range(first, first + 200)]
-        for number, future in futures:
-            np.testing.assert_array_equal(future.result()[0], expected[number])
-        for n in range(first, first + 100):
-            np.testing.assert_array_equal(pool.run(None, feed(n % 50))[0], expected[n % 50])
-
-    in_threads(16, lambda thread: ask(7 * thread))
-    assert sum(device.done for device in pool.stats().devices) == 16 * 300
 
 
 def test_map_keeps_the_order_and_looks_ahead_no_further(pool: ortmulti.Pool) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
-import random
 import re
 import threading
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import pytest
 import ortmulti
 from ortmulti._runtime import log
 from tests.support import onnx_models
-from tests.support.pools import in_threads, outcomes
+from tests.support.pools import ENDLESS, endless_feed, outcomes
 from tests.support.processes import check_child
 
 COUNT = 6
@@ -80,26 +80,6 @@ def test_every_way_of_calling_gives_the_same_answer(two: ortmulti.ModelRepositor
             np.testing.assert_array_equal(y, expected[index])
 
 
-def test_threads_share_the_budget(two: ortmulti.ModelRepository, expected: list[np.ndarray]) -> None:
-    wrong: list[object] = []
-
-    def client(number: int) -> None:
-        choose = random.Random(number)
-        for _ in range(40):
-            index = min(choose.randrange(COUNT), choose.randrange(COUNT))
-            if not np.array_equal(two.run(f"m{index}", X)[0], expected[index]):
-                wrong.append(index)
-            [device] = two.stats().devices
-            if device.used > device.budget:
-                wrong.append(device)
-
-    in_threads(4, client)
-    assert not wrong
-    stats = two.stats()
-    assert sum(model.pool.devices[0].done for model in stats.models.values()) == 160
-    assert sum(model.devices[0].evictions for model in stats.models.values()) > 0
-
-
 def test_a_pinned_model_stays_awake(two: ortmulti.ModelRepository) -> None:
     two.pin("m5")
     for index in range(5):
@@ -144,33 +124,29 @@ def test_a_model_is_replaced_while_it_answers(tmp_path: Path, files: list[Path],
     path.write_bytes(files[0].read_bytes())
     with ortmulti.ModelRepository("cpu", host_memory=4 * SIZE) as repository:
         repository.add("m", path, version="1")
-        wrong: list[object] = []
         over = threading.Event()
 
-        def client(_number: int) -> None:
+        def client() -> None:
             while not over.is_set():
                 [y] = repository.run("m", X)
-                if not any(np.array_equal(y, one) for one in expected[:2]):
-                    wrong.append(y)
+                assert any(np.array_equal(y, one) for one in expected[:2])
 
-        threads = [threading.Thread(target=client, args=(number,)) for number in range(3)]
-        for thread in threads:
-            thread.start()
-        try:
-            new = tmp_path / "new.onnx"
-            new.write_bytes(files[1].read_bytes())
-            new.replace(path)
-            repository.load("m")
-            np.testing.assert_array_equal(repository.run("m", X)[0], expected[1])
-            path.write_bytes(b"no model")
-            with pytest.raises(ortmulti.Error):
+        with ThreadPoolExecutor(3) as threads:
+            clients = [threads.submit(client) for _ in range(3)]
+            try:
+                new = tmp_path / "new.onnx"
+                new.write_bytes(files[1].read_bytes())
+                new.replace(path)
                 repository.load("m")
-            np.testing.assert_array_equal(repository.run("m", X)[0], expected[1])
-        finally:
-            over.set()
-            for thread in threads:
-                thread.join()
-        assert not wrong
+                np.testing.assert_array_equal(repository.run("m", X)[0], expected[1])
+                path.write_bytes(b"no model")
+                with pytest.raises(ortmulti.Error):
+                    repository.load("m")
+                np.testing.assert_array_equal(repository.run("m", X)[0], expected[1])
+            finally:
+                over.set()
+            for each in clients:
+                each.result()
         assert repository.index()[0].state == "READY"
 
 
@@ -321,32 +297,23 @@ def test_the_process_ends_while_models_wait(files: list[Path]) -> None:
 
 
 def test_models_are_unloaded_and_removed_while_an_add_waits_for_room(files: list[Path]) -> None:
-    endless = onnx_models.endless()
-    with ortmulti.ModelRepository("cpu", host_memory=SIZE + len(endless) // 2) as repository:
-        repository.add("endless", endless, warmup=False)
+    memory = SIZE + len(ENDLESS) // 2
+    with ortmulti.ModelRepository("cpu", host_memory=memory) as repository, ThreadPoolExecutor() as threads:
+        repository.add("endless", ENDLESS, warmup=False)
         repository.add("idle", files[1])
-        errors: list[BaseException] = []
-
-        def add() -> None:
-            try:
-                repository.add("new", files[0])
-            except ortmulti.ClosedError as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=add)
-        run = repository.submit("endless", {"x": np.ones(1, np.float32), "count": np.array(onnx_models.LONG)})
+        run = repository.submit("endless", endless_feed())
         while not repository.stats().models["endless"].pool.devices[0].busy:  # its own wake is over
             pass
-        thread.start()
+        adding = threads.submit(repository.add, "new", files[0])
         while not repository.stats().devices[0].waking:
             pass
         repository.unload("idle")
         repository.remove("new")
         assert [status.name for status in repository.index()] == ["endless", "idle"]
-        assert thread.is_alive()
+        assert not adding.done()
         run.cancel()
-        thread.join()
-        assert [str(error) for error in errors] == ["'new' was removed while it was being loaded"]
+        with pytest.raises(ortmulti.ClosedError, match="'new' was removed while it was being loaded"):
+            adding.result()
         repository.load("idle")
         repository.run("idle", X)
 
@@ -358,11 +325,12 @@ def test_ctrl_c_ends_an_add_that_waits_for_room() -> None:
         import numpy as np
         import ortmulti
         from tests.support import onnx_models
+        from tests.support.pools import ENDLESS, endless_feed
 
-        endless, matmul = onnx_models.endless(), onnx_models.matmul()
-        repository = ortmulti.ModelRepository("cpu", host_memory=len(matmul) + len(endless) // 2)
-        repository.add("endless", endless, warmup=False)
-        run = repository.submit("endless", {"x": np.ones(1, np.float32), "count": np.array(2**62)})
+        matmul = onnx_models.matmul()
+        repository = ortmulti.ModelRepository("cpu", host_memory=len(matmul) + len(ENDLESS) // 2)
+        repository.add("endless", ENDLESS, warmup=False)
+        run = repository.submit("endless", endless_feed())
         while not repository.stats().models["endless"].pool.devices[0].busy:  # its own wake is over
             pass
 
@@ -388,8 +356,8 @@ def test_a_model_that_is_being_removed_cannot_be_loaded_and_its_name_is_free(
     files: list[Path], expected: list[np.ndarray]
 ) -> None:
     with ortmulti.ModelRepository("cpu") as repository:
-        repository.add("m", onnx_models.endless(), warmup=False)
-        run = repository.submit("m", {"x": np.ones(1, np.float32), "count": np.array(2**62)})
+        repository.add("m", ENDLESS, warmup=False)
+        run = repository.submit("m", endless_feed())
         try:
             removing = threading.Thread(target=repository.remove, args=("m",))
             removing.start()
@@ -406,12 +374,9 @@ def test_a_model_that_is_being_removed_cannot_be_loaded_and_its_name_is_free(
 
 
 def test_run_async_asks_the_new_model_if_the_old_one_is_closed() -> None:
-    def feed(count: int) -> dict[str, np.ndarray]:
-        return {"x": np.zeros(1, np.float32), "count": np.array(count)}
-
     async def ask() -> None:
-        running = repository.submit("m", feed(2**62))
-        waiting = asyncio.create_task(repository.run_async("m", feed(3)))
+        running = repository.submit("m", endless_feed())
+        waiting = asyncio.create_task(repository.run_async("m", endless_feed(3)))
         while old.stats().waiting < 1:
             await asyncio.sleep(0)
         loading = asyncio.create_task(asyncio.to_thread(repository.load, "m"))
@@ -424,6 +389,6 @@ def test_run_async_asks_the_new_model_if_the_old_one_is_closed() -> None:
         np.testing.assert_array_equal((await waiting)[0], [3])
 
     with ortmulti.ModelRepository("cpu", host_memory="1GiB") as repository:
-        repository.add("m", onnx_models.endless(), warmup=False)
+        repository.add("m", ENDLESS, warmup=False)
         old = repository._loaded("m").pool
         asyncio.run(ask())
