@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import ortmulti
 from ortmulti.bench import models
 from tests.support.pools import HANG
 from tests.support.processes import child_environment
@@ -58,6 +59,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def other_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As `model`, with other weights."""
     return models.make("matmul", tmp_path_factory.mktemp("ray-other"), megabytes=4, seed=1)
+
+
+def rows(model: Path, count: int = 8) -> np.ndarray:
+    """Random inputs of the model."""
+    [x] = ortmulti.InferenceSession(model, providers=["CPUExecutionProvider"]).get_inputs()
+    return np.random.default_rng(1).random((count, int(x.shape[1])), np.float32)
 
 
 def plain(model: Path, x: np.ndarray, rows: int) -> np.ndarray:

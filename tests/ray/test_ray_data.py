@@ -17,7 +17,7 @@ from tests.ray.conftest import break_workers, plain
 from tests.support.pools import HANG
 
 ray = pytest.importorskip("ray", reason='needs Ray: pip install "ortmulti[ray]"')
-pytestmark = pytest.mark.filterwarnings("ignore")  # Ray has its own
+pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.filterwarnings("ignore")]  # Ray has its own warnings
 
 ROWS, BLOCKS = 4_000, 40
 
@@ -59,6 +59,12 @@ def check_rows(result: dict[str, np.ndarray], model: Path, pixels: np.ndarray) -
     np.testing.assert_array_equal(result["y"][order], plain(model, pixels, 20))
 
 
+def options_of(model: Path, **more: Any) -> Any:
+    """Options with which the rows of `table` go through an actor for 4 of the pretended GPUs."""
+    usual = {"rows": 20, "gpus": 4, "devices": "cpu", "inputs": {"x": "pixels"}, "keep_columns": ["id"]}
+    return ortmulti.ray.map_options(model, **{**usual, **more})
+
+
 class Marked(ortmulti.ray.Predictor):
     """Adds the column "process"."""
 
@@ -82,19 +88,14 @@ class Breaking(Marked):
         return super().__call__(batch)
 
 
-@pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("weights", ["files", "broadcast"])
 def test_rows_are_those_of_a_plain_loop(weights: Any, model: Path) -> None:
     dataset, pixels = table(model)
-    options = ortmulti.ray.map_options(
-        model, rows=20, gpus=4, weights=weights, devices="cpu", inputs={"x": "pixels"}, keep_columns=["id"]
-    )
-    result = collect(dataset.map_batches(ortmulti.ray.Predictor, **options))
+    result = collect(dataset.map_batches(ortmulti.ray.Predictor, **options_of(model, weights=weights)))
     assert set(result) == {"id", "y"}
     check_rows(result, model, pixels)
 
 
-@pytest.mark.usefixtures("cluster")
 def test_options_follow_from_the_hosts(model: Path) -> None:
     options = ortmulti.ray.map_options(model, rows=8, sessions_per_device=2, in_flight=3)
     assert (options["num_gpus"], options["batch_size"]) == (4, 8 * 4 * 2 * 3)
@@ -104,12 +105,9 @@ def test_options_follow_from_the_hosts(model: Path) -> None:
     assert options["compute"].max_size == 3
 
 
-@pytest.mark.usefixtures("cluster")
 def test_a_killed_actor_loses_and_doubles_no_row(model: Path) -> None:
     dataset, pixels = table(model)
-    options = ortmulti.ray.map_options(
-        model, rows=20, hosts=1, gpus=4, devices="cpu", inputs={"x": "pixels"}, keep_columns=["id"]
-    )
+    options = options_of(model, hosts=1)
     options["batch_size"] = 20
     batches = []
     for batch in dataset.map_batches(Marked, **options).iter_batches(batch_size=None, prefetch_batches=0):
@@ -121,19 +119,9 @@ def test_a_killed_actor_loses_and_doubles_no_row(model: Path) -> None:
     assert len(set(result["process"])) == 2
 
 
-@pytest.mark.usefixtures("cluster")
 def test_an_actor_without_devices_ends_and_another_one_goes_on(model: Path, tmp_path: Path) -> None:
     dataset, pixels = table(model)
-    options = ortmulti.ray.map_options(
-        model,
-        rows=20,
-        hosts=1,
-        gpus=4,
-        devices="cpu",
-        backend="processes",
-        inputs={"x": "pixels"},
-        keep_columns=["id"],
-    )
+    options = options_of(model, hosts=1, backend="processes")
     options["fn_constructor_kwargs"]["first"] = str(tmp_path / "first")
     options["compute"] = ray.data.ActorPoolStrategy(size=1)  # no other batch is under way when the device is lost
     result = collect(dataset.map_batches(Breaking, **options))
@@ -141,7 +129,6 @@ def test_an_actor_without_devices_ends_and_another_one_goes_on(model: Path, tmp_
     check_rows(result, model, pixels)
 
 
-@pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -161,7 +148,6 @@ def test_a_mistake_ends_the_job_with_its_reason(arguments: Any, message: str, mo
         dataset.map_batches(ortmulti.ray.Predictor, **options).take(1)
 
 
-@pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -177,7 +163,6 @@ def test_wrong_options_are_refused_before_the_job(arguments: Any, message: str, 
         ortmulti.ray.map_options(model, **arguments)
 
 
-@pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("ragged", [False, True])
 def test_columns_of_lists_are_arrays(ragged: bool, model: Path) -> None:
     """As `ray.data.read_parquet` has them."""
@@ -198,13 +183,9 @@ def test_columns_of_lists_are_arrays(ragged: bool, model: Path) -> None:
         np.testing.assert_array_equal(collect(scored)["y"], plain(model, pixels[:60], 20))
 
 
-@pytest.mark.usefixtures("cluster")
 def test_more_hosts_than_there_are_do_not_hold_the_job_up(model: Path, caplog: pytest.LogCaptureFixture) -> None:
     dataset, pixels = table(model)
-    options = ortmulti.ray.map_options(
-        model, rows=20, hosts=5, gpus=4, devices="cpu", inputs={"x": "pixels"}, keep_columns=["id"]
-    )
-    check_rows(collect(dataset.map_batches(ortmulti.ray.Predictor, **options)), model, pixels)
+    check_rows(collect(dataset.map_batches(ortmulti.ray.Predictor, **options_of(model, hosts=5))), model, pixels)
     assert "no host of the cluster" not in caplog.text
     ortmulti.ray.map_options(model, gpus=5)
     assert "no host of the cluster has 5 GPUs and 1 CPUs for an actor (at most 4 and 2)" in caplog.text

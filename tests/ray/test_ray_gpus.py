@@ -15,6 +15,12 @@ ray = pytest.importorskip("ray", reason='needs Ray: pip install "ortmulti[ray]"'
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray has its own
 
 
+def test_load_here_is_for_actors(tmp_path: Path) -> None:
+    assert not ray.is_initialized()
+    with pytest.raises(ortmulti.InvalidArgument, match=r"in a Ray actor or task: elsewhere call ortmulti\.load"):
+        ortmulti.ray.load_here(tmp_path / "model.onnx")
+
+
 def assigned() -> Any:
     """Return the devices of an actor, or the error."""
     try:

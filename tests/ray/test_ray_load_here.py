@@ -13,11 +13,11 @@ import pytest
 
 import ortmulti
 from ortmulti import _core
-from tests.ray.conftest import get, plain
+from tests.ray.conftest import get, plain, rows
 from tests.support import onnx_models
 
 ray = pytest.importorskip("ray", reason='needs Ray: pip install "ortmulti[ray]"')
-pytestmark = pytest.mark.filterwarnings("ignore")  # Ray has its own
+pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.filterwarnings("ignore")]  # Ray has its own warnings
 
 
 class Holder:
@@ -35,32 +35,16 @@ class Holder:
     def replace(self, model: str) -> None:
         self.pool.replace_model(model)
 
-    def assigned(self) -> list[str] | str:
-        return ortmulti.ray._assigned_devices()
-
 
 def holder(**options: Any) -> Any:
     return ray.remote(Holder).options(**options).remote()
 
 
-def rows(model: Path) -> np.ndarray:
-    [x] = ortmulti.InferenceSession(model, providers=["CPUExecutionProvider"]).get_inputs()
-    return np.random.default_rng(1).random((20, int(x.shape[1])), np.float32)
-
-
-def test_it_is_for_actors(model: Path) -> None:
-    assert not ray.is_initialized()
-    with pytest.raises(ortmulti.InvalidArgument, match=r"in a Ray actor or task: elsewhere call ortmulti\.load"):
-        ortmulti.ray.load_here(model)
-
-
-@pytest.mark.usefixtures("cluster")
 def test_it_is_not_for_the_driver(model: Path) -> None:
     with pytest.raises(ortmulti.InvalidArgument, match=r"in a Ray actor or task: elsewhere call ortmulti\.load"):
         ortmulti.ray.load_here(model)
 
 
-@pytest.mark.usefixtures("cluster")
 def test_what_is_no_model_cannot_be_broadcast(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(b"no model")
@@ -68,20 +52,17 @@ def test_what_is_no_model_cannot_be_broadcast(tmp_path: Path) -> None:
         ortmulti.ray.broadcast(path)
 
 
-@pytest.mark.usefixtures("cluster")
 def test_sessions_have_the_assigned_cpus(model: Path) -> None:
     """Without GPUs on the host, "all" is the CPU."""
     for cpus, threads in ((2, 2), (1, 1), (0, 1)):
         assert get(holder(num_cpus=cpus).load.remote(model)) == (["cpu"], threads)
 
 
-@pytest.mark.usefixtures("cluster")
 def test_assigned_gpus_that_cuda_does_not_show_are_an_error(model: Path) -> None:
     with pytest.raises(ortmulti.DeviceError, match=r"assigned 1 GPUs to this actor \(ids \d\), and CUDA sees 0 GPUs"):
         get(holder(num_gpus=1).load.remote(model))
 
 
-@pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("outside", [True, False], ids=["external data", "one file"])
 def test_a_broadcast_model_needs_no_file(outside: bool, model: Path, tmp_path: Path) -> None:
     x, path = rows(model), tmp_path / "model.onnx"
@@ -97,7 +78,6 @@ def test_a_broadcast_model_needs_no_file(outside: bool, model: Path, tmp_path: P
         np.testing.assert_array_equal(get(actor.run.remote(x)), expected)
 
 
-@pytest.mark.usefixtures("cluster")
 def test_a_lost_object_is_read_from_the_file(model: Path) -> None:
     """Its owner, the process that called `broadcast`, has ended."""
     x = rows(model)
@@ -113,7 +93,6 @@ def test_a_lost_object_is_read_from_the_file(model: Path) -> None:
     np.testing.assert_array_equal(get(actor.run.remote(x)), plain(model, x, 20))
 
 
-@pytest.mark.usefixtures("cluster")
 def test_a_broadcast_model_is_not_replaced_by_a_mixture(model: Path, other_model: Path) -> None:
     """The other model has the same names: the weights in memory would be used for it."""
     x, actor = rows(model), holder(num_cpus=1)
@@ -123,7 +102,6 @@ def test_a_broadcast_model_is_not_replaced_by_a_mixture(model: Path, other_model
     np.testing.assert_array_equal(get(actor.run.remote(x)), plain(model, x, 20))
 
 
-@pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("place", ["attribute", "sub-graph", "sparse initializer"])
 def test_external_data_that_cannot_be_given_is_refused(place: str, tmp_path: Path) -> None:
     onnx.save(onnx_models.external_places()[place], tmp_path / "model.onnx")
@@ -144,7 +122,6 @@ def outside(folder: Path, elements: int, file_bytes: int) -> Path:
     return path
 
 
-@pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("file_bytes", [16, 48])
 def test_a_weight_that_is_not_as_long_as_its_shape_is_refused(file_bytes: int, tmp_path: Path) -> None:
     """Sessions would read what lies behind it in the object store."""
@@ -153,7 +130,6 @@ def test_a_weight_that_is_not_as_long_as_its_shape_is_refused(file_bytes: int, t
         ortmulti.ray.broadcast(outside(tmp_path, 8, file_bytes))
 
 
-@pytest.mark.usefixtures("cluster")
 def test_a_weight_with_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path = outside(tmp_path, 8, 32)
     path.write_bytes(path.read_bytes().replace(b"weight", b"w\xffight"))
@@ -161,7 +137,6 @@ def test_a_weight_with_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None
         ortmulti.ray.broadcast(path)
 
 
-@pytest.mark.usefixtures("cluster")
 def test_a_short_weight_in_the_object_store_is_refused(tmp_path: Path) -> None:
     path = outside(tmp_path, 8, 32)
     parts = [ray.put({"weight": (onnx.TensorProto.FLOAT, [8], np.zeros(16, np.uint8))})]
@@ -170,14 +145,12 @@ def test_a_short_weight_in_the_object_store_is_refused(tmp_path: Path) -> None:
         get(holder(num_cpus=1).load.remote(given, "cpu"))
 
 
-@pytest.mark.usefixtures("cluster")
 def test_a_weight_of_no_bytes_is_broadcast(tmp_path: Path) -> None:
     given, actor = ortmulti.ray.broadcast(outside(tmp_path, 0, 0)), holder(num_cpus=1)
     get(actor.load.remote(given, "cpu"))
     assert given.size == 0
 
 
-@pytest.mark.usefixtures("cluster")
 def test_a_file_that_is_shortened_meanwhile_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, find = outside(tmp_path, 8, 32), _core.external_files
 
@@ -191,7 +164,6 @@ def test_a_file_that_is_shortened_meanwhile_is_an_error(tmp_path: Path, monkeypa
         ortmulti.ray.broadcast(path)
 
 
-@pytest.mark.usefixtures("cluster")
 def test_weights_are_broadcast_in_parts(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the calling process never has all of them in its memory."""
     monkeypatch.setattr(ortmulti.ray, "_PART_BYTES", 1)

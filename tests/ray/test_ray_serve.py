@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import ortmulti
-from tests.ray.conftest import break_workers, get, plain, running_cluster
+from tests.ray.conftest import break_workers, get, plain, rows, running_cluster
 from tests.support.pools import HANG
 
 ray = pytest.importorskip("ray", reason='needs Ray: pip install "ortmulti[ray]"')
-pytestmark = pytest.mark.filterwarnings("ignore")  # Ray has its own
+pytestmark = [pytest.mark.usefixtures("served"), pytest.mark.filterwarnings("ignore")]  # Ray has its own warnings
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +36,6 @@ def start(deployment: Any) -> Any:
     return serve.run(deployment.bind(), route_prefix=None)
 
 
-def rows(model: Path, count: int = 8) -> np.ndarray:
-    [x] = ortmulti.InferenceSession(model, providers=["CPUExecutionProvider"]).get_inputs()
-    return np.random.default_rng(1).random((count, int(x.shape[1])), np.float32)
-
-
 def replicas() -> set[int]:
     """The processes of the replicas."""
     import psutil
@@ -52,7 +47,6 @@ def replicas() -> set[int]:
     return found
 
 
-@pytest.mark.usefixtures("served")
 def test_a_handle_gets_answers_streams_and_errors(model: Path) -> None:
     x = rows(model)
     handle = start(ortmulti.ray.deployment(model, gpus=4, devices="cpu", warmup=True))
@@ -68,7 +62,6 @@ def test_a_handle_gets_answers_streams_and_errors(model: Path) -> None:
         handle.infer.remote({"x": x}, timeout=0).result(timeout_s=HANG)
 
 
-@pytest.mark.usefixtures("served")
 def test_limits_follow_from_gpus_sessions_and_batches(model: Path) -> None:
     made = ortmulti.ray.deployment(model, name="other", sessions_per_device=2, in_flight=3)
     assert made.name == "other"
@@ -91,7 +84,6 @@ def config(model: Path, version: str) -> Any:
     )
 
 
-@pytest.mark.usefixtures("served")
 def test_another_model_under_load_drops_and_mixes_nothing(model: Path, other_model: Path) -> None:
     """As `serve deploy` does it, with another user_config: the replica keeps its process."""
     from ray import serve
@@ -134,7 +126,6 @@ def test_another_model_under_load_drops_and_mixes_nothing(model: Path, other_mod
     assert replicas() == before
 
 
-@pytest.mark.usefixtures("served")
 @pytest.mark.parametrize(
     ("user_config", "message"),
     [({"modle": "m"}, "'modle' is no key, only 'model', 'version'"), ({"version": "2"}, "has no 'model'")],
@@ -146,7 +137,6 @@ def test_a_wrong_user_config_is_an_error(user_config: Any, message: str, model: 
         get(actor.reconfigure.remote(user_config))
 
 
-@pytest.mark.usefixtures("served")
 @pytest.mark.parametrize("asked", [True, False], ids=["a request ends it", "health ends it"])
 def test_a_replica_without_devices_is_replaced(asked: bool, model: Path) -> None:
     x = rows(model)
