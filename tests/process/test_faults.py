@@ -13,10 +13,6 @@ from tests.support import fake_driver, fault_runs, onnx_models
 from tests.support import faults as _faults
 from tests.support.processes import ROOT, child_environment, run_child
 
-EVERY = 10**6
-
-SCENARIOS = list(fault_runs.OPERATIONS)
-
 
 @pytest.fixture(scope="module")
 def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
@@ -28,13 +24,19 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return fake_driver.build(tmp_path_factory.mktemp("driver"), "memory_driver.c").environment
 
 
-def run(scenario: str, most: int, folder: Path, environment: dict[str, str]) -> None:
-    temporary = folder / "temporary"
+FIRST = [pytest.param(name, 1) for name in ("load", "load_first", "gpu_load", "gpu_weights")]
+EVERY = [pytest.param(name, 10**6, marks=pytest.mark.slow, id=f"{name}-every") for name in fault_runs.OPERATIONS]
+
+
+@pytest.mark.parametrize(("scenario", "most"), [*FIRST, *EVERY])
+def test_a_call_fails(scenario: str, most: int, tmp_path: Path, faults: dict[str, str], driver: dict[str, str]) -> None:
+    """The first call of each kind, or each in turn."""
+    temporary = tmp_path / "temporary"
     temporary.mkdir()
-    changes = {**environment, "ORTMULTI_CACHE": str(folder / "cache"), "TMPDIR": str(temporary)}
+    folders = {"ORTMULTI_CACHE": str(tmp_path / "cache"), "TMPDIR": str(temporary)}
     child = subprocess.run(
-        [sys.executable, "-m", "tests.support.fault_runs", scenario, str(most), str(folder)],
-        env=child_environment(changes),
+        [sys.executable, "-m", "tests.support.fault_runs", scenario, str(most), str(tmp_path)],
+        env=child_environment({**faults, **driver, **folders}),
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -45,17 +47,6 @@ def run(scenario: str, most: int, folder: Path, environment: dict[str, str]) -> 
     outcomes = json.loads(child.stdout)
     print(f"{scenario}: {outcomes}")
     assert sum(outcomes.values()) > 0
-
-
-@pytest.mark.parametrize("scenario", ["load", "load_first", "gpu_load", "gpu_weights"])
-def test_the_first_call_fails(scenario: str, tmp_path: Path, faults: dict[str, str], driver: dict[str, str]) -> None:
-    run(scenario, 1, tmp_path, {**faults, **driver})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_every_call_fails(scenario: str, tmp_path: Path, faults: dict[str, str], driver: dict[str, str]) -> None:
-    run(scenario, EVERY, tmp_path, {**faults, **driver})
 
 
 # From the import to the exit, in a process of its own for each thread.

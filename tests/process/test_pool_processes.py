@@ -20,10 +20,11 @@ from ortmulti.pool.processes.session import ProcessSession
 from ortmulti.pool.processes.spawned import SpawnedSession
 from tests.support import onnx_models
 from tests.support.backends import process_sessions, worker_pids
+from tests.support.pools import endless_feed
 from tests.support.processes import check_child, nothing_leaks, run_child
 
 X = {"x": np.random.default_rng(1).standard_normal((3, 64), dtype=np.float32)}
-ENDLESS = {"x": np.zeros(1, np.float32), "count": np.array(onnx_models.LONG)}
+ENDLESS = endless_feed()
 
 
 def load(model: bytes | Path, sessions: int = 1, **arguments: object) -> ortmulti.Pool:
@@ -33,10 +34,6 @@ def load(model: bytes | Path, sessions: int = 1, **arguments: object) -> ortmult
 def runs(session: ProcessSession) -> bool:
     process = session.process
     return process is not None and any(line.busy and line.begun for line in process.lines)
-
-
-def kill(pid: int, number: int = signal.SIGKILL) -> None:
-    os.kill(pid, number)
 
 
 def wait_for_restarts(pool: ortmulti.Pool, count: int) -> None:
@@ -99,7 +96,7 @@ def test_workers_killed_under_load_lose_no_request() -> None:
             if number % 300 == 150:
                 while not (left := set(worker_pids(pool)) - killed):
                     pass
-                kill(min(left))
+                os.kill(min(left), signal.SIGKILL)
                 killed.add(min(left))
             futures.append(pool.submit(None, X))
         concurrent.futures.wait(futures, 60)
@@ -120,8 +117,8 @@ def test_a_run_whose_worker_dies_fails_where_there_is_no_other(endless: ortmulti
     [pid] = worker_pids(endless)
     running = endless.submit(None, ENDLESS)
     busy(endless)
-    waiting = endless.submit(None, {**ENDLESS, "count": np.array(3)})
-    kill(pid)
+    waiting = endless.submit(None, endless_feed(3))
+    os.kill(pid, signal.SIGKILL)
     with pytest.raises(ortmulti.DeviceError, match=rf"cpu: the worker process {pid} was ended by signal 9 \(SIGKILL\)"):
         running.result(60)
     assert waiting.result(60)[0].tolist() == [3]
@@ -136,7 +133,7 @@ def test_a_run_whose_worker_dies_is_tried_elsewhere_once() -> None:
         busy(pool)
         [first] = filter(runs, process_sessions(pool))
         assert first.process is not None
-        kill(first.process.pid)
+        os.kill(first.process.pid, signal.SIGKILL)
         wait_for_restarts(pool, 1)
         busy(pool)
         assert not running.done()
@@ -144,7 +141,7 @@ def test_a_run_whose_worker_dies_is_tried_elsewhere_once() -> None:
         while not (second := [*filter(runs, process_sessions(pool))]):
             pass
         assert second[0].process is not None
-        kill(second[0].process.pid, signal.SIGSEGV)
+        os.kill(second[0].process.pid, signal.SIGSEGV)
         with pytest.raises(ortmulti.DeviceError, match=r"signal 11 \(SIGSEGV\)"):
             running.result(60)
 
@@ -153,10 +150,10 @@ def test_a_worker_that_dies_in_every_first_run_is_not_given_up(endless: ortmulti
     for _ in range(3):  # so many starts without a run would give it up
         running = endless.submit(None, ENDLESS)
         busy(endless)
-        kill(*worker_pids(endless))
+        os.kill(worker_pids(endless)[0], signal.SIGKILL)
         with pytest.raises(ortmulti.DeviceError, match="SIGKILL"):
             running.result(60)
-    assert endless.run(None, {**ENDLESS, "count": np.array(2)})[0].tolist() == [2]
+    assert endless.run(None, endless_feed(2))[0].tolist() == [2]
 
 
 def test_a_worker_that_cannot_be_started_again_is_given_up(tmp_path: Path) -> None:
@@ -164,7 +161,7 @@ def test_a_worker_that_cannot_be_started_again_is_given_up(tmp_path: Path) -> No
     with load(path) as pool:
         pool.run(None, X)
         path.unlink()
-        kill(*worker_pids(pool))
+        os.kill(worker_pids(pool)[0], signal.SIGKILL)
         while not pool.stats().devices[0].broken:
             pass
         assert re.search(r"ended 3 times without a run: .*model\.onnx", pool.stats().devices[0].broken)
@@ -177,7 +174,7 @@ def test_one_worker_is_given_up_and_the_other_goes_on() -> None:
         session = process_sessions(pool)[0]
         session._spec = dataclasses.replace(session._spec, model=b"junk")
         assert session.process is not None
-        kill(session.process.pid)
+        os.kill(session.process.pid, signal.SIGKILL)
         while pool.stats().devices[0].sessions == 2:
             pass
         for _ in range(5):
@@ -227,7 +224,7 @@ def test_lines_take_turns_and_what_waits_behind_a_run_is_skipped() -> None:
             session._control.send(("cancel", 2, third._order))
         with pytest.raises(ortmulti.Error, match="cancelled"):
             skipped.result(60)
-        behind = threads.submit(third.run, 62, ["y"], {**ENDLESS, "count": np.array(3)})
+        behind = threads.submit(third.run, 62, ["y"], endless_feed(3))
         first.terminate(1)
         with pytest.raises(ortmulti.Error, match="terminate"):
             running.result(60)
@@ -247,14 +244,14 @@ def test_cancelling_takes_back_what_the_worker_has_not_begun(endless: ortmulti.P
             waiting.result(60)
     assert endless.stats().cancelled_waiting == 50
     assert running.cancel()
-    assert endless.run(None, {**ENDLESS, "count": np.array(2)})[0].tolist() == [2]
+    assert endless.run(None, endless_feed(2))[0].tolist() == [2]
 
 
 def test_signals_from_the_terminal_do_not_end_workers() -> None:
     with load(onnx_models.matmul()) as pool:
         [pid] = worker_pids(pool)
         for _ in range(3):
-            kill(pid, signal.SIGINT)
+            os.kill(pid, signal.SIGINT)
             pool.run(None, X)
         assert worker_pids(pool) == [pid]
         assert os.getpgid(pid) != os.getpgid(0)
@@ -336,17 +333,20 @@ def test_ctrl_c_while_loading_leaves_no_process() -> None:
     )
 
 
-def test_closing_while_a_worker_is_started_again() -> None:
+@pytest.mark.parametrize("rounds", [1, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("sessions", "cancel"), [(1, False), (1, True), (2, True)])
+def test_closing_while_a_worker_is_started_again(sessions: int, cancel: bool, rounds: int) -> None:
     with ortmulti.load(onnx_models.matmul(), "cpu") as pool:
         pool.submit(None, X).result()  # starts the library's own threads
     with nothing_leaks():
-        for _ in range(2):
-            pool = load(onnx_models.matmul())
-            kill(*worker_pids(pool))
+        for _ in range(rounds):
+            pool = load(onnx_models.matmul(), sessions)
+            os.kill(worker_pids(pool)[0], signal.SIGKILL)
             futures = [pool.submit(None, X) for _ in range(20)]
-            pool.close()
-            for future in futures:
-                assert future.result(60)[0].shape == (3, 64)
+            pool.close(cancel_pending=cancel)
+            assert all(future.done() for future in futures)
+            assert cancel or [future.result(0)[0].shape for future in futures] == [(3, 64)] * 20
+        del pool, futures
 
 
 def test_the_main_module_is_not_imported_again() -> None:
@@ -362,18 +362,3 @@ def test_the_main_module_is_not_imported_again() -> None:
         """
     )
     assert out == "main\n"
-
-
-@pytest.mark.slow
-def test_200_pools_leave_nothing_behind() -> None:
-    with ortmulti.load(onnx_models.matmul(), "cpu") as pool:
-        pool.submit(None, X).result()  # starts the library's own threads
-    with nothing_leaks():
-        for number in range(200):
-            pool = load(onnx_models.matmul(), 2)
-            futures = [pool.submit(None, X) for _ in range(4)]
-            if number % 3 == 0:
-                kill(worker_pids(pool)[0])
-            pool.close(cancel_pending=number % 2 == 0)
-            assert all(future.done() for future in futures)
-        del pool, futures
