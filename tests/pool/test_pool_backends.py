@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -173,20 +172,6 @@ def test_a_pool_that_is_dropped_after_an_interrupted_close_frees_everything() ->
             with pytest.raises(KeyboardInterrupt):
                 pool.close()
         del pool
-
-
-def test_a_callback_may_close_the_pool() -> None:
-    pool = ortmulti.load(onnx_models.matmul(), "cpu", backend="processes")
-    closed = threading.Event()
-
-    def close(_future: object) -> None:
-        pool.close()
-        closed.set()
-
-    pool.submit(None, X).add_done_callback(close)
-    assert closed.wait(60)
-    pool.close()
-    assert pool.closed
 
 
 def test_an_endless_run_does_not_keep_the_interpreter() -> None:

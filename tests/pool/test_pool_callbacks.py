@@ -8,17 +8,20 @@ import sys
 import threading
 import time
 import weakref
+from typing import Any
 
 import numpy as np
 import pytest
 
 import ortmulti
-from tests.support import onnx_models
-from tests.support.pools import HANG, check_row, outcomes, row, rows
+from ortmulti import Batching
+from tests.support.pools import ENDLESS, HANG, check_row, endless_feed, outcomes, row, rows
 from tests.support.processes import check_child
 
 
-def test_a_callback_may_close_its_pool(pool: ortmulti.Pool) -> None:
+@pytest.mark.parametrize("arguments", [{}, {"batching": Batching(4)}, {"backend": "processes"}], ids=str)
+def test_a_callback_may_close_its_pool(arguments: dict[str, Any]) -> None:
+    pool = ortmulti.load(rows(), "cpu", 2, **arguments)
     closed = threading.Event()
 
     def close(_: object) -> None:
@@ -95,9 +98,8 @@ def test_what_a_callback_raises_harms_nobody(
 
     # By the delivering thread, since the request does not end before it has its callback.
     options = ortmulti.RunOptions()
-    with ortmulti.load(onnx_models.endless(), "cpu", 2) as endless:
-        feed = {"x": np.zeros(1, np.float32), "count": np.array(onnx_models.LONG)}
-        failing, next_one = (endless.submit(None, feed, options) for _ in range(2))
+    with ortmulti.load(ENDLESS, "cpu", 2) as endless:
+        failing, next_one = (endless.submit(None, endless_feed(), options) for _ in range(2))
         failing.add_done_callback(fail)
         next_one.add_done_callback(lambda _: told.set())
         options.terminate = True

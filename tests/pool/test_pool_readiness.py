@@ -22,7 +22,7 @@ from ortmulti.loading.attempt import Attempt
 from ortmulti.pool.member import Member
 from tests.support import fake_driver, onnx_models
 from tests.support.creations import break_session
-from tests.support.pools import ENDLESS, endless_feed
+from tests.support.pools import ENDLESS, HANG, endless_feed
 from tests.support.processes import check_child, nothing_leaks, run_child
 
 MODEL = onnx_models.matmul()
@@ -32,25 +32,6 @@ X = {"x": np.random.default_rng(3).standard_normal((3, 64), dtype=np.float32)}
 def expected() -> np.ndarray:
     with onnx_models.cpu_session(MODEL) as session:
         return session.run(None, X)[0]
-
-
-class Gate:
-    """Holds a load back where it reports its progress: after the first session was handed on, or would have been."""
-
-    def __init__(self) -> None:
-        self.reached = threading.Event()
-        self.open = threading.Event()
-
-    def __call__(self, _: LoadProgress) -> None:
-        self.reached.set()
-        self.open.wait()
-
-
-@pytest.fixture
-def gate() -> Iterator[Gate]:
-    made = Gate()
-    yield made
-    made.open.set()
 
 
 @pytest.fixture
@@ -207,13 +188,21 @@ def test_a_request_keeps_its_run_options_but_for_terminate(held: threading.Event
             to_end.result(60)
 
 
-def test_the_first_session_answers_while_the_others_start(gate: Gate) -> None:
-    """The load is held at the news of its first session."""
-    with ortmulti.load(MODEL, "cpu", 2, strategy="native", wait="first", progress=gate) as pool:
-        assert gate.reached.wait(60)
-        assert pool.ready == ["cpu"]
-        np.testing.assert_array_equal(pool.run(None, X)[0], expected())
-        gate.open.set()
+def test_the_first_session_answers_while_the_others_start() -> None:
+    reached, go_on = threading.Event(), threading.Event()
+
+    def progress(_: LoadProgress) -> None:
+        """Hold the load back at the news of its first session."""
+        reached.set()
+        go_on.wait()
+
+    with ortmulti.load(MODEL, "cpu", 2, strategy="native", wait="first", progress=progress) as pool:
+        try:
+            assert reached.wait(HANG)
+            assert pool.ready == ["cpu"]
+            np.testing.assert_array_equal(pool.run(None, X)[0], expected())
+        finally:
+            go_on.set()
         pool.wait_ready()
         assert len(pool.sessions) == 2
 

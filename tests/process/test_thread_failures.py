@@ -40,7 +40,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def check(code: str, environment: dict[str, str]) -> None:
-    assert check_child(COMMON + code, onnx_models.matmul(8).hex(), environment=environment, timeout=15) == "ended\n"
+    check_child(COMMON + code, onnx_models.matmul(8).hex(), environment=environment, timeout=15)
 
 
 @pytest.mark.parametrize("wait", ["first", "none"])
@@ -51,7 +51,6 @@ def test_a_load_in_the_background(wait: str, faults: dict[str, str]) -> None:
     fails(lambda: ortmulti.load(model, "cpu", wait={wait!r}))
     with ortmulti.load(model, "cpu", wait={wait!r}) as pool:
         assert pool.run(None, x)[0].shape == (1, 8)
-    print("ended")
         """,
         faults,
     )
@@ -68,7 +67,6 @@ def test_contexts_in_the_background(faults: dict[str, str], tmp_path: Path) -> N
         ortmulti.load(model, [0, 1])  # which this onnxruntime has no provider for
     except ortmulti.Error as error:
         assert "thread" not in str(error), error
-    print("ended")
         """,
         {**faults, **driver.environment},
     )
@@ -85,7 +83,6 @@ def test_the_log(faults: dict[str, str]) -> None:
     session = ortmulti.InferenceSession(model, providers=["CPUExecutionProvider"])
     assert "ortmulti-log" in {thread.name for thread in threading.enumerate()}
     session.run(None, x)
-    print("ended")
         """,
         faults,
     )
@@ -99,7 +96,6 @@ def test_callbacks(faults: dict[str, str]) -> None:
     fails(lambda: session.run_async(None, x, lambda *_: done.set(), None))
     session.run_async(None, x, lambda *_: done.set(), None)
     assert done.wait(60)
-    print("ended")
         """,
         faults,
     )
