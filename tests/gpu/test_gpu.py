@@ -16,7 +16,7 @@ import ortmulti
 from ortmulti import _core
 from ortmulti._runtime.libraries import release_of
 from tests.support import onnx_models
-from tests.support.gpus import CUDA, VISIBLE, cuda_session
+from tests.support.gpus import CUDA, VISIBLE, check_gpu_child, cuda_session
 from tests.support.processes import check_child
 
 pytestmark = pytest.mark.gpu
@@ -93,7 +93,7 @@ def test_provider_options_reach_every_gpu() -> None:
 
 
 def test_the_timeline_has_the_start_of_cuda() -> None:
-    printed = check_child(
+    printed = check_gpu_child(
         """
         import sys
         import ortmulti
@@ -102,7 +102,6 @@ def test_the_timeline_has_the_start_of_cuda() -> None:
             print(span.name, span.device or "-", sep=":")
         """,
         onnx_models.matmul(8).hex(),
-        environment=VISIBLE,
     )
     spans = printed.split("\n")
     assert "cuInit:-" in spans
@@ -153,7 +152,7 @@ def test_threads_that_share_a_session_get_their_own_results() -> None:
 def test_onnxruntimes_sessions_and_ours_side_by_side() -> None:
     """In a process of its own, each library's first session before and after the other's."""
     for first in ("ours", "theirs"):
-        printed = check_child(
+        printed = check_gpu_child(
             """
             import sys
             import numpy as np
@@ -175,7 +174,6 @@ def test_onnxruntimes_sessions_and_ours_side_by_side() -> None:
             """,
             onnx_models.convolution().hex(),
             first,
-            environment=VISIBLE,
         )
         assert printed.splitlines() == [CUDA, "True"]
 
@@ -184,7 +182,7 @@ def test_a_registered_cuda_plugin_is_used_instead_of_the_built_in_provider() -> 
     """onnxruntime-gpu's own library has the interface of plug-ins from 1.31 on; coming releases may have that alone."""
     if release_of(ortmulti.get_version_string()) < (1, 31) or _core.cuda_plugin():
         pytest.skip("needs onnxruntime-gpu 1.31 with CUDA built in")
-    printed = check_child(
+    printed = check_gpu_child(
         """
         import sys
         from pathlib import Path
@@ -214,7 +212,6 @@ def test_a_registered_cuda_plugin_is_used_instead_of_the_built_in_provider() -> 
         ortmulti.unregister_execution_provider_library("mine")
         """,
         onnx_models.matmul().hex(),
-        environment=VISIBLE,
     )
     used, refused, *unknown = printed.splitlines()
     assert used == "cuda:0 True []"

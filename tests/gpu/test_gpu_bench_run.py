@@ -8,15 +8,10 @@ from typing import Any
 import pytest
 
 from benchmarks import pytorch
-from ortmulti.bench import models, serve
+from ortmulti.bench import serve
 from ortmulti.bench.measure.devices import device_sets, parse_devices
 
 pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models.make("tiny-kernels", tmp_path_factory.mktemp("models"))
 
 
 def plan(model: Path, variant: str, **changes: Any) -> serve.RunPlan:
@@ -43,8 +38,8 @@ def plan(model: Path, variant: str, **changes: Any) -> serve.RunPlan:
         *((variant, {}) for variant in ("core+graph", "core+in_flight=1", "threads", "processes")),
     ],
 )
-def test_every_gpu_answers(variant: str, changes: dict[str, Any], model: Path) -> None:
-    document = serve.bench(plan(model, variant, **changes))
+def test_every_gpu_answers(variant: str, changes: dict[str, Any], tiny: Path) -> None:
+    document = serve.bench(plan(tiny, variant, **changes))
     assert serve.failures(document) == []
     for measurement in document["measurements"]:
         assert set(measurement["stats"]) == set(measurement["devices"])

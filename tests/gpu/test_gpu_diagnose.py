@@ -8,17 +8,11 @@ from typing import Any
 import pytest
 
 from ortmulti import _core
-from ortmulti.bench import models
 from ortmulti.bench.diagnose import diagnose
 from ortmulti.bench.diagnose.report import check_document
 from tests.support import gpus
 
 pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models.make("resnet50", tmp_path_factory.mktemp("models"))
 
 
 def runs_of(document: dict[str, Any], experiment: str) -> list[dict[str, Any]]:
@@ -32,8 +26,8 @@ def check(document: dict[str, Any]) -> None:
     assert document["prediction"]["best"] in document["settings"]["ways"]
 
 
-def test_every_gpu(model: Path) -> None:
-    document = diagnose(model, "all", quick=True)
+def test_every_gpu(resnet50: Path) -> None:
+    document = diagnose(resnet50, "all", quick=True)
     check(document)
     count = _core.cuda_device_count()
     assert document["settings"]["devices"] == [f"cuda:{index}" for index in range(count)]
@@ -44,13 +38,13 @@ def test_every_gpu(model: Path) -> None:
     assert runs_of(document, "visible") == []
 
 
-def test_what_the_search_for_algorithms_costs(model: Path) -> None:
-    document = diagnose(model, "cuda:0", ways=("sequential", "shared"), quick=True)
+def test_what_the_search_for_algorithms_costs(resnet50: Path) -> None:
+    document = diagnose(resnet50, "cuda:0", ways=("sequential", "shared"), quick=True)
     check(document)
     names = [finding["id"] for finding in document["findings"]]
     assert "algorithm search" in names
     heuristic = diagnose(
-        model,
+        resnet50,
         "cuda:0",
         ways=("sequential",),
         quick=True,
@@ -60,9 +54,9 @@ def test_what_the_search_for_algorithms_costs(model: Path) -> None:
     assert "algorithm search" not in [finding["id"] for finding in heuristic["findings"]]
 
 
-def test_gpus_that_are_visible_and_not_used(model: Path) -> None:
+def test_gpus_that_are_visible_and_not_used(resnet50: Path) -> None:
     gpus.needs_gpus(2)
-    document = diagnose(model, "cuda:1", ways=("native",), quick=True)
+    document = diagnose(resnet50, "cuda:1", ways=("native",), quick=True)
     check(document)
     assert document["settings"]["visible_gpus"] == _core.cuda_device_count()
     [alone] = runs_of(document, "visible")
@@ -71,7 +65,7 @@ def test_gpus_that_are_visible_and_not_used(model: Path) -> None:
     assert alone["measured"]["driver_floor"] > 0
 
 
-def test_a_gpu_that_vanishes(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_vanishes(resnet50: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the second way on the processes do not see it any more, as after a fault of its."""
     gpus.needs_gpus(2)
 
@@ -79,7 +73,7 @@ def test_a_gpu_that_vanishes(model: Path, monkeypatch: pytest.MonkeyPatch) -> No
         if text.startswith("plain, native"):
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
 
-    document = diagnose(model, [0, 1], ways=("sequential", "native", "threads"), progress=progress)
+    document = diagnose(resnet50, [0, 1], ways=("sequential", "native", "threads"), progress=progress)
     check_document(document)
     assert document["partial"].startswith("a device has vanished: there is no cuda:1")
     assert [run["way"] for run in document["runs"] if not run.get("error")] == ["sequential"]

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from ortmulti.bench import models
 from ortmulti.bench.diagnose.trace import trace
 from ortmulti.bench.strategies import SessionSettings, names
 
@@ -23,11 +22,6 @@ def gpus() -> list[str]:
     code = "from ortmulti import _core; print(_core.cuda_device_count())"
     counted = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return [f"cuda:{index}" for index in range(int(counted.stdout))]
-
-
-@pytest.fixture(scope="module")
-def resnet50(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models.make("resnet50", tmp_path_factory.mktemp("resnet50"))
 
 
 @pytest.mark.parametrize("every", [False, True], ids=["one", "all"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import warnings
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,15 +15,9 @@ from ortmulti import InferenceSession, OrtValue
 from tests.support import onnx_models
 from tests.support.gpus import CUDA, VISIBLE, cuda_session
 from tests.support.processes import run_child
-from tests.support.torch import WIDTH, bound, numbers, session_with_kernels
+from tests.support.torch import WIDTH, bound, numbers
 
 pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[InferenceSession]:
-    with session_with_kernels() as made:
-        yield made
 
 
 # --- Without a copy ---------------------------------------------------------------------------------------------------
@@ -202,7 +195,6 @@ def test_what_lives_to_the_end_of_the_process_does_not_crash(torch: Any) -> None
         """,
         onnx_models.add_mul(8).hex(),
         environment=VISIBLE,
-        timeout=120,
     )
     assert (child.returncode, child.stdout) == (0, "32.0\n"), child.stderr
 

@@ -11,8 +11,7 @@ import pytest
 
 import ortmulti
 from tests.support import onnx_models
-from tests.support.gpus import VISIBLE, check_memory_returns, cuda_session, free, needs_gpus
-from tests.support.processes import check_child
+from tests.support.gpus import check_gpu_child, check_memory_returns, cuda_session, free, needs_gpus
 
 pytestmark = [pytest.mark.gpu, pytest.mark.gpu_memory]
 
@@ -66,7 +65,7 @@ def test_the_memory_of_a_pool_does_not_grow_with_its_callers(large_model: Path) 
 
 
 def test_a_full_device_is_out_of_memory_and_gives_all_back(large_model: Path) -> None:
-    printed = check_child(
+    printed = check_gpu_child(
         COMMON
         + """
     # Kernels and libraries are loaded first: what they take is not the session's.
@@ -88,7 +87,6 @@ def test_a_full_device_is_out_of_memory_and_gives_all_back(large_model: Path) ->
     """,
         large_model,
         onnx_models.matmul().hex(),
-        environment=VISIBLE,
     )
     full = "True True True"
     assert printed.splitlines() == [full, full, full, "True", "(1, 64)", full, "(1, 64)", "False"]
@@ -96,7 +94,7 @@ def test_a_full_device_is_out_of_memory_and_gives_all_back(large_model: Path) ->
 
 def test_one_of_two_gpus_is_full(large_model: Path) -> None:
     needs_gpus(2)
-    printed = check_child(
+    printed = check_gpu_child(
         COMMON
         + """
     with ortmulti.create_sessions(large, [0, 1]) as sessions:
@@ -112,7 +110,6 @@ def test_one_of_two_gpus_is_full(large_model: Path) -> None:
     """,
         large_model,
         onnx_models.matmul().hex(),
-        environment=VISIBLE,
     )
     assert printed.splitlines() == ["True", "True"]
 
@@ -131,7 +128,7 @@ def test_a_session_takes_no_more_memory_than_onnxruntimes(large_model: Path) -> 
 
     An arena that doubles ends with 706 or 1,154 MiB on an H100, onnxruntime's too, by the order of allocations.
     """
-    printed = check_child(
+    printed = check_gpu_child(
         """
     import sys
     import numpy as np
@@ -159,7 +156,6 @@ def test_a_session_takes_no_more_memory_than_onnxruntimes(large_model: Path) -> 
     print(taken["onnxruntime"], taken["session"], taken["pool"])
     """,
         large_model,
-        environment=VISIBLE,
     )
     theirs, session, pool = map(int, printed.split())
     assert session <= theirs + 448 + 4

@@ -82,7 +82,6 @@ def test_a_gpu_whose_context_is_lost_is_taken_out() -> None:
         os._exit(0)  # nothing can be freed there any more
         """,
         environment=VISIBLE,
-        timeout=120,
     )
     assert child.returncode == 0, child.stderr
     assert "assert" in child.stdout

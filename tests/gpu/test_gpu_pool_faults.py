@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 import ortmulti
 from ortmulti import Batching, _core
 from tests.support import onnx_models
-from tests.support.gpus import VISIBLE
-from tests.support.processes import check_child, nothing_leaks
+from tests.support.gpus import check_gpu_child
+from tests.support.processes import nothing_leaks
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("silent")]
 
@@ -141,6 +141,6 @@ ASKING = """
 
 @pytest.mark.parametrize("beside", ["", ASKING], ids=["alone", "beside daemon threads"])
 def test_a_process_may_end_while_its_pool_is_busy(beside: str) -> None:
-    printed = check_child(END + beside, environment=VISIBLE, timeout=HANG)
+    printed = check_gpu_child(END + beside, timeout=HANG)
     assert len(printed) == 1000
     assert set(printed) <= {"c", "d"}

@@ -12,8 +12,7 @@ import ortmulti
 from ortmulti import Warmup, _core
 from ortmulti.bench import models
 from tests.support import onnx_models
-from tests.support.gpus import MODEL, VISIBLE, feed, needs_gpus
-from tests.support.processes import check_child
+from tests.support.gpus import MODEL, check_gpu_child, feed, needs_gpus
 
 pytestmark = pytest.mark.gpu
 
@@ -65,11 +64,11 @@ def test_the_first_gpu_is_warm_before_the_others_contexts_are_made(tmp_path: Pat
         assert context["cuda:1"].end_ns < warm
         assert context["cuda:0"].start_ns >= warm, pool.timeline.table()
     """
-    check_child(code, path, environment=VISIBLE, timeout=120)
+    check_gpu_child(code, path)
 
 
 def test_requests_wait_before_the_driver_has_started() -> None:
-    check_child(
+    check_gpu_child(
         """
         import numpy as np
         import ortmulti
@@ -89,14 +88,12 @@ def test_requests_wait_before_the_driver_has_started() -> None:
         pool.wait_ready()
         pool.close()
         """,
-        environment=VISIBLE,
-        timeout=120,
     )
 
 
 @pytest.mark.parametrize("wait", ["none", "first"])
 def test_the_interpreter_may_end_while_gpus_start(wait: str) -> None:
-    check_child(
+    check_gpu_child(
         """
         import sys
         import ortmulti
@@ -105,8 +102,6 @@ def test_the_interpreter_may_end_while_gpus_start(wait: str) -> None:
         pool = ortmulti.load(onnx_models.matmul(), wait=sys.argv[1], warmup=True)
         """,
         wait,
-        environment=VISIBLE,
-        timeout=120,
     )
 
 

@@ -9,14 +9,14 @@ import pytest
 from benchmarks import concurrent_creation
 from ortmulti import _core
 from tests.support import onnx_models
-from tests.support.gpus import VISIBLE, needs_gpus
-from tests.support.processes import check_child, run_child
+from tests.support.gpus import VISIBLE, check_gpu_child, needs_gpus
+from tests.support.processes import run_child
 
 pytestmark = pytest.mark.gpu
 
 
 def test_ctrl_c_while_cuda_starts_and_loads(large_model: Path) -> None:
-    printed = check_child(
+    printed = check_gpu_child(
         """
         import os, signal, sys, threading
         import ortmulti
@@ -42,7 +42,6 @@ def test_ctrl_c_while_cuda_starts_and_loads(large_model: Path) -> None:
             print(len(sessions) == ortmulti._core.cuda_device_count() > 0)
         """,
         large_model,
-        environment=VISIBLE,
     )
     assert printed.splitlines() == ["interrupted", "True"]
 
@@ -93,7 +92,7 @@ LEFT_OPEN = {
 
 @pytest.mark.parametrize("what", list(LEFT_OPEN))
 def test_a_process_may_end_with_everything_open(what: str) -> None:
-    check_child(
+    check_gpu_child(
         """
     import sys, threading
     import numpy as np
@@ -102,12 +101,11 @@ def test_a_process_may_end_with_everything_open(what: str) -> None:
     """
         + LEFT_OPEN[what],
         onnx_models.convolution().hex(),
-        environment=VISIBLE,
     )
 
 
 def test_a_fork_after_cuda_gets_an_error_and_can_use_the_cpu() -> None:
-    printed = check_child(
+    printed = check_gpu_child(
         """
         import os, sys, warnings
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -138,13 +136,12 @@ def test_a_fork_after_cuda_gets_an_error_and_can_use_the_cpu() -> None:
         print((inherited.run(None, {"x": x})[0] == expected).all())
         """,
         onnx_models.convolution().hex(),
-        environment=VISIBLE,
     )
     assert printed.splitlines() == ["True"] * 5 + ["(1, 8, 16, 16)", "ended with 0", "True"]
 
 
 def test_a_fork_before_cuda_may_use_it() -> None:
-    printed = check_child(
+    printed = check_gpu_child(
         """
         import os, sys, warnings
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -159,7 +156,6 @@ def test_a_fork_before_cuda_may_use_it() -> None:
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         """,
         onnx_models.matmul().hex(),
-        environment=VISIBLE,
     )
     assert printed.splitlines() == ["['cuda:0']", "0"]
 

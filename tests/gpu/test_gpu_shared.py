@@ -156,7 +156,6 @@ def test_a_full_last_gpu_is_named_and_nothing_stays(tmp_path: Path) -> None:
         """,
         model,
         environment={**VISIBLE, "ORTMULTI_CACHE": str(tmp_path / "cache")},
-        timeout=120,
     )
     assert printed.splitlines() == ["True True"]
 
@@ -186,7 +185,6 @@ def test_an_interrupt_half_way_frees_everything(tmp_path: Path) -> None:
         """,
         model,
         environment={**VISIBLE, "ORTMULTI_CACHE": str(tmp_path / "cache")},
-        timeout=120,
     )
     assert printed.splitlines() == ["interrupted", "True"]
 

@@ -12,7 +12,7 @@ import pytest
 import ortmulti
 from ortmulti.bench.measure import sleep
 from ortmulti.optimized import Cache
-from tests.support.gpus import VISIBLE, check_memory_returns, free, needs_graphs
+from tests.support.gpus import VISIBLE, check_gpu_child, check_memory_returns, free, needs_graphs
 from tests.support.processes import check_child, run_child
 
 pytestmark = [pytest.mark.gpu, pytest.mark.gpu_memory]
@@ -104,7 +104,7 @@ def test_a_session_of_a_sleeping_pool_is_an_error(large_model: Path) -> None:
 
 
 def test_others_take_the_memory_meanwhile(large_model: Path) -> None:
-    printed = check_child(
+    printed = check_gpu_child(
         """
     import sys
     import numpy as np
@@ -126,7 +126,6 @@ def test_others_take_the_memory_meanwhile(large_model: Path) -> None:
     pool.sleep()  # and the process ends
     """,
         large_model,
-        environment=VISIBLE,
     )
     assert printed.splitlines() == ["True True", "True True", "True"]
 
@@ -171,7 +170,7 @@ def test_a_process_killed_while_it_wakes_leaves_nothing(large_model: Path, tmp_p
 
 @pytest.mark.parametrize("level", ["weights", "session"])
 def test_a_child_forked_during_sleep_or_wake_has_errors_and_the_parent_goes_on(large_model: Path, level: str) -> None:
-    printed = check_child(
+    printed = check_gpu_child(
         """
     import os, sys
     import numpy as np
@@ -203,7 +202,6 @@ def test_a_child_forked_during_sleep_or_wake_has_errors_and_the_parent_goes_on(l
     """,
         large_model,
         level,
-        environment=VISIBLE,
     )
     assert printed.split() == ["5", "5", "True"] * 3
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,17 +15,11 @@ import ortmulti
 from ortmulti import InferenceSession, OrtValue, RunOptions
 from tests.support import onnx_models
 from tests.support.gpus import cuda_session, needs_gpus
-from tests.support.torch import LONG, WIDTH, bound, late, numbers, session_with_kernels
+from tests.support.torch import LONG, WIDTH, bound, late, numbers
 
 pytestmark = pytest.mark.gpu
 
 make = OrtValue.ortvalue_from_numpy
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[InferenceSession]:
-    with session_with_kernels() as made:
-        yield made
 
 
 def not_synchronized() -> RunOptions:

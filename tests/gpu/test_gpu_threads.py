@@ -11,8 +11,7 @@ import pytest
 import ortmulti
 from ortmulti import ThreadCounts, Threads, _core
 from tests.support import onnx_models
-from tests.support.gpus import VISIBLE
-from tests.support.processes import check_child
+from tests.support.gpus import check_gpu_child
 
 pytestmark = pytest.mark.gpu
 
@@ -94,7 +93,7 @@ COMMON = """
 
 
 def lines(code: str) -> list[str]:
-    return check_child(COMMON + code, onnx_models.one_node("Neg").hex(), environment=VISIBLE, timeout=120).splitlines()
+    return check_gpu_child(COMMON + code, onnx_models.one_node("Neg").hex()).splitlines()
 
 
 @pytest.mark.parametrize("arena", ['{"cuda:0": config}', "config"])

@@ -19,16 +19,6 @@ from ortmulti.loading.tuning import describe_machine
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture(scope="module")
-def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models.make("resnet50", tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models.make("tiny-kernels", tmp_path_factory.mktemp("models"))
-
-
 def test_a_cuda_graph_is_found_for_many_small_kernels(tiny: Path, tmp_path: Path) -> None:
     out = tmp_path / "tiny.json"
     result = ortmulti.tune(tiny, devices=0, only=["cuda_graph", "enable_mem_pattern"], budget=120, out=out)
@@ -45,21 +35,21 @@ def test_a_cuda_graph_is_found_for_many_small_kernels(tiny: Path, tmp_path: Path
     assert result.document["machine"]["gpus"]
 
 
-def test_an_algorithm_search_that_costs_more_than_it_gives_is_found(resnet: Path) -> None:
-    result = ortmulti.tune(resnet, "creation", devices=0, only=["cudnn_conv_algo_search"], budget=300)
+def test_an_algorithm_search_that_costs_more_than_it_gives_is_found(resnet50: Path) -> None:
+    result = ortmulti.tune(resnet50, "creation", devices=0, only=["cudnn_conv_algo_search"], budget=300)
     assert set(result.tuning.settings) <= {"cudnn_conv_algo_search"}
     assert all(trial["outputs"] is not None for trial in result.document["trials"])
 
 
 @pytest.mark.gpu_memory
-def test_memory_of_the_gpu_is_what_counts(resnet: Path) -> None:
-    result = ortmulti.tune(resnet, "memory", devices=0, only=["arena_extend_strategy", "gpu_mem_limit"], budget=300)
+def test_memory_of_the_gpu_is_what_counts(resnet50: Path) -> None:
+    result = ortmulti.tune(resnet50, "memory", devices=0, only=["arena_extend_strategy", "gpu_mem_limit"], budget=300)
     assert result.document["defaults"] > 100e6  # the weights
     assert result.document["unit"] == "bytes"
 
 
-def test_tf32_that_is_off_changes_the_outputs(resnet: Path) -> None:
-    result = ortmulti.tune(resnet, devices=0, only=["use_tf32"], tolerance=1e-9, budget=60)
+def test_tf32_that_is_off_changes_the_outputs(resnet50: Path) -> None:
+    result = ortmulti.tune(resnet50, devices=0, only=["use_tf32"], tolerance=1e-9, budget=60)
     assert [one["why"] for one in result.document["rejected"]] == ["outputs"]
     assert result.tuning.settings == {}
 

@@ -180,5 +180,4 @@ def test_what_is_freed_with_a_request_may_ask_the_pool() -> None:
                 thread.join()
             pool.close()
         """,
-        timeout=120,
     )

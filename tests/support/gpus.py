@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -13,12 +14,14 @@ import pytest
 import ortmulti
 from ortmulti import _core
 from ortmulti._runtime.libraries import release_of
-from tests.support import onnx_models
+from tests.support import onnx_models, processes
 
 CUDA = "CUDAExecutionProvider"
 
 # The environment of a child interpreter that sees the GPUs that this one sees.
 VISIBLE = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES")}
+
+check_gpu_child = functools.partial(processes.check_child, environment=VISIBLE)
 
 
 def needs_gpus(count: int) -> None:
