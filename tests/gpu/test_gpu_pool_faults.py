@@ -9,9 +9,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
-from ortmulti import Batching, _core
+from ortmulti import Batching
 from tests.support import onnx_models
-from tests.support.gpus import check_gpu_child
+from tests.support.gpus import check_gpu_child, check_memory_returns
 from tests.support.processes import nothing_leaks
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("silent")]
@@ -96,15 +96,10 @@ def test_pools_give_the_memory_back() -> None:
             for future in [pool.submit(None, x, timeout=60) for _ in range(8)]:
                 future.result(HANG)
 
-    count = _core.cuda_device_count()
     for _ in range(3):
         use()
     with nothing_leaks():
-        before = [_core.cuda_memory(index)[0] for index in range(count)]
-        for _ in range(30):
-            use()
-        after = [_core.cuda_memory(index)[0] for index in range(count)]
-    assert max(b - a for b, a in zip(before, after, strict=True)) < 64 << 20
+        check_memory_returns(use, rounds=30)
 
 
 END = """

@@ -16,7 +16,7 @@ from ortmulti import _core
 from ortmulti._runtime.libraries import release_of
 from ortmulti.bench import models
 from tests.support import onnx_models
-from tests.support.gpus import CUDA, VISIBLE, needs_gpus
+from tests.support.gpus import CUDA, VISIBLE, check_memory_returns, needs_gpus
 from tests.support.optimized_models import PROTOS, same_bits, write
 from tests.support.processes import check_child
 
@@ -99,12 +99,7 @@ def test_offline_takes_what_was_made_before(tmp_path: Path) -> None:
 @pytest.mark.gpu_memory
 def test_memory_comes_back(tmp_path: Path) -> None:
     model = models.make("matmul", tmp_path, megabytes=512)
-    ortmulti.load(model, "all").close()
-    before = [_core.cuda_memory(i)[0] for i in range(_core.cuda_device_count())]
-    for _ in range(3):
-        ortmulti.load(model, "all", 2).close()
-    after = [_core.cuda_memory(i)[0] for i in range(_core.cuda_device_count())]
-    assert all(left > had - (64 << 20) for had, left in zip(before, after, strict=True)), (before, after)
+    check_memory_returns(lambda: ortmulti.load(model, "all", 2).close(), rounds=3)
 
 
 @pytest.mark.gpu_memory

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 import ortmulti
 from ortmulti import LoadProgress
 from ortmulti.pool.processes import members
-from tests.support import onnx_models
+from tests.support import onnx_models, values
 from tests.support.backends import BackendName, on_every_backend
 from tests.support.processes import check_child, nothing_leaks
 
@@ -144,16 +144,9 @@ def test_strings_sequences_and_values() -> None:
         for strings in (np.array(["a", "bcd", ""]), np.array([["a", "\N{SNOWMAN}" * 100_000]], object)):
             [result] = pool.run(None, {"x": strings})
             assert result.tolist() == strings.tolist()
-    info = helper.make_tensor_sequence_value_info
-    graph = helper.make_graph(
-        [helper.make_node("Identity", ["s"], ["t"])],
-        "sequence",
-        [info("s", TensorProto.FLOAT, None)],
-        [info("t", TensorProto.FLOAT, None)],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    with ortmulti.load(model.SerializeToString(), "cpu", backend="processes") as pool:
-        [result] = pool.run(None, {"s": [np.ones(3, np.float32), np.zeros((2, 2), np.float32)]})
+    sequences = values.same(values.sequence(values.tensor(TensorProto.FLOAT)))
+    with ortmulti.load(sequences, "cpu", backend="processes") as pool:
+        [result] = pool.run(None, {"x": [np.ones(3, np.float32), np.zeros((2, 2), np.float32)]})
         assert [part.tolist() for part in result] == [[1, 1, 1], [[0, 0], [0, 0]]]
     with ortmulti.load(onnx_models.matmul(), "cpu", backend="processes") as pool:
         value = ortmulti.OrtValue.ortvalue_from_numpy(X["x"])

@@ -337,13 +337,12 @@ def test_ctrl_c_ends_a_run_a_wait_for_room_and_a_close(backend: BackendName) -> 
         import signal
         import sys
         import time
-        import numpy as np
         import ortmulti
-        from tests.support import onnx_models
+        from tests.support.pools import ENDLESS, endless_feed
 
         logging.getLogger("ortmulti.onnxruntime").setLevel(logging.CRITICAL)  # what a run that is ended logs
-        x = {"x": np.zeros(1, np.float32), "count": np.array(2**62)}
-        pool = ortmulti.load(onnx_models.endless(), "cpu", max_queue=0, backend=sys.argv[1])
+        x = endless_feed()
+        pool = ortmulti.load(ENDLESS, "cpu", max_queue=0, backend=sys.argv[1])
         for call in (pool.run, pool.run, pool.submit, lambda *_: pool.close()):
             if call == pool.submit:
                 future = pool.submit(None, x)

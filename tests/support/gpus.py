@@ -53,13 +53,18 @@ def free() -> int:
 
 
 def check_memory_returns(cycle: Callable[[], object], *, rounds: int = 5, most: int = 64 << 20) -> None:
-    """Assert that further rounds of `cycle` keep at most so many bytes of the first GPU."""
+    """Assert that further rounds of `cycle` keep at most so many bytes of each GPU."""
+
+    def each_free() -> list[int]:
+        return [_core.cuda_memory(index)[0] for index in range(_core.cuda_device_count())]
+
     for _ in range(2):
         cycle()  # what stays is there
-    before = free()
+    before = each_free()
     for _ in range(rounds):
         cycle()
-    assert before - free() < most
+    kept = [had - left for had, left in zip(before, each_free(), strict=True)]
+    assert max(kept) < most, kept
 
 
 def fill(index: int, left: int) -> Callable[[], None]:
