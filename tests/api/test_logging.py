@@ -17,7 +17,7 @@ import ortmulti
 from ortmulti._runtime import log as ort_log
 from tests.support import onnx_models
 from tests.support.pools import in_threads
-from tests.support.processes import check_child, run_child
+from tests.support.processes import lines, run_child
 
 LOGGER = logging.getLogger("ortmulti.onnxruntime")
 
@@ -187,10 +187,8 @@ def test_what_was_logged_before_exit_goes_where_pythons_logging_says(
 
 def test_more_records_than_can_be_kept_are_counted_and_nobody_waits() -> None:
     """The handler holds back all emitting until far more than the queue keeps have been logged."""
-    printed = check_child(
-        """
-        import logging, sys, threading
-        import ortmulti
+    code = """
+        import logging, threading
 
         go, seen, dropped = threading.Event(), [], threading.Event()
 
@@ -205,28 +203,18 @@ def test_more_records_than_can_be_kept_are_counted_and_nobody_waits() -> None:
         logger.propagate = False
         logger.setLevel(logging.DEBUG)
         logger.addHandler(Held())
-        options = ortmulti.SessionOptions()
+        options = om.SessionOptions()
         options.log_severity_level = 0
-        model = bytes.fromhex(sys.argv[1])
-
-        def create():
-            cpu = [("CPUExecutionProvider", {})]
-            ortmulti._core.create_sessions(
-                ortmulti._core.CreationRequest(
-                    model=model, sessions=[cpu] * 200, options=options._core, serialize="all"
-                )
-            )
-
-        ortmulti.RunOptions()
-        worker = threading.Thread(target=create)
+        sessions = [[("CPUExecutionProvider", {})]] * 200
+        request = om._core.CreationRequest(model=model, sessions=sessions, options=options._core, serialize="all")
+        om.RunOptions()
+        worker = threading.Thread(target=om._core.create_sessions, args=(request,))
         worker.start()
         worker.join()
         go.set()
         print(dropped.wait(60))
-        """,
-        onnx_models.matmul(8).hex(),
-    )
-    assert printed.strip() == "True"
+    """
+    assert lines(code, onnx_models.matmul(8)) == ["True"]
 
 
 class Slow(logging.Handler):
@@ -339,21 +327,16 @@ def test_callbacks_and_severities_that_cannot_be(callback: Any, severity: Any) -
 
 
 def test_the_severity_of_a_callback_is_the_default_one() -> None:
-    printed = check_child(
-        """
-        import sys
-        import ortmulti
+    code = """
         from ortmulti._runtime import log
 
         def count(severity):
             said = []
-            ortmulti.set_default_logger_callback(lambda *message: said.append(message[0]), severity)
-            ortmulti.InferenceSession(bytes.fromhex(sys.argv[1]), providers=["CPUExecutionProvider"]).close()
+            om.set_default_logger_callback(lambda *message: said.append(message[0]), severity)
+            session().close()
             log.flush()
             return sorted(set(said))
 
         print(count(0), count(1), count(2), count(3))
-        """,
-        warning_model().hex(),
-    )
-    assert printed.strip() == "[0, 1, 2] [1, 2] [2] []"
+    """
+    assert lines(code, warning_model()) == ["[0, 1, 2] [1, 2] [2] []"]

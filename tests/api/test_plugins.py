@@ -17,7 +17,7 @@ import ortmulti
 from ortmulti import _core
 from ortmulti.bench.measure.devices import parse_devices
 from tests.support import fake_driver, onnx_models, plugins
-from tests.support.processes import check_child, nothing_leaks, run_child
+from tests.support.processes import check_child, lines, nothing_leaks, run_child
 
 MODEL = onnx_models.matmul(8)
 X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 8)
@@ -214,51 +214,29 @@ def test_nothing_leaks(library: Path) -> None:
             use()
 
 
-def test_the_process_ends_with_sessions_open(library: Path) -> None:
-    check_child(
-        """
-        import sys, numpy as np, ortmulti
-        ortmulti.register_execution_provider_library("tests", sys.argv[1])
-        model = bytes.fromhex(sys.argv[2])
-        session = ortmulti.create_sessions(model, "fake:CPU", optimize="never")[0]
-        pool = ortmulti.load(model, ["fake:CPU", "cpu"], 2, optimize="never")
-        x = np.ones((1, 8), np.float32)
+def test_a_forked_child_gets_an_error_and_processes_end_with_sessions_open(library: Path) -> None:
+    code = """
+        om.register_execution_provider_library("tests", sys.argv[2])
+        session = om.create_sessions(model, "fake:CPU", optimize="never")[0]
+
+        def child():
+            for call, *arguments in (
+                (session.run, None, {"x": x}),
+                (om.get_ep_devices,),
+                (om.create_sessions, model, "fake:CPU"),
+                (om.register_execution_provider_library, "more", sys.argv[2]),
+                (om.unregister_execution_provider_library, "tests"),
+            ):
+                error = error_of(call, *arguments)
+                print(error.startswith("ForkError: ") and "before this process was forked" in error)
+            print(om.create_sessions(model, "cpu")[0].run(None, {"x": x})[0].shape)
+
+        print(forked(child), session.run(None, {"x": x})[0].shape)
+        pool = om.load(model, ["fake:CPU", "cpu"], 2, optimize="never")
         futures = [pool.submit(None, {"x": x}) for _ in range(50)]
         session.run_async(None, {"x": x}, lambda *_: None, None)
-        """,
-        library,
-        MODEL.hex(),
-    )
-
-
-def test_a_forked_child_gets_an_error_and_ends(library: Path) -> None:
-    printed = check_child(
-        """
-        import os, sys, numpy as np, ortmulti
-        ortmulti.register_execution_provider_library("tests", sys.argv[1])
-        model, x = bytes.fromhex(sys.argv[2]), np.ones((1, 8), np.float32)
-        session = ortmulti.create_sessions(model, "fake:CPU", optimize="never")[0]
-        child = os.fork()
-        if child == 0:
-            for call in (
-                lambda: session.run(None, {"x": x}),
-                ortmulti.get_ep_devices,
-                lambda: ortmulti.create_sessions(model, "fake:CPU"),
-                lambda: ortmulti.register_execution_provider_library("more", sys.argv[1]),
-                lambda: ortmulti.unregister_execution_provider_library("tests"),
-            ):
-                try:
-                    call()
-                except ortmulti.ForkError as error:
-                    print("before this process was forked" in str(error))
-            print(ortmulti.create_sessions(model, "cpu")[0].run(None, {"x": x})[0].shape)
-            sys.exit(0)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), session.run(None, {"x": x})[0].shape)
-        """,
-        library,
-        MODEL.hex(),
-    )
-    assert printed.splitlines() == [*["True"] * 5, "(1, 8)", "0 (1, 8)"]
+    """
+    assert lines(code, MODEL, library) == [*["True"] * 5, "(1, 8)", "0 (1, 8)"]
 
 
 # Devices by name.
@@ -346,18 +324,13 @@ def test_comparisons_diagnoses_and_tunings_do_not_take_them(tmp_path: Path) -> N
 
 def test_an_installed_package_is_registered_by_its_devices_name(library: Path, tmp_path: Path) -> None:
     plugins.plugin_package(tmp_path, "onnxruntime_ep_fa_ke", library, PROVIDER)
-    printed = check_child(
-        """
-        import sys, ortmulti
-        sys.path.append(sys.argv[1])
-        with ortmulti.create_sessions(bytes.fromhex(sys.argv[2]), ["fake:CPU"] * 2, optimize="never") as sessions:
+    code = """
+        sys.path.append(sys.argv[2])
+        with om.create_sessions(model, ["fake:CPU"] * 2, optimize="never") as sessions:
             print(sessions.devices, "onnxruntime" in sys.modules)
-        ortmulti.unregister_execution_provider_library("FakeExecutionProvider")
-        """,
-        tmp_path,
-        MODEL.hex(),
-    )
-    assert printed == "['fake:CPU', 'fake:CPU'] False\n"
+        om.unregister_execution_provider_library("FakeExecutionProvider")
+    """
+    assert lines(code, MODEL, tmp_path) == ["['fake:CPU', 'fake:CPU'] False"]
     (tmp_path / "onnxruntime_ep_fa_ke" / "__init__.py").write_text("raise ImportError('libtoo.so is missing')")
     child = run_child(
         "import sys, ortmulti; sys.path.append(sys.argv[1]); ortmulti.parse_devices('fake:CPU')", tmp_path
@@ -380,40 +353,29 @@ def test_threads_that_load_at_once_register_a_package_once(library: Path, tmp_pa
 def test_a_plugin_without_hardware_is_registered_once_and_is_said(tmp_path: Path) -> None:
     plugins.plugin_package(tmp_path, "onnxruntime_ep_fake", plugins.build(tmp_path, DEVICES=0), PROVIDER)
     code = """
-        import sys, ortmulti
-        sys.path.append(sys.argv[1])
-        if by_path := sys.argv[2]:
-            ortmulti.register_execution_provider_library("mine", by_path)
+        sys.path.append(sys.argv[2])
+        if by_path := sys.argv[3]:
+            om.register_execution_provider_library("mine", by_path)
         for _ in range(2):
-            try:
-                ortmulti.parse_devices("fake:CPU")
-            except ortmulti.DeviceError as error:
-                print(error)
+            print(error_of(om.parse_devices, "fake:CPU"))
     """
     for by_path, name in (("", PROVIDER), (tmp_path / "libfake_plugin.so", "mine")):
         message = (
-            "there is no fake:CPU: no plug-in has a device here; no hardware here is supported by the registered "
-            f"{name!r}; name another device, such as 'cpu'\n"
+            "DeviceError: there is no fake:CPU: no plug-in has a device here; no hardware here is supported by the "
+            f"registered {name!r}; name another device, such as 'cpu'"
         )
-        assert check_child(code, tmp_path, by_path) == 2 * message
+        assert lines(code, MODEL, tmp_path, by_path) == 2 * [message]
 
 
 def test_a_package_is_not_registered_beside_its_provider(library: Path, tmp_path: Path) -> None:
     plugins.plugin_package(tmp_path, "onnxruntime_ep_fake", library, PROVIDER)
-    printed = check_child(
-        """
-        import sys, ortmulti
-        sys.path.append(sys.argv[1])
-        ortmulti.register_execution_provider_library("mine", sys.argv[2])
-        try:
-            ortmulti.parse_devices("fake:GPU")
-        except ortmulti.DeviceError as error:
-            print(error)
-        """,
-        tmp_path,
-        shutil.copy(library, tmp_path / "copy.so"),
-    )
-    assert printed == "there is no fake:GPU: the plug-ins have fake:CPU; name another device, such as 'cpu'\n"
+    code = """
+        sys.path.append(sys.argv[2])
+        om.register_execution_provider_library("mine", sys.argv[3])
+        print(error_of(om.parse_devices, "fake:GPU"))
+    """
+    message = "DeviceError: there is no fake:GPU: the plug-ins have fake:CPU; name another device, such as 'cpu'"
+    assert lines(code, MODEL, tmp_path, shutil.copy(library, tmp_path / "copy.so")) == [message]
 
 
 # CUDA as a plug-in: none can be had yet, so a fake one stands for it, and a fake driver for the GPU's.
@@ -430,40 +392,28 @@ def cuda_package(tmp_path: Path) -> dict[str, str]:
 
 
 def test_gpus_use_the_plugin_where_no_cuda_provider_is_built_in(cuda_package: dict[str, str]) -> None:
-    printed = check_child(
-        """
-        import sys, numpy as np, ortmulti
-        model, x = bytes.fromhex(sys.argv[1]), {"x": np.ones((1, 8), np.float32)}
-        print(ortmulti.get_available_providers())
-        with ortmulti.create_sessions(model, ["cuda:1", "cpu", "cuda:0"], optimize="never") as sessions:
+    code = """
+        print(om.get_available_providers())
+        with om.create_sessions(model, ["cuda:1", "cpu", "cuda:0"], optimize="never") as sessions:
             print(sessions.devices, sessions[0].get_providers())
-            print(np.array_equal(*(session.run(None, x)[0] for session in (sessions[0], sessions[1]))))
-            print(sorted(device._name for device in ortmulti.get_ep_devices()))
-            try:
-                ortmulti.unregister_execution_provider_library("CUDAExecutionProvider")
-            except ortmulti.Fail as error:
-                print(error)
-        ortmulti.unregister_execution_provider_library("CUDAExecutionProvider")
-        session = ortmulti.InferenceSession(model, providers=["CUDAExecutionProvider"])
-        print(session.device, session.get_providers())
+            print(np.array_equal(*(session.run(None, {"x": x})[0] for session in sessions[:2])))
+            print(sorted(device._name for device in om.get_ep_devices()))
+            print(error_of(om.unregister_execution_provider_library, "CUDAExecutionProvider"))
+        om.unregister_execution_provider_library("CUDAExecutionProvider")
+        gpu = om.InferenceSession(model, providers=["CUDAExecutionProvider"])
+        print(gpu.device, gpu.get_providers())
         for device in ("cuda:2", "cuda:GPU"):
-            try:
-                ortmulti.create_sessions(model, device, optimize="never")
-            except ortmulti.DeviceError as error:
-                print(error)
-        """,
-        MODEL.hex(),
-        environment=cuda_package,
-    ).splitlines()
-    assert printed == [
+            print(error_of(om.create_sessions, model, device, optimize="never"))
+    """
+    assert lines(code, MODEL, environment=cuda_package) == [
         "['CUDAExecutionProvider', 'AzureExecutionProvider', 'CPUExecutionProvider']",
         "['cuda:1', 'cpu', 'cuda:0'] ['CUDAExecutionProvider', 'CPUExecutionProvider']",
         "True",
         "['', 'cuda:0', 'cuda:1']",
-        "[ONNXRuntimeError] : 1 : FAIL : unregistering the execution providers of 'CUDAExecutionProvider': 2 sessions "
-        "use its devices; close them first",
+        "Fail: [ONNXRuntimeError] : 1 : FAIL : unregistering the execution providers of 'CUDAExecutionProvider': 2 "
+        "sessions use its devices; close them first",
         "cuda:0 ['CUDAExecutionProvider', 'CPUExecutionProvider']",
-        "creating a session of a model of 710 bytes on cuda:2: there is no device cuda:2: the registered plug-ins have "
-        "cuda:0, cuda:1; name one of them",
-        "there is no cuda:GPU: the plug-ins have cuda:0, cuda:1; name another device, such as 'cpu'",
+        "DeviceError: creating a session of a model of 710 bytes on cuda:2: there is no device cuda:2: the registered "
+        "plug-ins have cuda:0, cuda:1; name one of them",
+        "DeviceError: there is no cuda:GPU: the plug-ins have cuda:0, cuda:1; name another device, such as 'cpu'",
     ]

@@ -67,9 +67,10 @@ def check_child(code: str, *arguments: object, **kwargs: Any) -> str:
     return child.stdout
 
 
-def lines(code: str, model: bytes) -> list[str]:
-    """What a child prints that runs `code` with the names of `child_sessions` and this model."""
-    return check_child(f"from tests.support.child_sessions import *\n{textwrap.dedent(code)}", model.hex()).splitlines()
+def lines(code: str, model: bytes, *arguments: object, **kwargs: Any) -> list[str]:
+    """What a child prints that runs `code` with the names of `child_sessions`, this model and sys.argv[2:]."""
+    code = f"from tests.support.child_sessions import *\n{textwrap.dedent(code)}"
+    return check_child(code, model.hex(), *arguments, **kwargs).splitlines()
 
 
 def threads() -> set[str]:
