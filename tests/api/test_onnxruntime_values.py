@@ -20,7 +20,7 @@ from tests.support import values as _values
 from tests.support.bindings import BOOL_IS_UINT8, A, B, from_dlpack, make
 from tests.support.lifetimes import alive
 from tests.support.pools import in_threads
-from tests.support.processes import check_child
+from tests.support.processes import lines
 
 onnxruntime = pytest.importorskip("onnxruntime")
 theirs = onnxruntime.OrtValue.ortvalue_from_numpy
@@ -74,22 +74,15 @@ def test_values_are_updated_from_them(value: Any) -> None:
 
 def test_onnxruntime_is_not_imported_for_it() -> None:
     code = """
-        import sys
-        import numpy as np
-        from ortmulti import OrtValue
-
-        class OrtValue2:
+        class OrtValue:
             pass
 
-        value = OrtValue.ortvalue_from_numpy(np.zeros(3))
-        for wrong in (OrtValue2(), object(), np.float32):
-            try:
-                value.update_inplace(wrong)
-            except TypeError:
-                pass
+        value = om.OrtValue.ortvalue_from_numpy(np.zeros(3))
+        for wrong in (OrtValue(), object(), np.float32):
+            print(error_of(value.update_inplace, wrong).partition(":")[0])
         print([name for name in sys.modules if name.partition(".")[0] == "onnxruntime"])
     """
-    assert check_child(code) == "[]\n"
+    assert lines(code, b"") == ["InvalidType"] * 3 + ["[]"]
 
 
 # --- Among what a run is fed ------------------------------------------------------------------------------------------

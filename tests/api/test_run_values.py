@@ -17,7 +17,7 @@ import ortmulti
 from tests.support import onnx_models, values
 from tests.support.arrays import read_only
 from tests.support.pools import in_threads
-from tests.support.processes import check_child
+from tests.support.processes import lines
 from tests.support.values import assert_same
 
 
@@ -42,11 +42,9 @@ def test_every_numeric_type_keeps_its_extreme_values(element_type: int) -> None:
     assert_same(result, array)
 
 
-@pytest.mark.parametrize("code", ["q", "Q"])
-def test_both_of_numpys_64_bit_integers_are_taken(code: str) -> None:
-    array = np.arange(3).astype(code)
-    element_type = TensorProto.INT64 if code == "q" else TensorProto.UINT64
-    [result] = pair(element_type)[1].run(None, {"x": array})
+@pytest.mark.parametrize(("code", "element_type"), [("q", TensorProto.INT64), ("Q", TensorProto.UINT64)])
+def test_both_of_numpys_64_bit_integers_are_taken(code: str, element_type: int) -> None:
+    [result] = pair(element_type)[1].run(None, {"x": np.arange(3).astype(code)})
     assert result.tolist() == [0, 1, 2]
 
 
@@ -92,28 +90,24 @@ def test_contiguous_inputs_are_not_copied_and_others_are() -> None:
         [helper.make_node("Size", ["x"], ["y"])], [("x", TensorProto.FLOAT, None)], [("y", TensorProto.INT64, [])]
     )
     many = values.one("SequenceLength", values.sequence(values.tensor(1)), values.tensor(TensorProto.INT64))
-    [contiguous, in_a_list, transposed] = check_child(
+    [contiguous, in_a_list, transposed] = lines(
         """
-        import sys
-        import numpy as np
-        import ortmulti
-
         def peak():
             [line] = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
             return int(line.split()[1]) * 1024
 
-        one, many = (ortmulti.InferenceSession(bytes.fromhex(text)) for text in sys.argv[1:])
+        one, many = session(), om.InferenceSession(bytes.fromhex(sys.argv[2]))
         array = np.ones((8192, 8192), np.float32)
         one.run(None, {"x": array[:1]})
         many.run(None, {"x": [array[:1]]})
-        for session, x in ((one, array), (many, [array[:4096], array[4096:]]), (one, array.T)):
+        for each, x in ((one, array), (many, [array[:4096], array[4096:]]), (one, array.T)):
             before = peak()
-            session.run(None, {"x": x})
+            each.run(None, {"x": x})
             print(peak() - before)
         """,
-        proto.SerializeToString().hex(),
+        proto.SerializeToString(),
         many.hex(),
-    ).split()
+    )
     assert int(contiguous) < 16 << 20
     assert int(in_a_list) < 16 << 20
     assert int(transposed) > 200 << 20
@@ -189,13 +183,10 @@ def test_runs_from_many_threads_equal_serial_ones() -> None:
 
 def test_a_run_lets_other_threads_run_and_can_be_ended_by_one() -> None:
     """The run logs that it began; the handler, which needs the GIL, then ends it. With the GIL held: a hang."""
-    printed = check_child(
-        """
-        import logging, sys
-        import numpy as np
-        import ortmulti
+    code = """
+        import logging
 
-        run_options = ortmulti.RunOptions()
+        run_options = om.RunOptions()
         run_options.logid = "a long run"
 
         class End(logging.Handler):
@@ -207,17 +198,11 @@ def test_a_run_lets_other_threads_run_and_can_be_ended_by_one() -> None:
         logger.propagate = False
         logger.setLevel(logging.INFO)
         logger.addHandler(End())
-        options = ortmulti.SessionOptions()
-        options.log_severity_level = 1
-        session = ortmulti.InferenceSession(bytes.fromhex(sys.argv[1]), options)
+        made = session(log_severity_level=1)
         feed = {"count": np.array(2**62), "x": np.ones(4, np.float32)}
-        try:
-            session.run(None, feed, run_options)
-        except ortmulti.Error as error:
-            print(type(error).__name__, "terminate" in str(error))
+        error = error_of(made.run, None, feed, run_options)
+        print(error.startswith("Fail: "), "terminate" in error)
         feed["count"] = np.array(3)
-        print(session.run(None, feed)[0].tolist())
-        """,
-        onnx_models.endless().hex(),
-    )
-    assert printed.splitlines() == ["Fail True", "[4.0, 4.0, 4.0, 4.0]"]
+        print(made.run(None, feed)[0].tolist())
+    """
+    assert lines(code, onnx_models.endless()) == ["True True", "[4.0, 4.0, 4.0, 4.0]"]
