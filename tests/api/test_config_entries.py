@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -66,30 +66,32 @@ def test_values_are_checked_when_they_are_set(key: str, values: list[str], wrong
         assert options.get_session_config_entry(key) == values[-1]
 
 
-@pytest.mark.parametrize("value", ["cpu:0", "gpu:0", "cpu:0;gpu:0", "gpu:0;gpu:11", ""])
-def test_arenas_to_shrink(value: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "values", "wrong"),
+    [
+        (
+            SHRINKAGE,
+            ["cpu:0", "gpu:0", "cpu:0;gpu:0", "gpu:0;gpu:11", ""],
+            ["cpu", "cpu:x", "disk:0", "cuda:0", "cpu:0;", "cpu:0; gpu:0", "CPU:0", "cpu:-1"],
+        ),
+        ("gpu_graph_id", ["-1"], []),
+        ("disable_synchronize_execution_providers", ["1"], ["yes"]),
+    ],
+)
+def test_values_for_runs_are_checked_when_they_are_set(key: str, values: list[str], wrong: list[str]) -> None:
     options = ortmulti.RunOptions()
-    options.add_run_config_entry(SHRINKAGE, value)
-    assert options.get_run_config_entry(SHRINKAGE) == value
-
-
-@pytest.mark.parametrize("value", ["cpu", "cpu:x", "disk:0", "cuda:0", "cpu:0;", "cpu:0; gpu:0", "CPU:0", "cpu:-1"])
-def test_arenas_to_shrink_in_another_form_are_refused(value: str) -> None:
-    options = ortmulti.RunOptions()
-    with pytest.raises(ortmulti.InvalidArgument, match=f"{SHRINKAGE}.*cpu:0;gpu:0"):
-        options.add_run_config_entry(SHRINKAGE, value)
-    with pytest.raises(ortmulti.InvalidArgument, match=SHRINKAGE):
-        options.get_run_config_entry(SHRINKAGE)
-
-
-def test_other_run_entries() -> None:
-    options = ortmulti.RunOptions()
-    options.add_run_config_entry("gpu_graph_id", "-1")
-    with pytest.raises(ortmulti.InvalidArgument, match="disable_synchronize_execution_providers"):
-        options.add_run_config_entry("disable_synchronize_execution_providers", "yes")
-    for key, value in ((1, "x"), ("x", 1), (None, "x")):
-        with pytest.raises(ortmulti.InvalidType):
+    for value in wrong:
+        with pytest.raises(ortmulti.InvalidArgument, match=f"{key}.*cpu:0;gpu:0" if key == SHRINKAGE else key):
             options.add_run_config_entry(key, value)
+        with pytest.raises(ortmulti.InvalidArgument, match=key):
+            options.get_run_config_entry(key)
+    for value in values:
+        options.add_run_config_entry(key, value)
+        assert options.get_run_config_entry(key) == value
+    bad: list[Any] = [(1, "x"), (key, 1), (None, "x")]
+    for arguments in bad:
+        with pytest.raises(ortmulti.InvalidType):
+            options.add_run_config_entry(*arguments)
 
 
 @pytest.mark.parametrize(("value", "power"), [("3", 2), ("6", 4), ("100", 64)])
@@ -147,10 +149,8 @@ def test_releases_are_in_their_order() -> None:
 
 def test_a_session_with_an_entry_of_the_installed_release() -> None:
     """The installed release has the entry, or the error names the first one that has."""
-    options = ortmulti.SessionOptions()
-    options.intra_op_num_threads = 2
-    options.add_session_config_entry("session.intra_op.spin_duration_us", "1000")
-    options.add_session_config_entry("session.intra_op.spin_backoff_max", "8")
+    entries = {"session.intra_op.spin_duration_us": "1000", "session.intra_op.spin_backoff_max": "8"}
+    options = onnx_models.options(entries, intra_op_num_threads=2)
     if release_of(ortmulti.get_version_string()) >= (1, 26):
         onnx_models.cpu_session(onnx_models.matmul(), options).close()
     else:
@@ -161,30 +161,19 @@ def test_a_session_with_an_entry_of_the_installed_release() -> None:
 # --- Contradictions ---------------------------------------------------------------------------------------------------
 
 
-CREATE: list[Callable[[ortmulti.SessionOptions], object]] = [
-    lambda options: onnx_models.cpu_session(onnx_models.matmul(), options),
-    lambda options: ortmulti.create_sessions(onnx_models.matmul(), "cpu", 2, options),
-    lambda options: ortmulti.load(onnx_models.matmul(), "cpu", options=options),
-]
-
-
-@pytest.mark.parametrize("create", CREATE, ids=["InferenceSession", "create_sessions", "load"])
 @pytest.mark.parametrize("threads", [0, 1, 2, 4])
-def test_affinities_are_one_for_each_thread_but_the_calling_one(
-    threads: int, create: Callable[[ortmulti.SessionOptions], object]
-) -> None:
-    options = ortmulti.SessionOptions()
-    options.add_session_config_entry(AFFINITIES, "1;1")
-    options.intra_op_num_threads = threads
-    with pytest.raises(ortmulti.InvalidArgument, match=f"{AFFINITIES}.* 2 threads .*is 3 with it, not {threads}"):
-        create(options)
-
-
-def test_affinities_that_fit_are_taken() -> None:
-    options = ortmulti.SessionOptions()
-    options.add_session_config_entry(AFFINITIES, "1;1-2")
+def test_affinities_are_one_for_each_thread_but_the_calling_one(threads: int) -> None:
+    options = onnx_models.options({AFFINITIES: "1;1-2"}, intra_op_num_threads=threads)
+    model = onnx_models.matmul()
+    for create in (
+        lambda: onnx_models.cpu_session(model, options),
+        lambda: ortmulti.create_sessions(model, "cpu", 2, options),
+        lambda: ortmulti.load(model, "cpu", options=options),
+    ):
+        with pytest.raises(ortmulti.InvalidArgument, match=f"{AFFINITIES}.* 2 threads .*is 3 with it, not {threads}"):
+            create()
     options.intra_op_num_threads = 3
-    onnx_models.cpu_session(onnx_models.matmul(), options).close()
+    onnx_models.cpu_session(model, options).close()
 
 
 def test_affinities_need_threads_of_the_sessions_own() -> None:

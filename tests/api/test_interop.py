@@ -23,7 +23,7 @@ from ortmulti.interface import onnxruntime_weights
 from ortmulti.interop import onnxruntime_sessions
 from tests.support import gpus, onnx_models
 from tests.support.lifetimes import alive
-from tests.support.processes import check_child, run_child
+from tests.support.processes import check_child, lines, run_child
 from tests.support.values import assert_same
 from tests.support.weight_lists import Fields
 
@@ -76,11 +76,9 @@ TAKEN = "Using user supplied initializer with name ("
 @pytest.mark.parametrize("optimize", ["auto", "never"])
 @pytest.mark.parametrize("inline", [False, True])
 def test_every_session_takes_every_weight(tmp_path: Path, optimize: str, inline: bool) -> None:
+    path, _ = onnx_models.write_external(tmp_path, onnx_models.matmul_proto(64, 3))
     if inline:
-        path = tmp_path / "model.onnx"
         path.write_bytes(onnx_models.matmul(64, 3))
-    else:
-        path, _ = onnx_models.write_external(tmp_path, onnx_models.matmul_proto(64, 3))
     code = """
         import sys
         import ortmulti
@@ -260,34 +258,25 @@ def test_without_the_onnxruntime_package_it_says_so(tmp_path: Path) -> None:
     broken = tmp_path / "onnxruntime"
     broken.mkdir()
     (broken / "__init__.py").write_text("raise ImportError('broken')")
-    (tmp_path / "model.onnx").write_bytes(onnx_models.matmul())
     code = """
-        import sys
-        import ortmulti
-
-        ortmulti.InferenceSession(sys.argv[2], providers=["CPUExecutionProvider"])  # finds the real one
+        session()  # finds the real one
         from ortmulti.interop import onnxruntime_sessions
-        sys.path.insert(0, sys.argv[1])
-        try:
-            onnxruntime_sessions(sys.argv[2], "cpu")
-        except ortmulti.LibraryError as error:
-            print(error)
+        sys.path.insert(0, sys.argv[2])
+        print(error_of(onnxruntime_sessions, model, "cpu"))
     """
-    assert check_child(code, tmp_path, tmp_path / "model.onnx").startswith("onnxruntime cannot be imported (broken): ")
+    [said] = lines(code, onnx_models.matmul(), tmp_path)
+    assert said.startswith("LibraryError: onnxruntime cannot be imported (broken): ")
 
 
 def test_another_onnxruntime_than_ortmultis_is_refused() -> None:
     code = """
-        import onnxruntime, ortmulti
+        import onnxruntime
         from ortmulti.interop import onnxruntime_sessions
 
         onnxruntime.__version__ = "1.0.0"
-        try:
-            onnxruntime_sessions(bytes(8), "cpu")
-        except ortmulti.LibraryError as error:
-            print(error)
+        print(error_of(onnxruntime_sessions, bytes(8), "cpu"))
     """
-    assert check_child(code).startswith("the onnxruntime package is 1.0.0, but ortmulti uses 1.")
+    assert lines(code, b"")[0].startswith("LibraryError: the onnxruntime package is 1.0.0, but ortmulti uses 1.")
 
 
 def test_offline_takes_what_was_optimized_before(tmp_path: Path) -> None:
@@ -434,14 +423,10 @@ def test_bad_arguments_of_loading_are_refused(call: Any, error: type[Exception],
 
 def test_without_gpus_nothing_is_loaded() -> None:
     code = """
-        import ortmulti
         from ortmulti import _core
-        try:
-            _core.load_weights(_core.SharedWeights(_core.WeightList()), [0])
-        except ortmulti.DeviceError as error:
-            print(error)
+        print(error_of(_core.load_weights, _core.SharedWeights(_core.WeightList()), [0]))
     """
-    assert check_child(code).startswith("cuda:0 does not exist: of CUDA devices there are none")
+    assert lines(code, b"")[0].startswith("DeviceError: cuda:0 does not exist: of CUDA devices there are none")
 
 
 def test_loaded_weights_are_given_as_capsules(tmp_path: Path, memory_driver: dict[str, str]) -> None:
