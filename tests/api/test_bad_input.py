@@ -155,6 +155,17 @@ NO_MODELS: dict[str, bytes | onnx.ModelProto] = {
     "a circle": onnx_models.model(CIRCLE, [FROM], [TO]),
     "an opset of the future": onnx_models.model([NEG], [FROM], [TO], opset=999),
     "no graph": onnx.ModelProto(ir_version=8),
+    "an IR version of the future": onnx_models.one_node("Neg") + onnx.ModelProto(ir_version=99).SerializeToString(),
+    "git-lfs": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
+}
+# The first line says what to do.
+ADVICE = {
+    "1 of a model": f"its {len(WHOLE) - 1} bytes end within a field",
+    "text": "this is not an ONNX model: give the path",
+    "an operator that does not exist": "has the operator NoSuchOperator, which ONNX Runtime",
+    "an opset of the future": "has opset 999, which is too new for ONNX Runtime",
+    "an IR version of the future": "has IR version 99, and ONNX Runtime",
+    "git-lfs": "run 'git lfs pull'",
 }
 
 
@@ -166,6 +177,7 @@ def test_what_is_no_onnx(name: str, from_file: bool, tmp_path: Path) -> None:
     path = tmp_path / "other.onnx"
     path.write_bytes(content)
     error = error_of(path if from_file else content, "other.onnx" if from_file else f"{len(content)} bytes")
+    assert ADVICE.get(name, "") in str(error).partition("\n")[0]
     assert_as_onnxruntime(error, str(path) if from_file else content)
 
 
@@ -198,7 +210,7 @@ def test_external_data(change: str, tmp_path: Path) -> None:
     error = error_of(path, "model.onnx' on cpu")
     assert_as_onnxruntime(error, path)
     if change == "missing":
-        assert "model.data" in str(error)
+        assert "the model needs 'model.data' beside it" in str(error)
 
 
 def test_external_data_of_bytes_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +218,9 @@ def test_external_data_of_bytes_without_a_folder(tmp_path: Path, monkeypatch: py
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     model = path.read_bytes()
-    assert_as_onnxruntime(error_of(model, "bytes on cpu"), model)
+    error = error_of(model, "bytes on cpu")
+    assert "a model in bytes cannot find its data files: load it by its path" in str(error)
+    assert_as_onnxruntime(error, model)
 
 
 # --- Feeds ------------------------------------------------------------------------------------------------------------

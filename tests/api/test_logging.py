@@ -81,6 +81,18 @@ def test_levels_are_mapped_and_bounded_by_the_options(severity: int, log: Collec
     assert levels == set(everything[2 if severity < 0 else severity :])
 
 
+def test_sessions_have_the_default_severity(log: Collector) -> None:
+    try:
+        for severity, levels in ((0, {logging.DEBUG, logging.INFO}), (1, {logging.INFO}), (2, set())):
+            ortmulti.set_default_logger_severity(severity)
+            onnx_models.cpu_session(onnx_models.matmul()).close()
+            ort_log.flush()
+            assert {record.levelno for record in log.records} == levels
+            log.records.clear()
+    finally:
+        ortmulti.set_default_logger_severity(2)
+
+
 def run_wrong(session_options: ortmulti.SessionOptions) -> None:
     """A run that fails in a node, which ONNX Runtime also logs as an error."""
     proto = onnx_models.model(

@@ -5,12 +5,9 @@ from __future__ import annotations
 import copy
 import logging
 import pickle
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, assert_type
 
 import numpy as np
-import onnx
 import pytest
 from numpy.typing import NDArray
 
@@ -20,54 +17,6 @@ from tests.support import onnx_models
 
 X = np.ones((2, 64), np.float32)
 MODEL = onnx_models.matmul()
-
-
-def changed(change: Callable[[onnx.ModelProto], object]) -> bytes:
-    model = onnx_models.matmul_proto(layers=1)
-    change(model)
-    return model.SerializeToString()
-
-
-@pytest.mark.parametrize(
-    ("content", "advice", "runtime"),
-    [
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "run 'git lfs pull'", "parsing failed"),
-        (b"import numpy\n" * 9, "this is not an ONNX model: give the path", "parsing failed"),
-        (MODEL[:-1], f"its {len(MODEL) - 1} bytes end within a field", "parsing failed"),
-        (
-            changed(lambda model: setattr(model.opset_import[0], "version", 999)),
-            "has opset 999, which is too new for ONNX Runtime",
-            "guarantees",
-        ),
-        (
-            changed(lambda model: setattr(model, "ir_version", 99)),
-            "has IR version 99, and ONNX Runtime",
-            "Unsupported model IR version",
-        ),
-        (onnx_models.one_node("Nosuch"), "has the operator Nosuch, which ONNX Runtime", "No Op registered"),
-    ],
-    ids=["git-lfs", "text", "truncated", "opset", "ir", "operator"],
-)
-@pytest.mark.parametrize("from_file", [True, False])
-def test_a_refused_model_says_what_to_do(
-    content: bytes, advice: str, runtime: str, from_file: bool, tmp_path: Path
-) -> None:
-    path = tmp_path / "model.onnx"
-    path.write_bytes(content)
-    with pytest.raises(ortmulti.Error) as caught:
-        ortmulti.load(path if from_file else content, "cpu")
-    first, _, rest = str(caught.value).partition("\n")
-    assert advice in first
-    assert runtime in rest.replace("*", "")
-
-
-def test_missing_data_files_are_named_and_bytes_have_none(tmp_path: Path) -> None:
-    path, data = onnx_models.write_external(tmp_path, onnx_models.matmul_proto(layers=1))
-    data.unlink()
-    with pytest.raises(ortmulti.Error, match=f"the model needs '{data.name}' beside it"):
-        ortmulti.load(path, "cpu")
-    with pytest.raises(ortmulti.Error, match="a model in bytes cannot find its data files: load it by its path"):
-        ortmulti.load(path.read_bytes(), "cpu")
 
 
 @pytest.mark.parametrize(
