@@ -7,7 +7,6 @@ repeat one case.
 
 from __future__ import annotations
 
-import copy
 import io
 import json
 import re
@@ -125,33 +124,11 @@ def array_with_header(random: Random) -> bytes:
 def changed_json(content: bytes, random: Random) -> bytes:
     """A document in which some values are others, missing or moved."""
     document = json.loads(content)
-    for _ in range(random.choice((1, 1, 2, 5))):
-        every = places(document)
-        if not every:
-            break
-        parent, key = random.choice(every)
-        how = random.randrange(5)
-        if how == 0:
-            parent[key] = copy.deepcopy(random.choice(VALUES))
-        elif how == 1:
-            del parent[key]
-        elif how == 2:
-            other, place = random.choice(every)
-            parent[key] = copy.deepcopy(other[place])
-        elif how == 3 and isinstance(parent, dict):
-            parent[random.choice(("", "kind", "new", "\0"))] = parent.pop(key)
-        else:
-            parent[key] = [parent[key]]
+    cases.change(document, VALUES, (1,), random)
     text = json.dumps(document)
     if random.random() < 0.02:
         text = text.replace("[", "[" * random.choice((1, 2000, 200_000)), 1)
     return text.encode()
-
-
-def places(value: Any) -> list[tuple[Any, Any]]:
-    """Every container below a value, with each of its keys."""
-    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-    return [found for key in keys for found in ((value, key), *places(value[key]))]
 
 
 # --- Readers ----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ None, or raise Damaged. SEED and CASE repeat one case.
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import shutil
@@ -33,50 +32,10 @@ VALUES: list[Any] = [
 ]  # fmt: skip
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The paths to all values below one of JSON."""
-    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-    return [place for key in keys for place in ((*path, key), *places(value[key], (*path, key)))]
-
-
-def at(value: Any, path: tuple[Any, ...]) -> Any:
-    for key in path:
-        value = value[key]
-    return value
-
-
-def change_facts(facts: dict[str, Any], random: Random) -> None:
-    for _ in range(random.choice((1, 1, 1, 2, 5))):
-        every = places(facts)
-        if not every:
-            return
-        path = random.choice(every)
-        parent, key = at(facts, path[:-1]), path[-1]
-        old = parent[key]
-        how = random.randrange(7)
-        if how == 0:
-            del parent[key]
-        elif how == 1:
-            parent[key] = copy.deepcopy(at(facts, random.choice(every)))
-        elif how == 2 and isinstance(old, int):
-            parent[key] = old + random.choice((-4096, -4, -1, 1, 4, 256, 4096, 1 << 63))
-        elif how == 3 and isinstance(parent, list):
-            parent.insert(key, copy.deepcopy(random.choice((old, random.choice(VALUES)))))
-        elif how == 4 and isinstance(parent, dict):
-            parent[str(random.choice(VALUES))] = parent.pop(key)
-        elif how == 5:
-            for _ in range(random.choice((1, 10, 500))):
-                old = random.choice(([old], {"a": old}))
-            parent[key] = old
-            return  # too deep for `places`
-        else:
-            parent[key] = copy.deepcopy(random.choice(VALUES))
-
-
 def write_changed_facts(folder: Path, random: Random) -> None:
     facts = json.loads((folder / MANIFEST).read_bytes())
     del facts["checksum"]
-    change_facts(facts, random)
+    cases.change(facts, VALUES, (1, 10, 500), random)
     text = json.dumps({"checksum": _digest(facts), **facts})
     (folder / MANIFEST).write_text(text, "utf-8")
 
