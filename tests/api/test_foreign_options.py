@@ -100,6 +100,8 @@ def test_sessions_are_created_with_them(tmp_path: Path) -> None:
     theirs.intra_op_num_threads = 1
     theirs.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     with ortmulti.InferenceSession(MODEL, theirs, CPU) as session:
+        theirs.logid = "later"
+        assert session.get_session_options().logid == ""
         assert session.get_session_options().intra_op_num_threads == 1
         assert (tmp_path / "optimized.onnx").is_file()
         expected = session.run(None, {"x": X})[0]
@@ -110,13 +112,6 @@ def test_sessions_are_created_with_them(tmp_path: Path) -> None:
     with ortmulti.load(MODEL, "cpu", options=theirs) as pool:
         assert pool.sessions[0].get_session_options().intra_op_num_threads == 1
     assert ortmulti.optimize(MODEL, "cpu", options=theirs).path
-
-
-def test_later_changes_have_no_effect() -> None:
-    theirs = onnxruntime.SessionOptions()
-    session = ortmulti.InferenceSession(MODEL, theirs, CPU)
-    theirs.logid = "later"
-    assert session.get_session_options().logid == ""
 
 
 @pytest.fixture
@@ -133,9 +128,10 @@ def runs() -> list[Callable[[Any], object]]:
     ]
 
 
-def test_runs_take_them(runs: list[Callable[[Any], object]]) -> None:
+@pytest.mark.parametrize("package", [onnxruntime, ortmulti])
+def test_runs_take_them_and_ortmultis(package: Any, runs: list[Callable[[Any], object]]) -> None:
     for run in runs:
-        options = onnxruntime.RunOptions()
+        options = package.RunOptions()
         run(options)
         options.terminate = True  # when the run begins
         with pytest.raises(ortmulti.Error, match="terminate"):
@@ -178,6 +174,13 @@ def test_onnxruntime_is_not_imported_for_it() -> None:
 
 # --- What is refused, by name -----------------------------------------------------------------------------------------
 
+CREATE: list[Callable[[Any], object]] = [
+    lambda options: ortmulti.InferenceSession(MODEL, options, CPU),
+    lambda options: ortmulti.create_sessions(MODEL, "cpu", options=options),
+    lambda options: ortmulti.load(MODEL, "cpu", options=options),
+    lambda options: ortmulti.optimize(MODEL, "cpu", options=options),
+]
+
 
 @pytest.mark.parametrize(
     ("name", "change"),
@@ -192,13 +195,9 @@ def test_what_session_options_cannot_be_given(name: str, change: Callable[[Any],
     if not hasattr(theirs, name):
         pytest.skip(f"onnxruntime {onnxruntime.__version__} has no {name}")
     change(theirs)
-    for create in (
-        lambda: ortmulti.InferenceSession(MODEL, theirs, CPU),
-        lambda: ortmulti.create_sessions(MODEL, "cpu", options=theirs),
-        lambda: ortmulti.load(MODEL, "cpu", options=theirs),
-    ):
+    for create in CREATE:
         with pytest.raises(ortmulti.NotImplemented, match=name):
-            create()
+            create(theirs)
 
 
 def test_what_run_options_cannot_be_given(runs: list[Callable[[Any], object]]) -> None:
@@ -226,14 +225,9 @@ def test_an_attribute_of_a_later_release_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize("options", [1, "options", {}, onnxruntime.RunOptions(), ortmulti.ExecutionMode])
 def test_what_are_no_session_options(options: Any) -> None:
-    for create in (
-        lambda: ortmulti.InferenceSession(MODEL, options, CPU),
-        lambda: ortmulti.create_sessions(MODEL, "cpu", options=options),
-        lambda: ortmulti.load(MODEL, "cpu", options=options),
-        lambda: ortmulti.optimize(MODEL, "cpu", options=options),
-    ):
+    for create in CREATE:
         with pytest.raises(ortmulti.InvalidType, match=r"ortmulti\.SessionOptions"):
-            create()
+            create(options)
 
 
 @pytest.mark.parametrize("options", [1, "options", {}, onnxruntime.SessionOptions()])

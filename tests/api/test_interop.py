@@ -368,6 +368,9 @@ CAPSULES = """
     from ortmulti import _core
     from tests.support.capsules import driver, failure, live, take, tensor_in
     from tests.support.weight_lists import weight_list
+
+    path, weights = eval(sys.argv[1])
+    listed = weight_list(path, weights)
 """
 
 
@@ -436,8 +439,6 @@ def test_loaded_weights_are_given_as_capsules(tmp_path: Path, memory_driver: dic
         | {"scalar": (1, np.array(3, np.float32))},
     )
     code = """
-        path, weights = eval(sys.argv[1])
-        listed = weight_list(path, weights)
         content = open(path, "rb").read()
         prefetch = _core.Prefetch([(listed.sources[0], 0, len(content))])
         loaded = _core.load_weights(
@@ -474,8 +475,6 @@ def test_loaded_weights_are_given_as_capsules(tmp_path: Path, memory_driver: dic
 def test_the_memory_lives_as_long_as_a_capsule_or_who_took_it(tmp_path: Path, memory_driver: dict[str, str]) -> None:
     weights = weights_of(tmp_path, {"a": (1, np.ones(300, np.float32)), "b": (1, np.ones(400, np.float32))})
     code = """
-        path, weights = eval(sys.argv[1])
-        listed = weight_list(path, weights)
         loaded = _core.load_weights(_core.SharedWeights(listed), [0, 1])
         found = [live()]
         capsule, other = loaded[0].dlpack(0, False), loaded[0].dlpack(1, False)
@@ -517,8 +516,6 @@ def test_a_load_that_fails_leaves_nothing(tmp_path: Path, memory_driver: dict[st
         import os
         from tests.support.processes import nothing_leaks
 
-        path, weights = eval(sys.argv[1])
-        listed = weight_list(path, weights)
         _core.load_weights(_core.SharedWeights(listed), [0, 1])
         with nothing_leaks():
             print(failure(_core.load_weights, _core.SharedWeights(listed), [0, 1, 2]))
@@ -538,8 +535,6 @@ def test_a_load_can_be_interrupted(tmp_path: Path, memory_driver: dict[str, str]
     code = """
         from tests.support.processes import nothing_leaks
 
-        path, weights = eval(sys.argv[1])
-        listed = weight_list(path, weights)
         _core.load_weights(_core.SharedWeights(_core.WeightList()), [0, 1])
         with nothing_leaks():
             try:

@@ -147,21 +147,6 @@ def test_objects_that_use_the_binding_when_they_are_freed(session: ortmulti.Infe
     assert freed == [1, 1, 1]
 
 
-def test_run_options_end_a_bound_run(session: ortmulti.InferenceSession) -> None:
-    options = ortmulti.RunOptions()
-    options.terminate = True
-    with pytest.raises(ortmulti.Error, match="terminate"):
-        session.run_with_iobinding(bound(session), options)
-    with pytest.raises(ortmulti.Error, match="terminate"):
-        session.run_with_ort_values(None, {"a": make(A), "b": make(B)}, options)
-    for call in (
-        lambda: session.run_with_iobinding(bound(session), {}),
-        lambda: session.run_with_ort_values(None, {"a": make(A), "b": make(B)}, {}),
-    ):
-        with pytest.raises(ortmulti.InvalidType, match="run_options"):
-            call()
-
-
 @pytest.mark.gpu
 def test_outputs_stay_on_the_gpu() -> None:
     with gpus.cuda_session(onnx_models.add_mul(3)) as session:

@@ -10,6 +10,7 @@ import pytest
 import ortmulti
 from ortmulti import IOBinding
 from tests.support import onnx_models
+from tests.support.arrays import read_only
 from tests.support.bindings import A, B, bound, make
 
 
@@ -30,10 +31,6 @@ def test_outputs_before_a_run_are_empty(session: ortmulti.InferenceSession) -> N
     assert binding.get_outputs() == []
 
 
-FROZEN = A.copy()
-FROZEN.flags.writeable = False
-
-
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -46,7 +43,7 @@ FROZEN.flags.writeable = False
         (lambda b: b.bind_ortvalue_input("a", A), ortmulti.InvalidType, "ortmulti.OrtValue, not ndarray"),
         (lambda b: b.bind_ortvalue_output("sum", A), ortmulti.InvalidType, "ortmulti.OrtValue, not ndarray"),
         (lambda b: b.bind_ortvalue_output("z", make(A)), ortmulti.InvalidArgument, "unknown output 'z'"),
-        (lambda b: b.bind_ortvalue_output("sum", make(FROZEN)), ortmulti.InvalidArgument, "read-only"),
+        (lambda b: b.bind_ortvalue_output("sum", make(read_only(A))), ortmulti.InvalidArgument, "read-only"),
         (lambda b: b.bind_ortvalue_output("sum", make(A.astype(int))), ortmulti.InvalidType, "int64"),
         (lambda b: b.bind_output("z"), ortmulti.InvalidArgument, "unknown output 'z'"),
         (lambda b: b.bind_output("sum", "toaster"), ortmulti.InvalidArgument, "'toaster'"),

@@ -189,25 +189,6 @@ def test_what_a_callback_raises_is_reported(
 # --- Lifetimes --------------------------------------------------------------------------------------------------------
 
 
-class Blocked:
-    """Keeps the thread of the callbacks until it is left, so that nothing is delivered meanwhile."""
-
-    def __init__(self, session: ortmulti.InferenceSession) -> None:
-        self._go_on = threading.Event()
-        begun = threading.Event()
-
-        def wait(*_: Any) -> None:
-            begun.set()
-            self._go_on.wait(TIMEOUT)
-
-        session.run_async(None, {"x": X}, wait, None)
-        assert begun.wait(TIMEOUT)
-
-    def __enter__(self) -> None: ...
-    def __exit__(self, *_: object) -> None:
-        self._go_on.set()
-
-
 def test_what_is_given_is_held_until_it_is_delivered(session: ortmulti.InferenceSession) -> None:
     class Array(np.ndarray[Any, Any]):
         pass
@@ -215,19 +196,21 @@ def test_what_is_given_is_held_until_it_is_delivered(session: ortmulti.Inference
     class Data:
         pass
 
-    x, data, delivered = X.copy().view(Array), Data(), threading.Event()
+    x, data = X.copy().view(Array), Data()
     options = ortmulti.RunOptions()
+    go_on, delivered, after = threading.Event(), threading.Event(), threading.Event()
 
     def callback(*_: Any) -> None:
         delivered.set()
 
     watched = [weakref.ref(each) for each in (x, data, callback)]
-    after = threading.Event()
-    with Blocked(session):
-        session.run_async(None, {"x": x}, callback, data, options)
-        session.run_async(None, {"x": X}, lambda *_: after.set(), None)
-        del x, data, callback, options
-        assert alive(*watched) == [True, True, True]
+    # The thread of the callbacks waits, so that nothing is delivered meanwhile.
+    session.run_async(None, {"x": X}, lambda *_: go_on.wait(TIMEOUT), None)
+    session.run_async(None, {"x": x}, callback, data, options)
+    session.run_async(None, {"x": X}, lambda *_: after.set(), None)
+    del x, data, callback, options
+    assert alive(*watched) == [True, True, True]
+    go_on.set()
     assert after.wait(TIMEOUT)
     assert delivered.is_set()
     assert alive(*watched) == [False, False, False]

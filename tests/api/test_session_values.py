@@ -12,6 +12,7 @@ from onnx import TensorProto
 import ortmulti
 from ortmulti import OrtDevice, OrtValueVector
 from tests.support import onnx_models
+from tests.support.arrays import read_only
 from tests.support.bindings import A, B, make
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -144,8 +145,6 @@ def test_tensors_are_copied() -> None:
 
 def test_what_cannot_be_copied_is_refused_before_anything_is() -> None:
     target = np.zeros_like(A)
-    frozen = A.copy()
-    frozen.flags.writeable = False
     good = make(A), make(target)
     for source, into, error in (
         ([good[0]], [], ortmulti.InvalidArgument),
@@ -154,7 +153,7 @@ def test_what_cannot_be_copied_is_refused_before_anything_is() -> None:
         ([good[0], make(A)], [good[1], make(np.zeros((2, 3), np.int32))], ortmulti.InvalidType),
         ([good[0], make(np.array(["x"]))], [good[1], make(np.array(["y"]))], ortmulti.NotImplemented),
         ([good[0], A], [good[1], good[1]], ortmulti.InvalidType),
-        ([good[0], make(A)], [good[1], make(frozen)], ortmulti.InvalidArgument),
+        ([good[0], make(A)], [good[1], make(read_only(A))], ortmulti.InvalidArgument),
         (good[0], good[1], ortmulti.InvalidType),
         (3, [good[1]], ortmulti.InvalidType),
     ):

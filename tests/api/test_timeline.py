@@ -13,7 +13,7 @@ import pytest
 import ortmulti
 from tests.support import onnx_models
 from tests.support.pools import in_threads
-from tests.support.processes import check_child
+from tests.support.processes import lines
 
 
 def of_spans(*spans: tuple[str, int, int] | tuple[str, int, int, str]) -> ortmulti.Timeline:
@@ -48,10 +48,10 @@ def test_a_creation_is_covered_by_spans_of_its_own_time() -> None:
 
 
 def test_a_sessions_timeline_is_its_creations() -> None:
-    session = ortmulti.InferenceSession(onnx_models.matmul(), providers=["CPUExecutionProvider"])
-    assert "create session" in [span.name for span in session.timeline.spans]
-    assert len(session.timeline) == len(session.timeline.spans)
-    assert str(len(session.timeline)) in repr(session.timeline)
+    timeline = onnx_models.cpu_session(onnx_models.matmul()).timeline
+    assert "create session" in [span.name for span in timeline.spans]
+    assert len(timeline) == len(timeline.spans)
+    assert str(len(timeline)) in repr(timeline)
 
 
 def test_spans_can_be_added() -> None:
@@ -93,16 +93,16 @@ MS = 1_000_000
 def test_the_table_is_in_order_of_start_and_in_milliseconds_from_the_first() -> None:
     timeline = of_spans(("inner", 102 * MS, 103 * MS), ("outer", 102 * MS, 110 * MS), ("first", 100 * MS, 101 * MS))
     thread = in_another_thread(timeline, "copy", 104 * MS, 104_500_000, "cuda:3")
-    lines = timeline.table().splitlines()
-    assert lines[0].split() == ["start,", "ms", "duration,", "ms", "device", "thread", "span"]
-    assert [line.split() for line in lines[1:5]] == [
+    table = timeline.table().splitlines()
+    assert table[0].split() == ["start,", "ms", "duration,", "ms", "device", "thread", "span"]
+    assert [line.split() for line in table[1:5]] == [
         ["0.000", "1.000", "-", "main", "first"],
         ["2.000", "8.000", "-", "main", "outer"],
         ["2.000", "1.000", "-", "main", "inner"],
         ["4.000", "0.500", "cuda:3", str(thread), "copy"],
     ]
-    assert len({len(line.rsplit(maxsplit=1)[0]) for line in lines[:5]}) == 1, "columns that do not align"
-    assert lines[5:] == ["4 spans in 10.000 ms"]
+    assert len({len(line.rsplit(maxsplit=1)[0]) for line in table[:5]}) == 1, "columns that do not align"
+    assert table[5:] == ["4 spans in 10.000 ms"]
 
 
 def test_the_table_has_totals_of_names_that_occur_again_and_one_row_for_a_crowd() -> None:
@@ -110,13 +110,13 @@ def test_the_table_has_totals_of_names_that_occur_again_and_one_row_for_a_crowd(
         *(("read", i * MS, (i + 1) * MS, "cuda:0") for i in range(0, 18, 2)),
         *(("create session", 20 * MS, (30 + i) * MS, f"cuda:{i}") for i in range(2)),
     )
-    lines = timeline.table().splitlines()
-    assert [line.split(maxsplit=4) for line in lines[1:4]] == [
+    table = timeline.table().splitlines()
+    assert [line.split(maxsplit=4) for line in table[1:4]] == [
         ["0.000", "9.000", "cuda:0", "main", "read, 9 times"],
         ["20.000", "11.000", "cuda:1", "main", "create session"],
         ["20.000", "10.000", "cuda:0", "main", "create session"],
     ]
-    assert lines[4:] == [
+    assert table[4:] == [
         "11 spans in 31.000 ms",
         "",
         "times  total, ms  longest, ms  span",
@@ -190,18 +190,11 @@ def test_what_cannot_be_plotted_or_written_is_refused(tmp_path: Path) -> None:
 def test_without_matplotlib_a_plot_names_the_extra_and_the_rest_works(tmp_path: Path) -> None:
     (tmp_path / "matplotlib.py").write_text("raise ImportError('there is none')")
     code = """
-        import sys
-        sys.path.insert(0, sys.argv[1])
-        import ortmulti
-        timeline = ortmulti.Timeline()
+        sys.path.insert(0, sys.argv[2])
+        timeline = om.Timeline()
         timeline.add("a", 0, 1)
         print(timeline.table().splitlines()[-1])
-        try:
-            timeline.plot()
-        except ortmulti.LibraryError as error:
-            print(error)
+        print(error_of(timeline.plot))
     """
-    assert check_child(code, tmp_path).splitlines() == [
-        "1 span in 0.000 ms",
-        'plots need matplotlib: pip install "ortmulti[plot]"',
-    ]
+    message = 'LibraryError: plots need matplotlib: pip install "ortmulti[plot]"'
+    assert lines(code, b"", tmp_path) == ["1 span in 0.000 ms", message]
