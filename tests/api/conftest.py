@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import onnxruntime
 import pytest
 
 import ortmulti
@@ -21,7 +22,6 @@ def session() -> ortmulti.InferenceSession:
 @pytest.fixture(scope="module")
 def theirs() -> Any:
     """The same, of the onnxruntime package."""
-    onnxruntime = pytest.importorskip("onnxruntime")
     return onnxruntime.InferenceSession(onnx_models.add_mul(3), providers=["CPUExecutionProvider"])
 
 

@@ -12,7 +12,7 @@ import ortmulti
 from ortmulti import ArenaConfig
 from ortmulti.options.arena import to_core
 from tests.support import onnx_models
-from tests.support.processes import check_child, lines
+from tests.support.processes import lines
 
 MB = 2**20
 
@@ -185,19 +185,16 @@ MIMALLOC = ctypes.util.find_library("mimalloc")
 def test_sessions_over_mimalloc() -> None:
     """Preloaded, it gives the memory of outputs, which ONNX Runtime allocates, and results are the same."""
     code = """
-    import ctypes, sys
-    import numpy as np
-    import ortmulti as om
+        import ctypes
 
-    options = om.SessionOptions()
-    options.enable_cpu_mem_arena = False
-    with om.create_sessions(bytes.fromhex(sys.argv[1]), "cpu", 2, options) as sessions:
-        x = np.linspace(-1, 1, 1 << 20, dtype=np.float32)
-        outputs = [each.run(None, {"x": x})[0] for each in sessions]
-    own = ctypes.CDLL(None)
-    own.mi_is_in_heap_region.restype = ctypes.c_bool
-    print(all((y == -x).all() and own.mi_is_in_heap_region(ctypes.c_void_p(y.ctypes.data)) for y in outputs))
+        options = om.SessionOptions()
+        options.enable_cpu_mem_arena = False
+        with om.create_sessions(model, "cpu", 2, options) as sessions:
+            x = np.linspace(-1, 1, 1 << 20, dtype=np.float32)
+            outputs = [each.run(None, {"x": x})[0] for each in sessions]
+        own = ctypes.CDLL(None)
+        own.mi_is_in_heap_region.restype = ctypes.c_bool
+        print(all((y == -x).all() and own.mi_is_in_heap_region(ctypes.c_void_p(y.ctypes.data)) for y in outputs))
     """
     preload = f"{MIMALLOC}:{os.environ['LD_PRELOAD']}" if os.environ.get("LD_PRELOAD") else MIMALLOC
-    child = check_child(code, onnx_models.one_node("Neg").hex(), environment={"LD_PRELOAD": preload})
-    assert child == "True\n"
+    assert lines(code, MODEL, environment={"LD_PRELOAD": preload}) == ["True"]

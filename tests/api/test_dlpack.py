@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,8 +23,6 @@ from tests.support.arrays import SHAPES, read_only
 from tests.support.bindings import BOOL_IS_UINT8, from_dlpack
 from tests.support.lifetimes import alive
 from tests.support.pools import in_threads
-
-onnxruntime = pytest.importorskip("onnxruntime")
 
 make = OrtValue.ortvalue_from_numpy
 theirs = onnxruntime.OrtValue.ortvalue_from_numpy

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import onnxruntime
 import pytest
 
 import ortmulti
@@ -152,15 +151,6 @@ def test_what_the_c_interface_has_no_call_for() -> None:
     for function in (ortmulti.set_default_logger_verbosity, ortmulti.set_seed):
         with pytest.raises(ortmulti.InvalidType):
             function("1")
-
-
-def test_telemetry_is_what_it_is_in_onnxruntime() -> None:
-    for function in ("disable_telemetry_events", "enable_telemetry_events"):
-        assert getattr(ortmulti, function)() is getattr(onnxruntime, function)() is None
-
-
-def test_the_build_is_onnxruntimes() -> None:
-    assert ortmulti.get_build_info() == onnxruntime.get_build_info()
 
 
 def test_the_debug_information_says_what_is_used(capsys: pytest.CaptureFixture[str]) -> None:

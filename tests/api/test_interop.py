@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -26,8 +27,6 @@ from tests.support.lifetimes import alive
 from tests.support.processes import check_child, lines, run_child
 from tests.support.values import assert_same
 from tests.support.weight_lists import Fields
-
-onnxruntime = pytest.importorskip("onnxruntime")
 
 X = np.random.default_rng(1).standard_normal((3, 64), dtype=np.float32)
 

@@ -19,8 +19,6 @@ from tests.support.bindings import A, B, bound, make
 from tests.support.lifetimes import alive
 from tests.support.pools import in_threads
 
-onnxruntime = pytest.importorskip("onnxruntime")
-
 
 @given(st.permutations(["sum", "product", "first"]), st.integers(1, 3), st.integers(0, 5), st.booleans())
 def test_bound_runs_give_onnxruntimes_results(

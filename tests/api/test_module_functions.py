@@ -38,7 +38,13 @@ print(json.dumps([loaded, warnings]))
 """
 
 
-@pytest.mark.parametrize("name", ["get_all_providers", "get_available_providers", "get_device", "get_version_string"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("get_all_providers", "get_available_providers", "get_device", "get_version_string", "get_build_info"),
+        *("disable_telemetry_events", "enable_telemetry_events"),
+    ],
+)
 def test_the_answers_are_onnxruntimes(name: str) -> None:
     assert getattr(ortmulti, name)() == getattr(onnxruntime, name)()
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +23,6 @@ from tests.support.lifetimes import alive
 from tests.support.pools import in_threads
 from tests.support.processes import lines
 
-onnxruntime = pytest.importorskip("onnxruntime")
 theirs = onnxruntime.OrtValue.ortvalue_from_numpy
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import onnxruntime
 import pytest
+from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 import ortmulti
 from ortmulti import OrtDevice, OrtDeviceVendorId
 from ortmulti.values.ort_device import NativeDevice
 from tests.support.signatures import of_class
-
-onnxruntime = pytest.importorskip("onnxruntime")
-state = pytest.importorskip("onnxruntime.capi.onnxruntime_pybind11_state")
 
 OF_131 = pytest.mark.skipif(
     not hasattr(onnxruntime, "OrtDeviceVendorId"), reason="this release of onnxruntime has no vendor ids"

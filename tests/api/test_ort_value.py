@@ -6,6 +6,7 @@ import weakref
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,8 +19,6 @@ from tests.support import gpus, onnx_models
 from tests.support.arrays import SHAPES, arrays, read_only
 from tests.support.lifetimes import alive
 from tests.support.processes import check_child, lines
-
-onnxruntime = pytest.importorskip("onnxruntime")
 
 make = OrtValue.ortvalue_from_numpy
 

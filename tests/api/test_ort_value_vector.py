@@ -7,8 +7,10 @@ import weakref
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import TensorProto
+from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 import ortmulti
 from ortmulti import OrtDevice, OrtValue, OrtValueVector, RunOptions
@@ -17,9 +19,6 @@ from tests.support import values as _values
 from tests.support.bindings import A, B, make
 from tests.support.lifetimes import alive
 from tests.support.signatures import of_class
-
-onnxruntime = pytest.importorskip("onnxruntime")
-state = pytest.importorskip("onnxruntime.capi.onnxruntime_pybind11_state")
 
 CPU = OrtDevice.make("cpu", 0)
 THEIR_CPU = state.OrtDevice(0, 0, 0)

@@ -6,6 +6,7 @@ import weakref
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import TensorProto
 
@@ -14,8 +15,6 @@ from ortmulti import OrtValue
 from tests.support import onnx_models, values
 from tests.support.bindings import A, B, make
 from tests.support.lifetimes import alive
-
-onnxruntime = pytest.importorskip("onnxruntime")
 
 
 @pytest.mark.parametrize("order", [["product", "sum"], None, []])

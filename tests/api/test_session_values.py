@@ -6,17 +6,16 @@ import gc
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import TensorProto
+from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 import ortmulti
 from ortmulti import OrtDevice, OrtValueVector
 from tests.support import onnx_models
 from tests.support.arrays import read_only
 from tests.support.bindings import A, B, make
-
-onnxruntime = pytest.importorskip("onnxruntime")
-state = pytest.importorskip("onnxruntime.capi.onnxruntime_pybind11_state")
 
 CPU = OrtDevice.make("cpu", 0)
 THEIR_CPU = state.OrtDevice(0, 0, 0)
