@@ -21,6 +21,7 @@ from ortmulti import OrtValue
 from tests.support import onnx_models
 from tests.support.arrays import SHAPES, read_only
 from tests.support.bindings import BOOL_IS_UINT8, from_dlpack
+from tests.support.dlpack import Tensor
 from tests.support.lifetimes import alive
 from tests.support.pools import in_threads
 
@@ -160,28 +161,6 @@ def test_a_run_reads_and_writes_other_libraries_memory() -> None:
     assert (taken == 1).all()
 
 
-class Device(ctypes.Structure):
-    _fields_ = [("kind", ctypes.c_int), ("index", ctypes.c_int)]
-
-
-class Tensor(ctypes.Structure):
-    """DLManagedTensor."""
-
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device", Device),
-        ("ndim", ctypes.c_int),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("offset", ctypes.c_uint64),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-    ]
-
-
 PYTHON = ctypes.pythonapi
 PYTHON.PyCapsule_New.restype = ctypes.py_object
 PYTHON.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
@@ -192,7 +171,7 @@ NAME = b"dltensor"
 
 def tensor(shape: list[int], strides: list[int] | None = None, **fields: Any) -> Tensor:
     """A float32 tensor over NUMBERS, with some fields changed."""
-    made = Tensor(ctypes.addressof(NUMBERS), Device(1, 0), len(shape), 2, 32, 1)
+    made = Tensor(ctypes.addressof(NUMBERS), 1, 0, len(shape), 2, 32, 1)
     made.shape = (ctypes.c_int64 * max(1, len(shape)))(*shape)
     if strides is not None:
         made.strides = (ctypes.c_int64 * max(1, len(strides)))(*strides)
@@ -222,7 +201,7 @@ def take(made: Tensor) -> OrtValue:
 def test_tensors_of_every_form_are_taken(
     shape: list[int], strides: list[int] | None, offset: int, expected: object
 ) -> None:
-    value = take(tensor(shape, strides, offset=offset))
+    value = take(tensor(shape, strides, byte_offset=offset))
     assert value.shape() == shape
     assert value.numpy().tolist() == expected
 
@@ -235,14 +214,14 @@ def test_tensors_of_every_form_are_taken(
         (tensor([2**62, 2**62], [2**62, 1]), ortmulti.InvalidArgument, "not contiguous"),
         (tensor([2**62, 2**62]), ortmulti.InvalidArgument, "no memory has room"),
         (tensor([-1]), ortmulti.InvalidArgument, "negative"),
-        (tensor([2], offset=2), ortmulti.InvalidArgument, "not aligned"),
+        (tensor([2], byte_offset=2), ortmulti.InvalidArgument, "not aligned"),
         (tensor([2], data=None), ortmulti.InvalidArgument, "address 0"),
         (tensor([2], lanes=2), ortmulti.InvalidType, "2 lanes"),
         (tensor([2], code=5), ortmulti.InvalidType, "32 bits"),
         (tensor([2], code=77), ortmulti.InvalidType, "77"),
         (tensor([2], bits=0), ortmulti.InvalidType, "0 bits"),
         (tensor([2], ndim=-1), ortmulti.InvalidArgument, "dimensions"),
-        (tensor([2], device=Device(10, 0)), ortmulti.NotImplemented, "type 10"),
+        (tensor([2], device_type=10), ortmulti.NotImplemented, "type 10"),
     ],
 )
 def test_bad_tensors_are_refused_and_left(made: Tensor, error: type[Exception], message: str) -> None:
