@@ -45,6 +45,10 @@ def test_every_spelling_of_a_gpu_means_it(device: Any) -> None:
         ("OpenVINOExecutionProvider", ValueError, r"of a plug-in \(did you mean 'openvino:CPU'\?\)$"),
         ("openvino:XPU", ValueError, r"of a plug-in \(did you mean 'openvino:CPU'\?\)$"),
         ("cpu,cpu", ValueError, "Several devices are a list"),
+        *(
+            (name, ValueError, f"unknown device '{name}'.*'openvino:CPU' of a plug-in")
+            for name in ("fake:", ":CPU", "fake:TPU", "fake:CPU.", "fake:CPU.x", "fake:CPUs", "fa ke:CPU")
+        ),
         ("cpu:0", ValueError, "cpu:0"),
         ("cuda:", ValueError, "cuda:"),
         ("cuda:x", ValueError, "cuda:x"),
