@@ -19,7 +19,7 @@ import ortmulti
 from ortmulti import OrtValue
 from tests.support import onnx_models
 from tests.support.arrays import LAYOUTS, NUMERIC, SHAPES, Array, arrays, laid_out, native
-from tests.support.values import assert_same, casting, pair
+from tests.support.values import assert_same, pair
 
 OPEN: tuple[int | str, ...] = ("n", 3)
 
@@ -209,24 +209,3 @@ def test_values_of_other_dtypes(dtype: str) -> None:
             OrtValue.ortvalue_from_numpy(array)
         with pytest.raises(ortmulti.InvalidType, match="dtype"):
             OrtValue.ortvalue_from_numpy(np.zeros(3, np.float32)).update_inplace(array)
-
-
-# --- Types that onnxruntime does not take from Python -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("element_type", "dtype"),
-    [
-        (TensorProto.BFLOAT16, ml_dtypes.bfloat16),
-        (TensorProto.FLOAT8E5M2, ml_dtypes.float8_e5m2),
-        (TensorProto.INT4, ml_dtypes.int4),
-        (TensorProto.UINT4, ml_dtypes.uint4),
-    ],
-)
-@given(st.data())
-def test_arrays_of_ml_dtypes_in_any_layout(element_type: int, dtype: Any, data: st.DataObject) -> None:
-    numbers = data.draw(hnp.arrays(np.int8, SHAPES, elements=st.integers(0, 7)))
-    array = numbers.astype(dtype)
-    for name in data.draw(st.lists(st.sampled_from(sorted(set(LAYOUTS) - {"other byte order"})), max_size=3)):
-        array = LAYOUTS[name](array)
-    assert_same(run(pair(casting(element_type, back=True))[1], array), array.astype(np.float32))

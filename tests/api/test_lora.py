@@ -36,17 +36,13 @@ def test_a_model_with_and_without_an_adapter(session: ortmulti.InferenceSession,
     np.testing.assert_array_equal(session.run(None, {"x": X})[0], without)
 
 
-def test_several_adapters_at_once(session: ortmulti.InferenceSession, adapter: Path, tmp_path: Path) -> None:
-    halves = write(tmp_path / "a", lora_a=A), write(tmp_path / "b", lora_b=B)
-    [y] = session.run(None, {"x": X}, options_with(*halves))
-    np.testing.assert_array_equal(y, theirs(adapter))
-    np.testing.assert_array_equal(y, theirs(*halves))
-
-
-def test_one_adapter_after_another(session: ortmulti.InferenceSession, adapter: Path, tmp_path: Path) -> None:
+def test_adapters_at_once_and_one_after_another(
+    session: ortmulti.InferenceSession, adapter: Path, tmp_path: Path
+) -> None:
     other = write(tmp_path / "other", lora_a=A[:, :1], lora_b=B[:1])  # of another rank
-    for path in (adapter, other, adapter):
-        np.testing.assert_array_equal(session.run(None, {"x": X}, options_with(path))[0], theirs(path))
+    halves = write(tmp_path / "a", lora_a=A), write(tmp_path / "b", lora_b=B)
+    for paths in ((adapter,), (other,), halves, (adapter,)):
+        np.testing.assert_array_equal(session.run(None, {"x": X}, options_with(*paths))[0], theirs(*paths))
 
 
 def test_other_kinds_of_runs(session: ortmulti.InferenceSession, adapter: Path) -> None:
