@@ -314,14 +314,6 @@ def test_a_missing_input_is_said_in_onnxruntimes_words() -> None:
         assert str(theirs.value).removesuffix(".") in str(ours.value)
 
 
-def test_numbers_for_strings() -> None:
-    with (
-        onnx_models.cpu_session(onnx_models.identity(TensorProto.STRING)) as session,
-        pytest.raises(ortmulti.InvalidType, match=r"'x'.*str.*int64"),
-    ):
-        session.run(None, {"x": np.arange(3)})
-
-
 def of_shape(*nodes: onnx.NodeProto, rank: int = 3, element_type: int = TensorProto.FLOAT) -> bytes:
     """A model whose input is the shape of its output."""
     values = [("shape", TensorProto.INT64, [rank])], [("y", element_type, None)]

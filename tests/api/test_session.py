@@ -193,21 +193,6 @@ def test_closing_while_threads_run_waits_and_later_runs_raise() -> None:
     in_threads(7, work)
 
 
-def test_ours_and_onnxruntimes_sessions_run_side_by_side() -> None:
-    model = onnx_models.convolution()
-    x = np.ones((2, 3, 16, 16), np.float32)
-    theirs = onnxruntime.InferenceSession(model, providers=CPU)
-    ours = onnx_models.cpu_session(model)
-    expected = theirs.run(None, {"x": x})[0]
-    np.testing.assert_array_equal(ours.run(None, {"x": x})[0], expected)
-    del theirs
-    gc.collect()
-    np.testing.assert_array_equal(ours.run(None, {"x": x})[0], expected)
-    ours.close()
-    again = onnxruntime.InferenceSession(model, providers=CPU)
-    np.testing.assert_array_equal(again.run(None, {"x": x})[0], expected)
-
-
 def test_a_profile_is_written(tmp_path: Path) -> None:
     options = onnx_models.options(enable_profiling=True, profile_file_prefix=str(tmp_path / "profile"))
     session = onnx_models.cpu_session(onnx_models.matmul(), options)
