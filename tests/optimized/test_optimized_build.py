@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -17,7 +18,8 @@ from onnx import TensorProto, helper, numpy_helper
 import ortmulti
 from ortmulti import _core
 from ortmulti.bench import models
-from ortmulti.bench.models import sample_inputs
+from ortmulti.bench.models import phi3_mini, sample_inputs
+from ortmulti.bench.models._writer import write as write_graph
 from ortmulti.optimized import Cache, build, key_of
 from ortmulti.optimized.build import LARGE
 from tests.support import onnx_models
@@ -45,31 +47,27 @@ def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path / "cache")
 
 
-@pytest.mark.parametrize("how", ["external", "inline", "bytes"])
+@pytest.mark.parametrize(
+    ("how", "level"), [("bytes", 99), ("inline", 99), *(("external", level) for level in (0, 1, 2, 99))]
+)
 @pytest.mark.parametrize("name", PROTOS)
-def test_an_entry_computes_the_same_bits(tmp_path: Path, cache: Cache, name: str, how: str) -> None:
+def test_an_entry_computes_the_same_bits(tmp_path: Path, cache: Cache, name: str, how: str, level: int) -> None:
     model = write(tmp_path / "model", PROTOS[name](), how)
-    with nothing_leaks(), make(cache, model) as entry:
+    options = ortmulti.SessionOptions()
+    options.graph_optimization_level = level
+    with nothing_leaks(), make(cache, model, options) as entry:
         entry.verify()
         feeds = sample_inputs(onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).get_inputs(), 3)
-        assert same_bits(run_entry(entry, feeds), run_ordinary(model, feeds))
+        assert same_bits(run_entry(entry, feeds), run_ordinary(model, feeds, level))
         if "c" in feeds:
             feeds["c"] = np.array(~feeds["c"])
-            assert same_bits(run_entry(entry, feeds), run_ordinary(model, feeds))
+            assert same_bits(run_entry(entry, feeds), run_ordinary(model, feeds, level))
+        for weight in entry.weights.weights:  # which ONNX Runtime takes: without it there is no session
+            with pytest.raises(Exception, match="out of bounds or can not be read"):
+                run_entry(entry, feeds, without=weight.name)
         files = {path.name for path in entry.folder.iterdir()}
         assert files - {"weights.bin"} == {"manifest.json", "model.onnx", "shared"}
         assert (entry.folder / "shared").stat().st_size == 0
-
-
-@pytest.mark.parametrize("level", [0, 1, 2, 99])
-@pytest.mark.parametrize("name", ["convolution", "with_changed_constants", "with_folded_weights", "with_tied_weights"])
-def test_at_every_level_of_optimization(tmp_path: Path, cache: Cache, name: str, level: int) -> None:
-    model = write(tmp_path / "model", PROTOS[name](), "external")
-    options = ortmulti.SessionOptions()
-    options.graph_optimization_level = level
-    with make(cache, model, options) as entry:
-        feeds = sample_inputs(str(model), 3)
-        assert same_bits(run_entry(entry, feeds), run_ordinary(model, feeds, level))
 
 
 def test_weights_that_were_left_as_they_were_are_not_stored_again(tmp_path: Path, cache: Cache) -> None:
@@ -93,19 +91,22 @@ def test_only_new_weights_are_stored(tmp_path: Path, cache: Cache) -> None:
         assert list(places.values()) == ["weights.bin"]
 
 
-def test_refused_weights_stay_with_the_session(tmp_path: Path, cache: Cache) -> None:
-    model = write(tmp_path / "model", onnx_models.matmul_proto(), "external")
+@pytest.mark.parametrize(
+    ("name", "how"), [("matmul_proto", "inline"), ("with_if", "external"), ("with_quantized_weights", "external")]
+)
+def test_refused_weights_stay_with_the_session(tmp_path: Path, cache: Cache, name: str, how: str) -> None:
+    model = write(tmp_path / "model", PROTOS[name](), how)
     feeds = sample_inputs(str(model), 3)
     with cache.stage(key_of(model, CPU)) as staged:
-        build(staged, model, CPU)
+        names = [weight.name for weight in build(staged, model, CPU).weights.weights]
         saved = staged.saved.stat()
-        entry = build(staged, model, CPU, refused=["weight1"])
+        entry = build(staged, model, CPU, refused=names)
         assert staged.saved.stat().st_ino == saved.st_ino  # not optimized again
-        assert entry.refused == ("weight1",)
-        assert [weight.name for weight in entry.weights.weights] == ["weight0"]
-        assert [one.name for one in entry.weights.left_out] == ["weight1"]
+        assert entry.refused == tuple(names)
+        assert entry.weights.weights == []
+        assert set(names) <= {one.name for one in entry.weights.left_out}
         with staged.publish() as published:
-            assert published.refused == ("weight1",)
+            assert published.refused == tuple(names)
             assert same_bits(run_entry(published, feeds), run_ordinary(model, feeds))
 
 
@@ -287,12 +288,24 @@ def test_options_of_the_caller_stay_as_they_are(tmp_path: Path, cache: Cache) ->
             assert (getattr(options._core, name), getattr(copied, name)) == (value, value)
 
 
-@pytest.mark.slow
+def decoder(folder: Path, precision: str) -> Path:
+    size = phi3_mini.Dimensions(hidden=64, intermediate=96, heads=4, vocabulary=128, positions=32)
+    return write_graph(phi3_mini.build(2, precision, size), folder, "model", {}, 0)
+
+
 @pytest.mark.parametrize(
-    ("name", "arguments"), [("resnet50", {}), ("phi3-mini", {"layers": 1}), ("matmul", {"megabytes": 64})]
+    "make_model",
+    [
+        pytest.param(partial(decoder, precision="fp32"), id="decoder fp32"),
+        pytest.param(partial(decoder, precision="fp16"), id="decoder fp16"),
+        pytest.param(partial(models.make, "resnet50"), id="resnet50"),
+        pytest.param(partial(models.make, "tiny-kernels"), id="tiny-kernels"),
+        pytest.param(partial(models.make, "matmul", megabytes=3), id="matmul"),
+        pytest.param(partial(models.make, "phi3-mini", layers=1), id="phi3-mini", marks=pytest.mark.slow),
+    ],
 )
-def test_the_models_that_are_measured(tmp_path: Path, cache: Cache, name: str, arguments: dict[str, Any]) -> None:
-    model = str(models.make(name, tmp_path / "model", **arguments))
+def test_the_models_that_are_measured(tmp_path: Path, cache: Cache, make_model: Callable[[Path], Path]) -> None:
+    model = str(make_model(tmp_path / "model"))
     with make(cache, model) as entry:
         feeds = sample_inputs(model)
         assert same_bits(run_entry(entry, feeds), run_ordinary(model, feeds))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 import ortmulti
 
@@ -58,15 +58,22 @@ def model(
     )
 
 
+def parsed(text: str, *initializers: onnx.TensorProto) -> onnx.ModelProto:
+    """A model in ONNX's text form: "(float[n] x) => (float[n] y) { y = Neg(x) }".
+
+    Functions of the model may follow. Each domain of an operator, but ONNX's own, has version 1.
+    """
+    opsets = "".join(f', "{domain}": 1' for domain in {*re.findall(r"= ([\w.]+)\.\w+ *[<(]", text)})
+    head = f'<ir_version: 8, opset_import: ["": 17{opsets}], producer_name: "ortmulti tests">'
+    proto = parser.parse_model(f"{head} graph {text}")
+    proto.graph.initializer.extend(initializers)
+    return proto
+
+
 def at_least(size: int) -> bytes:
     """y = a convolution of x [n, 1, samples], which has as many samples as this, or more."""
     kernel = numpy_helper.from_array(np.ones((1, 1, size), np.float32), "kernel")
-    return model(
-        [helper.make_node("Conv", ["x", "kernel"], ["y"])],
-        [("x", TensorProto.FLOAT, ["n", 1, "samples"])],
-        [("y", TensorProto.FLOAT, None)],
-        [kernel],
-    ).SerializeToString()
+    return parsed("(float[n, 1, samples] x) => (float[] y) { y = Conv(x, kernel) }", kernel).SerializeToString()
 
 
 def one_node(op: str, element_type: int = TensorProto.FLOAT, shape: Shape = None) -> bytes:
@@ -81,15 +88,10 @@ def identity(element_type: int = TensorProto.FLOAT, shape: Shape = None) -> byte
 
 def add_mul(size: int = 8) -> bytes:
     """Three outputs of two inputs: "sum" = a + b, "product" = a * b, "first" = a, all float32 [n, size]."""
-    shape: Shape = ["n", size]
-    return model(
-        [
-            helper.make_node("Add", ["a", "b"], ["sum"]),
-            helper.make_node("Mul", ["a", "b"], ["product"]),
-            helper.make_node("Identity", ["a"], ["first"]),
-        ],
-        [(name, TensorProto.FLOAT, shape) for name in ("a", "b")],
-        [(name, TensorProto.FLOAT, shape) for name in ("sum", "product", "first")],
+    values = {name: f"float[n, {size}] {name}" for name in ("a", "b", "sum", "product", "first")}
+    return parsed(
+        "({a}, {b}) => ({sum}, {product}, {first})".format_map(values)
+        + "{ sum = Add(a, b) product = Mul(a, b) first = Identity(a) }"
     ).SerializeToString()
 
 
@@ -118,31 +120,24 @@ def convolution(channels: int = 8, size: int = 16, seed: int = 0) -> bytes:
         values = random.standard_normal((channels, inputs, 3, 3), dtype=np.float32) / np.float32(10)
         return numpy_helper.from_array(values, name)
 
-    return model(
-        [
-            helper.make_node("Conv", ["x", "weight0"], ["value0"], "conv0", pads=[1, 1, 1, 1]),
-            helper.make_node("Relu", ["value0"], ["value1"], "relu"),
-            helper.make_node("Conv", ["value1", "weight1"], ["y"], "conv1", pads=[1, 1, 1, 1]),
-        ],
-        [("x", TensorProto.FLOAT, ["n", 3, size, size])],
-        [("y", TensorProto.FLOAT, ["n", channels, size, size])],
-        [weight("weight0", 3), weight("weight1", channels)],
+    return parsed(
+        f"(float[n, 3, {size}, {size}] x) => (float[n, {channels}, {size}, {size}] y)"
+        """{
+            value0 = Conv <pads = [1, 1, 1, 1]> (x, weight0)
+            value1 = Relu(value0)
+            y = Conv <pads = [1, 1, 1, 1]> (value1, weight1)
+        }""",
+        weight("weight0", 3),
+        weight("weight1", channels),
     ).SerializeToString()
 
 
 def constant_outputs() -> bytes:
     """Outputs that no kernel of a run writes: "initializer" and "folded" (float32 [1000]), and "x" itself."""
-    values: npt.NDArray[np.float32] = np.arange(1000, dtype=np.float32)
-    return model(
-        [helper.make_node("Neg", ["initializer"], ["folded"]), helper.make_node("Neg", ["x"], ["y"])],
-        [("x", TensorProto.FLOAT, ["n"])],
-        [
-            ("initializer", TensorProto.FLOAT, [1000]),
-            ("folded", TensorProto.FLOAT, [1000]),
-            ("x", TensorProto.FLOAT, ["n"]),
-            ("y", TensorProto.FLOAT, ["n"]),
-        ],
-        [numpy_helper.from_array(values, "initializer")],
+    return parsed(
+        "(float[n] x) => (float[1000] initializer, float[1000] folded, float[n] x, float[n] y)"
+        "{ folded = Neg(initializer) y = Neg(x) }",
+        numpy_helper.from_array(np.arange(1000, dtype=np.float32), "initializer"),
     ).SerializeToString()
 
 
@@ -204,36 +199,21 @@ def external_places(size: int = 4) -> dict[str, onnx.ModelProto]:
 
 def inflated() -> bytes:
     """ "y" = the sum of "x" (both float32 [1]) repeated "count" (int64 [1]) times, all of which are in memory."""
-    return model(
-        [
-            helper.make_node("Expand", ["x", "count"], ["many"]),
-            helper.make_node("ReduceSum", ["many"], ["y"], keepdims=1),
-        ],
-        [("x", TensorProto.FLOAT, [1]), ("count", TensorProto.INT64, [1])],
-        [("y", TensorProto.FLOAT, [1])],
+    return parsed(
+        "(float[1] x, int64[1] count) => (float[1] y) { many = Expand(x, count) y = ReduceSum <keepdims = 1> (many) }"
     ).SerializeToString()
 
 
 def endless() -> bytes:
     """ "y" = "x" + 1, repeated "count" (int64 []) times, such as LONG: a run that tests end. "x" is float32 [n]."""
-    body = helper.make_graph(
-        [helper.make_node("Identity", ["go"], ["go_on"]), helper.make_node("Add", ["value", "one"], ["next"])],
-        "body",
-        [
-            helper.make_tensor_value_info("i", TensorProto.INT64, []),
-            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("value", TensorProto.FLOAT, ["n"]),
-        ],
-        [
-            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("next", TensorProto.FLOAT, ["n"]),
-        ],
-        [numpy_helper.from_array(np.ones(1, np.float32), "one")],
-    )
-    return model(
-        [helper.make_node("Loop", ["count", "", "x"], ["y"], body=body)],
-        [("count", TensorProto.INT64, []), ("x", TensorProto.FLOAT, ["n"])],
-        [("y", TensorProto.FLOAT, ["n"])],
+    return parsed(
+        """(int64 count, float[n] x) => (float[n] y) {
+            y = Loop (count, , x) <body = body (int64 i, bool go, float[n] value) => (bool go_on, float[n] next) {
+                go_on = Identity(go)
+                next = Add(value, one)
+            }>
+        }""",
+        numpy_helper.from_array(np.ones(1, np.float32), "one"),
     ).SerializeToString()
 
 
@@ -256,9 +236,7 @@ def cpu_session(
 
 def chain() -> bytes:
     """ "y" = the sum of Relu(-x): a run needs as much memory as "x" has, and returns one number."""
-    nodes = [
-        helper.make_node("Neg", ["x"], ["negative"]),
-        helper.make_node("Relu", ["negative"], ["positive"]),
-        helper.make_node("ReduceSum", ["positive"], ["y"], keepdims=0),
-    ]
-    return model(nodes, [("x", TensorProto.FLOAT, ["n"])], [("y", TensorProto.FLOAT, [])]).SerializeToString()
+    return parsed(
+        "(float[n] x) => (float y)"
+        "{ negative = Neg(x) positive = Relu(negative) y = ReduceSum <keepdims = 0> (positive) }"
+    ).SerializeToString()

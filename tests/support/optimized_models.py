@@ -24,162 +24,178 @@ def weight(name: str, *shape: int, seed: int = 0, dtype: type = np.float32) -> T
     return numpy_helper.from_array(values.astype(dtype), name)
 
 
+def array(name: str, values: Any) -> TensorProto:
+    return numpy_helper.from_array(np.asarray(values), name)
+
+
 def with_if() -> onnx.ModelProto:
-    """Branches with initializers of equal names and different values."""
-
-    def branch(seed: int) -> onnx.GraphProto:
-        return helper.make_graph(
-            [helper.make_node("MatMul", ["x", "w"], ["z"]), helper.make_node("Add", ["z", f"b{seed}"], ["out"])],
-            f"branch{seed}",
-            [],
-            [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["n", 32])],
-            [weight("w", 32, 32, seed=seed), weight(f"b{seed}", 512 // 16, seed=seed)],
-        )
-
-    return onnx_models.model(
-        [
-            helper.make_node("If", ["c"], ["y0"], then_branch=branch(1), else_branch=branch(2)),
-            helper.make_node("MatMul", ["y0", "outer"], ["y"]),
-        ],
-        [("c", TensorProto.BOOL, []), ("x", TensorProto.FLOAT, ["n", 32])],
-        [("y", TensorProto.FLOAT, ["n", 32])],
-        [weight("outer", 32, 32)],
+    """Branches with initializers of equal names and different values, their own, and one of the main graph."""
+    branch = """{branch} () => (float[n, 32] out) {{
+        z = MatMul(x, w)
+        o = MatMul(z, outer)
+        out = Add(o, {branch})
+    }}"""
+    proto = onnx_models.parsed(
+        f"""(bool c, float[n, 32] x) => (float[n, 32] y) {{
+            y0 = If (c) <then_branch = {branch.format(branch="b1")}, else_branch = {branch.format(branch="b2")}>
+            y = MatMul(y0, outer)
+        }}""",
+        weight("outer", 32, 32),
     )
+    for seed, attribute in enumerate(proto.graph.node[0].attribute):
+        own = attribute.g.name
+        attribute.g.initializer.extend([weight("w", 32, 32, seed=seed), weight(own, 32, seed=seed)])
+    return proto
+
+
+def with_a_loop() -> onnx.ModelProto:
+    proto = onnx_models.parsed(
+        """(float[n, 32] x) => (float[n, 32] y) {
+            y = Loop (three, , x) <body = body (int64 i, bool go, float[n, 32] v) => (bool on, float[n, 32] next) {
+                on = Identity(go)
+                next = MatMul(v, w)
+            }>
+        }""",
+        array("three", np.int64(3)),
+    )
+    proto.graph.node[0].attribute[0].g.initializer.append(weight("w", 32, 32))
+    return proto
 
 
 def with_tied_weights() -> onnx.ModelProto:
-    return onnx_models.model(
-        [
-            helper.make_node("MatMul", ["x", "w"], ["a"]),
-            helper.make_node("Transpose", ["w"], ["wt"], perm=[1, 0]),
-            helper.make_node("MatMul", ["a", "wt"], ["b"]),
-            helper.make_node("Add", ["b", "tiny"], ["y"]),
-        ],
-        [("x", TensorProto.FLOAT, ["n", 32])],
-        [("y", TensorProto.FLOAT, ["n", 32])],
-        [weight("w", 32, 32), weight("tiny", 1)],
+    """One value under two names, used twice each; biases of few bytes; a transposed use."""
+    tied = weight("w", 32, 32)
+    return onnx_models.parsed(
+        """(float[n, 32] x) => (float[n, 32] y) {
+            a = MatMul(x, w)
+            b = Add(a, bias)
+            c = Gemm <transB = 1> (b, again)
+            d = Mul(c, scale)
+            wt = Transpose <perm = [1, 0]> (w)
+            e = MatMul(d, wt)
+            y = MatMul(e, again)
+        }""",
+        tied,
+        array("again", numpy_helper.to_array(tied)),
+        weight("bias", 32),
+        array("scale", np.float32(0.5)),
     )
 
 
 def with_changed_constants() -> onnx.ModelProto:
     """The transpose optimizer changes bytes, or shape, of initializers and leaves their names."""
-    nodes = [
-        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2]),
-        helper.make_node("Add", ["t", "c"], ["u"]),
-        helper.make_node("Mul", ["u", "d"], ["v"]),
-        helper.make_node("Transpose", ["v"], ["y"], perm=[0, 2, 3, 1]),
-    ]
-    return onnx_models.model(
-        nodes,
-        [("x", TensorProto.FLOAT, ["n", 16, 16, 8])],
-        [("y", TensorProto.FLOAT, ["n", 16, 16, 8])],
-        [weight("c", 1, 8, 16, 16), weight("d", 16, 16)],
+    return onnx_models.parsed(
+        """(float[n, 16, 16, 8] x) => (float[n, 16, 16, 8] y) {
+            t = Transpose <perm = [0, 3, 1, 2]> (x)
+            u = Add(t, c)
+            v = Mul(u, d)
+            y = Transpose <perm = [0, 2, 3, 1]> (v)
+        }""",
+        weight("c", 1, 8, 16, 16),
+        weight("d", 16, 16),
     )
 
 
 def with_folded_weights() -> onnx.ModelProto:
     """One weight becomes another, computed from the file's bytes; one goes into a normalization."""
-    return onnx_models.model(
-        [
-            helper.make_node("Mul", ["w", "w2"], ["folded"]),
-            helper.make_node("MatMul", ["x", "folded"], ["a"]),
-            helper.make_node("MatMul", ["a", "w"], ["y"]),
-        ],
-        [("x", TensorProto.FLOAT, ["n", 32])],
-        [("y", TensorProto.FLOAT, ["n", 32])],
-        [weight("w", 32, 32), weight("w2", 32, 32)],
+    return onnx_models.parsed(
+        """(float[n, 32] x) => (float[n, 32] y) {
+            folded = Mul(w, w2)
+            a = MatMul(x, folded)
+            y = MatMul(a, w)
+        }""",
+        weight("w", 32, 32),
+        weight("w2", 32, 32),
     )
 
 
 def with_new_weights(size: int) -> onnx.ModelProto:
     """One weight becomes another of this many kilobytes."""
-    return onnx_models.model(
-        [helper.make_node("Neg", ["w"], ["folded"]), helper.make_node("MatMul", ["x", "folded"], ["y"])],
-        [("x", TensorProto.FLOAT, ["n", 256])],
-        [("y", TensorProto.FLOAT, ["n", size])],
-        [weight("w", 256, size)],
+    return onnx_models.parsed(
+        f"(float[n, 256] x) => (float[n, {size}] y) {{ folded = Neg(w) y = MatMul(x, folded) }}", weight("w", 256, size)
+    )
+
+
+def with_converted_weights() -> onnx.ModelProto:
+    return onnx_models.parsed(
+        """(float[n, 32] x) => (float[n, 32] y) {
+            whole = Cast <to = 1> (half)
+            y = MatMul(x, whole)
+        }""",
+        weight("half", 32, 32, dtype=np.float16),
     )
 
 
 def with_quantized_weights() -> onnx.ModelProto:
-    return onnx_models.model(
-        [
-            helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["w"]),
-            helper.make_node("MatMul", ["x", "w"], ["a"]),
-            helper.make_node("QuantizeLinear", ["a", "scale", "zero"], ["b"]),
-            helper.make_node("DequantizeLinear", ["b", "scale", "zero"], ["y"]),
-        ],
-        [("x", TensorProto.FLOAT, ["n", 64])],
-        [("y", TensorProto.FLOAT, ["n", 64])],
-        [
-            weight("q", 64, 64, dtype=np.int8),
-            numpy_helper.from_array(np.float32(0.05), "scale"),
-            numpy_helper.from_array(np.int8(0), "zero"),
-        ],
+    """Weights as int8 with scales, behind DequantizeLinear, and values between them as uint8."""
+    return onnx_models.parsed(
+        """(float[n, 64] x) => (float[n, 64] y) {
+            xq = QuantizeLinear(x, xs, zero)
+            xd = DequantizeLinear(xq, xs, zero)
+            w = DequantizeLinear(q, ws, wzero)
+            a = MatMul(xd, w)
+            b = QuantizeLinear(a, ys, zero)
+            y = DequantizeLinear(b, ys, zero)
+        }""",
+        weight("q", 64, 64, dtype=np.int8),
+        *(array(name, np.float32(scale)) for name, scale in (("xs", 0.05), ("ws", 0.01), ("ys", 0.5))),
+        array("zero", np.uint8(128)),
+        array("wzero", np.int8(0)),
     )
 
 
 def with_matmul_n_bits() -> onnx.ModelProto:
+    """4-bit weights in blocks of 32, and ones of a second node with zero points."""
     random = np.random.default_rng(0)
-    proto = onnx_models.model(
-        [
-            helper.make_node(
-                "MatMulNBits", ["x", "b", "scales"], ["y"], domain="com.microsoft", K=64, N=48, bits=4, block_size=32
-            )
-        ],
-        [("x", TensorProto.FLOAT, ["n", 64])],
-        [("y", TensorProto.FLOAT, ["n", 48])],
-        [
-            numpy_helper.from_array(random.integers(0, 255, (48, 2, 16), dtype=np.uint8), "b"),
-            numpy_helper.from_array(random.random(96, dtype=np.float32), "scales"),
-        ],
+    node = "com.microsoft.MatMulNBits <K = 64, N = 64, bits = 4, block_size = 32>"
+    return onnx_models.parsed(
+        f"(float[n, 64] x) => (float[n, 64] y) {{ a = {node} (x, b, scales) y = {node} (a, c, scales, zeros) }}",
+        *(array(name, random.integers(0, 256, (64, 2, 16), np.uint8)) for name in "bc"),
+        array("zeros", random.integers(0, 256, 64, np.uint8)),
+        array("scales", random.random(128, np.float32) / 8),
     )
-    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
-    return proto
 
 
 def with_overridable_weights() -> onnx.ModelProto:
-    return onnx_models.model(
-        [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("MatMul", ["a", "v"], ["y"])],
-        [("x", TensorProto.FLOAT, ["n", 32]), ("w", TensorProto.FLOAT, [32, 32])],
-        [("y", TensorProto.FLOAT, ["n", 32])],
-        [weight("w", 32, 32), weight("v", 32, 32)],
+    return onnx_models.parsed(
+        "(float[n, 32] x, float[32, 32] w) => (float[n, 32] y) { a = MatMul(x, w) y = MatMul(a, v) }",
+        weight("w", 32, 32),
+        weight("v", 32, 32),
     )
 
 
 def with_a_function() -> onnx.ModelProto:
-    proto = onnx_models.model(
-        [
-            helper.make_node("Constant", [], ["w"], value=weight("value", 32, 32)),
-            helper.make_node("Twice", ["x", "w"], ["y"], domain="local"),
-        ],
-        [("x", TensorProto.FLOAT, ["n", 32])],
-        [("y", TensorProto.FLOAT, ["n", 32])],
+    proto = onnx_models.parsed(
+        """(float[n, 32] x) => (float[n, 32] y) {
+            w = Constant()
+            y = local.Twice(x, w)
+        }
+        <domain: "local", opset_import: ["": 17]> Twice (a, b) => (d) {
+            c = MatMul(a, b)
+            d = MatMul(c, b)
+        }"""
     )
-    opsets = [helper.make_opsetid("", 17)]
-    twice = [helper.make_node("MatMul", ["a", "b"], ["c"]), helper.make_node("MatMul", ["c", "b"], ["d"])]
-    proto.functions.append(helper.make_function("local", "Twice", ["a", "b"], ["d"], twice, opsets))
-    proto.opset_import.append(helper.make_opsetid("local", 1))
+    proto.graph.node[0].attribute.append(helper.make_attribute("value", weight("value", 32, 32)))
     return proto
 
 
 def with_half_precision() -> onnx.ModelProto:
-    return onnx_models.model(
-        [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Relu", ["a"], ["y"])],
-        [("x", TensorProto.FLOAT16, ["n", 64])],
-        [("y", TensorProto.FLOAT16, ["n", 64])],
-        [weight("w", 64, 64, dtype=np.float16)],
+    return onnx_models.parsed(
+        "(float16[n, 64] x) => (float16[n, 64] y) { a = MatMul(x, w) y = Relu(a) }",
+        weight("w", 64, 64, dtype=np.float16),
     )
 
 
 def with_typed_data() -> onnx.ModelProto:
-    values = np.random.default_rng(0).standard_normal(1024)
-    return onnx_models.model(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        [("x", TensorProto.FLOAT, ["n", 32])],
-        [("y", TensorProto.FLOAT, ["n", 32])],
-        [helper.make_tensor("w", TensorProto.FLOAT, [32, 32], values.tolist())],
+    values = np.random.default_rng(0).standard_normal(1024).tolist()
+    return onnx_models.parsed(
+        "(float[n, 32] x) => (float[n, 32] y) { y = MatMul(x, w) }",
+        helper.make_tensor("w", TensorProto.FLOAT, [32, 32], values),
     )
+
+
+def with_constant_outputs() -> onnx.ModelProto:
+    return onnx.load_from_string(onnx_models.constant_outputs())
 
 
 def convolution() -> onnx.ModelProto:
@@ -192,15 +208,18 @@ PROTOS: dict[str, Callable[[], onnx.ModelProto]] = {
         onnx_models.matmul_proto,
         convolution,
         with_if,
+        with_a_loop,
         with_tied_weights,
         with_changed_constants,
         with_folded_weights,
+        with_converted_weights,
         with_quantized_weights,
         with_matmul_n_bits,
         with_overridable_weights,
         with_a_function,
         with_half_precision,
         with_typed_data,
+        with_constant_outputs,
     )
 }
 
@@ -222,18 +241,18 @@ def make(cache: Cache, model: str | bytes, options: ortmulti.SessionOptions | No
         return staged.publish()
 
 
-def run_entry(entry: Entry, feeds: dict[str, Any]) -> Arrays:
-    """The entry in an onnxruntime session, given every shared weight from its file."""
+def run_entry(entry: Entry, feeds: dict[str, Any], without: str = "") -> Arrays:
+    """The entry in an onnxruntime session, given every shared weight from its file, but one of this name."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4 if without else 2
     kept = []
     for weight in entry.weights.weights:
         dtype = helper.tensor_dtype_to_np_dtype(weight.data_type)
-        values = (
-            entry.weights.sources[weight.source].read(weight.offset, weight.length).view(dtype).reshape(weight.shape)
-        )
-        kept.append(onnxruntime.OrtValue.ortvalue_from_numpy(np.array(values)))
-        options.add_initializer(weight.name, kept[-1])
+        data = entry.weights.sources[weight.source].read(weight.offset, weight.length)
+        if weight.name != without:
+            kept.append(onnxruntime.OrtValue.ortvalue_from_numpy(np.array(data.view(dtype).reshape(weight.shape))))
+            options.add_initializer(weight.name, kept[-1])
     session = onnxruntime.InferenceSession(entry.model_path, options, providers=["CPUExecutionProvider"])
     return session.run(None, feeds)
 
