@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +15,9 @@ from onnx import TensorProto, helper
 import ortmulti
 from ortmulti.optimized import Cache, build, key_of
 from ortmulti.optimized.comparison import Comparison, compare, same_bits
-from tests.support import onnx_models, optimized_models
+from tests.support import command, onnx_models, optimized_models
 from tests.support.cached_models import CPU
-from tests.support.processes import check_child, child_environment, nothing_leaks
+from tests.support.processes import check_child, check_children, nothing_leaks
 
 
 @pytest.fixture(autouse=True)
@@ -54,9 +52,7 @@ def test_every_kind_of_model_passes_the_comparison(tmp_path: Path, name: str, ho
 
 
 def test_other_options_are_another_model(model: str, cache: Cache) -> None:
-    options = ortmulti.SessionOptions()
-    options.graph_optimization_level = ortmulti.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    paths = {ortmulti.optimize(model, "cpu").path, ortmulti.optimize(model, "cpu", options).path}
+    paths = {ortmulti.optimize(model, "cpu").path, ortmulti.optimize(model, "cpu", _basic()).path}
     assert len(paths) == len(cache.entries()) == 2
 
 
@@ -190,30 +186,14 @@ def test_without_a_cache_there_is_nothing_to_do(
 
 def test_processes_that_optimize_at_once_make_one(model: str, cache: Cache) -> None:
     code = """
-import dataclasses, json, sys
-import ortmulti
-ortmulti.RunOptions()
-print("ready", flush=True)
-sys.stdin.readline()
-print(json.dumps(dataclasses.asdict(ortmulti.optimize(sys.argv[1], "cpu"))))
-"""
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, model],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=child_environment(),
-        )
-        for _ in range(3)
-    ]
-    for child in children:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-    ends = [child.communicate("go\n", timeout=60) for child in children]
-    assert [stderr for _, stderr in ends] == [""] * 3
-    made = [json.loads(stdout) for stdout, _ in ends]
+        import dataclasses, json, sys
+        import ortmulti
+        ortmulti.RunOptions()
+        print("ready", flush=True)
+        sys.stdin.readline()
+        print(json.dumps(dataclasses.asdict(ortmulti.optimize(sys.argv[1], "cpu"))))
+    """
+    made = [json.loads(printed) for printed in check_children(code, *[[model]] * 3)]
     assert len({result["path"] for result in made}) == len(cache.entries()) == 1
     assert sum(result["made"] for result in made) >= 1
     assert all(result["compared"] for result in made if result["made"])
@@ -223,14 +203,8 @@ print(json.dumps(dataclasses.asdict(ortmulti.optimize(sys.argv[1], "cpu"))))
 # --- The command -----------------------------------------------------------------------------------------------------
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "100"}
-    command = [sys.executable, "-m", "ortmulti.cli", "optimize", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-
-
-def as_json(*arguments: object) -> Any:
-    ended = run(*arguments, "--json")
+def as_json(*arguments: str) -> Any:
+    ended = command.run("optimize", *arguments, "--json")
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
 
@@ -251,7 +225,7 @@ def test_the_command_optimizes_lists_and_clears(model: str, cache: Cache) -> Non
 
 
 def test_the_command_tells_people_what_it_did(model: str, cache: Cache) -> None:
-    shown = run(model, "--device", "cpu")
+    shown = command.run("optimize", model, "--device", "cpu")
     assert shown.returncode == 0, shown.stderr
     assert "made in" in shown.stdout
     assert (
@@ -259,13 +233,13 @@ def test_the_command_tells_people_what_it_did(model: str, cache: Cache) -> None:
         in shown.stdout
     )
     assert "bit for bit" in shown.stdout
-    assert "was there already" in run(model, "--device", "cpu").stdout
-    shown = run("--list")
+    assert "was there already" in command.run("optimize", model, "--device", "cpu").stdout
+    shown = command.run("optimize", "--list")
     assert Path(model).name in shown.stdout
     assert "of at most 20 GB" in shown.stdout
     (cache.entries()[0].folder / "manifest.json").unlink()
-    assert "damaged" in run("--list").stdout
-    assert "removed 1 of" in run("--clear").stdout
+    assert "damaged" in command.run("optimize", "--list").stdout
+    assert "removed 1 of" in command.run("optimize", "--clear").stdout
 
 
 @pytest.mark.parametrize(
@@ -279,7 +253,7 @@ def test_the_command_tells_people_what_it_did(model: str, cache: Cache) -> None:
     ],
 )
 def test_the_command_says_what_is_wrong(arguments: list[str], status: int, mentions: str) -> None:
-    ended = run(*arguments)
+    ended = command.run("optimize", *arguments)
     assert ended.returncode == status
     assert mentions in " ".join(ended.stderr.replace("│", " ").split())
 

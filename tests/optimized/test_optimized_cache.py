@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -22,7 +23,7 @@ from ortmulti.optimized.entries import Cache, parse_size
 from ortmulti.optimized.entry import Damaged, Entry
 from ortmulti.optimized.key import CacheKey
 from tests.support.cached_models import add_endless_file, fill, key, left, rewrite, store, write_model
-from tests.support.processes import check_child, child_environment, files, nothing_leaks
+from tests.support.processes import check_child, check_children, child_environment, files, nothing_leaks
 from tests.support.weight_lists import fields, weight_list
 
 
@@ -127,71 +128,15 @@ def test_a_data_file_that_changes_meanwhile_is_noticed(tmp_path: Path, cache: Ca
             staged.finish(foreign, 0)
 
 
-def _truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
-
-
 def _flip(path: Path) -> None:
     values = bytearray(path.read_bytes())
     values[len(values) // 2] ^= 4
     path.write_bytes(values)
 
 
-def _empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def _fill(path: Path) -> None:
-    path.write_bytes(b"zeros")
-
-
-def _other_format(path: Path) -> None:
-    path.write_text('{"format": 0}')
-
-
-WRITTEN = ("manifest.json", "model.onnx", "weights.bin")
-DAMAGES: list[tuple[str, Callable[[Path], object]]] = [
-    *(
-        (name, damage)
-        for name in ("manifest.json", "model.onnx", "weights.bin")
-        for damage in (_truncate, _flip, _empty)
-    ),
-    *((name, Path.unlink) for name in ("manifest.json", "model.onnx", "weights.bin", "shared")),
-    ("shared", _fill),
-    ("manifest.json", _other_format),
-]
-
-
-@pytest.mark.parametrize(("name", "damage"), DAMAGES)
-def test_a_damaged_entry_is_removed_and_made_anew(
-    cache: Cache, made_of: CacheKey, name: str, damage: Callable[[Path], object], caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = store(cache, made_of)
-    damage(folder / name)
-    with caplog.at_level(logging.WARNING, "ortmulti"), nothing_leaks():
-        assert cache.find(made_of, verify=True) is None
-    assert [record.name for record in caplog.records] == ["ortmulti"]
-    assert "is damaged and will be made again" in caplog.text
-    assert not folder.exists()
-    assert left(cache.folder) == []
-    store(cache, made_of)
-    with found(cache, made_of) as entry:
-        assert (entry.folder / "weights.bin").stat().st_size == 7000
-
-
-@pytest.mark.parametrize(("name", "damage"), DAMAGES)
-def test_a_staged_entry_replaces_a_damaged_entry(
-    cache: Cache, made_of: CacheKey, name: str, damage: Callable[[Path], object]
-) -> None:
-    folder = store(cache, made_of)
-    with cache.stage(made_of) as staged:
-        fill(staged)
-        damage(folder / name)
-        with staged.publish() as entry:
-            entry.verify()
-            assert entry.folder == folder
-    with found(cache, made_of) as entry:
-        entry.verify()
+def _link(path: Path) -> None:
+    path.rename(path.parent.parent / path.name)
+    path.symlink_to(f"../{path.name}")
 
 
 def _fifo(path: Path) -> None:
@@ -199,35 +144,57 @@ def _fifo(path: Path) -> None:
     os.mkfifo(path)
 
 
-def _link(path: Path) -> None:
-    path.rename(path.parent.parent / "manifest")
-    path.symlink_to("../manifest")
-
-
 def _folder(path: Path) -> None:
     path.unlink()
     path.mkdir()
 
 
-@pytest.mark.parametrize("name", WRITTEN)
-@pytest.mark.parametrize("change", [_fifo, _link, _folder])
-def test_only_regular_files_are_opened(
-    cache: Cache, made_of: CacheKey, name: str, change: Callable[[Path], object]
+Damage: TypeAlias = Callable[[Path], object]
+DAMAGES: dict[str, Damage] = {
+    "truncate": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "flip": _flip,
+    "empty": lambda path: path.write_bytes(b""),
+    "remove": Path.unlink,
+    "link": _link,
+    "fifo": _fifo,
+    "folder": _folder,
+}
+DAMAGED = [
+    *(
+        pytest.param(name, damage, id=f"{how} {name}")
+        for name in ("manifest.json", "model.onnx", "weights.bin")
+        for how, damage in DAMAGES.items()
+    ),
+    ("shared", Path.unlink),
+    ("shared", lambda path: path.write_bytes(b"zeros")),
+    *(
+        ("manifest.json", lambda path, text=text: path.write_bytes(text))
+        for text in (*(b'{"format": 0}', b"[" * 100_000, b"1" * 5000, b"\xff", b" " * (65 << 20), b'{"a": "\\ud800"}'),)
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "damage"), DAMAGED)
+def test_a_damaged_entry_is_removed_and_made_anew(
+    cache: Cache, made_of: CacheKey, name: str, damage: Damage, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = store(cache, made_of)
-    change(folder / name)
-    with nothing_leaks():
-        assert cache.find(made_of) is None
+    damage(folder / name)
+    if name == "manifest.json":
+        assert [stored.facts for stored in cache.entries()] == [None]
+    with caplog.at_level(logging.WARNING, "ortmulti"), nothing_leaks():
+        assert cache.find(made_of, verify=True) is None
+    assert [record.name for record in caplog.records] == ["ortmulti"]
+    assert "is damaged and will be made again" in caplog.text
     assert not folder.exists()
-
-
-@pytest.mark.parametrize("text", [b"[" * 100_000, b"1" * 5000, b"\xff", b" " * (65 << 20), b'{"a": "\\ud800"}'])
-def test_odd_json_is_a_damaged_manifest(cache: Cache, made_of: CacheKey, text: bytes) -> None:
-    folder = store(cache, made_of)
-    (folder / "manifest.json").write_bytes(text)
-    assert [stored.facts for stored in cache.entries()] == [None]
-    assert cache.find(made_of) is None
-    assert not folder.exists()
+    with cache.stage(made_of) as staged:
+        fill(staged)
+        damage(store(cache, made_of) / name)
+        with staged.publish() as entry:  # replaces what was damaged meanwhile
+            entry.verify()
+            assert entry.folder == folder
+    with found(cache, made_of) as entry:
+        assert (entry.folder / "weights.bin").stat().st_size == 7000
 
 
 FIELDS = ("format", "key", "made_of", "model", "files", "weights", "own_bytes", "refused")
@@ -246,46 +213,49 @@ def test_a_manifest_with_a_wrong_field_is_damaged(cache: Cache, made_of: CacheKe
 
 
 OWN = {"own": "weights.bin"}
+WRONG_FACTS: list[tuple[str, object]] = [
+    *(
+        ("files", [OWN, file])
+        for file in (
+            *({"own": name} for name in ("../../../private", "/etc/passwd", "manifest.json", "..")),
+            *({"source": source} for source in (-1, "/etc/passwd", ["/etc/passwd", 1, 2, 3])),
+            {},
+        )
+    ),
+    *(
+        ("weights", [weight])
+        for weight in (
+            ["w", 8, [32], 0, 0, 1024],
+            ["w", 1, [32, 33], 0, 0, 4096],
+            ["w", 1, [-32, -32], 0, 0, 4096],
+            ["w", 1, [32, 32], 0, 8192, 4096],
+            ["w", 1, [32, 32], 0, 2**64 - 4096, 4096],
+            ["w", 1, [32, 32], 2, 0, 4096],
+            ["w", 1, [32, 32], -1, 0, 4096],
+            ["a\0b", 1, [32, 32], 0, 0, 4096],
+            ["w", 1],
+        )
+    ),
+    ("left_out", [["w"]]),
+]
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("files", [OWN, {"own": "../../../private"}]),
-        ("files", [OWN, {"own": "/etc/passwd"}]),
-        ("files", [OWN, {"own": "manifest.json"}]),
-        ("files", [OWN, {"own": ".."}]),
-        ("files", [OWN, {"source": -1}]),
-        ("files", [OWN, {"source": "/etc/passwd"}]),
-        ("files", [OWN, {"source": ["/etc/passwd", 1, 2, 3]}]),
-        ("files", [OWN, {}]),
-        ("weights", [["w", 8, [32], 0, 0, 1024]]),
-        ("weights", [["w", 1, [32, 33], 0, 0, 4096]]),
-        ("weights", [["w", 1, [-32, -32], 0, 0, 4096]]),
-        ("weights", [["w", 1, [32, 32], 0, 8192, 4096]]),
-        ("weights", [["w", 1, [32, 32], 0, 2**64 - 4096, 4096]]),
-        ("weights", [["w", 1, [32, 32], 2, 0, 4096]]),
-        ("weights", [["w", 1, [32, 32], -1, 0, 4096]]),
-        ("weights", [["a\0b", 1, [32, 32], 0, 0, 4096]]),
-        ("weights", [["w", 1]]),
-        ("left_out", [["w"]]),
+        *(("weights", {field: value}) for field, value in WRONG_FACTS),
+        *(
+            ("files", {name: {"size": 8192, "checksum": ""}})
+            for name in ("../../../private", "/etc/passwd", "..", "a\0b", "")
+        ),
     ],
 )
-def test_weights_lie_within_the_files_of_the_entry_and_the_model(
-    tmp_path: Path, cache: Cache, made_of: CacheKey, field: str, value: object
+def test_what_a_manifest_names_lies_within_the_files_of_the_entry_and_the_model(
+    tmp_path: Path, cache: Cache, made_of: CacheKey, field: str, value: dict[str, object]
 ) -> None:
     (tmp_path / "private").write_bytes(bytes(8192))
     folder = store(cache, made_of)
-    rewrite(folder, lambda facts: facts["weights"].update({field: value}))
-    assert cache.find(made_of) is None
-    assert not folder.exists()
-
-
-@pytest.mark.parametrize("name", ["../../../private", "/etc/passwd", "..", "a\0b", ""])
-def test_the_files_of_an_entry_lie_in_its_folder(tmp_path: Path, cache: Cache, made_of: CacheKey, name: str) -> None:
-    (tmp_path / "private").write_bytes(bytes(8192))
-    folder = store(cache, made_of)
-    rewrite(folder, lambda facts: facts["files"].update({name: {"size": 8192, "checksum": ""}}))
+    rewrite(folder, lambda facts: facts[field].update(value))
     assert cache.find(made_of) is None
     assert not folder.exists()
 
@@ -446,14 +416,24 @@ def test_what_is_no_size_is_an_error(text: str) -> None:
         parse_size(text)
 
 
-def test_the_environment_says_where_and_how_large(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("ORTMULTI_CACHE", str(tmp_path / "here"))
-    monkeypatch.setenv("ORTMULTI_CACHE_SIZE", "1MB")
-    assert (Cache.default().folder, Cache.default().limit) == (tmp_path / "here", 10**6)
-    monkeypatch.delenv("ORTMULTI_CACHE")
-    monkeypatch.delenv("ORTMULTI_CACHE_SIZE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
-    assert (Cache.default().folder, Cache.default().limit) == (tmp_path / "user" / "ortmulti", 20 * 10**9)
+@pytest.mark.parametrize(
+    ("variables", "folder", "limit"),
+    [
+        ({"ORTMULTI_CACHE": "/here", "ORTMULTI_CACHE_SIZE": "1MB"}, "/here", 10**6),
+        ({"ORTMULTI_CACHE": "~/own", "XDG_CACHE_HOME": "/other"}, "/home/someone/own", 20 * 10**9),
+        ({"ORTMULTI_CACHE": "", "XDG_CACHE_HOME": "/other"}, "/other/ortmulti", 20 * 10**9),
+        ({"XDG_CACHE_HOME": ""}, "/home/someone/.cache/ortmulti", 20 * 10**9),
+        ({}, "/home/someone/.cache/ortmulti", 20 * 10**9),
+    ],
+)
+def test_the_environment_says_where_and_how_large(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], folder: str, limit: int
+) -> None:
+    for name in ("ORTMULTI_CACHE", "ORTMULTI_CACHE_SIZE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {**variables, "HOME": "/home/someone"}.items():
+        monkeypatch.setenv(name, value)
+    assert (str(Cache.default().folder), Cache.default().limit) == (folder, limit)
 
 
 # --- Where it cannot be written ---------------------------------------------------------------------------------------
@@ -645,53 +625,23 @@ def test_threads_fill_find_clear_and_bound_it_at_once(tmp_path: Path) -> None:
 
 def test_processes_fill_it_at_once(tmp_path: Path, made_of: CacheKey) -> None:
     code = """
-import sys
-from pathlib import Path
-from ortmulti.optimized.entries import Cache
-from tests.support.cached_models import fill, key
-cache, model = Cache(Path(sys.argv[1])), Path(sys.argv[2])
-print("ready", flush=True)
-sys.stdin.readline()
-for turn in range(20):
-    entry = cache.find(key(model))
-    if entry is None:
-        with cache.stage(key(model)) as staged:
-            fill(staged)
-            entry = staged.publish()
-    with entry:
-        entry.verify()
-    if turn % 5 == int(sys.argv[3]):
-        cache.clear()
-"""
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, str(tmp_path / "cache"), made_of.model, str(number)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=child_environment(),
-        )
-        for number in range(4)
-    ]  # fmt: skip
-    for child in children:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-    ends = [child.communicate("go\n", timeout=60) for child in children]
-    assert [(child.returncode, stderr) for child, (_, stderr) in zip(children, ends, strict=True)] == [(0, "")] * 4
+        import sys
+        from pathlib import Path
+        from ortmulti.optimized.entries import Cache
+        from tests.support.cached_models import fill, key
+        cache, model = Cache(Path(sys.argv[1])), Path(sys.argv[2])
+        print("ready", flush=True)
+        sys.stdin.readline()
+        for turn in range(20):
+            entry = cache.find(key(model))
+            if entry is None:
+                with cache.stage(key(model)) as staged:
+                    fill(staged)
+                    entry = staged.publish()
+            with entry:
+                entry.verify()
+            if turn % 5 == int(sys.argv[3]):
+                cache.clear()
+    """
+    check_children(code, *([tmp_path / "cache", made_of.model, number] for number in range(4)))
     assert left(tmp_path / "cache" / "staging") == []
-
-
-@pytest.mark.parametrize(
-    ("variables", "folder"),
-    [
-        ({"ORTMULTI_CACHE": "~/own", "XDG_CACHE_HOME": "/other"}, "/home/someone/own"),
-        ({"ORTMULTI_CACHE": "", "XDG_CACHE_HOME": "/other"}, "/other/ortmulti"),
-        ({"XDG_CACHE_HOME": ""}, "/home/someone/.cache/ortmulti"),
-        ({}, "/home/someone/.cache/ortmulti"),
-    ],
-)
-def test_the_environment_says_where_the_cache_is(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], folder: str
-) -> None:
-    for name in ("ORTMULTI_CACHE", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in {**variables, "HOME": "/home/someone"}.items():
-        monkeypatch.setenv(name, value)
-    assert str(Cache.default().folder) == folder

@@ -11,7 +11,7 @@ import textwrap
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,27 @@ def lines(code: str, model: bytes, *arguments: object, **kwargs: Any) -> list[st
     """What a child prints that runs `code` with the names of `child_sessions`, this model and sys.argv[2:]."""
     code = f"from tests.support.child_sessions import *\n{textwrap.dedent(code)}"
     return check_child(code, model.hex(), *arguments, **kwargs).splitlines()
+
+
+def check_children(code: str, *arguments: Sequence[object]) -> list[str]:
+    """Runs `code` at once in as many interpreters as there are lists of arguments, as `check_child`.
+
+    It prints "ready", and waits for a line, which each gets when all are ready. Returns what they printed afterwards.
+    """
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(code), *map(str, each)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=child_environment(),
+        )
+        for each in arguments
+    ]  # fmt: skip
+    for child in children:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+    ends = [child.communicate("go\n", timeout=60) for child in children]
+    for child, (stdout, stderr) in zip(children, ends, strict=True):
+        assert (child.returncode, stderr) == (0, ""), stdout + stderr
+    return [stdout for stdout, _ in ends]
 
 
 def threads() -> set[str]:
