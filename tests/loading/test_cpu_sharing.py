@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 import ortmulti
 from ortmulti import _core
@@ -39,14 +38,13 @@ def reasons(sessions: ortmulti.Sessions) -> list[str]:
     return [name.removeprefix("not shared: ") for name in names if name.startswith("not shared")]
 
 
-def ordinary(model: str | bytes, feed: dict[str, Any]) -> list[Any]:
+def ordinary() -> bytes:
     """What onnxruntime's own session gives."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    outputs: list[Any] = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"]).run(
-        None, feed
-    )
-    return outputs
+    session = onnxruntime.InferenceSession(onnx_models.matmul(), options, providers=["CPUExecutionProvider"])
+    [output] = session.run(None, {"x": X})
+    return bytes(output.tobytes())
 
 
 def one_thread() -> ortmulti.SessionOptions:
@@ -82,18 +80,10 @@ MEASURE = """
 """
 
 
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A model of 512 MB, and inputs for it."""
-    folder = tmp_path_factory.mktemp("large")
-    model = models.make("matmul", folder, megabytes=MEGABYTES)
-    np.savez(folder / "feeds.npz", **models.sample_inputs(model))
-    return model, folder / "feeds.npz"
-
-
-def test_eight_sessions_take_the_memory_of_one(large: tuple[Path, Path]) -> None:
+def test_eight_sessions_take_the_memory_of_one(tmp_path: Path) -> None:
     """Proportional set size after a run of each; and the last one that is closed returns it."""
-    model, feeds = large
+    model, feeds = models.make("matmul", tmp_path, megabytes=MEGABYTES), tmp_path / "feeds.npz"
+    np.savez(feeds, **models.sample_inputs(model))
     used: dict[int, list[int]] = {}
     digests = set()
     for count in (1, EIGHT):
@@ -107,17 +97,6 @@ def test_eight_sessions_take_the_memory_of_one(large: tuple[Path, Path]) -> None
     assert after_seven > MEGABYTES * 1e6
     assert after_all < 0.5 * MEGABYTES * 1e6
     assert len(digests) == 1, "one output, bit for bit"
-
-
-def test_their_outputs_are_an_ordinary_sessions(large: tuple[Path, Path]) -> None:
-    model, feeds = large
-    feed = dict(np.load(feeds))
-    [expected] = ordinary(str(model), feed)
-    with ortmulti.create_sessions(model, "cpu", EIGHT, one_thread()) as sessions:
-        assert creations(sessions) == 1
-        for session in sessions:
-            [output] = session.run(None, feed)
-            assert output.tobytes() == expected.tobytes()
 
 
 # --- One session behind several ---------------------------------------------------------------------------------------
@@ -151,7 +130,7 @@ def test_the_one_has_the_threads_of_one() -> None:
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_they_are_closed_in_any_order(order: tuple[int, ...]) -> None:
     sessions = ortmulti.create_sessions(onnx_models.matmul(), "cpu", 3, one_thread())
-    expected = ordinary(onnx_models.matmul(), {"x": X})[0].tobytes()
+    expected = ordinary()
     closed: set[int] = set()
     for number in order:
         sessions[number].close()
@@ -174,24 +153,6 @@ def test_dropped_ones_leave_the_others() -> None:
         assert second.run(None, {"x": X})[0].tolist() == expected
         assert second.get_inputs()[0].name == "x"
         del second
-
-
-def test_they_run_in_threads_while_some_are_closed() -> None:
-    sessions = ortmulti.create_sessions(onnx_models.matmul(), "cpu", EIGHT, one_thread())
-    expected = ordinary(onnx_models.matmul(), {"x": X})[0].tobytes()
-
-    def work(number: int) -> bool:
-        session = sessions[number]
-        good = all(session.run(None, {"x": X})[0].tobytes() == expected for _ in range(100))
-        if number % 2:
-            session.close()
-        return good
-
-    with ThreadPoolExecutor(EIGHT) as pool:
-        assert all(pool.map(work, range(EIGHT)))
-    assert [session.closed for session in sessions] == [number % 2 == 1 for number in range(EIGHT)]
-    assert sessions[0].run(None, {"x": X})[0].tobytes() == expected
-    sessions.close()
 
 
 def test_a_failed_run_stops_no_other() -> None:
@@ -253,7 +214,7 @@ def _run_both(first: ortmulti.InferenceSession, second: ortmulti.InferenceSessio
 
 def test_a_forked_child_runs_and_closes_them_for_itself() -> None:
     with ortmulti.create_sessions(onnx_models.matmul(), "cpu", 2, one_thread()) as (first, second):
-        expected = ordinary(onnx_models.matmul(), {"x": X})[0].tobytes()
+        expected = ordinary()
         child = multiprocessing.get_context("fork").Process(target=_run_both, args=(first, second, expected))
         child.start()
         child.join(60)
@@ -267,7 +228,7 @@ def test_a_forked_child_runs_and_closes_them_for_itself() -> None:
 
 def test_sessions_use_weights_where_the_file_is_mapped(tmp_path: Path) -> None:
     model, data = onnx_models.write_external(tmp_path)
-    expected = ordinary(str(model), {"x": X})[0].tobytes()
+    expected = ordinary()
     weights = _core.shareable_weights(str(model))
     cpu: list[tuple[str, dict[str, str]]] = [("CPUExecutionProvider", {})]
     ortmulti.RunOptions()  # opens the library
@@ -293,40 +254,26 @@ def test_sessions_use_weights_where_the_file_is_mapped(tmp_path: Path) -> None:
 # --- Those that cannot be one -----------------------------------------------------------------------------------------
 
 
-def random_node(output: str = "y") -> onnx.NodeProto:
-    return helper.make_node("RandomNormal", [], [output], shape=[4], seed=1.0)
+DRAW = "RandomNormal <shape = [4], seed = 1.0> ()"
+RANDOM = {
+    "main graph": f"() => (float[4] y) {{ y = {DRAW} }}",
+    "branch": f"""(bool which) => (float[4] y) {{
+        fixed = ConstantOfShape(four)
+        y = If (which) <
+            then_branch = drawing () => (float[4] drawn) {{ drawn = {DRAW} }},
+            else_branch = constant () => (float[4] drawn) {{ drawn = Identity(fixed) }}
+        >
+    }}""",
+    "function": f"""() => (float[4] y) {{ y = local.Draw() }}
+        <domain: "local", opset_import: ["": 17]> Draw () => (drawn) {{ drawn = {DRAW} }}
+    """,
+}
 
 
-def random_model() -> onnx.ModelProto:
-    return onnx_models.model([random_node()], [], [("y", TensorProto.FLOAT, [4])])
-
-
-def random_in_a_branch() -> onnx.ModelProto:
-    value = helper.make_tensor_value_info("drawn", TensorProto.FLOAT, [4])
-    drawing = helper.make_graph([random_node("drawn")], "drawing", [], [value])
-    fixed = numpy_helper.from_array(np.zeros(4, np.float32), "fixed")
-    constant = helper.make_graph([helper.make_node("Identity", ["fixed"], ["drawn"])], "constant", [], [value], [fixed])
-    return onnx_models.model(
-        [helper.make_node("If", ["which"], ["y"], then_branch=drawing, else_branch=constant)],
-        [("which", TensorProto.BOOL, [])],
-        [("y", TensorProto.FLOAT, [4])],
-    )
-
-
-def random_in_a_function() -> onnx.ModelProto:
-    proto = onnx_models.model(
-        [helper.make_node("Draw", [], ["y"], domain="local")], [], [("y", TensorProto.FLOAT, [4])]
-    )
-    opset = helper.make_opsetid("", 17)
-    proto.functions.append(helper.make_function("local", "Draw", [], ["drawn"], [random_node("drawn")], [opset]))
-    proto.opset_import.append(helper.make_opsetid("local", 1))
-    return proto
-
-
-@pytest.mark.parametrize("make", [random_model, random_in_a_branch, random_in_a_function])
-def test_sessions_that_draw_numbers_each_draw_their_own(make: Callable[[], onnx.ModelProto]) -> None:
+@pytest.mark.parametrize("place", RANDOM)
+def test_sessions_that_draw_numbers_each_draw_their_own(place: str) -> None:
     """The same seed gives each of them the same numbers, which one session gives only once."""
-    model = make().SerializeToString()
+    model = onnx_models.parsed(RANDOM[place], numpy_helper.from_array(np.array([4]), "four")).SerializeToString()
     with ortmulti.create_sessions(model, "cpu", 3) as sessions:
         feed = {value.name: np.array(True) for value in sessions[0].get_inputs()}
         drawn = [session.run(None, feed)[0].tolist() for session in sessions]
@@ -337,19 +284,21 @@ def test_sessions_that_draw_numbers_each_draw_their_own(make: Callable[[], onnx.
         assert "RandomNormal" in reason or "local" in reason
 
 
-def test_each_writes_a_profile_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"enable_profiling": True, "profile_file_prefix": "profile"}, "profile"),
+        ({"optimized_model_filepath": "optimized.onnx"}, "optimized_model_filepath"),
+    ],
+)
+def test_each_writes_the_files_that_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
     options = one_thread()
-    options.enable_profiling = True
-    options.profile_file_prefix = str(tmp_path / "profile")
-    with ortmulti.create_sessions(onnx_models.matmul(), "cpu", 2, options) as sessions:
-        assert creations(sessions) == 2
-        assert "profile" in reasons(sessions)[0]
-
-
-def test_each_saves_its_model_where_it_is_asked_to(tmp_path: Path) -> None:
-    options = one_thread()
-    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    for name, value in changes.items():
+        setattr(options, name, value)
     with ortmulti.create_sessions(onnx_models.matmul(), "cpu", 2, options, serialize="all") as sessions:
         assert creations(sessions) == 2
-        assert "optimized_model_filepath" in reasons(sessions)[0]
-    assert (tmp_path / "optimized.onnx").stat().st_size > 0
+        assert reason in reasons(sessions)[0]
+    assert list(tmp_path.glob(f"{list(changes.values())[-1]}*"))
