@@ -1,4 +1,4 @@
-"""Calls that another process interrupts by SIGINT at random moments. A program, for a process of its own:
+"""Calls that are interrupted as by Ctrl-C at random moments. A program, for a process of its own:
 
     python -m tests.support.sigint BACKEND ATTEMPTS SEED FOLDER
 
@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import faulthandler
 import json
-import mmap
 import os
 import random
 import shutil
+import signal
 import statistics
-import struct
-import subprocess
 import sys
 import time
 import traceback
@@ -34,54 +32,6 @@ from tests.support.processes import check_held, held
 LIMIT = 1.0  # seconds from the signal to KeyboardInterrupt
 HANG = 60.0
 CHECKED_TOGETHER = 25  # attempts after which nothing may be left
-
-_ORDER = struct.Struct("<qq")  # number of the attempt, delay in nanoseconds
-_SENT = struct.Struct("<qq")  # number of the attempt, when its signal was sent
-
-# Spins for the last part of a delay, since a sleep may end late.
-_SENDER = """
-import mmap, os, signal, struct, sys, time
-memory, parent = mmap.mmap(int(sys.argv[2]), 16), os.getppid()
-while len(order := os.read(int(sys.argv[1]), 16)) == 16:
-    number, delay = struct.unpack("<qq", order)
-    end = time.monotonic_ns() + delay
-    while (left := end - time.monotonic_ns()) > 0:
-        if left > 500_000:
-            time.sleep((left - 500_000) / 1e9)
-    memory[8:16] = struct.pack("<q", time.monotonic_ns())
-    memory[0:8] = struct.pack("<q", number)
-    os.kill(parent, signal.SIGINT)
-"""
-
-
-class Sender:
-    """The process that sends the signals."""
-
-    def __init__(self) -> None:
-        orders, self._orders = os.pipe()
-        descriptor = os.memfd_create("sent")
-        os.ftruncate(descriptor, _SENT.size)
-        self._sent = mmap.mmap(descriptor, _SENT.size)
-        command = [sys.executable, "-S", "-c", _SENDER, str(orders), str(descriptor)]
-        self._process = subprocess.Popen(command, pass_fds=[orders, descriptor])
-        os.close(orders)
-        os.close(descriptor)
-
-    def send(self, number: int, delay: float) -> None:
-        """Has it send a signal after so many seconds."""
-        os.write(self._orders, _ORDER.pack(number, int(delay * 1e9)))
-
-    def seconds_since(self, number: int) -> float:
-        """Seconds since it sent this signal."""
-        last, sent = _SENT.unpack(self._sent)
-        assert last == number
-        return (time.monotonic_ns() - sent) / 1e9
-
-    def close(self) -> None:
-        os.close(self._orders)
-        self._process.wait()
-        self._sent.close()
-
 
 Call = tuple[Callable[[], object], Callable[[], None]]
 """What is interrupted, and what must hold afterwards."""
@@ -167,23 +117,22 @@ def _unraisable(unraisable: Any) -> None:
         sys.__unraisablehook__(unraisable)
 
 
-def attempt(call: Callable[[], object], number: int, delay: float, sender: Sender) -> str:
-    """Has the call be interrupted; what became of it."""
+def attempt(call: Callable[[], object], delay: float) -> str:
+    """Has the call be interrupted by a signal of the system's after so many seconds; what became of it."""
     _swallowed.clear()
     outcome = ""
-    late = 0.0
+    sent = time.monotonic() + delay
     try:
         try:
-            sender.send(number, delay)
+            signal.setitimer(signal.ITIMER_REAL, max(delay, 1e-6))
             call()
             outcome = "ended before"
         except KeyboardInterrupt:
-            late = sender.seconds_since(number)
+            late = time.monotonic() - sent
             return outcome or ("interrupted" if late < LIMIT else f"interrupted after {late:.1f} s")
         except BaseException as error:
             outcome = "".join(traceback.format_exception(error))
-        end = time.monotonic() + delay + HANG / 2
-        while time.monotonic() < end and not _swallowed:  # until the signal comes
+        while time.monotonic() < sent + HANG / 2 and not _swallowed:  # until the signal comes
             time.sleep(0.0005)
     except KeyboardInterrupt:
         return outcome
@@ -203,7 +152,8 @@ def main(backend: BackendName, attempts: int, seed: int, folder: Path) -> None:
             times.append(time.monotonic() - begin)
             check()
         durations[make.__name__] = statistics.median(times)
-    sender = Sender()
+    # A timer's signal comes at any instruction, as Ctrl-C's, which Python handles alike.
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
     calls.optimize()[0]()
     calls.end()
     before = held(folder)
@@ -217,7 +167,7 @@ def main(backend: BackendName, attempts: int, seed: int, folder: Path) -> None:
             make = numbers.choice(calls.all)
             call, check = make()
             delay = numbers.uniform(0, 1.1 * durations[make.__name__])
-            outcome = attempt(call, done, delay, sender)
+            outcome = attempt(call, delay)
             del call
             outcomes[f"{make.__name__}: {outcome}"] += 1
             try:
@@ -231,7 +181,6 @@ def main(backend: BackendName, attempts: int, seed: int, folder: Path) -> None:
             faulthandler.cancel_dump_traceback_later()
         calls.end()
         check_held(before, folder)
-    sender.close()
     print(json.dumps(dict(sorted(outcomes.items()))))
 
 
