@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,6 +39,18 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def other_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return models.make("matmul", tmp_path_factory.mktemp("models"), megabytes=8, seed=1)
+
+
+@pytest.fixture(scope="module")
+def rows() -> np.ndarray:
+    return np.random.default_rng(0).random((1300, WIDTH), np.float32)
+
+
+def check(found: object, model: Path, rows: np.ndarray) -> None:
+    """Compares a program's outputs for these rows with those of a pool."""
+    with ortmulti.load(model, "cpu") as pool:
+        [expected] = pool.map_rows({"x": rows})
+    np.testing.assert_allclose(np.array(found), expected, rtol=1e-4, atol=1e-5)
 
 
 def run(name: str, *arguments: object, folder: Path, environment: Mapping[str, str | None] | None = None) -> str:
@@ -73,8 +86,7 @@ def test_first_run(model: Path, tmp_path: Path) -> None:
     assert int(runs[1]) < 500  # they were joined
 
 
-def test_score_table(model: Path, tmp_path: Path) -> None:
-    rows = np.random.default_rng(0).random((1300, WIDTH), np.float32)
+def test_score_table(model: Path, rows: np.ndarray, tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", rows)
     assert "1300 rows scored" in run("score_table.py", model, "rows.npy", "scores.npy", folder=tmp_path)
     with ortmulti.load(model, "cpu") as pool:
@@ -184,107 +196,91 @@ def ready(address: str) -> bytes:
     return answer[1]
 
 
-def test_service(model: Path) -> None:
-    for name in ("fastapi", "uvicorn"):
-        pytest.importorskip(name)
-    command = ["-m", "uvicorn", "--app-dir", str(EXAMPLES), "--port", "0", "service:app"]
-    with serving(command, r"running on http://127.0.0.1:(\d+)", {"MODEL": str(model)}, "stderr") as address:
+@contextmanager
+def service(name: str, **environment: str | Path) -> Iterator[str]:
+    """Runs a service of FastAPI's until the block ends; yields its address."""
+    for package in ("fastapi", "uvicorn"):
+        pytest.importorskip(package)
+    command = ["-m", "uvicorn", "--app-dir", str(EXAMPLES), "--port", "0", name]
+    variables: dict[str, str | None] = {key: str(value) for key, value in environment.items()}
+    with serving(command, r"running on http://127.0.0.1:(\d+)", variables, "stderr") as address:
+        yield address
+
+
+def predict(address: str, rows: object) -> tuple[int, Any]:
+    status, content = ask(f"{address}/predict", json.dumps({"rows": rows}).encode())
+    return status, json.loads(content) if status != 500 else content
+
+
+def test_service(model: Path, rows: np.ndarray) -> None:
+    with service("service:app", MODEL=model) as address:
         assert ask(f"{address}/livez") == (200, b'{"alive":true}')
         assert ready(address) == b'{"ready":["cpu"],"devices":{"cpu":"ready"}}'
-        rows = np.random.default_rng(0).random((2, WIDTH), np.float32)
-        status, content = ask(f"{address}/predict", json.dumps({"rows": rows.tolist()}).encode())
+        status, answer = predict(address, rows[:2].tolist())
         assert status == 200
-        with ortmulti.load(model, "cpu") as pool:
-            [expected] = pool.run(None, {"x": rows})
-        np.testing.assert_allclose(json.loads(content)["outputs"][0], expected, rtol=1e-4, atol=1e-5)
-        for wrong in (b"[[1, 2]]", b"[[1, 2], [1]]", b"[]"):
-            status, content = ask(f"{address}/predict", b'{"rows": %s}' % wrong)
-            assert (status, json.loads(content)) == (
-                422,
-                {"detail": "rows do not fit the model's input ['batch', 512]"},
-            )
+        check(answer["outputs"][0], model, rows[:2])
+        for wrong in ([[1, 2]], [[1, 2], [1]], []):
+            assert predict(address, wrong) == (422, {"detail": "rows do not fit the model's input ['batch', 512]"})
         assert b'ortmulti_requests_total{model="' in ask(f"{address}/metrics")[1]
 
 
 def test_a_fault_of_the_service_is_not_the_clients_mistake(tmp_path: Path) -> None:
     """The service gives one input. A model with two is a fault of whoever deployed it."""
-    for name in ("fastapi", "uvicorn"):
-        pytest.importorskip(name)
     (tmp_path / "model.onnx").write_bytes(onnx_models.add_mul())
-    command = ["-m", "uvicorn", "--app-dir", str(EXAMPLES), "--port", "0", "service:app"]
-    environment: dict[str, str | None] = {"MODEL": str(tmp_path / "model.onnx")}
-    with serving(command, r"running on http://127.0.0.1:(\d+)", environment, "stderr") as address:
+    with service("service:app", MODEL=tmp_path / "model.onnx") as address:
         ready(address)
-        assert ask(f"{address}/predict", json.dumps({"rows": [[1.0] * 8]}).encode())[0] == 500
+        assert predict(address, [[1.0] * 8])[0] == 500
 
 
 def test_service_whose_model_does_not_load(tmp_path: Path) -> None:
-    for name in ("fastapi", "uvicorn"):
-        pytest.importorskip(name)
     (tmp_path / "broken.onnx").write_bytes(b"no model")
-    command = ["-m", "uvicorn", "--app-dir", str(EXAMPLES), "--port", "0", "service:app"]
-    environment: dict[str, str | None] = {"MODEL": str(tmp_path / "broken.onnx")}
-    with serving(command, r"running on http://127.0.0.1:(\d+)", environment, "stderr") as address:
+    with service("service:app", MODEL=tmp_path / "broken.onnx") as address:
         assert ask(f"{address}/livez")[0] == 200
         assert ask(f"{address}/readyz")[0] == 503
-        assert ask(f"{address}/predict", b'{"rows": [[1]]}') == (503, b'{"detail":"no device is ready"}')
+        assert predict(address, [[1]]) == (503, {"detail": "no device is ready"})
 
 
-def test_model_repository(model: Path, tmp_path: Path) -> None:
-    for name in ("fastapi", "uvicorn"):
-        pytest.importorskip(name)
+def test_model_repository(model: Path, rows: np.ndarray, tmp_path: Path) -> None:
     for name in ("first", "second"):
         shutil.copy(model, tmp_path / f"{name}.onnx")
     shutil.copy(f"{model}.data", tmp_path)
-    command = ["-m", "uvicorn", "--app-dir", str(EXAMPLES), "--port", "0", "model_repository:app"]
-    environment: dict[str, str | None] = {"MODELS": str(tmp_path), "DEVICES": "cpu"}
-    with serving(command, r"running on http://127.0.0.1:(\d+)", environment, "stderr") as address:
-        rows = np.random.default_rng(0).random((2, WIDTH), np.float32)
-        with ortmulti.load(model, "cpu") as pool:
-            [expected] = pool.run(None, {"x": rows})
+    with service("model_repository:app", MODELS=tmp_path, DEVICES="cpu") as address:
         for name in ("first", "second"):
-            status, content = ask(f"{address}/models/{name}/predict", json.dumps({"rows": rows.tolist()}).encode())
+            status, answer = predict(f"{address}/models/{name}", rows[:2].tolist())
             assert status == 200
-            np.testing.assert_allclose(json.loads(content)["outputs"][0], expected, rtol=1e-4, atol=1e-5)
-        assert ask(f"{address}/models/third/predict", b'{"rows": [[1]]}')[0] == 404
-        assert ask(f"{address}/models/first/predict", b'{"rows": [[1, 2]]}')[0] == 422
+            check(answer["outputs"][0], model, rows[:2])
+        assert predict(f"{address}/models/third", [[1]])[0] == 404
+        assert predict(f"{address}/models/first", [[1, 2]])[0] == 422
         assert ask(f"{address}/models/first/load", b"")[0] == 200
         models = json.loads(ask(f"{address}/models")[1])
         assert [(one["name"], one["state"]) for one in models] == [("first", "READY"), ("second", "READY")]
         assert b'ortmulti_requests_total{model="second",device="cpu",outcome="done"} 1' in ask(f"{address}/metrics")[1]
 
 
-def test_container(model: Path) -> None:
+def test_container(model: Path, rows: np.ndarray) -> None:
     command = [str(EXAMPLES / "container.py"), str(model), "0"]
     with serving(command, r"listening on port (\d+)", {}, "stdout") as address:
         assert ask(f"{address}/livez") == (200, b"alive\n")
         assert ready(address) == b"ready: cpu\n"
-        rows = np.random.default_rng(0).random((3, WIDTH), np.float32)
-        status, content = ask(address, rows.tobytes())
+        status, content = ask(address, rows[:3].tobytes())
         assert status == 200
-        with ortmulti.load(model, "cpu") as pool:
-            [expected] = pool.run(None, {"x": rows})
-        np.testing.assert_allclose(np.frombuffer(content, np.float32).reshape(expected.shape), expected, rtol=1e-4)
+        check(np.frombuffer(content, np.float32).reshape(3, -1), model, rows[:3])
         assert ask(address, b"1234")[0] == 400
         assert b"ortmulti_requests_total" in ask(f"{address}/metrics")[1]
 
 
-def test_ray_batch(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_batch(model: Path, rows: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray", reason='needs Ray: pip install "ortmulti[ray]"')
     monkeypatch.setenv("RAY_ADDRESS", "local")  # not a cluster that runs beside
-    rows = np.random.default_rng(0).random((1300, WIDTH), np.float32)
     np.save(tmp_path / "rows.npy", rows)
     assert "1300 rows scored" in run("ray_batch.py", model, "rows.npy", "scores", folder=tmp_path)
     import pyarrow.parquet
 
-    with ortmulti.load(model, "cpu") as pool:
-        [expected] = pool.map_rows({"x": rows})
     tables = [pyarrow.parquet.read_table(file)["y"] for file in sorted((tmp_path / "scores").glob("*.parquet"))]
-    found = np.array([row for table in tables for row in table.to_pylist()])
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    check([row for table in tables for row in table.to_pylist()], model, rows)
 
 
-def test_ray_service(model: Path) -> None:
+def test_ray_service(model: Path, rows: np.ndarray) -> None:
     pytest.importorskip("ray", reason='needs Ray: pip install "ortmulti[ray]"')
     command = [str(EXAMPLES / "ray_service.py")]  # as "ray_service:app" it is what `serve deploy` imports
     environment: dict[str, str | None] = {
@@ -294,10 +290,7 @@ def test_ray_service(model: Path) -> None:
         "RAY_SERVE_LOG_TO_STDERR": "1",
     }
     with serving(command, r"is ready at http://127\.0\.0\.1:(\d+)", environment, "stderr") as address:
-        rows = np.random.default_rng(0).random((2, WIDTH), np.float32)
-        status, content = ask(address, json.dumps({"rows": rows.tolist()}).encode())
+        status, content = ask(address, json.dumps({"rows": rows[:2].tolist()}).encode())
         assert status == 200
-        with ortmulti.load(model, "cpu") as pool:
-            [expected] = pool.run(None, {"x": rows})
-        np.testing.assert_allclose(json.loads(content)["y"], expected, rtol=1e-4, atol=1e-5)
+        check(json.loads(content)["y"], model, rows[:2])
         assert ask(address, b'{"rows": [[1, 2]]}')[0] == 422
