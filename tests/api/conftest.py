@@ -30,4 +30,4 @@ def memory_driver(tmp_path: Path) -> dict[str, str]:
     """The environment of a child with GPUs whose memory it can read."""
     folder = tmp_path / "driver"
     folder.mkdir()
-    return fake_driver.build(folder, "memory_driver.c").environment
+    return fake_driver.build(folder).environment

@@ -214,7 +214,7 @@ ON_GPUS = """
 
 
 def on_gpus(code: str, folder: Path) -> str:
-    environment = fake_driver.build(folder, "memory_driver.c").environment
+    environment = fake_driver.build(folder).environment
     return check_child(textwrap.dedent(ON_GPUS) + textwrap.dedent(code), environment=environment)
 
 

@@ -21,7 +21,7 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return fake_driver.build(tmp_path_factory.mktemp("driver"), "memory_driver.c").environment
+    return fake_driver.build(tmp_path_factory.mktemp("driver")).environment
 
 
 FIRST = [pytest.param(name, 1) for name in ("load", "load_first", "gpu_load", "gpu_weights")]

@@ -1,4 +1,4 @@
-"""DLPack capsules of GPUs' memory, read in a process whose driver is memory_driver.c."""
+"""DLPack capsules of GPUs' memory, read in a process whose driver is fake_driver.c."""
 
 from __future__ import annotations
 

@@ -1,13 +1,33 @@
-// A CUDA driver of three GPUs for tests in Python: its memory is the host's, and it writes a line for each call that
-// matters into the file that FAKE_DRIVER_LOG names. The declarations are the driver's own, reduced to plain types.
+// A CUDA driver of three GPUs for tests in Python: their memory is the host's, and a copy is done when it is asked for.
+// The declarations are the driver's own, reduced to plain types. It writes a line for each call that matters into the
+// file that FAKE_DRIVER_LOG names. live() counts what was not freed, copies() the copies from the host,
+// frees_with_gil() the calls of cuMemFree by a thread that held the GIL. The last GPU reaches no other.
+// FAKE_DRIVER_FULL names a GPU without memory; FAKE_DRIVER_INTERRUPT is the copy at which this process gets a SIGINT,
+// after which a copy takes a millisecond.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define DRIVER __attribute__((visibility("default")))
 
+static atomic_int lives, copied, freed_with_gil;
+static _Thread_local void* current;
+
+DRIVER int live(void) { return lives; }
+DRIVER int copies(void) { return copied; }
+DRIVER int frees_with_gil(void) { return freed_with_gil; }
+
+static int setting(const char* name) {
+  const char* value = getenv(name);
+  return value == NULL ? -1 : atoi(value);
+}
 static void say(const char* format, ...) {
   FILE* log = fopen(getenv("FAKE_DRIVER_LOG"), "a");
   va_list arguments;
@@ -16,10 +36,14 @@ static void say(const char* format, ...) {
   va_end(arguments);
   fclose(log);
 }
-
+static int succeed(void) { return 0; }
 DRIVER int cuInit(unsigned flags) {
   say("init %u\n", flags);
   return 0;
+}
+static int not_supported(void) {
+  say("unexpected\n");
+  return 801;
 }
 static int driver_version(int* version) {
   *version = 12000;
@@ -33,12 +57,33 @@ DRIVER int cuDeviceGet(int* handle, int index) {
   *handle = index;
   return 0;
 }
+static int device_name(char* text, int length, int handle) {
+  snprintf(text, (size_t)length, "memory %d", handle);
+  return 0;
+}
+static int device_uuid(void* uuid, int handle) {
+  memset(uuid, handle, 16);
+  return 0;
+}
+static int total_memory(size_t* bytes, int handle) {
+  (void)handle;
+  *bytes = (size_t)1 << 30;
+  return 0;
+}
+static int device_attribute(int* value, int attribute, int handle) {
+  (void)attribute, (void)handle;
+  *value = 9;
+  return 0;
+}
+static int can_access_peer(int* can, int device, int peer) {
+  *can = device != 2 && peer != 2;
+  return 0;
+}
 DRIVER int cuDevicePrimaryCtxRetain(void** context, int handle) {
   say("context %d\n", handle);
   *context = (void*)(intptr_t)(handle + 1);
   return 0;
 }
-static __thread void* current;
 DRIVER int cuCtxSetCurrent(void* context) {
   current = context;
   return 0;
@@ -47,8 +92,27 @@ DRIVER int cuCtxGetCurrent(void** context) {
   *context = current;
   return 0;
 }
-static int memory(size_t* available, size_t* total) {
+static int memory_info(size_t* available, size_t* total) {
   *available = *total = (size_t)1 << 30;
+  return 0;
+}
+static char* allocated;
+DRIVER int cuMemAlloc_v2(uint64_t* address, size_t size) {
+  say("allocate %zu\n", size);
+  if ((intptr_t)current == setting("FAKE_DRIVER_FULL") + 1) {
+    return 2;
+  }
+  ++lives;
+  allocated = aligned_alloc(256, (size + 255) / 256 * 256);
+  *address = (uint64_t)(uintptr_t)allocated;
+  return 0;
+}
+DRIVER int cuMemFree_v2(uint64_t address) {
+  say("free\n");
+  int (*holds_gil)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "PyGILState_Check");
+  freed_with_gil += holds_gil != NULL && holds_gil();
+  --lives;
+  free((void*)(uintptr_t)address);
   return 0;
 }
 DRIVER int cuMemHostAlloc(void** memory, size_t size, unsigned flags) {
@@ -61,41 +125,49 @@ DRIVER int cuMemFreeHost(void* memory) {
   free(memory);
   return 0;
 }
-static char* allocated;
-DRIVER int cuMemAlloc_v2(uint64_t* address, size_t size) {
-  say("allocate %zu\n", size);
-  allocated = malloc(size);
-  *address = (uint64_t)(uintptr_t)allocated;
+static int begin(void** object) {  // of streams and events
+  ++lives;
+  *object = malloc(1);
   return 0;
 }
-DRIVER int cuMemFree_v2(uint64_t address) {
-  say("free\n");
-  free((void*)(uintptr_t)address);
+static int end(void* object) {
+  --lives;
+  free(object);
   return 0;
 }
 DRIVER int cuStreamCreate(void** stream, unsigned flags) {
   say("stream %u\n", flags);
-  *stream = &allocated;
-  return 0;
+  return begin(stream);
 }
 DRIVER int cuStreamDestroy_v2(void* stream) {
-  say(stream == &allocated ? "end of stream\n" : "wrong stream\n");
-  return 0;
+  say("end of stream\n");
+  return end(stream);
 }
 DRIVER int cuStreamSynchronize(void* stream) {
-  say(stream == &allocated ? "wait\n" : "wrong stream\n");
+  say(stream == NULL ? "wrong stream\n" : "wait\n");
   return 0;
 }
 DRIVER int cuMemcpyHtoDAsync_v2(uint64_t target, const void* source, size_t size, void* stream) {
   const size_t offset = (size_t)((char*)(uintptr_t)target - allocated);
-  say(stream == &allocated ? "copy %zu to %zu\n" : "wrong stream\n", size, offset);
-  memcpy((char*)(uintptr_t)target, source, size);
+  say(stream == NULL ? "wrong stream\n" : "copy %zu to %zu\n", size, offset);
+  const int interrupt = setting("FAKE_DRIVER_INTERRUPT");
+  const int number = ++copied;
+  if (number == interrupt) {
+    kill(getpid(), SIGINT);
+  } else if (interrupt >= 0 && number > interrupt) {
+    usleep(1000);
+  }
+  memcpy((void*)(uintptr_t)target, source, size);
   return 0;
 }
-
-static int not_expected(void) {
-  say("unexpected\n");
-  return 801;
+static int copy_to_host(void* target, uint64_t source, size_t size) {
+  memcpy(target, (void*)(uintptr_t)source, size);
+  return 0;
+}
+static int copy_from_peer(uint64_t target, void* context, uint64_t source, void* peer, size_t size) {
+  (void)context, (void)peer;
+  memcpy((void*)(uintptr_t)target, (void*)(uintptr_t)source, size);
+  return 0;
 }
 
 DRIVER int cuGetProcAddress_v2(const char* name, void** function, int version, uint64_t flags, int* found) {
@@ -107,13 +179,35 @@ DRIVER int cuGetProcAddress_v2(const char* name, void** function, int version, u
       {"cuDriverGetVersion", (void*)driver_version},
       {"cuDeviceGetCount", (void*)device_count},
       {"cuDeviceGet", (void*)cuDeviceGet},
+      {"cuDeviceGetName", (void*)device_name},
+      {"cuDeviceGetPCIBusId", (void*)device_name},
+      {"cuDeviceGetUuid", (void*)device_uuid},
+      {"cuDeviceTotalMem", (void*)total_memory},
+      {"cuDeviceGetAttribute", (void*)device_attribute},
+      {"cuDeviceCanAccessPeer", (void*)can_access_peer},
       {"cuDevicePrimaryCtxRetain", (void*)cuDevicePrimaryCtxRetain},
       {"cuCtxSetCurrent", (void*)cuCtxSetCurrent},
       {"cuCtxGetCurrent", (void*)cuCtxGetCurrent},
-      {"cuMemGetInfo", (void*)memory},
+      {"cuCtxEnablePeerAccess", (void*)succeed},
+      {"cuMemGetInfo", (void*)memory_info},
+      {"cuMemAlloc", (void*)cuMemAlloc_v2},
+      {"cuMemFree", (void*)cuMemFree_v2},
+      {"cuMemHostRegister", (void*)succeed},
+      {"cuMemHostUnregister", (void*)succeed},
+      {"cuMemcpyHtoDAsync", (void*)cuMemcpyHtoDAsync_v2},
+      {"cuMemcpyDtoHAsync", (void*)copy_to_host},
+      {"cuMemcpyPeerAsync", (void*)copy_from_peer},
+      {"cuStreamCreate", (void*)cuStreamCreate},
+      {"cuStreamDestroy", (void*)cuStreamDestroy_v2},
+      {"cuStreamSynchronize", (void*)cuStreamSynchronize},
+      {"cuEventCreate", (void*)begin},
+      {"cuEventRecord", (void*)succeed},
+      {"cuEventSynchronize", (void*)succeed},
+      {"cuEventQuery", (void*)succeed},
+      {"cuEventDestroy", (void*)end},
   };
   (void)version, (void)flags;
-  *function = (void*)not_expected;
+  *function = (void*)not_supported;
   *found = 0;
   for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); ++i) {
     if (strcmp(functions[i].name, name) == 0) {

@@ -1,4 +1,4 @@
-"""A CUDA driver for child processes of tests that shall see what is asked of it, on machines without GPUs."""
+"""A CUDA driver for child processes of tests on machines without GPUs: its memory is the host's."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class FakeDriver:
         return self.log.read_text().splitlines() if self.log.exists() else []
 
 
-def build(folder: Path, source_name: str = "fake_driver.c") -> FakeDriver:
-    """Compiles one of the drivers beside this file into `folder`."""
+def build(folder: Path) -> FakeDriver:
+    """Compiles the driver beside this file into `folder`."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("needs a C compiler")
-    source, library, log = Path(__file__).with_name(source_name), folder / "libcuda.so.1", folder / "calls"
+    source, library, log = Path(__file__).with_suffix(".c"), folder / "libcuda.so.1", folder / "calls"
     flags = ("-shared", "-fPIC", "-O1", "-Wall", "-Werror")
-    subprocess.run([compiler, *flags, "-o", str(library), str(source)], check=True)
+    subprocess.run([compiler, *flags, "-o", str(library), str(source), "-ldl"], check=True)
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("LD_LIBRARY_PATH")]))
     environment = {"LD_LIBRARY_PATH": path, "FAKE_DRIVER_LOG": str(log), "CUDA_VISIBLE_DEVICES": "0,1,2"}
     return FakeDriver(environment, log)
