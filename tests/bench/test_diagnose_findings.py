@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ortmulti.bench.diagnose import diagnose
 from tests.support import custom_ops, onnx_models
-from tests.support.processes import ROOT
+from tests.support.compiling import compile_library
 
 CPUS = ("cpu", "cpu")
 
@@ -107,13 +105,7 @@ def test_the_gil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("needs a C compiler")
-    library = tmp_path / "libthrottled.so"
-    source = ROOT / "tests/support" / "throttled_reader.c"
-    flags = ("-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(library))
-    subprocess.run([compiler, *flags, str(source), "-ldl"], check=True)
+    library = compile_library("throttled_reader.c", tmp_path / "libthrottled.so")
     folder = tmp_path / "slow"
     folder.mkdir()
     model = _save(onnx_models.matmul_proto(512, 8), folder)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from ortmulti.bench.diagnose.trace import trace
 from ortmulti.bench.strategies import SessionSettings, names
 from ortmulti.errors import InvalidArgument, NoSuchFile
 from tests.support import custom_ops, onnx_models
-from tests.support.processes import ROOT
+from tests.support.compiling import compile_library
 
 ONE_THREAD = SessionSettings(intra_op_num_threads=1)
 DELAY = 0.8
@@ -35,19 +33,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return models.make("matmul", tmp_path_factory.mktemp("matmul"), megabytes=16)
 
 
-def _compile(source: str, library: Path) -> Path:
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("needs a C compiler")
-    flags = ("-shared", "-fPIC", "-O1", "-Wall", "-Werror")
-    path = ROOT / "tests/support" / source
-    subprocess.run([compiler, *flags, "-o", str(library), str(path), "-ldl", "-lpthread"], check=True)
-    return library
-
-
 @pytest.fixture(scope="module")
 def slow_reader(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    library = _compile("slow_reader.c", tmp_path_factory.mktemp("reader") / "libslow_reader.so")
+    library = compile_library("slow_reader.c", tmp_path_factory.mktemp("reader") / "libslow_reader.so")
     return {"LD_PRELOAD": str(library), "SLOW_READER_MS": str(int(DELAY * 1000))}
 
 
@@ -55,7 +43,7 @@ def slow_reader(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def slow_driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Of cuInit and contexts with a delay each."""
     folder = tmp_path_factory.mktemp("driver")
-    _compile("slow_driver.c", folder / "libcuda.so.1")
+    compile_library("slow_driver.c", folder / "libcuda.so.1")
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("LD_LIBRARY_PATH")]))
     return {"LD_LIBRARY_PATH": path, "INIT_MS": str(int(DELAY * 1000)), "CONTEXT_MS": "500"}
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
-import subprocess
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,8 +16,8 @@ from ortmulti.bench.diagnose.findings import conclude
 from ortmulti.bench.diagnose.runs import Bench
 from ortmulti.bench.diagnose.verify import verify
 from ortmulti.bench.measure import nvml
+from tests.support.compiling import compile_library
 from tests.support.diagnoses import GPUS, bench_of, document, from_a_cold_disk, run
-from tests.support.processes import ROOT
 
 PROBES = "ortmulti.bench.diagnose.probes"
 
@@ -64,12 +62,7 @@ class LibraryWithoutPersistence:
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One whose cuInit takes 0.8 s, and each context 0.1 s, one after another."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("needs a C compiler")
-    source = ROOT / "tests/support" / "slow_driver.c"
-    library = tmp_path / "libcuda.so.1"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-lpthread"], check=True)
+    compile_library("slow_driver.c", tmp_path / "libcuda.so.1")
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("LD_LIBRARY_PATH")]))
     for name, value in {"LD_LIBRARY_PATH": path, "INIT_MS": "800", "CONTEXT_MS": "100"}.items():
         monkeypatch.setenv(name, value)

@@ -1,10 +1,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ortmulti._runtime.elf import ElfError, SharedLibrary, read_shared_library
+from tests.support.compiling import compile_library
 from tests.support.elf_files import NATIVE_MACHINE, elf_bytes
 
 names = st.text(st.characters(min_codepoint=1, max_codepoint=0x2FF, exclude_categories=["Cs"]), max_size=40)
@@ -40,20 +38,11 @@ def test_a_library_for_another_processor_is_told(tmp_path: Path) -> None:
     assert not read_shared_library(file).is_native
 
 
-@pytest.mark.skipif(shutil.which("gcc") is None or not sys.platform.startswith("linux"), reason="needs gcc")
 def test_a_compiled_library(tmp_path: Path) -> None:
     (tmp_path / "a.c").write_text("int a(void) { return 1; }")
-    (tmp_path / "b.c").write_text("int a(void); int b(void) { return a(); }")
-
-    def compile_library(source: str, soname: str, *arguments: str) -> None:
-        subprocess.run(
-            ["gcc", "-shared", "-fPIC", source, f"-Wl,-soname,{soname}", "-o", soname, *arguments],
-            cwd=tmp_path,
-            check=True,
-        )
-
-    compile_library("a.c", "liba.so.7")
-    compile_library("b.c", "libb.so.8", "-Wl,--no-as-needed", "./liba.so.7")
+    (tmp_path / "b.c").write_text("int a(void); int b(void); int b(void) { return a(); }")
+    first = compile_library(tmp_path / "a.c", tmp_path / "liba.so.7", "-Wl,-soname,liba.so.7")
+    compile_library(tmp_path / "b.c", tmp_path / "libb.so.8", "-Wl,-soname,libb.so.8", "-Wl,--no-as-needed", str(first))
     library = read_shared_library(tmp_path / "libb.so.8")
     assert library.soname == "libb.so.8"
     assert library.needed[0] == "liba.so.7"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
+from tests.support.compiling import compile_library
 
 
 @dataclass(frozen=True)
@@ -25,12 +23,8 @@ class FakeDriver:
 
 def build(folder: Path) -> FakeDriver:
     """Compiles the driver beside this file into `folder`."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("needs a C compiler")
-    source, library, log = Path(__file__).with_suffix(".c"), folder / "libcuda.so.1", folder / "calls"
-    flags = ("-shared", "-fPIC", "-O1", "-Wall", "-Werror")
-    subprocess.run([compiler, *flags, "-o", str(library), str(source), "-ldl"], check=True)
+    compile_library("fake_driver.c", folder / "libcuda.so.1")
+    log = folder / "calls"
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("LD_LIBRARY_PATH")]))
     environment = {"LD_LIBRARY_PATH": path, "FAKE_DRIVER_LOG": str(log), "CUDA_VISIBLE_DEVICES": "0,1,2"}
     return FakeDriver(environment, log)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
+from tests.support.compiling import compile_library
 
 SHORT = -1
 """Instead of an error: the call transfers fewer bytes than asked for."""
@@ -19,13 +17,7 @@ SHORT = -1
 
 def build(folder: Path) -> dict[str, str]:
     """Compiles the library into `folder`; the environment of a child that has it."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("needs a C compiler")
-    library = folder / "libfaults.so"
-    flags = ("-shared", "-fPIC", "-O1", "-Wall", "-Werror")
-    source = Path(__file__).with_name("faults.c")
-    subprocess.run([compiler, *flags, "-o", str(library), str(source), "-ldl", "-lpthread"], check=True)
+    library = compile_library("faults.c", folder / "libfaults.so")
     preload = " ".join(filter(None, [str(library), os.environ.get("LD_PRELOAD")]))
     return {"LD_PRELOAD": preload, "FAULTS_LIBRARY": str(library)}
 

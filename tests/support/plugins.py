@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 
 import ortmulti
 from ortmulti._runtime.libraries import release_of
+from tests.support.compiling import compile_library
 
 FAKE = "fake_plugin.c"
 _INTEL = 0x8086
@@ -22,17 +21,9 @@ def build(folder: Path, source: str = FAKE, **macros: object) -> Path:
     """Compiles a plug-in of this folder with these macros, of which text becomes a string."""
     if release_of(ortmulti.get_version_string()) < (1, 23):
         pytest.skip("needs onnxruntime 1.23 or newer")
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("needs a C compiler")
     texts = {name: f'"{value}"' if isinstance(value, (str, Path)) else value for name, value in macros.items()}
-    library = folder / f"lib{Path(source).stem}.so"
-    flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-Wl,-z,nodelete"]
     definitions = [f"-D{name}={value}" for name, value in texts.items()]
-    subprocess.run(
-        [compiler, *flags, *definitions, str(Path(__file__).with_name(source)), "-o", str(library), "-ldl"], check=True
-    )
-    return library
+    return compile_library(source, folder / f"lib{Path(source).stem}.so", "-Wl,-z,nodelete", *definitions)
 
 
 def openvino(folder: Path) -> Path:
