@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto
 
 import ortmulti
+from benchmarks import concurrent_creation
 from tests.support import onnx_models
 from tests.support.processes import check_child
 
@@ -180,6 +181,35 @@ def test_unloaded_and_reloaded_50_times(way: str) -> None:
     assert same_files == ["True", "True"], printed
     assert int(new_threads) <= 0
     assert int(grown) < 128 << 20
+
+
+# --- One model many times ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "rounds", [pytest.param(40, id="fast"), pytest.param(1000, id="1000 rounds", marks=pytest.mark.slow)]
+)
+def test_concurrent_creation_on_the_cpu(rounds: int, tmp_path: Path) -> None:
+    result = concurrent_creation.stress(rounds, "cpu", sessions_per_device=3, run_every=5, folder=tmp_path)
+    assert result["failures"] == []
+    assert result["sessions"] == 3 * rounds
+    assert result["outputs_compared"] > 0
+
+
+def test_many_sessions_at_once() -> None:
+    with ortmulti.create_sessions(onnx_models.matmul(8), "cpu", 64, strategy="native") as sessions:
+        x = np.ones((1, 8), np.float32)
+        results = {session.run(None, {"x": x})[0].tobytes() for session in sessions}
+    assert len(results) == 1
+
+
+def test_the_same_bytes_may_be_used_by_several_creations() -> None:
+    model = bytearray(onnx_models.matmul())
+    with ThreadPoolExecutor(4) as pool:
+        created = list(pool.map(lambda _: ortmulti.create_sessions(model, "cpu", 2, strategy="native"), range(4)))
+    model.clear()
+    x = np.ones((1, 64), np.float32)
+    assert len({s.run(None, {"x": x})[0].tobytes() for sessions in created for s in sessions}) == 1
 
 
 # --- Arenas -----------------------------------------------------------------------------------------------------------

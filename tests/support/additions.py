@@ -21,11 +21,7 @@ WEIGHT = np.array([[3, 4], [5, 6]], np.float32)
 def product(name: str = "weight0") -> onnx.ModelProto:
     """ "y" = "x" times a matrix of zeros [2, 2] of this name."""
     weight = numpy_helper.from_array(np.zeros((2, 2), np.float32), name)
-    shape: onnx_models.Shape = ["n", 2]
-    value = (int(onnx.TensorProto.FLOAT), shape)
-    return onnx_models.model(
-        [helper.make_node("MatMul", ["x", name], ["y"])], [("x", *value)], [("y", *value)], [weight]
-    )
+    return onnx_models.parsed(f"(float[n, 2] x) => (float[n, 2] y) {{ y = MatMul(x, {name}) }}", weight)
 
 
 MODEL = product().SerializeToString()

@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from onnx import TensorProto, helper
 
 from tests.support import onnx_models
 from tests.support.processes import ROOT
@@ -46,8 +45,6 @@ def build_library(folder: Path, **definitions: int) -> Path:
 
 def scaled(factor: float = 3.0) -> bytes:
     """ "y" = factor * "x", float32 [n], by the library's operator."""
-    node = helper.make_node("Scale", ["x"], ["y"], domain=DOMAIN, factor=factor)
-    value = (TensorProto.FLOAT, ["n"])
-    model = onnx_models.model([node], [("x", *value)], [("y", *value)])
-    model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
-    return model.SerializeToString()
+    return onnx_models.parsed(
+        f"(float[n] x) => (float[n] y) {{ y = {DOMAIN}.Scale <factor = {factor}> (x) }}"
+    ).SerializeToString()

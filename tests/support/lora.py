@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 import ortmulti
 from tests.support import onnx_models
@@ -21,27 +21,17 @@ B = np.linspace(1, 2, RANK * SIZE, dtype=np.float32).reshape(RANK, SIZE)
 def lora_model() -> bytes:
     """ "y" = x w + x lora_a lora_b, with both of these overridable and empty by default."""
     weight = np.random.default_rng(0).standard_normal((SIZE, SIZE), dtype=np.float32)
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["base"]),
-        helper.make_node("MatMul", ["x", "lora_a"], ["low"]),
-        helper.make_node("MatMul", ["low", "lora_b"], ["delta"]),
-        helper.make_node("Add", ["base", "delta"], ["y"]),
-    ]
-    proto = onnx_models.model(
-        nodes,
-        [
-            ("x", TensorProto.FLOAT, ["n", SIZE]),
-            ("lora_a", TensorProto.FLOAT, [SIZE, "rank"]),
-            ("lora_b", TensorProto.FLOAT, ["rank", SIZE]),
-        ],
-        [("y", TensorProto.FLOAT, ["n", SIZE])],
-        [
-            numpy_helper.from_array(weight, "w"),
-            numpy_helper.from_array(np.zeros((SIZE, 0), np.float32), "lora_a"),
-            numpy_helper.from_array(np.zeros((0, SIZE), np.float32), "lora_b"),
-        ],
-    )
-    return proto.SerializeToString()
+    return onnx_models.parsed(
+        f"""(float[n, {SIZE}] x, float[{SIZE}, rank] lora_a, float[rank, {SIZE}] lora_b) => (float[n, {SIZE}] y) {{
+            base = MatMul(x, w)
+            low = MatMul(x, lora_a)
+            delta = MatMul(low, lora_b)
+            y = Add(base, delta)
+        }}""",
+        numpy_helper.from_array(weight, "w"),
+        numpy_helper.from_array(np.zeros((SIZE, 0), np.float32), "lora_a"),
+        numpy_helper.from_array(np.zeros((0, SIZE), np.float32), "lora_b"),
+    ).SerializeToString()
 
 
 MODEL = lora_model()

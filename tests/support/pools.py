@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 import ortmulti
 from tests.support import onnx_models
@@ -37,11 +37,8 @@ def busy(pool: ortmulti.Pool) -> ortmulti.PoolFuture:
 def rows() -> bytes:
     """ "y" (float32 [n, 4]) = the rows of a table, number * 10 + column, whose numbers "x" (int64 [n]) has: 0 to 7."""
     table = np.arange(8, dtype=np.float32)[:, None] * 10 + np.arange(4, dtype=np.float32)
-    return onnx_models.model(
-        [helper.make_node("Gather", ["table", "x"], ["y"])],
-        [("x", TensorProto.INT64, ["n"])],
-        [("y", TensorProto.FLOAT, ["n", 4])],
-        [numpy_helper.from_array(table, "table")],
+    return onnx_models.parsed(
+        "(int64[n] x) => (float[n, 4] y) { y = Gather(table, x) }", numpy_helper.from_array(table, "table")
     ).SerializeToString()
 
 
