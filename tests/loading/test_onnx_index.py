@@ -14,90 +14,29 @@ from onnx import TensorProto, helper, numpy_helper
 import ortmulti
 from ortmulti import _core
 from tests.support import onnx_models
-
-TYPES = [np.float32, np.float16, np.float64, np.int8, np.int64, np.uint16, np.bool_]
-
-
-@st.composite
-def tensors(draw: st.DrawFn, name: str) -> TensorProto:
-    array = np.zeros(draw(st.lists(st.integers(0, 5), max_size=3)), draw(st.sampled_from(TYPES)))
-    kind = draw(st.sampled_from(["inline", "typed", "external", "external without length"]))
-    if kind == "typed":
-        return helper.make_tensor(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape, array.ravel())
-    tensor = numpy_helper.from_array(array, name)
-    if kind != "inline":
-        entries: dict[str, Any] = {"location": draw(st.sampled_from(["w.bin", "folder/w é.bin"])), "checksum": "none"}
-        entries["offset"] = draw(st.integers(0, 2**63))
-        if kind == "external":
-            entries["length"] = array.nbytes
-        tensor.ClearField("raw_data")
-        tensor.data_location = TensorProto.EXTERNAL
-        for key, value in entries.items():
-            tensor.external_data.add(key=key, value=str(value))
-    return tensor
-
-
-@st.composite
-def graphs(draw: st.DrawFn, depth: int = 0) -> onnx.GraphProto:
-    weights = [draw(tensors(f"w{depth}.{i}")) for i in range(draw(st.integers(0, 3)))]
-    nodes = [helper.make_node("Relu", ["x"], ["y"], name="é")]
-    for _ in range(draw(st.integers(0, 2 if depth < 2 else 0))):
-        branches = {name: draw(graphs(depth + 1)) for name in ("then_branch", "else_branch")}
-        nodes.append(helper.make_node("If", ["c"], ["y"], **branches))
-    return helper.make_graph(nodes, f"graph {depth}", [], [], weights, doc_string="text" * depth)
-
-
-def expected(graph: onnx.GraphProto) -> list[TensorProto]:
-    """All initializers: a graph's own, then those of its nodes' graphs, depth first."""
-    found = list(graph.initializer)
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                found += expected(attribute.g)
-    return found
+from tests.support.generated_models import initializers, models
 
 
 def facts(initializer: _core.Initializer) -> tuple[Any, ...]:
     return (initializer.name, initializer.data_type, tuple(initializer.shape), initializer.storage)
 
 
-@given(graphs())
-def test_every_initializer_is_found_as_the_onnx_package_finds_it(graph: onnx.GraphProto) -> None:
-    model = helper.make_model(graph).SerializeToString()
-    found = _core.index_model(model).initializers
-
-    wanted = expected(graph)
-    assert sorted(facts(initializer) for initializer in found) == sorted(
-        (
-            tensor.name.encode(),
-            tensor.data_type,
-            tuple(tensor.dims),
-            "external"
-            if tensor.data_location == TensorProto.EXTERNAL
-            else "inline"
-            if tensor.HasField("raw_data")
-            else "typed",
-        )
-        for tensor in wanted
-    )
-    lengths = {tensor.name.encode(): [] for tensor in wanted}  # type: dict[bytes, list[int]]
-    for tensor in wanted:
+@given(models(external=True))
+def test_every_initializer_is_found_as_the_onnx_package_finds_it(model: onnx.ModelProto) -> None:
+    content = model.SerializeToString()
+    for initializer, tensor in zip(_core.index_model(content).initializers, initializers(model), strict=True):
+        external = {entry.key: entry.value for entry in tensor.external_data}
+        storage = "external" if external else "inline" if tensor.HasField("raw_data") else "typed"
+        assert facts(initializer) == (tensor.name.encode(), tensor.data_type, tuple(tensor.dims), storage)
         width = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type)).itemsize
-        lengths[tensor.name.encode()].append(int(np.prod(tensor.dims, dtype=np.int64)) * width)
-    for initializer in found:
-        assert initializer.length in lengths[initializer.name]
-        if initializer.storage == "inline":
-            raw = model[initializer.offset : initializer.offset + initializer.length]
-            assert any(t.raw_data == raw for t in wanted if t.name.encode() == initializer.name)
-        if initializer.storage == "external":
-            entries = [
-                {entry.key: entry.value for entry in t.external_data}
-                for t in wanted
-                if t.name.encode() == initializer.name
-            ]
-            assert (initializer.location.decode(), str(initializer.offset)) in [
-                (entry["location"], entry["offset"]) for entry in entries if entry
-            ]
+        assert initializer.length == int(np.prod(tensor.dims, dtype=np.int64)) * width
+        if storage == "inline":
+            assert content[initializer.offset : initializer.offset + initializer.length] == tensor.raw_data
+        if storage == "external":
+            assert (initializer.location.decode(), initializer.offset) == (
+                external["location"],
+                int(external["offset"]),
+            )
 
 
 @pytest.mark.parametrize("place", onnx_models.external_places())
@@ -167,12 +106,12 @@ def test_any_bytes_are_an_index_or_one_error(data: bytes) -> None:
     assert "not an ONNX model" in message
 
 
-@given(graphs(), st.data())
-def test_damaged_models_are_an_index_or_one_error(graph: onnx.GraphProto, data: st.DataObject) -> None:
-    model = bytearray(helper.make_model(graph).SerializeToString())
+@given(models(external=True), st.data())
+def test_damaged_models_are_an_index_or_one_error(model: onnx.ModelProto, data: st.DataObject) -> None:
+    content = bytearray(model.SerializeToString())
     for _ in range(data.draw(st.integers(1, 3))):
-        model[data.draw(st.integers(0, len(model) - 1))] = data.draw(st.integers(0, 255))
-    cut = bytes(model[: data.draw(st.integers(0, len(model)))])
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(content[: data.draw(st.integers(0, len(content)))])
     try:
         found = _core.index_model(cut).initializers
     except ortmulti.InvalidProtobuf:

@@ -9,9 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -23,71 +21,10 @@ from onnx import TensorProto, external_data_helper, helper, numpy_helper
 import ortmulti
 from ortmulti import _core
 from tests.support import onnx_models
+from tests.support.generated_models import NAMES, initializers, models, value
 from tests.support.weight_lists import bytes_of
 
 ALIGNMENT = 256
-NAMES = ["a", "b", "c", "é", "w.0"]
-
-
-def value(shape: list[int], dtype: Any, seed: int) -> np.ndarray:
-    """Any bytes; equal ones for an equal seed."""
-    count = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-    data = np.random.default_rng(seed).integers(0, 2 if dtype == np.bool_ else 128, count, dtype=np.uint8)
-    return np.frombuffer(data.tobytes(), dtype).reshape(shape)
-
-
-@st.composite
-def tensors(draw: st.DrawFn) -> TensorProto:
-    name = draw(st.sampled_from(NAMES))
-    shape = draw(st.sampled_from([[], [0], [3], [2, 5], [1024], [33, 64], [5000]]))
-    dtype = draw(st.sampled_from([np.float32, np.float16, np.int8, np.int64, np.bool_]))
-    array = value(shape, dtype, draw(st.integers(0, 2)))
-    if draw(st.integers(0, 3)) == 0:
-        return helper.make_tensor(name, helper.np_dtype_to_tensor_dtype(array.dtype), shape, array.ravel())
-    return numpy_helper.from_array(array, name)
-
-
-@st.composite
-def graphs(draw: st.DrawFn, depth: int = 0) -> onnx.GraphProto:
-    weights = draw(st.lists(tensors(), max_size=3, unique_by=lambda tensor: tensor.name))
-    inputs = [
-        helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
-        for tensor in weights
-        if draw(st.integers(0, 4)) == 0
-    ]
-    nodes = [helper.make_node("Relu", ["x"], ["y"], name="é")]
-    for _ in range(draw(st.integers(0, 2 if depth < 2 else 0))):
-        branches = {name: draw(graphs(depth + 1)) for name in ("then_branch", "else_branch")}
-        nodes.append(helper.make_node("If", ["c"], ["y"], **branches))
-    return helper.make_graph(nodes, "graph", inputs, [], weights, doc_string="text" * depth)
-
-
-@st.composite
-def models(draw: st.DrawFn) -> onnx.ModelProto:
-    model = helper.make_model(draw(graphs()), ir_version=draw(st.sampled_from([3, 8, 10])))
-    if draw(st.booleans()):
-        node = helper.make_node("If", ["c"], ["y"], then_branch=draw(graphs(2)), else_branch=draw(graphs(2)))
-        opset = [helper.make_opsetid("", 17)]
-        model.functions.append(helper.make_function("custom", "F", ["c"], ["y"], [node], opset, [], []))
-    return model
-
-
-def initializers(model: onnx.ModelProto) -> Iterator[TensorProto]:
-    """In the order in which they lie in the serialized model."""
-
-    def of_nodes(nodes: Any) -> Iterator[TensorProto]:
-        for node in nodes:
-            for attribute in node.attribute:
-                if attribute.type == onnx.AttributeProto.GRAPH:
-                    yield from of_graph(attribute.g)
-
-    def of_graph(graph: onnx.GraphProto) -> Iterator[TensorProto]:
-        yield from of_nodes(graph.node)
-        yield from graph.initializer
-
-    yield from of_graph(model.graph)
-    for function in model.functions:
-        yield from of_nodes(function.node)
 
 
 def put_outside(tensor: TensorProto, file: Path, padding: int = 0) -> None:
@@ -129,8 +66,9 @@ def test_relocated_initializers_have_the_same_values_for_the_onnx_package(
     # And nothing else is another than before.
     for tensors_of_one in (initializers(model), initializers(moved)):
         for tensor in tensors_of_one:
-            for field in ("raw_data", "external_data", "data_location", "float_data", "int32_data", "int64_data"):
-                tensor.ClearField(field)
+            for field in ("raw", "external", "float", "int32", "int64", "double"):
+                tensor.ClearField(f"{field}_data")
+            tensor.ClearField("data_location")
     assert moved == model
 
 
@@ -216,17 +154,17 @@ def test_a_split_model_has_every_value_and_stores_none_twice(
     assert not unshared & shared.keys()
     # What is only read from the original's files is not in weights.bin; all in it is aligned.
     assert folders.files().get("weights.bin", 0) == own_bytes
-    for tensor, value in zip(initializers(folders.model()), wanted, strict=True):
+    for tensor, content in zip(initializers(folders.model()), wanted, strict=True):
         entries = {entry.key: entry.value for entry in tensor.external_data}
         if tensor.name in shared:
             assert names.count(tensor.name) == 1
             assert entries["location"] == "shared"
-            assert shared[tensor.name] == value
-            assert len(value) >= _core.MIN_SHARED_BYTES
+            assert shared[tensor.name] == content
+            assert len(content) >= _core.MIN_SHARED_BYTES
         else:
             assert entries.get("location", "weights.bin") == "weights.bin"
             assert int(entries.get("offset", 0)) % ALIGNMENT == 0
-            assert load(tensor, folders.entry) == value
+            assert load(tensor, folders.entry) == content
     own = str((folders.entry / "weights.bin").resolve())
     assert all(w.offset % ALIGNMENT == 0 for w in weights.weights if weights.sources[w.source].name == own)
     assert (folders.entry / "shared").stat().st_size == 0
@@ -437,12 +375,7 @@ def test_a_full_disk_is_one_error_and_leaves_nothing_behind(folders: Folders, ro
 
 def test_copying_takes_little_memory(folders: Folders) -> None:
     # 256 MB are copied from the data file; pages of files that are mapped or cached are nobody's memory.
-    with (folders.original / "w.bin").open("wb") as data:
-        data.truncate(256 << 20)
-    tensor = TensorProto(name="w", data_type=TensorProto.UINT8, dims=[256 << 20])
-    tensor.data_location = TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value="w.bin")
-    folders.save(None, model_of(tensor))
+    save_zeros(folders, 256 << 20)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     _, own_bytes = folders.split("w", from_bytes=True)
     assert own_bytes == 256 << 20
