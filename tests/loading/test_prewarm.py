@@ -18,6 +18,13 @@ from tests.support.processes import check_child, nothing_leaks
 without_driver = pytest.mark.skipif(_core.cuda_driver_version() is not None, reason="there is a CUDA driver")
 
 
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(onnx_models.matmul())
+    return path
+
+
 @without_driver
 @pytest.mark.parametrize("devices", ["all", "cpu", ["cpu", "cuda:7"], 3, [Device("cuda", 1), "cuda"]])
 def test_without_nvidia_hardware_it_does_nothing(devices: object) -> None:
@@ -135,9 +142,7 @@ PREWARMED = """
 
 
 @pytest.mark.gpu
-def test_a_load_joins_the_start_that_is_under_way(tmp_path: Path) -> None:
-    model = tmp_path / "model.onnx"
-    model.write_bytes(onnx_models.matmul())
+def test_a_load_joins_the_start_that_is_under_way(model: Path) -> None:
     printed = check_child(PREWARMED.format(devices="[0]"), model, environment=_gpus.VISIBLE, timeout=120)
     assert printed == "cuda:0\n"
 
@@ -155,9 +160,7 @@ def test_a_prewarmed_process_ends_cleanly_without_a_load() -> None:
 
 
 @pytest.mark.gpu
-def test_a_device_that_does_not_exist_is_reported_by_the_load(tmp_path: Path) -> None:
-    model = tmp_path / "model.onnx"
-    model.write_bytes(onnx_models.matmul())
+def test_a_device_that_does_not_exist_is_reported_by_the_load(model: Path) -> None:
     code = """
         import sys
         import ortmulti
@@ -175,10 +178,8 @@ def test_a_device_that_does_not_exist_is_reported_by_the_load(tmp_path: Path) ->
 
 
 @pytest.mark.gpu
-def test_a_load_on_one_of_many_gpus_gives_the_hint(tmp_path: Path) -> None:
+def test_a_load_on_one_of_many_gpus_gives_the_hint(model: Path) -> None:
     _gpus.needs_gpus(4)
-    model = tmp_path / "model.onnx"
-    model.write_bytes(onnx_models.matmul())
     code = """
         import logging, sys
         import ortmulti
@@ -238,8 +239,6 @@ STARTED = """
         ("ortmulti.load(sys.argv[1], 'cpu')", "[]"),
     ],
 )
-def test_the_driver_starts_before_other_modules_are_imported(tmp_path: Path, call: str, begun: str) -> None:
-    model = tmp_path / "model.onnx"
-    model.write_bytes(onnx_models.matmul())
-    driver = fake_driver.build(tmp_path)
+def test_the_driver_starts_before_other_modules_are_imported(model: Path, call: str, begun: str) -> None:
+    driver = fake_driver.build(model.parent)
     assert check_child(STARTED.format(call=call), model, environment=driver.environment) == begun + "\n"
