@@ -139,14 +139,23 @@ def test_sessions_over_an_entry_are_given_out_once_it_is_verified(model: str, li
     assert "optimize model" not in names
 
 
-def test_of_a_damaged_entry_nothing_is_given_out(model: str, listener: Listener, cache: Cache) -> None:
+@pytest.mark.parametrize("optimize", ["auto", "offline"])
+def test_of_a_damaged_entry_nothing_is_given_out(
+    optimize: str, model: str, listener: Listener, cache: Cache, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is removed, and made anew where that is allowed."""
     load(model, Listener())
     [stored] = cache.entries()
-    manifest = stored.folder / "model.onnx"
-    content = manifest.read_bytes()
-    manifest.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    graph = stored.folder / "model.onnx"
+    content = graph.read_bytes()
+    graph.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     listener.done.clear()
+    if optimize == "offline":
+        with pytest.raises(ortmulti.NotFound):
+            creations.over_entry(model, listener, 3, optimize=optimize)
+        assert (listener.news, cache.entries()) == ([], [])
     load(model, listener)
+    assert "is damaged" in caplog.text
     assert len(listener.news) == 3
     assert listener.done == ["published"]
     [stored] = cache.entries()

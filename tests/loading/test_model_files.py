@@ -8,8 +8,6 @@ import logging
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +15,11 @@ import pytest
 
 from ortmulti.bench import models
 from ortmulti.errors import InvalidArgument
+from tests.support.processes import run_child
 
 
 def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
-
-
-def python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_an_existing_model_is_reused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -115,7 +109,7 @@ import os, signal, sys
 from ortmulti.bench import models
 models.make("matmul", sys.argv[1], megabytes=3, progress=lambda *_: os.kill(os.getpid(), signal.SIGKILL))
 """
-    assert python(code, tmp_path).returncode == -signal.SIGKILL
+    assert run_child(code, tmp_path).returncode == -signal.SIGKILL
     left = list(contents(tmp_path))
     assert len(left) == 1
     assert left[0].endswith(".partial")
@@ -149,7 +143,7 @@ try:
 except models.WriteError as error:
     print(error.errno, error)
 """
-    done = python(code, tmp_path)
+    done = run_child(code, tmp_path)
     reason = f"{errno.EFBIG} cannot write model matmul-3-mb to {tmp_path}: {os.strerror(errno.EFBIG)}"
     assert (done.stdout.strip(), done.stderr) == (reason, "")
     assert not list(tmp_path.iterdir())
@@ -206,7 +200,7 @@ for call in (lambda: models.make("identity", sys.argv[1]), lambda: models.sample
     except errors.LibraryError as error:
         print(error)
 """
-    done = python(code, tmp_path / "models")
+    done = run_child(code, tmp_path / "models")
     size, *messages = done.stdout.splitlines()
     assert int(size) == 4 * (25_557_032 + 53_120)
     assert len(messages) == 2

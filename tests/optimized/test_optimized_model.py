@@ -6,8 +6,6 @@ import copy
 import os
 import resource
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -22,6 +20,7 @@ import ortmulti
 from ortmulti import _core
 from tests.support import onnx_models
 from tests.support.generated_models import NAMES, initializers, models, value
+from tests.support.processes import check_child
 from tests.support.weight_lists import bytes_of
 
 ALIGNMENT = 256
@@ -72,14 +71,9 @@ def test_relocated_initializers_have_the_same_values_for_the_onnx_package(
     assert moved == model
 
 
-def test_a_model_of_which_nothing_is_moved_stays_as_it_is() -> None:
-    model = helper.make_model(helper.make_graph([], "g", [], [], [numpy_helper.from_array(np.ones(3), "w")]))
-    assert _core.relocate_initializers(model.SerializeToString(), []) == model.SerializeToString()
-
-
-def test_moving_what_is_not_there_is_an_error() -> None:
-    model = helper.make_model(helper.make_graph([], "g", [], [], [numpy_helper.from_array(np.ones(3), "w")]))
-    data = model.SerializeToString()
+def test_moving_nothing_changes_nothing_and_what_is_not_there_is_an_error() -> None:
+    data = model_of(numpy_helper.from_array(np.ones(3), "w")).SerializeToString()
+    assert _core.relocate_initializers(data, []) == data
     with pytest.raises(ortmulti.InvalidArgument, match="no initializer 1: the model has 1"):
         _core.relocate_initializers(data, [(1, "f", 0, 24)])
     with pytest.raises(ortmulti.InvalidArgument, match="twice"):
@@ -348,28 +342,22 @@ def test_a_folder_that_is_not_there_is_named(folders: Folders) -> None:
         folders.split(from_bytes=True)
 
 
-FULL = """
-import resource, sys
-from ortmulti import _core
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]),) * 2)
-try:
-    _core.split_optimized_model(sys.argv[1], "", sys.argv[2], sys.argv[3], [])
-except Exception as error:
-    print(type(error).__name__, error)
-"""
-
-
 @pytest.mark.parametrize(("room", "file"), [(1_000_000, "weights.bin"), (1, "weights.bin"), (4_100_000, "model.onnx")])
 def test_a_full_disk_is_one_error_and_leaves_nothing_behind(folders: Folders, room: int, file: str) -> None:
     # A limit on files' sizes makes writes short and then fail, as a full disk does.
     typed = helper.make_tensor("typed", TensorProto.FLOAT, [1_100_000], np.ones(1_100_000, np.float32))
     folders.save(None, model_of(big("new", 1, 1_000_000), typed))
-    arguments = [str(folders.saved / "model.onnx"), str(folders.original), str(folders.entry), str(room)]
-    process = subprocess.run([sys.executable, "-c", FULL, *arguments], capture_output=True, text=True, check=True)
-    assert (
-        process.stdout
-        == f"Fail [ONNXRuntimeError] : 1 : FAIL : cannot write '{folders.entry / file}': File too large\n"
-    )
+    code = """
+        import resource, sys
+        from ortmulti import _core
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]),) * 2)
+        try:
+            _core.split_optimized_model(sys.argv[1], "", sys.argv[2], sys.argv[3], [])
+        except Exception as error:
+            print(type(error).__name__, error)
+    """
+    printed = check_child(code, folders.saved / "model.onnx", folders.original, folders.entry, room)
+    assert printed == f"Fail [ONNXRuntimeError] : 1 : FAIL : cannot write '{folders.entry / file}': File too large\n"
     assert folders.files() == {}
 
 

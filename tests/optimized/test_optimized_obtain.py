@@ -38,6 +38,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
     return creations.own_cache(tmp_path, monkeypatch)
 
 
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    return str(onnx_models.write_external(tmp_path)[0])
+
+
+def request_of(model: str) -> CacheRequest:
+    return CacheRequest(model, CPU, None, [Device("cpu")])
+
+
 def load(model: str | bytes, **arguments: Any) -> tuple[list[str], list[str]]:
     """Creates two sessions and runs them; the names of the spans of that, and why nothing was shared."""
     collector = Collector()
@@ -144,24 +153,8 @@ def test_a_large_model_in_memory_is_loaded_by_each_session_unless_several_share_
     assert why_not_worth_it(str(tmp_path / "model.onnx"), 1) == ""
 
 
-def test_a_damaged_entry_is_made_anew(tmp_path: Path, cache: Cache, caplog: pytest.LogCaptureFixture) -> None:
-    model = str(onnx_models.write_external(tmp_path)[0])
-    load(model)
-    [stored] = cache.entries()
-    graph = stored.folder / "model.onnx"
-    content = graph.read_bytes()
-    graph.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with caplog.at_level(logging.WARNING, "ortmulti"), pytest.raises(ortmulti.NotFound):
-        load(model, optimize="offline")
-    assert "is damaged" in caplog.text
-    assert cache.entries() == []
-    assert "publish optimized model" in load(model)[0]
-    assert len(cache.entries()) == 1
-
-
 @pytest.mark.parametrize("how", ["load", "optimize"])
-def test_ctrl_c_ends_the_comparison_of_checksums(tmp_path: Path, cache: Cache, how: str) -> None:
-    model = str(onnx_models.write_external(tmp_path)[0])
+def test_ctrl_c_ends_the_comparison_of_checksums(model: str, cache: Cache, how: str) -> None:
     load(model)
     [stored] = cache.entries()
     add_endless_file(stored.folder)
@@ -194,8 +187,7 @@ def test_ctrl_c_ends_the_comparison_of_checksums(tmp_path: Path, cache: Cache, h
     assert [entry.folder for entry in cache.entries()] == [stored.folder]
 
 
-def test_ctrl_c_at_each_line_of_the_wait_for_the_checksums(tmp_path: Path, cache: Cache) -> None:
-    model = str(onnx_models.write_external(tmp_path)[0])
+def test_ctrl_c_at_each_line_of_the_wait_for_the_checksums(model: str, cache: Cache) -> None:
     load(model)
     add_endless_file(cache.entries()[0].folder)
     waits: set[int] = set()  # lines of the wait itself, which repeats them until the comparison has ended
@@ -229,16 +221,14 @@ def test_ctrl_c_at_each_line_of_the_wait_for_the_checksums(tmp_path: Path, cache
     assert lines > len(waits) > 3
 
 
-def test_an_entry_that_cannot_be_read_is_made_anew(tmp_path: Path, cache: Cache) -> None:
+def test_an_entry_that_cannot_be_read_is_made_anew(model: str, cache: Cache) -> None:
     """A file is as large as it should be; reading it is an error of the system."""
-    model = str(onnx_models.write_external(tmp_path)[0])
     load(model)
     [stored] = cache.entries()
     entry = cache.find(key_of(model, CPU))
     assert entry is not None
     (stored.folder / "shared").unlink()
     (stored.folder / "shared").mkdir()
-    wanted = CacheRequest(model, CPU, None, [Device("cpu")])
 
     def use(_: Entry) -> str:
         with entry:
@@ -249,7 +239,7 @@ def test_an_entry_that_cannot_be_read_is_made_anew(tmp_path: Path, cache: Cache)
         staged.discard()
         return "made"
 
-    assert wanted.find_or_build(use, make, offline=False) == "made"
+    assert request_of(model).find_or_build(use, make, offline=False) == "made"
 
 
 def test_what_cannot_be_optimized_is_loaded_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,30 +250,26 @@ def test_what_cannot_be_optimized_is_loaded_as_it_is(monkeypatch: pytest.MonkeyP
     assert load(onnx_models.matmul())[1] == ["what ONNX Runtime saved cannot be used: of no use"]
 
 
-def test_weights_that_are_not_taken_are_left_out(tmp_path: Path, cache: Cache) -> None:
-    model = str(onnx_models.write_external(tmp_path)[0])
+def test_weights_that_are_not_taken_are_left_out(model: str, cache: Cache) -> None:
     seen: list[tuple[str, ...]] = []
-    wanted = CacheRequest(model, CPU, None, [Device("cpu")])
 
     def create(entry: Entry) -> tuple[Entry, list[str]]:
         seen.append(entry.refused)
         return entry, [weight.name for weight in entry.weights.weights[:1]] if len(seen) < 3 else []
 
     with cache.stage(key_of(model, CPU)) as staged:
-        entry = wanted.build(staged, create)
+        entry = request_of(model).build(staged, create)
         shared = [weight.name for weight in entry.weights.weights]
     assert [len(refused) for refused in seen] == [0, 1, 2]
     assert not set(shared) & set(entry.refused)
 
 
-def test_weights_that_are_never_taken_are_named(tmp_path: Path, cache: Cache) -> None:
-    model = str(onnx_models.write_external(tmp_path)[0])
-    wanted = CacheRequest(model, CPU, None, [Device("cpu")])
+def test_weights_that_are_never_taken_are_named(model: str, cache: Cache) -> None:
     with (
         cache.stage(key_of(model, CPU)) as staged,
         pytest.raises(ortmulti.NotOptimizable, match=r"does not take the weights one, two$"),
     ):
-        wanted.build(staged, lambda _: (None, ["two", "one"]))
+        request_of(model).build(staged, lambda _: (None, ["two", "one"]))
 
 
 def test_gpus_of_one_key_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
