@@ -19,6 +19,7 @@ from ortmulti.loading.creation import Collector
 from ortmulti.optimized import Cache, Entry, StagedEntry
 from ortmulti.optimized.entry import Damaged
 from tests.support import creations, onnx_models
+from tests.support.cached_models import flip
 from tests.support.creations import break_session
 
 X = np.random.default_rng(1).standard_normal((3, 64), dtype=np.float32)
@@ -148,7 +149,7 @@ def test_of_a_damaged_entry_nothing_is_given_out(
     [stored] = cache.entries()
     graph = stored.folder / "model.onnx"
     content = graph.read_bytes()
-    graph.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    flip(graph)
     listener.done.clear()
     if optimize == "offline":
         with pytest.raises(ortmulti.NotFound):

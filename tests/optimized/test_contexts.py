@@ -16,6 +16,7 @@ from ortmulti.devices.device import Device
 from ortmulti.errors import NotOptimizable
 from ortmulti.optimized import Cache, context_key, finish
 from tests.support import command, onnx_models, plugins
+from tests.support.cached_models import flip
 
 DEVICE = "openvino:CPU"
 MODEL = onnx_models.matmul(64)
@@ -144,10 +145,7 @@ def test_what_is_compiled_depends_on_options_plugin_and_device(
 def test_a_damaged_entry_is_made_again(model: str, cache: Cache, caplog: pytest.LogCaptureFixture) -> None:
     ortmulti.create_sessions(model, DEVICE).close()
     [folder] = entries(cache)
-    binary = folder / "model_OpenVINOExecutionProvider.bin"
-    content = bytearray(binary.read_bytes())
-    content[len(content) // 2] ^= 1
-    binary.write_bytes(content)
+    flip(folder / "model_OpenVINOExecutionProvider.bin")
     with ortmulti.create_sessions(model, DEVICE) as sessions:
         assert "publish compiled model" in spans(sessions)
         check_close(run(sessions[0]))

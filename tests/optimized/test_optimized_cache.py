@@ -22,7 +22,7 @@ from ortmulti.optimized import entries as cache_module
 from ortmulti.optimized.entries import Cache, parse_size
 from ortmulti.optimized.entry import Damaged, Entry
 from ortmulti.optimized.key import CacheKey
-from tests.support.cached_models import add_endless_file, fill, key, left, rewrite, store, write_model
+from tests.support.cached_models import add_endless_file, fill, flip, key, left, rewrite, store, write_model
 from tests.support.processes import check_child, check_children, child_environment, files, nothing_leaks
 from tests.support.weight_lists import fields, weight_list
 
@@ -128,12 +128,6 @@ def test_a_data_file_that_changes_meanwhile_is_noticed(tmp_path: Path, cache: Ca
             staged.finish(foreign, 0)
 
 
-def _flip(path: Path) -> None:
-    values = bytearray(path.read_bytes())
-    values[len(values) // 2] ^= 4
-    path.write_bytes(values)
-
-
 def _link(path: Path) -> None:
     path.rename(path.parent.parent / path.name)
     path.symlink_to(f"../{path.name}")
@@ -152,7 +146,7 @@ def _folder(path: Path) -> None:
 Damage: TypeAlias = Callable[[Path], object]
 DAMAGES: dict[str, Damage] = {
     "truncate": lambda path: path.write_bytes(path.read_bytes()[:-1]),
-    "flip": _flip,
+    "flip": flip,
     "empty": lambda path: path.write_bytes(b""),
     "remove": Path.unlink,
     "link": _link,
@@ -317,7 +311,7 @@ def test_every_bit_of_a_manifest_counts(tmp_path: Path, cache: Cache, made_of: C
 
 def test_without_verifying_only_the_sizes_are_looked_at(cache: Cache, made_of: CacheKey) -> None:
     folder = store(cache, made_of)
-    _flip(folder / "weights.bin")
+    flip(folder / "weights.bin")
     with found(cache, made_of, verify=False) as entry:
         with pytest.raises(Damaged, match=r"weights\.bin does not have the checksum") as raised:
             entry.verify()

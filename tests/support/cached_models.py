@@ -56,6 +56,13 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
     manifest.write_text(json.dumps({"checksum": _entry._digest(facts), **facts}))
 
 
+def flip(path: Path) -> None:
+    """Changes one bit in the middle of a file."""
+    values = bytearray(path.read_bytes())
+    values[len(values) // 2] ^= 4
+    path.write_bytes(values)
+
+
 def add_endless_file(folder: Path) -> None:
     """Adds a file to an entry that takes hours to read."""
     size = 1 << 42
