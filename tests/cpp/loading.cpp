@@ -87,7 +87,7 @@ void Loading::restart() { startup = std::make_unique<CudaStartup>(&driver, "", "
 
 std::vector<Loading::Result> Loading::load_each(const std::shared_ptr<const WeightPlan>& plan, const Request& request) {
   WeightLoader loader(*startup, {plan, request.prefetch, request.options, request.fill}, request.devices,
-                      request.timeline, request.leave_out);
+                      request.timeline, request.keep_going);
   if (request.before) {
     request.before(loader);
   }

@@ -55,7 +55,7 @@ class Loading : public testing::Test {
     std::vector<int> devices{0, 1, 2};
     LoaderOptions options{2, 4096, 2};
     bool fill = true;
-    bool leave_out = false;  ///< A device that fails, while the others are loaded.
+    bool keep_going = false;  ///< A device that fails is left out.
     std::shared_ptr<Prefetch> prefetch;
     std::shared_ptr<Timeline> timeline;
     std::vector<std::size_t> order;                 ///< In which the devices' threads are started.

@@ -28,7 +28,7 @@ TEST(CudaDriver, HasEveryFunction) {
   std::array<void*, sizeof(CudaDriver) / sizeof(void*)> functions{};
   const CudaDriver driver = load_cuda_driver(ORTMULTI_FAKE_DRIVER);
   static_assert(sizeof(functions) == sizeof(driver));
-  std::memcpy(functions.data(), &driver, sizeof(driver));
+  std::memcpy(static_cast<void*>(functions.data()), &driver, sizeof(driver));
   EXPECT_EQ(std::count(functions.begin(), functions.end(), nullptr), 0);
 }
 

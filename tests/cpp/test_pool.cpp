@@ -166,6 +166,7 @@ TEST_F(PoolTest, ABrokenDeviceIsTakenOut) {
   answers.wait_for(5);
   EXPECT_EQ(for_any->outcome, Outcome::done);
   const PoolStats stats = pool->stats();
+  EXPECT_EQ(stats.devices[0].state, DeviceState::broken);
   EXPECT_EQ(stats.devices[0].broken, "its context is gone");
   EXPECT_EQ(stats.devices[0].retried, 1U);
   EXPECT_EQ(stats.devices[0].failed, 1U);

@@ -14,7 +14,6 @@ namespace ortmulti::tests {
 namespace {
 
 using std::chrono::hours;
-using std::chrono::milliseconds;
 using Outcome = Request::Outcome;
 
 Pool::Clock::time_point far() { return Pool::Clock::now() + hours(1); }
@@ -45,19 +44,6 @@ TEST_F(PoolMembers, RequestsWaitForASessionThatIsOnItsWay) {
   answers.wait_for(2);
   EXPECT_EQ(second->outcome, Outcome::done);
   EXPECT_EQ(second->ran_on, Device::cuda(1));
-}
-
-TEST_F(PoolMembers, DeadlinesHoldAndWaitingCanBeCancelledBeforeThereIsASession) {
-  pool->expect(Device::cpu(), 1);
-  const auto late = answers.request();
-  late->deadline = Pool::Clock::now() + milliseconds(5);
-  EXPECT_TRUE(pool->submit(late, std::nullopt));
-  answers.wait_for(1);
-  EXPECT_EQ(kind_of(*late), ErrorKind::deadline);
-  const auto unwanted = submit();
-  EXPECT_TRUE(pool->cancel(unwanted));
-  answers.wait_for(2);
-  EXPECT_EQ(unwanted->outcome, Outcome::cancelled);
 }
 
 TEST_F(PoolMembers, WhileOpeningAnyDeviceMayCome) {
@@ -146,16 +132,6 @@ TEST_F(PoolMembers, ClosingAnswersNobodyWhoWaitsForWhatHasNotCome) {
   EXPECT_EQ(state(1), DeviceState::failed);
   EXPECT_TRUE(throws(ErrorKind::closed, {"closed"}, [&] { add(Device::cuda(1)); }));
   EXPECT_TRUE(throws(ErrorKind::closed, {"closed"}, [&] { pool->expect(Device::cuda(2), 1); }));
-}
-
-TEST_F(PoolMembers, ClosingAPoolWithoutSessionsEnds) {
-  pool->set_opening(true);
-  const auto any = submit();
-  const auto ninth = submit(Device::cuda(9));
-  pool->close(false);
-  EXPECT_EQ(answers.count(), 2U);
-  EXPECT_EQ(kind_of(*any), ErrorKind::closed);
-  EXPECT_EQ(kind_of(*ninth), ErrorKind::closed);
 }
 
 TEST_F(PoolMembers, CancellingWhatWaitsEndsAnotherThreadsClose) {

@@ -312,10 +312,10 @@ TEST_F(PoolSuspension, ASuccessBetweenFailuresEndsTheRow) {
     works = i % 5 == 4;
     EXPECT_EQ(ask(), Outcome::done);
     EXPECT_EQ(ask(), Outcome::done);
+    EXPECT_FALSE(suspended(bad)) << "in turn " << i;
     works = true;
     EXPECT_EQ(ask(bad), Outcome::done);
   }
-  EXPECT_FALSE(suspended(bad));
   EXPECT_GE(stats_of(bad).retried, 10U);
 }
 

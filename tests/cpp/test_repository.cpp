@@ -223,22 +223,6 @@ TEST_F(RepositoryTest, AWakeForWhichThereIsRoomPassesOneThatWaitsForTheRunsOfAno
   answers.wait_for(4);
 }
 
-TEST_F(RepositoryTest, WhatIsPinnedStaysAndTheRequestThatFindsNoRoomFails) {
-  Model& a = add("a", 60);
-  Model& b = add("b", 60);
-  submit(a);
-  answers.wait_for(1);
-  repository->pin(a.resident, true);
-  const auto refused = submit(b);
-  answers.wait_for(2);
-  EXPECT_EQ(kind_of(*refused), ErrorKind::out_of_memory);
-  EXPECT_NE(text_of(*refused).find("pinned: 'a'"), std::string::npos) << text_of(*refused);
-  EXPECT_TRUE(awake("a"));
-  repository->pin(a.resident, false);
-  submit(b);
-  EXPECT_EQ(answers.wait_for(3).back()->outcome, Outcome::done);
-}
-
 TEST_F(RepositoryTest, WhereTheDeviceHasLessThanTheBudgetOthersSleepAndTheWakeIsTriedAgain) {
   Model& a = add("a", 30);
   Model& b = add("b", 30);

@@ -3,12 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <string>
 #include <vector>
 
-#include "core/base/error.hpp"
 #include "core/repository/residency_policy.hpp"
-#include "test_support.hpp"
 
 namespace ortmulti::tests {
 namespace {
@@ -247,15 +244,6 @@ TEST_F(Residency, MemoryOfNobodyCountsAndOthersSleepForIt) {
   policy.set_other(0);
   EXPECT_EQ(policy.decide(wanted, 1, 10).kind, Kind::evict) << "the device has less than the budget";
   EXPECT_EQ(policy.decide(wanted, 1).kind, Kind::wake);
-}
-
-TEST_F(Residency, AModelThatExceedsTheBudgetAloneIsRefusedWithBothSizes) {
-  Policy large(100'000'000);
-  Policy::Model model;
-  model.weights = 90'000'000;
-  model.kept = 20'000'000;
-  EXPECT_TRUE(throws(ErrorKind::out_of_memory, {"'big' takes 110 MB", "the budget is 100 MB"},
-                     [&] { large.add(model, "'big'", 0); }));
 }
 
 }  // namespace

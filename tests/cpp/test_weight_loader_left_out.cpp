@@ -22,7 +22,7 @@ class WeightLoadingLeftOut : public Loading {
   std::vector<std::string> load_on(const std::vector<int>& devices) {
     Request request;
     request.devices = devices;
-    request.leave_out = true;
+    request.keep_going = true;
     std::vector<std::string> problems;
     for (const Result& result : load_each(files.plan(), request)) {
       problems.push_back(result.problem);
