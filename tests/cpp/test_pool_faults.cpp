@@ -111,6 +111,7 @@ TEST_F(PoolFaults, ARequestThatClosingCancelsIsFreedWithoutThePoolsLock) {
   auto closing = std::async(std::launch::async, [&] { pool->close(true); });
   expect_freed();
   runner->release();
+  closing.get();
 }
 
 TEST_F(PoolFaults, ARequestWhoseDeviceBreaksIsFreedWithoutThePoolsLock) {
@@ -183,9 +184,10 @@ TEST_F(PoolFaults, WhoWaitsForRoomLearnsThatTheLastDeviceBroke) {
 TEST_F(PoolFaults, WhoWaitsForRoomLearnsThatThePoolIsClosed) {
   const auto runner = add_busy();
   auto blocked = wait_for_room();
-  const auto closing = std::async(std::launch::async, [&] { pool->close(true); });
+  auto closing = std::async(std::launch::async, [&] { pool->close(true); });
   EXPECT_EQ(end_of(blocked), ErrorKind::closed);
   runner->release();
+  closing.get();
 }
 
 TEST_F(PoolFaults, WhoWaitsForRoomWaitsNoLongerThanItsDeadline) {
