@@ -295,7 +295,12 @@ std::shared_ptr<Session> Creation::create_session(std::size_t index) {
   }
   std::shared_ptr<Session> session;
   if (!device.is_cuda()) {
-    session = make([this] { return host_weights_; });
+    session = make([this] {
+      std::call_once(host_weights_made_, [this] {
+        host_weights_ = std::make_shared<HostWeightStore>(request_.weights->plan->list, std::move(host_memory_));
+      });
+      return host_weights_;
+    });
   } else {
     const std::size_t place = loader_->index_of(device.index);
     // Where nothing reads the weights before the first run, the session is created while they are still on their way.
@@ -327,10 +332,8 @@ void Creation::create(std::size_t index) {
   try {
     const Device& device = devices_[index];
     if (request_.weights && !device.is_cuda()) {  // before a lock is taken: a source may need Python's
-      std::call_once(host_weights_read_, [this] {
-        const WeightList& list = request_.weights->plan->list;
-        host_weights_ = std::make_shared<HostWeightStore>(list, in_memory(list, [this] { return stopped(); }));
-      });
+      std::call_once(host_weights_read_,
+                     [this] { host_memory_ = in_memory(request_.weights->plan->list, [this] { return stopped(); }); });
     }
     std::unique_lock<std::mutex> my_turn;
     if (std::mutex* lock = turn(device); lock != nullptr) {

@@ -136,8 +136,10 @@ class Creation : public std::enable_shared_from_this<Creation> {
   std::vector<Device> devices_;
   std::shared_ptr<Timeline> timeline_;
   std::unique_ptr<WeightLoader> loader_;
-  std::once_flag host_weights_read_;
-  std::shared_ptr<const WeightStore> host_weights_;  // for sessions on the CPU
+  std::once_flag host_weights_read_;  // these four are for sessions on the CPU
+  HostMemory host_memory_;
+  std::once_flag host_weights_made_;
+  std::shared_ptr<const WeightStore> host_weights_;
   std::once_flag indexed_;
   ModelIndex index_;
   std::map<std::string, std::mutex> turns_;              // these two are filled before the threads start
