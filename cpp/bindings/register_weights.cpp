@@ -164,7 +164,7 @@ void register_weights(py::module_& module) {
         {
           const ReleaseGil nogil;  // the argument holds the bytes, which do not change
           result =
-              relocate_initializers(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), relocations);
+              relocate_initializers({reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()}, relocations);
         }
         return py::bytes(result);
       },

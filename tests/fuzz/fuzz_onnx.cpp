@@ -47,7 +47,7 @@ void check_rewriting(const ortmulti::ModelIndex& index, const std::uint8_t* data
   for (std::size_t number = 0; number < index.initializers.size(); number += every) {
     moved.push_back({number, "a file", number, 10 + number});
   }
-  const std::string text = ortmulti::relocate_initializers(data, size, moved);
+  const std::string text = ortmulti::relocate_initializers({data, size}, moved);
   const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
   const ortmulti::ModelIndex again = ortmulti::index_model(bytes, text.size());
   check_index(again, text.size());

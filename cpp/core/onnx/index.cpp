@@ -1,5 +1,6 @@
 #include "core/onnx/index.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <limits>
@@ -85,19 +86,14 @@ void add_tensor(const WireField& tensor, ExternalData& result) {
   }
 }
 
-// A SparseTensorProto is two tensors.
-struct SparseData {
-  ExternalData values;
-  ExternalData indices;
-};
+// A SparseTensorProto is two tensors: its values and their indices.
+using SparseData = std::array<ExternalData, 2>;
 
 void add_sparse_tensor(const WireField& tensor, SparseData& result) {
   WireMessage message(tensor);
   for (WireField field; message.next(field);) {
-    if (field.wire == Wire::bytes && field.number == 1) {
-      add_tensor(field, result.values);
-    } else if (field.wire == Wire::bytes && field.number == 2) {
-      add_tensor(field, result.indices);
+    if (field.wire == Wire::bytes && (field.number == 1 || field.number == 2)) {
+      add_tensor(field, result.at(field.number - 1));
     }
   }
 }
@@ -293,8 +289,7 @@ class Indexer {
   }
 
   void add_locations(const SparseData& tensor) {
-    add_location(tensor.values);
-    add_location(tensor.indices);
+    std::for_each(tensor.begin(), tensor.end(), [this](const ExternalData& each) { add_location(each); });
   }
 
   void sparse_initializer(const WireField& parent) {

@@ -23,19 +23,14 @@ namespace {
 constexpr std::uint64_t alignment = 256;
 constexpr std::size_t block_bytes = std::size_t{1} << 20U;
 
-// Whether the caller has given the split up.
-class Stop {
- public:
-  explicit Stop(const std::atomic<bool>* stop) : stop_(stop) {}
-  void check() const {
-    if (stop_ != nullptr && *stop_) {
-      throw Error(ErrorKind::fail, "the optimized model was given up");
-    }
-  }
+// Set when the caller gives the split up; may be null.
+using Stop = const std::atomic<bool>*;
 
- private:
-  const std::atomic<bool>* stop_;
-};
+void check(Stop stop) {
+  if (stop != nullptr && *stop) {
+    throw Error(ErrorKind::fail, "the optimized model was given up");
+  }
+}
 
 // Reads a source block by block.
 class BlockReader {
@@ -46,10 +41,10 @@ class BlockReader {
 
   // Calls `take` with one block of the range after the other, until it says no; false then.
   template <typename Take>
-  bool each_block(const Stop& stop, std::uint64_t offset, std::uint64_t length, const Take& take) {
+  bool each_block(Stop stop, std::uint64_t offset, std::uint64_t length, const Take& take) {
     block_.resize(block_bytes);
     while (length > 0) {
-      stop.check();
+      check(stop);
       const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(length, block_bytes));
       source_->read(block_.data(), count, offset);
       if (!take(block_.data(), count)) {
@@ -79,7 +74,7 @@ class OriginalWeights {
   }
 
   // Where a weight of this name with these bytes lies.
-  std::optional<std::uint64_t> find(const Stop& stop, const std::string& name, const unsigned char* bytes,
+  std::optional<std::uint64_t> find(Stop stop, const std::string& name, const unsigned char* bytes,
                                     std::uint64_t length) {
     const auto [first, last] = found_.equal_range(name);
     for (auto at = first; at != last; ++at) {
@@ -107,7 +102,7 @@ class OriginalWeights {
 class Splitter {
  public:
   Splitter(const std::string& saved, const std::string& original, const std::string& data_folder, std::string folder,
-           const std::atomic<bool>* stop)
+           Stop stop)
       : stop_(stop),
         saved_source_(file_source(saved)),
         saved_(saved_source_->map()),
@@ -126,7 +121,7 @@ class Splitter {
       unlink((folder_ + "/" + name).c_str());  // of an earlier attempt
     }
     for (std::size_t index = 0; index < index_.initializers.size(); ++index) {
-      stop_.check();
+      check(stop_);
       const Initializer& initializer = index_.initializers[index];
       const bool is_external = initializer.storage == Storage::external;
       // ONNX Runtime copies a function's graphs to where it is used: their tensors stay where they are if they can.
@@ -195,7 +190,7 @@ class Splitter {
                       });
     } else {
       for (std::uint64_t done = 0; done < initializer.length; done += block_bytes) {
-        stop_.check();
+        check(stop_);
         weights_->write(saved_.get() + initializer.offset + done,
                         std::min<std::uint64_t>(initializer.length - done, block_bytes));
       }
@@ -218,7 +213,7 @@ class Splitter {
 
   void finish() {
     OutputFile model(folder_ + "/" + split_model_file);
-    const std::string graph = relocate_initializers(saved_.get(), saved_source_->size(), relocations_);
+    const std::string graph = relocate_initializers({saved_.get(), saved_source_->size()}, relocations_);
     model.write(graph.data(), graph.size());
     model.close();
     OutputFile shared(folder_ + "/" + split_shared_file);

@@ -11,50 +11,21 @@ namespace {
 constexpr std::uint64_t standard_opset = 17;
 constexpr std::uint64_t ir_version = 8;
 
-void add_varint(std::string& out, std::uint64_t value) {
-  for (; value > 0x7F; value >>= 7U) {
-    out.push_back(static_cast<char>((value & 0x7FU) | 0x80U));
-  }
-  out.push_back(static_cast<char>(value));
-}
-
-void add(std::string& out, std::uint64_t number, std::uint64_t value) {
-  add_varint(out, number << 3U | static_cast<unsigned>(Wire::varint));
-  add_varint(out, value);
-}
-
-void add(std::string& out, std::uint64_t number, std::string_view bytes) {
-  add_varint(out, number << 3U | static_cast<unsigned>(Wire::bytes));
-  add_varint(out, bytes.size());
-  out += bytes;
-}
-
 // A ValueInfoProto; without a shape where that is not known.
 std::string value_info(std::string_view name, int element_type, const std::vector<std::int64_t>* shape) {
-  std::string tensor;
-  add(tensor, 1, static_cast<std::uint64_t>(element_type));
+  std::string tensor = wire_field(1, static_cast<std::uint64_t>(element_type));
   if (shape != nullptr) {
     std::string dimensions;
     for (const std::int64_t size : *shape) {
-      std::string dimension;
-      add(dimension, 1, static_cast<std::uint64_t>(size));
-      add(dimensions, 1, dimension);
+      dimensions += wire_field(1, wire_field(1, static_cast<std::uint64_t>(size)));
     }
-    add(tensor, 2, dimensions);
+    tensor += wire_field(2, dimensions);
   }
-  std::string type;
-  add(type, 1, tensor);
-  std::string info;
-  add(info, 1, name);
-  add(info, 2, type);
-  return info;
+  return wire_field(1, name) + wire_field(2, wire_field(1, tensor));
 }
 
 std::string opset(std::string_view domain, std::uint64_t version) {
-  std::string import;
-  add(import, 1, domain);
-  add(import, 2, version);
-  return import;
+  return wire_field(1, domain) + wire_field(2, version);
 }
 
 }  // namespace
@@ -72,28 +43,28 @@ std::string tiny_model(int element_type, const std::vector<TinyNode>& nodes) {
     std::string node;
     for (const TinyValue* input : nodes[i].inputs) {
       inputs.insert(input);
-      add(node, 1, input->name);
+      node += wire_field(1, input->name);
     }
-    add(node, 2, output);
-    add(node, 4, standard ? full_name : full_name.substr(colon + 1));
+    node += wire_field(2, output);
+    node += wire_field(4, standard ? full_name : full_name.substr(colon + 1));
     if (!standard) {
       domains.insert(full_name.substr(0, colon));
-      add(node, 7, full_name.substr(0, colon));
+      node += wire_field(7, full_name.substr(0, colon));
     }
-    add(graph, 1, node);
-    add(outputs, 12, value_info(output, element_type, nullptr));
+    graph += wire_field(1, node);
+    outputs += wire_field(12, value_info(output, element_type, nullptr));
   }
-  add(graph, 2, "tiny");
+  graph += wire_field(2, "tiny");
   for (const TinyValue* input : inputs) {
-    add(graph, 11, value_info(input->name, element_type, &input->shape));
+    graph += wire_field(11, value_info(input->name, element_type, &input->shape));
   }
   graph += outputs;
   std::string model;
-  add(model, 1, ir_version);
-  add(model, 7, graph);
-  add(model, 8, opset("", standard_opset));
+  model += wire_field(1, ir_version);
+  model += wire_field(7, graph);
+  model += wire_field(8, opset("", standard_opset));
   for (const std::string_view domain : domains) {
-    add(model, 8, opset(domain, 1));
+    model += wire_field(8, opset(domain, 1));
   }
   return model;
 }

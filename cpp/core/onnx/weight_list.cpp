@@ -5,6 +5,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/file.hpp"
+#include "core/base/text.hpp"
 #include "core/onnx/element_types.hpp"
 #include "core/onnx/wire.hpp"
 
@@ -21,8 +22,6 @@ bool lies_in(const std::string& path, const std::string& folder) {
   return path.compare(0, folder.size(), folder) == 0 &&
          (folder == "/" || (path.size() > folder.size() && path[folder.size()] == '/'));
 }
-
-std::string quote(const std::string& text) { return "'" + text + "'"; }
 
 }  // namespace
 
@@ -101,9 +100,9 @@ std::shared_ptr<const Source> ExternalFiles::resolve(const std::string& location
   if (location.empty() || location.find('\0') != std::string::npos) {
     throw Error(ErrorKind::fail, owner + " names no file");
   }
-  const std::string data = owner + " in " + quote(location);
+  const std::string data = owner + " in " + quoted(location);
   if (location.front() == '/') {
-    throw Error(ErrorKind::fail, data + ": the path must be relative to the model's folder " + quote(folder_));
+    throw Error(ErrorKind::fail, data + ": the path must be relative to the model's folder " + quoted(folder_));
   }
   const std::string path = folder_ + "/" + location;
   std::shared_ptr<const Source> file;
@@ -115,7 +114,7 @@ std::shared_ptr<const Source> ExternalFiles::resolve(const std::string& location
   if (std::none_of(allowed_.begin(), allowed_.end(),
                    [&](const auto& allowed) { return lies_in(file->name(), allowed); })) {
     throw Error(ErrorKind::fail,
-                data + ": " + quote(file->name()) + " is outside of the model's folder " + quote(folder_));
+                data + ": " + quoted(file->name()) + " is outside of the model's folder " + quoted(folder_));
   }
   return file;
 }
@@ -133,12 +132,12 @@ const std::shared_ptr<const Source>& ExternalFiles::find(const std::string& loca
 }
 
 const std::shared_ptr<const Source>& ExternalFiles::find(const Initializer& initializer) {
-  const std::string owner = "the external data of " + quote(initializer.name);
+  const std::string owner = "the external data of " + quoted(initializer.name);
   const std::shared_ptr<const Source>& file = find(initializer.location, owner);
   if (!file->has(initializer.length, initializer.offset)) {
-    throw Error(ErrorKind::fail, owner + " in " + quote(initializer.location) + ": it is " +
+    throw Error(ErrorKind::fail, owner + " in " + quoted(initializer.location) + ": it is " +
                                      std::to_string(initializer.length) + " bytes from " +
-                                     std::to_string(initializer.offset) + ", and " + quote(file->name()) + " has " +
+                                     std::to_string(initializer.offset) + ", and " + quoted(file->name()) + " has " +
                                      std::to_string(file->size()) + " bytes");
   }
   return file;

@@ -11,6 +11,21 @@ namespace {
 constexpr std::uint64_t smallest_window = 512;
 constexpr std::uint64_t largest_window = std::uint64_t{128} << 10U;
 
+void append_varint(std::string& out, std::uint64_t value) {
+  for (; value > 0x7F; value >>= 7U) {
+    out.push_back(static_cast<char>((value & 0x7FU) | 0x80U));
+  }
+  out.push_back(static_cast<char>(value));
+}
+
+// A field's tag, and the number behind it.
+std::string beginning(std::uint64_t number, Wire wire, std::uint64_t value) {
+  std::string result;
+  append_varint(result, number << 3U | static_cast<unsigned>(wire));
+  append_varint(result, value);
+  return result;
+}
+
 }  // namespace
 
 void malformed_model(const char* what) {
@@ -106,6 +121,14 @@ void WireMessage::skip(std::uint64_t length) {
     malformed_model("a field is longer than what is left");
   }
   at_ += length;
+}
+
+std::string wire_field(std::uint64_t number, std::uint64_t value) { return beginning(number, Wire::varint, value); }
+
+std::string wire_header(std::uint64_t number, std::uint64_t size) { return beginning(number, Wire::bytes, size); }
+
+std::string wire_field(std::uint64_t number, std::string_view bytes) {
+  return wire_header(number, bytes.size()).append(bytes);
 }
 
 }  // namespace ortmulti

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/source.hpp"
@@ -84,6 +86,12 @@ class WireMessage {
   std::uint64_t end_;
 };
 
+/// A field of the wire format: a number's, and one with bytes.
+std::string wire_field(std::uint64_t number, std::uint64_t value);
+std::string wire_field(std::uint64_t number, std::string_view bytes);
+/// What stands before the bytes of such a field.
+std::string wire_header(std::uint64_t number, std::uint64_t size);
+
 /// The messages of a model that contain graphs, and graphs' initializers.
 enum class OnnxMessage { none, model, function, graph, node, attribute, initializer };
 
@@ -102,29 +110,26 @@ class OnnxWalk {
   // Graphs within graphs; deeper nesting is an attack on the stack, not a model.
   static constexpr int max_depth = 64;
 
+  struct Place {
+    OnnxMessage parent;
+    std::uint64_t number;
+    OnnxMessage kind;
+  };
+  static constexpr std::array<Place, 9> places = {{{OnnxMessage::model, 7, OnnxMessage::graph},
+                                                   {OnnxMessage::model, 25, OnnxMessage::function},
+                                                   {OnnxMessage::function, 7, OnnxMessage::node},
+                                                   {OnnxMessage::function, 11, OnnxMessage::attribute},
+                                                   {OnnxMessage::graph, 1, OnnxMessage::node},
+                                                   {OnnxMessage::graph, 5, OnnxMessage::initializer},
+                                                   {OnnxMessage::node, 5, OnnxMessage::attribute},
+                                                   {OnnxMessage::attribute, 6, OnnxMessage::graph},
+                                                   {OnnxMessage::attribute, 11, OnnxMessage::graph}}};
+
   // Which kind of message a field holds.
   static OnnxMessage kind_of(OnnxMessage parent, const WireField& field) {
-    if (field.wire == Wire::bytes) {
-      switch (parent) {
-        case OnnxMessage::model:
-          return field.number == 7    ? OnnxMessage::graph
-                 : field.number == 25 ? OnnxMessage::function
-                                      : OnnxMessage::none;
-        case OnnxMessage::function:
-          return field.number == 7    ? OnnxMessage::node
-                 : field.number == 11 ? OnnxMessage::attribute
-                                      : OnnxMessage::none;
-        case OnnxMessage::graph:
-          return field.number == 1   ? OnnxMessage::node
-                 : field.number == 5 ? OnnxMessage::initializer
-                                     : OnnxMessage::none;
-        case OnnxMessage::node:
-          return field.number == 5 ? OnnxMessage::attribute : OnnxMessage::none;
-        case OnnxMessage::attribute:
-          return field.number == 6 || field.number == 11 ? OnnxMessage::graph : OnnxMessage::none;
-        case OnnxMessage::initializer:
-        case OnnxMessage::none:
-          break;
+    for (const Place& place : places) {
+      if (field.wire == Wire::bytes && place.parent == parent && place.number == field.number) {
+        return place.kind;
       }
     }
     return OnnxMessage::none;
