@@ -10,6 +10,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/source.hpp"
+#include "core/base/text.hpp"
 #include "core/onnx/index.hpp"
 #include "core/onnx/wire.hpp"
 
@@ -61,7 +62,7 @@ std::string on_external_data(const ModelSource& model) {
   for (const std::string& location : external_locations(index_model(*model.source()))) {
     std::error_code error;
     if (!std::filesystem::exists(folder / location, error)) {
-      missing += (missing.empty() ? "'" : ", '") + location + "'";
+      missing += (missing.empty() ? "" : ", ") + quoted(location);
     }
   }
   return missing.empty() ? "" : "the model needs " + missing + " beside it: copy its data files there too";

@@ -48,11 +48,11 @@ int minor_of(const std::string& version) {
   return minor;
 }
 
-// Stores the function of a place of the table.
-template <typename Function>
-void take(Function& function, std::size_t place) {
-  std::memcpy(static_cast<void*>(&function), reinterpret_cast<const char*>(&Ort::GetApi()) + place * sizeof(void*),
-              sizeof(function));
+// Stores the functions of the table from a place on.
+template <typename... Functions>
+void take(std::size_t place, Functions&... functions) {
+  const auto* const table = reinterpret_cast<const char*>(&Ort::GetApi());
+  (std::memcpy(static_cast<void*>(&functions), table + place++ * sizeof(void*), sizeof(functions)), ...);
 }
 
 void check_release(int minor, const std::string& what) {
@@ -67,7 +67,7 @@ template <typename Function>
 Function function_at(std::size_t place, int minor, const std::string& what) {
   check_release(minor, what);
   Function function = nullptr;
-  take(function, place);
+  take(place, function);
   return function;
 }
 
@@ -93,23 +93,11 @@ bool have_plugin_api(const std::string& version) { return minor_of(version) >= p
 PluginApi plugin_api() {
   check_release(plugins_since, "a plug-in of execution providers");
   PluginApi api{};
-  take(api.pairs, get_key_value_pairs_at);
-  std::size_t place = register_library_at;
-  take(api.register_library, place++);
-  take(api.unregister_library, place++);
-  take(api.devices, place++);
-  take(api.append_provider, place);
-  place = hardware_type_at;
-  take(api.hardware_type, place++);
-  take(api.hardware_vendor_id, place++);
-  take(api.hardware_vendor, place++);
-  take(api.hardware_device_id, place++);
-  take(api.hardware_metadata, place++);
-  take(api.provider_name, place++);
-  take(api.provider_vendor, place++);
-  take(api.provider_metadata, place++);
-  take(api.provider_options, place++);
-  take(api.hardware, place);
+  take(get_key_value_pairs_at, api.pairs);
+  take(register_library_at, api.register_library, api.unregister_library, api.devices, api.append_provider);
+  take(hardware_type_at, api.hardware_type, api.hardware_vendor_id, api.hardware_vendor, api.hardware_device_id,
+       api.hardware_metadata, api.provider_name, api.provider_vendor, api.provider_metadata, api.provider_options,
+       api.hardware);
   return api;
 }
 

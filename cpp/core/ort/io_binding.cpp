@@ -6,8 +6,10 @@
 
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
+#include "core/base/text.hpp"
 #include "core/cuda/capture_lock.hpp"
 #include "core/cuda/memory.hpp"
+#include "core/ort/checked.hpp"
 #include "core/ort/value.hpp"
 
 namespace ortmulti {
@@ -65,11 +67,7 @@ void check_input(const ValueInfo& declared, const Value& value) {
   }
   if (!fits) {
     const auto text = [](const std::vector<std::int64_t>& sizes) {
-      std::string joined;
-      for (const std::int64_t size : sizes) {
-        joined += (joined.empty() ? "" : ", ") + (size < 0 ? std::string("any") : std::to_string(size));
-      }
-      return "[" + joined + "]";
+      return "[" + listed(sizes, [](std::int64_t size) { return size < 0 ? "any" : std::to_string(size); }) + "]";
     };
     throw Error(ErrorKind::invalid_argument, "input '" + declared.name + "' has the shape " + text(declared.shape) +
                                                  "; the OrtValue's is " + text(shape));
@@ -95,14 +93,8 @@ Values run_with_values(Session& session, const Ort::RunOptions& options, const s
       wanted.push_back(output.name.c_str());
     }
   }
-  std::vector<Ort::Value> outputs;
-  outputs.reserve(wanted.size());
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    outputs.emplace_back(nullptr);
-  }
-  session.run(options, fed.names().data(), fed.values(), fed.size(), wanted.data(), outputs.data(), outputs.size());
   Values values;
-  for (Ort::Value& output : outputs) {
+  for (Ort::Value& output : session.run(options, fed, wanted)) {
     values.push_back(with_owner(std::move(output), inputs));
   }
   return values;
@@ -118,13 +110,11 @@ std::shared_ptr<Value> allocate_in(Session& session, ONNXTensorElementDataType t
   }
   const Session::Lock open = session.lock_for_use();
   const CaptureLock::Shared use(session.device());
-  try {
+  return checked("making a value of " + session.model(), [&] {
     // The value frees its memory through the allocator, which goes on without the session.
     const auto allocator = std::make_shared<Ort::Allocator>(session.make_allocator(open, memory_info(device)));
     return std::make_shared<Value>(Ort::Value::CreateTensor(*allocator, shape.data(), shape.size(), type), allocator);
-  } catch (const Ort::Exception& exception) {
-    throw from_onnxruntime(exception, "making a value of " + session.model());
-  }
+  });
 }
 
 IoBinding::IoBinding(std::shared_ptr<Session> session) : session_(std::move(session)), generation_(fork_generation()) {
@@ -147,11 +137,7 @@ auto IoBinding::with_binding(const std::string& what, const Function& function) 
   const auto open = session_->lock_for_use();
   const std::lock_guard lock(mutex_);
   const CaptureLock::Shared use(session_->device());
-  try {
-    return function(open);
-  } catch (const Ort::Exception& exception) {
-    throw from_onnxruntime(exception, what);
-  }
+  return checked(what, [&] { return function(open); });
 }
 
 void IoBinding::bind_input(const std::string& name, std::shared_ptr<const Value> value) {

@@ -19,6 +19,7 @@
 #include "core/base/fork.hpp"
 #include "core/base/timeline.hpp"
 #include "core/ort/api_compat.hpp"
+#include "core/ort/checked.hpp"
 #include "core/ort/weight_use.hpp"
 
 namespace ortmulti {
@@ -61,6 +62,12 @@ struct Opener {
 std::mutex open_mutex;
 std::atomic<OnnxRuntime*> opened{nullptr};
 
+struct EnvironmentSettings {
+  std::optional<GlobalThreadPools> thread_pools;
+  std::optional<bool> telemetry;  // nothing: ONNX Runtime's default
+  std::map<std::string, ArenaConfig> arenas;
+};
+
 // What the environment is, or will be, made with; the lock is held while it is made, too.
 std::mutex environment_mutex;
 EnvironmentSettings environment_settings;
@@ -93,8 +100,7 @@ bool is_elsewhere(const std::string& file, const std::string& other) {
 
 void skip_exit_handlers() { static_cast<void>(on_exit(exit_at_once, nullptr)); }
 
-}  // namespace
-
+// The configuration of the arena that a device's sessions share; null: there is none.
 const ArenaConfig* arena_of(const EnvironmentSettings& settings, const Device& device) {
   auto found = settings.arenas.find(to_string(device));
   found = found == settings.arenas.end() ? settings.arenas.find("") : found;
@@ -122,10 +128,16 @@ void register_arena(Ort::Env& environment, const Device& device, const ArenaConf
   environment.CreateAndRegisterAllocatorV2("CUDAExecutionProvider", memory, {{"device_id", id}}, arena.get());
 }
 
+// On Linux ONNX Runtime collects none.
+void apply_telemetry(Ort::Env& environment, bool enabled) {
+  enabled ? environment.EnableTelemetryEvents() : environment.DisableTelemetryEvents();
+}
+
+// With the CPU's arena, and `threads` for its global thread pools where the core makes these.
 Ort::Env make_environment(const EnvironmentSettings& settings, OrtLoggingFunction log,
                           std::shared_ptr<ThreadGroup>& threads) {
   constexpr const char* name = "ortmulti";
-  const auto severity = static_cast<OrtLoggingLevel>(default_log_severity());
+  const auto severity = static_cast<OrtLoggingLevel>(log_severity_of_all.load());
   Ort::Env environment = settings.thread_pools
                              ? Ort::Env(to_onnxruntime(*settings.thread_pools, threads), log, nullptr, severity, name)
                              : Ort::Env(severity, name, log, nullptr);
@@ -141,13 +153,9 @@ Ort::Env make_environment(const EnvironmentSettings& settings, OrtLoggingFunctio
   return environment;
 }
 
-void apply_telemetry(Ort::Env& environment, bool enabled) {
-  enabled ? environment.EnableTelemetryEvents() : environment.DisableTelemetryEvents();
-}
+}  // namespace
 
 int default_log_severity() noexcept { return log_severity_of_all.load(); }
-
-void set_default_log_severity(int severity) noexcept { log_severity_of_all.store(severity); }
 
 LogQueue& onnxruntime_log() { return process_singleton<LogQueue>(); }
 
@@ -238,23 +246,27 @@ const Ort::Env& OnnxRuntime::env() {
   }
   const std::lock_guard lock(environment_mutex);
   if (!has_env()) {
-    try {
-      auto made = std::make_unique<Ort::Env>(make_environment(environment_settings, enqueue, pool_threads_));
-      has_thread_pools_ = environment_settings.thread_pools.has_value();
-      generation_ = fork_generation();
-      env_.store(made.release());
-    } catch (const Ort::Exception& exception) {
-      throw from_onnxruntime(exception, "starting ONNX Runtime " + version_);
-    }
+    auto made = checked("starting ONNX Runtime " + version_, [this] {
+      return std::make_unique<Ort::Env>(make_environment(environment_settings, enqueue, pool_threads_));
+    });
+    has_thread_pools_ = environment_settings.thread_pools.has_value();
+    generation_ = fork_generation();
+    env_.store(made.release());
   }
   return *env_.load();
 }
 
+// Null before there is an environment.
+Ort::Env* OnnxRuntime::made_env() noexcept {
+  const OnnxRuntime* const runtime = opened.load();
+  return runtime == nullptr ? nullptr : runtime->env_.load();
+}
+
 void OnnxRuntime::set_global_thread_pools(const GlobalThreadPools& pools) {
   const std::lock_guard lock(environment_mutex);
-  if (const OnnxRuntime* runtime = opened.load(); runtime != nullptr && runtime->has_env()) {
+  if (made_env() != nullptr) {
     throw Error(ErrorKind::fail, std::string("ONNX Runtime's environment is there already, ") +
-                                     (runtime->has_thread_pools_ ? "with" : "without") +
+                                     (get().has_thread_pools_ ? "with" : "without") +
                                      " global thread pools: set them before the first session, value or RunOptions");
   }
   environment_settings.thread_pools = pools;
@@ -262,7 +274,7 @@ void OnnxRuntime::set_global_thread_pools(const GlobalThreadPools& pools) {
 
 void OnnxRuntime::set_arenas(std::map<std::string, ArenaConfig> arenas) {
   const std::lock_guard lock(environment_mutex);
-  if (const OnnxRuntime* runtime = opened.load(); runtime != nullptr && runtime->has_env()) {
+  if (made_env() != nullptr) {
     throw Error(ErrorKind::fail,
                 "ONNX Runtime's environment is there already: configure arenas before the first session, value or "
                 "RunOptions");
@@ -292,24 +304,17 @@ void OnnxRuntime::share_arena(const Device& device) {
 
 void OnnxRuntime::set_log_severity(int severity) {
   const std::lock_guard lock(environment_mutex);
-  if (const OnnxRuntime* runtime = opened.load(); runtime != nullptr && runtime->has_env()) {
-    try {
-      runtime->env_.load()->UpdateEnvWithCustomLogLevel(static_cast<OrtLoggingLevel>(severity));
-    } catch (const Ort::Exception& exception) {
-      throw from_onnxruntime(exception, "setting the default log severity");
-    }
+  if (Ort::Env* const environment = made_env()) {
+    checked("setting the default log severity",
+            [&] { environment->UpdateEnvWithCustomLogLevel(static_cast<OrtLoggingLevel>(severity)); });
   }
-  set_default_log_severity(severity);
+  log_severity_of_all.store(severity);
 }
 
 void OnnxRuntime::set_telemetry(bool enabled) {
   const std::lock_guard lock(environment_mutex);
-  if (const OnnxRuntime* runtime = opened.load(); runtime != nullptr && runtime->has_env()) {
-    try {
-      apply_telemetry(*runtime->env_.load(), enabled);
-    } catch (const Ort::Exception& exception) {
-      throw from_onnxruntime(exception, "setting telemetry");
-    }
+  if (Ort::Env* const environment = made_env()) {
+    checked("setting telemetry", [&] { apply_telemetry(*environment, enabled); });
   }
   environment_settings.telemetry = enabled;
 }

@@ -31,32 +31,9 @@ struct GlobalThreadPools {
 /// defaults.
 using ArenaConfig = std::map<std::string, std::size_t>;
 
-/// What ONNX Runtime's one environment is made with.
-struct EnvironmentSettings {
-  std::optional<GlobalThreadPools> thread_pools;
-  std::optional<bool> telemetry;  ///< Nothing: ONNX Runtime's default.
-  /// Of the arenas that sessions of a device share, by the device ("cpu", "cuda:0"); "": of every other device.
-  std::map<std::string, ArenaConfig> arenas;
-};
-
-/// The configuration of the arena that a device's sessions share; null: there is none.
-const ArenaConfig* arena_of(const EnvironmentSettings& settings, const Device& device);
-
-/// Makes the environment with the CPU's arena, and `threads` for its global thread pools where the core makes these.
-/// Throws Ort::Exception and Error.
-Ort::Env make_environment(const EnvironmentSettings& settings, OrtLoggingFunction log,
-                          std::shared_ptr<ThreadGroup>& threads);
-
-/// Gives the environment an allocator for the device. Throws Ort::Exception.
-void register_arena(Ort::Env& environment, const Device& device, const ArenaConfig& config);
-
-/// Has telemetry events collected, or no longer; on Linux ONNX Runtime collects none.
-void apply_telemetry(Ort::Env& environment, bool enabled);
-
 /// The log severity of the environment, and of sessions that set none: ONNX Runtime's 0 (verbose) to 4 (fatal), 2
 /// unless it was set.
 int default_log_severity() noexcept;
-void set_default_log_severity(int severity) noexcept;
 
 /// Where ONNX Runtime's log goes. A forked child has a new, empty one.
 LogQueue& onnxruntime_log();
@@ -97,8 +74,8 @@ class OnnxRuntime {
 
   /// Throws Error with ErrorKind::fail once the environment is there.
   static void set_global_thread_pools(const GlobalThreadPools& pools);
-  /// The arenas that sessions share which use the environment's allocators, by their devices; see EnvironmentSettings.
-  /// Throws as set_global_thread_pools().
+  /// The arenas that the sessions of a device share which use the environment's allocators, by the device ("cpu",
+  /// "cuda:0"); "": of every other device. Throws as set_global_thread_pools().
   static void set_arenas(std::map<std::string, ArenaConfig> arenas);
   /// Whether the sessions of a device share an arena, or will.
   static bool has_arena(const Device& device);
@@ -116,6 +93,7 @@ class OnnxRuntime {
  private:
   OnnxRuntime(const std::string& path, const std::string& cuda_provider);
   ~OnnxRuntime() = default;
+  static Ort::Env* made_env() noexcept;
 
   std::string path_;
   std::string version_;

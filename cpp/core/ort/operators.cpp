@@ -3,14 +3,13 @@
 #include <algorithm>
 
 namespace ortmulti {
-namespace {
 
-// Operators whose CUDA kernels neither pack a weight nor read one when they are constructed (onnxruntime's
-// core/providers/cuda and contrib_ops/cuda, 1.21 to 1.31). What kernels read on the host (axes, shapes, pads) is
-// planned on the CPU and never shared.
-const std::set<std::string>& known_not_to() {
+bool reads_weights_when_created(const std::set<std::string>& operators) {
+  // Operators whose CUDA kernels neither pack a weight nor read one when they are constructed (onnxruntime's
+  // core/providers/cuda and contrib_ops/cuda, 1.21 to 1.31). What kernels read on the host (axes, shapes, pads) is
+  // planned on the CPU and never shared.
   // clang-format off
-  static const std::set<std::string> operators = {
+  static const std::set<std::string> known_not_to = {
     "Abs", "Add", "And", "ArgMax", "AveragePool", "BatchNormalization", "Cast", "Ceil", "Concat", "Constant",
     "ConstantOfShape", "Cos", "CumSum", "Div", "Dropout", "Equal", "Erf", "Exp", "Expand", "Flatten", "Floor",
     "Gather", "GatherElements", "GatherND", "Gelu", "Gemm", "GlobalAveragePool", "Greater", "Identity",
@@ -23,14 +22,8 @@ const std::set<std::string>& known_not_to() {
     "com.microsoft:SkipLayerNormalization", "com.microsoft:SkipSimplifiedLayerNormalization",
   };
   // clang-format on
-  return operators;
-}
-
-}  // namespace
-
-bool reads_weights_when_created(const std::set<std::string>& operators) {
-  const std::set<std::string>& known = known_not_to();
-  return operators.empty() || !std::includes(known.begin(), known.end(), operators.begin(), operators.end());
+  return operators.empty() ||
+         !std::includes(known_not_to.begin(), known_not_to.end(), operators.begin(), operators.end());
 }
 
 std::string find_stateful_operator(const std::set<std::string>& operators) {

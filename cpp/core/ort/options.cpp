@@ -9,53 +9,24 @@
 #include "core/base/error.hpp"
 #include "core/base/source.hpp"
 #include "core/ort/api_compat.hpp"
+#include "core/ort/checked.hpp"
 #include "core/ort/library.hpp"
 #include "core/ort/value.hpp"
 
 namespace ortmulti {
 namespace {
 
-// A provider's options as the C API takes them, over the strings of the map.
-struct OptionTexts {
-  explicit OptionTexts(const std::map<std::string, std::string>& options) {
-    for (const auto& [key, value] : options) {
-      keys.push_back(key.c_str());
-      values.push_back(value.c_str());
-    }
-  }
-
-  std::vector<const char*> keys;
-  std::vector<const char*> values;
-};
-
-// Owns a provider's options object of the C API, for which the C++ API has no wrapper.
+// Fills a provider's options object of the C API, for which the C++ API has no wrapper.
 template <typename Options>
-class ProviderOptions {
- public:
-  using Create = OrtStatus*(ORT_API_CALL*)(Options**);
-  using Update = OrtStatus*(ORT_API_CALL*)(Options*, const char* const*, const char* const*, std::size_t);
-  using Release = void(ORT_API_CALL*)(Options*);
-
-  ProviderOptions(Create create, Update update, Release release, const std::map<std::string, std::string>& values)
-      : release_(release) {
-    Ort::ThrowOnError(create(&options_));
-    const OptionTexts texts(values);
-    OrtStatus* status = update(options_, texts.keys.data(), texts.values.data(), texts.keys.size());
-    if (status != nullptr) {
-      release_(options_);
-      Ort::ThrowOnError(status);
-    }
-  }
-  ~ProviderOptions() { release_(options_); }
-  ProviderOptions(const ProviderOptions&) = delete;
-  ProviderOptions& operator=(const ProviderOptions&) = delete;
-
-  const Options& get() const noexcept { return *options_; }
-
- private:
-  Release release_;
-  Options* options_ = nullptr;
-};
+std::unique_ptr<Options, void(ORT_API_CALL*)(Options*)> filled(
+    Options* made, void(ORT_API_CALL* release)(Options*),
+    OrtStatus*(ORT_API_CALL* update)(Options*, const char* const*, const char* const*, std::size_t),
+    const std::map<std::string, std::string>& values) {
+  std::unique_ptr<Options, void(ORT_API_CALL*)(Options*)> owned(made, release);
+  const OptionTexts texts(values);
+  Ort::ThrowOnError(update(made, texts.keys.data(), texts.values.data(), texts.keys.size()));
+  return owned;
+}
 
 // As a plug-in, the CUDA provider of onnxruntime-gpu 1.31.1 ends the process where an option is not known or has a
 // wrong value. So the older call parses them before, where the library has it.
@@ -65,11 +36,7 @@ void check_cuda_options(const std::map<std::string, std::string>& options) {
   if (const Ort::Status status{api.CreateCUDAProviderOptions(&made)}; !status.IsOK()) {
     return;
   }
-  const std::unique_ptr<OrtCUDAProviderOptionsV2, decltype(OrtApi::ReleaseCUDAProviderOptions)> parsed(
-      made, api.ReleaseCUDAProviderOptions);
-  const OptionTexts texts(options);
-  Ort::ThrowOnError(
-      api.UpdateCUDAProviderOptions(parsed.get(), texts.keys.data(), texts.values.data(), texts.keys.size()));
+  filled(made, api.ReleaseCUDAProviderOptions, api.UpdateCUDAProviderOptions, options);
 }
 
 void append_for_devices(Ort::SessionOptions& target, const Provider& provider) {
@@ -102,16 +69,17 @@ void append(Ort::SessionOptions& target, const Provider& provider) {
     return;  // ONNX Runtime always appends it last.
   }
   if (provider.name == "CUDAExecutionProvider") {
-    const ProviderOptions<OrtCUDAProviderOptionsV2> options(
-        api.CreateCUDAProviderOptions, api.UpdateCUDAProviderOptions, api.ReleaseCUDAProviderOptions, provider.options);
-    target.AppendExecutionProvider_CUDA_V2(options.get());
+    OrtCUDAProviderOptionsV2* made = nullptr;
+    Ort::ThrowOnError(api.CreateCUDAProviderOptions(&made));
+    target.AppendExecutionProvider_CUDA_V2(
+        *filled(made, api.ReleaseCUDAProviderOptions, api.UpdateCUDAProviderOptions, provider.options));
     return;
   }
   if (provider.name == "TensorrtExecutionProvider") {
-    const ProviderOptions<OrtTensorRTProviderOptionsV2> options(api.CreateTensorRTProviderOptions,
-                                                                api.UpdateTensorRTProviderOptions,
-                                                                api.ReleaseTensorRTProviderOptions, provider.options);
-    target.AppendExecutionProvider_TensorRT_V2(options.get());
+    OrtTensorRTProviderOptionsV2* made = nullptr;
+    Ort::ThrowOnError(api.CreateTensorRTProviderOptions(&made));
+    target.AppendExecutionProvider_TensorRT_V2(
+        *filled(made, api.ReleaseTensorRTProviderOptions, api.UpdateTensorRTProviderOptions, provider.options));
     return;
   }
   // The generic call knows the other providers by the name without its suffix, and some in other letters.
@@ -142,12 +110,10 @@ CustomOpLibrary::CustomOpLibrary(const std::string& path) : path_(path) {
 }
 
 std::shared_ptr<const CustomOpLibrary> CustomOpLibrary::open(const std::string& path) {
-  try {
+  return checked("registering the custom operators of '" + path + "'", [&] {
     // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): the constructor is not std::make_shared's to call
     return std::shared_ptr<const CustomOpLibrary>(new CustomOpLibrary(path));
-  } catch (const Ort::Exception& exception) {
-    throw from_onnxruntime(exception, "registering the custom operators of '" + path + "'");
-  }
+  });
 }
 
 void CustomOpLibrary::add_to(Ort::SessionOptions& options) const {
@@ -250,11 +216,7 @@ Ort::SessionOptions to_onnxruntime(const SessionOptions& options, const std::vec
   }
   options.additions.add_to(target);
   for (const Provider& provider : providers) {
-    try {
-      append(target, provider);
-    } catch (const Ort::Exception& exception) {
-      throw from_onnxruntime(exception, "provider " + provider.name);
-    }
+    checked("provider " + provider.name, [&] { append(target, provider); });
   }
   return target;
 }

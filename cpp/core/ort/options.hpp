@@ -60,6 +60,19 @@ struct ModelAdditions {
   void add_to(Ort::SessionOptions& options) const;
 };
 
+/// Options as the C API takes them, over the strings of the map.
+struct OptionTexts {
+  explicit OptionTexts(const std::map<std::string, std::string>& options) {
+    for (const auto& [key, value] : options) {
+      keys.push_back(key.c_str());
+      values.push_back(value.c_str());
+    }
+  }
+
+  std::vector<const char*> keys;
+  std::vector<const char*> values;
+};
+
 /// One execution provider and its options, as onnxruntime names them.
 struct Provider {
   std::string name;  ///< "CUDAExecutionProvider"

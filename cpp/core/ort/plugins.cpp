@@ -10,7 +10,9 @@
 
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
+#include "core/base/text.hpp"
 #include "core/ort/api_compat.hpp"
+#include "core/ort/checked.hpp"
 #include "core/ort/library.hpp"
 #include "core/ort/options.hpp"
 #include "core/ort/session.hpp"
@@ -122,14 +124,6 @@ EpDevices find_devices(OnnxRuntime& runtime, const Plugins& registered) {
   return found;
 }
 
-std::string names_of(const std::map<std::string, std::shared_ptr<const Plugin>>& plugins) {
-  std::string names;
-  for (const auto& [name, plugin] : plugins) {
-    names += (names.empty() ? "'" : ", '") + name + "'";
-  }
-  return names.empty() ? "none" : names;
-}
-
 void register_cuda_plugin(OnnxRuntime& runtime) {
   Plugins& registered = all_plugins();
   const std::lock_guard lock(registered.cuda_mutex);
@@ -188,8 +182,9 @@ void unregister_plugin(OnnxRuntime& runtime, const std::string& name) {
   const std::string context = "unregistering the execution providers of '" + name + "'";
   const auto found = registered.plugins.find(name);
   if (found == registered.plugins.end()) {
+    const auto names = listed(registered.plugins, [](const auto& plugin) { return quoted(plugin.first); });
     throw Error(ErrorKind::fail,
-                context + ": this name was not registered; registered are " + names_of(registered.plugins));
+                context + ": this name was not registered; registered are " + (names.empty() ? "none" : names));
   }
   const std::shared_ptr<const Plugin> plugin = found->second;
   if (const auto sessions = plugin->in_use.use_count() - 1; sessions > 0) {
@@ -201,22 +196,14 @@ void unregister_plugin(OnnxRuntime& runtime, const std::string& name) {
     device = device->second == plugin ? registered.plugin_of.erase(device) : std::next(device);
   }
   registered.plugins.erase(found);
-  try {
-    Ort::ThrowOnError(api.unregister_library(runtime.env(), name.c_str()));
-  } catch (const Ort::Exception& exception) {
-    throw from_onnxruntime(exception, context);
-  }
+  checked(context, [&] { Ort::ThrowOnError(api.unregister_library(runtime.env(), name.c_str())); });
 }
 
 EpDevices ep_devices(OnnxRuntime& runtime) {
   check_process();
   Plugins& registered = all_plugins();
   const std::lock_guard lock(registered.mutex);
-  try {
-    return find_devices(runtime, registered);
-  } catch (const Ort::Exception& exception) {
-    throw from_onnxruntime(exception, "listing the devices of execution providers");
-  }
+  return checked("listing the devices of execution providers", [&] { return find_devices(runtime, registered); });
 }
 
 Provider with_devices(OnnxRuntime& runtime, Provider provider) {

@@ -13,9 +13,11 @@
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
 #include "core/base/source.hpp"
+#include "core/base/text.hpp"
 #include "core/cuda/capture_lock.hpp"
 #include "core/cuda/startup.hpp"
 #include "core/ort/advice.hpp"
+#include "core/ort/checked.hpp"
 #include "core/ort/value.hpp"
 
 namespace ortmulti {
@@ -50,19 +52,13 @@ void make_part(std::shared_ptr<Made>& made, const std::string& context, const De
 }
 
 const ValueInfo* find(const std::vector<ValueInfo>& values, std::string_view name) {
-  for (const ValueInfo& value : values) {
-    if (value.name == name) {
-      return &value;
-    }
-  }
-  return nullptr;
+  const auto found =
+      std::find_if(values.begin(), values.end(), [&](const ValueInfo& value) { return value.name == name; });
+  return found == values.end() ? nullptr : &*found;
 }
 
 std::string names_of(const std::vector<ValueInfo>& values) {
-  std::string names;
-  for (const ValueInfo& value : values) {
-    names += (names.empty() ? "'" : ", '") + value.name + "'";
-  }
+  const std::string names = listed(values, [](const ValueInfo& value) { return quoted(value.name); });
   return names.empty() ? "none" : names;
 }
 
@@ -232,11 +228,7 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
     opened->model_bytes = model.owner;
   }
   if (weights) {
-    try {
-      opened->weights = weights();
-    } catch (const Ort::Exception& exception) {
-      throw from_onnxruntime(exception, context);
-    }
+    opened->weights = checked(context, weights);
   }
   make_part(opened, context, device, advise, [&] {
     std::optional<WeightUseWatch> watch;
@@ -329,23 +321,16 @@ const ValueInfo& Session::output(std::string_view name) const {
 }
 
 void Session::check_complete(const std::vector<const char*>& fed) const {
-  std::string missing;
+  std::vector<std::string> missing;
   for (const ValueInfo& input : inputs()) {
-    bool found = false;
-    for (const char* name : fed) {
-      found = found || input.name == name;
-    }
-    if (!found && input.type.rfind("optional(", 0) != 0) {
-      missing += (missing.empty() ? "'" : ", '") + input.name + "'";
+    if (std::find(fed.begin(), fed.end(), input.name) == fed.end() && input.type.rfind("optional(", 0) != 0) {
+      missing.push_back(input.name);
     }
   }
   if (!missing.empty()) {
-    std::string given;
-    for (const char* name : fed) {
-      given += (given.empty() ? "'" : ", '") + std::string(name) + "'";
-    }
-    throw Error(ErrorKind::invalid_argument, "Required inputs ([" + missing + "]) are missing from input feed ([" +
-                                                 given + "]): " + model() + " needs " + names_of(inputs()));
+    throw Error(ErrorKind::invalid_argument, "Required inputs ([" + listed(missing, quoted) +
+                                                 "]) are missing from input feed ([" + listed(fed, quoted) +
+                                                 "]): " + model() + " needs " + names_of(inputs()));
   }
 }
 
@@ -376,6 +361,18 @@ Session::Lock Session::lock_for_use() {
 Error Session::closed_error() const {
   return Error(ErrorKind::closed, "the session of " + model() + " on " + to_string(device()) +
                                       " is closed: create it again, or use it inside its 'with' block");
+}
+
+std::vector<Ort::Value> Session::run(const Ort::RunOptions& run_options, const RunInputs& inputs,
+                                     const std::vector<const char*>& output_names) {
+  std::vector<Ort::Value> outputs;
+  outputs.reserve(output_names.size());
+  for (std::size_t i = 0; i < output_names.size(); ++i) {
+    outputs.emplace_back(nullptr);
+  }
+  run(run_options, inputs.names().data(), inputs.values(), inputs.size(), output_names.data(), outputs.data(),
+      outputs.size());
+  return outputs;
 }
 
 void Session::run(const Ort::RunOptions& run_options, const char* const* input_names, const Ort::Value* inputs,
@@ -439,11 +436,7 @@ Error Session::run_error(const Ort::Exception& exception) const {
 }
 
 Ort::IoBinding Session::make_binding(const Lock& /*open*/) const {
-  try {
-    return Ort::IoBinding(opened_->session);
-  } catch (const Ort::Exception& exception) {
-    throw from_onnxruntime(exception, "binding inputs and outputs of " + model());
-  }
+  return checked("binding inputs and outputs of " + model(), [this] { return Ort::IoBinding(opened_->session); });
 }
 
 Ort::Allocator Session::make_allocator(const Lock& /*open*/, const Ort::MemoryInfo& memory) const {
@@ -506,16 +499,8 @@ void register_for_shutdown(const std::shared_ptr<Session>& session) {
   {
     const std::lock_guard lock(live.mutex);
     auto& sessions = live.sessions;
-    if (sessions.size() == sessions.capacity()) {  // drop the expired ones before the vector would grow
-      std::vector<std::weak_ptr<Session>> kept;
-      for (auto& entry : sessions) {
-        if (!entry.expired()) {
-          kept.push_back(std::move(entry));
-        }
-      }
-      kept.reserve(2 * kept.size() + 16);
-      sessions = std::move(kept);
-    }
+    sessions.erase(std::remove_if(sessions.begin(), sessions.end(), [](const auto& each) { return each.expired(); }),
+                   sessions.end());
     sessions.push_back(session);
   }
   // Handlers run in reverse order: one registered after a device's start runs before that driver's own.

@@ -89,6 +89,8 @@ class Session {
   /// Runs the model; `outputs` is filled with new values. Options may be null. Throws Error.
   void run(const Ort::RunOptions& run_options, const char* const* input_names, const Ort::Value* inputs,
            std::size_t input_count, const char* const* output_names, Ort::Value* outputs, std::size_t output_count);
+  std::vector<Ort::Value> run(const Ort::RunOptions& run_options, const RunInputs& inputs,
+                              const std::vector<const char*>& output_names);
 
   /// Throws Error where the session cannot be used any more. Not twice in a thread.
   Lock lock_for_use();

@@ -6,6 +6,7 @@
 
 #include "core/base/error.hpp"
 #include "core/ort/api_compat.hpp"
+#include "core/ort/checked.hpp"
 #include "core/ort/session.hpp"
 #include "core/ort/value.hpp"
 
@@ -23,12 +24,10 @@ void Session::run_later(AsyncRuns::Run run) {
 
 std::string Session::end_profiling() {
   const auto lock = lock_for_use();
-  try {
+  return checked("ending the profile of " + model(), [this]() -> std::string {
     const Ort::AllocatorWithDefaultOptions allocator;
     return opened_->session.EndProfilingAllocated(allocator).get();
-  } catch (const Ort::Exception& exception) {
-    throw from_onnxruntime(exception, "ending the profile of " + model());
-  }
+  });
 }
 
 std::uint64_t Session::profiling_start_time_ns() {
@@ -51,37 +50,24 @@ std::optional<Session::Placement> Session::placement() {
     }
     return result;
   };
-  try {
+  return checked("asking where inputs and outputs of " + model() + " lie", [&] {
     return Placement{on_device(ort_api_compat::session_memory_info_for_inputs(), inputs().size()),
                      on_device(ort_api_compat::session_memory_info_for_outputs(), outputs().size())};
-  } catch (const Ort::Exception& exception) {
-    throw from_onnxruntime(exception, "asking where inputs and outputs of " + model() + " lie");
-  }
+  });
 }
 
 void Session::set_provider_options(const std::map<std::string, std::string>& options) {
   const auto lock = lock_for_use();
-  std::vector<const char*> keys;
-  std::vector<const char*> values;
-  for (const auto& [key, value] : options) {
-    keys.push_back(key.c_str());
-    values.push_back(value.c_str());
-  }
-  try {
-    opened_->session.SetEpDynamicOptions(keys.data(), values.data(), keys.size());
-  } catch (const Ort::Exception& exception) {
-    throw from_onnxruntime(exception, "setting options of the providers of " + model());
-  }
+  const OptionTexts texts(options);
+  checked("setting options of the providers of " + model(),
+          [&] { opened_->session.SetEpDynamicOptions(texts.keys.data(), texts.values.data(), texts.keys.size()); });
 }
 
 void Session::release_captured_graph(int annotation_id) {
   const auto lock = lock_for_use();
   const auto release = ort_api_compat::session_release_captured_graph();
-  try {
-    Ort::ThrowOnError(release(opened_->session, annotation_id));
-  } catch (const Ort::Exception& exception) {
-    throw from_onnxruntime(exception, "releasing a captured graph of " + model());
-  }
+  checked("releasing a captured graph of " + model(),
+          [&] { Ort::ThrowOnError(release(opened_->session, annotation_id)); });
 }
 
 }  // namespace ortmulti

@@ -13,6 +13,7 @@
 #include "core/base/cpu_affinity.hpp"
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
+#include "core/base/text.hpp"
 
 namespace ortmulti {
 namespace {
@@ -24,21 +25,14 @@ struct Work {
   void* parameter = nullptr;
 };
 
-std::string list_of(const std::vector<int>& numbers) {
-  std::string text;
-  for (const int number : numbers) {
-    text += (text.empty() ? "" : ", ") + std::to_string(number);
-  }
-  return text;
-}
-
 }  // namespace
 
 std::vector<int> cpus_for(const ThreadSettings& settings, const std::string& pci_bus_id) {
   if (!settings.cpus.empty()) {
     if (const std::vector<int> refused = refused_cpus(settings.cpus); !refused.empty()) {
-      throw Error(ErrorKind::invalid_argument, "threads cannot be bound to CPU " + list_of(refused) +
-                                                   ": this machine has no such CPU, or the process may not use it");
+      throw Error(ErrorKind::invalid_argument, "threads cannot be bound to CPU " + listed(refused, [](int cpu) {
+                                                 return std::to_string(cpu);
+                                               }) + ": this machine has no such CPU, or the process may not use it");
     }
     return settings.cpus;
   }

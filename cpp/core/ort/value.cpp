@@ -8,8 +8,11 @@
 #include <vector>
 
 #include "core/base/error.hpp"
+#include "core/base/text.hpp"
 #include "core/cuda/memory.hpp"
 #include "core/onnx/element_types.hpp"
+#include "core/onnx/wire.hpp"
+#include "core/ort/checked.hpp"
 #include "core/ort/library.hpp"
 
 namespace ortmulti {
@@ -53,32 +56,12 @@ unsigned bits_of(ONNXTensorElementDataType type) {
 }
 
 std::string text_of(const std::vector<std::int64_t>& shape) {
-  std::string text;
-  for (const std::int64_t size : shape) {
-    text += (text.empty() ? "" : ", ") + std::to_string(size);
-  }
-  return "[" + text + "]";
-}
-
-template <typename Function>
-auto checked(const char* what, const Function& function) {
-  try {
-    return function();
-  } catch (const Ort::Exception& exception) {
-    throw from_onnxruntime(exception, what);
-  }
+  return "[" + listed(shape, [](std::int64_t size) { return std::to_string(size); }) + "]";
 }
 
 constexpr const char* making = "making a value";
 
 bool holds_strings(ONNXTensorElementDataType type) { return type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING; }
-
-// Protobuf's wire format, of numbers and lengths below 128 only: that is all that this model has.
-std::string number_field(int field, int value) { return {static_cast<char>(field << 3), static_cast<char>(value)}; }
-
-std::string bytes_field(int field, const std::string& content) {
-  return std::string{static_cast<char>((field << 3) | 2), static_cast<char>(content.size())} + content;
-}
 
 }  // namespace
 
@@ -331,19 +314,24 @@ void Value::copy_from(const Value& source) const {
   }
 }
 
+std::shared_ptr<Value> Value::copied_to(const Device& device) const {
+  auto copy = allocate(element_type(), shape(), device);
+  copy->copy_from(*this);
+  return copy;
+}
+
 // "empty" = SequenceEmpty(), whose element types have the same numbers in ONNX's files and in ONNX Runtime.
 std::string empty_sequence_model(ONNXTensorElementDataType element_type) {
-  constexpr int ir_version = 8;
-  constexpr int opset = 11;
-  constexpr int integer_attribute = 2;
-  const int element = static_cast<int>(element_type);
-  const std::string dtype =
-      bytes_field(1, "dtype") + number_field(3, element) + std::string{'\xa0', '\x01', integer_attribute};
-  const std::string node = bytes_field(2, "empty") + bytes_field(4, "SequenceEmpty") + bytes_field(5, dtype);
-  const std::string tensor = bytes_field(1, number_field(1, element));
-  const std::string output = bytes_field(1, "empty") + bytes_field(2, bytes_field(4, bytes_field(1, tensor)));
-  const std::string graph = bytes_field(1, node) + bytes_field(2, "graph") + bytes_field(12, output);
-  return number_field(1, ir_version) + bytes_field(7, graph) + bytes_field(8, number_field(2, opset));
+  constexpr std::uint64_t ir_version = 8;
+  constexpr std::uint64_t opset = 11;
+  constexpr std::uint64_t integer_attribute = 2;
+  const auto element = static_cast<std::uint64_t>(element_type);
+  const std::string dtype = wire_field(1, "dtype") + wire_field(3, element) + wire_field(20, integer_attribute);
+  const std::string node = wire_field(2, "empty") + wire_field(4, "SequenceEmpty") + wire_field(5, dtype);
+  const std::string tensor = wire_field(1, wire_field(1, element));
+  const std::string output = wire_field(1, "empty") + wire_field(2, wire_field(4, wire_field(1, tensor)));
+  const std::string graph = wire_field(1, node) + wire_field(2, "graph") + wire_field(12, output);
+  return wire_field(1, ir_version) + wire_field(7, graph) + wire_field(8, wire_field(2, opset));
 }
 
 Ort::SessionOptions small_session_options() {
@@ -355,17 +343,16 @@ Ort::SessionOptions small_session_options() {
 }
 
 Ort::Value make_empty_sequence(OnnxRuntime& runtime, ONNXTensorElementDataType element_type) {
-  try {
+  const std::string context =
+      std::string("making an empty sequence of tensor(") + element_type_name(element_type) + ")";
+  return checked(context, [&] {
     const std::string model = empty_sequence_model(element_type);
     Ort::Session session(runtime.env(), model.data(), model.size(), small_session_options());
     const char* const name = "empty";
     Ort::Value value{nullptr};
     session.Run(Ort::RunOptions{nullptr}, nullptr, nullptr, 0, &name, &value, 1);
     return value;
-  } catch (const Ort::Exception& exception) {
-    throw from_onnxruntime(exception,
-                           std::string("making an empty sequence of tensor(") + element_type_name(element_type) + ")");
-  }
+  });
 }
 
 std::uint64_t add_shape(std::uint64_t shapes, const Ort::Value& value) {

@@ -108,6 +108,7 @@ class Value {
   void copy_to_host(void* target) const;
   /// From another value, on whichever device, which has the same number of bytes.
   void copy_from(const Value& source) const;
+  std::shared_ptr<Value> copied_to(const Device& device) const;
 
  private:
   const Ort::Value& tensor() const;
