@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "bindings/pool_request.hpp"
+#include "bindings/text.hpp"
 #include "core/base/error.hpp"
 #include "core/ort/async.hpp"
 
@@ -187,10 +188,7 @@ RunningLoop running_loop() {
   if (answers && answers.get() == delivering_answers) {  // asyncio's function asks the kernel for the process
     return {py::reinterpret_borrow<py::object>(recent.loop), std::move(answers)};
   }
-  auto loop = py::reinterpret_steal<py::object>(PyObject_CallNoArgs(loop_getter));
-  if (!loop) {
-    throw py::error_already_set();
-  }
+  auto loop = owned(PyObject_CallNoArgs(loop_getter));
   if (recent.loop != loop.ptr()) {
     answers = nullptr;
   }
@@ -199,11 +197,7 @@ RunningLoop running_loop() {
 
 py::object new_future(py::handle loop) {
   static PyObject* const create_future = PyUnicode_InternFromString("create_future");
-  auto future = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(loop.ptr(), create_future));
-  if (!future) {
-    throw py::error_already_set();
-  }
-  return future;
+  return owned(PyObject_CallMethodNoArgs(loop.ptr(), create_future));
 }
 
 }  // namespace ortmulti::bindings

@@ -2,23 +2,16 @@
 
 #include <pybind11/stl.h>
 
-#include <algorithm>
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "bindings/signals.hpp"
+#include "core/base/device.hpp"
 #include "core/base/timeline.hpp"
 #include "core/pool/request.hpp"
 
 namespace ortmulti::bindings {
-
-inline std::chrono::nanoseconds to_duration(double seconds) {
-  constexpr double most = 1e8;  // three years: what is longer would not fit into the clock's numbers
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(std::min(seconds, most)));
-}
-
-inline Request::Clock::time_point after(double seconds) { return Request::Clock::now() + to_duration(seconds); }
 
 /// How a pool's request is to run: ortmulti.pool.call.CoreCall, or None.
 struct Call {
@@ -34,7 +27,9 @@ struct Call {
       return pybind11::handle(PyTuple_GET_ITEM(given.ptr(), index++));
     };
     run_options = pybind11::reinterpret_borrow<pybind11::object>(next());
-    device = next().cast<std::string>();
+    if (const auto name = next().cast<std::string>(); !name.empty()) {
+      device = parse_device(name);
+    }
     timeout = next().cast<std::optional<double>>();
     outputs_on_device = next().cast<bool>();
     const pybind11::handle spans = next();
@@ -42,12 +37,13 @@ struct Call {
   }
 
   pybind11::object run_options = pybind11::none();
-  std::string device;
+  std::optional<Device> device;
   std::optional<double> timeout;  ///< Seconds.
   bool outputs_on_device = false;
   std::shared_ptr<Timeline> timeline;
 
   void apply_to(Request& request) const {
+    request.device = device;
     if (timeout) {
       request.deadline = after(*timeout);
     }

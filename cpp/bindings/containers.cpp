@@ -19,8 +19,8 @@ namespace {
 
 // What the input is, what it takes and what it was given instead.
 [[noreturn]] void refuse(const ValueInfo& declared, const std::string& expected, py::handle object) {
-  throw Error(ErrorKind::invalid_type, "input '" + declared.name + "' is " + declared.type + ", which takes " +
-                                           expected + "; got " + class_name(object));
+  throw Error(ErrorKind::invalid_type,
+              described(declared) + ", which takes " + expected + "; got " + class_name(object));
 }
 
 // The type as ValueInfo has it, for one item of `declared`.
@@ -46,9 +46,8 @@ Result convert(const ValueInfo& declared, const char* what, py::handle item, con
     throw py::error_already_set();
   }
   const py::error_already_set error;
-  throw Error(ErrorKind::invalid_type, "input '" + declared.name + "' is " + declared.type + " and cannot take " +
-                                           py::repr(item).cast<std::string>() + " as " + what + ": " +
-                                           py::str(error.value()).cast<std::string>());
+  throw Error(ErrorKind::invalid_type, described(declared) + " and cannot take " + py::repr(item).cast<std::string>() +
+                                           " as " + what + ": " + py::str(error.value()).cast<std::string>());
 }
 
 std::int64_t to_int64(PyObject* object) {
@@ -88,8 +87,8 @@ Ort::Value column(const ValueInfo& declared, const char* what, ONNXTensorElement
         break;
       }
       default:
-        throw Error(ErrorKind::not_implemented, "input '" + declared.name + "' is " + declared.type +
-                                                    ", and a map of such " + what + "s cannot be fed");
+        throw Error(ErrorKind::not_implemented,
+                    described(declared) + ", and a map of such " + what + "s cannot be fed");
     }
   }
   return value;
@@ -100,8 +99,7 @@ Ort::Value map_value(const ValueInfo& declared, const ValueType& type, py::handl
     refuse(declared, "a dict", object);
   }
   if (PyDict_GET_SIZE(object.ptr()) == 0) {
-    throw Error(ErrorKind::invalid_argument,
-                "input '" + declared.name + "' is " + declared.type + ", which takes a dict with at least one key");
+    throw Error(ErrorKind::invalid_argument, described(declared) + ", which takes a dict with at least one key");
   }
   // Of their own: converting an item may call Python, which may change the dict.
   const py::list items(object.attr("items")());
@@ -122,8 +120,7 @@ Ort::Value sequence_value(const ValueInfo& declared, const ValueType& type, py::
     if (of_tensors) {
       return make_empty_sequence(OnnxRuntime::get(), item_type.element_type);
     }
-    throw Error(ErrorKind::not_implemented,
-                "input '" + declared.name + "' is " + declared.type + ", and a list without a dict cannot be fed");
+    throw Error(ErrorKind::not_implemented, described(declared) + ", and a list without a dict cannot be fed");
   }
   ValueInfo item = item_of(declared, item_type);
   std::vector<Ort::Value> values;
@@ -137,11 +134,7 @@ Ort::Value sequence_value(const ValueInfo& declared, const ValueType& type, py::
     if (!py::isinstance<py::array>(items[i])) {
       refuse(item, "an array", items[i]);
     }
-    Input input = to_input(item, items[i]);
-    values.push_back(input.take_value());
-    if (input.array) {
-      memory.arrays.push_back(std::move(input.array));
-    }
+    values.push_back(to_value(item, items[i], memory));
   }
   return Ort::Value::CreateSequence(values);
 }
@@ -170,14 +163,6 @@ py::list to_list(const Ort::Value& value, const std::string& name, const InputMe
   return list;
 }
 
-py::str text_of(const std::string& text) {
-  PyObject* decoded = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), nullptr);
-  if (decoded == nullptr) {
-    throw py::error_already_set();
-  }
-  return py::reinterpret_steal<py::str>(decoded);
-}
-
 // A map's key or value, which lies in a tensor of all of them.
 py::object item_at(const Ort::Value& tensor, ONNXTensorElementDataType type, std::size_t index,
                    const std::string& name) {
@@ -189,7 +174,7 @@ py::object item_at(const Ort::Value& tensor, ONNXTensorElementDataType type, std
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE:
       return py::float_(tensor.GetTensorData<double>()[index]);
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING:
-      return text_of(tensor.GetStringTensorElement(index));
+      return decode(tensor.GetStringTensorElement(index), nullptr);
     default:
       throw Error(ErrorKind::not_implemented, "output '" + name + "' is a map of tensor(" + element_type_name(type) +
                                                   "), which cannot be returned to Python");
@@ -214,14 +199,16 @@ py::dict to_dict(const Ort::Value& value, const std::string& name) {
 }  // namespace
 
 bool InputMemory::has(const Ort::Value& output) const {
-  if (std::any_of(arrays.begin(), arrays.end(), [&](const py::object& array) { return lies_in(output, array); })) {
-    return true;
-  }
-  if (values.empty() || output.GetTensorTypeAndShapeInfo().GetElementType() == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) {
+  if (output.GetTensorTypeAndShapeInfo().GetElementType() == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) {
     return false;
   }
   const void* const data = output.GetTensorRawData();
-  return std::any_of(values.begin(), values.end(), [&](const PythonValue& held) { return held.value->contains(data); });
+  const auto lies_in = [address = reinterpret_cast<std::uintptr_t>(data)](const py::object& held) {
+    const auto array = py::reinterpret_borrow<py::array>(held);
+    return address - reinterpret_cast<std::uintptr_t>(array.data()) < static_cast<std::uintptr_t>(array.nbytes());
+  };
+  return std::any_of(arrays.begin(), arrays.end(), lies_in) ||
+         std::any_of(values.begin(), values.end(), [&](const auto& value) { return value->contains(data); });
 }
 
 Ort::Value to_value(const ValueInfo& declared, py::handle object, InputMemory& memory) {
@@ -235,8 +222,7 @@ Ort::Value to_value(const ValueInfo& declared, py::handle object, InputMemory& m
   const bool optional = declared.value_type.kind == ONNX_TYPE_OPTIONAL;
   const ValueType& type = optional ? declared.value_type.of.at(0) : declared.value_type;
   if (!can_be_fed(type)) {
-    throw Error(ErrorKind::not_implemented,
-                "input '" + declared.name + "' is " + declared.type + ", which cannot be fed from Python");
+    throw Error(ErrorKind::not_implemented, described(declared) + ", which cannot be fed from Python");
   }
   if (optional && object.is_none()) {
     return Ort::Value{nullptr};

@@ -3,19 +3,21 @@
 #include <onnxruntime_cxx_api.h>
 #include <pybind11/pybind11.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "bindings/python_value.hpp"
 #include "core/ort/session.hpp"
+#include "core/ort/value.hpp"
 
 namespace ortmulti::bindings {
 
 /// What the inputs of one run lie in, which an output may share.
 struct InputMemory {
   std::vector<pybind11::object> arrays;
-  std::vector<PythonValue> values;
+  std::vector<std::shared_ptr<const Value>> values;
 
+  /// Whether an output, a tensor, lies in it: ONNX Runtime returns an input that is also an output as it is.
   bool has(const Ort::Value& output) const;
 };
 

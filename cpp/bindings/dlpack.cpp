@@ -6,6 +6,7 @@
 
 #include "bindings/gil.hpp"
 #include "bindings/python_value.hpp"
+#include "bindings/text.hpp"
 #include "core/base/error.hpp"
 #include "core/onnx/element_types.hpp"
 
@@ -140,13 +141,10 @@ py::object make_capsule(void* data, const Device& device, const DataType& type, 
   tensor.dtype = type;
   tensor.shape = shared->shape.data();
   shared->tensor.deleter = &delete_tensor;
-  PyObject* capsule = PyCapsule_New(&shared->tensor, capsule_name, &delete_capsule);
-  if (capsule == nullptr) {
-    throw py::error_already_set();
-  }
+  auto capsule = owned(PyCapsule_New(&shared->tensor, capsule_name, &delete_capsule));
   ManagedTensor& given = shared->tensor;
   given.manager_ctx = shared.release();  // the capsule's
-  return py::reinterpret_steal<py::object>(capsule);
+  return capsule;
 }
 
 std::shared_ptr<const Value> take(py::handle capsule, bool is_bool, py::object source) {

@@ -14,8 +14,30 @@ pybind11::object to_python(const Error& error);
 /// Of any exception: what is none of the core's is the exception that pybind11 would raise. Raises none itself.
 pybind11::object to_python(const std::exception_ptr& exception);
 
+/// Sets an exception as the one that Python raises.
+void set_error(const pybind11::object& exception) noexcept;
+
+/// Reports the exception that is being handled, which nobody can get, as Python does for an object's finalizer.
+void discard_as_unraisable(pybind11::handle object) noexcept;
+
 /// The other way: an exception of Python's as one that needs no GIL, under the kind of its class in ortmulti.errors or
 /// of the nearest base that has one; `fail` and the class's name before the text where it is another's.
 Error from_python(pybind11::handle exception);
 
 }  // namespace ortmulti::bindings
+
+namespace pybind11::detail {
+
+/// An argument of a bound function: an exception of Python's, by from_python().
+template <>
+struct type_caster<std::exception_ptr> {
+  PYBIND11_TYPE_CASTER(std::exception_ptr, const_name("BaseException"));
+  bool load(handle source, bool /*convert*/) {
+    if (PyExceptionInstance_Check(source.ptr())) {
+      value = std::make_exception_ptr(ortmulti::bindings::from_python(source));
+    }
+    return value != nullptr;
+  }
+};
+
+}  // namespace pybind11::detail

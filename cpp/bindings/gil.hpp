@@ -31,14 +31,14 @@ class ReleaseGil {
   PyThreadState* state_;
 };
 
-/// Calls it without the GIL, from a thread that may hold it or not.
+/// Calls it without the GIL, from a thread that may hold it or not, and returns what it returns.
 template <typename Function>
-void without_gil(const Function& function) {
+auto without_gil(const Function& function) {
   std::optional<ReleaseGil> nogil;
   if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) {
     nogil.emplace();
   }
-  function();
+  return function();
 }
 
 /// The same object; where this is the last reference to it, it is freed without the GIL.

@@ -34,7 +34,6 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   register_repository(module);  // before register_pool, whose signatures have its classes
   register_pool(module);
   register_async(module);
-  register_lora(module);
 #ifdef ORTMULTI_CHECK_LOCKS
   check_locks();
 #endif

@@ -56,18 +56,14 @@ Awaiting take_awaiting(const py::object& future) {
   }
   Awaiting task{py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(one, 0)),
                 py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(one, 1))};
-  const auto removed =
-      py::reinterpret_steal<py::object>(PyObject_CallMethodOneArg(future.ptr(), remove, task.callback.ptr()));
-  if (!removed) {
-    throw py::error_already_set();
-  }
+  static_cast<void>(owned(PyObject_CallMethodOneArg(future.ptr(), remove, task.callback.ptr())));
   return task;
 }
 
 }  // namespace
 
 PoolRequest::PoolRequest(std::shared_ptr<Session> session, const py::object& wanted, const py::object& feed,
-                         const py::object& options, const std::string& device_name) {
+                         const py::object& options) {
   // A pool may convert the arguments again, with a session of the next model.
   if (!wanted.is_none() && !py::isinstance<py::sequence>(wanted)) {
     throw Error(
@@ -79,9 +75,6 @@ PoolRequest::PoolRequest(std::shared_ptr<Session> session, const py::object& wan
   if (!options.is_none()) {
     run_options = given_options_.get();
   }
-  if (!device_name.empty()) {
-    device = parse_device(device_name);
-  }
   if (session) {
     convert(std::move(session), wanted, feed);
     return;
@@ -90,11 +83,7 @@ PoolRequest::PoolRequest(std::shared_ptr<Session> session, const py::object& wan
   python_.feed = RunRequest::copy_feed(feed);
 }
 
-PoolRequest::PoolRequest(const py::object& check, bool joins, const py::object& wanted, const py::object& feed,
-                         const std::string& device_name) {
-  if (!device_name.empty()) {
-    device = parse_device(device_name);
-  }
+PoolRequest::PoolRequest(const py::object& check, bool joins, const py::object& wanted, const py::object& feed) {
   const py::tuple checked = check(wanted, feed);
   python_.wanted = checked[0];
   python_.feed = checked[1];
@@ -162,8 +151,7 @@ PoolRequest::~PoolRequest() {  // NOLINT(bugprone-exception-escape): out of memo
 
 py::list PoolRequest::take_results() {
   if (python_.exception) {
-    const py::object exception = std::exchange(python_.exception, py::object());
-    PyErr_SetObject(py::type::of(exception).ptr(), exception.ptr());
+    set_error(std::exchange(python_.exception, py::object()));
     throw py::error_already_set();
   }
   if (error) {
@@ -210,7 +198,7 @@ py::tuple PoolRequest::take() {
     taken_.store(true);
   } else if (!taken_.load()) {
     // Another thread converts the outputs. It may have released the GIL for that.
-    wait_until([this] {
+    wait_until([this](auto /*until*/) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       return taken_.load();
     });
@@ -221,10 +209,7 @@ py::tuple PoolRequest::take() {
 bool PoolRequest::follow(py::object future, py::object complete) {
   python_.future = std::move(future);
   python_.complete = std::move(complete);
-  const bool followed = [this] {
-    const ReleaseGil nogil;
-    return arrival_->follow();
-  }();
+  const bool followed = without_gil([this] { return arrival_->follow(); });
   if (!followed) {
     python_.future = py::object();
     python_.complete = py::object();
@@ -238,11 +223,8 @@ void PoolRequest::deliver() noexcept {  // NOLINT(bugprone-exception-escape): ou
   try {
     const py::tuple taken = take();
     complete(future, taken[0], taken[1], taken[2]);
-  } catch (py::error_already_set& failure) {
-    failure.discard_as_unraisable(future);
-  } catch (const std::exception& failure) {
-    PyErr_SetString(PyExc_RuntimeError, failure.what());
-    PyErr_WriteUnraisable(future.ptr());
+  } catch (const std::exception&) {
+    discard_as_unraisable(future);
   }
 }
 
@@ -270,24 +252,13 @@ void PoolRequest::answer_future() {
       value = to_python(std::current_exception());
     }
     task = take_awaiting(future);
-    if (!task.callback) {  // else the future has no answer
-      const auto is_done = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(future.ptr(), done));
-      if (!is_done) {
-        throw py::error_already_set();
-      }
-      if (is_done.ptr() == Py_True) {
-        return;
-      }
+    // With a callback the future has no answer.
+    if (!task.callback && owned(PyObject_CallMethodNoArgs(future.ptr(), done)).ptr() == Py_True) {
+      return;
     }
-    const auto called = py::reinterpret_steal<py::object>(PyObject_CallMethodOneArg(future.ptr(), method, value.ptr()));
-    if (!called) {
-      PyErr_WriteUnraisable(future.ptr());
-    }
-  } catch (py::error_already_set& failure) {
-    failure.discard_as_unraisable(future);
-  } catch (const std::exception& failure) {
-    PyErr_SetString(PyExc_RuntimeError, failure.what());
-    PyErr_WriteUnraisable(future.ptr());
+    static_cast<void>(owned(PyObject_CallMethodOneArg(future.ptr(), method, value.ptr())));
+  } catch (const std::exception&) {
+    discard_as_unraisable(future);
   }
   task.resume(future);
 }

@@ -16,14 +16,13 @@ namespace ortmulti::bindings {
 /// A pool's request of Python values, which it keeps. Whoever frees it need not have the GIL.
 class PoolRequest : public Request {
  public:
-  /// `wanted`: names of outputs, or None; `device_name`: "" for any. Throws Error for what the session does not take.
+  /// `wanted`: names of outputs, or None. Throws Error for what the session does not take.
   /// Without a session the values are converted by prepare(), once there is one. Needs the GIL, as the next.
   PoolRequest(std::shared_ptr<Session> session, const pybind11::object& wanted, const pybind11::object& feed,
-              const pybind11::object& options, const std::string& device_name);
+              const pybind11::object& options);
   /// For runners in Python: `check(wanted, feed)` gives the names and the values that they get. `joins`: the values are
   /// inputs too, where all are arrays that ONNX Runtime can read, to be run together with others'.
-  PoolRequest(const pybind11::object& check, bool joins, const pybind11::object& wanted, const pybind11::object& feed,
-              const std::string& device_name);
+  PoolRequest(const pybind11::object& check, bool joins, const pybind11::object& wanted, const pybind11::object& feed);
   ~PoolRequest() override;
   PoolRequest(const PoolRequest&) = delete;
   PoolRequest& operator=(const PoolRequest&) = delete;

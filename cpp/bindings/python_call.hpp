@@ -7,23 +7,27 @@
 #include <memory>
 #include <utility>
 
-#include "bindings/answers.hpp"
 #include "bindings/errors.hpp"
+#include "core/ort/async.hpp"
 
 namespace ortmulti::bindings {
+
+/// Frees Python's objects with the GIL. A thread without it may hold a lock, and leaves them to the one that calls
+/// back.
+struct WithGil {
+  template <typename Held>
+  void operator()(Held* held) const {  // NOLINT(bugprone-exception-escape): out of memory ends the process
+    std::shared_ptr<Held> owner(held);
+    if (PyGILState_Check() == 0) {
+      completions().push([owner = std::move(owner)] {});
+    }
+  }
+};
 
 /// A Python function that is called by threads of the core, without the GIL, and freed in any thread.
 class PythonCall {
  public:
   explicit PythonCall(pybind11::object call) : call_(new pybind11::object(std::move(call))) {}
-  ~PythonCall() {  // NOLINT(bugprone-exception-escape): out of memory ends the process
-    if (PyGILState_Check() == 0) {
-      completions().push(
-          [call = std::shared_ptr<pybind11::object>(std::move(call_))] {});  // the thread may hold a lock
-    }
-  }
-  PythonCall(const PythonCall&) = delete;
-  PythonCall& operator=(const PythonCall&) = delete;
 
   template <typename... Arguments>
   void operator()(Arguments&&... arguments) const {
@@ -53,7 +57,7 @@ class PythonCall {
   }
 
  private:
-  std::unique_ptr<pybind11::object> call_;
+  std::unique_ptr<pybind11::object, WithGil> call_;
 };
 
 }  // namespace ortmulti::bindings

@@ -3,9 +3,7 @@
 #include <pybind11/stl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -23,8 +21,8 @@
 #include "bindings/pool_request.hpp"
 #include "bindings/python_call.hpp"
 #include "bindings/python_runner.hpp"
-#include "bindings/python_session.hpp"
 #include "bindings/signals.hpp"
+#include "bindings/text.hpp"
 #include "core/base/error.hpp"
 #include "core/base/timeline.hpp"
 #include "core/ort/async.hpp"
@@ -66,10 +64,7 @@ inline py::object to_capsule(const std::shared_ptr<PoolRequest>& request) {
   const PyCapsule_Destructor destroy = [](PyObject* capsule) {
     delete static_cast<AsyncRequest*>(PyCapsule_GetPointer(capsule, nullptr));  // NOLINT(*-owning-memory)
   };
-  auto capsule = py::reinterpret_steal<py::object>(PyCapsule_New(held.get(), nullptr, destroy));
-  if (!capsule) {
-    throw py::error_already_set();
-  }
+  auto capsule = owned(PyCapsule_New(held.get(), nullptr, destroy));
   static_cast<void>(held.release());  // NOLINT(bugprone-unused-return-value): the capsule's now
   return capsule;
 }
@@ -93,35 +88,33 @@ class PythonPool {
   PythonPool& operator=(const PythonPool&) = delete;
 
   // Each of the session's runners that run at first runs the feeds before, all at the same time.
-  void add(const PythonSession& session, int in_flight, std::size_t max_graphs, const py::list& feeds, int warm_up_runs,
-           const std::shared_ptr<Timeline>& timeline, const py::object& run_options) {
-    batching_.check_inputs(session.session->inputs());
-    const Runners runners = [&] {
-      const ReleaseGil nogil;
-      auto made = make_runners(session.session, {in_flight, max_graphs});
+  void add(const std::shared_ptr<Session>& session, int in_flight, std::size_t max_graphs, const py::list& feeds,
+           int warm_up_runs, const std::shared_ptr<Timeline>& timeline, const py::object& run_options) {
+    batching_.check_inputs(session->inputs());
+    const Runners runners = without_gil([&] {
+      auto made = make_runners(session, {in_flight, max_graphs});
       for (auto& runner : made.all) {
         runner = freed_without_gil(std::move(runner));
       }
       return made;
-    }();
+    });
     const auto first = runners.all.begin();
     const auto size = static_cast<std::ptrdiff_t>(runners.at_first.value_or(runners.all.size()));
     run_feeds({first, first + size}, feeds, warm_up_runs, timeline, [&](const py::object& feed) {
-      return std::make_shared<PoolRequest>(session.session, py::none(), feed, run_options, "");
+      return std::make_shared<PoolRequest>(session, py::none(), feed, run_options);
     });
     const ReleaseGil nogil;
     pool_->add(runners.all, runners.at_first);
     std::shared_ptr<Session> none;
-    std::atomic_compare_exchange_strong(&session_, &none, freed_without_gil(session.session));
+    std::atomic_compare_exchange_strong(&session_, &none, session);
   }
 
   // Adds runners in Python, of one session, and returns the number by which that is known. `check` gives the names and
   // values that they get.
-  std::uintptr_t add_runners(const std::string& device, const py::list& runners, const py::object& check) {
-    const Device parsed = parse_device(device);
+  std::uintptr_t add_runners(const Device& device, const py::list& runners, const py::object& check) {
     std::vector<std::shared_ptr<Runner>> made;
     for (const py::handle runner : runners) {
-      made.push_back(std::make_shared<PythonRunner>(py::reinterpret_borrow<py::object>(runner), parsed, runners));
+      made.push_back(std::make_shared<PythonRunner>(py::reinterpret_borrow<py::object>(runner), device, runners));
     }
     if (!check_) {
       check_ = check;
@@ -146,55 +139,16 @@ class PythonPool {
     batching_.check_inputs(declared);
   }
 
-  void set_ready(std::uintptr_t session, bool ready) {
-    const ReleaseGil nogil;
-    pool_->set_ready(to_session(session), ready);
-  }
-
-  void give_up(std::uintptr_t session, const std::string& reason) {
-    const ReleaseGil nogil;
-    pool_->give_up(to_session(session), reason);
-  }
-
-  void expect(const std::string& device, std::size_t sessions) {
-    const Device parsed = parse_device(device);
-    const ReleaseGil nogil;
-    pool_->expect(parsed, sessions);
-  }
-
-  void not_coming(const std::string& device, std::size_t sessions, const py::object& exception) {
-    const Device parsed = parse_device(device);
-    const auto error = std::make_exception_ptr(from_python(exception));
-    const ReleaseGil nogil;
-    pool_->not_coming(parsed, sessions, error);
-  }
-
-  void set_opening(bool opening) {
-    const ReleaseGil nogil;
-    pool_->set_opening(opening);
-  }
-
-  void fail(const py::object& exception) {
-    const auto error = std::make_exception_ptr(from_python(exception));
-    const ReleaseGil nogil;
-    pool_->fail(error);
-  }
-
-  void remove(const std::string& device) {
-    const Device parsed = parse_device(device);
-    wait_until([&] { return pool_->remove(parsed, Request::Clock::now() + signal_interval); });
-  }
+  const std::shared_ptr<Pool>& get() const noexcept { return pool_; }
 
   // Puts a device to sleep. `timeout`: for the runs under way, in seconds.
-  void sleep(const std::string& device, bool pinned, bool auto_wake, std::optional<double> timeout,
+  void sleep(const Device& device, bool pinned, bool auto_wake, std::optional<double> timeout,
              const std::shared_ptr<Timeline>& timeline) {
-    const Device parsed = parse_device(device);
-    const auto make = [pool = pool_.get(), parsed, pinned, timeline] {
-      return weight_sleeper(pool->sessions(parsed), pinned ? HostCopy::pinned : HostCopy::none, timeline);
+    const auto make = [pool = pool_.get(), device, pinned, timeline] {
+      return weight_sleeper(pool->sessions(device), pinned ? HostCopy::pinned : HostCopy::none, timeline);
     };
-    const auto sleeper = [&] {
-      const ReleaseGil nogil;
-      if (!pool_->sessions(parsed).empty()) {
+    const auto sleeper = without_gil([&] {
+      if (!pool_->sessions(device).empty()) {
         return make();
       }
       // It has given its sessions back, and sleeps already; or it wakes, and then has others.
@@ -207,34 +161,32 @@ class PythonPool {
       };
       later->wake = [made] { (*made)->wake(); };
       return later;
-    }();
-    put_to_sleep(parsed, sleeper, auto_wake, timeout);
+    });
+    put_to_sleep(device, sleeper, auto_wake, timeout);
   }
 
   // The same, with the runners of the sessions. `make` begins to add others, and calls its argument when they are
   // there, with None, or with an exception. Returns whether it is to be called: not where the device has no runners.
-  bool sleep_sessions(const std::string& device, const py::object& make, bool auto_wake,
-                      std::optional<double> timeout) {
+  bool sleep_sessions(const Device& device, const py::object& make, bool auto_wake, std::optional<double> timeout) {
     const auto maker = std::make_shared<PythonCall>(make);
     const auto sleeper = std::make_shared<DeviceSleep>();
     sleeper->level = SleepLevel::session;
     const auto called = std::make_shared<std::atomic<bool>>(false);
     sleeper->sleep = [called](Request::Clock::time_point /*until*/) { return *called = true; };
     sleeper->wake = [maker] { maker->wait(); };
-    put_to_sleep(parse_device(device), sleeper, auto_wake, timeout);
+    put_to_sleep(device, sleeper, auto_wake, timeout);
     return *called;
   }
 
   // Keeps a device within a repository's budget. Its later sleeps and wakes go through that. `sleeps`: it can sleep at
   // the level "weights", `pinned` with a pinned copy if there may be one. `close`: puts it to sleep at the level
   // "session".
-  Repository::Handle enter(const std::shared_ptr<Repository>& repository, const std::string& name,
-                           const std::string& device, const ResidencyPolicy::Model& model, bool pinned,
-                           const std::shared_ptr<Timeline>& timeline, const py::object& close,
-                           const std::shared_ptr<Repository::Reservation>& reserved) {
+  Repository::Handle enter(const std::shared_ptr<Repository>& repository, const std::string& name, const Device& device,
+                           const ResidencyPolicy::Model& model, bool pinned, const std::shared_ptr<Timeline>& timeline,
+                           const py::object& close, const std::shared_ptr<Repository::Reservation>& reserved) {
     Repository::Resident resident;
     resident.name = name;
-    resident.device = parse_device(device);
+    resident.device = device;
     resident.pool = pool_;
     const HostCopy copy = pinned ? HostCopy::if_possible : HostCopy::none;
     resident.sleeper = [pool = resident.pool, on = resident.device, copy, timeline] {
@@ -244,30 +196,6 @@ class PythonPool {
     resident.close = [call = std::make_shared<PythonCall>(close)](double timeout) { (*call)(timeout); };
     const ReleaseGil nogil;
     return repository->add(std::move(resident), model, reserved);
-  }
-
-  void wake(const std::string& device) {
-    const Device parsed = parse_device(device);
-    const ReleaseGil nogil;
-    pool_->wake(parsed);
-  }
-
-  // False where it takes longer than `timeout` seconds.
-  bool wait_until_awake(const std::string& device, std::optional<double> timeout) {
-    const Device parsed = parse_device(device);
-    const auto give_up = after(timeout.value_or(std::numeric_limits<double>::max()));
-    bool awake = false;
-    wait_until([&] {
-      const auto now = Request::Clock::now();
-      awake = pool_->wait_until_awake(parsed, std::min(give_up, now + signal_interval));
-      return awake || now >= give_up;
-    });
-    return awake;
-  }
-
-  void continue_from(const PythonPool& before) {
-    const ReleaseGil nogil;
-    pool_->continue_from(before.pool_);
   }
 
   py::list run(const py::object& output_names, const py::object& input_feed, const Call& call) {
@@ -300,17 +228,9 @@ class PythonPool {
     if (submit_now(request, limited)) {
       return request;
     }
-    const auto give_up = after(wait.value_or(std::numeric_limits<double>::max()));
-    wait_until([&] {
-      const auto next = std::min(give_up, Request::Clock::now() + signal_interval);
-      if (pool_->submit(request, next)) {
-        return true;
-      }
-      if (next == give_up) {
-        refuse();
-      }
-      return false;
-    });
+    if (!wait_until([&](auto until) { return pool_->submit(request, until); }, wait)) {
+      refuse();
+    }
     return request;
   }
 
@@ -327,7 +247,6 @@ class PythonPool {
     const py::object future = new_future(loop);
     request->set_future(std::move(answers), future);
     if (!submit_now(request, limited)) {
-      const ReleaseGil nogil;
       refuse();
     }
     return py::make_tuple(future, to_capsule(request));
@@ -338,10 +257,7 @@ class PythonPool {
     if (!session && !check_) {
       throw Error(ErrorKind::closed, "the pool has no session");
     }
-    const auto runners = [&] {
-      const ReleaseGil nogil;
-      return pool_->runners();
-    }();
+    const auto runners = without_gil([&] { return pool_->runners(); });
     run_feeds(runners, feeds, runs, timeline, [&](const py::object& feed) {
       auto request = make_request(py::none(), feed, {});
       request->endable = static_cast<bool>(check_);
@@ -350,11 +266,10 @@ class PythonPool {
   }
 
   bool cancel(const std::shared_ptr<PoolRequest>& request) {
-    const bool cancelled = [&] {
-      const ReleaseGil nogil;
+    const bool cancelled = without_gil([&] {
       request->arrival()->abandon();
       return pool_->cancel(request);
-    }();
+    });
     end_runs();
     return cancelled;
   }
@@ -365,49 +280,22 @@ class PythonPool {
       return false;
     }
     held->forget_future();
-    const bool cancelled = [&] {
-      const ReleaseGil nogil;
+    const bool cancelled = without_gil([&] {
       const bool was_there = pool_->cancel(held);
       held.reset();
       return was_there;
-    }();
+    });
     end_runs();
     return cancelled;
-  }
-
-  PoolStats stats() {
-    const ReleaseGil nogil;
-    return pool_->stats();
-  }
-
-  // Whether that is done; without a patience, in seconds, it is.
-  bool close(bool cancel_waiting, std::optional<double> patience) {
-    const auto give_up = after(patience.value_or(std::numeric_limits<double>::max()));
-    bool closed = false;
-    wait_until([&] {
-      closed = pool_->close(cancel_waiting, signal_interval);
-      return closed || Request::Clock::now() >= give_up;
-    });
-    return closed;
-  }
-
-  bool closed() const {
-    const ReleaseGil nogil;
-    return pool_->closed();
   }
 
  private:
   void put_to_sleep(const Device& device, const std::shared_ptr<DeviceSleep>& sleeper, bool auto_wake,
                     std::optional<double> timeout) {
     sleeper->auto_wake = auto_wake;
-    const auto give_up = after(timeout.value_or(std::numeric_limits<double>::max()));
     bool asleep = false;
     try {
-      wait_until([&] {
-        const auto now = Request::Clock::now();
-        asleep = pool_->sleep(device, sleeper, std::min(give_up, now + signal_interval));
-        return asleep || now >= give_up;
-      });
+      asleep = wait_until([&](auto until) { return pool_->sleep(device, sleeper, until); }, timeout);
     } catch (...) {
       const ReleaseGil nogil;
       pool_->stay_awake(device, sleeper);
@@ -422,18 +310,12 @@ class PythonPool {
     }
   }
 
-  static const void* to_session(std::uintptr_t session) {
-    return reinterpret_cast<const void*>(session);  // NOLINT
-  }
-
   std::shared_ptr<Session> first_session() const { return std::atomic_load(&session_); }
 
   std::shared_ptr<PoolRequest> make_request(const py::object& output_names, const py::object& input_feed,
                                             const Call& call) {
-    auto request =
-        check_
-            ? std::make_shared<PoolRequest>(check_, batching_.enabled(), output_names, input_feed, call.device)
-            : std::make_shared<PoolRequest>(first_session(), output_names, input_feed, call.run_options, call.device);
+    auto request = check_ ? std::make_shared<PoolRequest>(check_, batching_.enabled(), output_names, input_feed)
+                          : std::make_shared<PoolRequest>(first_session(), output_names, input_feed, call.run_options);
     call.apply_to(*request);
     return request;
   }
@@ -445,6 +327,7 @@ class PythonPool {
   }
 
   [[noreturn]] void refuse() {
+    const ReleaseGil nogil;
     pool_->count_rejected();
     const std::size_t waiting = pool_->stats().waiting;
     throw Error(ErrorKind::queue_full, "the pool's queue is full: " + std::to_string(waiting) +
@@ -454,7 +337,7 @@ class PythonPool {
 
   void wait_for(const std::shared_ptr<PoolRequest>& request) {
     try {
-      wait_until([&] { return request->arrival()->wait(Request::Clock::now() + signal_interval); });
+      wait_until([&](auto until) { return request->arrival()->wait(until); });
     } catch (const py::error_already_set&) {
       {
         const ReleaseGil nogil;

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <utility>
 
-#include "bindings/answers.hpp"
 #include "bindings/errors.hpp"
 #include "bindings/pool_request.hpp"
 #include "bindings/python_value.hpp"
@@ -46,12 +45,6 @@ PythonRunner::PythonRunner(const py::object& runner, Device device, py::object s
     : python_(new Python{runner.attr("run"), runner.attr("terminate"), std::move(session)}),
       device_(std::move(device)) {}
 
-PythonRunner::~PythonRunner() {  // NOLINT(bugprone-exception-escape): out of memory ends the process
-  if (PyGILState_Check() == 0) {
-    completions().push([python = std::shared_ptr<Python>(std::move(python_))] {});  // the thread may hold a lock
-  }
-}
-
 void PythonRunner::run(Request& request) {
   static std::atomic<std::uint64_t> last{0};
   const std::uint64_t number = ++last;
@@ -65,7 +58,7 @@ void PythonRunner::run(Request& request) {
     if (asked == nullptr) {
       run_joint(request, number);
     } else {
-      asked->set_results(call(request.endable ? number : 0, asked->names(), asked->feed()));
+      asked->set_results(python_->run(request.endable ? number : 0, asked->names(), asked->feed()));
     }
   } catch (const py::error_already_set& failure) {
     rethrow(failure, asked);
@@ -83,7 +76,7 @@ void PythonRunner::run_joint(Request& joint, std::uint64_t number) {
   }
   joint.outputs.clear();
   joint.output_owners.clear();
-  for (const py::handle result : call(number, names, feed)) {
+  for (const py::handle result : py::list(python_->run(number, names, feed))) {
     try {
       joint.outputs.push_back(value_over(result));
     } catch (const Error&) {
@@ -91,12 +84,6 @@ void PythonRunner::run_joint(Request& joint, std::uint64_t number) {
     }
     joint.output_owners.push_back(keep(py::reinterpret_borrow<py::object>(result)));
   }
-}
-
-py::list PythonRunner::call(std::uint64_t number, const py::object& names, const py::object& feed) {
-  const py::int_ identity(number);
-  return py::reinterpret_steal<py::object>(
-      PyObject_CallFunctionObjArgs(python_->run.ptr(), identity.ptr(), names.ptr(), feed.ptr(), nullptr));
 }
 
 void PythonRunner::terminate(Request& request) noexcept {  // NOLINT(bugprone-exception-escape)

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "bindings/python_call.hpp"
 #include "core/pool/runner.hpp"
 
 namespace ortmulti::bindings {
@@ -17,9 +18,6 @@ class PythonRunner : public Runner, public std::enable_shared_from_this<PythonRu
  public:
   /// `session`: an object that tells it from the runners of others. Needs the GIL.
   PythonRunner(const pybind11::object& runner, Device device, pybind11::object session);
-  ~PythonRunner() override;
-  PythonRunner(const PythonRunner&) = delete;
-  PythonRunner& operator=(const PythonRunner&) = delete;
 
   const Device& device() const noexcept override { return device_; }
   const void* session() const noexcept override { return python_->session.ptr(); }
@@ -38,9 +36,8 @@ class PythonRunner : public Runner, public std::enable_shared_from_this<PythonRu
   };
 
   void run_joint(Request& joint, std::uint64_t number);
-  pybind11::list call(std::uint64_t number, const pybind11::object& names, const pybind11::object& feed);
 
-  std::unique_ptr<Python> python_;
+  std::unique_ptr<Python, WithGil> python_;
   Device device_;
 };
 

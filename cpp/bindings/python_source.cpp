@@ -21,7 +21,7 @@ namespace py = pybind11;
 namespace ortmulti::bindings {
 namespace {
 
-std::string identity_of(const py::handle& object) {
+std::string identity_of(py::handle object) {
   const py::object identity = object.attr("identity");
   if (!py::isinstance<py::str>(identity)) {
     throw Error(ErrorKind::invalid_type, "a source's identity is a str, not of " + class_name(identity));
@@ -29,7 +29,7 @@ std::string identity_of(const py::handle& object) {
   return from_str(identity);
 }
 
-std::uint64_t to_count(const py::handle& number) {
+std::uint64_t to_count(py::handle number) {
   const std::uint64_t count = PyLong_AsUnsignedLongLong(number.ptr());
   if (PyErr_Occurred() != nullptr) {
     throw py::error_already_set();
@@ -126,8 +126,9 @@ py::array read(const Source& source, std::uint64_t offset, std::uint64_t size) {
   return bytes;
 }
 
-std::shared_ptr<const Source> over_buffer(const std::string& name, const py::object& buffer,
+std::shared_ptr<const Source> over_buffer(const Text& given, const py::object& buffer,
                                           std::optional<std::uint64_t> size) {
+  const std::string& name = given;
   const auto bytes = keep_buffer(buffer);
   const auto all = static_cast<std::uint64_t>(bytes->len);
   const std::uint64_t used = size.value_or(all);
@@ -151,50 +152,23 @@ std::shared_ptr<const Source> to_source(py::handle object) {
                                               py::reinterpret_borrow<py::object>(object));
 }
 
-py::object to_python(const std::shared_ptr<const Source>& source) {
-  return py::cast(std::const_pointer_cast<Source>(source));
-}
-
 void register_source(py::module_& module) {
+  using Nogil = py::call_guard<ReleaseGil>;
   py::class_<Source, std::shared_ptr<Source>>(module, "Source")
       .def_property_readonly("name", [](const Source& source) { return to_str(source.name()); })
       .def_property_readonly("identity", [](const Source& source) { return to_str(source.identity()); })
       .def_property_readonly("size", &Source::size)
       .def("read", &read, py::arg("offset"), py::arg("size"))
-      .def("is_current",
-           [](const Source& source) {
-             const ReleaseGil nogil;
-             return source.unchanged();
-           })
-      .def("check",
-           [](const Source& source) {
-             const ReleaseGil nogil;
-             source.check();
-           })
+      .def("is_current", &Source::unchanged, Nogil())
+      .def("check", &Source::check, Nogil())
       .def("__eq__",
            [](const Source& source, const py::object& other) {
              return py::isinstance<Source>(other) && other.cast<const Source&>().identity() == source.identity();
            })
       .def("__hash__", [](const Source& source) { return py::hash(to_str(source.identity())); })
       .def("__repr__", [](const Source& source) { return to_str("<Source " + source.identity() + ">"); });
-  module.def(
-      "file_source",
-      [](const py::str& path) {
-        const std::string text = from_path(path);
-        std::shared_ptr<const Source> source;
-        {
-          const ReleaseGil nogil;
-          source = file_source(text);
-        }
-        return to_python(source);
-      },
-      py::arg("path"));
-  module.def(
-      "memory_source",
-      [](const py::str& name, const py::object& buffer, std::optional<std::uint64_t> size) {
-        return to_python(over_buffer(from_str(name), buffer, size));
-      },
-      py::arg("name"), py::arg("buffer"), py::arg("size") = py::none());
+  module.def("file_source", [](const Path& path) { return file_source(path); }, py::arg("path"), Nogil());
+  module.def("memory_source", &over_buffer, py::arg("name"), py::arg("buffer"), py::arg("size") = py::none());
 }
 
 }  // namespace ortmulti::bindings

@@ -16,7 +16,4 @@ namespace ortmulti::bindings {
 /// Threads of the core call it with the GIL, several at a time where it releases that. Throws Error for others.
 std::shared_ptr<const Source> to_source(pybind11::handle object);
 
-/// The core's source as Python has it; None for null.
-pybind11::object to_python(const std::shared_ptr<const Source>& source);
-
 }  // namespace ortmulti::bindings

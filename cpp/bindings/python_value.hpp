@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "bindings/gil.hpp"
 #include "core/base/error.hpp"
@@ -48,23 +47,6 @@ inline ONNXTensorElementDataType to_element_type(int number) {
   }
   return static_cast<ONNXTensorElementDataType>(number);
 }
-
-/// A value as Python holds it. Freeing memory of a GPU may wait for it.
-struct PythonValue {
-  explicit PythonValue(std::shared_ptr<const Value> held) : value(std::move(held)) {}
-  PythonValue(const PythonValue&) = delete;
-  PythonValue& operator=(const PythonValue&) = delete;
-  PythonValue(PythonValue&&) noexcept = default;
-  PythonValue& operator=(PythonValue&&) = delete;
-  ~PythonValue() {
-    if (value) {
-      const ReleaseGil nogil;
-      value.reset();
-    }
-  }
-
-  std::shared_ptr<const Value> value;
-};
 
 /// What a caller feeds, where that is a value, ours or another package's; null for arrays and the like. Throws what the
 /// reader (`set_value_reader`) throws for values that cannot be taken.

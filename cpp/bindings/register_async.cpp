@@ -5,11 +5,12 @@
 #include <vector>
 
 #include "bindings/answers.hpp"
+#include "bindings/errors.hpp"
 #include "bindings/gil.hpp"
-#include "bindings/python_session.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/run_options.hpp"
 #include "bindings/run_request.hpp"
+#include "bindings/text.hpp"
 #include "core/base/error.hpp"
 #include "core/ort/async.hpp"
 
@@ -22,24 +23,23 @@ namespace {
 // arrays, the options.
 class AsyncRun {
  public:
-  AsyncRun(py::object session, const py::object& output_names, const py::object& input_feed, py::object callback,
-           py::object user_data, const py::object& run_options)
-      : owner_(std::move(session)),
-        session_(*owner_.cast<const PythonSession&>().session),
+  AsyncRun(std::shared_ptr<Session> session, const py::object& output_names, const py::object& input_feed,
+           py::object callback, py::object user_data, const py::object& run_options)
+      : session_(std::move(session)),
         options_(to_run_options(run_options)),
-        request_(session_, output_names, input_feed),
+        request_(*session_, output_names, input_feed),
         callback_(std::move(callback)),
         user_data_(std::move(user_data)) {}
 
-  Session& session() const noexcept { return session_; }
+  Session& session() const noexcept { return *session_; }
 
   // In any thread, without the GIL.
   void run(bool cancelled) noexcept {
     try {
       if (cancelled) {
-        throw Error(ErrorKind::closed, "the session of " + session_.model() + " was closed before this run began");
+        throw Error(ErrorKind::closed, "the session of " + session_->model() + " was closed before this run began");
       }
-      outputs_ = request_.run(session_, *options_);
+      outputs_ = request_.run(*session_, *options_);
     } catch (const std::exception& exception) {
       error_ = exception.what();
     }
@@ -49,17 +49,9 @@ class AsyncRun {
   void deliver() noexcept {
     try {
       const py::list results = take_results();
-      const auto text = py::reinterpret_steal<py::object>(
-          PyUnicode_DecodeUTF8(error_.data(), static_cast<Py_ssize_t>(error_.size()), "backslashreplace"));
-      if (!text || !py::reinterpret_steal<py::object>(PyObject_CallFunctionObjArgs(
-                       callback_.ptr(), results.ptr(), user_data_.ptr(), text.ptr(), nullptr))) {
-        PyErr_WriteUnraisable(callback_.ptr());
-      }
-    } catch (py::error_already_set& error) {
-      error.discard_as_unraisable(callback_);
-    } catch (const std::exception& exception) {
-      PyErr_SetString(PyExc_RuntimeError, exception.what());
-      PyErr_WriteUnraisable(callback_.ptr());
+      callback_(results, user_data_, decode(error_, "backslashreplace"));
+    } catch (const std::exception&) {
+      discard_as_unraisable(callback_);
     }
   }
 
@@ -74,8 +66,7 @@ class AsyncRun {
     }
   }
 
-  py::object owner_;
-  Session& session_;
+  std::shared_ptr<Session> session_;
   std::shared_ptr<const Ort::RunOptions> options_;
   RunRequest request_;
   py::object callback_;
@@ -84,8 +75,8 @@ class AsyncRun {
   std::string error_;
 };
 
-void run_async(py::object session, const py::object& output_names, const py::object& input_feed, py::object callback,
-               py::object user_data, const py::object& run_options) {
+void run_async(std::shared_ptr<Session> session, const py::object& output_names, const py::object& input_feed,
+               py::object callback, py::object user_data, const py::object& run_options) {
   const auto run = std::make_shared<AsyncRun>(std::move(session), output_names, input_feed, std::move(callback),
                                               std::move(user_data), run_options);
   // Without the GIL, for which another thread may wait while it closes the session. The last to have `run` is this
@@ -99,11 +90,7 @@ void run_async(py::object session, const py::object& output_names, const py::obj
 
 // Whether there were any: none means the end.
 bool deliver_completions() {
-  std::vector<Completions::Completion> done;
-  {
-    const ReleaseGil nogil;
-    done = completions().take();
-  }
+  auto done = without_gil([&] { return completions().take(); });
   for (Completions::Completion& completion : done) {
     completion();
     completion = nullptr;  // as soon as it is told, what it held is freed

@@ -2,12 +2,16 @@
 #include <pybind11/stl.h>
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
+#include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "bindings/errors.hpp"
 #include "bindings/gil.hpp"
-#include "bindings/python_session.hpp"
 #include "bindings/python_source.hpp"
 #include "bindings/python_value.hpp"
 #include "bindings/registrations.hpp"
@@ -24,7 +28,7 @@ namespace ortmulti::bindings {
 namespace {
 
 using ProviderArgument = std::pair<std::string, std::map<std::string, std::string>>;
-using OnDevices = std::map<std::string, std::pair<py::str, std::map<std::string, std::string>>>;
+using OnDevices = std::map<std::string, std::pair<Path, std::map<std::string, std::string>>>;
 
 ModelSource from_buffer(const py::object& object) {
   const auto bytes = keep_buffer(object);
@@ -32,19 +36,15 @@ ModelSource from_buffer(const py::object& object) {
 }
 
 Serialize to_serialize(const std::string& name) {
-  if (name == "none") {
-    return Serialize::none;
+  static const std::map<std::string, Serialize> known = {{"none", Serialize::none},
+                                                         {"device", Serialize::device},
+                                                         {"all", Serialize::all},
+                                                         {"automatic", Serialize::automatic}};
+  const auto found = known.find(name);
+  if (found == known.end()) {
+    throw Error(ErrorKind::invalid_argument, "serialize is 'none', 'device', 'all' or 'automatic', not '" + name + "'");
   }
-  if (name == "device") {
-    return Serialize::device;
-  }
-  if (name == "all") {
-    return Serialize::all;
-  }
-  if (name == "automatic") {
-    return Serialize::automatic;
-  }
-  throw Error(ErrorKind::invalid_argument, "serialize is 'none', 'device', 'all' or 'automatic', not '" + name + "'");
+  return found->second;
 }
 
 LoaderOptions make_loader_options(int reader_threads, std::uint64_t chunk_bytes, int buffers_per_thread) {
@@ -60,17 +60,17 @@ SharedWeights make_weights(const WeightList& list, const std::shared_ptr<Prefetc
   return {std::make_shared<WeightPlan>(plan_weights(list)), prefetch, loader, fill};
 }
 
-CreationRequest make_request(const py::object& model, const py::str& made_of,
+CreationRequest make_request(const py::object& model, const Path& made_of,
                              const std::vector<std::vector<ProviderArgument>>& sessions, const SessionOptions& options,
                              const std::string& serialize, const std::optional<SharedWeights>& weights,
-                             const py::str& save_optimized, const OnDevices& on_devices, bool one_session_each,
+                             const Path& save_optimized, const OnDevices& on_devices, bool one_session_each,
                              bool preload, bool keep_going, const std::shared_ptr<Timeline>& timeline,
                              const std::shared_ptr<CudaStartup::Hold>& hold) {
   CreationRequest request;
   request.model =
       PyUnicode_Check(model.ptr()) != 0 ? ModelSource::from_path(from_path(model.cast<py::str>())) : from_buffer(model);
   if (request.model.in_memory) {
-    request.model.path = from_path(made_of);
+    request.model.path = made_of;
   }
   for (const auto& providers : sessions) {
     auto& target = request.sessions.emplace_back();
@@ -81,9 +81,9 @@ CreationRequest make_request(const py::object& model, const py::str& made_of,
   request.options = options;
   request.serialize = to_serialize(serialize);
   request.weights = weights;
-  request.save_optimized = from_path(save_optimized);
+  request.save_optimized = save_optimized;
   for (const auto& [device, values] : on_devices) {
-    request.on_devices[device] = {from_path(values.first), values.second};
+    request.on_devices[device] = {values.first, values.second};
   }
   request.one_session_each = one_session_each;
   request.preload = preload;
@@ -93,88 +93,23 @@ CreationRequest make_request(const py::object& model, const py::str& made_of,
   return request;
 }
 
-// Gives the creation up unless its sessions were taken.
-class CancelUnlessTaken {
- public:
-  explicit CancelUnlessTaken(Creation& creation) : creation_(&creation) {}
-  ~CancelUnlessTaken() {  // NOLINT(bugprone-exception-escape): out of memory for a list of threads ends the process
-    if (creation_ != nullptr) {
-      const ReleaseGil nogil;
-      creation_->cancel();
-    }
+// Calls a method of the Python object that follows a creation, if it has the method.
+template <typename... Arguments>
+void notify(const py::object& listener, const char* method, Arguments&&... arguments) {
+  if (const py::object call = py::getattr(listener, method, py::none()); !call.is_none()) {
+    call(std::forward<Arguments>(arguments)...);
   }
-  CancelUnlessTaken(const CancelUnlessTaken&) = delete;
-  CancelUnlessTaken& operator=(const CancelUnlessTaken&) = delete;
-  void taken() noexcept { creation_ = nullptr; }
+}
 
- private:
-  Creation* creation_;
-};
-
-// The methods of the Python object that follows a creation. None: it has no such method. It is no part of the request:
-// the garbage collector cannot see through a class of C++ here.
-class Listener {
- public:
-  explicit Listener(const py::object& object)
-      : ready_(method(object, "ready")),
-        failed_(method(object, "failed")),
-        progress_(method(object, "progress")),
-        bytes_loaded_(method(object, "bytes_loaded")),
-        poll_(method(object, "poll")) {}
-
-  void report(Creation& creation, const std::vector<std::size_t>& ready, const std::vector<Creation::Failure>& failures,
-              const Creation::Loaded& loaded) {
-    if (loaded.bytes != reported_ && !bytes_loaded_.is_none()) {
-      reported_ = loaded.bytes;
-      bytes_loaded_(loaded.bytes, loaded.total);
-    }
-    for (const std::size_t index : ready) {
-      ++done_;
-      if (!ready_.is_none()) {
-        std::shared_ptr<Session> session;
-        {
-          const ReleaseGil nogil;
-          session = creation.take(index);
-        }
-        if (session) {
-          ready_(index, PythonSession{std::move(session)});
-        }
-      }
-      if (!progress_.is_none()) {
-        progress_(done_, creation.size(), to_string(creation.device(index)));
-      }
-    }
-    for (const auto& [index, error] : failures) {
-      if (!failed_.is_none()) {
-        failed_(index, to_python(error));
-      }
-    }
-    if (!poll_.is_none()) {
-      poll_();
-    }
-  }
-
- private:
-  static py::object method(const py::object& object, const char* name) { return py::getattr(object, name, py::none()); }
-
-  py::object ready_;
-  py::object failed_;
-  py::object progress_;
-  py::object bytes_loaded_;
-  py::object poll_;
-  std::size_t done_ = 0;
-  std::uint64_t reported_ = 0;
-};
-
-py::tuple create_sessions(const CreationRequest& request, const py::object& listening) {
-  Listener listener(listening);
+// The listener is no part of the request: the garbage collector cannot see through a class of C++ here.
+py::tuple create_sessions(const CreationRequest& request, const py::object& listener) {
   OnnxRuntime& runtime = OnnxRuntime::get();
-  std::shared_ptr<Creation> creation;
-  {
-    const ReleaseGil nogil;
-    creation = freed_without_gil(Creation::start(runtime, request));
-  }
-  CancelUnlessTaken guard(*creation);
+  auto creation = without_gil([&] { return freed_without_gil(Creation::start(runtime, request)); });
+  const auto cancel = [](Creation* given_up) { without_gil([&] { given_up->cancel(); }); };
+  std::unique_ptr<Creation, decltype(cancel)> guard(creation.get(), cancel);  // until its sessions are taken
+  const py::object on_ready = py::getattr(listener, "ready", py::none());
+  std::size_t done = 0;
+  std::uint64_t reported = 0;
   for (bool finished = false; !finished;) {
     std::vector<std::size_t> ready;
     std::vector<Creation::Failure> failures;
@@ -190,20 +125,31 @@ py::tuple create_sessions(const CreationRequest& request, const py::object& list
       failures = creation->failures();
       loaded = creation->loaded();
     }
-    listener.report(*creation, ready, failures, loaded);
+    if (std::exchange(reported, loaded.bytes) != loaded.bytes) {
+      notify(listener, "bytes_loaded", loaded.bytes, loaded.total);
+    }
+    for (const std::size_t index : ready) {
+      if (!on_ready.is_none()) {
+        auto session = without_gil([&] { return creation->take(index); });
+        if (session) {
+          on_ready(index, freed_without_gil(std::move(session)));
+        }
+      }
+      notify(listener, "progress", ++done, creation->size(), to_string(creation->device(index)));
+    }
+    for (const auto& [index, error] : failures) {
+      notify(listener, "failed", index, to_python(error));
+    }
+    notify(listener, "poll");
     check_signals();
   }
 
-  std::vector<std::shared_ptr<Session>> created;
-  guard.taken();
-  {
-    const ReleaseGil nogil;
-    created = creation->take();
-  }
+  static_cast<void>(guard.release());  // NOLINT(bugprone-unused-return-value)
+  auto created = without_gil([&] { return creation->take(); });
   py::list result;
   for (auto& session : created) {
     if (session) {
-      result.append(PythonSession{std::move(session)});
+      result.append(freed_without_gil(std::move(session)));
     }
   }
   return py::make_tuple(result, creation->timeline());
@@ -220,9 +166,7 @@ void register_creation(py::module_& module) {
                parts.push_back({to_source(source), offset, length});
              }
              // Its thread may be within a block when the last reference goes.
-             return std::shared_ptr<Prefetch>(new Prefetch(std::move(parts)), [](Prefetch* held) {
-               without_gil([&] { delete held; });  // NOLINT(cppcoreguidelines-owning-memory)
-             });
+             return freed_without_gil(std::make_shared<Prefetch>(std::move(parts)));
            }),
            py::arg("ranges"));
   py::class_<LoaderOptions>(module, "LoaderOptions")

@@ -5,6 +5,7 @@
 
 #include "bindings/gil.hpp"
 #include "bindings/registrations.hpp"
+#include "bindings/text.hpp"
 #include "core/base/device.hpp"
 #include "core/create/preload.hpp"
 #include "core/cuda/startup.hpp"
@@ -27,12 +28,12 @@ void register_device(py::module_& module) {
         return py::make_tuple(info.compute_major, info.compute_minor);
       });
 
-  module.def("parse_device", [](const std::string& text) {
-    const Device device = parse_device(text);
+  module.def("parse_device", [](const Device& device) {
     return py::make_tuple(device.is_plugin() ? device.name : device.is_cuda() ? "cuda" : "cpu", device.index);
   });
+  using Nogil = py::call_guard<ReleaseGil>;
   // Each of these may start CUDA or wait for it: seconds, in which other Python threads run.
-  module.def("cuda_device_count", [] { return CudaStartup::instance().device_count(); }, py::call_guard<ReleaseGil>());
+  module.def("cuda_device_count", [] { return CudaStartup::instance().device_count(); }, Nogil());
   module.def(
       "cuda_devices",
       [] {
@@ -45,26 +46,25 @@ void register_device(py::module_& module) {
         }
         return devices;
       },
-      py::call_guard<ReleaseGil>());
+      Nogil());
   module.def(
       "cuda_peer_access", [](int device, int peer) { return CudaStartup::instance().can_access_peer(device, peer); },
-      py::arg("device"), py::arg("peer"), py::call_guard<ReleaseGil>());
+      py::arg("device"), py::arg("peer"), Nogil());
   module.def(
       "cuda_memory",
       [](int device) {
         const CudaStartup::Memory memory = CudaStartup::instance().memory(device);
         return std::pair(memory.free, memory.total);
       },
-      py::arg("device"), py::call_guard<ReleaseGil>());
+      py::arg("device"), Nogil());
   module.def(
       "cuda_driver_version",
       []() -> std::optional<int> {
         const int version = CudaStartup::instance().driver_version();
         return version == 0 ? std::nullopt : std::optional(version);
       },
-      py::call_guard<ReleaseGil>());
-  module.def(
-      "cuda_driver_problem", [] { return CudaStartup::instance().driver_problem(); }, py::call_guard<ReleaseGil>());
+      Nogil());
+  module.def("cuda_driver_problem", [] { return CudaStartup::instance().driver_problem(); }, Nogil());
   module.def(
       "begin_opening_cuda_libraries",
       [](std::vector<std::string> linked, std::vector<std::string> opened_later) {
@@ -75,27 +75,27 @@ void register_device(py::module_& module) {
           }
         });
       },
-      py::arg("linked"), py::arg("opened_later"), py::call_guard<ReleaseGil>());
+      py::arg("linked"), py::arg("opened_later"), Nogil());
   module.def(
       "prewarm",
       [](const std::optional<std::vector<int>>& devices) { CudaStartup::instance().begin_contexts(devices); },
-      py::arg("devices"), py::call_guard<ReleaseGil>());
+      py::arg("devices"), Nogil());
   module.def(
       "begin_preload",
       [](const std::optional<std::vector<int>>& devices, const ModelIndex& index) {
         begin_preload(OnnxRuntime::get(), devices, index);
       },
-      py::arg("devices"), py::arg("index"), py::call_guard<ReleaseGil>());
+      py::arg("devices"), py::arg("index"), Nogil());
   py::class_<CudaStartup::Hold, std::shared_ptr<CudaStartup::Hold>>(module, "ContextHold")
       .def(py::init([](int device) {
              const ReleaseGil nogil;
              return freed_without_gil(std::make_shared<CudaStartup::Hold>(CudaStartup::instance(), device));
            }),
            py::arg("device"))
-      .def("release", &CudaStartup::Hold::release, py::call_guard<ReleaseGil>());
+      .def("release", &CudaStartup::Hold::release, Nogil());
   module.def(
       "cuda_has_context", [](int device) { return CudaStartup::instance().has_context(device); }, py::arg("device"),
-      py::call_guard<ReleaseGil>());
+      Nogil());
 }
 
 }  // namespace ortmulti::bindings

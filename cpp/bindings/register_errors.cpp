@@ -1,84 +1,54 @@
+#include <algorithm>
+#include <array>
 #include <new>
 #include <string>
-#include <string_view>
+#include <utility>
 
 #include "bindings/errors.hpp"
 #include "bindings/registrations.hpp"
+#include "bindings/text.hpp"
 
 namespace py = pybind11;
 
 namespace ortmulti::bindings {
 namespace {
 
-const char* class_name(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::fail:
-      return "Fail";
-    case ErrorKind::invalid_argument:
-      return "InvalidArgument";
-    case ErrorKind::no_such_file:
-      return "NoSuchFile";
-    case ErrorKind::no_model:
-      return "NoModel";
-    case ErrorKind::engine_error:
-      return "EngineError";
-    case ErrorKind::runtime_exception:
-      return "RuntimeException";
-    case ErrorKind::invalid_protobuf:
-      return "InvalidProtobuf";
-    case ErrorKind::model_loaded:
-      return "ModelLoaded";
-    case ErrorKind::not_implemented:
-      return "NotImplemented";
-    case ErrorKind::invalid_graph:
-      return "InvalidGraph";
-    case ErrorKind::ep_fail:
-      return "EPFail";
-    case ErrorKind::model_load_canceled:
-      return "ModelLoadCanceled";
-    case ErrorKind::model_requires_compilation:
-      return "ModelRequiresCompilation";
-    case ErrorKind::not_found:
-      return "NotFound";
-    case ErrorKind::device_reset:
-      return "DeviceReset";
-    case ErrorKind::library:
-      return "LibraryError";
-    case ErrorKind::device:
-      return "DeviceError";
-    case ErrorKind::out_of_memory:
-      return "OutOfMemory";
-    case ErrorKind::closed:
-      return "ClosedError";
-    case ErrorKind::forked:
-      return "ForkError";
-    case ErrorKind::weights:
-      return "WeightsError";
-    case ErrorKind::invalid_type:
-      return "InvalidType";
-    case ErrorKind::queue_full:
-      return "QueueFull";
-    case ErrorKind::deadline:
-      return "DeadlineExceeded";
-    case ErrorKind::cancelled:
-      return "Error";  // Python has its own exception for that, which futures raise
-  }
-  return "Error";
-}
+// The classes of ortmulti.errors. A cancelled request is an Error: Python has its own exception, which futures raise.
+constexpr std::array<std::pair<ErrorKind, const char*>, 24> classes = {
+    {{ErrorKind::fail, "Fail"},
+     {ErrorKind::invalid_argument, "InvalidArgument"},
+     {ErrorKind::no_such_file, "NoSuchFile"},
+     {ErrorKind::no_model, "NoModel"},
+     {ErrorKind::engine_error, "EngineError"},
+     {ErrorKind::runtime_exception, "RuntimeException"},
+     {ErrorKind::invalid_protobuf, "InvalidProtobuf"},
+     {ErrorKind::model_loaded, "ModelLoaded"},
+     {ErrorKind::not_implemented, "NotImplemented"},
+     {ErrorKind::invalid_graph, "InvalidGraph"},
+     {ErrorKind::ep_fail, "EPFail"},
+     {ErrorKind::model_load_canceled, "ModelLoadCanceled"},
+     {ErrorKind::model_requires_compilation, "ModelRequiresCompilation"},
+     {ErrorKind::not_found, "NotFound"},
+     {ErrorKind::device_reset, "DeviceReset"},
+     {ErrorKind::library, "LibraryError"},
+     {ErrorKind::device, "DeviceError"},
+     {ErrorKind::out_of_memory, "OutOfMemory"},
+     {ErrorKind::closed, "ClosedError"},
+     {ErrorKind::forked, "ForkError"},
+     {ErrorKind::weights, "WeightsError"},
+     {ErrorKind::invalid_type, "InvalidType"},
+     {ErrorKind::queue_full, "QueueFull"},
+     {ErrorKind::deadline, "DeadlineExceeded"}}};
 
 }  // namespace
 
 py::object to_python(const Error& error) {
   // The classes are Python's, where they have their bases and documentation; only a failure looks them up.
-  const py::object type = py::module_::import("ortmulti.errors").attr(class_name(error.kind()));
+  const auto* const found =
+      std::find_if(classes.begin(), classes.end(), [&](const auto& each) { return each.first == error.kind(); });
+  const py::object type = py::module_::import("ortmulti.errors").attr(found == classes.end() ? "Error" : found->second);
   // Texts quote models and paths, which need not be UTF-8.
-  const std::string_view text = error.what();
-  const auto message = py::reinterpret_steal<py::object>(
-      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
-  if (!message) {
-    throw py::error_already_set();
-  }
-  return type.attr("_of_runtime")(message);
+  return type.attr("_of_runtime")(decode(error.what(), "backslashreplace"));
 }
 
 py::object to_python(const std::exception_ptr& exception) {
@@ -100,21 +70,32 @@ py::object to_python(const std::exception_ptr& exception) {
 }
 
 Error from_python(py::handle exception) {
-  const py::object classes = py::module_::import("ortmulti.errors");
+  const py::object module = py::module_::import("ortmulti.errors");
   const std::string text = py::str(exception);
   for (const py::handle base : py::type::of(exception).attr("__mro__")) {
-    for (int number = 1; number <= static_cast<int>(ErrorKind::cancelled); ++number) {
-      const auto kind = static_cast<ErrorKind>(number);
-      const char* name = class_name(kind);
-      if (std::string_view(name) != "Error" && base.is(classes.attr(name))) {
+    for (const auto& [kind, name] : classes) {
+      if (base.is(module.attr(name))) {
         return {kind, text};
       }
     }
-    if (base.is(classes.attr("Error"))) {
+    if (base.is(module.attr("Error"))) {
       return {ErrorKind::fail, text};
     }
   }
-  return {ErrorKind::fail, py::str(py::type::of(exception).attr("__name__")).cast<std::string>() + ": " + text};
+  return {ErrorKind::fail, class_name(exception) + ": " + text};
+}
+
+void set_error(const py::object& exception) noexcept { PyErr_SetObject(py::type::of(exception).ptr(), exception.ptr()); }
+
+void discard_as_unraisable(py::handle object) noexcept {
+  try {
+    throw;
+  } catch (py::error_already_set& error) {
+    error.discard_as_unraisable(py::reinterpret_borrow<py::object>(object));
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+    PyErr_WriteUnraisable(object.ptr());
+  }
 }
 
 void register_errors(py::module_& /*module*/) {
@@ -126,8 +107,7 @@ void register_errors(py::module_& /*module*/) {
           }
         } catch (const Error& error) {
           try {
-            const py::object exception = to_python(error);
-            PyErr_SetObject(py::type::of(exception).ptr(), exception.ptr());
+            set_error(to_python(error));
           } catch (py::error_already_set& failure) {
             failure.restore();
           }

@@ -1,5 +1,10 @@
 #include <pybind11/stl.h>
 
+#include <array>
+#include <cstddef>
+#include <string>
+#include <vector>
+
 #include "bindings/gil.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/text.hpp"
@@ -18,15 +23,8 @@ void register_index(py::module_& module) {
       .def_readonly("shape", &Initializer::shape)
       .def_property_readonly("storage",
                              [](const Initializer& initializer) {
-                               switch (initializer.storage) {
-                                 case Storage::inline_bytes:
-                                   return "inline";
-                                 case Storage::external:
-                                   return "external";
-                                 case Storage::typed:
-                                   break;
-                               }
-                               return "typed";
+                               constexpr std::array names = {"inline", "external", "typed"};
+                               return names.at(static_cast<std::size_t>(initializer.storage));
                              })
       .def_property_readonly("location", [](const Initializer& initializer) { return py::bytes(initializer.location); })
       .def_readonly("offset", &Initializer::offset)
@@ -40,14 +38,11 @@ void register_index(py::module_& module) {
       .def_property_readonly("initializers", [](const ModelIndex& index) { return index.initializers; })
       .def_readonly("nodes", &ModelIndex::nodes)
       .def_property_readonly("weight_bytes", [](const ModelIndex& index) { return total_bytes(index.initializers); })
-      .def_property_readonly("operators",
-                             [](const ModelIndex& index) {
-                               py::set operators;
-                               for (const std::string& name : index.operators) {
-                                 operators.add(to_str(name));
-                               }
-                               return operators;
-                             })
+      .def_property_readonly(
+          "operators",
+          [](const ModelIndex& index) {
+            return py::set(py::cast(std::vector<Text>(index.operators.begin(), index.operators.end())));
+          })
       .def_readonly("ir_version", &ModelIndex::ir_version)
       .def_property_readonly("opsets",
                              [](const ModelIndex& index) {
@@ -58,27 +53,13 @@ void register_index(py::module_& module) {
                                return opsets;
                              })
       .def_property_readonly("external_locations", [](const ModelIndex& index) {
-        py::list locations;
-        for (const std::string& location : external_locations(index)) {
-          locations.append(py::bytes(location));
-        }
-        return locations;
+        const auto locations = external_locations(index);
+        return std::vector<py::bytes>(locations.begin(), locations.end());
       });
+  using Nogil = py::call_guard<ReleaseGil>;
+  module.def("index_model", py::overload_cast<const Source&>(&index_model), py::arg("model"), Nogil());
   module.def(
-      "index_model",
-      [](const Source& model) {
-        const ReleaseGil nogil;
-        return index_model(model);
-      },
-      py::arg("model"));
-  module.def(
-      "index_model",
-      [](const py::str& model) {
-        const std::string path = from_path(model);
-        const ReleaseGil nogil;
-        return index_model(*file_source(path));
-      },
-      py::arg("model"));
+      "index_model", [](const Path& model) { return index_model(*file_source(model)); }, py::arg("model"), Nogil());
   module.def(
       "index_model",
       [](const py::buffer& model) {

@@ -32,19 +32,6 @@ dlpack::DataType element_type(const Weight& weight, bool bool_is_uint8) {
   return *type;
 }
 
-// Whoever uses the tensor goes as far as its shape says.
-void check_length(const Weight& weight, const dlpack::DataType& type) {
-  std::uint64_t bits = type.bits;
-  bool fits = true;
-  for (const std::int64_t size : weight.shape) {
-    fits = fits && size >= 0 && !__builtin_mul_overflow(bits, static_cast<std::uint64_t>(size), &bits);
-  }
-  if (!fits || bits / 8 + (bits % 8 == 0 ? 0 : 1) != weight.length) {
-    throw Error(ErrorKind::invalid_argument, "weight '" + weight.name + "' has " + std::to_string(weight.length) +
-                                                 " bytes, which is not what its shape and type take");
-  }
-}
-
 struct DeviceWeights {
   std::shared_ptr<const CudaWeightStore> store;
 
@@ -57,7 +44,6 @@ struct DeviceWeights {
     }
     const Weight& weight = weights[index];
     const dlpack::DataType type = element_type(weight, bool_is_uint8);
-    check_length(weight, type);
     // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver's addresses are numbers
     return dlpack::make_capsule(reinterpret_cast<void*>(store->address(index)), store->device(), type, weight.shape,
                                 store);
@@ -65,11 +51,9 @@ struct DeviceWeights {
 };
 
 std::vector<DeviceWeights> load_weights(const SharedWeights& weights, const std::vector<int>& devices) {
-  const auto load = [&] {
-    const ReleaseGil nogil;
-    return freed_without_gil(std::make_shared<WeightLoad>(CudaStartup::instance(), weights, devices));
-  }();
-  wait_until([&] { return load->wait(signal_interval); });  // the threads touch no Python object
+  const auto load = without_gil(
+      [&] { return freed_without_gil(std::make_shared<WeightLoad>(CudaStartup::instance(), weights, devices)); });
+  wait_until([&](auto /*until*/) { return load->wait(signal_interval); });  // the threads touch no Python object
   const ReleaseGil nogil;
   std::vector<DeviceWeights> result;
   for (auto& store : load->take()) {

@@ -1,16 +1,16 @@
 #include <pybind11/stl.h>
 
-#include <cstddef>
-#include <cstdint>
+#include <algorithm>
+#include <functional>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "bindings/gil.hpp"
-#include "bindings/python_ep_device.hpp"
 #include "bindings/python_source.hpp"
 #include "bindings/python_value.hpp"
 #include "bindings/registrations.hpp"
@@ -18,6 +18,7 @@
 #include "bindings/text.hpp"
 #include "core/base/error.hpp"
 #include "core/create/creation.hpp"
+#include "core/ort/checked.hpp"
 #include "core/ort/options.hpp"
 
 namespace py = pybind11;
@@ -26,46 +27,75 @@ namespace ortmulti::bindings {
 namespace {
 
 // ONNX Runtime takes no tensor whose memory is its own, such as one that it allocated: this is one over that memory.
-ModelAdditions::NamedValue named(const std::string& name, const PythonValue& given) {
-  const Value& value = *given.value;
-  const auto tensor =
-      Value::over(value.data(), value.element_type(), value.shape(), value.device(), freed_without_gil(given.value));
+ModelAdditions::NamedValue named(const std::string& name, const std::shared_ptr<const Value>& given) {
+  const auto tensor = Value::over(given->data(), given->element_type(), given->shape(), given->device(), given);
   return {name, {tensor, &tensor->get()}};
 }
 
-template <typename Named>
-std::vector<std::string> names_of(const std::vector<Named>& values) {
+// What the member of each is.
+template <typename Items, typename Member>
+std::vector<std::string> names_of(const Items& items, Member member) {
   std::vector<std::string> names;
-  names.reserve(values.size());
-  for (const auto& [name, value] : values) {
-    names.push_back(name);
-  }
+  std::transform(items.begin(), items.end(), std::back_inserter(names), std::mem_fn(member));
   return names;
 }
 
-void add_provider(SessionOptions& options, const std::vector<PythonEpDevice>& devices,
-                  const std::map<std::string, std::string>& values) {
-  Provider provider{devices.front().device->provider, values, {}};
-  for (const PythonEpDevice& device : devices) {
-    provider.devices.push_back(device.device);
-  }
-  options.providers.push_back(std::move(provider));
+void add_provider(SessionOptions& options, const EpDevices& devices, const std::map<std::string, std::string>& values) {
+  options.providers.push_back({devices.front()->provider, values, devices});
 }
 
-void add_custom_op_library(SessionOptions& options, const py::str& file) {
-  const std::string path = from_path(file);
-  std::shared_ptr<const CustomOpLibrary> library;
-  {
-    const ReleaseGil nogil;  // it is loaded, and runs code of its own
-    library = CustomOpLibrary::open(path);
+// Reads and sets one of RunOptions' settings.
+template <typename Setting>
+void define_setting(py::class_<RunOptions>& options, const char* name, Setting RunOptions::Settings::* member) {
+  options.def_property(
+      name, [member](const RunOptions& self) { return self.settings().*member; },
+      [member](RunOptions& self, const Setting& value) {
+        self.change([&](RunOptions::Settings& settings) { settings.*member = value; });
+      });
+}
+
+void add_config_entry(RunOptions& self, const std::string& key, const std::string& value) {
+  self.change([&](RunOptions::Settings& settings) { settings.config_entries[key] = value; });
+}
+
+std::string config_entry(const RunOptions& self, const std::string& key) {
+  const auto entries = self.settings().config_entries;
+  const auto found = entries.find(key);
+  if (found == entries.end()) {
+    throw Error(ErrorKind::invalid_argument, "this RunOptions has no config entry '" + key + "'");
   }
-  options.additions.custom_op_libraries.push_back(std::move(library));
+  return found->second;
+}
+
+void add_active_adapter(RunOptions& self, const py::object& adapter) {
+  if (!py::isinstance<LoraAdapter>(adapter)) {
+    throw Error(ErrorKind::invalid_type, "adapter must be an ortmulti.LoraAdapter, not " + class_name(adapter));
+  }
+  const auto loaded = std::atomic_load(&adapter.cast<const LoraAdapter&>().loaded);
+  if (!loaded) {
+    throw Error(ErrorKind::invalid_argument, "this LoraAdapter has loaded nothing yet: call Load with a file's path");
+  }
+  self.change([&](RunOptions::Settings& settings) {
+    auto& adapters = settings.adapters;
+    if (std::find(adapters.begin(), adapters.end(), loaded) != adapters.end()) {
+      throw Error(ErrorKind::invalid_argument, "this LoraAdapter is active in these RunOptions already");
+    }
+    adapters.push_back(loaded);
+  });
+}
+
+void load_adapter(LoraAdapter& self, const Path& path) {
+  auto loaded = checked("loading the adapter '" + path.text + "'", [&] {
+    return std::make_shared<const Ort::LoraAdapter>(Ort::LoraAdapter::CreateLoraAdapter(path.text, nullptr));
+  });
+  std::atomic_store(&self.loaded, std::move(loaded));
 }
 
 }  // namespace
 
 void register_options(py::module_& module) {
   // Plain values: ortmulti.SessionOptions checks them and fills this in.
+  using Nogil = py::call_guard<ReleaseGil>;
   py::class_<SessionOptions>(module, "SessionOptions")
       .def(py::init<>())
       .def("copy", [](const SessionOptions& options) { return options; })
@@ -85,77 +115,72 @@ void register_options(py::module_& module) {
       .def_property(
           "optimized_model_filepath",
           [](const SessionOptions& options) { return to_str(options.optimized_model_filepath); },
-          [](SessionOptions& options, const py::str& path) { options.optimized_model_filepath = from_path(path); })
+          [](SessionOptions& options, const Path& path) { options.optimized_model_filepath = path; })
       .def_property(
           "profile_file_prefix", [](const SessionOptions& options) { return to_str(options.profile_file_prefix); },
-          [](SessionOptions& options, const py::str& path) { options.profile_file_prefix = from_path(path); })
+          [](SessionOptions& options, const Path& path) { options.profile_file_prefix = path; })
       .def_readwrite("config_entries", &SessionOptions::config_entries)
       .def_readwrite("free_dimensions_by_name", &SessionOptions::free_dimensions_by_name)
       .def_readwrite("free_dimensions_by_denotation", &SessionOptions::free_dimensions_by_denotation)
       .def("add_initializer",
-           [](SessionOptions& options, const std::string& name, const PythonValue& value) {
+           [](SessionOptions& options, const std::string& name, const std::shared_ptr<const Value>& value) {
              options.additions.initializers.push_back(named(name, value));
            })
       .def("add_external_initializer",
-           [](SessionOptions& options, const std::string& name, const PythonValue& value) {
+           [](SessionOptions& options, const std::string& name, const std::shared_ptr<const Value>& value) {
              options.additions.external_initializers.push_back(named(name, value));
            })
-      .def(
-          "add_external_weights",
-          [](SessionOptions& options, const WeightList& list) {
-            const ReleaseGil nogil;  // nobody changes the list
-            add_external_weights(options, list);
-          },
-          py::arg("list"))
+      .def("add_external_weights", &add_external_weights, py::arg("list"), Nogil())  // nobody changes the list
       .def("take_external_weights", &take_external_weights, py::arg("min_bytes"),
            py::arg("staying_names") = std::set<std::string>())
       .def("add_file_in_memory",
            [](SessionOptions& options, const std::string& name, const Source& memory) {
              options.additions.files.push_back({name, memory.map(), memory.size()});
            })
-      .def("add_custom_op_library", &add_custom_op_library)
+      .def(
+          "add_custom_op_library",
+          [](SessionOptions& options, const Path& path) {  // it is loaded, and runs code of its own
+            options.additions.custom_op_libraries.push_back(CustomOpLibrary::open(path));
+          },
+          Nogil())
       .def("add_provider", &add_provider)
       .def("clear_providers", [](SessionOptions& options) { options.providers.clear(); })
       .def_property_readonly("providers",
-                             [](const SessionOptions& options) {
-                               std::vector<std::string> names;
-                               names.reserve(options.providers.size());
-                               for (const Provider& provider : options.providers) {
-                                 names.push_back(provider.name);
-                               }
-                               return names;
-                             })
+                             [](const SessionOptions& self) { return names_of(self.providers, &Provider::name); })
       .def_property_readonly("initializers",
-                             [](const SessionOptions& options) { return names_of(options.additions.initializers); })
-      .def_property_readonly(
-          "external_initializers",
-          [](const SessionOptions& options) { return names_of(options.additions.external_initializers); })
+                             [](const SessionOptions& self) {
+                               return names_of(self.additions.initializers, &ModelAdditions::NamedValue::first);
+                             })
+      .def_property_readonly("external_initializers",
+                             [](const SessionOptions& self) {
+                               return names_of(self.additions.external_initializers,
+                                               &ModelAdditions::NamedValue::first);
+                             })
       .def_property_readonly("files_in_memory",
-                             [](const SessionOptions& options) {
-                               std::vector<std::string> names;
-                               names.reserve(options.additions.files.size());
-                               for (const auto& file : options.additions.files) {
-                                 names.push_back(file.name);
-                               }
-                               return names;
+                             [](const SessionOptions& self) {
+                               return names_of(self.additions.files, &ModelAdditions::FileInMemory::name);
                              })
       .def_property_readonly("custom_op_libraries", [](const SessionOptions& options) {
         py::list libraries;
         for (const auto& library : options.additions.custom_op_libraries) {
-          libraries.append(py::make_tuple(to_str(library->path()), to_python(library->file())));
+          libraries.append(py::make_tuple(to_str(library->path()), library->file()));
         }
         return libraries;
       });
 
-  py::class_<RunOptions>(module, "RunOptions")
+  py::class_<LoraAdapter>(module, "LoraAdapter")
       .def(py::init<>())
-      .def_property("log_severity_level", &RunOptions::log_severity_level, &RunOptions::set_log_severity_level)
-      .def_property("log_verbosity_level", &RunOptions::log_verbosity_level, &RunOptions::set_log_verbosity_level)
-      .def_property("logid", &RunOptions::logid, &RunOptions::set_logid)
+      .def("_load", &load_adapter, py::arg("path"), Nogil());
+
+  py::class_<RunOptions> run_options(module, "RunOptions");
+  run_options.def(py::init<>())
       .def_property("terminate", &RunOptions::terminate, &RunOptions::set_terminate)
-      .def("add_run_config_entry", &RunOptions::add_config_entry)
-      .def("get_run_config_entry", &RunOptions::config_entry)
-      .def("add_active_adapter", &RunOptions::add_active_adapter);
+      .def("add_run_config_entry", &add_config_entry)
+      .def("get_run_config_entry", &config_entry)
+      .def("add_active_adapter", &add_active_adapter);
+  define_setting(run_options, "log_severity_level", &RunOptions::Settings::log_severity_level);
+  define_setting(run_options, "log_verbosity_level", &RunOptions::Settings::log_verbosity_level);
+  define_setting(run_options, "logid", &RunOptions::Settings::logid);
 }
 
 }  // namespace ortmulti::bindings

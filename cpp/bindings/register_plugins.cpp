@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "bindings/gil.hpp"
-#include "bindings/python_ep_device.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/text.hpp"
 #include "core/ort/library.hpp"
@@ -38,44 +37,25 @@ void register_plugins(py::module_& module) {
       .def_property_readonly("vendor_id", [](const PythonHardware& self) { return self.device->hardware_vendor_id; })
       .def_property_readonly("device_id", [](const PythonHardware& self) { return self.device->hardware_device_id; })
       .def_property_readonly("metadata", [](const PythonHardware& self) { return self.device->hardware_metadata; });
-  py::class_<PythonEpDevice>(module, "OrtEpDevice")
-      .def_property_readonly("ep_name", [](const PythonEpDevice& self) { return to_str(self.device->provider); })
-      .def_property_readonly("ep_vendor",
-                             [](const PythonEpDevice& self) { return to_str(self.device->provider_vendor); })
-      .def_property_readonly("ep_metadata", [](const PythonEpDevice& self) { return self.device->provider_metadata; })
-      .def_property_readonly("ep_options", [](const PythonEpDevice& self) { return self.device->provider_options; })
-      .def_property_readonly("device", [](const PythonEpDevice& self) { return PythonHardware{self.device}; })
-      .def_property_readonly("_name",
-                             [](const PythonEpDevice& self) {
-                               return self.device->plugin ? to_string(self.device->device) : std::string();
-                             })
-      .def_property_readonly("_library", [](const PythonEpDevice& self) {
-        return self.device->plugin ? to_str(self.device->plugin->path) : py::str();
-      });
+  py::class_<EpDevice, std::shared_ptr<EpDevice>>(module, "OrtEpDevice")
+      .def_property_readonly("ep_name", [](const EpDevice& self) { return to_str(self.provider); })
+      .def_property_readonly("ep_vendor", [](const EpDevice& self) { return to_str(self.provider_vendor); })
+      .def_readonly("ep_metadata", &EpDevice::provider_metadata)
+      .def_readonly("ep_options", &EpDevice::provider_options)
+      .def_property_readonly("device",
+                             [](std::shared_ptr<const EpDevice> self) { return PythonHardware{std::move(self)}; })
+      .def_property_readonly("_name", [](const EpDevice& self) { return self.plugin ? to_string(self.device) : ""; })
+      .def_property_readonly("_library",
+                             [](const EpDevice& self) { return self.plugin ? to_str(self.plugin->path) : py::str(); });
+  using Nogil = py::call_guard<ReleaseGil>;  // the libraries run code of their own
   module.def(
       "register_plugin",
-      [](const std::string& name, const py::str& path) {
-        const std::string text = from_path(path);
-        const ReleaseGil nogil;  // the library runs code of its own
-        register_plugin(OnnxRuntime::get(), name, text);
-      },
-      py::arg("name"), py::arg("path"));
+      [](const std::string& name, const Path& path) { register_plugin(OnnxRuntime::get(), name, path); },
+      py::arg("name"), py::arg("path"), Nogil());
   module.def(
       "unregister_plugin", [](const std::string& name) { unregister_plugin(OnnxRuntime::get(), name); },
-      py::arg("name"), py::call_guard<ReleaseGil>());
-  module.def("ep_devices", [] {
-    EpDevices devices;
-    {
-      const ReleaseGil nogil;
-      devices = ep_devices(OnnxRuntime::get());
-    }
-    std::vector<PythonEpDevice> result;
-    result.reserve(devices.size());
-    for (auto& device : devices) {
-      result.push_back({std::move(device)});
-    }
-    return result;
-  });
+      py::arg("name"), Nogil());
+  module.def("ep_devices", [] { return ep_devices(OnnxRuntime::get()); }, Nogil());
 }
 
 }  // namespace ortmulti::bindings

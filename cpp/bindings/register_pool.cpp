@@ -1,13 +1,13 @@
 #include <pybind11/stl.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -15,26 +15,79 @@
 #include "bindings/call.hpp"
 #include "bindings/errors.hpp"
 #include "bindings/pool_request.hpp"
-#include "bindings/pool_stats.hpp"
 #include "bindings/python_pool.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/signals.hpp"
+#include "bindings/text.hpp"
 #include "core/base/timeline.hpp"
 #include "core/pool/batch.hpp"
 #include "core/pool/runners.hpp"
 
 namespace ortmulti::bindings {
+
+using namespace py::literals;  // NOLINT(google-build-using-namespace): "name"_a
+
 namespace {
+
+// (bound, count) pairs.
+template <typename Counts, typename Bound>
+py::tuple to_buckets(const Counts& counts, const Bound& bound) {
+  py::tuple buckets(counts.size());
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    buckets[i] = py::make_tuple(bound(i), counts[i]);
+  }
+  return buckets;
+}
+
+py::object to_value(std::uint64_t count) { return py::int_(count); }
+
+py::object to_value(const LatencyHistogram& histogram) {
+  const auto seconds = [](std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; };
+  const auto bound = [](std::size_t i) { return static_cast<double>(LatencyHistogram::bounds_ns[i]) / 1e9; };
+  return py::dict("count"_a = histogram.count(), "sum"_a = seconds(histogram.sum_ns()),
+                  "max"_a = seconds(histogram.max_ns()), "p50"_a = seconds(histogram.quantile_ns(0.5)),
+                  "p95"_a = seconds(histogram.quantile_ns(0.95)), "p99"_a = seconds(histogram.quantile_ns(0.99)),
+                  "p999"_a = seconds(histogram.quantile_ns(0.999)),
+                  "buckets"_a = to_buckets(histogram.counts_up_to_bounds(), bound));
+}
+
+py::object to_value(const SizeHistogram& histogram) {
+  const auto bound = [](std::size_t i) { return std::size_t{1} << i; };
+  return py::dict("count"_a = histogram.count(), "sum"_a = histogram.sum(),
+                  "buckets"_a = to_buckets(histogram.counts_up_to_bounds(), bound));
+}
+
+// (state, why it failed or broke) of each device.
+py::dict to_states(const PoolStats& stats) {
+  py::dict states;
+  for (const DeviceStats& device : stats.devices) {
+    states[py::str(to_string(device.device))] = py::make_tuple(to_string(device.state), device.broken);
+  }
+  return states;
+}
+
+// What `ortmulti.PoolStats` is made from.
+py::dict to_dict(const PoolStats& stats) {
+  py::list devices;
+  for (const DeviceStats& device : stats.devices) {
+    py::dict entry("device"_a = device.device, "state"_a = to_string(device.state), "sessions"_a = device.sessions,
+                   "busy"_a = device.busy, "waiting"_a = device.waiting, "broken"_a = device.broken,
+                   "suspended"_a = device.suspended,
+                   "asleep"_a = device.level == SleepLevel::awake ? "" : to_string(device.level),
+                   "in_flight"_a = device.in_flight, "why_in_flight"_a = device.why_in_flight);
+    DeviceStats::for_each_count([&](const char* name, auto count) { entry[name] = to_value(device.*count); });
+    devices.append(std::move(entry));
+  }
+  return py::dict("devices"_a = devices, "waiting"_a = stats.waiting, "rejected"_a = stats.rejected,
+                  "cancelled_waiting"_a = stats.cancelled_waiting, "failed_waiting"_a = stats.failed_waiting,
+                  "unbatched"_a = stats.unbatched, "why_unbatched"_a = stats.why_unbatched);
+}
 
 // Whether the request has arrived; a wait for one that was cancelled ends before that.
 bool wait_for_arrival(const PoolRequest& request, std::optional<double> timeout) {
   const std::shared_ptr<Arrival>& arrival = request.arrival();
   if (!arrival->arrived()) {
-    const auto give_up = after(timeout.value_or(std::numeric_limits<double>::max()));
-    wait_until([&] {
-      const auto next = std::min(give_up, Request::Clock::now() + signal_interval);
-      return arrival->wait(next) || next == give_up;
-    });
+    wait_until([&](auto until) { return arrival->wait(until); }, timeout);
   }
   return arrival->arrived();
 }
@@ -52,8 +105,7 @@ PyObject* call_directly(PyObject* self, Py_ssize_t count, Py_ssize_t expected, c
   } catch (py::error_already_set& error) {
     error.restore();
   } catch (...) {
-    const py::object error = to_python(std::current_exception());
-    PyErr_SetObject(py::type::of(error).ptr(), error.ptr());
+    set_error(to_python(std::current_exception()));
   }
   return nullptr;
 }
@@ -84,6 +136,13 @@ PyObject* submit_async_directly(PyObject* self, PyObject* const* arguments, Py_s
   });
 }
 
+PoolStats stats_of(const PythonPool& pool) {
+  const ReleaseGil nogil;
+  return pool.get()->stats();
+}
+
+const void* to_session(std::uintptr_t session) { return reinterpret_cast<const void*>(session); }  // NOLINT
+
 using Fast = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
 
 // The definition lives as long as the class.
@@ -92,17 +151,22 @@ void define(py::handle owner, const char* name) {
   // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast): as Python's documentation has it
   static PyMethodDef definition{name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Function)),
                                 METH_FASTCALL, nullptr};
-  const auto method =
-      py::reinterpret_steal<py::object>(PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(owner.ptr()), &definition));
-  if (!method) {
-    throw py::error_already_set();
-  }
-  py::setattr(owner, name, method);
+  py::setattr(owner, name, owned(PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(owner.ptr()), &definition)));
+}
+
+// A method of the core's pool, called without the GIL.
+template <typename Result, typename... Arguments>
+auto of_core(Result (Pool::*method)(Arguments...)) {
+  return [method](const PythonPool& self, std::decay_t<Arguments>... arguments) {
+    const ReleaseGil nogil;
+    return (self.get().get()->*method)(std::move(arguments)...);
+  };
 }
 
 }  // namespace
 
 void register_pool(py::module_& module) {
+  using Nogil = py::call_guard<ReleaseGil>;
   py::class_<PoolRequest, std::shared_ptr<PoolRequest>>(module, "PoolRequest")
       .def("arrived", [](const PoolRequest& self) { return self.arrival()->arrived(); })
       .def("wait", &wait_for_arrival, py::arg("timeout"))
@@ -133,22 +197,45 @@ void register_pool(py::module_& module) {
            py::arg("timeline") = std::shared_ptr<Timeline>(), py::arg("run_options") = py::none())
       .def("add_runners", &PythonPool::add_runners, py::arg("device"), py::arg("runners"), py::arg("check"))
       .def("check_inputs", &PythonPool::check_inputs, py::arg("inputs"))
-      .def("set_ready", &PythonPool::set_ready, py::arg("session"), py::arg("ready"))
-      .def("give_up", &PythonPool::give_up, py::arg("session"), py::arg("reason"))
-      .def("expect", &PythonPool::expect, py::arg("device"), py::arg("sessions"))
-      .def("not_coming", &PythonPool::not_coming, py::arg("device"), py::arg("sessions"), py::arg("exception"))
-      .def("set_opening", &PythonPool::set_opening, py::arg("opening"))
-      .def("fail", &PythonPool::fail, py::arg("exception"))
-      .def("remove", &PythonPool::remove, py::arg("device"))
+      .def(
+          "set_ready",
+          [](const PythonPool& self, std::uintptr_t session, bool ready) {
+            self.get()->set_ready(to_session(session), ready);
+          },
+          py::arg("session"), py::arg("ready"), Nogil())
+      .def(
+          "give_up",
+          [](const PythonPool& self, std::uintptr_t session, const std::string& reason) {
+            self.get()->give_up(to_session(session), reason);
+          },
+          py::arg("session"), py::arg("reason"), Nogil())
+      .def("expect", of_core(&Pool::expect), py::arg("device"), py::arg("sessions"))
+      .def("not_coming", of_core(&Pool::not_coming), py::arg("device"), py::arg("sessions"), py::arg("exception"))
+      .def("set_opening", of_core(&Pool::set_opening), py::arg("opening"))
+      .def("fail", of_core(&Pool::fail), py::arg("exception"))
+      .def(
+          "remove",
+          [](const PythonPool& self, const Device& device) {
+            wait_until([&](auto until) { return self.get()->remove(device, until); });
+          },
+          py::arg("device"))
       .def("sleep", &PythonPool::sleep, py::arg("device"), py::arg("pinned"), py::arg("auto_wake"), py::arg("timeout"),
            py::arg("timeline"))
       .def("sleep_sessions", &PythonPool::sleep_sessions, py::arg("device"), py::arg("make"), py::arg("auto_wake"),
            py::arg("timeout"))
       .def("enter", &PythonPool::enter, py::arg("repository"), py::arg("name"), py::arg("device"), py::arg("model"),
            py::arg("pinned"), py::arg("timeline"), py::arg("close"), py::arg("reserved"))
-      .def("wake", &PythonPool::wake, py::arg("device"))
-      .def("wait_until_awake", &PythonPool::wait_until_awake, py::arg("device"), py::arg("timeout"))
-      .def("continue_from", &PythonPool::continue_from, py::arg("before"))
+      .def("wake", of_core(&Pool::wake), py::arg("device"))
+      .def(
+          "wait_until_awake",
+          [](const PythonPool& self, const Device& device, std::optional<double> timeout) {
+            return wait_until([&](auto until) { return self.get()->wait_until_awake(device, until); }, timeout);
+          },
+          py::arg("device"), py::arg("timeout"))
+      .def(
+          "continue_from",
+          [](const PythonPool& self, const PythonPool& before) { self.get()->continue_from(before.get()); },
+          py::arg("before"), Nogil())
       .def("warm_up", &PythonPool::warm_up, py::arg("feeds"), py::arg("runs"), py::arg("timeline"))
       .def("cancel", &PythonPool::cancel, py::arg("request"))
       .def(
@@ -157,10 +244,16 @@ void register_pool(py::module_& module) {
             return self.cancel_async(*request.get_pointer<AsyncRequest>());
           },
           py::arg("request"))
-      .def("stats", [](PythonPool& self) { return to_dict(self.stats()); })
-      .def("states", [](PythonPool& self) { return to_states(self.stats()); })
-      .def("close", &PythonPool::close, py::arg("cancel_waiting"), py::arg("patience") = py::none())
-      .def("closed", &PythonPool::closed);
+      .def("stats", [](const PythonPool& self) { return to_dict(stats_of(self)); })
+      .def("states", [](const PythonPool& self) { return to_states(stats_of(self)); })
+      .def(
+          "close",  // returns whether that is done; without a patience, in seconds, it is
+          [](const PythonPool& self, bool cancel_waiting, std::optional<double> patience) {
+            return wait_until([&](auto /*until*/) { return self.get()->close(cancel_waiting, signal_interval); },
+                              patience);
+          },
+          py::arg("cancel_waiting"), py::arg("patience") = py::none())
+      .def("closed", [](const PythonPool& self) { return self.get()->closed(); }, Nogil());
   define<run_directly>(pool, "run");
   define<submit_directly>(pool, "submit");
   define<submit_async_directly>(pool, "submit_async");

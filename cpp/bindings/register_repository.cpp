@@ -14,19 +14,21 @@
 #include "bindings/gil.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/signals.hpp"
+#include "bindings/text.hpp"
 #include "core/base/error.hpp"
 #include "core/cuda/startup.hpp"
 #include "core/repository/repository.hpp"
 
 namespace py = pybind11;
+using namespace py::literals;  // NOLINT(google-build-using-namespace): "name"_a
 
 namespace ortmulti::bindings {
 namespace {
 
 using Decision = ResidencyPolicy::Decision;
 
-std::string state_of(const ResidencyPolicy::Model& model, ResidencyPolicy::State state) {
-  switch (state) {
+std::string state_of(const Repository::ResidentStats& resident) {
+  switch (resident.state) {
     case ResidencyPolicy::State::waking:
       return "waking";
     case ResidencyPolicy::State::falling:
@@ -34,13 +36,14 @@ std::string state_of(const ResidencyPolicy::Model& model, ResidencyPolicy::State
     case ResidencyPolicy::State::resting:
       break;
   }
-  return to_string(model.level);
+  return to_string(resident.model.level);
 }
 
 // What this process has taken of a GPU's memory since then, and what others took: the driver does not tell them apart.
-std::function<std::optional<std::uint64_t>(const Device&)> taken_since(const std::vector<Device>& devices) {
+std::function<std::optional<std::uint64_t>(const Device&)> taken_since(
+    const std::vector<std::pair<Device, std::uint64_t>>& budgets) {
   std::map<std::string, std::uint64_t> free;
-  for (const Device& device : devices) {
+  for (const auto& [device, bytes] : budgets) {
     if (device.is_cuda()) {
       free[to_string(device)] = CudaStartup::instance().memory(device.index).free;
     }
@@ -59,30 +62,23 @@ std::function<std::optional<std::uint64_t>(const Device&)> taken_since(const std
   };
 }
 
-std::shared_ptr<Repository> make_repository(const std::vector<std::pair<std::string, std::uint64_t>>& budgets) {
-  std::vector<std::pair<Device, std::uint64_t>> parsed;
-  std::vector<Device> devices;
-  for (const auto& [device, bytes] : budgets) {
-    parsed.emplace_back(parse_device(device), bytes);
-    devices.push_back(parsed.back().first);
-  }
+std::shared_ptr<Repository> make_repository(const std::vector<std::pair<Device, std::uint64_t>>& budgets) {
   const ReleaseGil nogil;
-  return std::make_shared<Repository>(parsed, taken_since(devices));
+  return std::make_shared<Repository>(budgets, taken_since(budgets));
 }
 
 // Waits for room, and lets Python handle signals meanwhile.
-std::shared_ptr<Repository::Reservation> reserve(Repository& repository, const std::string& name,
-                                                 const std::string& device, std::uint64_t bytes) {
-  const Device parsed = parse_device(device);
+std::shared_ptr<Repository::Reservation> reserve(Repository& repository, const std::string& name, const Device& device,
+                                                 std::uint64_t bytes) {
   std::shared_ptr<Repository::Reservation> reserved;
   std::future<void> waited;
   {
     const ReleaseGil nogil;
-    reserved = freed_without_gil(repository.reserve(name, parsed, bytes));
+    reserved = freed_without_gil(repository.reserve(name, device, bytes));
     waited = std::async(std::launch::async, [reserved] { reserved->wait(); });
   }
   try {
-    wait_until([&] { return waited.wait_for(signal_interval) == std::future_status::ready; });
+    wait_until([&](auto until) { return waited.wait_until(until) == std::future_status::ready; });
   } catch (...) {
     const ReleaseGil nogil;
     reserved->cancel();
@@ -97,70 +93,59 @@ std::shared_ptr<Repository::Reservation> reserve(Repository& repository, const s
   return reserved;
 }
 
-std::optional<std::int64_t> unaccounted(Repository& repository, const std::string& device, double timeout) {
-  const Device parsed = parse_device(device);
-  const auto give_up = Repository::Clock::now() +
-                       std::chrono::duration_cast<Repository::Clock::duration>(std::chrono::duration<double>(timeout));
+std::optional<std::int64_t> unaccounted(Repository& repository, const Device& device, double timeout) {
   std::optional<std::int64_t> bytes;
-  wait_until([&] {
-    const auto now = Repository::Clock::now();
-    bytes = repository.unaccounted(parsed, std::min(give_up, now + signal_interval));
-    return bytes || now >= give_up;
-  });
+  wait_until(
+      [&](auto until) {
+        bytes = repository.unaccounted(device, until);
+        return bytes.has_value();
+      },
+      timeout);
   return bytes;
 }
 
-py::list to_list(const std::vector<Repository::ResidentStats>& residents) {
-  py::list list;
-  for (const auto& resident : residents) {
-    py::dict entry;
-    entry["name"] = resident.name;
-    entry["device"] = to_string(resident.device);
-    entry["state"] = state_of(resident.model, resident.state);
-    entry["pinned"] = resident.model.pinned;
-    entry["weights"] = resident.model.weights;
-    entry["kept"] = resident.model.kept;
-    entry["rate"] = resident.rate;
-    entry["evictions"] = resident.evicted;
-    list.append(std::move(entry));
-  }
-  return list;
+py::dict to_dict(const Repository::ResidentStats& resident) {
+  return py::dict("name"_a = resident.name, "device"_a = resident.device, "state"_a = state_of(resident),
+                  "pinned"_a = resident.model.pinned, "weights"_a = resident.model.weights,
+                  "kept"_a = resident.model.kept, "rate"_a = resident.rate, "evictions"_a = resident.evicted);
 }
 
-py::list to_list(const std::vector<Repository::DeviceUse>& devices) {
-  py::list list;
-  for (const auto& device : devices) {
-    py::dict entry;
-    entry["device"] = to_string(device.device);
-    entry["budget"] = device.budget;
-    entry["used"] = device.used;
-    entry["models"] = device.models;
-    entry["waking"] = device.waking;
-    list.append(std::move(entry));
-  }
-  return list;
+py::dict to_dict(const Repository::DeviceUse& device) {
+  return py::dict("device"_a = device.device, "budget"_a = device.budget, "used"_a = device.used,
+                  "models"_a = device.models, "waking"_a = device.waking);
 }
 
-py::tuple to_tuple(const Decision& decision) {
-  const char* kind = "wait";
-  switch (decision.kind) {
+// Those that `list` gives without the GIL.
+template <typename List>
+py::list to_list(const List& list) {
+  const auto all = without_gil([&] { return list(); });
+  py::list result;
+  for (const auto& each : all) {
+    result.append(to_dict(each));
+  }
+  return result;
+}
+
+const char* name_of(Decision::Kind kind) {
+  switch (kind) {
     case Decision::Kind::wake:
-      kind = "wake";
-      break;
+      return "wake";
     case Decision::Kind::evict:
-      kind = "evict";
-      break;
+      return "evict";
     case Decision::Kind::impossible:
-      kind = "impossible";
-      break;
+      return "impossible";
     case Decision::Kind::wait:
       break;
   }
+  return "wait";
+}
+
+py::tuple to_tuple(const Decision& decision) {
   py::list evictions;
   for (const auto& eviction : decision.evictions) {
-    evictions.append(py::make_tuple(eviction.model, to_string(eviction.to)));
+    evictions.append(py::make_tuple(eviction.model, eviction.to));
   }
-  return py::make_tuple(kind, evictions, decision.until);
+  return py::make_tuple(name_of(decision.kind), evictions, decision.until);
 }
 
 }  // namespace
@@ -168,7 +153,7 @@ py::tuple to_tuple(const Decision& decision) {
 void register_repository(py::module_& module) {
   py::class_<ResidencyPolicy::Model>(module, "ResidencyModel")
       .def(py::init([](std::uint64_t weights, std::uint64_t kept, double wake, double create, bool sleeps, bool pinned,
-                       const std::string& level) {
+                       SleepLevel level) {
              ResidencyPolicy::Model model;
              model.weights = weights;
              model.kept = kept;
@@ -176,7 +161,7 @@ void register_repository(py::module_& module) {
              model.create = create;
              model.sleeps = sleeps;
              model.pinned = pinned;
-             model.level = parse_sleep_level(level);
+             model.level = level;
              return model;
            }),
            py::arg("weights"), py::arg("kept"), py::arg("wake"), py::arg("create"), py::arg("sleeps") = true,
@@ -195,17 +180,9 @@ void register_repository(py::module_& module) {
           [](ResidencyPolicy& self, ResidencyPolicy::Id id, double now) { return to_tuple(self.decide(id, now)); },
           py::arg("id"), py::arg("now"))
       .def(
-          "falls",
-          [](ResidencyPolicy& self, ResidencyPolicy::Id id, const std::string& level) {
-            self.falls({id, parse_sleep_level(level)});
-          },
+          "falls", [](ResidencyPolicy& self, ResidencyPolicy::Id id, SleepLevel level) { self.falls({id, level}); },
           py::arg("id"), py::arg("level"))
-      .def(
-          "fell",
-          [](ResidencyPolicy& self, ResidencyPolicy::Id id, const std::string& level) {
-            self.fell(id, parse_sleep_level(level));
-          },
-          py::arg("id"), py::arg("level"))
+      .def("fell", &ResidencyPolicy::fell, py::arg("id"), py::arg("level"))
       .def("woke", &ResidencyPolicy::woke, py::arg("id"), py::arg("now"), py::arg("seconds"))
       .def("used", &ResidencyPolicy::used);
   const py::class_<Repository::Resident, std::shared_ptr<Repository::Resident>> resident(module, "Resident");
@@ -219,21 +196,8 @@ void register_repository(py::module_& module) {
       .def("resize", &Repository::resize, py::arg("resident"), py::arg("weights"), py::arg("kept"),
            py::call_guard<ReleaseGil>())
       .def("unaccounted", &unaccounted, py::arg("device"), py::arg("timeout"))
-      .def("residents",
-           [](const Repository& self) {
-             const auto residents = [&] {
-               const ReleaseGil nogil;
-               return self.residents();
-             }();
-             return to_list(residents);
-           })
-      .def("devices", [](const Repository& self) {
-        const auto devices = [&] {
-          const ReleaseGil nogil;
-          return self.devices();
-        }();
-        return to_list(devices);
-      });
+      .def("residents", [](const Repository& self) { return to_list([&] { return self.residents(); }); })
+      .def("devices", [](const Repository& self) { return to_list([&] { return self.devices(); }); });
 }
 
 }  // namespace ortmulti::bindings

@@ -1,10 +1,12 @@
 #include <pybind11/stl.h>
 
+#include <map>
+#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "bindings/gil.hpp"
-#include "bindings/python_session.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/run_options.hpp"
 #include "bindings/run_request.hpp"
@@ -16,17 +18,12 @@ namespace py = pybind11;
 namespace ortmulti::bindings {
 namespace {
 
-py::list run(const PythonSession& self, const py::object& output_names, const py::object& input_feed,
+py::list run(Session& session, const py::object& output_names, const py::object& input_feed,
              const py::object& run_options) {
-  Session& session = *self.session;
   const auto options = to_run_options(run_options);
   const RunRequest request(session, output_names, input_feed);
-  std::vector<Ort::Value> outputs;
-  {
-    // No Python object is touched: arrays and values are held by the request, the session by its Python owner.
-    const ReleaseGil nogil;
-    outputs = request.run(session, *options);
-  }
+  // No Python object is touched: arrays and values are held by the request, the session by its Python owner.
+  auto outputs = without_gil([&] { return request.run(session, *options); });
   return request.to_python(std::move(outputs));
 }
 
@@ -65,64 +62,43 @@ void register_session(py::module_& module) {
       .def_readonly("version", &Metadata::version)
       .def_readonly("custom_metadata_map", &Metadata::custom);
 
-  py::class_<PythonSession>(module, "Session")
+  // Freeing one takes time, and waits for runs that need the GIL to end: Python gets them by freed_without_gil().
+  using Nogil = py::call_guard<ReleaseGil>;
+  py::class_<Session, std::shared_ptr<Session>>(module, "Session")
       .def("run", &run, py::arg("output_names"), py::arg("input_feed"), py::arg("run_options") = py::none())
-      .def("inputs", [](const PythonSession& self) { return self.session->inputs(); })
-      .def("outputs", [](const PythonSession& self) { return self.session->outputs(); })
-      .def("overridable_initializers",
-           [](const PythonSession& self) { return self.session->overridable_initializers(); })
-      .def("metadata", [](const PythonSession& self) { return self.session->metadata(); })
-      .def("device", [](const PythonSession& self) { return to_string(self.session->device()); })
-      .def("model", [](const PythonSession& self) { return self.session->model(); })
+      .def("inputs", &Session::inputs)
+      .def("outputs", &Session::outputs)
+      .def("overridable_initializers", &Session::overridable_initializers)
+      .def("metadata", &Session::metadata)
+      .def("device", &Session::device)
+      .def("model", &Session::model)
       .def("providers",
-           [](const PythonSession& self) {
+           [](const Session& self) {
              std::vector<std::pair<std::string, std::map<std::string, std::string>>> providers;
-             for (const Provider& provider : self.session->providers()) {
+             for (const Provider& provider : self.providers()) {
                providers.emplace_back(provider.name, provider.options);
              }
              return providers;
            })
-      .def("intra_op_num_threads",
-           [](const PythonSession& self) { return self.session->options().intra_op_num_threads; })
-      .def("inter_op_num_threads",
-           [](const PythonSession& self) { return self.session->options().inter_op_num_threads; })
+      .def("intra_op_num_threads", [](const Session& self) { return self.options().intra_op_num_threads; })
+      .def("inter_op_num_threads", [](const Session& self) { return self.options().inter_op_num_threads; })
       .def("weight_use",
-           [](const PythonSession& self) {
-             const WeightUse& use = self.session->weight_use();
-             return std::pair(use.used, use.refused);
-           })
-      .def("end_profiling",
-           [](const PythonSession& self) {
-             std::string path;
-             {
-               const ReleaseGil nogil;
-               path = self.session->end_profiling();
-             }
-             return to_str(path);
-           })
+           [](const Session& self) { return std::pair(self.weight_use().used, self.weight_use().refused); })
       .def(
-          "set_provider_options",
-          [](const PythonSession& self, const std::map<std::string, std::string>& options) {
-            self.session->set_provider_options(options);
-          },
-          py::arg("options"), py::call_guard<ReleaseGil>())
-      .def(
-          "release_captured_graph",
-          [](const PythonSession& self, int annotation_id) { self.session->release_captured_graph(annotation_id); },
-          py::arg("annotation_id"), py::call_guard<ReleaseGil>())
-      .def(
-          "profiling_start_time_ns", [](const PythonSession& self) { return self.session->profiling_start_time_ns(); },
-          py::call_guard<ReleaseGil>())
+          "end_profiling", [](Session& self) { return Text(self.end_profiling()); }, Nogil())
+      .def("set_provider_options", &Session::set_provider_options, py::arg("options"), Nogil())
+      .def("release_captured_graph", &Session::release_captured_graph, py::arg("annotation_id"), Nogil())
+      .def("profiling_start_time_ns", &Session::profiling_start_time_ns, Nogil())
       .def(
           "close",
-          [](const PythonSession& self) {
-            self.session->close();
-            if (self.session->device().is_cuda()) {
-              wait_for_preloads(self.session->device().index);  // nothing runs after it
+          [](Session& self) {
+            self.close();
+            if (self.device().is_cuda()) {
+              wait_for_preloads(self.device().index);  // nothing runs after it
             }
           },
-          py::call_guard<ReleaseGil>())
-      .def("closed", [](const PythonSession& self) { return self.session->closed(); });
+          Nogil())
+      .def("closed", &Session::closed);
 }
 
 }  // namespace ortmulti::bindings

@@ -7,9 +7,8 @@
 #include <vector>
 
 #include "bindings/gil.hpp"
-#include "bindings/python_session.hpp"
 #include "bindings/registrations.hpp"
-#include "core/ort/library.hpp"
+#include "core/ort/session.hpp"
 #include "core/ort/thread_group.hpp"
 
 namespace py = pybind11;
@@ -37,10 +36,8 @@ std::vector<CountsTuple> counts_of_all() {
 void register_threads(py::module_& module) {
   // Plain values: ortmulti.Threads checks them.
   py::class_<ThreadSettings>(module, "ThreadSettings")
-      .def(py::init([](std::string name_prefix, std::optional<int> numa_node, bool near_device, std::vector<int> cpus) {
-             return ThreadSettings{std::move(name_prefix), numa_node, near_device, std::move(cpus)};
-           }),
-           py::arg("name_prefix"), py::arg("numa_node"), py::arg("near_device"), py::arg("cpus"))
+      .def(py::init<std::string, std::optional<int>, bool, std::vector<int>>(), py::arg("name_prefix"),
+           py::arg("numa_node"), py::arg("near_device"), py::arg("cpus"))
       .def_readonly("name_prefix", &ThreadSettings::name_prefix)
       .def_readonly("numa_node", &ThreadSettings::numa_node)
       .def_readonly("near_device", &ThreadSettings::near_device)
@@ -48,8 +45,8 @@ void register_threads(py::module_& module) {
   module.def("thread_counts", &counts_of_all, py::call_guard<ReleaseGil>());
   module.def(
       "thread_counts_of",
-      [](const PythonSession& session) -> std::optional<CountsTuple> {
-        const auto& threads = session.session->threads();
+      [](const Session& session) -> std::optional<CountsTuple> {
+        const auto& threads = session.threads();
         return threads ? std::optional(to_tuple(threads->counts())) : std::nullopt;
       },
       py::arg("session"), py::call_guard<ReleaseGil>());

@@ -30,11 +30,7 @@ void register_timeline(py::module_& module) {
           Nogil())
       .def("spans", [](const Timeline& timeline) {
         py::list list;
-        std::vector<Span> spans;
-        {
-          const ReleaseGil nogil;
-          spans = timeline.spans();
-        }
+        const std::vector<Span> spans = without_gil([&] { return timeline.spans(); });
         for (const Span& span : spans) {
           list.append(py::make_tuple(span.name, span.start_ns, span.end_ns, span.thread, span.device));
         }

@@ -22,6 +22,5 @@ void register_value(pybind11::module_& module);
 void register_binding(pybind11::module_& module);
 void register_repository(pybind11::module_& module);
 void register_async(pybind11::module_& module);
-void register_lora(pybind11::module_& module);
 
 }  // namespace ortmulti::bindings

@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -12,33 +13,15 @@
 
 namespace ortmulti::bindings {
 
+/// onnxruntime's LoraAdapter. Options of runs that use it share what it has loaded, whatever it loads later.
+struct LoraAdapter {
+  std::shared_ptr<const Ort::LoraAdapter> loaded;  ///< None before it has loaded a file. Atomic.
+};
+
 /// onnxruntime's RunOptions. ONNX Runtime must be open before one is made. May be changed from any thread, also while
 /// runs use it: a run keeps the options with which it was requested. Only `terminate` reaches runs under way.
 class RunOptions {
  public:
-  RunOptions();
-
-  /// ONNX Runtime's object for a run. Nothing but `terminate` is ever changed in it.
-  std::shared_ptr<const Ort::RunOptions> get() const;
-
-  int log_severity_level() const { return current()->settings.log_severity_level; }
-  void set_log_severity_level(int level);
-  int log_verbosity_level() const { return current()->settings.log_verbosity_level; }
-  void set_log_verbosity_level(int level);
-  std::string logid() const { return current()->settings.logid; }
-  void set_logid(const std::string& logid);
-
-  /// May be set from another thread, to end the runs that use this object.
-  bool terminate() const noexcept { return terminate_.load(); }
-  void set_terminate(bool terminate);
-
-  void add_config_entry(const std::string& key, const std::string& value);
-  std::string config_entry(const std::string& key) const;
-
-  /// Keeps what the adapter has loaded.
-  void add_active_adapter(const pybind11::object& adapter);
-
- private:
   struct Settings {
     int log_severity_level = -1;
     int log_verbosity_level = 0;
@@ -46,6 +29,20 @@ class RunOptions {
     std::map<std::string, std::string> config_entries;
     std::vector<std::shared_ptr<const Ort::LoraAdapter>> adapters;
   };
+
+  RunOptions();
+
+  /// ONNX Runtime's object for a run. Nothing but `terminate` is ever changed in it.
+  std::shared_ptr<const Ort::RunOptions> get() const;
+
+  Settings settings() const { return current()->settings; }
+  void change(const std::function<void(Settings&)>& change);
+
+  /// May be set from another thread, to end the runs that use this object.
+  bool terminate() const noexcept { return terminate_.load(); }
+  void set_terminate(bool terminate);
+
+ private:
   struct Made {
     Settings settings;  // freed after the options, which refer to the adapters
     Ort::RunOptions options;
@@ -53,8 +50,6 @@ class RunOptions {
 
   static std::shared_ptr<Made> make(Settings settings);
   std::shared_ptr<Made> current() const { return std::atomic_load(&current_); }
-  template <typename Change>
-  void change(const Change& change);
 
   std::shared_ptr<Made> current_;  // read and set atomically
   std::atomic<bool> terminate_{false};

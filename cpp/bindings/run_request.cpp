@@ -21,12 +21,7 @@ std::string_view text_of(py::handle object, const char* what) {
   if (PyUnicode_Check(object.ptr()) == 0) {
     throw Error(ErrorKind::invalid_type, std::string(what) + " must be a str, not " + class_name(object));
   }
-  Py_ssize_t size = 0;
-  const char* text = PyUnicode_AsUTF8AndSize(object.ptr(), &size);
-  if (text == nullptr) {
-    throw py::error_already_set();
-  }
-  return {text, static_cast<std::size_t>(size)};
+  return utf8_of(object);
 }
 
 bool is_mapping(const py::object& object) {
@@ -62,12 +57,11 @@ RunRequest::RunRequest(const Session& session, const py::object& output_names, c
 
 py::dict RunRequest::copy_feed(const py::object& input_feed) {
   const py::dict feed = to_feed(input_feed);
-  return py::reinterpret_steal<py::dict>(PyDict_Copy(feed.ptr()));
+  return owned<py::dict>(PyDict_Copy(feed.ptr()));
 }
 
 void RunRequest::add(const ValueInfo& declared, py::handle object) {
   if (std::shared_ptr<const Value> given = value_in(object)) {
-    given = freed_without_gil(std::move(given));  // the request may be the last to have it
     check_input(declared, *given);
     inputs_.add(declared.name.c_str(), *given);
     memory_.values.emplace_back(std::move(given));
@@ -86,17 +80,6 @@ void RunRequest::add(const ValueInfo& declared, py::handle object) {
   } else if (Ort::Value value = to_value(declared, object, memory_)) {
     inputs_.add(declared.name.c_str(), std::move(value));
   }
-}
-
-std::vector<Ort::Value> RunRequest::run(Session& session, const Ort::RunOptions& options) const {
-  std::vector<Ort::Value> outputs;
-  outputs.reserve(output_names_.size());
-  for (std::size_t i = 0; i < output_names_.size(); ++i) {
-    outputs.emplace_back(nullptr);
-  }
-  session.run(options, inputs_.names().data(), inputs_.values(), inputs_.size(), output_names_.data(), outputs.data(),
-              outputs.size());
-  return outputs;
 }
 
 py::list RunRequest::to_python(std::vector<Ort::Value> outputs) const {
@@ -131,11 +114,9 @@ py::list RunRequest::to_values(std::vector<Ort::Value> outputs, std::vector<std:
     auto value = std::make_shared<const Value>(std::move(outputs[i]), std::move(owners[i]));
     if (in_input) {
       const ReleaseGil nogil;
-      const auto copy = Value::allocate(value->element_type(), value->shape(), value->device());
-      copy->copy_from(*value);
-      value = copy;
+      value = value->copied_to(value->device());
     }
-    results[i] = PythonValue(std::move(value));
+    results[i] = freed_without_gil(std::move(value));
   }
   return results;
 }

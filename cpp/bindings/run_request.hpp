@@ -24,7 +24,9 @@ class RunRequest {
   static pybind11::dict copy_feed(const pybind11::object& input_feed);
 
   /// Needs no GIL.
-  std::vector<Ort::Value> run(Session& session, const Ort::RunOptions& options) const;
+  std::vector<Ort::Value> run(Session& session, const Ort::RunOptions& options) const {
+    return session.run(options, inputs_, output_names_);
+  }
 
   pybind11::list to_python(std::vector<Ort::Value> outputs) const;
   /// Copies of the rows.

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "bindings/text.hpp"
@@ -103,21 +104,15 @@ Ort::Value value_over(const py::array& array, ONNXTensorElementDataType type) {
 
 // Writes the item's text into the tensor; with its length, since NUL is a character like any other.
 void set_string(Ort::Value& value, std::size_t index, py::handle item) {
-  const auto write = [&](const char* data, Py_ssize_t size) {
-    char* const buffer = value.GetResizedStringTensorElementBuffer(index, static_cast<std::size_t>(size));
-    std::copy_n(data, size, buffer);
+  const auto write = [&](std::string_view text) {
+    std::copy(text.begin(), text.end(), value.GetResizedStringTensorElementBuffer(index, text.size()));
   };
   if (PyBytes_Check(item.ptr()) != 0) {
-    write(PyBytes_AS_STRING(item.ptr()), PyBytes_GET_SIZE(item.ptr()));
+    write(py::reinterpret_borrow<py::bytes>(item));
     return;
   }
   const py::str text(item);
-  Py_ssize_t size = 0;
-  const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
-  if (data == nullptr) {
-    throw py::error_already_set();
-  }
-  write(data, size);
+  write(utf8_of(text));
 }
 
 Ort::Value string_value(const py::array& array) {
@@ -162,11 +157,10 @@ bool holds_strings(const py::dtype& dtype) {
 }
 
 [[noreturn]] void refuse_dtype(const ValueInfo& declared, const py::array& array, const std::string& dtype) {
-  const auto found = py::str(array.dtype()).cast<std::string>();
+  const std::string found = name_of(array.dtype());
   const bool number = array.dtype().kind() != 'O' && dtype.find(' ') == std::string::npos;
   throw Error(ErrorKind::invalid_type,
-              "input '" + declared.name + "' is " + declared.type + ", which takes an array of dtype " + dtype +
-                  "; got dtype " + found +
+              described(declared) + ", which takes an array of dtype " + dtype + "; got dtype " + found +
                   (number ? ": convert it with array.astype(" +
                                 (dtype.rfind("ml_dtypes", 0) == 0 ? dtype : "numpy." + dtype) + ")"
                           : ""));
@@ -186,9 +180,8 @@ py::array as_array(const ValueInfo& declared, py::handle object, const ElementTy
     return py::module_::import("numpy").attr("asarray")(object, py::arg("dtype") = dtype);
   } catch (const py::error_already_set& error) {
     if (error.matches(PyExc_ValueError) || error.matches(PyExc_TypeError)) {
-      throw Error(ErrorKind::invalid_type, "input '" + declared.name + "' is " + declared.type +
-                                               " and NumPy cannot make such an array from " + class_name(object) +
-                                               ": " + py::str(error.value()).cast<std::string>());
+      throw Error(ErrorKind::invalid_type, described(declared) + " and NumPy cannot make such an array from " +
+                                               class_name(object) + ": " + py::str(error.value()).cast<std::string>());
     }
     throw;
   }
@@ -226,12 +219,7 @@ py::object string_array(const Ort::Value& value, const std::vector<py::ssize_t>&
   py::array result = new_array(py::dtype("O"), shape);
   auto** items = static_cast<PyObject**>(result.mutable_data());
   for (std::size_t i = 0; i < count; ++i) {
-    const std::string text = value.GetStringTensorElement(i);
-    PyObject* item = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), nullptr);
-    if (item == nullptr) {
-      throw py::error_already_set();
-    }
-    PyObject* previous = std::exchange(items[i], item);
+    PyObject* previous = std::exchange(items[i], decode(value.GetStringTensorElement(i), nullptr).release().ptr());
     Py_XDECREF(previous);
   }
   return result;
@@ -251,8 +239,7 @@ Input to_input(const ValueInfo& declared, py::handle object) {
   }
   const ElementType* type = find_array_type(declared.element_type);
   if (type == nullptr) {
-    throw Error(ErrorKind::not_implemented,
-                "input '" + declared.name + "' is " + declared.type + ", for which NumPy has no dtype");
+    throw Error(ErrorKind::not_implemented, described(declared) + ", for which NumPy has no dtype");
   }
   py::array array = as_array(declared, object, type);
   if (!is_dtype_of(*type, array.dtype())) {
@@ -293,17 +280,6 @@ Ort::Value value_over(py::handle array) {
   return value_over(values, static_cast<ONNXTensorElementDataType>(type->number));
 }
 
-bool lies_in(const Ort::Value& value, py::handle array) {
-  if (!array || !value.HasValue() || !value.IsTensor() ||
-      value.GetTensorTypeAndShapeInfo().GetElementType() == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) {
-    return false;
-  }
-  const auto memory = py::reinterpret_borrow<py::array>(array);
-  const auto begin = reinterpret_cast<std::uintptr_t>(memory.data());
-  const auto data = reinterpret_cast<std::uintptr_t>(value.GetTensorRawData());
-  return data >= begin && data < begin + static_cast<std::uintptr_t>(memory.nbytes());
-}
-
 py::object copied_rows(ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape, std::size_t count,
                        const void* data, std::size_t bytes, const std::string& name) {
   py::dtype dtype = output_type(type, name).second;
@@ -318,12 +294,9 @@ py::object copied_rows(ONNXTensorElementDataType type, const std::vector<std::in
     dimensions.front() = static_cast<Py_intptr_t>(count);
     // py::array would allocate twice.
     const auto& numpy = py::detail::npy_api::get();
-    array = py::reinterpret_steal<py::object>(
-        numpy.PyArray_NewFromDescr_(numpy.PyArray_Type_, dtype.release().ptr(), static_cast<int>(shape.size()),
-                                    dimensions.data(), nullptr, nullptr, 0, nullptr));
-    if (!array) {
-      throw py::error_already_set();
-    }
+    array =
+        owned(numpy.PyArray_NewFromDescr_(numpy.PyArray_Type_, dtype.release().ptr(), static_cast<int>(shape.size()),
+                                          dimensions.data(), nullptr, nullptr, 0, nullptr));
   }
   std::memcpy(py::detail::array_proxy(array.ptr())->data, data, bytes);
   return array;
@@ -364,8 +337,7 @@ ONNXTensorElementDataType element_type_of(const py::dtype& dtype) {
   if (holds_strings(dtype)) {
     return ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING;
   }
-  throw Error(ErrorKind::invalid_type,
-              "ONNX Runtime has no tensors of dtype " + py::str(py::object(dtype)).cast<std::string>());
+  throw Error(ErrorKind::invalid_type, "ONNX Runtime has no tensors of dtype " + name_of(dtype));
 }
 
 py::dtype dtype_of(ONNXTensorElementDataType type) {

@@ -3,6 +3,7 @@
 #include <onnxruntime_cxx_api.h>
 #include <pybind11/numpy.h>
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -30,9 +31,6 @@ Input to_input(const ValueInfo& declared, pybind11::handle object);
 /// arrays whose memory ONNX Runtime cannot use.
 Ort::Value value_over(pybind11::handle array);
 
-/// Whether a run's output is an input's memory: ONNX Runtime returns an input that is also an output as it is.
-bool lies_in(const Ort::Value& value, pybind11::handle array);
-
 /// Makes a NumPy array over a tensor's memory, which it owns from then on; or with a copy of it, as always of strings
 /// and of what ONNX Runtime packs.
 pybind11::object to_array(Ort::Value value, const std::string& name, bool copy);
@@ -44,6 +42,12 @@ pybind11::object copied_rows(ONNXTensorElementDataType type, const std::vector<s
 
 /// ONNX Runtime's element type of a dtype. Throws Error with ErrorKind::invalid_type for one that it does not have.
 ONNXTensorElementDataType element_type_of(const pybind11::dtype& dtype);
+
+/// For messages: "input 'x' is tensor(float)".
+inline std::string described(const ValueInfo& declared) { return "input '" + declared.name + "' is " + declared.type; }
+inline std::string name_of(const pybind11::dtype& dtype) {
+  return pybind11::str(pybind11::object(dtype)).cast<std::string>();
+}
 
 /// The dtype of a tensor's elements. Throws Error with ErrorKind::not_implemented where NumPy has none.
 pybind11::dtype dtype_of(ONNXTensorElementDataType type);
