@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 5_000_000
 """Bytes of a wheel."""
 
-PAGE = "ortmulti/bench/diagnose/report/html/"
-PAGE_FILES = ("page.html", "page.css", "layout.js", "drawing.js", "timeline.js", "start.js")
+PAGE = "ortmulti/bench/diagnose/report/page/"
+PAGE_FILES = ("page.html", "page.css")
 """What the page of a diagnosis is made of, beside its modules."""
 
 TYPES = ("ortmulti/py.typed", "ortmulti/_core.pyi", "ortmulti/__init__.pyi", "ortmulti/pool/__init__.pyi")

@@ -24,7 +24,7 @@ import numpy as np
 
 import ortmulti
 from ortmulti.bench.diagnose.report import load_document
-from ortmulti.bench.diagnose.report.html import write_html
+from ortmulti.bench.diagnose.report.page import write_html
 from ortmulti.bench.diagnose.report.terminal import print_diagnosis
 from ortmulti.bench.files import read_arrays, write_arrays
 from ortmulti.cli import output

@@ -30,11 +30,6 @@ _OPTIONS = (
     "--hide-scrollbars",
     "--no-first-run",
 )
-# WebDriver's names of keys.
-KEYS = {
-    "Tab": "\ue004", "Enter": "\ue007", "Escape": "\ue00c", "End": "\ue010", "Home": "\ue011",
-    "ArrowLeft": "\ue012", "ArrowUp": "\ue013", "ArrowRight": "\ue014", "ArrowDown": "\ue015",
-}  # fmt: skip
 
 
 class Browser:
@@ -97,28 +92,9 @@ class Browser:
         return self._ask("POST", "/execute/async", {"script": code, "args": []})
 
     def press(self, *keys: str) -> None:
-        """Presses keys one after another: a character, or a name of `KEYS`."""
-        actions = [
-            {"type": kind, "value": KEYS.get(key, key)} for key in keys for kind in ("keyDown", "keyUp")
-        ]  # fmt: skip
+        """Presses the keys of characters one after another."""
+        actions = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
         self._ask("POST", "/actions", {"actions": [{"type": "key", "id": "keys", "actions": actions}]})
-        self.settle()
-
-    def point(self, x: float, y: float) -> None:
-        """Moves the mouse to a place of the window."""
-        self._mouse([self._to(x, y)])
-
-    def drag(self, begin: tuple[float, float], end: tuple[float, float]) -> None:
-        """Moves the mouse from one place to another with its button pressed."""
-        button = [{"type": kind, "button": 0} for kind in ("pointerDown", "pointerUp")]
-        self._mouse([self._to(*begin), button[0], self._to(*end), button[1]])
-
-    def _to(self, x: float, y: float) -> dict[str, Any]:
-        return {"type": "pointerMove", "x": round(x), "y": round(y), "duration": 0}
-
-    def _mouse(self, actions: list[dict[str, Any]]) -> None:
-        mouse = {"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": actions}
-        self._ask("POST", "/actions", {"actions": [mouse]})
         self.settle()
 
     def log(self, kind: str) -> list[Any]:

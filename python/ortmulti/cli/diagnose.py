@@ -82,6 +82,7 @@ def diagnose_command(
     what each way waits for. The change of the first finding is tried out. After Ctrl-C the results so far are reported.
     """
     check_plot(plot)
+    check_plot(html and html.with_suffix(".svg"))
     if model.suffix == ".json":
         from ortmulti.bench.diagnose.report import load_document
 
@@ -132,7 +133,7 @@ def _report(document: dict[str, Any], model: Path, json: Path | None, html: Path
         results.save(publishable(document, model), json)
         written["result"] = json
     if html is not None:
-        from ortmulti.bench.diagnose.report.html import write_html
+        from ortmulti.bench.diagnose.report.page import write_html
 
         write_html(document, html)
         written["page"] = html

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ortmulti._runtime.regular_file import write_atomically
 from ortmulti.bench import strategies
@@ -92,6 +92,11 @@ def _colour(name: str) -> str:
     return COLOURS.get(name, OTHER_COLOURS[sum(map(ord, name)) % len(OTHER_COLOURS)])
 
 
+def line_style(name: str) -> dict[str, Any]:
+    """Return how `Axes.plot` draws a strategy."""
+    return {"marker": _MARKERS.get(name, "o"), "color": _colour(name), "linewidth": 1.8, "zorder": 2}
+
+
 def _draw_creation(axes: Axes, rows: Sequence[Json], title: str) -> None:
     device_sets = list(dict.fromkeys(tuple(row["devices"]) for row in rows))
     names = _names(rows)
@@ -142,16 +147,14 @@ def _draw_speedup(axes: Axes, rows: Sequence[Json]) -> None:
     )
     for name in _names(compared):
         points = sorted((len(row["devices"]), row["speedup"]) for row in compared if row["strategy"] == name)
-        axes.plot(
-            *zip(*points, strict=True), marker=_MARKERS.get(name, "o"), color=_colour(name), linewidth=1.8, zorder=2
-        )
+        axes.plot(*zip(*points, strict=True), **line_style(name))
     axes.set_xticks(counts)
     axes.set_ylim(0, 1.1 * max(counts[-1], *(row["speedup"] for row in compared)))
 
 
-def clean(axes: Axes) -> None:
-    """The usual grid, without a frame."""
-    axes.grid(axis="y", color="#e6e6e6", zorder=0)
+def clean(axes: Axes, axis: Literal["x", "y"] = "y") -> None:
+    """The usual grid of one axis, without a frame."""
+    axes.grid(axis=axis, zorder=0, linewidth=0.5)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 

@@ -1,13 +1,14 @@
-"""A diagnosis as a drawing: each way's trace, and one run's timeline. Loads matplotlib."""
+"""A diagnosis drawn: each way's trace, one run's timeline, and how the ways scale. Loads matplotlib."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortmulti._runtime.regular_file import write_atomically
-from ortmulti.bench.create.plots import caption, clean, new_figure
+from ortmulti.bench.create.plots import caption, clean, line_style, new_figure
 from ortmulti.bench.diagnose.causes import ordered, style, title
 from ortmulti.bench.diagnose.report import check_document
 from ortmulti.bench.files import printable
@@ -24,6 +25,11 @@ Row = tuple[str, int]
 
 _LONGEST_NAME = 44
 _HATCH = "////"
+# A timeline of more spans is an image in the page: as shapes they would be megabytes.
+_MOST_SHAPES = 2_000
+
+# Text, surface and grid of the page's two schemes; `page.css` has the same.
+SCHEMES = {"light": ("#171a21", "#ffffff", "#d9dde4"), "dark": ("#e8ebf1", "#191d25", "#343c4a")}
 
 
 def save_plot(document: Json, path: Path) -> None:
@@ -44,13 +50,14 @@ def save_plot(document: Json, path: Path) -> None:
     if not found and run is None:
         raise InvalidArgument("the diagnosis has no measurement: there is nothing to plot")
     lanes = _lanes(run["spans"], run["devices"]) if run else {}
-    heights = [0.34 * len(found) + 0.9] if found else []
-    heights += [0.24 * sum(len(row) for row in lanes.values()) + 0.12 * len(lanes) + 0.9] if run else []
+    heights = [_traces_height(found)] if found else []
+    heights += [_timeline_height(lanes)] if run else []
     causes = ordered({*view.causes_of(found), *(span["cause"] for span in (run["spans"] if run else ()))})
     figure = new_figure(11, sum(heights) + 0.25 * (len(causes) + 3) // 4 + 0.7, path)
     drawn = iter(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
     if found:
-        _draw_traces(next(drawn), found, _plain(view.models_text(document)))
+        name = f"{_plain(view.models_text(document))}: from the start of the process to the last first answer, by cause"
+        _draw_traces(next(drawn), found, name)
     if run:
         _draw_timeline(next(drawn), lanes, f"timeline: {_plain(view.run_text(run), 100)}")
     from matplotlib.patches import Patch
@@ -62,12 +69,58 @@ def save_plot(document: Json, path: Path) -> None:
     write_atomically(path, lambda file: figure.savefig(file, dpi=150))
 
 
-def _draw_traces(axes: Axes, found: Sequence[Trace], model: str) -> None:
+def page_figures(document: Json, scheme: str) -> dict[str, bytes]:
+    """Draw the figures of the page, each as an SVG document.
+
+    Args:
+        document: the diagnosis.
+        scheme: "light" or "dark".
+
+    Returns:
+        "traces", "timeline" and "scaling": those that the document has something for.
+
+    Raises:
+        LibraryError: matplotlib is not installed (the extra ``ortmulti[plot]``).
+    """
+    found, run = view.traces(document), view.default_run(document)
+    figures: dict[str, tuple[float, Callable[[Axes], None]]] = {}
+    if found:
+        figures["traces"] = _traces_height(found), lambda axes: _draw_traces(axes, found, "")
+        figures["scaling"] = 3.6, lambda axes: _draw_scaling(axes, found)
+    if run:
+        lanes = _lanes(run["spans"], run["devices"])
+        figures["timeline"] = _timeline_height(lanes), lambda axes: _draw_timeline(axes, lanes, "")
+    return {name: _svg(draw, height, scheme) for name, (height, draw) in figures.items()}
+
+
+def _svg(draw: Callable[[Axes], None], height: float, scheme: str) -> bytes:
+    figure = new_figure(11, height, Path("page.svg"))
+    from matplotlib import rc_context
+
+    text, surface, grid = SCHEMES[scheme]
+    settings: Any = {"grid.color": grid, "svg.fonttype": "none", "svg.hashsalt": "page"}
+    settings |= dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), text)
+    settings |= dict.fromkeys(("axes.facecolor", "savefig.facecolor"), surface)
+    with rc_context(settings), io.BytesIO() as file:
+        draw(figure.subplots())
+        figure.savefig(file, format="svg", dpi=150, metadata={"Date": None})
+        return file.getvalue()
+
+
+def _traces_height(found: Sequence[Trace]) -> float:
+    return 0.34 * len(found) + 0.9
+
+
+def _timeline_height(rows: Mapping[Row, Sequence[Sequence[Json]]]) -> float:
+    return 0.24 * sum(len(lanes) for lanes in rows.values()) + 0.12 * len(rows) + 0.9
+
+
+def _draw_traces(axes: Axes, found: Sequence[Trace], name: str) -> None:
     longest = max(trace.wall for trace in found)
     for place, trace in enumerate(found):
         left = 0.0
         for cause in view.causes_of([trace]):
-            length = trace.run["causes"][cause]
+            length = trace.causes[cause]
             axes.barh(place, length, 0.72, left, linewidth=0.4, **_look(cause))
             left += length
         axes.annotate(
@@ -77,19 +130,18 @@ def _draw_traces(axes: Axes, found: Sequence[Trace], model: str) -> None:
     axes.set_yticks(range(len(found)), names)
     axes.set_ylim(len(found) - 0.4, -0.6)
     axes.set_xlim(0, longest * 1.1)
-    _finish(axes, f"{model}: from the start of the process to the last first answer, by cause")
+    _finish(axes, name)
 
 
 def _draw_timeline(axes: Axes, rows: Mapping[Row, Sequence[Sequence[Json]]], name: str) -> None:
     top, ticks, labels = 0.0, [], []
+    as_image = sum(len(lane) for lanes in rows.values() for lane in lanes) > _MOST_SHAPES
     for (device, thread), lanes in rows.items():
         for number, lane in enumerate(lanes):
             for cause in ordered({span["cause"] for span in lane}):
                 ranges = [(span["start"], span["end"] - span["start"]) for span in lane if span["cause"] == cause]
-                look = _look(cause)
-                # An edge of another colour would be all that is seen of a short span.
-                edge = look["edgecolor"] if "hatch" in look else look["facecolor"]
-                axes.broken_barh(ranges, (top + number + 0.08, 0.84), linewidth=0.3, **{**look, "edgecolor": edge})
+                bars = axes.broken_barh(ranges, (top + number + 0.08, 0.84), linewidth=0.3, **_look(cause))
+                bars.set_rasterized(as_image)
         ticks.append(top + len(lanes) / 2)
         labels.append(f"{_plain(device or 'process')}, thread {thread}")
         top += len(lanes) + 0.5
@@ -99,10 +151,26 @@ def _draw_timeline(axes: Axes, rows: Mapping[Row, Sequence[Sequence[Json]]], nam
     _finish(axes, name)
 
 
-def _finish(axes: Axes, name: str) -> None:
+def _draw_scaling(axes: Axes, found: Sequence[Trace]) -> None:
+    warm = [trace for trace in found if trace.cache == "warm"] or found
+    points: dict[str, list[tuple[int, float]]] = {}
+    for trace in warm:
+        points.setdefault(trace.way, []).append((len(trace.devices), trace.wall))
+    for way, walls in points.items():
+        axes.plot(*zip(*sorted(walls), strict=True), **line_style(way), label=_plain(way))
+    counts = sorted({len(trace.devices) for trace in warm})
+    least = min(trace.wall for trace in warm if len(trace.devices) == counts[0])
+    axes.axhline(least, linestyle="--", linewidth=1, color="#888888", label=f"as long as on {counts[0]}")
+    axes.set_xticks(counts)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("devices", fontsize=9)
+    axes.set_ylabel("seconds", fontsize=9)
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
     clean(axes)
-    axes.grid(visible=False, axis="y")
-    axes.grid(axis="x", color="#e6e6e6", zorder=0)
+
+
+def _finish(axes: Axes, name: str) -> None:
+    clean(axes, "x")
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("seconds", fontsize=9)
     axes.set_title(name, fontsize=10, loc="left")
@@ -112,7 +180,7 @@ def _look(cause: str) -> dict[str, Any]:
     drawn = style(cause)
     if drawn.hatched:
         return {"facecolor": drawn.colour, "edgecolor": "#555555", "hatch": _HATCH}
-    return {"facecolor": drawn.colour, "edgecolor": "white"}
+    return {"facecolor": drawn.colour, "edgecolor": drawn.colour}
 
 
 def _lanes(spans: Sequence[Json], devices: Sequence[str]) -> dict[Row, list[list[Json]]]:

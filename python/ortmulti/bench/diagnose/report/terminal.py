@@ -131,11 +131,10 @@ def _bars(group: Sequence[Trace], longest: float, keys: Mapping[str, tuple[str, 
 
 def cells_of(trace: Trace, cells: int) -> list[tuple[str, int]]:
     """Return how many of `cells` each cause gets: they add up to `cells`, and none is more than one off its share."""
-    causes = {cause: length for cause, length in trace.run["causes"].items() if length > 0}
-    whole = sum(causes.values())
+    whole = sum(trace.causes.values())
     shares, sum_so_far, given = [], 0.0, 0
     for cause in view.causes_of([trace]):
-        sum_so_far += causes[cause]
+        sum_so_far += trace.causes[cause]
         until = round(cells * sum_so_far / whole)
         shares.append((cause, until - given))
         given = until
@@ -167,7 +166,7 @@ def _table(group: Sequence[Trace], keys: Mapping[str, tuple[str, str]]) -> Rende
 def _cell(trace: Trace, cause: str) -> Text:
     from rich.text import Text
 
-    length = trace.run["causes"].get(cause, 0)
+    length = trace.causes.get(cause, 0)
     if not length:
         return Text("-", style="dim")
     return Text(view.seconds(length), style="bold" if length >= trace.wall / 5 else "")
@@ -190,13 +189,11 @@ def _lists(group: Sequence[Trace], keys: Mapping[str, tuple[str, str]]) -> Rende
         text.append(f"{printable(trace.name)}: {view.seconds(trace.wall)}", style="bold")
         text.append(", explained ")
         text.append_text(_explained(trace))
-        causes = sorted(trace.run["causes"].items(), key=lambda item: -item[1])
-        for cause, length in causes:
-            if length > 0:
-                text.append("\n  ")
-                text.append(*keys[cause])
-                text.append(f" {view.seconds(length):>8} {view.percent(length / trace.wall):>4} ")
-                text.append(printable(title(cause)))
+        for cause, length in sorted(trace.causes.items(), key=lambda item: -item[1]):
+            text.append("\n  ")
+            text.append(*keys[cause])
+            text.append(f" {view.seconds(length):>8} {view.percent(length / trace.wall):>4} ")
+            text.append(printable(title(cause)))
     return text
 
 

@@ -33,31 +33,28 @@ _WHAT = {
 
 @dataclass(frozen=True)
 class Trace:
-    """One way's trace on one number of devices.
+    """One way's trace on one number of devices. What only the measurement needs is not counted.
 
     Attributes:
         way: the strategy.
         devices: one for each session.
         cache: "warm" or "cold".
-        run: the repetition with the median wall time (the lower one of two).
-        walls: seconds of every repetition, ascending.
+        run: the repetition with the median time (the lower one of two).
+        causes: its seconds by cause.
+        walls: seconds from the process's start to the last device's first answer, of every repetition, ascending.
     """
 
     way: str
     devices: tuple[str, ...]
     cache: str
     run: Json
+    causes: Mapping[str, float]
     walls: tuple[float, ...]
 
     @property
     def wall(self) -> float:
         """Seconds from the process's start to the last device's first answer."""
-        return float(self.run["wall"])
-
-    @property
-    def own(self) -> float:
-        """The same without the time of the measurement itself."""
-        return self.wall - float(self.run["causes"].get("measurement", 0))
+        return own_seconds(self.run)
 
     @property
     def name(self) -> str:
@@ -68,7 +65,7 @@ class Trace:
         """The share of the wall time that has a cause."""
         if self.run.get("explained") is not None:
             return float(self.run["explained"])
-        return 1 - float(self.run["causes"].get("unexplained", 0)) / self.wall if self.wall else 1.0
+        return 1 - self.causes.get("unexplained", 0) / self.wall if self.wall else 1.0
 
     @property
     def range(self) -> str:
@@ -76,6 +73,11 @@ class Trace:
         if len(self.walls) < 2:
             return ""
         return f"{len(self.walls)} runs, {seconds(self.walls[0])} to {seconds(self.walls[-1])}"
+
+
+def own_seconds(run: Json) -> float:
+    """Return a run's seconds without those of the measurement itself."""
+    return float(run["wall"]) - float((run.get("causes") or {}).get("measurement", 0))
 
 
 def traces(document: Json) -> list[Trace]:
@@ -88,15 +90,17 @@ def traces(document: Json) -> list[Trace]:
     order = list(strategies.names())
     found = []
     for (way, devices, cache), runs in groups.items():
-        walls = sorted(float(run["wall"]) for run in runs)
+        walls = sorted(map(own_seconds, runs))
         middle = statistics.median_low(walls)
-        found.append(Trace(way, devices, cache, next(run for run in runs if run["wall"] == middle), tuple(walls)))
+        run = next(run for run in runs if own_seconds(run) == middle)
+        causes = {cause: length for cause, length in run["causes"].items() if cause != "measurement" and length > 0}
+        found.append(Trace(way, devices, cache, run, causes, tuple(walls)))
     places = {way: place for place, way in enumerate(order)}
     return sorted(found, key=lambda one: (len(one.devices), places.get(one.way, len(order)), one.cache != "warm"))
 
 
 def _is_whole(run: Json) -> bool:
-    return not run.get("error") and run.get("instrumented") is not False
+    return not run.get("error") and run.get("instrumented") is not False and own_seconds(run) > 0
 
 
 def by_device_count(found: Iterable[Trace]) -> dict[int, list[Trace]]:
@@ -111,7 +115,7 @@ def causes_of(found: Iterable[Trace]) -> list[str]:
     """Return the causes that any of the traces has, in the vocabulary's order."""
     from ortmulti.bench.diagnose.causes import ordered
 
-    return ordered({cause for trace in found for cause, length in trace.run["causes"].items() if length > 0})
+    return ordered({cause for trace in found for cause in trace.causes})
 
 
 def failures(document: Json) -> list[str]:
@@ -138,11 +142,6 @@ def default_run(document: Json) -> Json | None:
     return next(iter(with_timeline(document)), None)
 
 
-def number_of(run: Json, document: Json) -> int:
-    """Return the run's place in the document; ids may be there twice."""
-    return next(number for number, one in enumerate(document["runs"]) if one is run)
-
-
 def run_text(run: Json) -> str:
     """Return a run in a few words."""
     parts = [run["way"], devices_text(run["devices"])]
@@ -153,7 +152,7 @@ def run_text(run: Json) -> str:
     if run.get("error"):
         parts.append("failed")
     text = ", ".join(parts)
-    return printable(f"{text}: {seconds(run['wall'])}" if run.get("wall") is not None else text)
+    return printable(f"{text}: {seconds(own_seconds(run))}" if run.get("wall") is not None else text)
 
 
 def models_text(document: Json) -> str:
@@ -185,26 +184,26 @@ def headline(document: Json) -> str:
         return "No trace was measured."
     last = list(by_device_count(found).values())[-1]
     warm = [trace for trace in last if trace.cache == "warm"] or last
-    slowest, fastest = max(warm, key=lambda a: a.own), min(warm, key=lambda a: a.own)
+    slowest, fastest = max(warm, key=lambda a: a.wall), min(warm, key=lambda a: a.wall)
     where = devices_text(fastest.devices)
     plain = next((trace for trace in warm if trace.way == "sequential"), None)
     if plain is not None and len(warm) > 1:
-        today = f"Today, with plain onnxruntime in a loop, the first answers on {where} take {seconds(plain.own)}"
+        today = f"Today, with plain onnxruntime in a loop, the first answers on {where} take {seconds(plain.wall)}"
         notable = _NOTABLE if len(plain.walls) > 1 else _NOTABLE_ONCE
-        if plain.walls[0] <= fastest.walls[-1] or plain.own < notable * fastest.own:
-            best = min((trace for trace in warm if trace is not plain), key=lambda a: a.own)
-            return printable(f"{today}; no way is clearly faster: {best.name} takes {seconds(best.own)}.")
+        if plain.walls[0] <= fastest.walls[-1] or plain.wall < notable * fastest.wall:
+            best = min((trace for trace in warm if trace is not plain), key=lambda a: a.wall)
+            return printable(f"{today}; no way is clearly faster: {best.name} takes {seconds(best.wall)}.")
         return printable(
-            f"{today}; with {fastest.name} they take {seconds(fastest.own)}, {plain.own / fastest.own:.2f} times as "
+            f"{today}; with {fastest.name} they take {seconds(fastest.wall)}, {plain.wall / fastest.wall:.2f} times as "
             "fast."
         )
     if slowest is fastest:
         return printable(
-            f"{slowest.name}: {seconds(slowest.own)} from the process's start to the first answer on {where}."
+            f"{slowest.name}: {seconds(slowest.wall)} from the process's start to the first answer on {where}."
         )
     return printable(
-        f"From the process's start to the first answer on {where}: {seconds(fastest.own)} with {fastest.name}, "
-        f"{seconds(slowest.own)} with {slowest.name}, {slowest.own / fastest.own:.1f} times as long."
+        f"From the process's start to the first answer on {where}: {seconds(fastest.wall)} with {fastest.name}, "
+        f"{seconds(slowest.wall)} with {slowest.name}, {slowest.wall / fastest.wall:.1f} times as long."
     )
 
 
