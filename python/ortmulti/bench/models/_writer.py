@@ -3,102 +3,19 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import logging
 import os
-import secrets
 import shutil
+import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from ortmulti.bench.models._graph import Graph
 from ortmulti.bench.models._inputs import require_onnx
 from ortmulti.bench.models._onnx import NormalSource, serialize
 from ortmulti.errors import Error
-
-SUFFIX = ".partial"
-
-
-class _Partial(NamedTuple):
-    file: BinaryIO
-    path: Path
-    target: Path
-
-
-class NewFiles:
-    """Files written under temporary names, which take their own names together when all are complete.
-
-    After an error or an interrupt none of them stays. The next process that writes the same files removes those of a
-    killed process: a running process holds a lock on its files.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._partials: list[_Partial] = []
-        self._renamed: list[Path] = []
-
-    def create(self, name: str) -> BinaryIO:
-        """Open a new file that will be called `name`.
-
-        Args:
-            name: File name in the directory; a file of that name stays as it is until `commit`.
-
-        Returns:
-            The file, which this object closes.
-        """
-        for stale in self._directory.glob(f".{name}.*{SUFFIX}"):
-            _remove_if_abandoned(stale)
-        while True:
-            path = self._directory / f".{name}.{secrets.token_hex(8)}{SUFFIX}"
-            file = path.open("xb")
-            self._partials.append(_Partial(file, path, self._directory / name))
-            # File systems without locks exist; there, files of killed processes stay.
-            with suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_EX)
-            if os.fstat(file.fileno()).st_nlink:
-                return file
-            # Another process took it for an abandoned one before it was locked.
-            file.close()
-            self._partials.pop()
-
-    def commit(self) -> None:
-        """Rename the files to their own names, in the order of their creation.
-
-        Existing files are first removed in the opposite order. So the last file, if it exists, always belongs to the
-        others.
-        """
-        for partial in self._partials:
-            partial.file.flush()
-        for partial in reversed(self._partials):
-            partial.target.unlink(missing_ok=True)
-        for partial in self._partials:
-            self._renamed.append(partial.target)
-            partial.path.replace(partial.target)
-        self._renamed.clear()
-
-    def __enter__(self) -> NewFiles:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        for path in self._renamed:
-            path.unlink(missing_ok=True)
-        for partial in self._partials:
-            partial.path.unlink(missing_ok=True)
-            with suppress(OSError):  # A full disk: what is still in the buffer is given up with the file.
-                partial.file.close()
-
-
-def _remove_if_abandoned(path: Path) -> None:
-    with suppress(OSError), path.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink(missing_ok=True)
-
 
 Progress = Callable[[int, int], None]
 """Called with the bytes of weights that are written and that there are."""
@@ -161,9 +78,13 @@ def write(
     try:
         directory.mkdir(parents=True, exist_ok=True)
         _check_space(graph, directory, stem)
-        with NewFiles(directory) as files:
-            _write_files(files, graph, stem, parameters, seed, progress)
-            files.commit()
+        with tempfile.TemporaryDirectory(prefix=f".{stem}.", dir=directory) as folder:
+            names = _write_files(Path(folder), graph, stem, parameters, seed, progress)
+            # The record, the last one, exists only beside the files that belong to it.
+            for name in reversed(names):
+                (directory / name).unlink(missing_ok=True)
+            for name in names:
+                (Path(folder) / name).replace(directory / name)
     except WriteError:
         raise
     except OSError as error:
@@ -175,8 +96,8 @@ def write(
 
 
 def _write_files(
-    files: NewFiles, graph: Graph, stem: str, parameters: dict[str, Any], seed: int, progress: Progress | None
-) -> None:
+    folder: Path, graph: Graph, stem: str, parameters: dict[str, Any], seed: int, progress: Progress | None
+) -> list[str]:
     source = NormalSource(seed)
     sizes = {}
     data_name = f"{stem}.onnx.data"
@@ -184,15 +105,14 @@ def _write_files(
     inline_bytes = graph.weight_bytes - sum(weight.nbytes for weight, _ in layout)
     counter = _Counter(graph.weight_bytes, progress)
     if layout:
-        data = files.create(data_name)
-        _write_data(data, graph, source, counter)
+        with (folder / data_name).open("wb") as data:
+            _write_data(data, graph, source, counter)
         sizes[data_name] = data_bytes
-    model = serialize(graph, data_name, source)
-    files.create(f"{stem}.onnx").write(model)
+    sizes[f"{stem}.onnx"] = (folder / f"{stem}.onnx").write_bytes(serialize(graph, data_name, source))
     counter.add(inline_bytes)
-    sizes[f"{stem}.onnx"] = len(model)
     record = json.dumps({"parameters": parameters, "files": sizes}, indent=2)
-    files.create(f"{stem}.json").write(record.encode() + b"\n")
+    (folder / f"{stem}.json").write_text(f"{record}\n")
+    return [*sizes, f"{stem}.json"]
 
 
 def _write_data(data: BinaryIO, graph: Graph, source: NormalSource, counter: _Counter) -> None:
