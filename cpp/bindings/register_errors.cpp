@@ -85,7 +85,9 @@ Error from_python(py::handle exception) {
   return {ErrorKind::fail, class_name(exception) + ": " + text};
 }
 
-void set_error(const py::object& exception) noexcept { PyErr_SetObject(py::type::of(exception).ptr(), exception.ptr()); }
+void set_error(const py::object& exception) noexcept {
+  PyErr_SetObject(py::type::of(exception).ptr(), exception.ptr());
+}
 
 void discard_as_unraisable(py::handle object) noexcept {
   try {

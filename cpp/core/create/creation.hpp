@@ -54,10 +54,11 @@ struct CreationRequest {
   std::string save_optimized;
   /// The sessions on the CPU, or on a plug-in's device, are handles of one ONNX Runtime session.
   bool one_session_each = false;
-  bool preload = false;                     ///< Each GPU loads meanwhile what the model's first run needs, see Preload.
-  bool keep_going = false;                  ///< One session's failure is not that of the others.
-  std::shared_ptr<CudaStartup::Hold> hold;  ///< Released where the others must not wait for the first one any more.
-  std::shared_ptr<Timeline> timeline;       ///< To add spans to; null: a new one.
+  bool preload = false;     ///< Each GPU loads meanwhile what the model's first run needs, see Preload.
+  bool keep_going = false;  ///< One session's failure is not that of the others.
+  std::shared_ptr<CudaStartup::Hold>
+      hold;                            ///< The other GPUs' contexts wait for the first one; released early if it fails.
+  std::shared_ptr<Timeline> timeline;  ///< To add spans to; null: a new one.
 };
 
 /// N sessions on N threads. The threads own what they need, so that whoever waits may give up: what then is still

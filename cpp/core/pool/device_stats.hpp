@@ -15,8 +15,8 @@ enum class DeviceState { starting, ready, failed, broken, removed };
 
 std::string to_string(DeviceState state);
 
-/// How much of a model a device has. A sleep goes to a lower level: at `weights` it has given its weights back, at
-/// `session` the sessions too.
+/// How deep a device sleeps, named after what it has given back: `weights` its weights, `session` the sessions too. A
+/// lower value has less.
 enum class SleepLevel { session, weights, awake };
 
 std::string to_string(SleepLevel level);
@@ -42,7 +42,7 @@ struct DeviceStats {
   std::uint64_t done = 0;
   std::uint64_t failed = 0;
   std::uint64_t cancelled = 0;
-  std::uint64_t retried = 0;  ///< Given to another device, after a run failed here or this one broke.
+  std::uint64_t retried = 0;  ///< Tried again, mostly on another device: a run failed here, or this one broke.
   std::uint64_t runs = 0;     ///< Of the model; fewer than requests where these are batched.
   std::uint64_t sleeps = 0;
   std::uint64_t wakes = 0;

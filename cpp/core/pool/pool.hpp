@@ -97,8 +97,8 @@ class Pool {
   void stay_awake(const Device& device, const std::shared_ptr<DeviceSleep>& asked);
   /// Begins to wake the device, in a thread of the pool, if it is asleep.
   void wake(const Device& device);
-  /// Waits until it is awake, or its wake has failed: throws that error. One that fell asleep again is woken again.
-  /// False where it is neither at `until`.
+  /// True once it is awake; throws the error of its wake. One that fell asleep again is woken again. False where
+  /// `until` comes first.
   bool wait_until_awake(const Device& device, Clock::time_point until);
   PoolActivity activity(const Device& device) const;
   /// Counts what another pool did, and still does, as this one's. Whatever that one continues is closed.

@@ -107,7 +107,7 @@ class Request {
   friend class DeviceGroup;
   friend class Pool;
 
-  /// Whether its answer still is.
+  /// Neither cancelled nor past its deadline.
   bool wanted() const noexcept { return !unwanted_ && !expired_; }
 
   enum class Place { nowhere, waiting, running, finished };

@@ -14,11 +14,12 @@ namespace ortmulti {
 /// What has a device sleep and wake. Each is called in one thread at a time, without a lock of the pool.
 struct DeviceSleep {
   SleepLevel level = SleepLevel::weights;  ///< `session`: the device's runners are freed before.
-  /// Gives it back; false where somebody outside the pool still uses it at that time. Throws, with nothing given back.
+  /// Gives back the memory of `level`; false where somebody outside the pool still uses it at `until`. Throws, with
+  /// nothing given back.
   /// Where the runners were freed before, the device is asleep whatever it returns or throws.
   std::function<bool(Request::Clock::time_point until)> sleep;
-  /// Has it again. Throws, and then it may be tried again; Unwanted where nobody waits for it any more. Where the
-  /// runners were freed, as many come by Pool::add().
+  /// Takes the memory again. Throws, and then it may be tried again; Unwanted where nobody waits for it any more. Where
+  /// the runners were freed, as many come by Pool::add().
   std::function<void()> wake;
   struct Unwanted : std::exception {};
   bool frees_runners() const { return level == SleepLevel::session; }

@@ -43,7 +43,7 @@ class Repository : public std::enable_shared_from_this<Repository> {
    private:
     friend class Repository;
     ResidencyPolicy::Id id_ = 0;
-    bool wanted_ = true;  // awake, as observed last
+    bool wanted_ = true;  // whether its pool wanted it awake, when it was observed last
     bool gone_ = false;
     std::uint64_t evicted_ = 0;
   };

@@ -47,7 +47,7 @@ class WeightLoader {
   /// Waits for the memory of devices[index], which may not be filled yet.
   std::shared_ptr<const CudaWeightStore> allocated(std::size_t index);
   void wait_filled(std::size_t index);
-  /// The same without wanting them there. False where they do not come.
+  /// The same without want(). False where they do not come.
   bool wait_until_filled(std::size_t index);
 
   /// Gives up: what waits throws the first error, or that it was stopped. May be called from any thread.

@@ -50,8 +50,8 @@ struct WeightPlan {
   std::vector<WeightJob> jobs(std::uint64_t max_bytes) const;
 };
 
-/// Names of the same bytes share them. Throws Error with ErrorKind::out_of_memory where a sum exceeds 64 bits; the sums
-/// of the plan's own parts are then within slab_bytes.
+/// Weights with the same bytes of a source get one place. Throws Error with ErrorKind::out_of_memory where a sum
+/// exceeds 64 bits; the sums of the plan's own parts are then within slab_bytes.
 WeightPlan plan_weights(WeightList list);
 
 /// Each weight's bytes in the host's memory.

@@ -37,7 +37,7 @@ class Call(TypedDict, total=False):
 
 
 class CoreCall(NamedTuple):
-    """The same for the core, which reads the attributes.
+    """The same for the core, which reads the fields by their places.
 
     Attributes:
         run_options: The core's run options, or None.

@@ -228,7 +228,7 @@ _METRICS: tuple[tuple[str, str, str, str | Callable[[PoolStats], _Samples | None
     ("requests_never_run_total", "counter", "Requests that ended before a session had them.", _never_run),
     ("runs_total", "counter", "Runs of the model.", "runs"),
     ("runs_unbatched_total", "counter", "Joint runs whose outputs could not be split.", lambda p: [({}, p.unbatched)]),
-    ("requests_retried_total", "counter", "Requests given to another device after a failure.", "retried"),
+    ("requests_retried_total", "counter", "Requests that were tried again after a failure.", "retried"),
     ("worker_restarts_total", "counter", "Workers' processes that were started again.", "restarts"),
     ("waiting", "gauge", "Requests that wait; without device: for any.", _waiting),
     ("running", "gauge", "Requests that are under way.", "busy"),
