@@ -56,8 +56,8 @@ struct CreationRequest {
   bool one_session_each = false;
   bool preload = false;     ///< Each GPU loads meanwhile what the model's first run needs, see Preload.
   bool keep_going = false;  ///< One session's failure is not that of the others.
-  std::shared_ptr<CudaStartup::Hold>
-      hold;                            ///< The other GPUs' contexts wait for the first one; released early if it fails.
+  /// The other GPUs' contexts wait for the first one's while it is held; released early if the first one fails.
+  std::shared_ptr<CudaStartup::Hold> hold;
   std::shared_ptr<Timeline> timeline;  ///< To add spans to; null: a new one.
 };
 

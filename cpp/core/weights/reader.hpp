@@ -18,8 +18,8 @@
 
 namespace ortmulti {
 
-/// The pinned buffers of one pass, for later passes: pinning them takes as long as half of a pass over 400 MB
-/// (benchmarks/results/sleep-1.31.1-h100.json). Freed with the last who may want them again.
+/// The pinned buffers of one pass, for later passes: pinning them took as long as half of a pass over 400 MB
+/// on an H200. Freed with the last who may want them again.
 class KeptBuffers {
  public:
   /// Those of this process. `device` has a context.
