@@ -11,6 +11,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeAlias
 
@@ -323,6 +324,21 @@ def test_removing_leaves_what_is_whole_by_then(cache: Cache, made_of: CacheKey) 
     folder = store(cache, made_of)
     cache.remove(made_of, Damaged("seen by a process that was slower"))
     assert folder.exists()
+
+
+def test_removing_leaves_what_another_process_makes_anew_meanwhile(
+    cache: Cache, made_of: CacheKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _empty(store(cache, made_of) / "model.onnx")
+    locked = cache._scratch.locked
+
+    def locked_late() -> AbstractContextManager[None]:
+        store(Cache(cache.folder), made_of)
+        return locked()
+
+    monkeypatch.setattr(cache._scratch, "locked", locked_late)
+    cache.remove(made_of, Damaged("seen by both"))
+    found(cache, made_of).close()
 
 
 def test_the_least_recently_used_goes(tmp_path: Path) -> None:
