@@ -7,6 +7,9 @@ import dataclasses
 import os
 import re
 import signal
+import subprocess
+import sys
+import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +24,7 @@ from ortmulti.pool.processes.spawned import SpawnedSession
 from tests.support import onnx_models
 from tests.support.backends import process_sessions, worker_pids
 from tests.support.pools import endless_feed
-from tests.support.processes import check_child, nothing_leaks, run_child
+from tests.support.processes import check_child, child_environment, nothing_leaks, run_child
 
 X = {"x": np.random.default_rng(1).standard_normal((3, 64), dtype=np.float32)}
 ENDLESS = endless_feed()
@@ -349,16 +352,21 @@ def test_closing_while_a_worker_is_started_again(sessions: int, cancel: bool, ro
         del pool, futures
 
 
-def test_the_main_module_is_not_imported_again() -> None:
-    out = check_child(
-        """
-        import numpy as np
-        import ortmulti
-        from tests.support import onnx_models
+def test_the_main_module_is_not_imported_again(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent(
+            """
+            import numpy as np
+            import ortmulti
+            from tests.support import onnx_models
 
-        print("main")
-        with ortmulti.load(onnx_models.matmul(), "cpu", backend="processes") as pool:
-            pool.run(None, {"x": np.zeros((2, 64), np.float32)})
-        """
+            print("imported", flush=True)
+            if __name__ == "__main__":
+                with ortmulti.load(onnx_models.matmul(), "cpu", backend="processes") as pool:
+                    pool.run(None, {"x": np.zeros((2, 64), np.float32)})
+            """
+        )
     )
-    assert out == "main\n"
+    out = subprocess.check_output([sys.executable, program], env=child_environment(), text=True, timeout=120)
+    assert out == "imported\n"
