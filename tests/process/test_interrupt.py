@@ -24,8 +24,8 @@ from ortmulti._runtime.regular_file import open_regular
 from ortmulti._runtime.threads import Task
 from ortmulti.bench import models
 from tests.support import onnx_models
-from tests.support.interrupts import interrupted_at_each_place
-from tests.support.pools import HANG
+from tests.support.interrupts import interrupted_at_each_place, interrupted_in
+from tests.support.pools import ENDLESS, HANG, busy
 from tests.support.processes import ROOT, check_child, child_environment, nothing_leaks, run_child
 
 # `create_interrupted` sends its process SIGINT as soon as the creation has started its threads.
@@ -338,3 +338,13 @@ def test_an_interrupted_call_of_a_future_loses_no_answer_and_keeps_no_lock(call:
                 np.testing.assert_array_equal(futures[-1].result(HANG)[0], expected)
             futures.append(pool.submit(x))
         assert len(futures) > 3
+
+
+def test_an_interrupted_cancel_loses_no_callback() -> None:
+    called: SimpleQueue[ortmulti.PoolFuture] = SimpleQueue()
+    with ortmulti.load(ENDLESS, "cpu") as pool:
+        future = busy(pool)
+        future.add_done_callback(called.put)
+        interrupted_in(ortmulti.PoolFuture._invoke_callbacks.__code__, future.cancel)
+        future.cancel()  # the rest of it
+        assert called.get(timeout=HANG) is future

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
+
+import pytest
 
 
 def interrupted_at_each_place(call: Callable[[], object]) -> Iterator[KeyboardInterrupt]:
@@ -32,3 +34,19 @@ def interrupted_at_each_place(call: Callable[[], object]) -> Iterator[KeyboardIn
         if not isinstance(caught, KeyboardInterrupt):
             return
         yield caught
+
+
+def interrupted_in(code: CodeType, call: Callable[[], object]) -> None:
+    """Interrupt the call as it begins the function with this code for the first time."""
+
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code is code:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    sys.setprofile(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            call()
+    finally:
+        sys.setprofile(None)
