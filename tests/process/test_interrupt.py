@@ -23,6 +23,7 @@ import ortmulti
 from ortmulti._runtime.regular_file import open_regular
 from ortmulti._runtime.threads import Task
 from ortmulti.bench import models
+from ortmulti.pool.members import Members
 from tests.support import onnx_models
 from tests.support.interrupts import interrupted_at_each_place, interrupted_in
 from tests.support.pools import ENDLESS, HANG, busy
@@ -348,3 +349,12 @@ def test_an_interrupted_cancel_loses_no_callback() -> None:
         interrupted_in(ortmulti.PoolFuture._invoke_callbacks.__code__, future.cancel)
         future.cancel()  # the rest of it
         assert called.get(timeout=HANG) is future
+
+
+def test_an_interrupted_replacement_closes_the_former_model() -> None:
+    model = onnx_models.matmul()
+    with ortmulti.load(model, "cpu") as pool:
+        [former] = pool.sessions
+        interrupted_in(Members._retire.__code__, lambda: pool.replace_model(model))
+        assert former.closed
+        pool.run({"x": np.ones((1, 64), np.float32)})
