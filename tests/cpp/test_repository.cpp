@@ -182,9 +182,9 @@ TEST_F(RepositoryTest, WakesGetMemoryInTheOrderOfTheirRequests) {
 }
 
 TEST_F(RepositoryTest, AWakeThatNobodyWaitsForAnyMoreMakesNoRoom) {
-  Model& busy = add("busy", 60);
+  Model& busy = add("busy", 59);
   Model& large = add("large", 60);
-  Model& small = add("small", 40);
+  Model& small = add("small", 41);  // there is room for it, but not to pass the large one
   keep_busy(busy);
   const auto cancelled = submit(large);
   wait_for_wakes(1);
