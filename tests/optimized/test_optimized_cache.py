@@ -329,7 +329,7 @@ def test_removing_leaves_what_is_whole_by_then(cache: Cache, made_of: CacheKey) 
 def test_removing_leaves_what_another_process_makes_anew_meanwhile(
     cache: Cache, made_of: CacheKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _empty(store(cache, made_of) / "model.onnx")
+    (store(cache, made_of) / "model.onnx").unlink()
     locked = cache._scratch.locked
 
     def locked_late() -> AbstractContextManager[None]:
