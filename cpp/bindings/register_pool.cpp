@@ -157,9 +157,9 @@ void define(py::handle owner, const char* name) {
 // A method of the core's pool, called without the GIL.
 template <typename Result, typename... Arguments>
 auto of_core(Result (Pool::*method)(Arguments...)) {
-  return [method](const PythonPool& self, std::decay_t<Arguments>... arguments) {
+  return [method](const PythonPool& self, Arguments... arguments) {
     const ReleaseGil nogil;
-    return (self.get().get()->*method)(std::move(arguments)...);
+    return (self.get().get()->*method)(std::forward<Arguments>(arguments)...);
   };
 }
 

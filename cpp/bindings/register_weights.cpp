@@ -77,7 +77,7 @@ Result interruptible(std::function<Result(const std::atomic<bool>&)> work, const
 template <int (*Open)(const std::string&, int) noexcept>
 int open_for_python(const py::object& path, int flags) {
   const std::string text = from_path(py::str(path));
-  int descriptor = without_gil([&] { return Open(text, flags); });
+  const int descriptor = without_gil([&] { return Open(text, flags); });
   if (descriptor < 0) {
     PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path.ptr());
     throw py::error_already_set();
