@@ -1,10 +1,9 @@
-#include <dirent.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <map>
 #include <string>
@@ -25,20 +24,18 @@ namespace {
 // The names of this process's threads that begin so, and the CPUs that each may run on.
 std::map<std::string, std::vector<int>> threads_called(const std::string& prefix) {
   std::map<std::string, std::vector<int>> found;
-  DIR* tasks = opendir("/proc/self/task");
-  for (const dirent* entry = readdir(tasks); entry != nullptr; entry = readdir(tasks)) {
-    std::string name = read_small_file("/proc/self/task/" + std::string(entry->d_name) + "/comm");
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    const std::string id = task.path().filename().string();
+    std::string name = read_small_file(task.path().string() + "/comm");
     name.erase(std::remove(name.begin(), name.end(), '\n'), name.end());
     cpu_set_t set;
-    const bool there =
-        sched_getaffinity(static_cast<pid_t>(std::strtol(entry->d_name, nullptr, 10)), sizeof(set), &set) == 0;
+    const bool there = sched_getaffinity(static_cast<pid_t>(std::stol(id)), sizeof(set), &set) == 0;
     for (int cpu = 0; name.rfind(prefix, 0) == 0 && there && cpu < CPU_SETSIZE; ++cpu) {
       if (CPU_ISSET(cpu, &set)) {
         found[name].push_back(cpu);
       }
     }
   }
-  closedir(tasks);
   return found;
 }
 
