@@ -240,8 +240,11 @@ def test_a_pool_that_is_closed_is_an_error_and_cancels_no_task(new_loop: NewLoop
         group = asyncio.create_task(ask_in_a_group())
         while pool.stats().waiting < 3:
             await asyncio.sleep(0)
-        tasks[0].cancel()
-        await asyncio.to_thread(pool.close, cancel_pending=True)
+        closing = asyncio.create_task(asyncio.to_thread(pool.close, cancel_pending=True))
+        while not pool.closed:
+            await asyncio.sleep(0)
+        tasks[0].cancel()  # not before: the next one would run
+        await closing
         with pytest.raises(ExceptionGroup) as errors:
             await group
         assert [type(error) for error in errors.value.exceptions] == [ortmulti.ClosedError]
