@@ -88,8 +88,9 @@ def test_a_joint_run_wakes_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(delivered) == 1
 
 
+@pytest.mark.parametrize("new_loop", ["asyncio", "uvloop"], indirect=True)
 def test_a_task_that_ends_the_loop_leaves_the_other_answers(new_loop: NewLoop) -> None:
-    """Its joint run's answers come in one turn of the loop."""
+    """Its joint run's answers come in one turn of a loop that watches descriptors."""
     got: list[int] = []
 
     async def ask(number: int) -> None:

@@ -95,7 +95,7 @@ def break_workers(pool: Any) -> None:
     give_up = time.monotonic() + HANG
     while pool.stats().devices[0].state == "ready":
         assert time.monotonic() < give_up
-        for session in pool._members._sessions.sessions:
+        for session in pool._members._sessions:
             if (process := session.process) is not None:
                 with suppress(ProcessLookupError):
                     os.kill(process.pid, signal.SIGKILL)
