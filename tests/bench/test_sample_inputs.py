@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from ortmulti.bench import models
-from ortmulti.create.sample_inputs import first_fit, growing_inputs
+from ortmulti.create.sample_inputs import first_fit, growing_inputs, sample_inputs
 from ortmulti.errors import Fail, InvalidArgument, InvalidProtobuf, NoSuchFile, OutOfMemory
 
 NUMPY_TYPES = {
@@ -49,7 +49,7 @@ def test_inputs_have_the_declared_type_and_shape(
     name: str, type: str, shape: list[Any], batch: int, sequence: int, seed: int
 ) -> None:
     declared = [Declared(name, type, shape)]
-    value = models.sample_inputs(declared, batch, sequence, seed, tokens=50)[name]
+    value = sample_inputs(declared, batch, sequence, seed, tokens=50)[name]
     assert value.dtype == NUMPY_TYPES[type]
     assert value.flags.c_contiguous
     sizes = {"batch": batch, "past_len": 0, "seq": sequence}
@@ -59,7 +59,7 @@ def test_inputs_have_the_declared_type_and_shape(
     )
     if np.issubdtype(value.dtype, np.integer) and value.dtype != np.uint8:
         assert ((value >= 0) & (value < 50)).all()
-    np.testing.assert_array_equal(value, models.sample_inputs(declared, batch, sequence, seed, tokens=50)[name])
+    np.testing.assert_array_equal(value, sample_inputs(declared, batch, sequence, seed, tokens=50)[name])
 
 
 def test_inputs_of_a_language_model_fit_each_other() -> None:
@@ -70,13 +70,13 @@ def test_inputs_of_a_language_model_fit_each_other() -> None:
         Declared("past.0.key", "tensor(float16)", ["batch", 32, "past_sequence_length", 96]),
         Declared("pixels", "tensor(float)", ["n", 3, "height", "width"]),
     ]
-    inputs = models.sample_inputs(declared, batch=2, sequence=5)
+    inputs = sample_inputs(declared, batch=2, sequence=5)
     assert len(np.unique(inputs["input_ids"])) > 5
     np.testing.assert_array_equal(inputs["attention_mask"], np.ones((2, 5)))
     np.testing.assert_array_equal(inputs["position_ids"], [[0, 1, 2, 3, 4]] * 2)
     assert inputs["past.0.key"].shape == (2, 32, 0, 96)
     assert inputs["pixels"].shape == (2, 3, 224, 224)
-    wider = models.sample_inputs(declared, batch=2, sequence=5, dimensions={"height": 8, "n": 7})
+    wider = sample_inputs(declared, batch=2, sequence=5, dimensions={"height": 8, "n": 7})
     assert wider["pixels"].shape == (7, 3, 8, 224)
 
 
@@ -97,7 +97,7 @@ def test_inputs_from_a_file_equal_those_from_its_session(tmp_path: Path) -> None
     onnx.save(helper.make_model(graph, ir_version=3, opset_imports=[helper.make_opsetid("", 13)]), path)
     from_file = models.sample_inputs(path, batch=4, sequence=3)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    from_session = models.sample_inputs(session.get_inputs(), batch=4, sequence=3)
+    from_session = sample_inputs(session.get_inputs(), batch=4, sequence=3)
     assert from_file.keys() == from_session.keys() == {"x"}
     assert from_file["x"].shape == (4, 3)
     np.testing.assert_array_equal(from_file["x"], from_session["x"])
@@ -106,13 +106,13 @@ def test_inputs_from_a_file_equal_those_from_its_session(tmp_path: Path) -> None
 def test_inputs_that_cannot_be_made_are_errors(tmp_path: Path) -> None:
     declared = [Declared("x", "tensor(float)", ["n"])]
     with pytest.raises(InvalidArgument, match="no dynamic dimension called rows; its dimensions: n"):
-        models.sample_inputs(declared, dimensions={"rows": 2})
+        sample_inputs(declared, dimensions={"rows": 2})
     with pytest.raises(InvalidArgument, match="size of batch must be at least 0, not -1"):
-        models.sample_inputs(declared, batch=-1)
+        sample_inputs(declared, batch=-1)
     with pytest.raises(InvalidArgument, match="tokens must be at least 1"):
-        models.sample_inputs(declared, tokens=0)
+        sample_inputs(declared, tokens=0)
     with pytest.raises(InvalidArgument, match=r"input 'list' of type seq\(tensor\(float\)\); pass your own"):
-        models.sample_inputs([Declared("list", "seq(tensor(float))", [])])
+        sample_inputs([Declared("list", "seq(tensor(float))", [])])
     with pytest.raises(NoSuchFile, match="there is no model"):
         models.sample_inputs(tmp_path / "absent.onnx")
     (tmp_path / "text.onnx").write_text("not a model")

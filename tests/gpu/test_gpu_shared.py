@@ -15,6 +15,7 @@ import ortmulti
 from ortmulti import _core
 from ortmulti._runtime.libraries import release_of
 from ortmulti.bench import models
+from ortmulti.create.sample_inputs import sample_inputs
 from tests.support import onnx_models
 from tests.support.gpus import CUDA, VISIBLE, check_memory_returns, needs_gpus
 from tests.support.optimized_models import PROTOS, same_bits, write
@@ -53,7 +54,7 @@ def check_outputs(model: str | bytes, feeds: dict[str, Any]) -> None:
 def test_outputs_are_onnxruntimes_bit_for_bit(tmp_path: Path, name: str, how: str) -> None:
     model = write(tmp_path / "model", PROTOS[name](), how)
     source = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    feeds = models.sample_inputs(source.get_inputs(), 3)
+    feeds = sample_inputs(source.get_inputs(), 3)
     if name == "with_if" and release_of(ortmulti.get_version_string()) < (1, 24):
         try:
             ordinary(model, feeds)

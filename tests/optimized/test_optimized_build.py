@@ -20,6 +20,7 @@ from ortmulti import _core
 from ortmulti.bench import models
 from ortmulti.bench.models import phi3_mini, sample_inputs
 from ortmulti.bench.models._writer import write as write_graph
+from ortmulti.create.sample_inputs import sample_inputs as inputs_of
 from ortmulti.optimized import Cache, build, key_of
 from ortmulti.optimized.build import LARGE
 from tests.support import onnx_models
@@ -57,7 +58,7 @@ def test_an_entry_computes_the_same_bits(tmp_path: Path, cache: Cache, name: str
     options.graph_optimization_level = level
     with nothing_leaks(), make(cache, model, options) as entry:
         entry.verify()
-        feeds = sample_inputs(onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).get_inputs(), 3)
+        feeds = inputs_of(onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).get_inputs(), 3)
         assert same_bits(run_entry(entry, feeds), run_ordinary(model, feeds, level))
         if "c" in feeds:
             feeds["c"] = np.array(~feeds["c"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ortmulti.create import sample_inputs as of_declarations
-from ortmulti.create.sample_inputs import SEQUENCE, TOKENS, Declaration
+from ortmulti.create.sample_inputs import SEQUENCE, Declaration
 from ortmulti.errors import InvalidProtobuf, LibraryError, NoSuchFile
 
 
@@ -29,28 +28,21 @@ def require_onnx() -> Any:
 
 
 def sample_inputs(
-    model: str | os.PathLike[str] | Iterable[Declaration],
-    batch: int = 1,
-    sequence: int = SEQUENCE,
-    seed: int = 0,
-    *,
-    dimensions: Mapping[str, int] | None = None,
-    tokens: int = TOKENS,
+    model: str | os.PathLike[str], batch: int = 1, sequence: int = SEQUENCE, seed: int = 0
 ) -> dict[str, NDArray[Any]]:
-    """Make an array for each input that a model declares, as `ortmulti.create.sample_inputs`.
+    """Make an array for each input that a model in a file declares.
 
     Args:
-        model: Path of an .onnx file (needs the onnx package), or a session's `get_inputs()`.
-        batch, sequence, seed, dimensions, tokens: As there.
+        model: Path of an .onnx file (needs the onnx package).
+        batch, sequence, seed: As for `ortmulti.create.sample_inputs.sample_inputs`, which makes the arrays.
 
     Raises:
         ortmulti.errors.NoSuchFile: The file does not exist.
         ortmulti.errors.InvalidProtobuf: The file is not an ONNX model.
-        ortmulti.errors.LibraryError: `model` is a path and the onnx package is not installed.
+        ortmulti.errors.LibraryError: The onnx package is not installed.
         ortmulti.errors.InvalidArgument: As there.
     """
-    declarations = _read(model) if isinstance(model, str | os.PathLike) else model
-    return of_declarations.sample_inputs(declarations, batch, sequence, seed, dimensions=dimensions, tokens=tokens)
+    return of_declarations.sample_inputs(_read(model), batch, sequence, seed)
 
 
 @dataclass(frozen=True)
