@@ -82,7 +82,7 @@ std::vector<float> run(Session& session, const std::vector<FloatTensor>& inputs,
 std::vector<float> run_add(Session& session);
 inline std::vector<float> sum_of_add() { return {11, 22, 33}; }
 
-/// A run of the model "count" in a thread of its own, which goes on until it is told to stop.
+/// Runs the model "count" in a thread of its own, until stop().
 class LongRun {
  public:
   /// Returns when the run has begun. The session logs from severity 1 on, which tells it.

@@ -10,6 +10,7 @@ import numpy as np
 
 import ortmulti as om
 from tests.support.processes import threads, threads_called
+from tests.support.session_options import options
 
 __all__ = ["error_of", "forked", "model", "np", "om", "os", "session", "sys", "threads", "threads_called", "x"]
 
@@ -19,12 +20,7 @@ x = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 8)
 
 def session(entries: Mapping[str, str] | None = None, **attributes: object) -> om.InferenceSession:
     """A session on the CPU, of options with these entries and attributes."""
-    options = om.SessionOptions()
-    for name, value in attributes.items():
-        setattr(options, name, value)
-    for key, entry in (entries or {}).items():
-        options.add_session_config_entry(key, entry)
-    return om.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return om.InferenceSession(model, options(entries, **attributes), providers=["CPUExecutionProvider"])
 
 
 def error_of(call: Callable[..., object], *arguments: object, **named: object) -> str:

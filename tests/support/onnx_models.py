@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper, parser
 
 import ortmulti
+from tests.support.session_options import options as options
 
 # So many loops of `endless` take about a minute: longer than any test that passes. A test that fails waits for them in
 # `close`, and is reported then.
@@ -215,16 +216,6 @@ def endless() -> bytes:
         }""",
         numpy_helper.from_array(np.ones(1, np.float32), "one"),
     ).SerializeToString()
-
-
-def options(entries: Mapping[str, str] | None = None, **attributes: object) -> ortmulti.SessionOptions:
-    """Session options with these attributes and configuration entries."""
-    made = ortmulti.SessionOptions()
-    for name, value in attributes.items():
-        setattr(made, name, value)
-    for key, entry in (entries or {}).items():
-        made.add_session_config_entry(key, entry)
-    return made
 
 
 def cpu_session(
