@@ -573,7 +573,7 @@ def test_onnxruntime_takes_weights_that_were_loaded_to_gpus(tmp_path: Path) -> N
         for each in loaded:
             for i, (name, data_type, shape, _, offset, length) in enumerate(weights):
                 value = onnxruntime.OrtValue(make(each.dlpack(i, uint8), data_type == 9))
-                assert (value.device_name(), value.shape()) == ("cuda", shape), name
+                assert (value.device_name(), tuple(value.shape())) == ("cuda", shape), name
                 assert value.numpy().tobytes() == content[offset : offset + length], (each.device, name)
         del value
         capsule = loaded[0].dlpack(0, uint8)

@@ -20,9 +20,11 @@ from ortmulti import _core
 from ortmulti.bench import models
 from ortmulti.bench.models import phi3_mini, sample_inputs
 from ortmulti.bench.models._writer import write as write_graph
+from ortmulti.create.request import core_options
 from ortmulti.create.sample_inputs import sample_inputs as inputs_of
 from ortmulti.optimized import Cache, build, key_of
 from ortmulti.optimized.build import LARGE
+from ortmulti.optimized.comparison import over_entry
 from tests.support import onnx_models
 from tests.support.cached_models import CPU
 from tests.support.optimized_models import (
@@ -70,11 +72,21 @@ def test_an_entry_computes_the_same_bits(tmp_path: Path, cache: Cache, name: str
 
 @pytest.mark.parametrize("name", PROTOS)
 def test_onnx_runtime_takes_every_shared_weight(tmp_path: Path, cache: Cache, name: str) -> None:
-    """Without one of them there is no session."""
-    with make(cache, write(tmp_path / "model", PROTOS[name](), "external")) as entry:
-        for weight in entry.weights.weights:
-            with pytest.raises(Exception, match="out of bounds or can not be read"):
-                run_entry(entry, {}, without=weight.name)
+    with (
+        make(cache, write(tmp_path / "model", PROTOS[name](), "external")) as entry,
+        over_entry(entry, CPU, core_options(None)) as session,
+    ):
+        assert session.core.weight_use() == (len(entry.weights.weights), [])
+
+
+def test_a_weight_that_is_not_taken_is_read_from_the_entry_or_missed(tmp_path: Path, cache: Cache) -> None:
+    """ONNX Runtime on a GPU does not take those that it plans on the CPU, such as outputs of the model."""
+    model = write(tmp_path / "model", PROTOS["with_constant_outputs"](), "external")
+    with make(cache, model) as entry:
+        expected = run_ordinary(model, feeds := {"x": np.ones(3, np.float32)})
+        assert same_bits(run_entry(entry, feeds, without="folded"), expected)
+        with pytest.raises(Exception, match="out of bounds or can not be read"):
+            run_entry(entry, feeds, without="initializer")
 
 
 def test_weights_that_were_left_as_they_were_are_not_stored_again(tmp_path: Path, cache: Cache) -> None:

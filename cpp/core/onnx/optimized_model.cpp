@@ -150,6 +150,7 @@ class Splitter {
   void share(std::size_t index, const Initializer& initializer) {
     Weight weight{initializer.name,   initializer.data_type, initializer.shape, 0,
                   initializer.offset, initializer.length};
+    const char* file = split_shared_file;
     if (initializer.storage == Storage::external) {
       weight.source = add_source(result_.weights, external_.find(initializer));
     } else if (const auto offset = find_in_original(initializer)) {
@@ -157,9 +158,10 @@ class Splitter {
       weight.source = add_source(result_.weights, original_->source());
     } else {
       weight.offset = copy(initializer);
+      file = split_weights_file;
       own_.push_back(result_.weights.weights.size());
     }
-    relocations_.push_back({index, split_shared_file, weight.offset, weight.length});
+    relocations_.push_back({index, file, weight.offset, weight.length});
     result_.weights.weights.push_back(std::move(weight));
   }
 

@@ -24,8 +24,8 @@ constexpr const char* split_shared_file = "shared";
 /// `folder`, whose big tensors are external:
 ///   model.onnx   the graph; tensors in typed fields and small ones stay in it
 ///   weights.bin  what the original's files do not have; not there if that is nothing
-///   shared       empty: where the graph says that the shared weights lie. One that a session is not given is an error
-///                and never zeros.
+///   shared       empty: where the graph says that the shared weights of the original's files lie, which ONNX Runtime
+///                does not open from here. One that a session does not take is an error and never zeros.
 /// `original` is the original model, or empty for one that was no file; `data_folder` is the folder of its external
 /// data. Initializers named in `unshared` are not shared. After an Error, which names the file, none of the three is
 /// left; soon after `*stop` was set, it is an Error too.
