@@ -88,7 +88,8 @@ std::string advice_on_model(const ModelSource& model, const std::string& text, c
     if (has("rotobuf parsing failed") || has("No graph was found")) {
       return on_unreadable(model);
     }
-    if (has("External data path") || has("external data")) {
+    // The last one is what old releases say, such as 1.21.
+    if (has("External data path") || has("external data") || has("cannot get file size")) {
       return on_external_data(model);
     }
     if (const auto newest = part(text, "max supported IR version: ", " \n")) {
