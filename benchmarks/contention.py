@@ -25,7 +25,7 @@ from benchmarks.published import of_results
 from ortmulti.bench import models, serve
 from ortmulti.bench.measure import results
 from ortmulti.bench.measure.devices import describe, device_sets, parse_counts, parse_devices
-from ortmulti.bench.serve import tables
+from ortmulti.bench.reports.run import REPORT
 
 LEAST_SCALING = 0.90
 GRAPH = "core+graph"
@@ -34,7 +34,7 @@ VARIANTS = ("core", "threads", "processes")
 
 def missed(document: Mapping[str, Any], least_scaling: float) -> list[str]:
     """What is not as it should be, a text each."""
-    texts = serve.failures(document)
+    texts = serve.RunPlan.failures(document)
     most = max(len(row["devices"]) for row in document["rows"])
     for row in document["rows"]:
         if len(row["devices"]) < most or not row["measured"]:
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="where to write the result")
     args = parser.parse_args(arguments)
     document = results.load(args.result) if args.result else measure(args)
-    of_results.show(document, tables.markdown, of_results.kernels, args.json)
+    of_results.show(document, REPORT.markdown, of_results.kernels, args.json)
     texts = missed(document, args.least_scaling)
     for text in texts:
         print(f"missed: {text}")
@@ -86,7 +86,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         seconds=args.seconds or (0.1 if args.quick else 2.0),
         budget=args.budget,
     )
-    document = serve.bench(plan)
+    document = plan.run()
     document["command"][0] = "benchmarks/contention.py"
     return document
 

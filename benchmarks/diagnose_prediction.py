@@ -21,7 +21,7 @@ import numpy as np
 
 from ortmulti import _core
 from ortmulti.bench import models
-from ortmulti.bench.create import Plan, compare
+from ortmulti.bench.create.plan import Plan
 from ortmulti.bench.diagnose import diagnose
 from ortmulti.bench.measure import devices, results
 from ortmulti.bench.measure.rounds import Interval
@@ -79,7 +79,7 @@ def quantized(folder: Path, size: int = 1024, layers: int = 24) -> Path:
 
 def measured(model: Path, chosen: tuple[str, ...], repeat: int) -> dict[str, Interval]:
     """Seconds until the sessions are ready, by strategy, as `ortmulti bench create` has them."""
-    document = compare(Plan([model], [chosen], repeat=repeat, cores=_core.usable_cores()))
+    document = Plan([model], [chosen], repeat=repeat, cores=_core.usable_cores()).run()
     found: dict[str, list[float]] = {}
     for one in document["measurements"]:
         if "error" not in one:

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.published import claims, releases, reports, script
 from ortmulti import _core
 from ortmulti.bench import models, strategies
-from ortmulti.bench.create.summary import efficiencies
+from ortmulti.bench.create.plan import efficiencies
 from ortmulti.bench.files import write_arrays
 from ortmulti.bench.measure import page_cache, results
 from ortmulti.bench.measure.devices import describe

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from ortmulti.bench.measure import results
+from ortmulti.bench.measure.repository import read_trace
 from ortmulti.bench.measure.simulated_repository import SimulatedModel, Simulation
-from ortmulti.errors import Error
+from ortmulti.errors import Error, InvalidArgument
 from tests.support import onnx_models
 from tests.support.command import run
 
@@ -54,51 +55,26 @@ def test_every_experiment_answers_within_the_budget(files: list[Path], tmp_path:
 def test_a_trace_of_a_file_is_replayed(files: list[Path], tmp_path: Path) -> None:
     trace, path = tmp_path / "trace.csv", tmp_path / "repository.json"
     trace.write_text("seconds,model\n0.05,m0\n0.1,m1\n0.15,3\n0.2,m0\n", "utf-8")
-    shown = run(
-        "bench",
-        "repository",
-        *files,
-        "--devices",
-        "cpu",
-        "--budget",
-        budget(files, 2.5),
-        "--trace",
-        trace,
-        "--json",
-        path,
-    )
+    options = ("--devices", "cpu", "--budget", budget(files, 2.5), "--trace", trace, "--json", path)
+    shown = run("bench", "repository", *files, *options)
     assert shown.returncode == 0, shown.stderr
     rows = {row["experiment"]: row for row in results.load(path)["rows"]}
     assert {row["requests"] for row in rows.values()} == {4}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"),
+    ("lines", "text"),
     [
-        (["--budget", "10"], "the budget is 10 bytes, and m0 alone has"),
-        (["--budget", "much"], "budget is a share, bytes, or a size such as '8GiB', not 'much'"),
-        (["--budget", "1MB", "--trace", "nothing.csv"], "unknown trace 'nothing.csv'"),
-        (["--budget", "1MB", "--trace", "{wrong}"], "line 2: unknown model 'm9', expected one of m0, m1, m2, m3"),
-        (["--budget", "1MB", "--trace", "{late}"], "line 2: 'soon' is not a time"),
-        (["--budget", "1MB", "--trace", "{empty}"], "has no arrivals"),
-        (["--budget", "1MB", "--rate", "0"], "rate is more than 0, not 0"),
+        ("0,m9", "line 2: unknown model 'm9', expected one of m0, m1, m2, m3"),
+        ("soon,m1", "line 2: 'soon' is not a time"),
+        ("", "has no arrivals"),
     ],
 )
-def test_bad_input_is_one_error(files: list[Path], tmp_path: Path, arguments: list[str], text: str) -> None:
-    traces = {"wrong": "0,m9\n", "late": "soon,m1\n", "empty": ""}
-    for name, lines in traces.items():
-        (tmp_path / f"{name}.csv").write_text(f"seconds,model\n{lines}", "utf-8")
-    given = [one.format(**{name: tmp_path / f"{name}.csv" for name in traces}) for one in arguments]
-    shown = run("bench", "repository", *files, "--devices", "cpu", *given)
-    assert shown.returncode == 1
-    assert text in " ".join(shown.stderr.split())
-
-
-def test_models_of_one_name_are_refused(files: list[Path], tmp_path: Path) -> None:
-    (tmp_path / "m0.onnx").write_bytes(files[0].read_bytes())
-    shown = run("bench", "repository", files[0], tmp_path / "m0.onnx", "--budget", "1MB", "--devices", "cpu")
-    assert shown.returncode == 1
-    assert "two models have the name 'm0'" in shown.stderr
+def test_a_trace_that_cannot_be_read_is_refused(lines: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(f"seconds,model\n{lines}", "utf-8")
+    with pytest.raises(InvalidArgument, match=text):
+        read_trace(path, ["m0", "m1", "m2", "m3"])
 
 
 # --- The policy, in simulated time ------------------------------------------------------------------------------------

@@ -1,12 +1,14 @@
-"""`ortmulti bench run`: its arithmetic, its plan, its lines, its tables and plots, without a pool."""
+"""`ortmulti bench run`: its arithmetic, its plan, its rows, what it says, and real pools."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +16,21 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
+import ortmulti
 from ortmulti.bench import models, serve
 from ortmulti.bench.measure import results
-from ortmulti.bench.serve import RunCase, RunPlan, cases, clients, plots, tables
-from ortmulti.bench.serve.clients import Arrival
-from ortmulti.bench.serve.summary import rows
+from ortmulti.bench.measure.rounds import Interval
+from ortmulti.bench.reports.run import REPORT, headline, save_plot
+from ortmulti.bench.serve import RunPlan, cases, clients, measure_pool
+from ortmulti.bench.serve.clients import Arrival, ClosedLoop, ask_at
+from ortmulti.bench.serve.measure_pool import ProcessorTime
+from ortmulti.bench.serve.onnxruntime_threads import OnnxruntimeThreads
 from ortmulti.cli import bench_run
 from ortmulti.errors import InvalidArgument, NoSuchFile
+from ortmulti.interface.onnxruntime_sessions import session_specs
 from tests.support.command import PNG
+from tests.support.processes import nothing_leaks
 
 SECOND = cases.NANOSECONDS
 MODEL = Path("folder/model.onnx")
@@ -224,145 +231,303 @@ def test_doubling() -> None:
 # --- Plan and rows ----------------------------------------------------------------------------------------------------
 
 
-def test_variants_take_turns_and_each_round_begins_with_another_one() -> None:
+def test_variants_take_turns_and_the_closed_loop_comes_before_the_loads_that_are_parts_of_it() -> None:
+    chosen = plan(loads=[serve.parse_rate("0.5x"), serve.parse_rate("9")])
+
     def order(number: int) -> list[tuple[int, str]]:
-        return [(len(case.devices), case.variant.name) for case in plan().round(number)]
+        found = chosen.cases(number)
+        assert [case.load.name for case in found] == ["closed, 4 a session", "open, 0.5x", "open, 9/s"] * 6
+        return [(len(case.devices), case.variant.name) for case in found[::3]]
 
     assert order(0) == [(n, name) for n in (1, 2) for name in ("core", "threads", "processes")]
     assert order(1) == [(n, name) for n in (2, 1) for name in ("threads", "processes", "core")]
     assert order(2) == [(n, name) for n in (1, 2) for name in ("processes", "core", "threads")]
 
 
-def test_closed_loop_comes_before_the_loads_that_are_parts_of_it() -> None:
-    chosen = plan(loads=[serve.parse_rate("0.5x"), serve.parse_rate("9")], variants=[serve.Variant("core")])
-    for number in range(2):
-        names = [case.load.name for case in chosen.round(number)]
-        assert names == ["closed, 4 a session", "open, 0.5x", "open, 9/s"] * 2
-        assert sorted(map(str, chosen.round(number))) == sorted(map(str, chosen.cases()))
-
-
 def measurement(throughput: float, **more: Any) -> dict[str, Any]:
     latency = {"count": 9, "mean": 0.01, "max": 0.2, "p50": 0.01, "p95": 0.02, "p99": 0.03, "p999": 0.04}
-    return {
-        "throughput": throughput,
-        "latency": latency,
-        "cpu_seconds": 3.0,
-        "cpu_per_request": 3.0 / throughput,
-        "window": 2.0,
-        "gpu_memory": {},
-        "pss": 1 << 20,
-        **more,
-    }
+    figures = {"cpu_seconds": 3.0, "cpu_per_request": 3.0 / throughput, "window": 2.0, "pss": 1 << 20}
+    return {"throughput": throughput, "latency": latency, **figures, "gpu_memory": {}, **more}
 
 
 def test_ratios_are_of_the_same_round() -> None:
     """The machine is half as fast in the second round: the ratios do not change."""
     chosen = plan(variants=[serve.parse_variant("core"), serve.parse_variant("threads")])
+    chosen._ceilings.append({"sessions": 2, "variant": "core", "throughput": 1e5})
     rates = {(1, "core"): 100.0, (2, "core"): 180.0, (1, "threads"): 50.0, (2, "threads"): 90.0}
     rounds = [
         {case: measurement(rates[len(case.devices), case.variant.name] / slow) for case in chosen.cases()}
         for slow in (1, 2)
     ]
-    found = {(len(row.devices), row.variant): row for row in rows(chosen, rounds, {(2, "core"): 1e5})}
-    one, two, threads = found[1, "core"], found[2, "core"], found[2, "threads"]
-    assert (one.scaling, one.over_first, one.ceiling) == (None, None, None)
-    assert two.scaling is not None
-    assert (two.scaling.lowest, two.scaling.highest) == pytest.approx((0.9, 0.9))
-    assert threads.over_first is not None
-    assert (threads.over_first.lowest, threads.over_first.highest) == pytest.approx((0.5, 0.5))
-    assert two.throughput is not None
-    assert (two.throughput.lowest, two.throughput.highest, two.ceiling) == (90.0, 180.0, 1e5)
-    assert two.cores is not None
-    assert two.cores.median == 1.5
+    found = {(len(row["devices"]), row["variant"]): row for row in chosen.rows(rounds)}
+    one, two = found[1, "core"], found[2, "core"]
+    assert (one["scaling"], one["over_first"], one["ceiling"]) == (None, None, None)
+    assert two["scaling"] == Interval.json([0.9, 0.9])
+    assert found[2, "threads"]["over_first"] == Interval.json([0.5, 0.5])
+    assert (two["throughput"], two["ceiling"]) == (Interval.json([90.0, 180.0]), 1e5)
+    assert two["cores"]["median"] == 1.5
 
 
 def test_failed_measurements_stay_in_the_row_and_out_of_the_figures() -> None:
     chosen = plan(variants=[serve.parse_variant("core")])
     one, two = chosen.cases()
-    rounds: list[dict[RunCase, dict[str, Any]]] = [
-        {one: {"error": "no"}, two: measurement(150.0)},
-        {one: measurement(100.0), two: measurement(120.0)},
-    ]
-    first, second = rows(chosen, rounds, {})
-    assert (first.measured, first.errors) == (1, ("no",))
-    assert second.measured == 2
-    assert second.scaling is not None
-    assert second.scaling.median == 0.6  # of the second round alone
+    first, second = chosen.rows(
+        [{one: {"error": "no"}, two: measurement(150.0)}, {one: measurement(100.0), two: measurement(120.0)}]
+    )
+    assert (first["measured"], first["errors"], second["measured"]) == (1, ["no"], 2)
+    assert second["scaling"]["median"] == 0.6  # of the second round alone
 
 
-# --- Tables and plots -------------------------------------------------------------------------------------------------
+# --- What it says -----------------------------------------------------------------------------------------------------
 
 
-def document(**changes: Any) -> dict[str, Any]:
-    chosen = plan(loads=[serve.parse_rate("0.5x")], **changes)
-    rounds = []
-    for slow in (1.0, 1.1):
+def document(rounds: int = 2, rates: dict[str, float] | None = None) -> dict[str, Any]:
+    """A result of pools that answer 100 requests a second on each device, or `rates` by variant."""
+    chosen = plan(loads=[serve.parse_rate("0.5x")])
+    made = []
+    for number in range(rounds):
         this_round = {}
         for case in chosen.cases():
-            rate = 100.0 * len(case.devices) / slow
-            lag = {"p99": 0.001}
-            opened = {"offered": rate / 2, "unanswered": 1, "lag": lag} if case.load.kind == "open" else {}
+            rate = (rates or {}).get(case.variant.name, 100.0) * len(case.devices) / (1 + number / 10)
+            opened = {"offered": rate / 2, "unanswered": 1, "lag": {"p99": 0.001}} if case.load.kind == "open" else {}
             this_round[case] = measurement(rate, **opened)
-        rounds.append(this_round)
+        made.append(this_round)
     return results.document(
         "run",
-        settings={"rounds": 2, "seconds": 3.0, "inputs": "host", "outputs": "host"},
+        settings={"rounds": rounds, "seconds": 3.0, "inputs": "host", "outputs": "host"},
         models=[{"name": "model", "path": str(MODEL), "bytes": 10, "external_bytes": 0}],
-        measurements=[],
-        rows=[row.as_json() for row in rows(chosen, rounds, {})],
+        rows=chosen.rows(made),
     )
 
 
-def test_tables_and_markdown_have_every_case() -> None:
-    whole = document()
-    console = Console(width=400)
-    [table] = tables.run_tables(whole, console, details=True)
-    assert table.row_count == len(whole["rows"])
-    narrow = tables.run_tables(whole, Console(width=90), details=True)
-    assert len(narrow) > 1
-    assert len(tables.run_tables(whole, Console(width=90))) == 1
-    text = tables.markdown(whole)
-    assert "asked late" not in text
+def test_markdown_has_every_case() -> None:
+    text = REPORT.markdown(document())
     assert text.count("| open, 0.5x |") == 6
-    assert "processes (2 unanswered)" in text
-    assert "of 50.0" not in text.split("\n")[4]  # a closed loop is offered nothing
-    assert "in brackets" in text
+    assert "| processes (2 unanswered) | open, 0.5x | 95.5 (of 47.7) |" in text
+    assert "asked late" not in text
+    assert "asked late" in REPORT.markdown(document(), details=True)
 
 
 @pytest.mark.parametrize(
-    ("rates", "sentence"),
+    ("rounds", "rates", "sentence"),
     [
-        ((100.0, 50.0), "core wins with 100 answers a second, 2.00 times as many as threads, the next one."),
-        ((50.0, 50.0), "core gives 50.0 answers a second, with no clear difference from threads."),
+        (2, {"threads": 50.0, "processes": 1.0}, "core wins with 191 answers a second, 2.00 times as many as threads, "
+         "the next one."),
+        (2, {"processes": 1.0}, "core gives 191 answers a second, with no clear difference from threads."),
+        (1, {"threads": 50.0, "processes": 1.0}, "core gives 200 answers a second, 2.00 times as many as threads, the "
+         "next one, measured once: --repeat 6 shows whether that is certain."),
     ],
-)
-def test_the_first_sentence_says_who_won(rates: tuple[float, float], sentence: str) -> None:
-    chosen = plan(variants=[serve.parse_variant(name) for name in ("core", "threads")])
-    round_of = {case: measurement(rates[case.variant.name == "threads"]) for case in chosen.cases()}
-    whole = document()
-    found = [row.as_json() for row in rows(chosen, [round_of, round_of], {})]
-    whole["rows"] = [row | {"model": whole["models"][0]["path"]} for row in found]
-    assert tables.headline(whole).endswith(sentence)
+)  # fmt: skip
+def test_the_first_sentence_says_who_won(rounds: int, rates: dict[str, float], sentence: str) -> None:
+    assert headline(document(rounds, rates)) == f"model, batch 1, on cpu x2: {sentence}"
 
 
-@pytest.mark.parametrize("loads_there", [True, False])
-def test_plot(loads_there: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kinds", [("closed", "open"), ("closed",), ()])
+def test_plot(kinds: tuple[str, ...], tmp_path: Path) -> None:
     whole = document()
-    if not loads_there:
-        whole["rows"] = [row for row in whole["rows"] if row["kind"] == "closed"]
-    plots.save_run_plot(whole, tmp_path / "run.png")
+    whole["rows"] = [row for row in whole["rows"] if row["kind"] in kinds]
+    if not kinds:
+        with pytest.raises(InvalidArgument, match="nothing to plot"):
+            save_plot(whole, tmp_path / "run.png")
+        return
+    save_plot(whole, tmp_path / "run.png")
     assert (tmp_path / "run.png").read_bytes().startswith(PNG)
 
 
-def test_nothing_measured_is_nothing_to_plot(tmp_path: Path) -> None:
-    whole = document()
-    for row in whole["rows"]:
-        row["measured"] = 0
-    with pytest.raises(InvalidArgument, match="nothing to plot"):
-        plots.save_run_plot(whole, tmp_path / "run.png")
+# --- Clients of real pools --------------------------------------------------------------------------------------------
 
 
-def test_loads_are_json() -> None:
-    load = serve.parse_rate("0.5x")
-    assert cases.Load(**json.loads(json.dumps(load.as_json()))) == load
-    assert dataclasses.asdict(load) == load.as_json()
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models.make("matmul", tmp_path_factory.mktemp("models"), megabytes=1)
+
+
+def small(model: Path, **changes: Any) -> serve.RunPlan:
+    settings = {
+        "models": [model],
+        "device_sets": [("cpu",)],
+        "variants": [serve.parse_variant("core")],
+        "repeat": 1,
+        "seconds": 0.2,
+        "warm_seconds": 0.05,
+        "ceiling": False,
+        "intra_op_num_threads": 1,
+        "timeout": 120.0,
+    }
+    return serve.RunPlan(**{**settings, **changes})
+
+
+def test_closed_loop_keeps_as_many_in_flight_as_it_has_clients() -> None:
+    meeting = threading.Barrier(3)  # passed only by three calls at the same time
+    with nothing_leaks(), ClosedLoop([lambda: meeting.wait(30)] * 3) as loop:
+        loop.until_answered()
+        begin, end = loop.go_on(0.01)
+        assert begin < end
+        loop._stop.set()
+        meeting.abort()
+        loop.close()
+    assert all(loop.answers)
+
+
+def test_what_a_client_raises_ends_the_loop() -> None:
+    def fail() -> None:
+        raise KeyError("x")
+
+    with nothing_leaks(), pytest.raises(KeyError), ClosedLoop([fail, lambda: None]) as loop:
+        loop.until_answered()
+
+
+def test_open_loop_does_not_wait_for_answers() -> None:
+    """The first answer comes when all have been asked for: one that waited for it would never end."""
+    futures: list[Future[Any]] = []
+
+    def submit(number: int) -> Future[Any]:
+        futures.append(Future())
+        if number == 4:
+            for future in futures:
+                future.set_result(None)
+        return futures[-1]
+
+    times = np.arange(5) * 1_000_000
+    arrivals, start, now = ask_at(submit, times, patience=30)
+    assert [one.intended - start for one in arrivals] == times.tolist()
+    assert all(one.intended <= one.sent <= (one.done or 0) <= now for one in arrivals)
+    assert arrivals[0].done is not None
+    assert arrivals[0].done >= arrivals[4].intended
+
+
+def test_open_loop_gives_up_and_cancels_what_is_never_answered() -> None:
+    never: Future[Any] = Future()
+    arrivals, _, _ = ask_at(lambda _: never, np.zeros(1, np.int64), patience=0.0)
+    assert [one.done for one in arrivals] == [None]
+    assert never.cancelled()
+
+
+def test_open_loop_raises_what_a_request_raised() -> None:
+    failed: Future[Any] = Future()
+    failed.set_exception(KeyError("x"))
+    with pytest.raises(KeyError):
+        ask_at(lambda _: failed, np.zeros(3, np.int64), patience=30)
+
+
+def test_processor_time_is_of_this_process() -> None:
+    processor = ProcessorTime()
+    begin, before = processor.seconds(), time.process_time()
+    while time.process_time() - before < 0.05:
+        pass
+    assert processor.seconds() - begin >= 0.05
+
+
+# --- Measurements -----------------------------------------------------------------------------------------------------
+
+
+def test_result_has_every_case_and_its_figures(model: Path) -> None:
+    loads = [serve.parse_rate(rate, "constant") for rate in ("0.5x", "50")]
+    sets = [("cpu",), ("cpu", "cpu")]
+    told: list[str] = []
+    variants = [serve.parse_variant("core+sessions=3")]
+    chosen = small(model, device_sets=sets, loads=loads, ceiling=True, batches=[2], variants=variants)
+    document = chosen.run(lambda _done, _total, text: told.append(text))
+    assert serve.RunPlan.failures(document) == []
+    assert [text.partition(":")[0] == "ceiling" for text in told] == [True] * 2 + [False] * 7
+    assert [(row["devices"], row["load"]) for row in document["rows"]] == [
+        (list(devices), load) for devices in sets for load in ("closed, 4 a session", "open, 0.5x", "open, 50/s")
+    ]
+    for row in document["rows"]:
+        assert row["batch"] == 2
+        assert row["throughput"]["median"] > 0
+        assert 0 < row["p50"]["median"] <= row["p99"]["median"] <= row["p999"]["median"]
+        assert row["cpu_per_request"]["median"] > 0
+        assert (row["scaling"] is not None) == (len(row["devices"]) == 2 and row["kind"] == "closed")
+        assert (row["ceiling"] is not None) == (row["kind"] == "closed")
+        assert (row["offered"] is not None) == (row["lag"] is not None) == (row["kind"] == "open")
+    closed, relative, constant, on_two, *_ = document["measurements"]
+    assert closed["stats"]["cpu"]["done"] >= closed["requests"]
+    assert relative["offered"] == pytest.approx(closed["throughput"] / 2, abs=10)
+    assert (constant["offered"], constant["unanswered"]) == (50.0, 0)
+    assert on_two["stats"]["cpu"]["sessions"] == 6
+
+
+def test_failed_measurement_is_part_of_the_result(model: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(model.read_bytes())  # without its file of weights
+    (tmp_path / f"{model.name}.data").write_bytes(b"")
+    document = small(broken, loads=[serve.parse_rate("0.5x")]).run()
+    assert [row["measured"] for row in document["rows"]] == [0, 0]
+    first, second = serve.RunPlan.failures(document)
+    assert "broken, batch 1, core on cpu, closed" in first
+    assert "closed loop that was not measured" in second
+
+
+def test_window_without_a_request_says_so(model: Path) -> None:
+    once_in_a_while = serve.parse_rate("0.001", "constant")
+    closed, opened = small(model, loads=[once_in_a_while]).run()["measurements"]
+    assert closed["requests"] > 0
+    assert opened["error"] == "no request arrives within 0.2 seconds at 0.001 a second; measure for longer"
+
+
+def test_an_answer_that_differs_is_an_error() -> None:
+    good = [np.array([1.0, 2.0], np.float32)]
+    measure_pool._compare(good, [good[0] * np.float32(1.001)])
+    for wrong in (good[0] * 2, good[0][:1], np.array([1.0, np.nan], np.float32)):
+        with pytest.raises(measure_pool.WrongAnswerError):
+            measure_pool._compare(good, [wrong])
+
+
+def spec(model: Path, tmp_path: Path, variant: str = "core", **changes: Any) -> dict[str, Any]:
+    feeds = tmp_path / "feeds.npz"
+    np.savez(feeds, **models.sample_inputs(model))
+    return {
+        "model": str(model),
+        "devices": ["cpu"],
+        "variant": asdict(serve.parse_variant(variant)),
+        "load": asdict(serve.closed()),
+        "feeds": str(feeds),
+        "inputs": "host",
+        "outputs": "host",
+        "seconds": 0.1,
+        "warm_seconds": 0.0,
+        "seed": 0,
+        "intra_op_num_threads": 1,
+        "provider_options": {},
+        "config_entries": {},
+        **changes,
+    }
+
+
+@pytest.mark.parametrize(
+    ("variant", "changes"),
+    [
+        ("core", {}),
+        ("core", {"inputs": "device"}),
+        ("core", {"load": asdict(serve.parse_rate("100")), "inputs": "device"}),
+        ("core", {"inputs": "device", "outputs": "device"}),
+        ("core+in_flight=1", {}),
+        ("threads", {}),
+        ("threads", {"load": asdict(serve.parse_rate("100"))}),
+        ("processes", {}),
+        ("processes", {"load": asdict(serve.parse_rate("100"))}),
+    ],
+)
+def test_worker(variant: str, changes: dict[str, Any], model: Path, tmp_path: Path) -> None:
+    result = measure_pool.measure(spec(model, tmp_path, variant, **changes))
+    assert result["requests"] > 0
+    assert result["latency"]["p50"] > 0
+    assert {device: stats["failed"] for device, stats in result["stats"].items()} == (
+        {} if variant == "threads" else {"cpu": 0}
+    )
+    assert result["processes"] == (1 if variant.partition("+")[0] != "processes" else result["processes"])
+
+
+@pytest.mark.timeout(60)
+def test_onnxruntime_in_threads_answers_every_client(model: Path) -> None:
+    """A client that finds the session free whenever it asks leaves nothing to the others."""
+    options = ortmulti.SessionOptions()
+    options.intra_op_num_threads = 1
+    feed = models.sample_inputs(model)
+    with (
+        OnnxruntimeThreads(session_specs(model, ["cpu"], 1, options, None)) as peer,
+        ClosedLoop([lambda: peer.run(None, feed)] * 4) as loop,
+    ):
+        while min(len(client) for client in loop.answers) < 100:
+            loop.go_on(0.001)

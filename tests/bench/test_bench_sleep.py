@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-import signal
-import subprocess
 from pathlib import Path
 
-import psutil
 import pytest
 from onnx import TensorProto
 
 from ortmulti.bench import models
 from ortmulti.bench.measure import results
 from tests.support import onnx_models
-from tests.support.command import COMMAND, invoke, run
+from tests.support.command import run
 
 
 @pytest.fixture(scope="module")
@@ -69,42 +66,3 @@ def test_a_model_that_cannot_be_loaded_leaves_the_others(model: Path, tmp_path: 
     assert re.search(r"failed: broken on cpu, session: .*NoSuchOperator", shown.stderr)
     assert "broken on cpu: nothing was measured." in shown.stdout
     assert re.search(r"^matmul-1-mb on cpu wakes in .* ms \(session\)", shown.stdout, re.MULTILINE)
-
-
-def test_interrupt_ends_the_measuring_process_and_keeps_the_results(model: Path, tmp_path: Path) -> None:
-    path = tmp_path / "some.json"
-    command = [*COMMAND, "bench", "sleep", str(model), "--devices", "cpu", "--repeat", "1", "--random", "1000000"]
-    with psutil.Popen(
-        [*command, "--json", str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as process:
-        while "[2/2]" not in process.stderr.readline():
-            assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        rest = process.stderr.read()
-    assert process.returncode == 130
-    assert "partial: interrupted" in rest
-    assert "Traceback" not in rest
-    document = results.load(path)
-    assert document["partial"] == "interrupted"
-    assert [one["experiment"] for one in document["measurements"]] == ["turns"]
-
-
-@pytest.mark.essential
-@pytest.mark.parametrize(
-    ("arguments", "mentions"),
-    [
-        (("absent.onnx", "--devices", "cpu"), "absent.onnx does not exist"),
-        (("absent.onnx", "--devices", "cpu*2"), "one device is measured at a time, not cpu x2"),
-        (("absent.onnx", "--devices", "99"), "cuda:99"),
-        (("absent.onnx", "--devices", "cpu", "--kinds", "deep"), "unknown kind of sleep 'deep': it is one of files,"),
-        (("absent.onnx", "--devices", "cpu", "--kinds", "session,files"), "session, files are not for the CPU"),
-        (("absent.onnx", "--devices", "cpu", "--graphs"), "--graphs is not for the CPU"),
-        (("absent.onnx", "--devices", "cpu", "--repeat", "0"), "repeat is at least 1, not 0"),
-        (("absent.onnx", "--devices", "cpu", "--random", "-1"), "random is at least 0, not -1"),
-    ],
-)
-def test_wrong_arguments_say_what_is_wrong(arguments: tuple[str, ...], mentions: str, tmp_path: Path) -> None:
-    shown = invoke("bench", "sleep", *arguments, cwd=tmp_path)
-    assert shown.returncode == 1
-    assert mentions in " ".join(shown.stderr.split())
-    assert "Traceback" not in shown.stderr

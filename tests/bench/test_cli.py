@@ -3,77 +3,59 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 from onnx import TensorProto, helper
 from rich.table import Table
 
 import ortmulti
 from ortmulti.bench import models
-from ortmulti.bench.measure import results
 from ortmulti.cli import models as cli_models
 from ortmulti.cli import output
 from tests.support import onnx_models
-from tests.support.command import COMMAND, PNG, TERMINAL, invoke, run
+from tests.support.command import TERMINAL, invoke, run
 from tests.support.processes import run_child
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models.make("matmul", tmp_path_factory.mktemp("models"), megabytes=1)
 
 
 @pytest.mark.parametrize(
     ("command", "mentions"),
     [
-        ((), ["bench", "models", "devices", "inspect", "run", "--debug", "--version"]),
-        (("bench",), ["create", "gil", "repository", "run", "sleep"]),
+        ((), "bench models devices inspect run --debug --version"),
+        (("bench",), "create gil repository run sleep"),
         (
             ("bench", "create"),
-            [
-                "--devices",
-                "--counts",
-                "--strategies",
-                "--repeat",
-                "--cold",
-                "--no-entry",
-                "--contexts-ready",
-                "--second-model",
-                "--config",
-                "--json",
-                "--plot",
-                "--demo",
-                "--output",
-            ],
+            "--devices --counts --strategies --repeat --cold --no-entry --contexts-ready --second-model --config "
+            "--json --plot --demo --output",
         ),
-        (("bench", "gil"), ["--onnxruntime", "--ortmulti", "--repeat", "--json"]),
-        (("bench", "repository"), ["--budget", "--trace", "--rate", "--burst", "--json", "--plot"]),
-        (("bench", "sleep"), ["--devices", "--kinds", "--graphs", "--repeat", "--random", "--json"]),
-        (("models",), ["make", "list"]),
-        (("models", "make"), ["--layers", "--output", "--json"]),
-        (("models", "list"), ["--json"]),
-        (("devices",), ["--json"]),
-        (("inspect",), ["--json"]),
-        (("run",), ["--input", "--dim", "--batch", "--device", "--repeat", "--output", "--json"]),
-        (("diagnose",), ["--devices", "--ways", "--quick", "--input", "--json", "--html", "--plot"]),
-        (("optimize",), ["--device", "--list", "--clear", "--compare", "--json"]),
+        (("bench", "gil"), "--onnxruntime --ortmulti --repeat --json"),
+        (("bench", "repository"), "--budget --trace --rate --burst --json --plot"),
+        (
+            ("bench", "run"),
+            "--devices --counts --variants --batch --inputs --outputs --in-flight --rate --arrivals --seconds --repeat "
+            "--provider-option --config --models --timeout --budget --json --plot --markdown --demo",
+        ),
+        (("bench", "sleep"), "--devices --kinds --graphs --repeat --random --json"),
+        (("models",), "make list"),
+        (("models", "make"), "--layers --output --json"),
+        (("models", "list"), "--json"),
+        (("devices",), "--json"),
+        (("inspect",), "--json"),
+        (("run",), "--input --dim --batch --device --repeat --output --json"),
+        (("diagnose",), "--devices --ways --quick --input --json --html --plot"),
+        (("optimize",), "--device --list --clear --compare --json"),
     ],
 )
-def test_help(command: tuple[str, ...], mentions: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help(command: tuple[str, ...], mentions: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TERMINAL, "COLUMNS", "300")
     shown = invoke(*command, "--help")
     assert shown.returncode == 0
     # No line of a docstring ends before its sentence does.
     text = shown.stdout.partition("╭")[0].split("Usage:")[1].splitlines()[1:]
     assert [line for line in map(str.strip, text) if line and not line.endswith((".", ":"))] == []
-    assert [name for name in mentions if name not in shown.stdout] == []
+    assert [name for name in mentions.split() if name not in shown.stdout] == []
 
 
 def test_version() -> None:
@@ -186,146 +168,9 @@ def test_option_that_a_model_does_not_take_is_refused(tmp_path: Path) -> None:
     assert "layers" in refused.stderr
 
 
-def test_create_prints_the_table_and_writes_what_was_asked_for(model: Path, tmp_path: Path) -> None:
-    files = ("--json", "r/result.json", "--plot", "plot.png", "--markdown", "table.md")
-    shown = run("bench", "create", model, "--devices", "cpu*2", "--repeat", "1", *files, cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
-    for name in ("sequential", "threads", "processes", "native", "shared"):
-        assert len(re.findall(rf"\b{name} +\d", shown.stdout)) == 2
-    assert f"[10/10] {model.stem}, shared on cpu x2" in shown.stderr
-    assert [line for line in shown.stderr.splitlines() if ": " in line and "[" not in line] == [
-        "result: r/result.json",
-        "table: table.md",
-        "plot: plot.png",
-    ]
-    document = results.load(tmp_path / "r/result.json")
-    assert document["command"][1:3] == ["bench", "create"]
-    assert [row["equal"] for row in document["rows"]] == [None, True, True, True, True] * 2
-    assert (tmp_path / "plot.png").read_bytes().startswith(PNG)
-    assert (tmp_path / "table.md").read_text().count("| native |") == 2
-
-
-@pytest.mark.essential
-def test_create_prints_json_alone(model: Path) -> None:
-    options = (
-        "--devices",
-        "cpu",
-        "--strategies",
-        "sequential,native",
-        "--repeat",
-        "2",
-        "--threads",
-        "1",
-        "--json",
-        "-",
-    )
-    document = json.loads(run("bench", "create", model, *options).stdout)
-    assert [row["strategy"] for row in document["rows"]] == ["sequential", "native"]
-    assert document["settings"]["intra_op_num_threads"] == [1]
-
-
-def test_options_are_for_all_strategies_or_for_one(model: Path) -> None:
-    options = ("--devices", "cpu", "--counts", "1", "--strategies", "sequential,shared", "--repeat", "1", "--json", "-")
-    configs = ("--config", "session.use_env_allocators=0", "--config", "shared:session.set_denormal_as_zero=1")
-    document = json.loads(run("bench", "create", model, *options, *configs, "--no-entry", "--second-model").stdout)
-    settings = document["settings"]
-    assert settings["config_entries"] == {"session.use_env_allocators": "0"}
-    assert settings["strategy_options"] == {
-        "shared": {"provider": {}, "config_entries": {"session.set_denormal_as_zero": "1"}}
-    }
-    assert (settings["entry"], settings["before"]) == (False, "model")
-    assert [row["measured"] for row in document["rows"]] == [1, 1]
-
-
-def test_counts_choose_the_numbers_of_sessions(model: Path) -> None:
-    options = ("--devices", "cpu", "--counts", "1,3", "--strategies", "sequential", "--repeat", "1", "--json", "-")
-    document = json.loads(run("bench", "create", model, *options).stdout)
-    assert [row["devices"] for row in document["rows"]] == [["cpu"], ["cpu"] * 3]
-
-
-def test_failed_measurement_ends_with_status_1_after_the_table(tmp_path: Path) -> None:
-    broken = models.make("matmul", tmp_path, megabytes=1)
-    data = broken.with_name(f"{broken.name}.data")
-    os.truncate(data, data.stat().st_size // 2)
-    options = ("--devices", "cpu", "--strategies", "sequential,native", "--repeat", "2", "--json", "r.json")
-    shown = run("bench", "create", broken, *options, cwd=tmp_path)
-    assert shown.returncode == 1
-    assert "2/2 failed" in shown.stdout
-    assert "failed: matmul-1-mb, native on cpu: " in shown.stderr
-    assert [row["measured"] for row in results.load(tmp_path / "r.json")["rows"]] == [0, 0]
-
-
-@pytest.mark.essential
-@pytest.mark.parametrize(
-    ("arguments", "status", "mentions"),
-    [
-        (("bench", "create"), 2, "--demo"),
-        (("bench", "create", "absent.onnx"), 1, "absent.onnx"),
-        (("bench", "create", "absent.onnx", "--devices", "99"), 1, "cuda:99"),
-        (("bench", "create", "absent.onnx", "--devices", "moon"), 1, "moon"),
-        (("bench", "create", "absent.onnx", "--strategies", "magic"), 1, "'magic'"),
-        (("bench", "create", "absent.onnx", "--repeat", "0"), 1, "at least once"),
-        (("bench", "create", "absent.onnx", "--provider-option", "x"), 1, "NAME=VALUE"),
-        (("bench", "create", "absent.onnx", "--config", "shared:=1"), 1, "NAME=VALUE"),
-        (("bench", "create", "absent.onnx", "--config", "magic:a=b"), 1, "'magic'"),
-        (("bench", "create", "absent.onnx", "--contexts-ready", "--second-model"), 2, "exclude"),
-        (("bench", "create", "absent.onnx", "--plot", "p.xyz"), 1, "matplotlib does not write .xyz"),
-        (("diagnose", "absent.onnx", "--plot", "p.xyz"), 1, "matplotlib does not write .xyz"),
-        (("bench", "gil", "absent.onnx"), 1, "absent.onnx"),
-        (("bench", "gil", "absent.onnx", "--device", "cpu*2"), 1, "one device"),
-    ],
-)
-def test_wrong_arguments_say_what_is_wrong(
-    arguments: tuple[str, ...], status: int, mentions: str, tmp_path: Path
-) -> None:
-    shown = invoke(*arguments, cwd=tmp_path)
-    assert shown.returncode == status
-    assert mentions in shown.stderr
-    assert "Traceback" not in shown.stderr
-
-
-def test_gil(model: Path, tmp_path: Path) -> None:
-    shown = run("bench", "gil", model, "--repeat", "1", "--no-onnxruntime", "--json", "g.json", cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
-    assert re.search(r"ortmulti +\d+\.\d+\.\d+", shown.stdout)
-    document = results.load(tmp_path / "g.json")
-    assert document["kind"] == "gil"
-    assert [row["library"] for row in document["rows"]] == ["ortmulti"]
-
-
-def test_interrupt_ends_the_measuring_processes_and_keeps_the_results(model: Path, tmp_path: Path) -> None:
-    path = tmp_path / "some.json"
-    command = [*COMMAND, "bench", "create", str(model), "--devices", "cpu", "--repeat", "100000", "--json", str(path)]
-    with psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        while "[3/" not in process.stderr.readline():
-            assert process.poll() is None
-        started = process.children(recursive=True)
-        process.send_signal(signal.SIGINT)
-        rest = process.stderr.read()
-    assert process.returncode == 130
-    assert "partial: interrupted" in rest
-    assert "Traceback" not in rest
-    document = results.load(path)
-    assert document["partial"] == "interrupted"
-    assert 1 <= len(document["measurements"]) < 100
-    _, alive = psutil.wait_procs(started, timeout=30)
-    assert alive == []
-
-
 def test_demo_takes_fewer_layers_where_memory_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sets = [("cpu",), ("cpu", "cpu")]
     monkeypatch.setattr(cli_models, "available_memory", lambda: 1 << 40)
     assert cli_models.choose_layers(tmp_path, sets) == 2
     monkeypatch.setattr(cli_models, "available_memory", lambda: 1 << 30)
     assert cli_models.choose_layers(tmp_path, sets) == 1
-
-
-@pytest.mark.slow
-def test_demo(tmp_path: Path) -> None:
-    shown = run("bench", "create", "--demo", "--repeat", "1", "--devices", "cpu*2", "--out", "here", cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
-    document = results.load(tmp_path / "here/create.json")
-    assert [facts["name"].split("-")[0] for facts in document["models"]] == ["resnet50", "phi3"]
-    assert all(row["equal"] is not False for row in document["rows"])
-    assert (tmp_path / "here/create.png").read_bytes().startswith(PNG)
-    assert "here/create.md" in shown.stderr

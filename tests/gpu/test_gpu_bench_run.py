@@ -39,8 +39,8 @@ def plan(model: Path, variant: str, **changes: Any) -> serve.RunPlan:
     ],
 )
 def test_every_gpu_answers(variant: str, changes: dict[str, Any], tiny: Path) -> None:
-    document = serve.bench(plan(tiny, variant, **changes))
-    assert serve.failures(document) == []
+    document = plan(tiny, variant, **changes).run()
+    assert serve.RunPlan.failures(document) == []
     for measurement in document["measurements"]:
         assert set(measurement["stats"]) == (set() if variant == "threads" else set(measurement["devices"]))
         assert all(device["done"] > 0 for device in measurement["stats"].values())

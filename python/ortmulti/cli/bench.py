@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import tempfile
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,12 +11,14 @@ import typer
 from ortmulti import _core
 from ortmulti._runtime.regular_file import write_atomically
 from ortmulti.bench import models, strategies
-from ortmulti.bench.create import Options, Plan, Progress, compare, failures, plots, tables
+from ortmulti.bench.create import plots
+from ortmulti.bench.create.plan import Options, Plan
+from ortmulti.bench.experiment import Experiment
 from ortmulti.bench.measure import devices, gil, results
 
 from .models import DEMO_REPEAT, make_demo_models
 from .options import DemoFolder, Details, Devices, JsonFile, Markdown, Plot, Timeout, one_device, options_by_owner
-from .output import bytes_written, is_stdout, print_json, print_paths, show_tables, stderr, stdout, steps
+from .output import bytes_written, is_stdout, print_json, print_paths, stderr, stdout, steps
 
 app = typer.Typer(help="Measure how fast sessions are created and how fast pools answer.", no_args_is_help=True)
 
@@ -137,14 +137,7 @@ def create(
         },
         timeout=timeout,
     )
-    check_plot(plot)
-    with steps() as step:
-        document = compare(plan, lambda progress: step(progress.done, progress.total, _text(progress)))
-    make_tables = functools.partial(tables.creation_tables, details=details)
-    show_tables(document, json, tables.headline(document), make_tables, tables.notes(document, details))
-    as_markdown = functools.partial(tables.markdown, details=details)
-    write_files(document, json, plot, markdown, table=as_markdown, save_plot=plots.save_creation_plot)
-    end_with(failures(document), document["partial"])
+    conduct(plan, json, plot, markdown, details)
 
 
 @app.command("gil")
@@ -169,30 +162,10 @@ def bench_gil(
         if model is None:
             with bytes_written("making matmul, 512 MB, in a temporary folder") as progress:
                 model = models.make("matmul", folder, progress=progress)
-        with steps() as step:
-            document = gil.bench(
-                model,
-                libraries=libraries,
-                device=checked,
-                threads=threads,
-                repeat=repeat if repeat is not None else 5,
-                timeout=timeout,
-                progress=step,
-            )
-    if is_stdout(json):
-        print_json(document)
-    else:
-        stdout().print(tables.gil_table(document))
-        write_files(document, json)
-    end_with([f"{row['library']}: {error}" for row in document["rows"] for error in row["errors"]], document["partial"])
-
-
-def _text(progress: Progress) -> str:
-    if progress.case is None:
-        return ""
-    case = progress.case
-    uncounted = "" if progress.counted else "uncounted: "
-    return f"{uncounted}{case.model.stem}, {case.strategy} on {devices.describe(case.devices)}"
+        experiment = gil.Gil(
+            [model], libraries, checked, threads, repeat=repeat if repeat is not None else 5, timeout=timeout
+        )
+        conduct(experiment, json)
 
 
 def check_plot(path: Path | None) -> None:
@@ -206,39 +179,50 @@ def check_plot(path: Path | None) -> None:
         plots.new_figure(1, 1, path)
 
 
-def write_files(
-    document: dict[str, Any],
+def conduct(
+    experiment: Experiment[Any],
     json: Path | None,
     plot: Path | None = None,
     markdown: Path | None = None,
-    *,
-    table: Callable[[dict[str, Any]], str] | None = None,
-    save_plot: Callable[[dict[str, Any], Path], None] | None = None,
+    details: bool = False,
 ) -> None:
-    """Write the requested files and print their paths. A plot needs a measurement."""
-    written = {}
-    if json is not None and not is_stdout(json):
-        results.save(document, json)
-        written["result"] = json
-    if markdown is not None and table is not None:
-        text = table(document)
-        write_atomically(markdown, lambda file: file.write_text(text))
-        written["table"] = markdown
-    if plot is not None and save_plot is not None and any(row["measured"] for row in document["rows"]):
-        save_plot(document, plot)
-        written["plot"] = plot
-    print_paths(written)
+    """Run an experiment, print its tables (or the result as JSON if `json` is "-"), and write the files.
 
-
-def end_with(failed: Sequence[str], partial: str | None = None) -> None:
-    """Print the failures, each reason once, and exit.
+    Then the failures are printed, each reason once.
 
     Raises:
-        Exit: status 130 if `partial` is "interrupted", otherwise 1 if anything failed or `partial` is set.
+        Exit: status 130 after Ctrl-C, otherwise 1 if a measurement failed.
     """
+    check_plot(plot)
+    with steps() as step:
+        document = experiment.run(step)
+    report = experiment.report
+    written = {}
+    if is_stdout(json):
+        print_json(document)
+    else:
+        console = stdout()
+        console.print(report.headline(document), style="bold", markup=False, soft_wrap=True)
+        console.print()
+        for table in report.tables(document, console, details):
+            console.print(table)
+            console.print()
+        console.print(report.notes(document, details), markup=False)
+        if json is not None:
+            results.save(document, json)
+            written["result"] = json
+    if markdown is not None:
+        text = report.markdown(document, details)
+        write_atomically(markdown, lambda file: file.write_text(text))
+        written["table"] = markdown
+    if plot is not None and report.save_plot and any(row["measured"] for row in document["rows"]):
+        report.save_plot(document, plot)
+        written["plot"] = plot
+    print_paths(written)
+    failed, partial = experiment.failures(document), document["partial"]
     for text in dict.fromkeys(failed):
         stderr().print(f"failed: {' '.join(text.split())}", style="red", markup=False)
     if partial:
         stderr().print(f"partial: {partial}", style="red", markup=False)
     if failed or partial:
-        raise typer.Exit(INTERRUPTED if partial == "interrupted" else 1)
+        raise typer.Exit(INTERRUPTED if partial else 1)

@@ -7,12 +7,10 @@ from typing import Annotated
 
 import typer
 
-from ortmulti.bench.measure import repository
-from ortmulti.bench.reports import repository as report
+from ortmulti.bench.measure.repository import Repository
 
-from .bench import check_plot, end_with, write_files
+from .bench import conduct
 from .options import Batch, JsonFile, OneDevice, Sequences, Timeout, one_device
-from .output import show_tables, steps
 
 
 def bench_repository(
@@ -65,25 +63,19 @@ def bench_repository(
     demand. A simulation predicts its latencies. The exit status is 1 if an answer differs, a request failed, or the
     budget was exceeded.
     """
-    measured = one_device(device)
-    check_plot(plot)
-    with steps() as step:
-        document = repository.bench(
-            list(dict.fromkeys(model)),
-            measured,
-            budget,
-            trace=trace,
-            zipf=zipf,
-            burst=burst,
-            rate=rate,
-            seconds=seconds,
-            warm_seconds=warm_seconds,
-            repeat=repeat,
-            batch=batch,
-            sequence=sequence,
-            timeout=timeout,
-            progress=step,
-        )
-    show_tables(document, json, report.headline(document), report.tables, report.NOTES)
-    write_files(document, json, plot, save_plot=report.save_plot)
-    end_with(repository.failures(document), document["partial"])
+    experiment = Repository(
+        list(dict.fromkeys(model)),
+        one_device(device),
+        budget,
+        trace=trace,
+        zipf=zipf,
+        burst=burst,
+        rate=rate,
+        seconds=seconds,
+        warm_seconds=warm_seconds,
+        repeat=repeat,
+        batch=batch,
+        sequence=sequence,
+        timeout=timeout,
+    )
+    conduct(experiment, json, plot)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,14 +11,12 @@ import typer
 
 from ortmulti.bench import models, serve
 from ortmulti.bench.measure import devices
-from ortmulti.bench.measure.devices import describe
-from ortmulti.bench.serve import plots, tables
 from ortmulti.errors import InvalidArgument, NoSuchFile
 
 from . import options as shared
-from .bench import check_plot, end_with, write_files
+from .bench import check_plot, conduct
 from .models import DEMO_RUN_MODEL, DEMO_RUN_SECONDS, DEMO_RUN_WARM_SECONDS
-from .output import bytes_written, show_tables, steps
+from .output import bytes_written
 
 
 def bench_run(
@@ -126,13 +123,7 @@ def bench_run(
     serve.RunPlan(models=[Path()], **plan_arguments)  # wrong arguments are found before models are made
     check_plot(plot)
     plan = serve.RunPlan(models=make_models(model, folder, bytes_written), **plan_arguments)
-    with steps() as step:
-        document = serve.bench(plan, lambda progress: step(progress.done, progress.total, _text(progress)))
-    make_tables = functools.partial(tables.run_tables, details=details)
-    show_tables(document, json, tables.headline(document), make_tables, tables.notes(details))
-    as_markdown = functools.partial(tables.markdown, details=details)
-    write_files(document, json, plot, markdown, table=as_markdown, save_plot=plots.save_run_plot)
-    end_with(serve.failures(document), document["partial"])
+    conduct(plan, json, plot, markdown, details)
 
 
 def _counts(text: str | None, available: int) -> tuple[int, ...]:
@@ -144,16 +135,6 @@ def _sizes(text: str) -> list[int]:
         return [int(item) for item in text.split(",")]
     except ValueError:
         raise InvalidArgument(f"{text!r} is not a list of batch sizes, such as 1,32") from None
-
-
-def _text(progress: serve.RunProgress) -> str:
-    case = progress.case
-    if case is None:
-        return ""
-    where = f"{case.variant.name} on {describe(case.devices)}"
-    if not progress.counted:
-        return f"ceiling: {where}"
-    return f"{case.model.stem}, batch {case.batch}, {where}, {case.load.name}"
 
 
 def parse_model(text: str) -> tuple[str, dict[str, Any]]:

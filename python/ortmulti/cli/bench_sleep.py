@@ -7,12 +7,10 @@ from typing import Annotated
 
 import typer
 
-from ortmulti.bench.measure import sleep
-from ortmulti.bench.reports import sleep as report
+from ortmulti.bench.measure.sleep import Sleep
 
-from .bench import end_with, write_files
+from .bench import conduct
 from .options import Batch, JsonFile, OneDevice, Sequences, Timeout, one_device
-from .output import show_tables, steps
 
 
 def bench_sleep(
@@ -46,20 +44,15 @@ def bench_sleep(
     Each model has a process of its own, in which the kinds of sleep take turns. A wake is compared with a copy from
     pinned memory and with creating onnxruntime's session again. The exit status is 1 if an answer differs.
     """
-    measured = one_device(device)
-    with steps() as step:
-        document = sleep.bench(
-            list(dict.fromkeys(model)),
-            measured,
-            kinds=[name.strip() for name in kinds.split(",")] if kinds is not None else None,
-            graphs=graphs,
-            repeat=repeat,
-            sleeps=sleeps,
-            batch=batch,
-            sequence=sequence,
-            timeout=timeout,
-            progress=step,
-        )
-    show_tables(document, json, report.headline(document), report.tables, report.NOTES)
-    write_files(document, json)
-    end_with(sleep.failures(document), document["partial"])
+    experiment = Sleep(
+        list(dict.fromkeys(model)),
+        one_device(device),
+        kinds=[name.strip() for name in kinds.split(",")] if kinds is not None else None,
+        graphs=graphs,
+        turns=repeat,
+        sleeps=sleeps,
+        batch=batch,
+        sequence=sequence,
+        timeout=timeout,
+    )
+    conduct(experiment, json)

@@ -6,7 +6,7 @@ import contextlib
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,26 +77,6 @@ def print_paths(written: Mapping[str, Path]) -> None:
 def print_json(value: Any) -> None:
     """Write `value` to stdout as JSON."""
     print(json.dumps(value, indent=1))
-
-
-def show_tables(
-    document: Mapping[str, Any],
-    json: Path | None,
-    headline: str,
-    make_tables: Callable[[Mapping[str, Any], Console], Iterable[RenderableType]],
-    notes: str,
-) -> None:
-    """Print a result's headline, tables and notes, or the result as JSON if `json` is "-"."""
-    if is_stdout(json):
-        print_json(document)
-        return
-    console = stdout()
-    console.print(headline, style="bold", markup=False, soft_wrap=True)
-    console.print()
-    for table in make_tables(document, console):
-        console.print(table)
-        console.print()
-    console.print(notes, markup=False)
 
 
 @contextlib.contextmanager

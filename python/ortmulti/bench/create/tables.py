@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-
-from ortmulti.bench.measure.devices import describe
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
 Json = Mapping[str, Any]
-C = TypeVar("C")
+Cell = tuple[str, str]
+"""A text, and what goes below it in the terminal and behind it in brackets in Markdown."""
 
 _MIB = 1 << 20
+_UNLIMITED = 10_000
 
 
 def number(value: float) -> str:
@@ -26,7 +27,12 @@ def number(value: float) -> str:
     return f"{value:.{places}f}"
 
 
-def spread_cell(spread: Json | None, scale: float = 1.0, text: Callable[[float], str] = number) -> tuple[str, str]:
+def whole(value: float) -> str:
+    """Return a number without digits behind the point."""
+    return f"{value:.0f}"
+
+
+def spread_cell(spread: Json | None, scale: float = 1.0, text: Callable[[float], str] = number) -> Cell:
     """Return the median and the range ("" where all values are one) as texts."""
     if spread is None:
         return "-", ""
@@ -34,24 +40,7 @@ def spread_cell(spread: Json | None, scale: float = 1.0, text: Callable[[float],
     return median, "" if lowest == highest else f"{lowest}-{highest}"
 
 
-def _plain(value: float | None) -> tuple[str, str]:
-    return ("-" if value is None else f"{value:.2f}"), ""
-
-
-def _mebibytes(spread: Json | None) -> tuple[str, str]:
-    return spread_cell(spread, _MIB, lambda value: f"{value:.0f}")
-
-
-def _largest_gpu(row: Json) -> Json | None:
-    spreads = (row["gpu_memory"] or {}).values()
-    return max(spreads, key=lambda spread: float(spread["median"]), default=None)
-
-
-def _equal(row: Json) -> tuple[str, str]:
-    return {True: "yes", False: "NO", None: "-"}[row["equal"]], ""
-
-
-def interval_cell(interval: Json | None) -> tuple[str, str]:
+def interval_cell(interval: Json | None) -> Cell:
     """Return the median and its confidence interval as texts."""
     if interval is None:
         return "-", ""
@@ -59,230 +48,152 @@ def interval_cell(interval: Json | None) -> tuple[str, str]:
     return median, "" if low == high else f"{low} to {high}"
 
 
-class _Column(NamedTuple):
+def spread_of(key: str, scale: float = 1.0) -> Callable[[Json], Cell]:
+    """Return the cell of a row's spread."""
+    return lambda row: spread_cell(row[key], scale)
+
+
+def interval_of(key: str) -> Callable[[Json], Cell]:
+    """Return the cell of a row's interval."""
+    return lambda row: interval_cell(row[key])
+
+
+def mebibytes(spread: Json | None) -> Cell:
+    """Return the cell of a spread of bytes."""
+    return spread_cell(spread, _MIB, whole)
+
+
+def mebibytes_text(size: float) -> str:
+    """Return bytes in MiB."""
+    return whole(size / _MIB)
+
+
+def largest_gpu(row: Json) -> Cell:
+    """Return the cell of the GPU with the most memory in use."""
+    spreads = (row["gpu_memory"] or {}).values()
+    return mebibytes(max(spreads, key=lambda spread: float(spread["median"]), default=None))
+
+
+def equal_cell(row: Json) -> Cell:
+    """Return the cell of whether the outputs are equal."""
+    return {True: "yes", False: "NO", None: "-"}[row["equal"]], ""
+
+
+class Column(NamedTuple):
+    """A column of numbers.
+
+    Attributes:
+        name: its head; a unit comes after a comma.
+        cell: makes the cell of a row.
+        needs: the column is left out where no row has this.
+        detail: whether only specialists read it.
+    """
+
     name: str
-    cell: Callable[[Json], tuple[str, str]]
-    # The column is left out where no row has this.
+    cell: Callable[[Json], Cell]
     needs: str = ""
-    # Only specialists read it.
     detail: bool = False
 
 
-_COLUMNS: tuple[_Column, ...] = (
-    _Column("starting, s", lambda row: spread_cell(row["starting"]), detail=True),
-    _Column("creation, s", lambda row: spread_cell(row["creation"])),
-    _Column("a session, s", lambda row: spread_cell(row["session"]), detail=True),
-    _Column("ready, s", lambda row: spread_cell(row["ready"])),
-    _Column("first run, s", lambda row: spread_cell(row["first_run"])),
-    _Column("driver floor, s", lambda row: spread_cell(row["driver_floor"]), "driver_floor", detail=True),
-    _Column("above floor, s", lambda row: interval_cell(row["above_floor"]), "above_floor", detail=True),
-    _Column("sequential read, s", lambda row: spread_cell(row["sequential_read"]), "sequential_read", detail=True),
-    _Column("creation / floors", lambda row: interval_cell(row["times_floors"]), "times_floors", detail=True),
-    _Column("peak RSS, MiB", lambda row: _mebibytes(row["peak_rss"])),
-    _Column("GPU, MiB", lambda row: _mebibytes(_largest_gpu(row)), "gpu_memory"),
-    _Column("speedup", lambda row: _plain(row["speedup"])),
-    _Column("S/N", lambda row: _plain(row["efficiency"]), detail=True),
-    _Column("(S-1)/(N-1)", lambda row: _plain(row["parallel_efficiency"]), detail=True),
-    _Column("equal", _equal),
-)
-
-_UNLIMITED = 10_000
-
-PLAIN = "plain onnxruntime in a loop"
-"""What the strategy `sequential` is, for readers."""
-
-_USUAL_NOTES = (
-    "Medians, below them the ranges. sequential: plain onnxruntime in a loop. creation: from opening the libraries "
-    "until all sessions are there; ready: with the start of the process. speedup: sequential creation / creation. Peak "
-    "RSS: of all processes together; pages that they share count in each. equal: the outputs have the same bits as "
-    "those of the sequential sessions."
-)
-_DETAIL_NOTE = " S is the speedup and N the number of sessions; ready = starting + creation."
-_FLOOR_NOTE = (
-    " driver floor: cuInit and the contexts alone, in a process beside each measurement; above floor = creation - its "
-    "driver floor, below it the median's {confidence:.0%} confidence interval."
-)
-_COLD_NOTE = (
-    " sequential read: `cat` of the model's files, beside each measurement; creation / floors: over the later of that "
-    "and the driver floor, below it the median's {confidence:.0%} confidence interval."
-)
+def _is_bad(row: Json) -> bool:
+    return bool(row.get("errors")) or row.get("equal") is False
 
 
-def headline(document: Json) -> str:
-    """Return one sentence for each model and its devices: who won, by how much, and over what."""
-    return "\n".join(_sentence(model, group) for model in document["models"] for group in _groups(document, model))
+@dataclass(frozen=True)
+class Sheet:
+    """One table of a report.
 
-
-def _sentence(model: Json, group: Sequence[Json]) -> str:
-    where = f"{model['name']} on {describe(group[0]['devices'])}"
-    measured = sorted((row for row in group if row["creation"]), key=lambda row: float(row["creation"]["median"]))
-    plain = next((row for row in measured if row["strategy"] == "sequential"), None)
-    others = [row for row in measured if row is not plain]
-    if not others:
-        return f"{where}: {f'{PLAIN} takes {_seconds(plain)}' if plain else 'nothing was measured'}."
-    best = others[0]
-    name, best_text = best["strategy"], _seconds(best)
-    if plain is None:
-        return f"{where}: {name} wins: created in {best_text}. Not compared with {PLAIN}: add the strategy sequential."
-    ratio = plain["creation"]["median"] / best["creation"]["median"]
-    if best["creation"]["highest"] < plain["creation"]["lowest"]:
-        return (
-            f"{where}: {name} wins: created in {best_text}, {ratio:.2f} times as fast as {PLAIN} ({_seconds(plain)})."
-        )
-    if plain["creation"]["highest"] < best["creation"]["lowest"]:
-        return f"{where}: {PLAIN} wins: created in {_seconds(plain)}, {1 / ratio:.2f} times as fast as {name}."
-    return f"{where}: no clear difference: created in {best_text} by {name}, in {_seconds(plain)} by {PLAIN}."
-
-
-def _seconds(row: Json) -> str:
-    return f"{number(row['creation']['median'])} s"
-
-
-def notes(document: Json, details: bool = False) -> str:
-    """Explain the columns of a comparison's tables."""
-    text = _USUAL_NOTES + _DETAIL_NOTE * details
-    for key, note in (("above_floor", _FLOOR_NOTE), ("times_floors", _COLD_NOTE)) if details else ():
-        if intervals := [row[key] for row in document["rows"] if row[key]]:
-            text += note.format(confidence=min(interval["confidence"] for interval in intervals))
-    for row in document["rows"]:
-        if row["not_shared"]:
-            where = f"{Path(row['model']).stem} on {describe(row['devices'])}"
-            text += f" Not shared, {where}: {'; '.join(row['not_shared'])}."
-    return text
-
-
-def _columns(document: Json, details: bool) -> list[_Column]:
-    rows = document["rows"]
-    columns = [column for column in _COLUMNS if details or not column.detail]
-    return [column for column in columns if not column.needs or any(row[column.needs] for row in rows)]
-
-
-_BEFORE = {"nothing": (), "contexts": ("contexts there before",), "model": ("second model of the process",)}
-
-
-def _title(document: Json, model: Json) -> str:
-    size = model["bytes"] + model["external_bytes"]
-    amount = f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.3g} MB"
-    settings = document["settings"]
-    repeat = settings["repeat"]
-    parts = [
-        model["name"],
-        amount,
-        f"{settings['page_cache']} page cache",
-        *(["without a cache entry"] if settings.get("entry") is False else []),
-        *_BEFORE[settings.get("before", "nothing")],
-        f"{repeat} repetition{'s'[: repeat > 1]}",
-    ]
-    return ", ".join(parts)
-
-
-def _groups(document: Json, model: Json) -> Iterator[list[Json]]:
-    """The model's rows, those of the same devices together."""
-    group: list[Json] = []
-    for row in document["rows"]:
-        if row["model"] == model["path"]:
-            if group and group[-1]["devices"] != row["devices"]:
-                yield group
-                group = []
-            group.append(row)
-    if group:
-        yield group
-
-
-def _strategy(row: Json) -> tuple[str, str]:
-    failed = len(row["errors"])
-    if not failed and row["not_shared"]:
-        return row["strategy"], "see below"
-    return row["strategy"], f"{failed}/{failed + row['measured']} failed" if failed else ""
-
-
-def creation_tables(document: Json, console: Console, details: bool = False) -> list[Table]:
-    """Rich tables of a comparison: one for each model, or as many as it takes where `console` is too narrow for one."""
-    tables: list[Table] = []
-    for model in document["models"]:
-        groups = list(_groups(document, model))
-
-        def make(columns: Sequence[_Column], title: str, groups: Sequence[Sequence[Json]] = groups) -> Table:
-            return _creation_table(groups, title, columns)
-
-        tables += columns_that_fit(_columns(document, details), _title(document, model), make, console)
-    return tables
-
-
-def columns_that_fit(
-    columns: Sequence[C], title: str, make: Callable[[Sequence[C], str], Table], console: Console
-) -> list[Table]:
-    """Return one table of all columns, or as many as it takes where `console` is too narrow; the first has the title.
-
-    Args:
-        columns: what `make` makes columns of.
-        title: the title; "" for none.
-        make: makes a table.
-        console: where they are printed.
+    Attributes:
+        title: "" for none.
+        heads: of the columns of texts. The first one's text is shown once for all rows that have it in common.
+        labels: makes the texts of a row.
+        columns: the columns of numbers.
+        rows: the rows.
+        bad: whether a row is shown in red.
     """
-    tables = []
-    unlimited = console.options.update(width=_UNLIMITED)
-    left = list(columns)
-    while left:
-        count = len(left)
-        table = make(left, title)
-        while count > 1 and console.measure(table, options=unlimited).maximum > console.width:
-            count -= 1
-            table = make(left[:count], title)
-        tables.append(table)
-        left, title = left[count:], ""
-    return tables
 
+    title: str
+    heads: Sequence[str]
+    labels: Callable[[Json], Sequence[Cell]]
+    columns: Sequence[Column]
+    rows: Sequence[Json]
+    bad: Callable[[Json], bool] = _is_bad
 
-def _creation_table(groups: Sequence[Sequence[Json]], title: str, columns: Sequence[_Column]) -> Table:
-    table = plain_table(title, ["devices", "strategy"], [column.name for column in columns])
-    for group in groups:
-        for row in group:
-            texts = two_lines([_strategy(row), *(column.cell(row) for column in columns)])
-            style = "red" if row["errors"] or row["equal"] is False else None
-            devices = describe(row["devices"]) if row is group[0] else ""
-            table.add_row(devices, *texts, style=style, end_section=row is group[-1])
-    return table
+    def shown(self, details: bool) -> list[Column]:
+        """Return the columns to show."""
+        columns = [column for column in self.columns if details or not column.detail]
+        return [column for column in columns if not column.needs or any(row[column.needs] for row in self.rows)]
 
+    def tables(self, console: Console, details: bool) -> list[Table]:
+        """Return one rich table, or as many as it takes where `console` is too narrow; the first has the title."""
+        unlimited = console.options.update(width=_UNLIMITED)
+        found: list[Table] = []
+        left = self.shown(details)
+        while left:
+            count = len(left)
+            table = self._table(left, not found)
+            while count > 1 and console.measure(table, options=unlimited).maximum > console.width:
+                count -= 1
+                table = self._table(left[:count], not found)
+            found.append(table)
+            left = left[count:]
+        return found
 
-def markdown(document: Json, details: bool = False) -> str:
-    """Write a comparison as Markdown: the sentences, then for each model a heading and a table."""
-    columns = _columns(document, details)
-    parts = [headline(document) + "\n"]
-    for model in document["models"]:
+    def _table(self, columns: Sequence[Column], titled: bool) -> Table:
+        table = plain_table(self.title if titled else "", self.heads, [column.name for column in columns])
+        labels = [self.labels(row) for row in self.rows]
+        grouped = len({first for first, *_ in labels}) < len(labels)
+        for place, row in enumerate(self.rows):
+            first, *others = labels[place]
+            same = grouped and place > 0 and labels[place - 1][0] == first
+            ends = grouped and place + 1 < len(labels) and labels[place + 1][0] != first
+            cells = [("", "") if same else first, *others, *(column.cell(row) for column in columns)]
+            table.add_row(*two_lines(cells), style="red" if self.bad(row) else None, end_section=ends)
+        return table
+
+    def markdown(self, details: bool) -> str:
+        """Return a heading and the table."""
+        columns = self.shown(details)
         lines = [
-            ["devices", "strategy", *(column.name for column in columns)],
-            ["---", "---", *["---:"] * len(columns)],
+            [*self.heads, *(column.name for column in columns)],
+            ["---"] * len(self.heads) + ["---:"] * len(columns),
         ]
-        for group in _groups(document, model):
-            for row in group:
-                cells = [_strategy(row), *(column.cell(row) for column in columns)]
-                texts = [f"{first} ({second})" if second else first for first, second in cells]
-                lines.append([describe(row["devices"]), *texts])
-        parts.append(f"### {_title(document, model)}\n\n{pipes(lines)}\n")
-    parts.append(
-        notes(document, details).replace("below them", "in brackets").replace("below it", "in brackets") + "\n"
-    )
-    return "\n".join(parts)
+        for row in self.rows:
+            cells = [*self.labels(row), *(column.cell(row) for column in columns)]
+            lines.append([f"{first} ({second})" if second else first for first, second in cells])
+        return f"### {self.title}\n\n{pipes(lines)}\n"
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a kind of result is shown.
+
+    Attributes:
+        headline: what the result says, in one sentence for each model.
+        sheets: the tables.
+        notes: explains the tables, with those for specialists if its second argument is true.
+        save_plot: draws the result and writes it as an image.
+    """
+
+    headline: Callable[[Json], str]
+    sheets: Callable[[Json], Iterable[Sheet]]
+    notes: Callable[[Json, bool], str]
+    save_plot: Callable[[Json, Path], None] | None = None
+
+    def tables(self, document: Json, console: Console, details: bool = False) -> list[Table]:
+        """Return rich tables that are not wider than `console`."""
+        return [table for sheet in self.sheets(document) for table in sheet.tables(console, details)]
+
+    def markdown(self, document: Json, details: bool = False) -> str:
+        """Write a result as Markdown: the sentences, the tables with headings, and the notes."""
+        notes = self.notes(document, details).replace("below them", "in brackets").replace("below it", "in brackets")
+        tables = [sheet.markdown(details) for sheet in self.sheets(document)]
+        return "\n".join([f"{self.headline(document)}\n", *tables, f"{notes}\n"])
 
 
 def pipes(lines: Sequence[Sequence[str]]) -> str:
     """Lines of cells as a Markdown table."""
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def gil_table(document: Json) -> Table:
-    """Return the rich table of `ortmulti bench gil`."""
-    numbers = ["creation, s", "delay, s", "delay / creation", "largest / creation"]
-    table = plain_table(_title(document, document["models"][0]), ["library", "release"], numbers)
-    for row in document["rows"]:
-        cells = [
-            spread_cell(row["creation"]),
-            spread_cell(row["delay"]),
-            *(spread_cell(row[key], 0.01, lambda value: f"{value:.1f}%") for key in ("delay_share", "largest_share")),
-        ]
-        table.add_row(row["library"], row["release"] or "-", *two_lines(cells), style="red" if row["errors"] else None)
-    return table
 
 
 def plain_table(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:
@@ -306,6 +217,17 @@ def plain_table(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Tab
     return table
 
 
-def two_lines(cells: Sequence[tuple[str, str]]) -> list[str]:
+def two_lines(cells: Sequence[Cell]) -> list[str]:
     """Return cells for rich: text in brackets goes to a second line."""
     return [f"{first}\n[dim]{second}[/dim]" if second else first for first, second in cells]
+
+
+def model_text(model: Json) -> str:
+    """Return a model's name and size."""
+    size = model["bytes"] + model["external_bytes"]
+    return f"{model['name']}, {size / 1e9:.2f} GB" if size >= 1e9 else f"{model['name']}, {size / 1e6:.3g} MB"
+
+
+def times_text(count: int, what: str) -> str:
+    """Return a number of things: "1 round", "2 rounds"."""
+    return f"{count} {what}{'s'[: count != 1]}"

@@ -6,21 +6,25 @@ interpreter's switch interval has waited for the GIL (or for a core). Its whole 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from ortmulti.bench.create.tables import Report
+from ortmulti.bench.experiment import Experiment, Json, split
+from ortmulti.bench.reports.gil import REPORT
 from ortmulti.bench.strategies import SessionSettings
-from ortmulti.errors import InvalidArgument, NoSuchFile
+from ortmulti.errors import Error, InvalidArgument
 
-from . import fresh_process, page_cache, results
-from .rounds import RoundsInterrupted, Spread, alternating, failure, measure_rounds
+from . import fresh_process, page_cache
+from .rounds import Spread, alternating, of_case
 
 LIBRARIES = ("onnxruntime", "ortmulti")
 
@@ -153,88 +157,75 @@ def _creator(library: str, model: Path, device: str, settings: SessionSettings) 
     return create, find_onnxruntime().version
 
 
-def bench(
-    model: Path,
-    *,
-    libraries: Sequence[str] = LIBRARIES,
-    device: str = "cpu",
-    threads: int = 0,
-    repeat: int = 5,
-    timeout: float = 600.0,
-    progress: Callable[[int, int, str], None] | None = None,
-) -> dict[str, Any]:
-    """Measure the delay for each library, in turns and in fresh processes, with the model in the page cache.
+@dataclass
+class Gil(Experiment[str]):
+    """The delay for each library, in turns and in fresh processes, with the model in the page cache.
 
-    Args:
-        model: the .onnx file.
+    Attributes:
+        models: one .onnx file.
         libraries: which of `LIBRARIES`.
         device: "cpu" or "cuda:<index>".
         threads: the session's CPU threads; 0 is ONNX Runtime's default.
         repeat: measurements of each.
         timeout: seconds that one may take.
-        progress: called with the measurements done, their number, and the library that comes next.
-
-    Returns:
-        A result of kind "gil", see `ortmulti.bench.measure.results`.
-
-    Raises:
-        NoSuchFile: the model does not exist.
-        InvalidArgument: nothing to measure, or an unknown library.
     """
-    unknown = set(libraries) - set(LIBRARIES)
-    if unknown or not libraries or repeat < 1:
-        raise InvalidArgument(
-            f"measure some of {', '.join(LIBRARIES)} at least once, not {list(libraries)} {repeat} times"
-        )
-    if not model.is_file():
-        raise NoSuchFile(f"model {model} does not exist")
-    files = (model, *page_cache.external_files(model))
-    tell = progress or (lambda _done, _total, _text: None)
 
-    def once(library: str, _number: int) -> dict[str, Any]:
-        page_cache.warm(files)
-        spec = {"library": library, "model": str(model), "device": device, "threads": threads}
-        described = {**spec, "devices": [device], "strategy": library}
-        try:
-            return {**described, **fresh_process.run("ortmulti.bench.measure.gil", spec, timeout)}
-        except fresh_process.MeasurementError as error:
-            return {**described, **failure(error)}
+    kind: ClassVar[str] = "gil"
+    report: ClassVar[Report] = REPORT
 
-    for library in libraries:  # loads the libraries from the disk, and does not count
-        tell(0, repeat * len(libraries), library)
-        once(library, -1)
-    partial: str | None = None
-    try:
-        rounds = measure_rounds(
-            libraries,
-            once,
-            repeat,
-            order=alternating,
-            progress=lambda done, total, library: tell(done, total, library or ""),
-        )
-    except RoundsInterrupted as interrupt:
-        rounds, partial = interrupt.rounds, "interrupted"
-    measurements = [result for results in rounds for result in results.values()]
-    return results.document(
-        "gil",
-        settings={"repeat": repeat, "page_cache": "warm", "device": device, "intra_op_num_threads": threads},
-        models=[results.model_facts(model, files[1:])],
-        measurements=measurements,
-        rows=[_row(library, measurements) for library in libraries],
-        partial=partial,
-    )
+    models: Sequence[Path]
+    libraries: Sequence[str] = LIBRARIES
+    device: str = "cpu"
+    threads: int = 0
+    repeat: int = 5
+    timeout: float = 600.0
 
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            InvalidArgument: nothing to measure, or an unknown library.
+        """
+        unknown = set(self.libraries) - set(LIBRARIES)
+        if unknown or not self.libraries or self.repeat < 1:
+            raise InvalidArgument(
+                f"measure some of {', '.join(LIBRARIES)} at least once, not {list(self.libraries)} {self.repeat} times"
+            )
 
-def _row(library: str, measurements: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    mine = [measurement for measurement in measurements if measurement["library"] == library]
-    good = [measurement for measurement in mine if "error" not in measurement]
-    row: dict[str, Any] = {
-        "library": library,
-        "release": good[0]["release"] if good else None,
-        "measured": len(good),
-        "errors": [measurement["error"] for measurement in mine if "error" in measurement],
-    }
-    for key in ("creation", "delay", "largest", "delay_share", "largest_share"):
-        spread = Spread.of(measurement[key] for measurement in good)
-        row[key] = asdict(spread) if spread is not None else None
-    return row
+    def cases(self, number: int = 0) -> list[str]:
+        return alternating(self.libraries, number)
+
+    def text(self, case: str) -> str:
+        return case
+
+    def describe(self, case: str) -> dict[str, Any]:
+        spec = {"library": case, "model": str(self.models[0]), "device": self.device, "threads": self.threads}
+        return {**spec, "devices": [self.device], "strategy": case}
+
+    @classmethod
+    def where(cls, measurement: Json) -> str:
+        return str(measurement["library"])
+
+    def prepare(self, folder: Path, step: Callable[[str], None]) -> None:  # noqa: ARG002
+        for library in self.libraries:  # loads the libraries from the disk, and does not count
+            step(library)
+            with contextlib.suppress(Error):
+                self.measure(library, -1)
+
+    def measure(self, case: str, number: int) -> dict[str, Any]:  # noqa: ARG002
+        [model] = self.models
+        page_cache.warm((model, *page_cache.external_files(model)))
+        return fresh_process.run(__name__, self.describe(case), self.timeout)
+
+    def settings(self) -> dict[str, Any]:
+        own = {"repeat": self.repeat, "page_cache": "warm", "device": self.device}
+        return {**own, "intra_op_num_threads": self.threads}
+
+    def rows(self, rounds: Sequence[Mapping[str, Json]]) -> list[dict[str, Any]]:
+        rows = []
+        for library in self.libraries:
+            good, outcome = split(of_case(rounds, library))
+            release = good[0]["release"] if good else None
+            shown = ("creation", "delay", "largest", "delay_share", "largest_share")
+            figures = {name: Spread.json(one[name] for one in good) for name in shown}
+            rows.append({"library": library, "release": release, **outcome, **figures})
+        return rows

@@ -10,22 +10,24 @@ import csv
 import itertools
 import random
 import statistics
-import tempfile
 import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ortmulti import ModelRepository, _core
 from ortmulti._runtime.closing import Closing
+from ortmulti.bench.create.tables import Report
+from ortmulti.bench.experiment import Experiment, Json
 from ortmulti.bench.models import sample_inputs
+from ortmulti.bench.reports.repository import QUANTILES, REPORT
 from ortmulti.bench.serve.cases import NANOSECONDS, arrival_times
 from ortmulti.bench.serve.clients import Arrival, ClosedLoop, ask_at, quantile
 from ortmulti.bench.strategies import SessionSettings
@@ -34,13 +36,12 @@ from ortmulti.interface.onnxruntime_sessions import create_session, open_package
 from ortmulti.optimized import comparison, wait_for_entries
 from ortmulti.repository import _bytes, _size
 
-from . import fresh_process, page_cache, results
-from .rounds import RoundsInterrupted, Spread, failure, measure_rounds
+from . import fresh_process
+from .rounds import Spread, of_case
 from .simulated_repository import SimulatedModel, Simulation
 
 EXPERIMENTS = ("awake", "repository", "onnxruntime")
 
-QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 GROUPS = ("all", "awake", "asleep", "after bursts", "between bursts")
 """Requests: all; those that found their model awake, and the others; of the busy models those in the window after a
 burst, and the others."""
@@ -130,17 +131,8 @@ def _arrivals(spec: Mapping[str, Any]) -> tuple[list[tuple[float, int]], list[in
 
 # --- One experiment, in a process of its own --------------------------------------------------------------------------
 
-
-class _Server(Protocol):
-    """What answers the requests of an experiment. `states` has an "A" for each model that is awake."""
-
-    def close(self) -> None: ...
-    def run(self, model: int, feed: Any) -> list[Any]: ...
-    def submit(self, model: int, feed: Any) -> Any: ...
-    def let_sleep(self, model: int) -> None: ...
-    def states(self) -> str: ...
-    def used(self) -> int: ...
-    def counts(self) -> tuple[int, int]: ...
+# What answers the requests: `_Repository` or `_OnDemand`, with the same methods. `states` has an "A" for each model
+# that is awake, `counts` the wakes and the evictions.
 
 
 class _Repository(Closing):
@@ -259,6 +251,9 @@ class _OnDemand(Closing):
 
     def counts(self) -> tuple[int, int]:
         return self._counts[0], self._counts[1]
+
+
+_Server = _Repository | _OnDemand
 
 
 def measure(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -530,127 +525,142 @@ def _burst_answers(
 # --- All experiments --------------------------------------------------------------------------------------------------
 
 
-def bench(
-    models: Sequence[Path],
-    device: str,
-    budget: str,
-    *,
-    trace: str = "zipf",
-    zipf: float = 1.0,
-    burst: bool = False,
-    rate: float | None = None,
-    seconds: float | None = None,
-    warm_seconds: float = 5.0,
-    repeat: int = 1,
-    batch: int = 1,
-    sequence: int = 16,
-    timeout: float = 1800.0,
-    progress: Callable[[int, int, str], None] | None = None,
-) -> dict[str, Any]:
-    """Measure a repository of models behind a budget, all of them awake, and onnxruntime; and predict the first.
+@dataclass
+class Repository(Experiment[str]):
+    """A repository of models behind a budget, all of them awake, and onnxruntime; and a prediction of the first.
 
-    Args:
+    Attributes:
         models: .onnx files with different names. Zipf's most popular one comes first.
         device: "cpu" or "cuda:<index>".
-        budget: of the device's memory, such as "8GiB".
+        budget_text: of the device's memory, such as "8GiB".
         trace: "zipf", or the path of a CSV file, see `read_trace`.
         zipf: the exponent.
         burst: whether the models that fit get the load, and each second one of the others 20 requests at once.
-        rate: requests a second; None: see the result's "plan".
+        rate: requests a second; None: see `_make_plan`.
         seconds: of the open loop after `warm_seconds`; None: 20, and of a file all.
         warm_seconds: at the beginning, whose latencies do not count.
         repeat: rounds of all experiments.
         batch, sequence: see `sample_inputs`.
         timeout: seconds that one process may take.
-        progress: called with the measurements done, their number, and the next one.
-
-    Returns:
-        A result of kind "repository", see `ortmulti.bench.measure.results`; "partial" is "interrupted" after Ctrl-C.
-
-    Raises:
-        InvalidArgument: names that are equal, a budget smaller than a model, or a wrong number or trace.
-        NoSuchFile: a model or the trace does not exist.
     """
-    for name, value in (("repeat", repeat), ("batch", batch)):
-        if value < 1:
-            raise InvalidArgument(f"{name} is at least 1, not {value}")
-    for name, amount in (("rate", rate), ("seconds", seconds), ("zipf", zipf)):
-        if amount is not None and not 0 < amount < float("inf"):
-            raise InvalidArgument(f"{name} is more than 0, not {amount:g}")
-    if not 0 <= warm_seconds < float("inf"):
-        raise InvalidArgument(f"warm seconds are 0 or more, not {warm_seconds:g}")
-    for model in models:
-        if not model.is_file():
-            raise NoSuchFile(f"model {model} does not exist")
-    names = [model.stem for model in models]
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise InvalidArgument(f"two models have the name {twice[0]!r}: rename a file")
-    limit = _bytes("budget", budget, 1 << 62)
-    sizes = [_size(str(model)) for model in models]
-    for name, size in zip(names, sizes, strict=True):
-        if size > limit:
-            raise InvalidArgument(f"the budget is {limit} bytes, and {name} alone has {size}: raise the budget")
-    arrivals = None
-    if trace != "zipf":
-        if rate is not None:
-            raise InvalidArgument("a trace's file has its own rate: leave out --rate")
-        arrivals = read_trace(Path(trace), names)
-        whole = arrivals[-1][0]
-        warm_seconds = min(warm_seconds, whole / 4)
-        seconds = seconds if seconds is not None else whole - warm_seconds
-        arrivals = [one for one in arrivals if one[0] <= warm_seconds + seconds]
-    shared: dict[str, Any] = {
-        "device": device, "budget": limit, "zipf": zipf, "burst": burst, "rate": rate,
-        "seconds": seconds if seconds is not None else 20.0, "warm_seconds": warm_seconds,
-        "batch": batch, "sequence": sequence,
-    }  # fmt: skip
-    spec: dict[str, Any] = {
-        **shared,
-        "models": [str(model) for model in models],
-        "sizes": sizes,
-        "arrivals": arrivals,
-        "plan": None,
-    }
-    measurements: list[dict[str, Any]] = []
-    tell = progress or (lambda _done, _total, _text: None)
-    with tempfile.TemporaryDirectory(prefix="ortmulti-") as cache:
 
-        def once(experiment: str, number: int) -> dict[str, Any]:
-            asked = {**spec, "experiment": experiment, "seed": number}
-            if experiment == "onnxruntime" and spec["plan"] is None:
-                return {"error": "no rate: the other experiments failed", "stderr": ""}
-            result = fresh_process.run("ortmulti.bench.measure.repository", asked, timeout, {"ORTMULTI_CACHE": cache})
-            spec["plan"] = result.get("plan", spec["plan"])
-            return result
+    kind: ClassVar[str] = "repository"
+    report: ClassVar[Report] = REPORT
 
-        partial: str | None = None
-        try:
-            rounds = measure_rounds(
-                EXPERIMENTS, once, repeat, order=lambda cases, _: cases, failed=failure,
-                progress=lambda done, total, case: tell(done, total, case or ""),
-            )  # fmt: skip
-        except RoundsInterrupted as interrupt:
-            rounds, partial = interrupt.rounds, "interrupted"
-    for number, found in enumerate(rounds):
-        if "latency" in found.get("repository", {}):
-            found["simulated"] = _predict({**spec, "seed": number}, found)
-        measurements += [{"experiment": name, "round": number, **one} for name, one in found.items()]
-    return results.document(
-        "repository",
-        settings={**shared, "trace": Path(trace).name, "repeat": repeat, "timeout": timeout, **(spec["plan"] or {})},
-        models=[results.model_facts(model, page_cache.external_files(model)) for model in models],
-        measurements=measurements,
-        rows=[_row(name, measurements) for name in (*EXPERIMENTS, "simulated")],
-        partial=partial,
-    )
+    models: Sequence[Path]
+    device: str
+    budget_text: str
+    trace: str = "zipf"
+    zipf: float = 1.0
+    burst: bool = False
+    rate: float | None = None
+    seconds: float | None = None
+    warm_seconds: float = 5.0
+    repeat: int = 1
+    batch: int = 1
+    sequence: int = 16
+    timeout: float = 1800.0
 
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            InvalidArgument: names that are equal, a budget smaller than a model, or a wrong number or trace.
+            NoSuchFile: a model or the trace does not exist.
+        """
+        self.check_at_least(repeat=1, batch=1)
+        for name in ("rate", "seconds", "zipf"):
+            amount = getattr(self, name)
+            if amount is not None and not 0 < amount < float("inf"):
+                raise InvalidArgument(f"{name} is more than 0, not {amount:g}")
+        if not 0 <= self.warm_seconds < float("inf"):
+            raise InvalidArgument(f"warm seconds are 0 or more, not {self.warm_seconds:g}")
+        self.check_models()
+        names = [model.stem for model in self.models]
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
+            raise InvalidArgument(f"two models have the name {twice[0]!r}: rename a file")
+        limit = _bytes("budget", self.budget_text, 1 << 62)
+        sizes = [_size(str(model)) for model in self.models]
+        for name, size in zip(names, sizes, strict=True):
+            if size > limit:
+                raise InvalidArgument(f"the budget is {limit} bytes, and {name} alone has {size}: raise the budget")
+        seconds, warm_seconds, arrivals = self.seconds, self.warm_seconds, None
+        if self.trace != "zipf":
+            if self.rate is not None:
+                raise InvalidArgument("a trace's file has its own rate: leave out --rate")
+            arrivals = read_trace(Path(self.trace), names)
+            whole = arrivals[-1][0]
+            warm_seconds = min(warm_seconds, whole / 4)
+            seconds = seconds if seconds is not None else whole - warm_seconds
+            arrivals = [one for one in arrivals if one[0] <= warm_seconds + seconds]
+        names_shared = ("device", "zipf", "burst", "rate", "batch", "sequence")
+        self._shared = {
+            **{name: getattr(self, name) for name in names_shared},
+            "budget": limit,
+            "seconds": seconds if seconds is not None else 20.0,
+            "warm_seconds": warm_seconds,
+        }
+        self._spec = {
+            **self._shared,
+            "models": [str(model) for model in self.models],
+            "sizes": sizes,
+            "arrivals": arrivals,
+            "plan": None,
+        }
 
-def _predict(spec: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the simulation says of the experiment "repository": "latency" by group, "misses", "wakes", "used"."""
-    try:
-        return _simulate(spec, found)
-    except Error as error:
-        return failure(error)
+    def cases(self, number: int = 0) -> Sequence[str]:  # noqa: ARG002
+        return (*EXPERIMENTS, "simulated")
+
+    def text(self, case: str) -> str:
+        return case
+
+    def describe(self, case: str) -> dict[str, Any]:
+        return {"experiment": case}
+
+    @classmethod
+    def where(cls, measurement: Json) -> str:
+        return str(measurement["experiment"])
+
+    @classmethod
+    def complaints(cls, measurement: Json) -> list[str]:
+        """Return the error, the differing and missing answers, and a budget that was exceeded."""
+        one = measurement
+        texts = super().complaints(one)
+        if one.get("different"):
+            texts.append(f"{one['different']} answers differ from the first ones")
+        if one.get("failed"):
+            texts.append(f"{one['failed']} requests failed, such as with {one['errors'][0]}")
+        # Where onnxruntime is overloaded, requests remain, which is a result.
+        if one.get("unanswered") and one["experiment"] != "onnxruntime":
+            texts.append(f"{one['unanswered']} requests got no answer in time")
+        if one.get("used", 0) > one.get("budget", float("inf")):
+            texts.append(f"{one['used']} bytes were in use, more than the budget of {one['budget']}")
+        return texts
+
+    def prepare(self, folder: Path, step: Callable[[str], None]) -> None:  # noqa: ARG002
+        self._cache = {"ORTMULTI_CACHE": str(folder)}
+        self._of_round: dict[str, dict[str, Any]] = {}
+
+    def measure(self, case: str, number: int) -> dict[str, Any]:
+        """Measure an experiment; "simulated" is computed from those of the same round, which come before it."""
+        spec = {**self._spec, "experiment": case, "seed": number}
+        if case == "simulated":
+            found, self._of_round = self._of_round, {}
+            if "latency" not in found.get("repository", {}):
+                return {"skipped": "there is no measured repository"}
+            return _simulate(spec, found)
+        if case == "onnxruntime" and self._spec["plan"] is None:
+            raise Error("no rate: the other experiments failed")
+        result = self._of_round[case] = fresh_process.run(__name__, spec, self.timeout, self._cache)
+        self._spec["plan"] = result.get("plan", self._spec["plan"])
+        return result
+
+    def settings(self) -> dict[str, Any]:
+        own = {"trace": Path(self.trace).name, "repeat": self.repeat, "timeout": self.timeout}
+        return {**self._shared, **own, **(self._spec["plan"] or {})}
+
+    def rows(self, rounds: Sequence[Mapping[str, Json]]) -> list[dict[str, Any]]:
+        """Return a row for each experiment over all rounds; figures as spreads. Counts are sums, "used" the highest."""
+        return [_row(case, of_case(rounds, case)) for case in self.cases()]
 
 
 def _simulate(spec: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
@@ -692,49 +702,23 @@ def _simulate(spec: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def _row(experiment: str, measurements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a row over all rounds; figures as spreads. Of several rounds, counts are sums and "used" the highest."""
-    mine = [one for one in measurements if one["experiment"] == experiment]
-    good = [one for one in mine if "latency" in one]
-
-    def spread(values: Sequence[float]) -> dict[str, float] | None:
-        found = Spread.of(values)
-        return asdict(found) if found is not None else None
+def _row(experiment: str, results: Sequence[Json]) -> dict[str, Any]:
+    good = [one for one in results if "latency" in one]
 
     def of_group(group: str) -> dict[str, Any] | None:
         found = [one["latency"][group] for one in good if group in one["latency"]]
-        return {name: spread([one[name] for one in found]) for name in QUANTILES} if found else None
+        return {name: Spread.json(one[name] for one in found) for name in QUANTILES} if found else None
 
-    bursts = [one for measurement in good for one in measurement.get("bursts", ())]
+    bursts = [one for result in good for one in result.get("bursts", ())]
     return {
         "experiment": experiment,
         "measured": len(good),
-        "skipped": next((one["skipped"] for one in mine if "skipped" in one), None),
-        "errors": [one["error"] for one in mine if "error" in one],
+        "skipped": next((one["skipped"] for one in results if "skipped" in one), None),
+        "errors": [one["error"] for one in results if "error" in one],
         "latency": {group: of_group(group) for group in GROUPS},
-        **{name: spread([one[name] for one in good]) for name in ("misses", "wakes", "evictions")},
+        **{name: Spread.json(one[name] for one in good) for name in ("misses", "wakes", "evictions")},
         **{name: sum(one.get(name, 0) for one in good) for name in ("requests", "failed", "different", "unanswered")},
-        "budget": max((one["budget"] for one in good), default=None),
-        "used": max((one["used"] for one in good), default=None),
-        "burst_first": spread([one["first"] for one in bursts]),
-        "burst_over": spread([one["first"] - one["wake_and_run"] for one in bursts]),
+        **{name: max((one[name] for one in good), default=None) for name in ("budget", "used")},
+        "burst_first": Spread.json(one["first"] for one in bursts),
+        "burst_over": Spread.json(one["first"] - one["wake_and_run"] for one in bursts),
     }
-
-
-def failures(document: Mapping[str, Any]) -> list[str]:
-    """Return the errors, the differing and missing answers, and a budget that was exceeded, one text for each."""
-    found = []
-    for one in document["measurements"]:
-        name = one["experiment"]
-        if "error" in one:
-            found.append(f"{name}: {one['error']}")
-        if one.get("different"):
-            found.append(f"{name}: {one['different']} answers differ from the first ones")
-        if one.get("failed"):
-            found.append(f"{name}: {one['failed']} requests failed, such as with {one['errors'][0]}")
-        # Where onnxruntime is overloaded, requests remain, which is a result.
-        if one.get("unanswered") and name != "onnxruntime":
-            found.append(f"{name}: {one['unanswered']} requests got no answer in time")
-        if one.get("used", 0) > one.get("budget", float("inf")):
-            found.append(f"{name}: {one['used']} bytes were in use, more than the budget of {one['budget']}")
-    return found

@@ -10,7 +10,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeVar
 
 from ortmulti.errors import Error
@@ -173,6 +173,20 @@ class Spread:
         """Return the spread of `values`; None if there are none."""
         ordered = sorted(values)
         return cls(statistics.median(ordered), ordered[0], ordered[-1]) if ordered else None
+
+    @classmethod
+    def json(cls, values: Iterable[float]) -> dict[str, float] | None:
+        """Return `of` as JSON can carry it."""
+        found = cls.of(values)
+        return None if found is None else asdict(found)
+
+    @classmethod
+    def each(cls, results: Sequence[Result], **figures: Callable[[Result], float | None]) -> dict[str, Any]:
+        """Return `json` of each figure over all results that have it, by the figure's name."""
+        return {
+            name: cls.json(value for value in map(figure, results) if value is not None)
+            for name, figure in figures.items()
+        }
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from ortmulti import _core
 from ortmulti.errors import Error
@@ -37,18 +36,6 @@ class SimulatedModel:
     sleeps: bool = True
 
 
-class Policy(Protocol):
-    """`_core.ResidencyPolicy`, or what takes its place."""
-
-    def add(self, model: _core.ResidencyModel, name: str, now: float) -> int: ...
-    def observe(self, id: int, arrived: int, busy: int, waiting: int, run: float, now: float) -> None: ...
-    def decide(self, id: int, now: float) -> tuple[str, list[tuple[int, str]], float | None]: ...
-    def falls(self, id: int, level: str) -> None: ...
-    def fell(self, id: int, level: str) -> None: ...
-    def woke(self, id: int, now: float, seconds: float) -> None: ...
-    def used(self) -> int: ...
-
-
 @dataclass
 class _State:
     model: SimulatedModel
@@ -70,10 +57,8 @@ class Simulation:
         wakes, evictions: how many there were.
     """
 
-    def __init__(
-        self, models: Sequence[SimulatedModel], budget: int, policy: Callable[[int], Policy] = _core.ResidencyPolicy
-    ) -> None:
-        self._policy = policy(budget)
+    def __init__(self, models: Sequence[SimulatedModel], budget: int) -> None:
+        self._policy = _core.ResidencyPolicy(budget)
         self._models = [_State(model) for model in models]
         self._of_id: dict[int, _State] = {}
         self._events: list[tuple[float, int, Callable[[], None]]] = []

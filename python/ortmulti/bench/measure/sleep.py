@@ -13,28 +13,28 @@ import random
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import ortmulti
 from ortmulti import _core
+from ortmulti.bench.create.tables import Report
+from ortmulti.bench.experiment import Experiment
 from ortmulti.bench.models import sample_inputs
+from ortmulti.bench.reports.sleep import FIGURES, REPORT, THREADS
 from ortmulti.bench.strategies import SessionSettings
-from ortmulti.errors import Error, InvalidArgument, NoSuchFile
+from ortmulti.errors import Error, InvalidArgument
 from ortmulti.interface.onnxruntime_sessions import create_session, open_package
 from ortmulti.optimized import comparison, wait_for_entries
 
-from . import fresh_process, page_cache, results
+from . import fresh_process
 from .memory import process_memory
-from .rounds import RoundsInterrupted, Spread, failure, measure_rounds
+from .rounds import Spread
 
 KINDS: dict[str, dict[str, Any]] = {"files": {}, "pinned": {"keep": "pinned"}, "session": {"level": "session"}}
 """The kinds of sleep, by their names, with the arguments of `Pool.sleep`."""
-
-THREADS = 4
-"""Clients of the random sleeps. Each has inputs of its own."""
 
 SETTLED = 100
 """Random sleeps before the first look at the memory."""
@@ -220,124 +220,130 @@ def _random(spec: Mapping[str, Any], feeds: Sequence[Mapping[str, Any]]) -> dict
     }
 
 
-def bench(
-    models: Sequence[Path],
-    device: str,
-    *,
-    kinds: Sequence[str] | None = None,
-    graphs: bool = False,
-    repeat: int = 10,
-    sleeps: int = 0,
-    batch: int = 1,
-    sequence: int = 16,
-    timeout: float = 1800.0,
-    progress: Callable[[int, int, str], None] | None = None,
-) -> dict[str, Any]:
-    """Measure how models sleep and wake on a device, each in a process of its own.
+@dataclass(frozen=True)
+class SleepCase:
+    """One process: a model, an experiment ("turns" or "random"), and the kinds of sleep in it."""
 
-    Args:
+    model: Path
+    experiment: str
+    kinds: tuple[str, ...]
+
+
+@dataclass
+class Sleep(Experiment[SleepCase]):
+    """How models sleep and wake on a device, each in a process of its own.
+
+    Attributes:
         models: .onnx files.
         device: "cpu" or "cuda:<index>".
         kinds: which of `KINDS`; None: all that the device has. The CPU has "session" alone.
         graphs: whether runs become CUDA graphs.
-        repeat: rounds; each takes all kinds in turns.
+        turns: rounds within a process; each takes all kinds in turns.
         sleeps: sleeps of each kind at random times under load; 0: none.
         batch, sequence: see `sample_inputs`.
         timeout: seconds that one process may take.
-        progress: called with the measurements done, their number, and the next one.
-
-    Returns:
-        A result of kind "sleep", see `ortmulti.bench.measure.results`; "partial" is "interrupted" after Ctrl-C.
-
-    Raises:
-        InvalidArgument: an unknown kind, one that the device does not have, or a number that is too small.
-        NoSuchFile: a model does not exist.
     """
-    on_cpu = device == "cpu"
-    kinds = list(dict.fromkeys(kinds if kinds is not None else ["session"] if on_cpu else KINDS))
-    if unknown := [kind for kind in kinds if kind not in KINDS]:
-        raise InvalidArgument(f"unknown kind of sleep {unknown[0]!r}: it is one of {', '.join(KINDS)}")
-    if on_cpu and (graphs or kinds != ["session"]):
-        what = "--graphs is" if graphs else f"the kinds {', '.join(kinds)} are"
-        raise InvalidArgument(
-            f"{what} not for the CPU, which sleeps at level 'session' alone: name a GPU, or leave it out"
-        )
-    for name, value, least in (("repeat", repeat, 1), ("random", sleeps, 0), ("batch", batch, 1)):
-        if value < least:
-            raise InvalidArgument(f"{name} is at least {least}, not {value}")
-    for model in models:
-        if not model.is_file():
-            raise NoSuchFile(f"model {model} does not exist")
-    shared = {"device": device, "graphs": graphs, "batch": batch, "sequence": sequence}
-    experiments: list[tuple[str, dict[str, Any]]] = [
-        ("in turns", {"experiment": "turns", "kinds": kinds, "repeat": repeat})
-    ]
-    if sleeps:
-        experiments += [
-            (f"random sleeps, {kind}", {"experiment": "random", "kinds": [kind], "sleeps": sleeps}) for kind in kinds
+
+    kind: ClassVar[str] = "sleep"
+    report: ClassVar[Report] = REPORT
+
+    models: Sequence[Path]
+    device: str
+    kinds: Sequence[str] | None = None
+    graphs: bool = False
+    turns: int = 10
+    sleeps: int = 0
+    batch: int = 1
+    sequence: int = 16
+    timeout: float = 1800.0
+    repeat: int = field(default=1, init=False)
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            InvalidArgument: an unknown kind, one that the device does not have, or a number that is too small.
+        """
+        on_cpu = self.device == "cpu"
+        chosen = self.kinds if self.kinds is not None else ["session"] if on_cpu else KINDS
+        self.chosen = tuple(dict.fromkeys(chosen))
+        if unknown := [kind for kind in self.chosen if kind not in KINDS]:
+            raise InvalidArgument(f"unknown kind of sleep {unknown[0]!r}: it is one of {', '.join(KINDS)}")
+        if on_cpu and (self.graphs or self.chosen != ("session",)):
+            what = "--graphs is" if self.graphs else f"the kinds {', '.join(self.chosen)} are"
+            raise InvalidArgument(
+                f"{what} not for the CPU, which sleeps at level 'session' alone: name a GPU, or leave it out"
+            )
+        for name, value, least in (("repeat", self.turns, 1), ("random", self.sleeps, 0), ("batch", self.batch, 1)):
+            if value < least:
+                raise InvalidArgument(f"{name} is at least {least}, not {value}")
+
+    def cases(self, number: int = 0) -> list[SleepCase]:  # noqa: ARG002
+        at_random = self.chosen if self.sleeps else ()
+        return [
+            case
+            for model in self.models
+            for case in (
+                SleepCase(model, "turns", self.chosen),
+                *(SleepCase(model, "random", (kind,)) for kind in at_random),
+            )
         ]
-    cases = [(model, number) for model in models for number in range(len(experiments))]
-    tell = progress or (lambda _done, _total, _text: None)
 
-    def once(case: tuple[Path, int], _number: int) -> dict[str, Any]:
-        spec = {"model": str(case[0]), **experiments[case[1]][1], **shared}
-        try:
-            with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
-                cache = {"ORTMULTI_CACHE": folder}
-                return {**spec, **fresh_process.run("ortmulti.bench.measure.sleep", spec, timeout, cache)}
-        except fresh_process.MeasurementError as error:
-            return {**spec, **failure(error)}
+    def text(self, case: SleepCase) -> str:
+        how = "in turns" if case.experiment == "turns" else f"random sleeps, {case.kinds[0]}"
+        return f"{case.model.stem}, {how}"
 
-    def step(done: int, total: int, case: tuple[Path, int] | None) -> None:
-        tell(done, total, f"{case[0].stem}, {experiments[case[1]][0]}" if case else "")
-
-    partial: str | None = None
-    try:
-        rounds = measure_rounds(cases, once, 1, progress=step)
-    except RoundsInterrupted as interrupt:
-        rounds, partial = interrupt.rounds, "interrupted"
-    measurements = [result for found in rounds for result in found.values()]
-    return results.document(
-        "sleep",
-        settings={"repeat": repeat, "random": sleeps, "kinds": kinds, **shared, "timeout": timeout},
-        models=[results.model_facts(model, page_cache.external_files(model)) for model in models],
-        measurements=measurements,
-        rows=[row for measurement in measurements for row in _rows(measurement)],
-        partial=partial,
-    )
-
-
-def failures(document: Mapping[str, Any]) -> list[str]:
-    """Return the errors and the differing answers, one text for each."""
-    found = []
-    for one in document["measurements"]:
-        where = f"{Path(one['model']).stem} on {one['device']}, {', '.join(one['kinds'])}"
-        if "error" in one:
-            found.append(f"{where}: {one['error']}")
-        elif wrong := sum(one["different"].values()) if one["experiment"] == "turns" else one["different"]:
-            found.append(f"{where}: {wrong} answers differ from those before the first sleep")
-    return found
-
-
-def _rows(measurement: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each kind, and for what it is compared with; seconds as spreads."""
-    if measurement["experiment"] != "turns" or "error" in measurement:
-        return []
-    rows = []
-    seconds = measurement["seconds"]
-    for kind in ("shared", "awake", *measurement["kinds"], "copy", "onnxruntime"):
-        figures = seconds.get(kind, {})
-        if not figures and kind not in measurement["memory"]:
-            continue
-        different = measurement["different"].get(kind)
-        row: dict[str, Any] = {
-            "model": measurement["model"],
-            "kind": kind,
-            "memory": measurement["memory"].get(kind),
-            "equal": None if different is None else different == 0,
+    def describe(self, case: SleepCase) -> dict[str, Any]:
+        return {
+            **asdict(case),
+            "model": str(case.model),
+            **({"repeat": self.turns} if case.experiment == "turns" else {"sleeps": self.sleeps}),
+            **self._shared(),
         }
-        for figure in ("first_sleep", "sleep", "wake", "request", "run"):
-            spread = Spread.of(figures.get(figure, ()))
-            row[figure] = asdict(spread) if spread is not None else None
-        rows.append(row)
-    return rows
+
+    def _shared(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("device", "graphs", "batch", "sequence")}
+
+    @classmethod
+    def where(cls, measurement: Mapping[str, Any]) -> str:
+        return f"{Path(measurement['model']).stem} on {measurement['device']}, {', '.join(measurement['kinds'])}"
+
+    @classmethod
+    def complaints(cls, measurement: Mapping[str, Any]) -> list[str]:
+        """Return the error, or how many answers differ."""
+        if "error" in measurement:
+            return [measurement["error"]]
+        different = measurement["different"]
+        wrong = sum(different.values()) if measurement["experiment"] == "turns" else different
+        return [f"{wrong} answers differ from those before the first sleep"] if wrong else []
+
+    def measure(self, case: SleepCase, number: int) -> dict[str, Any]:  # noqa: ARG002
+        with tempfile.TemporaryDirectory(prefix="ortmulti-") as cache:
+            return fresh_process.run(__name__, self.describe(case), self.timeout, {"ORTMULTI_CACHE": cache})
+
+    def settings(self) -> dict[str, Any]:
+        own = {"repeat": self.turns, "random": self.sleeps, "kinds": self.chosen, "timeout": self.timeout}
+        return {**own, **self._shared()}
+
+    def rows(self, rounds: Sequence[Mapping[SleepCase, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+        """Return a row for each model and kind, and for what those are compared with; seconds as spreads."""
+        return [
+            row
+            for found in rounds
+            for case, result in found.items()
+            if case.experiment == "turns" and "error" not in result
+            for row in _rows(case, result)
+        ]
+
+
+def _rows(case: SleepCase, result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for kind in ("shared", "awake", *case.kinds, "copy", "onnxruntime"):
+        figures = result["seconds"].get(kind, {})
+        if figures or kind in result["memory"]:
+            different = result["different"].get(kind)
+            yield {
+                "model": str(case.model),
+                "kind": kind,
+                "memory": result["memory"].get(kind),
+                "equal": None if different is None else different == 0,
+                **{name: Spread.json(figures.get(name, ())) for name in FIGURES},
+            }

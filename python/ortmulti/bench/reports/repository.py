@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortmulti._runtime.regular_file import write_atomically
-from ortmulti.bench.create.plots import COLOURS, OTHER_COLOURS, caption, clean, new_figure
-from ortmulti.bench.create.tables import number, plain_table, spread_cell, two_lines
-from ortmulti.bench.measure import repository
+from ortmulti.bench.create import plots
+from ortmulti.bench.create.tables import Cell, Column, Report, Sheet, mebibytes_text, number, spread_cell, spread_of
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+    from matplotlib.axes import Axes
 
-_MIB = 1 << 20
+Json = Mapping[str, Any]
 
-NOTES = (
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+"""The latencies of a row, with the share of the requests that do not exceed them."""
+
+_NOTES = (
     "Milliseconds from the planned arrival to the answer; of several rounds the medians, below them the ranges. found "
     "awake: requests whose model was awake when they were sent. misses: the share of the others. awake: a repository "
     "with room for all models. onnxruntime: sessions created on demand, least recently used ones closed, with the "
@@ -26,7 +26,7 @@ NOTES = (
 )
 
 
-def headline(document: Mapping[str, Any]) -> str:
+def headline(document: Json) -> str:
     """Return what was measured, and the latencies of the repository."""
     settings = document["settings"]
     rate = f", {number(settings['rate'])} requests a second" if settings["rate"] else ""
@@ -45,68 +45,79 @@ def headline(document: Mapping[str, Any]) -> str:
     return "\n".join([f"{where}: {', '.join(parts) or 'nothing was measured'}.", *skipped])
 
 
-def tables(document: Mapping[str, Any], _console: Console) -> Iterator[Table]:
+_STATES = {"awake": "found awake", "asleep": "found asleep"}
+
+
+def sheets(document: Json) -> Iterator[Sheet]:
     """Yield the tables of latencies, of the models' states, and of bursts."""
+    settings = document["settings"]
     rows = [row for row in document["rows"] if row["measured"]]
-    title = f"budget {document['settings']['budget'] / _MIB:.0f} MiB, {document['settings']['trace']}"
-    quantiles = [f"{name}, ms" for name in repository.QUANTILES]
-    table = plain_table(title, ["experiment", "requests"], quantiles)
-    for row in rows:
-        for group, latency in row["latency"].items():
-            if latency is not None:
-                cells = [spread_cell(latency[name], 1e-3) for name in repository.QUANTILES]
-                text = {"awake": "found awake", "asleep": "found asleep"}.get(group, group)
-                table.add_row(row["experiment"] if group == "all" else "", text, *two_lines(cells))
-    yield table
-    columns = ["requests", "misses, %", "wakes", "evictions", "used, MiB", "differ", "failed", "left"]
-    table = plain_table("", ["experiment"], columns)
-    for row in rows:
-        counts = [(f"{row[name]}", "") for name in ("different", "failed", "unanswered")]
-        cells = [
-            (f"{row['requests']}", ""),
-            spread_cell(row["misses"], 0.01),
-            spread_cell(row["wakes"]),
-            spread_cell(row["evictions"]),
-            (f"{row['used'] / _MIB:.0f}", ""),
-            *(counts if row["experiment"] != "simulated" else [("-", "")] * 3),
+    yield Sheet(
+        f"budget {mebibytes_text(settings['budget'])} MiB, {settings['trace']}",
+        ["experiment", "requests"],
+        lambda row: [(row["experiment"], ""), (_STATES.get(row["group"], row["group"]), "")],
+        [Column(f"{name}, ms", spread_of(name, 1e-3)) for name in QUANTILES],
+        [
+            {"experiment": row["experiment"], "group": group, **latency}
+            for row in rows
+            for group, latency in row["latency"].items()
+            if latency is not None
+        ],
+    )
+
+    def experiment(row: Json) -> list[Cell]:
+        return [(row["experiment"], "")]
+
+    def count(name: str, of_simulation: bool = False) -> Callable[[Json], Cell]:
+        return lambda row: (str(row[name]) if of_simulation or row["experiment"] != "simulated" else "-", "")
+
+    columns = [
+        Column("requests", count("requests", True)),
+        Column("misses, %", spread_of("misses", 0.01)),
+        Column("wakes", spread_of("wakes")),
+        Column("evictions", spread_of("evictions")),
+        Column("used, MiB", lambda row: (mebibytes_text(row["used"]), "")),
+        Column("differ", count("different")),
+        Column("failed", count("failed")),
+        Column("left", count("unanswered")),
+    ]
+    yield Sheet("", ["experiment"], experiment, columns, rows)
+    if bursts := [row for row in rows if row["burst_first"]]:
+        columns = [
+            Column("first answer, ms", spread_of("burst_first", 1e-3)),
+            Column("beyond wake and run, ms", lambda row: spread_cell(row["burst_over"], 1e-3, "{:.2f}".format)),
         ]
-        table.add_row(row["experiment"], *two_lines(cells))
-    yield table
-    if any(row["burst_first"] for row in rows):
-        table = plain_table("bursts", ["experiment"], ["first answer, ms", "beyond wake and run, ms"])
-        for row in rows:
-            if row["burst_first"]:
-                cells = [spread_cell(row["burst_first"], 1e-3), spread_cell(row["burst_over"], 1e-3, "{:.2f}".format)]
-                table.add_row(row["experiment"], *two_lines(cells))
-        yield table
+        yield Sheet("bursts", ["experiment"], experiment, columns, bursts)
 
 
-def save_plot(document: Mapping[str, Any], path: Path) -> None:
+def save_plot(document: Json, path: Path) -> None:
     """Draw each experiment's latencies over time and, below, which models were awake, of the last round."""
     last = {one["experiment"]: one for one in document["measurements"] if "points" in one}
     names = [model["name"] for model in document["models"]]
-    figure = new_figure(11, 0.9 + len(last) * (3 + 0.12 * len(names)), path)
-    axes = figure.subplots(2 * len(last), 1, squeeze=False, sharex=True, height_ratios=[2, 1] * len(last))[:, 0]
-    for (name, one), above, below in zip(last.items(), axes[::2], axes[1::2], strict=True):
-        points = one["points"]
-        for state, text, colour in (("A", "awake", COLOURS["shared"]), ("-", "asleep", OTHER_COLOURS[1])):
-            chosen = [i for i, found in enumerate(points["awake"]) if found == state]
-            milliseconds = [points["seconds"][i] * 1e3 for i in chosen]
-            above.plot([points["at"][i] for i in chosen], milliseconds, ".", ms=2, color=colour, label=f"found {text}")
-        above.set_yscale("log")
-        above.set_ylabel("latency, ms")
-        above.set_title(f"{name}: latency from the planned arrival", fontsize=10, loc="left")
-        clean(above)
-        times = [moment for moment, _ in one["states"]]
-        times.append(times[-1] + 0.01)
-        awake = [[state[i] == "A" for _, state in one["states"]] for i in range(len(names))]
-        below.pcolormesh(times, range(len(names) + 1), awake, cmap="Blues", vmin=0, vmax=1.4, rasterized=True)
-        below.invert_yaxis()
-        below.set_yticks([i + 0.5 for i in range(len(names))], names, fontsize=6)
-        below.set_title("awake (dark)", fontsize=8, loc="left")
-    axes[-1].set_xlabel("seconds")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False, markerscale=5)
-    settings = document["settings"]
-    figure.supxlabel(caption(document, f"budget {settings['budget'] / _MIB:.0f} MiB"), fontsize=8, color="#555555")
-    write_atomically(path, lambda file: figure.savefig(file, dpi=150))
+    height = len(last) * (3 + 0.12 * len(names))
+    how = f"budget {mebibytes_text(document['settings']['budget'])} MiB"
+    with plots.plot_of(document, path, height, how, markerscale=5) as figure:
+        axes = figure.subplots(2 * len(last), 1, squeeze=False, sharex=True, height_ratios=[2, 1] * len(last))[:, 0]
+        for (name, one), above, below in zip(last.items(), axes[::2], axes[1::2], strict=True):
+            _draw(name, one, above, below, names)
+        axes[-1].set_xlabel("seconds")
+
+
+def _draw(name: str, one: Json, above: Axes, below: Axes, names: Sequence[str]) -> None:
+    points = one["points"]
+    for state, text, colour in (("A", "awake", plots.COLOURS["shared"]), ("-", "asleep", plots.OTHER_COLOURS[1])):
+        chosen = [i for i, found in enumerate(points["awake"]) if found == state]
+        milliseconds = [points["seconds"][i] * 1e3 for i in chosen]
+        above.plot([points["at"][i] for i in chosen], milliseconds, ".", ms=2, color=colour, label=f"found {text}")
+    above.set_yscale("log")
+    plots.title_axes(above, f"{name}: latency from the planned arrival", None, "latency, ms")
+    times = [moment for moment, _ in one["states"]]
+    times.append(times[-1] + 0.01)
+    awake = [[state[i] == "A" for _, state in one["states"]] for i in range(len(names))]
+    below.pcolormesh(times, range(len(names) + 1), awake, cmap="Blues", vmin=0, vmax=1.4, rasterized=True)
+    below.invert_yaxis()
+    below.set_yticks([i + 0.5 for i in range(len(names))], names, fontsize=6)
+    below.set_title("awake (dark)", fontsize=8, loc="left")
+
+
+REPORT = Report(headline, sheets, lambda _document, _details: _NOTES, save_plot)

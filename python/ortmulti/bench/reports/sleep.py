@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ortmulti.bench.create.tables import number, plain_table, spread_cell, two_lines
-from ortmulti.bench.measure import sleep
+from ortmulti.bench.create.tables import (
+    Cell,
+    Column,
+    Report,
+    Sheet,
+    equal_cell,
+    mebibytes_text,
+    number,
+    spread_of,
+    times_text,
+)
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+Json = Mapping[str, Any]
 
-_MIB = 1 << 20
+THREADS = 4
+"""Clients of the random sleeps. Each has inputs of its own."""
 
-_FIGURES = {
-    "first sleep, ms": "first_sleep",
-    "sleep, ms": "sleep",
-    "wake, ms": "wake",
-    "request that wakes, ms": "request",
-    "next run, ms": "run",
+FIGURES = {
+    "first_sleep": "first sleep, ms",
+    "sleep": "sleep, ms",
+    "wake": "wake, ms",
+    "request": "request that wakes, ms",
+    "run": "next run, ms",
 }
+"""The figures of a row in seconds, with the heads of their columns."""
 
 _NAMES = {
     "shared": "left by a closed pool",
@@ -31,8 +40,9 @@ _NAMES = {
     "copy": "copy from pinned memory",
     "onnxruntime": "onnxruntime's session again",
 }
+_PLACES = {"gpu": "GPU", "host": "host"}
 
-NOTES = (
+_NOTES = (
     "Medians, below them the ranges. wake: until the pool takes requests; of onnxruntime the creation of a session. "
     "request that wakes: the answer to a request of a sleeping pool; of onnxruntime the creation and a run. copy: as "
     "many bytes as a sleep of the weights gives back, the lower bound of a wake. GPU, host: memory beyond that from "
@@ -42,13 +52,15 @@ NOTES = (
 )
 
 
-def headline(document: Mapping[str, Any]) -> str:
+def headline(document: Json) -> str:
     """Return one sentence for each model: how long it wakes, beside onnxruntime."""
     lines = []
     for model in document["models"]:
         rows = {row["kind"]: row for row in document["rows"] if row["model"] == model["path"]}
         wakes = [
-            f"{number(rows[kind]['wake']['median'] * 1e3)} ms ({_NAMES[kind]})" for kind in sleep.KINDS if kind in rows
+            f"{number(rows[kind]['wake']['median'] * 1e3)} ms ({_NAMES[kind]})"
+            for kind in ("files", "pinned", "session")
+            if kind in rows
         ]
         where = f"{model['name']} on {document['settings']['device']}"
         if not wakes:
@@ -59,52 +71,50 @@ def headline(document: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def tables(document: Mapping[str, Any], _console: Console) -> Iterator[Table]:
-    """Yield the tables of each model."""
+def sheets(document: Json) -> Iterator[Sheet]:
+    """Yield the tables of each model: of the sleeps in turns, and of those at random times."""
     settings = document["settings"]
     places = ["host"] if settings["device"] == "cpu" else ["gpu", "host"]
-    columns = [{"gpu": "GPU, MiB", "host": "host, MiB"}[place] for place in places]
     for model in document["models"]:
         measured = [one for one in document["measurements"] if one["model"] == model["path"] and "error" not in one]
         for turns in (one for one in measured if one["experiment"] == "turns"):
-            yield _table_of_turns(document, model, turns, places, columns)
-        if randoms := [one for one in measured if one["experiment"] == "random"]:
-            yield _table_of_random(model, randoms, places, columns)
-
-
-def _table_of_turns(
-    document: Mapping[str, Any],
-    model: Mapping[str, Any],
-    turns: Mapping[str, Any],
-    places: list[str],
-    columns: list[str],
-) -> Table:
-    settings = document["settings"]
-    weights = [f"weights {turns['weights'] / _MIB:.0f} MiB"] if turns["weights"] else []
-    graphs = ["CUDA graphs"] if settings["graphs"] else []
-    title = ", ".join([model["name"], settings["device"], *weights, *graphs, f"{settings['repeat']} rounds"])
-    table = plain_table(title, ["sleep"], [*_FIGURES, *columns, "equal"])
-    for row in document["rows"]:
-        if row["model"] == model["path"]:
-            memory = row["memory"]
-            cells = [
-                *(spread_cell(row[figure], 1e-3) for figure in _FIGURES.values()),
-                *((f"{memory[place] / _MIB:.0f}" if memory else "-", "") for place in places),
-                ({True: "yes", False: "NO", None: "-"}[row["equal"]], ""),
+            weights = [f"weights {mebibytes_text(turns['weights'])} MiB"] if turns["weights"] else []
+            graphs = ["CUDA graphs"] if settings["graphs"] else []
+            parts = [model["name"], settings["device"], *weights, *graphs, times_text(settings["repeat"], "round")]
+            columns = [
+                *(Column(head, spread_of(figure, 1e-3)) for figure, head in FIGURES.items()),
+                *(Column(f"{_PLACES[place]}, MiB", _in_use(place)) for place in places),
+                Column("equal", equal_cell),
             ]
-            table.add_row(_NAMES[row["kind"]], *two_lines(cells), style="red" if row["equal"] is False else None)
-    return table
+            rows = [row for row in document["rows"] if row["model"] == model["path"]]
+            yield Sheet(", ".join(parts), ["sleep"], lambda row: [(_NAMES[row["kind"]], "")], columns, rows)
+        if randoms := [one for one in measured if one["experiment"] == "random"]:
+            counts = {"sleeps": "slept", "wakes": "woken", "answers": "answers", "differ": "different"}
+            yield Sheet(
+                f"{model['name']}, sleeps at random times, {THREADS} threads",
+                ["sleep"],
+                lambda one: [(_NAMES[one["kinds"][0]], "")],
+                [
+                    *(Column(head, lambda one, key=key: (str(one[key]), "")) for head, key in counts.items()),  # type: ignore[misc]
+                    *(Column(f"{_PLACES[place]} growth, MiB", _growth(place)) for place in places),
+                ],
+                randoms,
+                lambda one: bool(one["different"]),
+            )
 
 
-def _table_of_random(
-    model: Mapping[str, Any], randoms: list[Mapping[str, Any]], places: list[str], columns: list[str]
-) -> Table:
-    title = f"{model['name']}, sleeps at random times, {sleep.THREADS} threads"
-    growths = [column.replace(",", " growth,") for column in columns]
-    table = plain_table(title, ["sleep"], ["sleeps", "wakes", "answers", "differ", *growths])
-    for one in randoms:
-        memory = one["memory"]
-        growth = [f"{(memory['end'][place] - memory['settled'][place]) / _MIB:.1f}" for place in places]
-        counts = [str(one[key]) for key in ("slept", "woken", "answers", "different")]
-        table.add_row(_NAMES[one["kinds"][0]], *counts, *growth, style="red" if one["different"] else None)
-    return table
+def _in_use(place: str) -> Any:
+    def cell(row: Json) -> Cell:
+        return (mebibytes_text(row["memory"][place]) if row["memory"] else "-"), ""
+
+    return cell
+
+
+def _growth(place: str) -> Any:
+    def cell(one: Json) -> Cell:
+        return f"{(one['memory']['end'][place] - one['memory']['settled'][place]) / (1 << 20):.1f}", ""
+
+    return cell
+
+
+REPORT = Report(headline, sheets, lambda _document, _details: _NOTES)

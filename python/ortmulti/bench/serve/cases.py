@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -48,10 +48,6 @@ class Load:
         if not self.relative:
             return self
         return Load("open", rate=self.rate * capacity, arrivals=self.arrivals)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the load as JSON can carry it."""
-        return asdict(self)
 
 
 def closed(in_flight: int = 4) -> Load:

@@ -1,18 +1,37 @@
-"""The plan of measurements: the cases and their order."""
+"""`ortmulti bench run`: pools and onnxruntime in threads under load, each measured in a fresh process."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
-from ortmulti.bench.measure.rounds import alternating, rotated
-from ortmulti.bench.serve.cases import Load, Variant, closed, parse_variant
-from ortmulti.errors import InvalidArgument
+from ortmulti.bench.create.tables import Report
+from ortmulti.bench.experiment import Experiment, Json, gpu_memory, split
+from ortmulti.bench.files import write_arrays
+from ortmulti.bench.measure import fresh_process
+from ortmulti.bench.measure.devices import describe
+from ortmulti.bench.measure.rounds import Interval, Spread, alternating, failure, of_case, ratios, rotated
+from ortmulti.bench.models import make as make_model
+from ortmulti.bench.models import sample_inputs
+from ortmulti.bench.reports.run import REPORT
+from ortmulti.errors import Error, InvalidArgument
+
+from .cases import Load, Variant, closed, parse_variant
 
 Place = Literal["host", "device"]
 PLACES = ("host", "device")
+
+_CEILING = {
+    "inputs": "host",
+    "outputs": "host",
+    "warm_seconds": 0.2,
+    "intra_op_num_threads": 1,
+    "provider_options": {},
+    "config_entries": {},
+}
+_CEILING_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -26,23 +45,6 @@ class RunCase:
     load: Load
 
 
-@dataclass(frozen=True)
-class RunProgress:
-    """The progress of the measurements.
-
-    Attributes:
-        done: measurements that are done.
-        total: all measurements.
-        case: the next case; None at the end.
-        counted: whether that is a measurement; otherwise it is the ceiling of a pool of `case`'s kind.
-    """
-
-    done: int
-    total: int
-    case: RunCase | None
-    counted: bool = True
-
-
 def doubling(most: int) -> tuple[int, ...]:
     """1, 2, 4, ... below `most`, and `most`."""
     return (*(1 << power for power in range(most.bit_length()) if 1 << power < most), most)
@@ -52,8 +54,8 @@ def _variants() -> tuple[Variant, ...]:
     return tuple(parse_variant(name) for name in ("core", "threads", "processes"))
 
 
-@dataclass(frozen=True)
-class RunPlan:
+@dataclass
+class RunPlan(Experiment[RunCase]):
     """A whole comparison.
 
     Attributes:
@@ -79,6 +81,9 @@ class RunPlan:
             last one. The first is always measured.
     """
 
+    kind: ClassVar[str] = "run"
+    report: ClassVar[Report] = REPORT
+
     models: Sequence[Path]
     device_sets: Sequence[tuple[str, ...]]
     variants: Sequence[Variant] = field(default_factory=_variants)
@@ -97,6 +102,7 @@ class RunPlan:
     config_entries: Mapping[str, str] = field(default_factory=dict)
     timeout: float = 600.0
     budget: float | None = None
+    _ceilings: list[dict[str, Any]] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         """
@@ -104,19 +110,8 @@ class RunPlan:
             InvalidArgument: an empty list, a number that is too small, or values on devices for another backend than
                 the core's.
         """
-        for what in ("models", "device_sets", "variants", "batches"):
-            if not getattr(self, what):
-                raise InvalidArgument(f"nothing to compare: no {what.replace('_', ' ')}")
-        for what, least in (
-            ("repeat", 1),
-            ("sequence", 1),
-            ("warm_seconds", 0),
-            ("intra_op_num_threads", 0),
-            ("budget", 0),
-        ):
-            value = getattr(self, what)
-            if value is not None and value < least:
-                raise InvalidArgument(f"{what} is at least {least}, not {value}")
+        self.check_not_empty("models", "device_sets", "variants", "batches")
+        self.check_at_least(repeat=1, sequence=1, warm_seconds=0, intra_op_num_threads=0, budget=0)
         if not 0 < self.seconds < float("inf"):
             raise InvalidArgument(f"a measurement lasts more than 0 seconds, not {self.seconds:g}")
         if min(self.batches) < 1:
@@ -135,19 +130,8 @@ class RunPlan:
             if len(counts) > 1:
                 raise InvalidArgument(f"a pool has as many sessions on each device, unlike {', '.join(devices)}")
 
-    def cases(self) -> list[RunCase]:
-        """Return every case, in the order of the table."""
-        return [
-            RunCase(model, batch, devices, variant, load)
-            for model in self.models
-            for batch in self.batches
-            for devices in self.device_sets
-            for variant in self.variants
-            for load in (self.closed, *self.loads)
-        ]
-
-    def round(self, number: int) -> list[RunCase]:
-        """Return the cases of one round, in the order of measurement.
+    def cases(self, number: int = 0) -> list[RunCase]:
+        """Return every case.
 
         The variants take turns. Each round begins with another variant and goes through the devices in the other
         direction, so changes with time affect all alike. The closed loop comes first: relative rates refer to it.
@@ -160,3 +144,144 @@ class RunPlan:
             for variant in rotated(self.variants, number)
             for load in (self.closed, *self.loads)
         ]
+
+    def text(self, case: RunCase) -> str:
+        where = f"{case.variant.name} on {describe(case.devices)}"
+        return f"{case.model.stem}, batch {case.batch}, {where}, {case.load.name}"
+
+    def describe(self, case: RunCase) -> dict[str, Any]:
+        return {
+            "model": str(case.model),
+            "batch": case.batch,
+            "devices": list(case.devices),
+            "variant": case.variant.name,
+            "load": case.load.name,
+        }
+
+    @classmethod
+    def where(cls, measurement: Json) -> str:
+        return (
+            f"{Path(measurement['model']).stem}, batch {measurement['batch']}, {measurement['variant']} on "
+            f"{', '.join(measurement['devices'])}, {measurement['load']}"
+        )
+
+    def prepare(self, folder: Path, step: Callable[[str], None]) -> None:
+        """Save the inputs, and measure the requests a second of the clients and each kind of pool with a model that
+        does nothing.
+        """
+        self._folder = folder
+        self._feeds: dict[tuple[Path, int], Path] = {}
+        for model in self.models:
+            for batch in self.batches:
+                self._save_feeds(model, batch)
+        if not self.ceiling:
+            return
+        nothing = make_model("identity", folder)
+        self._save_feeds(nothing, 1)
+        more = {**_CEILING, "seconds": min(self.seconds, _CEILING_SECONDS)}
+        for devices in self.device_sets:
+            for variant in self.variants:
+                step(f"ceiling: {variant.name} on {describe(devices)}")
+                on_cpu = RunCase(nothing, 1, ("cpu",) * len(devices), replace(variant, cuda_graph=False), self.closed)
+                try:
+                    result = self._process(on_cpu, self.closed, **more)
+                except Error as error:
+                    result = failure(error)
+                self._ceilings.append({"sessions": len(devices), "variant": variant.name, **result})
+
+    def _save_feeds(self, model: Path, batch: int) -> None:
+        path = self._folder / f"feeds-{len(self._feeds)}.npz"
+        write_arrays(path, sample_inputs(model, batch, self.sequence))
+        self._feeds[model, batch] = path
+
+    def measure(self, case: RunCase, number: int) -> dict[str, Any]:
+        load = case.load
+        if load == self.closed:
+            self._capacity: float | None = None  # of the loads that follow
+        elif load.relative:
+            if self._capacity is None:
+                raise Error(f"{load.name} of a closed loop that was not measured")
+            load = load.at(self._capacity)
+        result = self._process(case, load, seed=number)
+        if load == self.closed:
+            self._capacity = result["throughput"]
+        return result
+
+    def _process(self, case: RunCase, load: Load, **more: Any) -> dict[str, Any]:
+        names = (*_CEILING, "seconds")
+        spec = {
+            **self.describe(case),
+            "variant": asdict(case.variant),
+            "load": asdict(load),
+            "feeds": str(self._feeds[case.model, case.batch]),
+            "seed": 0,
+            **{name: getattr(self, name) for name in names},
+            **more,
+        }
+        cache = {"ORTMULTI_CACHE": str(self._folder / "cache")}
+        return fresh_process.run("ortmulti.bench.serve.measure_pool", spec, self.timeout, cache)
+
+    def more(self) -> dict[str, Any]:
+        return {"ceilings": self._ceilings}
+
+    def settings(self) -> dict[str, Any]:
+        names = ("repeat", "seconds", "batches", "sequence", "device_sets", "timeout", "budget", *_CEILING)
+        return {
+            **{name: getattr(self, name) for name in names},
+            "variants": [asdict(variant) for variant in self.variants],
+            "loads": [asdict(load) for load in (self.closed, *self.loads)],
+        }
+
+    def rows(self, rounds: Sequence[Mapping[RunCase, Json]]) -> list[dict[str, Any]]:
+        """Return a row for each case, with the measurements' figures as spreads and intervals. Beside them:
+
+        "scaling": of N devices: the throughput over N times that of the same variant on one device, in the same round.
+        "over_first": the throughput over the first variant's, in the same round. "ceiling": answers a second of a pool
+        of this kind whose model does nothing. These three are of closed loops.
+
+        "lag": of an open loop: delay that 99% of the requests did not exceed when they were sent. "unanswered": of an
+        open loop: requests without an answer when the measurement ended, of all rounds. "cores": processor seconds a
+        second, of all processes.
+        """
+        return [self._row(case, rounds) for case in self.cases()]
+
+    def _row(self, case: RunCase, rounds: Sequence[Mapping[RunCase, Json]]) -> dict[str, Any]:
+        good, outcome = split(of_case(rounds, case))
+        is_closed = case.load.kind == "closed"
+        single = next((devices for devices in self.device_sets if len(devices) == 1), case.devices)
+
+        def over(times: int = 1, **base: Any) -> dict[str, float] | None:
+            other = replace(case, **base)
+            if other == case or not is_closed:
+                return None
+            found = ratios(rounds, case, other, lambda one: one.get("throughput"))
+            return Interval.json(value / times for value in found)
+
+        def latency(name: str) -> Callable[[Json], float | None]:
+            return lambda m: m["latency"][name] if m["latency"] is not None else None
+
+        ceilings = [
+            one["throughput"]
+            for one in self._ceilings
+            if (one["sessions"], one["variant"]) == (len(case.devices), case.variant.name) and "error" not in one
+        ]
+        return {
+            **self.describe(case),
+            "kind": case.load.kind,
+            **outcome,
+            "throughput": Interval.json(m["throughput"] for m in good),
+            "scaling": over(len(case.devices), devices=single),
+            "over_first": over(variant=self.variants[0]),
+            **Spread.each(
+                good,
+                offered=lambda m: m.get("offered"),
+                **{name: latency(name) for name in ("p50", "p95", "p99", "p999")},
+                lag=lambda m: m["lag"]["p99"] if m.get("lag") else None,
+                cpu_per_request=lambda m: m["cpu_per_request"],
+                cores=lambda m: m["cpu_seconds"] / m["window"] if m["cpu_seconds"] is not None else None,
+                pss=lambda m: m["pss"],
+            ),
+            "unanswered": None if is_closed else sum(m["unanswered"] for m in good),
+            "gpu_memory": gpu_memory(good),
+            "ceiling": ceilings[0] if ceilings and is_closed else None,
+        }

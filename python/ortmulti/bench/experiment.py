@@ -1,0 +1,184 @@
+"""The engine under the commands of `ortmulti bench`.
+
+A command declares an `Experiment`: its cases, how one case is measured once, and the rows of its table. The engine
+takes the cases in turns, round after round, and makes the result.
+"""
+
+from __future__ import annotations
+
+import abc
+import tempfile
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from ortmulti.bench.create.tables import Report
+from ortmulti.bench.measure import page_cache, results
+from ortmulti.bench.measure.rounds import RoundsInterrupted, Spread, failure, measure_rounds
+from ortmulti.errors import InvalidArgument, NoSuchFile
+
+Case = TypeVar("Case", bound=Hashable)
+Json = Mapping[str, Any]
+
+Step = Callable[[int, int, str], None]
+"""Receives the number of finished measurements, the number of all, and the next one ("" at the end)."""
+
+
+class Experiment(abc.ABC, Generic[Case]):
+    """What a command measures. A subclass is a dataclass of its settings.
+
+    Attributes:
+        kind: the kind of the result, see `ortmulti.bench.measure.results.document`.
+        report: shows the result.
+        models: .onnx files.
+        repeat: number of rounds. Each measures every case once.
+        budget: seconds for all rounds, see `ortmulti.bench.measure.rounds.round_numbers`; None: no limit.
+    """
+
+    kind: ClassVar[str]
+    report: ClassVar[Report]
+    models: Sequence[Path]
+    repeat: int
+    budget: float | None = None
+
+    @abc.abstractmethod
+    def cases(self, number: int = 0) -> Sequence[Case]:
+        """Return every case, in the order of round `number`. Round 0 has the order of the table."""
+
+    @abc.abstractmethod
+    def text(self, case: Case) -> str:
+        """Name a case for the progress."""
+
+    @abc.abstractmethod
+    def describe(self, case: Case) -> dict[str, Any]:
+        """Return the fields of a measurement that say which case it is."""
+
+    def prepare(self, folder: Path, step: Callable[[str], None]) -> None:
+        """Do what comes before the first round.
+
+        Args:
+            folder: a temporary folder, until the last round has ended.
+            step: called with a text before each step that takes long.
+        """
+
+    @abc.abstractmethod
+    def measure(self, case: Case, number: int) -> dict[str, Any]:
+        """Measure a case once, in a fresh process.
+
+        Raises:
+            Error: it failed. The error becomes part of the result, and the other cases go on.
+        """
+
+    @abc.abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """Return the settings for the result."""
+
+    @abc.abstractmethod
+    def rows(self, rounds: Sequence[Mapping[Case, Json]]) -> list[dict[str, Any]]:
+        """Return the rows of the table.
+
+        Args:
+            rounds: the results of each round by case. A failed one has "error".
+        """
+
+    def more(self) -> dict[str, Any]:
+        """Return further fields of the result."""
+        return {}
+
+    @classmethod
+    @abc.abstractmethod
+    def where(cls, measurement: Json) -> str:
+        """Name a measurement of a result."""
+
+    @classmethod
+    def complaints(cls, measurement: Json) -> list[str]:
+        """Return what is wrong with a measurement of a result, a text each."""
+        return [measurement["error"]] if "error" in measurement else []
+
+    @classmethod
+    def failures(cls, document: Json) -> list[str]:
+        """Return what is wrong with the measurements of a result, a text each."""
+        return [f"{cls.where(one)}: {text}" for one in document["measurements"] for text in cls.complaints(one)]
+
+    def check_not_empty(self, *names: str) -> None:
+        """Raise `InvalidArgument` if a list is empty."""
+        for name in names:
+            if not getattr(self, name):
+                raise InvalidArgument(f"nothing to compare: no {name.replace('_', ' ')}")
+
+    def check_at_least(self, **least: float) -> None:
+        """Raise `InvalidArgument` if a setting is below its lower limit; None is not."""
+        for name, limit in least.items():
+            value = getattr(self, name)
+            if value is not None and value < limit:
+                raise InvalidArgument(f"{name} is at least {limit}, not {value}")
+
+    def check_models(self) -> None:
+        """Raise `NoSuchFile` if a model does not exist."""
+        for model in self.models:
+            if not model.is_file():
+                raise NoSuchFile(f"model {model} does not exist")
+
+    def run(self, progress: Step | None = None) -> dict[str, Any]:
+        """Measure every case, `repeat` times or as often as the budget allows.
+
+        A measurement that fails becomes part of the result, and the others go on. Ctrl-C ends the measurements, not the
+        call: it returns the results so far.
+
+        Args:
+            progress: called before each measurement and at the end.
+
+        Returns:
+            The result, see `ortmulti.bench.measure.results.document`; "partial" is "interrupted" after Ctrl-C.
+
+        Raises:
+            NoSuchFile: a model, or a file that it names, does not exist.
+            InvalidProtobuf: a file is not an ONNX model.
+        """
+        self.check_models()
+        step: Step = progress or (lambda _done, _total, _text: None)
+        facts = [results.model_facts(model, page_cache.external_files(model)) for model in self.models]
+        partial: str | None = None
+        with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
+            self.prepare(Path(folder), lambda text: step(0, self.repeat * len(self.cases()), text))
+            try:
+                rounds = measure_rounds(
+                    self.cases(),
+                    self.measure,
+                    self.repeat,
+                    order=lambda _, number: self.cases(number),
+                    budget=self.budget,
+                    failed=failure,
+                    progress=lambda done, total, case: step(done, total, "" if case is None else self.text(case)),
+                )
+            except RoundsInterrupted as interrupt:
+                rounds, partial = interrupt.rounds, "interrupted"
+        return results.document(
+            self.kind,
+            settings={**self.settings(), "rounds": len(rounds)},
+            models=facts,
+            measurements=[
+                {**self.describe(case), "round": number, **result}
+                for number, found in enumerate(rounds)
+                for case, result in found.items()
+            ],
+            rows=self.rows(rounds),
+            partial=partial,
+            **self.more(),
+        )
+
+
+def split(found: Iterable[Json]) -> tuple[list[Json], dict[str, Any]]:
+    """Return a case's results without the failed ones; and for its row, how many those are and the others' errors."""
+    found = list(found)
+    good = [one for one in found if "error" not in one]
+    return good, {"measured": len(good), "errors": [one["error"] for one in found if "error" in one]}
+
+
+def gpu_memory(good: Sequence[Json]) -> dict[str, Any]:
+    """Return the spread of the bytes on each CUDA device, of results with "gpu_memory" by device."""
+    devices = sorted({device for one in good for device in one["gpu_memory"]})
+    return {
+        device: Spread.json(one["gpu_memory"][device] for one in good if device in one["gpu_memory"])
+        for device in devices
+    }

@@ -1,0 +1,213 @@
+"""The report of `ortmulti bench create`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortmulti.bench import strategies
+from ortmulti.bench.create import plots
+from ortmulti.bench.create.tables import (
+    Cell,
+    Column,
+    Report,
+    Sheet,
+    equal_cell,
+    interval_of,
+    largest_gpu,
+    mebibytes,
+    model_text,
+    number,
+    spread_of,
+    times_text,
+)
+from ortmulti.bench.measure.devices import describe
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Json = Mapping[str, Any]
+
+
+def _plain(value: float | None) -> Cell:
+    return ("-" if value is None else f"{value:.2f}"), ""
+
+
+_COLUMNS = (
+    Column("starting, s", spread_of("starting"), detail=True),
+    Column("creation, s", spread_of("creation")),
+    Column("a session, s", spread_of("session"), detail=True),
+    Column("ready, s", spread_of("ready")),
+    Column("first run, s", spread_of("first_run")),
+    Column("driver floor, s", spread_of("driver_floor"), "driver_floor", detail=True),
+    Column("above floor, s", interval_of("above_floor"), "above_floor", detail=True),
+    Column("sequential read, s", spread_of("sequential_read"), "sequential_read", detail=True),
+    Column("creation / floors", interval_of("times_floors"), "times_floors", detail=True),
+    Column("peak RSS, MiB", lambda row: mebibytes(row["peak_rss"])),
+    Column("GPU, MiB", largest_gpu, "gpu_memory"),
+    Column("speedup", lambda row: _plain(row["speedup"])),
+    Column("S/N", lambda row: _plain(row["efficiency"]), detail=True),
+    Column("(S-1)/(N-1)", lambda row: _plain(row["parallel_efficiency"]), detail=True),
+    Column("equal", equal_cell),
+)
+
+PLAIN = "plain onnxruntime in a loop"
+"""What the strategy `sequential` is, for readers."""
+
+_USUAL_NOTES = (
+    "Medians, below them the ranges. sequential: plain onnxruntime in a loop. creation: from opening the libraries "
+    "until all sessions are there; ready: with the start of the process. speedup: sequential creation / creation. Peak "
+    "RSS: of all processes together; pages that they share count in each. equal: the outputs have the same bits as "
+    "those of the sequential sessions."
+)
+_DETAIL_NOTE = " S is the speedup and N the number of sessions; ready = starting + creation."
+_INTERVAL_NOTES = {
+    "above_floor": " driver floor: cuInit and the contexts alone, in a process beside each measurement; above floor = "
+    "creation - its driver floor, below it the median's {confidence:.0%} confidence interval.",
+    "times_floors": " sequential read: `cat` of the model's files, beside each measurement; creation / floors: over "
+    "the later of that and the driver floor, below it the median's {confidence:.0%} confidence interval.",
+}
+
+
+def headline(document: Json) -> str:
+    """Return one sentence for each model and its devices: who won, by how much, and over what."""
+    return "\n".join(_sentence(model, rows) for model in document["models"] for rows in _by_devices(document, model))
+
+
+def _by_devices(document: Json, model: Json) -> Iterator[list[Json]]:
+    for _, group in itertools.groupby(_rows(document, model), lambda row: tuple(row["devices"])):
+        yield list(group)
+
+
+def _rows(document: Json, model: Json) -> list[Json]:
+    return [row for row in document["rows"] if row["model"] == model["path"]]
+
+
+def _sentence(model: Json, group: Sequence[Json]) -> str:
+    where = f"{model['name']} on {describe(group[0]['devices'])}"
+    measured = sorted((row for row in group if row["creation"]), key=lambda row: float(row["creation"]["median"]))
+    plain = next((row for row in measured if row["strategy"] == "sequential"), None)
+    others = [row for row in measured if row is not plain]
+    if not others:
+        return f"{where}: {f'{PLAIN} takes {_seconds(plain)}' if plain else 'nothing was measured'}."
+    best = others[0]
+    name, best_text = best["strategy"], _seconds(best)
+    if plain is None:
+        return f"{where}: {name} wins: created in {best_text}. Not compared with {PLAIN}: add the strategy sequential."
+    ratio = plain["creation"]["median"] / best["creation"]["median"]
+    # One repetition has no range: it shows what is faster, not by how much another one could differ.
+    once = " Measured once: --repeat shows whether that lasts." if plain["measured"] == best["measured"] == 1 else ""
+    if best["creation"]["highest"] < plain["creation"]["lowest"]:
+        text = f"{name} wins: created in {best_text}, {ratio:.2f} times as fast as {PLAIN} ({_seconds(plain)})."
+    elif plain["creation"]["highest"] < best["creation"]["lowest"]:
+        text = f"{PLAIN} wins: created in {_seconds(plain)}, {1 / ratio:.2f} times as fast as {name}."
+    else:
+        text = f"no clear difference: created in {best_text} by {name}, in {_seconds(plain)} by {PLAIN}."
+    return f"{where}: {text}{once}"
+
+
+def _seconds(row: Json) -> str:
+    return f"{number(row['creation']['median'])} s"
+
+
+def notes(document: Json, details: bool) -> str:
+    """Explain the columns of the tables, and say what was not shared."""
+    text = _USUAL_NOTES
+    if details:
+        text += _DETAIL_NOTE
+        for key, note in _INTERVAL_NOTES.items():
+            if confidences := [row[key]["confidence"] for row in document["rows"] if row[key]]:
+                text += note.format(confidence=min(confidences))
+    for row in document["rows"]:
+        if row["not_shared"]:
+            where = f"{Path(row['model']).stem} on {describe(row['devices'])}"
+            text += f" Not shared, {where}: {'; '.join(row['not_shared'])}."
+    return text
+
+
+_BEFORE = {"nothing": (), "contexts": ("contexts there before",), "model": ("second model of the process",)}
+
+
+def _labels(row: Json) -> list[Cell]:
+    failed = len(row["errors"])
+    note = f"{failed}/{failed + row['measured']} failed" if failed else "see below" if row["not_shared"] else ""
+    return [(describe(row["devices"]), ""), (row["strategy"], note)]
+
+
+def sheets(document: Json) -> Iterator[Sheet]:
+    """Yield a table for each model."""
+    settings = document["settings"]
+    for model in document["models"]:
+        parts = [
+            model_text(model),
+            f"{settings['page_cache']} page cache",
+            *(["without a cache entry"] if settings.get("entry") is False else []),
+            *_BEFORE[settings.get("before", "nothing")],
+            times_text(settings["repeat"], "repetition"),
+        ]
+        yield Sheet(", ".join(parts), ["devices", "strategy"], _labels, _COLUMNS, _rows(document, model))
+
+
+def save_plot(document: Json, path: Path) -> None:
+    """Draw, for each model, the creation with its range, and the speedup over sequential.
+
+    Raises:
+        LibraryError, InvalidArgument: see `plots.plot_of`.
+    """
+    found = [(model, [row for row in _rows(document, model) if row["creation"]]) for model in document["models"]]
+    measured = [(model, rows) for model, rows in found if rows]
+    settings = document["settings"]
+    how = f"{settings['page_cache']} page cache, {times_text(settings['repeat'], 'repetition')}"
+    with plots.plot_of(document, path, 3.9 * len(measured), how) as figure:
+        axes = figure.subplots(len(measured), 2, squeeze=False, width_ratios=(3, 2))
+        for (bars, lines), (model, rows) in zip(axes, measured, strict=True):
+            plots.title_axes(bars, f"{model_text(model)}: creation (median, range)", None, "creation, seconds")
+            _draw_creation(bars, rows)
+            plots.title_axes(lines, "speedup over sequential creation", "sessions", "times as fast as sequential")
+            _draw_speedup(lines, [row for row in rows if row["speedup"] is not None])
+
+
+def _names(rows: Sequence[Json]) -> list[str]:
+    present = {row["strategy"] for row in rows}
+    return [name for name in strategies.names() if name in present]
+
+
+def _draw_creation(axes: Axes, rows: Sequence[Json]) -> None:
+    device_sets = list(dict.fromkeys(tuple(row["devices"]) for row in rows))
+    names = _names(rows)
+    width = 0.84 / len(names)
+    highest = max(row["creation"]["highest"] for row in rows)
+    for number_of, name in enumerate(names):
+        mine = {tuple(row["devices"]): row["creation"] for row in rows if row["strategy"] == name}
+        places = [place for place, devices in enumerate(device_sets) if devices in mine]
+        medians, bars = plots.error_bars([mine[device_sets[place]] for place in places])
+        centres = [place + (number_of - (len(names) - 1) / 2) * width for place in places]
+        axes.bar(centres, medians, width * 0.92, color=plots.colour(name), label=name, zorder=2)
+        axes.errorbar(centres, medians, yerr=bars, fmt="none", ecolor="#222222", elinewidth=1, capsize=3, zorder=3)
+        for centre, median, above in zip(centres, medians, bars[1], strict=True):
+            text = f"{median:.2f}" if highest >= 0.5 else f"{median:.3f}"
+            axes.annotate(text, (centre, median + above), (0, 4), textcoords="offset points", ha="center", fontsize=8)
+    axes.set_xticks(range(len(device_sets)), [describe(devices) for devices in device_sets])
+    axes.set_ylim(0, highest * 1.15)
+
+
+def _draw_speedup(axes: Axes, rows: Sequence[Json]) -> None:
+    if not rows:
+        plots.say_nothing_there(axes, "needs the sequential strategy")
+        return
+    counts = sorted({len(row["devices"]) for row in rows})
+    end = (counts[-1], counts[-1])
+    axes.plot(counts, counts, linestyle=":", color="#999999", zorder=1)
+    axes.annotate(
+        "N sessions in the time of one", end, (-10, 2), textcoords="offset points", ha="right", color="#777777"
+    )
+    for name in _names(rows):
+        points = sorted((len(row["devices"]), row["speedup"]) for row in rows if row["strategy"] == name)
+        axes.plot(*zip(*points, strict=True), **plots.line_style(name))
+    axes.set_xticks(counts)
+    axes.set_ylim(0, 1.1 * max(counts[-1], *(row["speedup"] for row in rows)))
+
+
+REPORT = Report(headline, sheets, notes, save_plot)

@@ -1,0 +1,216 @@
+"""The report of `ortmulti bench run`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortmulti.bench.create import plots
+from ortmulti.bench.create.plots import COLOURS, OTHER_COLOURS
+from ortmulti.bench.create.tables import (
+    Cell,
+    Column,
+    Report,
+    Sheet,
+    interval_cell,
+    interval_of,
+    largest_gpu,
+    mebibytes,
+    number,
+    spread_of,
+    times_text,
+)
+from ortmulti.bench.measure.devices import describe
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Json = Mapping[str, Any]
+
+_MILLI = 1e-3
+
+_NOTES = (
+    "Medians over the rounds, below them the ranges; of the rate and scaling the confidence intervals (95% from six "
+    "rounds on). core: a pool of ortmulti's own sessions; threads: the onnxruntime package in Python threads; "
+    "processes: a pool of its sessions, each in a process. rate: answers a second. ceiling: the rate where the model "
+    "does nothing, on the CPU, with as many sessions and the same clients. scaling: of N devices, over N times one "
+    "device's rate in the same round. Latency counts from when a request is submitted, with open loops from when it "
+    "was to arrive."
+)
+_DETAIL_NOTES = (
+    " ratio: to the first variant's rate in the same round. CPU: processor time of all processes. asked late: how late "
+    "the clients were with 99% of the requests."
+)
+
+
+def notes(_document: Json, details: bool) -> str:
+    """Explain the columns of the tables."""
+    return _NOTES + _DETAIL_NOTES * details
+
+
+def _rate(row: Json) -> Cell:
+    text, interval = interval_cell(row["throughput"])
+    return (text, f"of {number(row['offered']['median'])}") if row["offered"] else (text, interval)
+
+
+_COLUMNS = (
+    Column("rate, 1/s", _rate),
+    Column("ceiling, 1/s", lambda row: ("-" if row["ceiling"] is None else number(row["ceiling"]), ""), "ceiling"),
+    Column("scaling", interval_of("scaling"), "scaling"),
+    Column("ratio", interval_of("over_first"), "over_first", detail=True),
+    Column("p50, ms", spread_of("p50", _MILLI), "p50"),
+    Column("p99, ms", spread_of("p99", _MILLI), "p99"),
+    Column("p99.9, ms", spread_of("p999", _MILLI), "p999", detail=True),
+    Column("CPU, ms/request", spread_of("cpu_per_request", _MILLI), "cpu_per_request", detail=True),
+    Column("cores", spread_of("cores"), "cores", detail=True),
+    Column("memory, MiB", lambda row: mebibytes(row["pss"]), "pss"),
+    Column("GPU, MiB", largest_gpu, "gpu_memory"),
+    Column("asked late, ms", spread_of("lag", _MILLI), "lag", detail=True),
+)
+
+
+def _groups(document: Json, rows: Sequence[Json]) -> dict[str, list[Json]]:
+    """Return the rows of each model and batch size, by their name."""
+    names = {model["path"]: model["name"] for model in document["models"]}
+    groups: dict[str, list[Json]] = {}
+    for row in rows:
+        groups.setdefault(f"{names[row['model']]}, batch {row['batch']}", []).append(row)
+    return groups
+
+
+def _labels(row: Json) -> list[Cell]:
+    failed = len(row["errors"])
+    note = f"{failed}/{failed + row['measured']} failed" if failed else ""
+    if row["unanswered"]:
+        note = f"{row['unanswered']} unanswered"
+    return [(describe(row["devices"]), ""), (row["variant"], note), (row["load"], "")]
+
+
+def sheets(document: Json) -> Iterator[Sheet]:
+    """Yield a table for each model and batch size."""
+    settings = document["settings"]
+    how = (
+        f"inputs on the {settings['inputs']}, outputs on the {settings['outputs']}, "
+        f"{times_text(settings['rounds'], 'round')} of {settings['seconds']:g} s"
+    )
+    for name, rows in _groups(document, document["rows"]).items():
+        yield Sheet(
+            f"{name}, {how}", ["devices", "variant", "load"], _labels, _COLUMNS, rows, lambda row: bool(row["errors"])
+        )
+
+
+def headline(document: Json) -> str:
+    """Return one sentence for each model and batch size, on the most devices: who won, by how much, and over what."""
+    measured = [row for row in document["rows"] if row["kind"] == "closed" and row["throughput"]]
+    return "\n".join(f"{name}, {_sentence(rows)}." for name, rows in _groups(document, measured).items())
+
+
+def _sentence(rows: Sequence[Json]) -> str:
+    most = max(len(row["devices"]) for row in rows)
+    on_most = [row for row in rows if len(row["devices"]) == most]
+    best, *others = sorted(on_most, key=lambda row: -float(row["throughput"]["median"]))
+    rate = f"{number(best['throughput']['median'])} answers a second"
+    where = f"on {describe(best['devices'])}: {best['variant']}"
+    if not others:
+        return f"{where} gives {rate}"
+    following = others[0]
+    ratio = best["throughput"]["median"] / following["throughput"]["median"]
+    compared = f"{ratio:.2f} times as many as {following['variant']}, the next one"
+    if best["measured"] == following["measured"] == 1:  # no interval: another round could end otherwise
+        return f"{where} gives {rate}, {compared}, measured once: --repeat 6 shows whether that is certain"
+    if best["throughput"]["low"] <= following["throughput"]["high"]:
+        return f"{where} gives {rate}, with no clear difference from {following['variant']}"
+    return f"{where} wins with {rate}, {compared}"
+
+
+_COLOURS = {"core": COLOURS["shared"], "threads": COLOURS["threads"], "processes": COLOURS["processes"]}
+_MARKERS = ("o", "s", "^", "D", "P", "X", "v")
+
+
+def save_plot(document: Json, path: Path) -> None:
+    """Draw a result, for each model and batch size.
+
+    The left plot has the closed loop's rate over the number of devices. The right one has the latency over the load or,
+    without open loops, the rate over N times one device's.
+
+    Raises:
+        LibraryError, InvalidArgument: see `plots.plot_of`.
+    """
+    groups = _groups(document, [row for row in document["rows"] if row["measured"]])
+    settings = document["settings"]
+    how = f"{times_text(settings['rounds'], 'round')} of {settings['seconds']:g} s, inputs on the {settings['inputs']}"
+    variants = dict.fromkeys(row["variant"] for row in document["rows"])
+    look = {name: _look(name, number_of) for number_of, name in enumerate(variants)}
+    with plots.plot_of(document, path, 3.9 * len(groups), how) as figure:
+        axes = figure.subplots(len(groups), 2, squeeze=False, width_ratios=(1, 1))
+        for (left, right), (name, rows) in zip(axes, groups.items(), strict=True):
+            closed = [row for row in rows if row["kind"] == "closed"]
+            opened = [row for row in rows if row["kind"] == "open" and row["p50"] is not None]
+            title = f"{name}: answers a second (median, range)"
+            plots.title_axes(left, title, "devices", "answers a second, closed loop")
+            _draw_rate(left, closed, look)
+            if opened:
+                _draw_latency(right, opened, look)
+            else:
+                plots.title_axes(right, "rate over N times one device's, same round", "devices", "scaling")
+                _draw_scaling(right, [row for row in closed if row["scaling"] is not None], look)
+
+
+def _look(name: str, number_of: int) -> dict[str, Any]:
+    others = (*OTHER_COLOURS, COLOURS["native"], COLOURS["sequential"])
+    return {
+        "color": _COLOURS.get(name, others[number_of % len(others)]),
+        "marker": _MARKERS[number_of % len(_MARKERS)],
+        "linewidth": 1.8,
+    }
+
+
+def _by_variant(rows: Sequence[Json]) -> dict[str, list[Json]]:
+    found: dict[str, list[Json]] = {}
+    for row in sorted(rows, key=lambda row: len(row["devices"])):
+        found.setdefault(row["variant"], []).append(row)
+    return found
+
+
+def _draw_rate(axes: Axes, rows: Sequence[Json], look: Mapping[str, Any]) -> None:
+    counts = sorted({len(row["devices"]) for row in rows})
+    for name, mine in _by_variant(rows).items():
+        medians, bars = plots.error_bars([row["throughput"] for row in mine])
+        places = [len(row["devices"]) for row in mine]
+        axes.errorbar(places, medians, yerr=bars, capsize=3, elinewidth=1, label=name, **look[name])
+    ones = [row["throughput"]["median"] for row in rows if len(row["devices"]) == 1]
+    if ones:
+        best = max(ones)
+        axes.plot([1, counts[-1]], [best, best * counts[-1]], linestyle=":", color="#999999", zorder=1)
+    axes.set_xticks(counts)
+    axes.set_ylim(bottom=0)
+
+
+def _draw_scaling(axes: Axes, rows: Sequence[Json], look: Mapping[str, Any]) -> None:
+    if not rows:
+        plots.say_nothing_there(axes, "needs one device and more")
+        return
+    for name, mine in _by_variant(rows).items():
+        points = [(len(row["devices"]), row["scaling"]["median"]) for row in mine]
+        axes.plot(*zip((1, 1.0), *points, strict=True), **look[name])
+    axes.axhline(1.0, linestyle=":", color="#999999", zorder=1)
+    axes.set_xticks(sorted({1, *(len(row["devices"]) for row in rows)}))
+    axes.set_ylim(bottom=0)
+
+
+def _draw_latency(axes: Axes, rows: Sequence[Json], look: Mapping[str, Any]) -> None:
+    most = max(len(row["devices"]) for row in rows)
+    title = f"latency from the intended arrival, {times_text(most, 'device')}: p50 filled, p99 hollow and dashed"
+    plots.title_axes(axes, title, "requests offered a second", "milliseconds")
+    axes.set_yscale("log")
+    for name, mine in _by_variant([row for row in rows if len(row["devices"]) == most]).items():
+        points = sorted(mine, key=lambda row: float(row["offered"]["median"]))
+        rates = [row["offered"]["median"] for row in points]
+        for key, line, face in (("p50", "-", "full"), ("p99", "--", "none")):
+            seconds = [row[key]["median"] * 1000 for row in points]
+            axes.plot(rates, seconds, linestyle=line, fillstyle=face, **look[name])
+    axes.set_xlim(left=0)
+
+
+REPORT = Report(headline, sheets, notes, save_plot)

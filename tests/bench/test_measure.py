@@ -1,0 +1,317 @@
+"""What the commands measure with: devices as a user writes them, figures, result files, fresh processes, memory, and
+delays.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ortmulti._runtime.regular_file import write_atomically
+from ortmulti.bench import models
+from ortmulti.bench.measure import devices, floor, fresh_process, gil, results
+from ortmulti.bench.measure.memory import process_memory, process_tree
+from ortmulti.bench.measure.rounds import Interval, Spread
+from ortmulti.errors import DeviceError, InvalidArgument, NoSuchFile
+from tests.support import fake_driver
+
+# --- Devices ----------------------------------------------------------------------------------------------------------
+
+FOUR = [f"cuda:{index}" for index in range(4)]
+
+
+def test_devices_and_counts_as_written() -> None:
+    for text, expected in {"cpu": 1, "cpu*3": 3, "cpu, cpu*2": 3}.items():
+        assert devices.parse_devices(text) == ("cpu",) * expected
+    assert [devices.parse_counts(text) for text in ("1", "1,2, 4")] == [(1,), (1, 2, 4)]
+
+
+@pytest.mark.parametrize("text", ["", "gpu", "cpu*", "cpu*0", "cpu*two", "cpu,,cpu"])
+def test_what_names_no_device_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument):
+        devices.parse_devices(text)
+
+
+def test_absent_device_is_refused() -> None:
+    with pytest.raises(DeviceError, match="cuda:99"):
+        devices.parse_devices("cpu,99")
+
+
+@pytest.mark.parametrize("text", ["", "0", "1,x", "-1"])
+def test_what_is_no_count_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="list of numbers"):
+        devices.parse_counts(text)
+
+
+def test_device_sets_are_the_first_devices() -> None:
+    assert devices.device_sets(FOUR, (1, 2)) == (("cuda:0",), ("cuda:0", "cuda:1"))
+    assert devices.device_sets(FOUR, None) == (("cuda:0",), tuple(FOUR))
+    assert devices.device_sets(["cpu"], None) == (("cpu",),)
+    assert devices.device_sets(["cpu", "cpu"], (3,)) == (("cpu",) * 3,)
+    with pytest.raises(InvalidArgument, match="5 sessions need 5 devices, not 4"):
+        devices.device_sets(FOUR, (5,))
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["cpu"], "cpu"),
+        (["cpu", "cpu"], "cpu x2"),
+        (FOUR[1:], "cuda:1-3"),
+        (FOUR[:2], "cuda:0, cuda:1"),
+        (["cuda:0", "cuda:2", "cpu"], "cuda:0, cuda:2, cpu"),
+    ],
+)
+def test_devices_in_short(names: list[str], expected: str) -> None:
+    assert devices.describe(names) == expected
+
+
+# --- Figures and results ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([3.0, 1.0, 2.0], Spread(2.0, 1.0, 3.0)),
+        ([4.0, 1.0, 2.0, 8.0], Spread(3.0, 1.0, 8.0)),
+        ([], None),
+        # Of ten values the second and the ninth: the median is outside with a probability of 22 in 1024.
+        ([7, 3, 1, 10, 5, 9, 2, 8, 6, 4], Interval(5.5, 1, 10, 2, 9, pytest.approx(1 - 22 / 1024))),
+        ([6.0, 5, 4, 3, 2, 1], Interval(3.5, 1, 6, 1, 6, pytest.approx(1 - 2 / 64))),
+        # As in the tables of the sign test.
+        (range(1, 21), Interval(10.5, 1, 20, 6, 15, pytest.approx(0.9586, abs=1e-4))),
+        # Of few values the range, and what it is worth.
+        ([1.0, 2, 3, 4, 5], Interval(3.0, 1, 5, 1, 5, pytest.approx(0.9375))),
+        ([2.0], Interval(2.0, 2, 2, 2, 2, 0.0)),
+    ],
+)
+def test_spreads_and_intervals_of_the_median(values: Any, expected: Spread | None) -> None:
+    kind = Spread if expected is None else type(expected)
+    assert kind.of(values) == expected
+    assert kind.json(values) == (None if expected is None else expected.__dict__)
+
+
+def test_figures_leave_out_results_that_have_none() -> None:
+    found = Spread.each([{"a": 1.0}, {"a": 3.0, "b": 2.0}], a=lambda one: one["a"], b=lambda one: one.get("b"))
+    assert found == {"a": Spread.json([1.0, 3.0]), "b": Spread.json([2.0])}
+
+
+def test_results_keep_no_folders_and_tell_models_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["bench", "/home/a/m.onnx", "--json", "/home/a/out.json", "1.30.0=/home/a/b", "/home/c=/home/d"]
+    monkeypatch.setattr("sys.argv", ["/usr/bin/ortmulti", *arguments])
+    paths = ["/home/a/m.onnx", "/home/b/m.onnx", "/home/b/n.onnx"]
+    document = results.document(
+        "create", models=[{"path": path, "name": "m"} for path in paths], rows=[{"model": path} for path in paths]
+    )
+    assert document["command"] == ["ortmulti", "bench", "a/m.onnx", "--json", "out.json", "1.30.0=b", "d"]
+    assert [model["path"] for model in document["models"]] == ["a/m.onnx", "b/m.onnx", "b/n.onnx"]
+    assert [row["model"] for row in document["rows"]] == ["a/m.onnx", "b/m.onnx", "b/n.onnx"]
+    assert "/home" not in json.dumps(document)
+
+
+def test_results_are_read_back_as_they_were_written(tmp_path: Path) -> None:
+    document, file = results.document("create", rows=[]), tmp_path / "new folder" / "result.json"
+    results.save(document, file)
+    assert results.load(file) == json.loads(json.dumps(document))
+    assert [entry.name for entry in file.parent.iterdir()] == ["result.json"]
+
+
+def test_interrupted_writing_leaves_the_old_file(tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    file.write_text("old")
+
+    def broken(temporary: Path) -> None:
+        temporary.write_text("half of the n")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(file, broken)
+    assert file.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"schema_version": 99}', "no json", "[" * 100_000])
+def test_what_is_no_result_is_refused(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    file.write_text(content)
+    with pytest.raises(InvalidArgument, match=r"result\.json"):
+        results.load(file)
+
+
+def test_a_result_of_schema_version_2_has_the_names_of_today(tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    runs = [{"experiment": "account"}, {"experiment": "gil"}]
+    file.write_text(json.dumps({"schema_version": 2, "surroundings": {"cores": 2}, "runs": runs}))
+    assert results.load(file) == {
+        "schema_version": results.SCHEMA_VERSION,
+        "environment": {"cores": 2},
+        "runs": [{"experiment": "trace"}, {"experiment": "gil"}],
+    }
+
+
+def test_missing_result_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NoSuchFile):
+        results.load(tmp_path / "absent.json")
+    with pytest.raises(NoSuchFile, match="cannot be read: Is a directory"):
+        results.load(tmp_path)
+
+
+# --- Fresh processes --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs the body of a ``measure(spec)`` in a fresh process."""
+    path = os.environ.get("PYTHONPATH")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *([path] if path else [])]))
+
+    def run(body: str, timeout: float = 60, **spec: Any) -> dict[str, Any]:
+        lines = "".join(f"    {line}\n" for line in body.splitlines())
+        (tmp_path / "measured.py").write_text(f"import os, signal, subprocess, sys, time\ndef measure(spec):\n{lines}")
+        return fresh_process.run("measured", spec, timeout)
+
+    return run
+
+
+def test_prints_do_not_damage_the_result(measure: Any) -> None:
+    body = "print('{', flush=True)\nos.write(1, b'stray')\nreturn {**spec, 'pid': os.getpid()}"
+    result = measure(body, numbers=[1, 2])
+    assert result["numbers"] == [1, 2]
+    assert result["pid"] != os.getpid()
+    assert result["import_seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("raise ValueError('no such thing')", "ValueError: no such thing"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", r"signal 11 .*last line: last words"),
+        ("os._exit(3)", "exit code 3 without a result"),
+    ],
+)
+def test_how_a_process_failed_is_brought_back_with_what_was_written(body: str, message: str, measure: Any) -> None:
+    with pytest.raises(fresh_process.MeasurementError, match=message) as caught:
+        measure(f"print('last words', flush=True)\n{body}")
+    assert "last words" in caught.value.stderr
+    assert ("Traceback" in caught.value.stderr) == body.startswith("raise")
+
+
+def test_what_takes_too_long_is_ended_with_its_children(measure: Any, tmp_path: Path) -> None:
+    body = (
+        "child = subprocess.Popen(['sleep', '1000'])\n"
+        "open(spec['pids'], 'w').write(f'{os.getpid()} {child.pid}')\n"
+        "signal.pause()"
+    )
+    with pytest.raises(fresh_process.MeasurementError, match="longer than 5 seconds"):
+        measure(body, timeout=5, pids=str(tmp_path / "pids"))
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert len(pids) == 2
+    assert all(ends(pid) for pid in pids)
+
+
+def ends(pid: int) -> bool:
+    """Whether a process that was killed does end; collecting it may be left to init."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], 30)[0])
+    finally:
+        os.close(descriptor)
+
+
+def test_driver_floor_opens_nothing_but_the_driver(measure: Any) -> None:
+    body = (
+        "from ortmulti.bench.measure import floor\n"
+        "measured = floor.measure({'devices': []})\n"
+        "maps = open('/proc/self/maps').read()\n"
+        "opened = [name for name in ('onnxruntime', 'libcublas', 'libcudart', 'libcudnn') if name in maps]\n"
+        "return {'measured': measured, 'opened': opened}"
+    )
+    result = measure(body)
+    assert result["opened"] == []
+    assert result["measured"]["contexts"] == []
+    assert result["measured"]["driver_floor"] == result["measured"]["cuInit"] >= 0
+
+
+def test_driver_floor_is_cuinit_and_the_contexts_in_their_order(tmp_path: Path) -> None:
+    driver = fake_driver.build(tmp_path)
+    found = floor.cuda_devices(("cuda:2", "cpu", "cuda:0", "cuda:2"))
+    result = fresh_process.run("ortmulti.bench.measure.floor", {"devices": found}, 60, driver.environment)
+    assert driver.calls == ["init 0", "context 2", "context 0"]
+    assert len(result["contexts"]) == 2
+    assert result["driver_floor"] == pytest.approx(result["cuInit"] + sum(result["contexts"]))
+
+
+# --- Memory and delays ------------------------------------------------------------------------------------------------
+
+
+def test_memory_counts_children(measure: Any) -> None:
+    body = (
+        "from dataclasses import astuple\n"
+        "from ortmulti.bench.measure.memory import process_memory, process_tree\n"
+        "alone = process_memory()\n"
+        "code = \"held = bytearray(b'x') * (64 << 20); print(flush=True); input()\"\n"
+        "pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
+        "child = subprocess.Popen([sys.executable, '-c', code], **pipes)\n"
+        "child.stdout.readline()\n"
+        "both, tree = process_memory(), process_tree(os.getpid())\n"
+        "child.kill()\n"
+        "return {'tree': tree == [os.getpid(), child.pid], 'alone': astuple(alone), 'both': astuple(both)}"
+    )
+    result = measure(body)
+    assert result["tree"]
+    assert (result["alone"][2], result["both"][2]) == (1, 2)
+    for alone, both in zip(result["alone"][:2], result["both"][:2], strict=True):
+        assert both - alone > 60 << 20
+
+
+def test_memory_of_this_process() -> None:
+    assert process_tree(os.getpid())[0] == os.getpid()
+    memory = process_memory()
+    assert 0 < memory.pss <= memory.peak_rss
+
+
+def test_lateness_against_values_computed_by_hand() -> None:
+    # Due 1 ms after the one before: 1.000 is 0 late, 1.101 is 100 ms late, 1.106 is 4 ms late, 1.127 is 20 ms late.
+    beats = [0.999, 1.000, 1.101, 1.106, 1.127]
+    delay = gil.delay(beats, begin=0.9, end=2.0, tolerance=0.005)
+    assert (delay.total, delay.largest) == pytest.approx((0.120, 0.100))
+
+
+def test_lateness_outside_the_creation_does_not_count() -> None:
+    beats = [0.0, 0.5, 1.0]
+    delay = gil.delay(beats, begin=0.4, end=0.6, tolerance=0.005)
+    assert (delay.total, delay.largest) == pytest.approx((0.1 + 0.099, 0.1))
+    assert gil.delay(beats, begin=0.4, end=0.4, tolerance=0.005) == gil.Delay(0.0, 0.0)
+
+
+def test_work_that_holds_the_gil_delays_the_heartbeat() -> None:
+    holding = ctypes.PyDLL(None).usleep  # PyDLL, unlike CDLL, keeps the GIL during a call
+    seconds, delay = gil.beside(lambda: holding(300_000))
+    assert 0.25 < delay.largest <= delay.total <= seconds
+
+
+def test_delay_of_each_library(tmp_path: Path) -> None:
+    model = models.make("matmul", tmp_path, megabytes=2)
+    document = gil.Gil([model], repeat=2).run()
+    assert [row["library"] for row in document["rows"]] == ["onnxruntime", "ortmulti"]
+    for row in document["rows"]:
+        assert (row["measured"], row["errors"]) == (2, [])
+        assert row["creation"]["lowest"] > 0
+        assert 0 <= row["largest_share"]["median"] <= row["delay_share"]["median"] <= 1
+        assert row["release"] == document["releases"]["onnxruntime"]
+    assert gil.Gil.report.headline(document).startswith("matmul-2-mb on cpu: other Python threads stand still for ")
+
+
+@pytest.mark.parametrize("changes", [{"libraries": ["torch"]}, {"libraries": []}, {"repeat": 0}])
+def test_impossible_measurements_of_the_delay_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument):
+        gil.Gil([Path("model.onnx")], **changes)
