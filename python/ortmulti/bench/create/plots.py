@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -48,14 +48,10 @@ def new_figure(width: float, height: float, path: Path) -> Figure:
     return figure
 
 
-def colour(name: str) -> str:
-    """Return a strategy's colour."""
-    return COLOURS.get(name, OTHER_COLOURS[sum(map(ord, name)) % len(OTHER_COLOURS)])
-
-
 def line_style(name: str) -> dict[str, Any]:
     """Return how `Axes.plot` draws a strategy."""
-    return {"marker": _MARKERS.get(name, "o"), "color": colour(name), "linewidth": 1.8, "zorder": 2}
+    colour = COLOURS.get(name, OTHER_COLOURS[sum(map(ord, name)) % len(OTHER_COLOURS)])
+    return {"marker": _MARKERS.get(name, "o"), "color": colour, "linewidth": 1.8, "zorder": 2}
 
 
 @contextlib.contextmanager
@@ -76,24 +72,47 @@ def plot_of(document: Json, path: Path, height: float, how: str, **legend: Any) 
     write_atomically(path, lambda file: figure.savefig(file, dpi=150))
 
 
-def title_axes(axes: Axes, title: str, x: str | None, y: str) -> None:
+def lines(
+    axes: Axes,
+    title: str,
+    labels: tuple[str, str],
+    series: Mapping[str, Sequence[tuple[float, Json]]],
+    look: Callable[[str], dict[str, Any]],
+    ideal: Sequence[tuple[float, float]] = (),
+) -> None:
+    """Draw spreads over a number: a line through the medians, with the ranges.
+
+    Args:
+        axes: where.
+        title: of the axes.
+        labels: of x and y.
+        series: each line's points by its name, in the legend's order.
+        look: how `Axes.errorbar` draws a line, by its name.
+        ideal: points of a dotted line.
+    """
+    title_axes(axes, title, *labels)
+    places = sorted({place for points in series.values() for place, _ in points})
+    if not places:
+        axes.text(0.5, 0.5, "nothing to compare with", transform=axes.transAxes, ha="center", color="#555555")
+        return
+    for name, points in series.items():
+        spreads = [spread for _, spread in points]
+        medians = [spread["median"] for spread in spreads]
+        below = [spread["median"] - spread["lowest"] for spread in spreads]
+        above = [spread["highest"] - spread["median"] for spread in spreads]
+        style = {"capsize": 3, "elinewidth": 1, **look(name)}
+        axes.errorbar([place for place, _ in points], medians, yerr=[below, above], label=name, **style)
+    axes.plot([x for x, _ in ideal], [y for _, y in ideal], linestyle=":", color="#999999", zorder=1)
+    axes.set_xticks(places)
+    axes.set_ylim(bottom=0)
+
+
+def title_axes(axes: Axes, title: str, x: str, y: str) -> None:
     """Set the texts of axes, and their grid."""
     axes.set_title(title, fontsize=10, loc="left")
-    axes.set_xlabel(x or "")
+    axes.set_xlabel(x)
     axes.set_ylabel(y)
     clean(axes)
-
-
-def say_nothing_there(axes: Axes, why: str) -> None:
-    """Say in axes why they are empty."""
-    axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", color="#555555")
-
-
-def error_bars(spreads: Sequence[Json]) -> tuple[list[float], list[list[float]]]:
-    """Return the medians of spreads, and the lengths of the bars below and above them."""
-    medians = [spread["median"] for spread in spreads]
-    below = [spread["median"] - spread["lowest"] for spread in spreads]
-    return medians, [below, [spread["highest"] - spread["median"] for spread in spreads]]
 
 
 def clean(axes: Axes, axis: Literal["x", "y"] = "y") -> None:

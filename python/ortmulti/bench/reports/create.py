@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ortmulti.bench import strategies
 from ortmulti.bench.create import plots
@@ -24,9 +24,7 @@ from ortmulti.bench.create.tables import (
     times_text,
 )
 from ortmulti.bench.measure.devices import describe
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from ortmulti.bench.measure.rounds import Spread
 
 Json = Mapping[str, Any]
 
@@ -161,53 +159,24 @@ def save_plot(document: Json, path: Path) -> None:
     settings = document["settings"]
     how = f"{settings['page_cache']} page cache, {times_text(settings['repeat'], 'repetition')}"
     with plots.plot_of(document, path, 3.9 * len(measured), how) as figure:
-        axes = figure.subplots(len(measured), 2, squeeze=False, width_ratios=(3, 2))
-        for (bars, lines), (model, rows) in zip(axes, measured, strict=True):
-            plots.title_axes(bars, f"{model_text(model)}: creation (median, range)", None, "creation, seconds")
-            _draw_creation(bars, rows)
-            plots.title_axes(lines, "speedup over sequential creation", "sessions", "times as fast as sequential")
-            _draw_speedup(lines, [row for row in rows if row["speedup"] is not None])
+        axes = figure.subplots(len(measured), 2, squeeze=False)
+        for (left, right), (model, rows) in zip(axes, measured, strict=True):
+            title = f"{model_text(model)}: creation (median, range)"
+            seconds = _by_strategy(rows, lambda row: row["creation"])
+            plots.lines(left, title, ("sessions", "creation, seconds"), seconds, plots.line_style)
+            speedups = _by_strategy(rows, lambda row: row["speedup"] and Spread.json([row["speedup"]]))
+            labels = ("sessions", "times as fast as sequential")
+            ideal = [(count, count) for count in sorted({len(row["devices"]) for row in rows})]
+            title = "speedup; dotted: N sessions in the time of one"
+            plots.lines(right, title, labels, speedups, plots.line_style, ideal)
 
 
-def _names(rows: Sequence[Json]) -> list[str]:
-    present = {row["strategy"] for row in rows}
-    return [name for name in strategies.names() if name in present]
-
-
-def _draw_creation(axes: Axes, rows: Sequence[Json]) -> None:
-    device_sets = list(dict.fromkeys(tuple(row["devices"]) for row in rows))
-    names = _names(rows)
-    width = 0.84 / len(names)
-    highest = max(row["creation"]["highest"] for row in rows)
-    for number_of, name in enumerate(names):
-        mine = {tuple(row["devices"]): row["creation"] for row in rows if row["strategy"] == name}
-        places = [place for place, devices in enumerate(device_sets) if devices in mine]
-        medians, bars = plots.error_bars([mine[device_sets[place]] for place in places])
-        centres = [place + (number_of - (len(names) - 1) / 2) * width for place in places]
-        axes.bar(centres, medians, width * 0.92, color=plots.colour(name), label=name, zorder=2)
-        axes.errorbar(centres, medians, yerr=bars, fmt="none", ecolor="#222222", elinewidth=1, capsize=3, zorder=3)
-        for centre, median, above in zip(centres, medians, bars[1], strict=True):
-            text = f"{median:.2f}" if highest >= 0.5 else f"{median:.3f}"
-            axes.annotate(text, (centre, median + above), (0, 4), textcoords="offset points", ha="center", fontsize=8)
-    axes.set_xticks(range(len(device_sets)), [describe(devices) for devices in device_sets])
-    axes.set_ylim(0, highest * 1.15)
-
-
-def _draw_speedup(axes: Axes, rows: Sequence[Json]) -> None:
-    if not rows:
-        plots.say_nothing_there(axes, "needs the sequential strategy")
-        return
-    counts = sorted({len(row["devices"]) for row in rows})
-    end = (counts[-1], counts[-1])
-    axes.plot(counts, counts, linestyle=":", color="#999999", zorder=1)
-    axes.annotate(
-        "N sessions in the time of one", end, (-10, 2), textcoords="offset points", ha="right", color="#777777"
-    )
-    for name in _names(rows):
-        points = sorted((len(row["devices"]), row["speedup"]) for row in rows if row["strategy"] == name)
-        axes.plot(*zip(*points, strict=True), **plots.line_style(name))
-    axes.set_xticks(counts)
-    axes.set_ylim(0, 1.1 * max(counts[-1], *(row["speedup"] for row in rows)))
+def _by_strategy(rows: Sequence[Json], figure: Callable[[Json], Json | None]) -> dict[str, list[tuple[int, Json]]]:
+    found: dict[str, list[tuple[int, Json]]] = {}
+    for row in sorted(rows, key=lambda row: (strategies.names().index(row["strategy"]), len(row["devices"]))):
+        if (spread := figure(row)) is not None:
+            found.setdefault(row["strategy"], []).append((len(row["devices"]), spread))
+    return found
 
 
 REPORT = Report(headline, sheets, notes, save_plot)

@@ -110,7 +110,7 @@ def _draw(name: str, one: Json, above: Axes, below: Axes, names: Sequence[str]) 
         milliseconds = [points["seconds"][i] * 1e3 for i in chosen]
         above.plot([points["at"][i] for i in chosen], milliseconds, ".", ms=2, color=colour, label=f"found {text}")
     above.set_yscale("log")
-    plots.title_axes(above, f"{name}: latency from the planned arrival", None, "latency, ms")
+    plots.title_axes(above, f"{name}: latency from the planned arrival", "", "latency, ms")
     times = [moment for moment, _ in one["states"]]
     times.append(times[-1] + 0.01)
     awake = [[state[i] == "A" for _, state in one["states"]] for i in range(len(names))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,76 +140,51 @@ def save_plot(document: Json, path: Path) -> None:
     groups = _groups(document, [row for row in document["rows"] if row["measured"]])
     settings = document["settings"]
     how = f"{times_text(settings['rounds'], 'round')} of {settings['seconds']:g} s, inputs on the {settings['inputs']}"
-    variants = dict.fromkeys(row["variant"] for row in document["rows"])
-    look = {name: _look(name, number_of) for number_of, name in enumerate(variants)}
+    variants = list(dict.fromkeys(row["variant"] for row in document["rows"]))
+
+    def look(name: str) -> dict[str, Any]:
+        number_of = variants.index(name)
+        others = (*OTHER_COLOURS, COLOURS["native"], COLOURS["sequential"])
+        colour = _COLOURS.get(name, others[number_of % len(others)])
+        return {"color": colour, "marker": _MARKERS[number_of % len(_MARKERS)], "linewidth": 1.8}
+
     with plots.plot_of(document, path, 3.9 * len(groups), how) as figure:
-        axes = figure.subplots(len(groups), 2, squeeze=False, width_ratios=(1, 1))
+        axes = figure.subplots(len(groups), 2, squeeze=False)
         for (left, right), (name, rows) in zip(axes, groups.items(), strict=True):
-            closed = [row for row in rows if row["kind"] == "closed"]
-            opened = [row for row in rows if row["kind"] == "open" and row["p50"] is not None]
-            title = f"{name}: answers a second (median, range)"
-            plots.title_axes(left, title, "devices", "answers a second, closed loop")
-            _draw_rate(left, closed, look)
-            if opened:
+            rates, scalings = (_by_variant(rows, figure_of) for figure_of in ("throughput", "scaling"))
+            best = max((points[0][1]["median"] for points in rates.values() if points[0][0] == 1), default=None)
+            counts = sorted({len(row["devices"]) for row in rows})
+            ideal = [] if best is None else [(count, best * count) for count in counts]
+            labels = ("devices", "answers a second, closed loop")
+            plots.lines(left, f"{name}: answers a second (median, range)", labels, rates, look, ideal)
+            if opened := [row for row in rows if row["kind"] == "open" and row["p50"] is not None]:
                 _draw_latency(right, opened, look)
             else:
-                plots.title_axes(right, "rate over N times one device's, same round", "devices", "scaling")
-                _draw_scaling(right, [row for row in closed if row["scaling"] is not None], look)
+                title, flat = "rate over N times one device's, same round", [(count, 1.0) for count in counts]
+                plots.lines(right, title, ("devices", "scaling"), scalings, look, flat)
 
 
-def _look(name: str, number_of: int) -> dict[str, Any]:
-    others = (*OTHER_COLOURS, COLOURS["native"], COLOURS["sequential"])
-    return {
-        "color": _COLOURS.get(name, others[number_of % len(others)]),
-        "marker": _MARKERS[number_of % len(_MARKERS)],
-        "linewidth": 1.8,
-    }
-
-
-def _by_variant(rows: Sequence[Json]) -> dict[str, list[Json]]:
-    found: dict[str, list[Json]] = {}
+def _by_variant(rows: Sequence[Json], figure: str) -> dict[str, list[tuple[int, Json]]]:
+    """Return a figure of the closed loops over the number of devices."""
+    found: dict[str, list[tuple[int, Json]]] = {}
     for row in sorted(rows, key=lambda row: len(row["devices"])):
-        found.setdefault(row["variant"], []).append(row)
+        if row["kind"] == "closed" and row[figure] is not None:
+            found.setdefault(row["variant"], []).append((len(row["devices"]), row[figure]))
     return found
 
 
-def _draw_rate(axes: Axes, rows: Sequence[Json], look: Mapping[str, Any]) -> None:
-    counts = sorted({len(row["devices"]) for row in rows})
-    for name, mine in _by_variant(rows).items():
-        medians, bars = plots.error_bars([row["throughput"] for row in mine])
-        places = [len(row["devices"]) for row in mine]
-        axes.errorbar(places, medians, yerr=bars, capsize=3, elinewidth=1, label=name, **look[name])
-    ones = [row["throughput"]["median"] for row in rows if len(row["devices"]) == 1]
-    if ones:
-        best = max(ones)
-        axes.plot([1, counts[-1]], [best, best * counts[-1]], linestyle=":", color="#999999", zorder=1)
-    axes.set_xticks(counts)
-    axes.set_ylim(bottom=0)
-
-
-def _draw_scaling(axes: Axes, rows: Sequence[Json], look: Mapping[str, Any]) -> None:
-    if not rows:
-        plots.say_nothing_there(axes, "needs one device and more")
-        return
-    for name, mine in _by_variant(rows).items():
-        points = [(len(row["devices"]), row["scaling"]["median"]) for row in mine]
-        axes.plot(*zip((1, 1.0), *points, strict=True), **look[name])
-    axes.axhline(1.0, linestyle=":", color="#999999", zorder=1)
-    axes.set_xticks(sorted({1, *(len(row["devices"]) for row in rows)}))
-    axes.set_ylim(bottom=0)
-
-
-def _draw_latency(axes: Axes, rows: Sequence[Json], look: Mapping[str, Any]) -> None:
+def _draw_latency(axes: Axes, rows: Sequence[Json], look: Callable[[str], dict[str, Any]]) -> None:
     most = max(len(row["devices"]) for row in rows)
-    title = f"latency from the intended arrival, {times_text(most, 'device')}: p50 filled, p99 hollow and dashed"
+    title = f"latency, {times_text(most, 'device')}: p50 filled, p99 hollow and dashed"
     plots.title_axes(axes, title, "requests offered a second", "milliseconds")
     axes.set_yscale("log")
-    for name, mine in _by_variant([row for row in rows if len(row["devices"]) == most]).items():
-        points = sorted(mine, key=lambda row: float(row["offered"]["median"]))
-        rates = [row["offered"]["median"] for row in points]
+    on_most = sorted((row for row in rows if len(row["devices"]) == most), key=lambda row: row["offered"]["median"])
+    for name in dict.fromkeys(row["variant"] for row in on_most):
+        mine = [row for row in on_most if row["variant"] == name]
+        rates = [row["offered"]["median"] for row in mine]
         for key, line, face in (("p50", "-", "full"), ("p99", "--", "none")):
-            seconds = [row[key]["median"] * 1000 for row in points]
-            axes.plot(rates, seconds, linestyle=line, fillstyle=face, **look[name])
+            seconds = [row[key]["median"] * 1000 for row in mine]
+            axes.plot(rates, seconds, linestyle=line, fillstyle=face, **look(name))
     axes.set_xlim(left=0)
 
 
