@@ -11,12 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ortmulti._runtime.machine import describe_memory
 from ortmulti.bench.measure.machine import cgroup_cores, describe, describe_cpu
-from ortmulti.bench.measure.nvml import Nvml, pci_address
+from ortmulti.bench.measure.nvml import Nvml
 
 GIB = 1 << 30
 
@@ -132,24 +130,6 @@ class TestControlGroups:
         assert cgroup_cores(tmp_path / "nothing") is None
 
 
-class TestPciAddress:
-    @given(
-        domain=st.integers(0, 2**32 - 1), bus=st.integers(0, 255), device=st.integers(0, 31), function=st.integers(0, 7)
-    )
-    def test_cudas_and_nvmls_forms_are_the_same(self, domain: int, bus: int, device: int, function: int) -> None:
-        address = (domain, bus, device, function)
-        assert pci_address(f"{domain:04x}:{bus:02x}:{device:02x}.{function}") == address
-        assert pci_address(f"{domain:08X}:{bus:02X}:{device:02X}.{function}") == address
-
-    def test_parts_may_be_left_out(self) -> None:
-        assert pci_address("1b:00.0") == pci_address("0000:1b:00") == (0, 0x1B, 0, 0)
-
-    @pytest.mark.parametrize("text", ["", "cuda:0", "1b", "0000:1b:00.9", "GPU-1b:00.0"])
-    def test_what_is_no_address(self, text: str) -> None:
-        with pytest.raises(ValueError, match="not a PCI address"):
-            pci_address(text)
-
-
 class LibraryWithoutDriver:
     """The part of pynvml that is used, for two GPUs in NVML's order and one MIG instance on the second.
 
@@ -165,10 +145,10 @@ class LibraryWithoutDriver:
         self.times_closed = 0
         self._knows_second_version = knows_second_version
         self._devices = {
-            "GPU-aaaa": SimpleNamespace(uuid="GPU-aaaa", bus=b"00000000:9B:00.0", used=3 * GIB, parent=None),
-            "GPU-bbbb": SimpleNamespace(uuid="GPU-bbbb", bus=b"00000000:1B:00.0", used=5 * GIB, parent=None),
+            uuid: SimpleNamespace(uuid=uuid, pci=SimpleNamespace(domain=0, bus=bus, device=0), used=used, parent=None)
+            for uuid, bus, used in (("GPU-aaaa", 0x9B, 3 * GIB), ("GPU-bbbb", 0x1B, 5 * GIB))
         }
-        mig = SimpleNamespace(uuid="MIG-cccc", bus=None, used=1 * GIB, parent=self._devices["GPU-bbbb"])
+        mig = SimpleNamespace(uuid="MIG-cccc", pci=None, used=1 * GIB, parent=self._devices["GPU-bbbb"])
         self._all = {**self._devices, "MIG-cccc": mig}
 
     def nvmlShutdown(self) -> None:  # noqa: N802
@@ -180,10 +160,10 @@ class LibraryWithoutDriver:
         def answer(device: Any, *arguments: Any) -> Any:
             values = {
                 "nvmlDeviceGetUUID": device.uuid,
-                "nvmlDeviceGetName": b"Some GPU",
+                "nvmlDeviceGetName": "Some GPU",
                 "nvmlDeviceIsMigDeviceHandle": int(device.parent is not None),
                 "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": device.parent,
-                "nvmlDeviceGetPciInfo": device.bus and SimpleNamespace(busId=device.bus),
+                "nvmlDeviceGetPciInfo": device.pci,
                 "nvmlDeviceGetPersistenceMode": 1,
                 "nvmlDeviceGetMaxPcieLinkGeneration": 5,
             }
@@ -213,7 +193,7 @@ class LibraryWithoutDriver:
 
     def nvmlDeviceGetHandleByPciBusId(self, text: str) -> Any:  # noqa: N802
         for device in self._devices.values():
-            if pci_address(device.bus.decode()) == pci_address(text):
+            if int(text.split(":")[1], 16) == device.pci.bus:
                 return device
         raise self.NVMLError
 
@@ -221,12 +201,15 @@ class LibraryWithoutDriver:
 class TestNvml:
     def test_a_device_is_found_by_uuid_or_address(self) -> None:
         nvml = Nvml(LibraryWithoutDriver())
-        assert nvml.memory_used("GPU-bbbb") == 5 * GIB
-        assert nvml.memory_used(pci_bus_id="0000:1b:00.0") == 5 * GIB
-        assert nvml.memory_used("GPU-unknown", "0000:9B:00.0") == 3 * GIB
-        assert nvml.memory_used("GPU-unknown") is None
-        assert nvml.memory_used("GPU-unknown", "0000:9c:00.0") is None
-        assert nvml.gpu() is None
+        for identity, uuid in {
+            ("GPU-bbbb", None): "GPU-bbbb",
+            (None, "0000:1B:00.0"): "GPU-bbbb",
+            ("GPU-unknown", "0000:9b:00.0"): "GPU-aaaa",
+            ("GPU-unknown", None): None,
+            ("GPU-unknown", "0000:9c:00.0"): None,
+            (None, None): None,
+        }.items():
+            assert getattr(nvml.gpu(*identity), "uuid", None) == uuid
 
     def test_a_mig_instance(self) -> None:
         nvml = Nvml(LibraryWithoutDriver())
@@ -245,7 +228,8 @@ class TestNvml:
         assert (first.name, first.pcie_generation_max, first.pcie_width) == ("Some GPU", 5, None)
 
     def test_older_drivers_count_what_they_reserve(self) -> None:
-        assert Nvml(LibraryWithoutDriver(knows_second_version=False)).memory_used("GPU-aaaa") == 4 * GIB
+        [first, _] = Nvml(LibraryWithoutDriver(knows_second_version=False)).gpus()
+        assert first.memory_used == 4 * GIB
 
     def test_it_is_closed_once(self) -> None:
         library = LibraryWithoutDriver()
@@ -269,6 +253,6 @@ class TestRealNvml:
                 assert by_uuid is not None
                 assert by_address.uuid == by_uuid.uuid == gpu.uuid
                 assert gpu.memory_total is not None
-                assert 0 <= (nvml.memory_used(gpu.uuid) or 0) <= gpu.memory_total
+                assert 0 <= (gpu.memory_used or 0) <= gpu.memory_total
             assert nvml.driver_version
             assert (nvml.cuda_driver_version or 0) >= 12000

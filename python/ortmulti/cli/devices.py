@@ -16,7 +16,7 @@ from ortmulti._runtime import cuda_libraries as _cuda
 from ortmulti._runtime import libraries as _libraries
 from ortmulti._runtime import startup
 from ortmulti._runtime.machine import cpu_model, describe_memory
-from ortmulti.bench.measure.nvml import Gpu, Nvml, pci_address
+from ortmulti.bench.measure.nvml import Gpu, Nvml
 from ortmulti.devices import plugins
 from ortmulti.devices.provider_options import CUDA
 from ortmulti.errors import DeviceError, Error, LibraryError
@@ -49,9 +49,9 @@ def collect() -> dict[str, Any]:
         cuda, problem = _cuda_devices()
         driver = _core.cuda_driver_version()
         matched = [nvml.gpu(device.uuid, device.pci_bus_id) if nvml else None for device in cuda]
-        shown = {pci_address(device.pci_bus_id) for device in cuda}
+        shown = {device.pci_bus_id.lower() for device in cuda}
         gpus = nvml.gpus() if nvml else []
-        hidden = [gpu for gpu in gpus if gpu.pci_bus_id is not None and pci_address(gpu.pci_bus_id) not in shown]
+        hidden = [gpu for gpu in gpus if gpu.pci_bus_id is not None and gpu.pci_bus_id not in shown]
         facts: dict[str, Any] = {
             "devices": [_describe_cpu(), *(_describe_gpu(d, gpu) for d, gpu in zip(cuda, matched, strict=True))],
             "peer_access": [

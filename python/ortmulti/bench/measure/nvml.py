@@ -7,8 +7,6 @@ without it, or without a driver, `Nvml.open` gives None.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -72,25 +70,14 @@ class GpuActivity:
 _SLOWED_BY = {"power": 0x4 | 0x80, "heat": 0x20 | 0x40, "hardware": 0x8}
 
 
-def pci_address(text: str) -> tuple[int, int, int, int]:
-    """Return a PCI address as numbers: CUDA writes "0000:1B:00.0" and NVML "00000000:1B:00.0" for the same device.
-
-    Args:
-        text: the address; domain and function may be left out.
-
-    Returns:
-        Domain, bus, device, function.
-
-    Raises:
-        ValueError: it is no PCI address.
-    """
-    match = re.fullmatch(
-        r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.([0-7]))?", text.strip(), re.IGNORECASE
-    )
-    if match is None:
-        raise ValueError(f"{text!r} is not a PCI address such as 0000:1b:00.0")
-    domain, bus, device, function = (int(part or "0", 16) for part in match.groups())
-    return domain, bus, device, function
+# What belongs to the whole GPU: a MIG instance has none of its own.
+_OF_THE_WHOLE = {
+    "persistence_mode": "nvmlDeviceGetPersistenceMode",
+    "pcie_generation": "nvmlDeviceGetCurrPcieLinkGeneration",
+    "pcie_generation_max": "nvmlDeviceGetMaxPcieLinkGeneration",
+    "pcie_width": "nvmlDeviceGetCurrPcieLinkWidth",
+    "pcie_width_max": "nvmlDeviceGetMaxPcieLinkWidth",
+}
 
 
 class Nvml(Closing):
@@ -128,18 +115,19 @@ class Nvml(Closing):
     @property
     def driver_version(self) -> str | None:
         """The NVIDIA driver's release, for example "580.95.05"."""
-        return self._text(self._library.nvmlSystemGetDriverVersion)
+        version: str | None = self._ask("nvmlSystemGetDriverVersion")
+        return version
 
     @property
     def cuda_driver_version(self) -> int | None:
         """The newest CUDA release that the driver supports: 13000 = 13.0."""
-        version = self._ask(self._library.nvmlSystemGetCudaDriverVersion_v2)
-        return None if version is None else int(version)
+        version: int | None = self._ask("nvmlSystemGetCudaDriverVersion_v2")
+        return version
 
     def gpus(self) -> list[Gpu]:
         """Return every GPU of the machine that NVML shows, whether CUDA sees it or not."""
-        count = self._ask(self._library.nvmlDeviceGetCount) or 0
-        handles = [self._ask(self._library.nvmlDeviceGetHandleByIndex, index) for index in range(count)]
+        count = self._ask("nvmlDeviceGetCount") or 0
+        handles = [self._ask("nvmlDeviceGetHandleByIndex", index) for index in range(count)]
         return [self._describe(handle) for handle in handles if handle is not None]
 
     def gpu(self, uuid: str | None = None, pci_bus_id: str | None = None) -> Gpu | None:
@@ -155,90 +143,58 @@ class Nvml(Closing):
         handle = self._handle(uuid, pci_bus_id)
         return None if handle is None else self._describe(handle)
 
-    def memory_used(self, uuid: str | None = None, pci_bus_id: str | None = None) -> int | None:
-        """Return bytes of a GPU's memory that are in use, by all processes; arguments and None as for `gpu`."""
-        handle = self._handle(uuid, pci_bus_id)
-        memory = None if handle is None else self._memory(handle)
-        return None if memory is None else int(memory.used)
-
     def activity(self, uuid: str | None = None, pci_bus_id: str | None = None) -> GpuActivity | None:
         """The present work of a GPU; arguments and None as for `gpu`."""
         handle = self._handle(uuid, pci_bus_id)
         if handle is None:
             return None
-        library = self._library
-        multiprocessors = getattr(library, "NVML_CLOCK_SM", 1)
-        application = self._ask(library.nvmlDeviceGetApplicationsClock, handle, multiprocessors)
-        reasons = self._ask(library.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
-        utilization = self._ask(library.nvmlDeviceGetUtilizationRates, handle)
-        processes = self._ask(library.nvmlDeviceGetComputeRunningProcesses, handle) or []
+        multiprocessors = getattr(self._library, "NVML_CLOCK_SM", 1)
+        reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle) or 0
         return GpuActivity(
-            clock=self._ask(library.nvmlDeviceGetClockInfo, handle, multiprocessors),
-            clock_max=self._ask(library.nvmlDeviceGetMaxClockInfo, handle, multiprocessors),
-            clock_limit=application,
+            clock=self._ask("nvmlDeviceGetClockInfo", handle, multiprocessors),
+            clock_max=self._ask("nvmlDeviceGetMaxClockInfo", handle, multiprocessors),
+            clock_limit=self._ask("nvmlDeviceGetApplicationsClock", handle, multiprocessors),
             slowed_by=tuple(name for name, bits in _SLOWED_BY.items() if reasons & bits),
-            utilization=None if utilization is None else int(utilization.gpu),
-            processes=tuple(int(process.pid) for process in processes),
+            utilization=getattr(self._ask("nvmlDeviceGetUtilizationRates", handle), "gpu", None),
+            processes=tuple(one.pid for one in self._ask("nvmlDeviceGetComputeRunningProcesses", handle) or []),
         )
 
     def _handle(self, uuid: str | None, pci_bus_id: str | None) -> Any:
         if uuid is not None:
             kind, _, identity = uuid.partition("-")
             for prefix in dict.fromkeys((kind, "GPU", "MIG")):
-                handle = self._ask(self._library.nvmlDeviceGetHandleByUUID, f"{prefix}-{identity}")
+                handle = self._ask("nvmlDeviceGetHandleByUUID", f"{prefix}-{identity}")
                 if handle is not None:
                     return handle
-        if pci_bus_id is not None:
-            domain, bus, device, function = pci_address(pci_bus_id)
-            text = f"{domain:08X}:{bus:02X}:{device:02X}.{function}"
-            return self._ask(self._library.nvmlDeviceGetHandleByPciBusId, text)
-        return None
+        return None if pci_bus_id is None else self._ask("nvmlDeviceGetHandleByPciBusId", pci_bus_id)
 
     def _describe(self, handle: Any) -> Gpu:
-        library = self._library
-        # PCI, persistence and links are the whole GPU's: a MIG instance has none of its own.
         whole = handle
-        if self._ask(library.nvmlDeviceIsMigDeviceHandle, handle):
-            whole = self._ask(library.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) or handle
-        memory = self._memory(handle)
-        pci = self._ask(library.nvmlDeviceGetPciInfo, whole)
-        persistence = self._ask(library.nvmlDeviceGetPersistenceMode, whole)
+        if self._ask("nvmlDeviceIsMigDeviceHandle", handle):
+            whole = self._ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle) or handle
+        # The second version excludes memory that the driver reserves, as nvidia-smi does; older drivers lack it.
+        second = getattr(self._library, "nvmlMemory_v2", None)
+        memory = self._ask("nvmlDeviceGetMemoryInfo", handle, second) or self._ask("nvmlDeviceGetMemoryInfo", handle)
+        pci = self._ask("nvmlDeviceGetPciInfo", whole)
+        facts = {fact: self._ask(name, whole) for fact, name in _OF_THE_WHOLE.items()}
+        mode = facts.pop("persistence_mode")
         return Gpu(
-            name=self._text(library.nvmlDeviceGetName, handle),
-            uuid=self._text(library.nvmlDeviceGetUUID, handle) or "",
-            pci_bus_id=None if pci is None else "{:04x}:{:02x}:{:02x}.{:x}".format(*pci_address(_decode(pci.busId))),
-            memory_total=None if memory is None else int(memory.total),
-            memory_used=None if memory is None else int(memory.used),
-            memory_free=None if memory is None else int(memory.free),
-            persistence_mode=None if persistence is None else bool(persistence),
-            pcie_generation=self._ask(library.nvmlDeviceGetCurrPcieLinkGeneration, whole),
-            pcie_generation_max=self._ask(library.nvmlDeviceGetMaxPcieLinkGeneration, whole),
-            pcie_width=self._ask(library.nvmlDeviceGetCurrPcieLinkWidth, whole),
-            pcie_width_max=self._ask(library.nvmlDeviceGetMaxPcieLinkWidth, whole),
+            name=self._ask("nvmlDeviceGetName", handle),
+            uuid=self._ask("nvmlDeviceGetUUID", handle) or "",
+            pci_bus_id=None if pci is None else f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0",
+            memory_total=getattr(memory, "total", None),
+            memory_used=getattr(memory, "used", None),
+            memory_free=getattr(memory, "free", None),
+            persistence_mode=None if mode is None else bool(mode),
+            **facts,
         )
 
-    def _memory(self, handle: Any) -> Any:
-        # The second version excludes memory that the driver reserves, as nvidia-smi does; older drivers lack it.
-        version = getattr(self._library, "nvmlMemory_v2", None)
-        memory = None
-        if version is not None:
-            memory = self._ask(self._library.nvmlDeviceGetMemoryInfo, handle, version)
-        return memory if memory is not None else self._ask(self._library.nvmlDeviceGetMemoryInfo, handle)
-
-    def _ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """NVML's answer, or None where this GPU or this driver has none."""
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        """Return NVML's answer, or None where this GPU or this driver has none."""
         try:
-            return function(*arguments)
+            return getattr(self._library, name)(*arguments)
         except self._library.NVMLError:
             return None
-
-    def _text(self, function: Callable[..., Any], *arguments: Any) -> str | None:
-        answer = self._ask(function, *arguments)
-        return None if answer is None else _decode(answer)
-
-
-def _decode(text: str | bytes) -> str:
-    return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
 
 
 def _import_pynvml() -> ModuleType | None:
