@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import abc
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -127,6 +129,8 @@ class Strategy(Closing):
     """
 
     name: ClassVar[str]
+    _sessions: Any = ()
+    _threads: ThreadPoolExecutor | None = None
 
     def __init__(self, model: Path, devices: Sequence[str], settings: SessionSettings) -> None:
         """
@@ -147,13 +151,19 @@ class Strategy(Closing):
         self.devices = tuple(devices)
         self.settings = settings
 
-    @abc.abstractmethod
     def start(self) -> float:
         """Start interpreters and import Python's own modules, without ONNX Runtime and CUDA.
 
         Returns:
             The seconds of the start.
         """
+        begin = time.perf_counter()
+        self._threads = ThreadPoolExecutor(len(self.devices), "session")
+        self._start()
+        return time.perf_counter() - begin
+
+    def _start(self) -> None:
+        """Start what comes beside a thread for each session."""
 
     def make_contexts(self) -> None:
         """Make the devices' CUDA contexts in the sessions' processes, to measure a creation without them."""
@@ -167,14 +177,29 @@ class Strategy(Closing):
             Error: a session could not be created, or not on its device; the message names the device.
         """
 
-    @abc.abstractmethod
     def first_run(self, feeds: Mapping[str, Array]) -> FirstRun:
         """Run every session once with the same inputs, as this strategy would in use.
 
         Args:
             feeds: input name -> array.
         """
+        begin = time.perf_counter()
+        outputs = self._each(self._run, self._sessions, self.devices, [feeds] * len(self.devices))
+        return FirstRun(time.perf_counter() - begin, tuple(outputs))
 
-    @abc.abstractmethod
+    _run: ClassVar[Callable[..., list[Array]]] = staticmethod(run_session)
+
+    def _each(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """Call a function for each session, all at the same time, and raise the earliest failure."""
+        assert self._threads is not None, "start() comes first"
+        futures = [self._threads.submit(function, *each) for each in zip(*arguments, strict=True)]
+        for future in as_completed(futures):
+            future.result()
+        return [future.result() for future in futures]
+
     def close(self) -> None:
         """Close the sessions and end the processes of `start`."""
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+            self._threads = None
+        self._sessions = ()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ortmulti.interface.session_observer import observer
 
-from .base import Array, Creation, FirstRun, Strategy, run_session
+from .base import Creation, Strategy
 
 if TYPE_CHECKING:
     from ortmulti.timeline import Span, Timeline
@@ -23,16 +22,9 @@ class Native(Strategy):
     """ortmulti's own sessions, created at the same time by C++ threads; each loads the model by itself."""
 
     name: ClassVar[str] = "native"
-    _how: ClassVar[Literal["native", "shared"]] = "native"
-    _threads: ThreadPoolExecutor | None = None
-    _sessions: Any = None
 
-    def start(self) -> float:
-        begin = time.perf_counter()
+    def _start(self) -> None:
         import ortmulti  # noqa: F401
-
-        self._threads = ThreadPoolExecutor(max_workers=len(self.devices), thread_name_prefix="session")
-        return time.perf_counter() - begin
 
     def create(self) -> Creation:
         """Same as `Strategy.create`. Details: the result of `describe`."""
@@ -55,10 +47,10 @@ class Native(Strategy):
             list(self.devices),
             options=options,
             provider_options=dict(self.settings.provider_options) if on_cuda else None,
-            strategy=self._how,
+            strategy="shared" if self.name == "shared" else "native",
         )
         end = time.monotonic_ns()
-        if self._sessions is not None:
+        if self._sessions:
             self._sessions.close()
         self._sessions = sessions
         timeline = sessions.timeline
@@ -66,19 +58,11 @@ class Native(Strategy):
         own = session_seconds(timeline.spans, self.devices)
         return Creation((end - begin) / 1e9, own, describe(timeline, begin, end))
 
-    def first_run(self, feeds: Mapping[str, Array]) -> FirstRun:
-        assert self._threads is not None, "start() comes first"
-        begin = time.perf_counter()
-        outputs = tuple(self._threads.map(run_session, self._sessions, self.devices, [feeds] * len(self.devices)))
-        return FirstRun(time.perf_counter() - begin, outputs)
-
     def close(self) -> None:
-        if self._threads is not None:
-            self._threads.shutdown(cancel_futures=True)
-            self._threads = None
-        if self._sessions is not None:
-            self._sessions.close()
-            self._sessions = None
+        sessions = self._sessions
+        super().close()
+        if sessions:
+            sessions.close()
             from ortmulti.optimized import wait_for_entries
 
             wait_for_entries()  # the next measurement may count on it
@@ -92,7 +76,6 @@ class Shared(Native):
     """
 
     name: ClassVar[str] = "shared"
-    _how: ClassVar[Literal["native", "shared"]] = "shared"
 
 
 def session_seconds(spans: Sequence[Span], devices: Sequence[str]) -> tuple[float, ...]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ortmulti.errors import ClosedError, Error
 from ortmulti.interface.onnxruntime_sessions import SessionSpec
@@ -14,7 +13,7 @@ from ortmulti.interface.session_observer import SessionObserver, observe
 from ortmulti.pool.processes.spawned import SpawnedSession
 from ortmulti.timeline import Timeline
 
-from .base import Array, Creation, FirstRun, Strategy, first_run_error, make_contexts
+from .base import Array, Creation, Strategy, first_run_error, make_contexts
 
 # Once notified, a worker only has to free its session; past this it is killed.
 _PATIENCE_SECONDS = 10.0
@@ -51,7 +50,7 @@ class _Worker:
         seconds = {span.name: span.seconds for span in timeline.spans}
         return seconds["import onnxruntime"], seconds["create session"]
 
-    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+    def run(self, _device: str, feeds: Mapping[str, Array]) -> list[Array]:
         signature = self.process.signature
         assert signature is not None, "create() comes first"
         try:
@@ -89,61 +88,45 @@ class Processes(Strategy):
     name: ClassVar[str] = "processes"
     make_observer: Callable[[int], SessionObserver] | None = None
     """Makes the observer of each worker, from its number; the worker calls it, so that it has to be picklable."""
-    _workers: tuple[_Worker, ...] = ()
-    _threads: ThreadPoolExecutor | None = None
+    _sessions: tuple[_Worker, ...] = ()
+    # The kernel ends a worker when the thread ends that has started it. These threads live until `close`.
 
-    def start(self) -> float:
-        begin = time.perf_counter()
+    def _start(self) -> None:
         count = len(self.devices)
-        # The kernel ends a worker when the thread ends that has started it. These live until `close`.
-        self._threads = ThreadPoolExecutor(count, "session")
-        self._workers = tuple(
+        self._sessions = tuple(
             _Worker(f"{device} (worker {number} of {count})") for number, device in enumerate(self.devices, 1)
         )
-        self._each(_Worker.start, [self.make_observer] * count, range(count))
-        return time.perf_counter() - begin
+        self._each(_Worker.start, self._sessions, [self.make_observer] * count, range(count))
 
     @property
     def pids(self) -> tuple[int, ...]:
         """The workers' process ids, in the order of the devices."""
-        return tuple(worker.process.pid for worker in self._workers)
+        return tuple(worker.process.pid for worker in self._sessions)
 
     def make_contexts(self) -> None:
-        self._each(_Worker.make_context, self.devices)
+        self._each(_Worker.make_context, self._sessions, self.devices)
 
     def create(self) -> Creation:
         """As `Strategy.create`. Details: "opening", the seconds until the libraries were open in the slowest worker."""
         begin = time.perf_counter()
-        created = self._each(_Worker.create, [self.settings.spec(self.model, device) for device in self.devices])
+        specs = [self.settings.spec(self.model, device) for device in self.devices]
+        created = self._each(_Worker.create, self._sessions, specs)
         wall = time.perf_counter() - begin
         opening = max(opening for opening, _ in created)
         return Creation(wall, tuple(seconds for _, seconds in created), {"opening": opening})
 
-    def first_run(self, feeds: Mapping[str, Array]) -> FirstRun:
-        begin = time.perf_counter()
-        outputs = self._each(_Worker.run, [feeds] * len(self.devices))
-        return FirstRun(time.perf_counter() - begin, tuple(outputs))
+    _run = staticmethod(_Worker.run)
 
     def close(self) -> None:
-        for worker in self._workers:
+        workers = self._sessions
+        for worker in workers:
             worker.end()
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        for worker in self._workers:
+        for worker in workers:
             worker.wait(deadline)
-        if self._threads is not None:
-            self._threads.shutdown(cancel_futures=True)
-            self._threads = None
-        for worker in self._workers:
+        super().close()
+        for worker in workers:
             worker.close()
-        self._workers = ()
-
-    def _each(self, method: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Call a method of each worker, all at the same time, and raise the earliest failure."""
-        assert self._threads is not None, "start() comes first"
-        futures = [self._threads.submit(method, *each) for each in zip(self._workers, *arguments, strict=True)]
-        for future in as_completed(futures):
-            future.result()
-        return [future.result() for future in futures]
 
 
 def _observe(make_observer: Callable[[int], SessionObserver] | None, number: int) -> None:
