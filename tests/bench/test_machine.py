@@ -82,27 +82,22 @@ class TestCpu:
         assert facts["numa_nodes"] == 1
 
 
-class TestControlGroups:
-    def test_version_2_takes_the_smallest_above(self, tmp_path: Path) -> None:
-        write(
-            tmp_path,
-            {
-                "proc/self/cgroup": "0::/work/job",
-                "sys/fs/cgroup/work/job/cpu.max": "max 100000",
-                "sys/fs/cgroup/work/cpu.max": "250000 100000",
-                "sys/fs/cgroup/cpu.max": "800000 100000",
-                "proc/meminfo": "MemTotal:       16 kB\nMemFree:        8 kB",
-                "sys/fs/cgroup/work/job/memory.max": "4096",
-                "sys/fs/cgroup/work/memory.max": "max",
-            },
-        )
-        assert cgroup_cores(tmp_path) == 2.5
-        assert describe_memory(tmp_path) == {"total": 16384, "cgroup_limit": 4096}
-
-    @pytest.mark.parametrize("mount", ["cpu", "cpu,cpuacct"])
-    def test_version_1(self, tmp_path: Path, mount: str) -> None:
-        write(
-            tmp_path,
+GROUPS: dict[str, tuple[dict[str, str], float | None, dict[str, int | None]]] = {
+    "version 2 takes the smallest above": (
+        {
+            "proc/self/cgroup": "0::/work/job",
+            "sys/fs/cgroup/work/job/cpu.max": "max 100000",
+            "sys/fs/cgroup/work/cpu.max": "250000 100000",
+            "sys/fs/cgroup/cpu.max": "800000 100000",
+            "proc/meminfo": "MemTotal:       16 kB\nMemFree:        8 kB",
+            "sys/fs/cgroup/work/job/memory.max": "4096",
+            "sys/fs/cgroup/work/memory.max": "max",
+        },
+        2.5,
+        {"total": 16384, "cgroup_limit": 4096},
+    ),
+    **{
+        f"version 1, mounted at {mount}": (
             {
                 "proc/self/cgroup": "4:memory:/docker/1\n3:cpu,cpuacct:/docker/1\n1:name=systemd:/docker/1\n0::/",
                 # Inside the container its own group is the root.
@@ -111,23 +106,32 @@ class TestControlGroups:
                 "sys/fs/cgroup/memory/docker/1/memory.limit_in_bytes": "9223372036854771712",
                 "sys/fs/cgroup/memory/memory.limit_in_bytes": "8192",
             },
+            3.0,
+            {"total": None, "cgroup_limit": 8192},
         )
-        assert cgroup_cores(tmp_path) == 3.0
-        assert describe_memory(tmp_path)["cgroup_limit"] == 8192
+        for mount in ("cpu", "cpu,cpuacct")
+    },
+    "no limit": (
+        {
+            "proc/self/cgroup": "3:cpu:/\n0::/",
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+            "sys/fs/cgroup/cpu.max": "max 100000",
+        },
+        None,
+        {"total": None, "cgroup_limit": None},
+    ),
+    "no files": ({}, None, {"total": None, "cgroup_limit": None}),
+}
 
-    def test_no_limit(self, tmp_path: Path) -> None:
-        write(
-            tmp_path,
-            {
-                "proc/self/cgroup": "3:cpu:/\n0::/",
-                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
-                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
-                "sys/fs/cgroup/cpu.max": "max 100000",
-            },
-        )
-        assert cgroup_cores(tmp_path) is None
-        assert describe_memory(tmp_path) == {"total": None, "cgroup_limit": None}
-        assert cgroup_cores(tmp_path / "nothing") is None
+
+@pytest.mark.parametrize(("files", "cores", "memory"), GROUPS.values(), ids=GROUPS)
+def test_limits_of_control_groups(
+    files: dict[str, str], cores: float | None, memory: dict[str, int | None], tmp_path: Path
+) -> None:
+    write(tmp_path, files)
+    assert cgroup_cores(tmp_path) == cores
+    assert describe_memory(tmp_path) == memory
 
 
 class LibraryWithoutDriver:

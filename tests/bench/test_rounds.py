@@ -1,23 +1,13 @@
-"""Rounds: order, budget, failures, Ctrl-C, and figures within rounds."""
+"""Rounds: order, budget, and figures within rounds; test_experiment.py has failures, Ctrl-C and the progress."""
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
 
-from ortmulti.bench.measure.rounds import (
-    RoundsInterrupted,
-    alternating,
-    failure,
-    measure_rounds,
-    of_case,
-    ratios,
-    rotated,
-    round_numbers,
-)
-from ortmulti.errors import Error, Fail
+from ortmulti.bench.measure.rounds import alternating, measure_rounds, of_case, ratios, rotated, round_numbers
+from ortmulti.errors import Fail
 
 
 def test_each_round_begins_with_another_case() -> None:
@@ -62,41 +52,12 @@ def test_a_round_is_estimated_by_those_before_it(estimate: Any, count: int) -> N
     assert begun == count
 
 
-def test_a_failed_case_does_not_lose_the_others() -> None:
-    def measure(case: str, number: int) -> dict[str, object]:
-        if (case, number) == ("b", 0):
-            raise Fail("it broke")
-        return {"value": number}
+def test_a_failure_that_nobody_takes_ends_the_rounds() -> None:
+    def measure(_case: str, _number: int) -> int:
+        raise Fail("it broke")
 
-    first, second = measure_rounds("ab", measure, 2, failed=failure)
-    assert first == {"a": {"value": 0}, "b": {"error": "it broke", "stderr": ""}}
-    assert second == {"a": {"value": 1}, "b": {"value": 1}}
-    with pytest.raises(Error, match="it broke"):
+    with pytest.raises(Fail, match="it broke"):
         measure_rounds("ab", measure, 2)
-
-
-def test_ctrl_c_keeps_the_results() -> None:
-    calls = itertools.count()
-
-    def measure(_case: str, number: int) -> int:
-        if next(calls) >= limit:
-            raise KeyboardInterrupt
-        return number
-
-    limit = 3
-    with pytest.raises(RoundsInterrupted) as caught:
-        measure_rounds("ab", measure, 9)
-    assert caught.value.rounds == [{"a": 0, "b": 0}, {"b": 1}]
-    limit = 0
-    with pytest.raises(KeyboardInterrupt) as nothing:
-        measure_rounds("ab", measure, 9)
-    assert not isinstance(nothing.value, RoundsInterrupted)
-
-
-def test_progress_counts_measurements() -> None:
-    seen: list[tuple[int, int, str | None]] = []
-    measure_rounds("ab", lambda case, _: case, 2, progress=lambda *state: seen.append(state))
-    assert seen == [(0, 4, "a"), (1, 4, "b"), (2, 4, "b"), (3, 4, "a"), (4, 4, None)]
 
 
 def test_ratios_are_made_within_a_round() -> None:
