@@ -134,13 +134,6 @@ def test_nothing_to_compare_with_is_not_equality() -> None:
     assert (row["equal"], row["speedup"], row["efficiency"]) == (None, None, None)
 
 
-def test_failed_measurements_stay_in_the_row_and_out_of_the_figures() -> None:
-    found = rows(sequential=[measured(1.0)] * 2, threads=[measured(1.0), BROKEN], native=[BROKEN])
-    assert (found["threads"]["measured"], found["threads"]["errors"]) == (1, ["it broke"])
-    assert found["threads"]["creation"] == Spread.json([1.0])
-    assert (found["native"]["creation"], found["native"]["speedup"], found["native"]["equal"]) == (None, None, None)
-
-
 def test_floors_belong_to_their_own_measurements() -> None:
     row = rows(
         shared=[

@@ -148,58 +148,50 @@ class LibraryWithoutDriver:
     def __init__(self, *, knows_second_version: bool = True) -> None:
         self.times_closed = 0
         self._knows_second_version = knows_second_version
-        self._devices = {
-            uuid: SimpleNamespace(uuid=uuid, pci=SimpleNamespace(domain=0, bus=bus, device=0), used=used, parent=None)
+        first, second = (
+            SimpleNamespace(uuid=uuid, pci=SimpleNamespace(domain=0, bus=bus, device=0), used=used, parent=None)
             for uuid, bus, used in (("GPU-aaaa", 0x9B, 3 * GIB), ("GPU-bbbb", 0x1B, 5 * GIB))
+        )
+        mig = SimpleNamespace(uuid="MIG-cccc", pci=None, used=1 * GIB, parent=second)
+        self._handles = {
+            "nvmlDeviceGetHandleByIndex": {0: first, 1: second},
+            "nvmlDeviceGetHandleByUUID": {device.uuid: device for device in (first, second, mig)},
+            "nvmlDeviceGetHandleByPciBusId": {"0000:9b:00.0": first, "0000:1B:00.0": second},
         }
-        mig = SimpleNamespace(uuid="MIG-cccc", pci=None, used=1 * GIB, parent=self._devices["GPU-bbbb"])
-        self._all = {**self._devices, "MIG-cccc": mig}
 
     def nvmlShutdown(self) -> None:  # noqa: N802
         self.times_closed += 1
 
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 2
+
+    def nvmlDeviceGetMemoryInfo(self, device: Any, version: int | None = None) -> Any:  # noqa: N802
+        if version and not self._knows_second_version:
+            raise self.NVMLError
+        used = device.used + (0 if version else GIB)  # the first version counts what the driver reserves
+        return SimpleNamespace(total=80 * GIB, used=used, free=80 * GIB - used)
+
     def __getattr__(self, name: str) -> Any:
         """Everything that is asked of one device; what is not here is not supported by it."""
 
-        def answer(device: Any, *arguments: Any) -> Any:
-            values = {
-                "nvmlDeviceGetUUID": device.uuid,
-                "nvmlDeviceGetName": "Some GPU",
-                "nvmlDeviceIsMigDeviceHandle": int(device.parent is not None),
-                "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": device.parent,
-                "nvmlDeviceGetPciInfo": device.pci,
-                "nvmlDeviceGetPersistenceMode": 1,
-                "nvmlDeviceGetMaxPcieLinkGeneration": 5,
-            }
-            if name == "nvmlDeviceGetMemoryInfo":
-                if arguments and not self._knows_second_version:
-                    raise self.NVMLError
-                reserved = 0 if arguments else GIB
-                return SimpleNamespace(
-                    total=80 * GIB, used=device.used + reserved, free=80 * GIB - device.used - reserved
-                )
-            if values.get(name) is None:
+        def answer(key: Any) -> Any:
+            if name in self._handles:
+                found = self._handles[name].get(key)
+            else:
+                found = {
+                    "nvmlDeviceGetUUID": lambda: key.uuid,
+                    "nvmlDeviceGetName": lambda: "Some GPU",
+                    "nvmlDeviceIsMigDeviceHandle": lambda: int(key.parent is not None),
+                    "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": lambda: key.parent,
+                    "nvmlDeviceGetPciInfo": lambda: key.pci,
+                    "nvmlDeviceGetPersistenceMode": lambda: 1,
+                    "nvmlDeviceGetMaxPcieLinkGeneration": lambda: 5,
+                }.get(name, lambda: None)()
+            if found is None:
                 raise self.NVMLError
-            return values[name]
+            return found
 
         return answer
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return len(self._devices)
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any:  # noqa: N802
-        return list(self._devices.values())[index]
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Any:  # noqa: N802
-        if uuid not in self._all:
-            raise self.NVMLError
-        return self._all[uuid]
-
-    def nvmlDeviceGetHandleByPciBusId(self, text: str) -> Any:  # noqa: N802
-        for device in self._devices.values():
-            if int(text.split(":")[1], 16) == device.pci.bus:
-                return device
-        raise self.NVMLError
 
 
 class TestNvml:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -101,40 +100,31 @@ def bench_run(
         threads = 1 if threads is None else threads
     if not model:
         raise typer.BadParameter("no model: name at least one, or give --demo")
-    plan_arguments: dict[str, Any] = {
-        "device_sets": devices.device_sets(available, _counts(counts, len(available))),
-        "variants": [serve.parse_variant(text) for text in variants.split(",")],
-        "loads": [serve.parse_rate(text, arrivals) for text in rate.split(",")] if rate is not None else [],
-        "closed": serve.closed(in_flight),
-        "batches": _sizes(batch),
-        "sequence": sequence,
-        "inputs": inputs,
-        "outputs": outputs,
-        "repeat": repeat if repeat is not None else 1 if demo else 5,
-        "seconds": seconds,
-        "warm_seconds": warm_seconds,
-        "ceiling": ceiling,
-        "intra_op_num_threads": threads,
-        "provider_options": shared.name_values(provider_option),
-        "config_entries": shared.name_values(config),
-        "timeout": timeout,
-        "budget": budget,
-    }
-    serve.RunPlan(models=[Path()], **plan_arguments)  # wrong arguments are found before models are made
+    plan = serve.RunPlan(  # wrong arguments are found before models are made
+        models=[Path()],
+        device_sets=devices.device_sets(
+            available, serve.doubling(len(available)) if counts is None else devices.parse_counts(counts)
+        ),
+        variants=[serve.parse_variant(text) for text in variants.split(",")],
+        loads=[serve.parse_rate(text, arrivals) for text in rate.split(",")] if rate is not None else [],
+        closed=serve.closed(in_flight),
+        batches=devices.parse_counts(batch, "batch sizes, such as 1,32"),
+        sequence=sequence,
+        inputs=inputs,
+        outputs=outputs,
+        repeat=repeat if repeat is not None else 1 if demo else 5,
+        seconds=seconds,
+        warm_seconds=warm_seconds,
+        ceiling=ceiling,
+        intra_op_num_threads=threads,
+        provider_options=shared.name_values(provider_option),
+        config_entries=shared.name_values(config),
+        timeout=timeout,
+        budget=budget,
+    )
     check_plot(plot)
-    plan = serve.RunPlan(models=make_models(model, folder, bytes_written), **plan_arguments)
+    plan.models = make_models(model, folder)
     conduct(plan, json, plot, markdown, details)
-
-
-def _counts(text: str | None, available: int) -> tuple[int, ...]:
-    return serve.doubling(available) if text is None else devices.parse_counts(text)
-
-
-def _sizes(text: str) -> list[int]:
-    try:
-        return [int(item) for item in text.split(",")]
-    except ValueError:
-        raise InvalidArgument(f"{text!r} is not a list of batch sizes, such as 1,32") from None
 
 
 def parse_model(text: str) -> tuple[str, dict[str, Any]]:
@@ -157,17 +147,12 @@ def parse_model(text: str) -> tuple[str, dict[str, Any]]:
     return name, options
 
 
-def make_models(
-    texts: Sequence[str],
-    folder: Path,
-    progress: Callable[[str], AbstractContextManager[Callable[[int, int], None]]],
-) -> list[Path]:
+def make_models(texts: Sequence[str], folder: Path) -> list[Path]:
     """Return the models' paths, and make generated models that `folder` does not have.
 
     Args:
         texts: paths of .onnx files, and names of generated models as `parse_model` takes them.
         folder: for the generated ones.
-        progress: called with a text; shows the written bytes of one model.
 
     Raises:
         InvalidArgument: a name that is neither a file nor a model.
@@ -181,10 +166,9 @@ def make_models(
         named.append(path if path.is_file() else parse_model(text))
     paths = []
     for one in named:
-        if isinstance(one, Path):
-            paths.append(one)
-            continue
-        name, options = one
-        with progress(f"making {name} in {folder}") as written:
-            paths.append(models.make(name, folder, **options, progress=written))
+        if isinstance(one, tuple):
+            name, options = one
+            with bytes_written(f"making {name} in {folder}") as written:
+                one = models.make(name, folder, **options, progress=written)
+        paths.append(one)
     return list(dict.fromkeys(paths))

@@ -21,12 +21,11 @@ def parse_devices(text: str) -> tuple[str, ...]:
         DeviceError: a device does not exist.
         NotImplemented: as `check_measurable`.
     """
-    if text.strip() != "all":
-        check_measurable(devices.name_devices(repeated(text)))
-    if text.strip() == "all":
-        found = tuple(str(device) for device in devices.parse_devices("all"))
-        return found if found != ("cpu",) else ("cpu", "cpu")
-    return tuple(str(device) for device in devices.parse_devices(repeated(text)))
+    names = "all" if text.strip() == "all" else repeated(text)
+    if names != "all":
+        check_measurable(devices.name_devices(names))
+    found = tuple(str(device) for device in devices.parse_devices(names))
+    return ("cpu", "cpu") if names == "all" and found == ("cpu",) else found
 
 
 def check_measurable(named: Sequence[devices.Device] | None) -> None:
@@ -57,8 +56,8 @@ def repeated(text: str) -> list[str]:
     return names
 
 
-def parse_counts(text: str) -> tuple[int, ...]:
-    """Return the numbers in a list such as "1,2,4".
+def parse_counts(text: str, what: str = "numbers of sessions, such as 1,2,4") -> tuple[int, ...]:
+    """Return the numbers in a list such as "1,2,4"; `what` says in an error what they are.
 
     Raises:
         InvalidArgument: an item is not a number, or below one.
@@ -68,7 +67,7 @@ def parse_counts(text: str) -> tuple[int, ...]:
     except ValueError:
         counts = (0,)
     if min(counts) < 1:
-        raise InvalidArgument(f"{text!r} is not a list of numbers of sessions, such as 1,2,4")
+        raise InvalidArgument(f"{text!r} is not a list of {what}")
     return counts
 
 

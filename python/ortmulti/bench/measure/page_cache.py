@@ -13,7 +13,6 @@ from pathlib import Path
 from ortmulti import _core
 from ortmulti.errors import Error, InvalidProtobuf, WeightsError
 
-_CHUNK_BYTES = 16 << 20
 _READINGS = 5
 
 
@@ -113,13 +112,9 @@ def warm(files: Sequence[Path]) -> float:
 
     Pages that the kernel reclaims meanwhile are read again, a few times.
     """
-    buffer = bytearray(_CHUNK_BYTES)
     for _ in range(_READINGS):
         missing = [file for file in files if resident_share([file]) < 1.0]
         if not missing:
             return 1.0
-        for file in missing:
-            with file.open("rb", buffering=0) as stream:
-                while stream.readinto(buffer):
-                    pass
+        read_sequentially(missing)
     return resident_share(files)

@@ -29,7 +29,7 @@ from ortmulti.bench.experiment import Experiment, Json
 from ortmulti.bench.models import sample_inputs
 from ortmulti.bench.reports.repository import QUANTILES, REPORT
 from ortmulti.bench.serve.cases import NANOSECONDS, arrival_times
-from ortmulti.bench.serve.clients import Arrival, ClosedLoop, ask_at, quantile
+from ortmulti.bench.serve.clients import Arrival, ClosedLoop, ask_at, closed_loop, quantile
 from ortmulti.bench.strategies import SessionSettings
 from ortmulti.errors import Error, InvalidArgument, NoSuchFile, OutOfMemory
 from ortmulti.interface.onnxruntime_sessions import create_session, open_package
@@ -341,9 +341,8 @@ def _capacity(server: _Server, feeds: Sequence[Any], spec: Mapping[str, Any]) ->
 
     with ClosedLoop([client(number) for number in numbers]) as loop:
         loop.until_answered()
-        begin, end = loop.go_on(min(3.0, spec["seconds"]))
-    answered = sum(begin < done <= end for answers in loop.answers for _, done in answers)
-    return answered * NANOSECONDS / (end - begin)
+        window = loop.go_on(min(3.0, spec["seconds"]))
+    return float(closed_loop(itertools.chain(*loop.answers), *window)["throughput"])
 
 
 def _make_plan(spec: Mapping[str, Any], models: Sequence[Mapping[str, Any]], capacity: float | None) -> dict[str, Any]:
@@ -490,13 +489,12 @@ def _figures(
             after = any(0 <= arrivals[number][0] - begin < BURST_WINDOW for begin in begins)
             groups["after bursts" if after else "between bursts"].append(seconds[number])
     return {
-        "latency": {group: latencies(found) for group, found in groups.items() if found},
+        "latency": {group: _latencies(found) for group, found in groups.items() if found},
         "misses": sum(not awake[number] for number in kept) / len(kept),
     }
 
 
-def latencies(seconds: Sequence[float]) -> dict[str, float]:
-    """Return "count" and `QUANTILES` of seconds."""
+def _latencies(seconds: Sequence[float]) -> dict[str, float]:
     ordered = sorted(seconds)
     return {"count": len(ordered), **{name: quantile(ordered, share) for name, share in QUANTILES.items()}}
 

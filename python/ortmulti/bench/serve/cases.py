@@ -126,14 +126,9 @@ class Variant:
 
     def load_arguments(self) -> dict[str, Any]:
         """Arguments of `ortmulti.load` for a pool, without those that have its default."""
-        arguments: dict[str, Any] = {}
-        if self.backend != "core":
-            arguments["backend"] = self.backend
-        if self.cuda_graph:
-            arguments["cuda_graph"] = True
-        if self.in_flight is not None:
-            arguments["in_flight"] = self.in_flight
-        return arguments
+        backend = None if self.backend == "core" else self.backend
+        given = {"backend": backend, "cuda_graph": self.cuda_graph, "in_flight": self.in_flight}
+        return {name: value for name, value in given.items() if value}
 
 
 def parse_variant(text: str) -> Variant:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from ortmulti.bench.create.tables import Report
 from ortmulti.bench.experiment import Experiment, Json, gpu_memory, split
@@ -20,7 +20,6 @@ from ortmulti.errors import Error, InvalidArgument
 
 from .cases import Load, Variant, closed, parse_variant
 
-Place = Literal["host", "device"]
 PLACES = ("host", "device")
 
 _CEILING = {
@@ -91,8 +90,8 @@ class RunPlan(Experiment[RunCase]):
     closed: Load = field(default_factory=closed)
     batches: Sequence[int] = (1,)
     sequence: int = 16
-    inputs: Place = "host"
-    outputs: Place = "host"
+    inputs: str = "host"
+    outputs: str = "host"
     repeat: int = 5
     seconds: float = 3.0
     warm_seconds: float = 1.0
