@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ortmulti.bench.files import read_arrays
-from ortmulti.bench.measure.memory import gpu_memory_growth, gpu_memory_used, process_memory
+from ortmulti.bench.measure.memory import figures, gpu_memory_used
 from ortmulti.bench.strategies import SessionSettings, open_strategy
 from ortmulti.bench.strategies.base import Array
 
@@ -48,8 +48,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
             strategy.model = model
         creation = strategy.create()
         first_run = strategy.first_run(feeds)
-        memory = process_memory()
-        used_after = gpu_memory_used()
+        memory = figures(used_before, spec["devices"])
         return {
             "starting": starting,
             # The other strategies do not need ortmulti.
@@ -57,10 +56,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
             "sessions": creation.sessions,
             "details": creation.details,
             "first_run": first_run.wall,
-            "peak_rss": memory.peak_rss,
-            "pss": memory.pss,
-            "processes": memory.processes,
-            "gpu_memory": gpu_memory_growth(used_before, used_after, spec["devices"]),
+            **memory,
             "outputs": [digest(outputs) for outputs in first_run.outputs],
         }
 

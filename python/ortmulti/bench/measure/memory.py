@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from ortmulti.bench.measure.nvml import Nvml
 
@@ -55,6 +56,20 @@ def process_memory(pid: int | None = None) -> ProcessMemory:
             member_pss = _kilobytes(folder / "smaps_rollup", "Pss:")
             peak, pss, count = peak + member_peak, pss + member_pss, count + 1
     return ProcessMemory(peak, pss, count)
+
+
+def figures(before: dict[str, int], devices: Sequence[str]) -> dict[str, Any]:
+    """Return the memory of this process and its descendants, with the GPUs'.
+
+    Args:
+        before: result of `gpu_memory_used` before the sessions were created.
+        devices: the sessions' devices.
+
+    Returns:
+        "peak_rss", "pss" and "processes", see `ProcessMemory`; "gpu_memory", see `gpu_memory_growth`.
+    """
+    now = asdict(process_memory())
+    return {**now, "gpu_memory": gpu_memory_growth(before, gpu_memory_used(), devices)}
 
 
 def _kilobytes(file: Path, key: str) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 
 import ortmulti
 from ortmulti.bench.files import read_arrays
-from ortmulti.bench.measure.memory import gpu_memory_growth, gpu_memory_used, process_memory, process_tree
+from ortmulti.bench.measure.memory import figures, gpu_memory_used, process_tree
 from ortmulti.bench.serve.cases import NANOSECONDS, Load, Variant, arrival_times
 from ortmulti.bench.serve.clients import ClosedLoop, ask_at, closed_loop, open_loop
 from ortmulti.bench.serve.onnxruntime_threads import OnnxruntimeThreads
@@ -78,18 +78,14 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
         result = (_closed if spec["load"]["kind"] == "closed" else _open)(asker, spec)
         for answer in result.pop("last"):
             _compare(first, _arrays(answer))
-        memory = process_memory()
-        used_after = gpu_memory_used()
+        memory = figures(used_before, spec["devices"])
         stats = [] if isinstance(pool, OnnxruntimeThreads) else pool.stats().devices
     requests = result["throughput"] * result["window"]
     return {
         **result,
         "cpu_per_request": result["cpu_seconds"] / requests if requests and result["cpu_seconds"] is not None else None,
         "load_seconds": load_seconds,
-        "peak_rss": memory.peak_rss,
-        "pss": memory.pss,
-        "processes": memory.processes,
-        "gpu_memory": gpu_memory_growth(used_before, used_after, spec["devices"]),
+        **memory,
         "stats": {device.device: asdict(device) for device in stats},
     }
 
