@@ -107,26 +107,23 @@ def _shares(spec: Mapping[str, Any]) -> list[float]:
     return [weight / sum(weights) for weight in weights]
 
 
-def _arrivals(spec: Mapping[str, Any]) -> tuple[list[tuple[float, int]], list[int]]:
-    """Return the arrivals of the open loop, and for each the number of its burst, or -1."""
+def _arrivals(spec: Mapping[str, Any]) -> list[tuple[float, int, int]]:
+    """Return the arrivals of the open loop: seconds, the model, and the number of its burst, or -1."""
     if spec["arrivals"] is not None:
-        found = [(seconds, model) for seconds, model in spec["arrivals"]]
+        found = [(seconds, model, -1) for seconds, model in spec["arrivals"]]
     else:
         length = spec["warm_seconds"] + spec["seconds"]
         times = arrival_times(spec["plan"]["rate"], length, "poisson", spec["seed"]) / NANOSECONDS
         shares = _shares(spec)
         models = random.Random(spec["seed"]).choices(range(len(shares)), shares, k=len(times))
-        found = list(zip(times.tolist(), models, strict=True))
-    marked = [(seconds, model, -1) for seconds, model in found]
+        found = [(seconds, model, -1) for seconds, model in zip(times.tolist(), models, strict=True)]
     if spec["burst"]:
-        fitting = spec["plan"]["fitting"]
-        cold = range(fitting, len(spec["models"]))
-        end = max((seconds for seconds, _ in found), default=0.0)
-        moments = np.arange(spec["warm_seconds"] + BURST_EVERY / 2, end, BURST_EVERY).tolist()
-        for number, moment in enumerate(moments):
-            marked += [(moment, cold[number % len(cold)], number)] * BURST
-        marked.sort(key=lambda one: one[0])
-    return [(seconds, model) for seconds, model, _ in marked], [burst for *_, burst in marked]
+        cold = range(spec["plan"]["fitting"], len(spec["models"]))
+        end = max((seconds for seconds, *_ in found), default=0.0)
+        for number, moment in enumerate(np.arange(spec["warm_seconds"] + BURST_EVERY / 2, end, BURST_EVERY).tolist()):
+            found += [(moment, cold[number % len(cold)], number)] * BURST
+        found.sort(key=lambda one: one[0])
+    return found
 
 
 # --- One experiment, in a process of its own --------------------------------------------------------------------------
@@ -408,8 +405,8 @@ def _open_loop(
     spec: Mapping[str, Any],
     models: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    arrivals, bursts = _arrivals(spec)
-    if not any(seconds >= spec["warm_seconds"] for seconds, _ in arrivals):
+    arrivals = _arrivals(spec)
+    if not any(seconds >= spec["warm_seconds"] for seconds, *_ in arrivals):
         raise Error("no request arrives: measure for longer, or at a higher rate")
     awake: list[bool] = []
     errors: list[str] = []
@@ -441,7 +438,7 @@ def _open_loop(
             compared.release()
         return answer
 
-    times = np.asarray([seconds * NANOSECONDS for seconds, _ in arrivals], np.int64)
+    times = np.asarray([seconds * NANOSECONDS for seconds, *_ in arrivals], np.int64)
     before = server.counts()
     with _Watch(server) as watch:
         found, _start, now = ask_at(submit, times, patience=spec["warm_seconds"] + spec["seconds"])
@@ -450,7 +447,6 @@ def _open_loop(
     for _ in answered:
         compared.acquire()
     seconds = [((now if one.done is None else one.done) - one.intended) / NANOSECONDS for one in found]
-    kept = [number for number, (moment, _) in enumerate(arrivals) if moment >= spec["warm_seconds"]]
     step = max(1, len(watch.states) // _ROWS_OF_PLOT)
     return {
         "used": watch.used,
@@ -459,12 +455,12 @@ def _open_loop(
         "errors": list(dict.fromkeys(errors))[:5],
         "different": len(different),
         "unanswered": len(found) - len(answered),
-        **_figures(seconds, awake, arrivals, bursts, kept),
+        **_figures(spec, arrivals, seconds, awake),
         "wakes": after[0] - before[0],
         "evictions": after[1] - before[1],
-        "bursts": _burst_answers(seconds, arrivals, bursts, models, found),
+        "bursts": _burst_answers(arrivals, seconds, found, models),
         "points": {
-            "at": [round(moment, 4) for moment, _ in arrivals],
+            "at": [round(moment, 4) for moment, *_ in arrivals],
             "seconds": [round(one, 6) for one in seconds],
             "awake": "".join("A" if one else "-" for one in awake),
         },
@@ -473,24 +469,25 @@ def _open_loop(
 
 
 def _figures(
+    spec: Mapping[str, Any],
+    arrivals: Sequence[tuple[float, int, int]],
     seconds: Sequence[float],
     awake: Sequence[bool],
-    arrivals: Sequence[tuple[float, int]],
-    bursts: Sequence[int],
-    kept: Sequence[int],
 ) -> dict[str, Any]:
-    """Return "latency" by group, and "misses", of the requests `kept`."""
-    begins = sorted({moment for (moment, _), burst in zip(arrivals, bursts, strict=True) if burst >= 0})
+    """Return "latency" by group, and "misses", of the requests after the first `warm_seconds`."""
+    begins = sorted({moment for moment, _, burst in arrivals if burst >= 0})
     groups: dict[str, list[float]] = {group: [] for group in GROUPS}
-    for number in kept:
-        groups["all"].append(seconds[number])
-        groups["awake" if awake[number] else "asleep"].append(seconds[number])
-        if begins and bursts[number] < 0:
-            after = any(0 <= arrivals[number][0] - begin < BURST_WINDOW for begin in begins)
-            groups["after bursts" if after else "between bursts"].append(seconds[number])
+    for (moment, _, burst), latency, was_awake in zip(arrivals, seconds, awake, strict=True):
+        if moment < spec["warm_seconds"]:
+            continue
+        groups["all"].append(latency)
+        groups["awake" if was_awake else "asleep"].append(latency)
+        if begins and burst < 0:
+            after = any(0 <= moment - begin < BURST_WINDOW for begin in begins)
+            groups["after bursts" if after else "between bursts"].append(latency)
     return {
         "latency": {group: _latencies(found) for group, found in groups.items() if found},
-        "misses": sum(not awake[number] for number in kept) / len(kept),
+        "misses": len(groups["asleep"]) / len(groups["all"]),
     }
 
 
@@ -500,24 +497,20 @@ def _latencies(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def _burst_answers(
+    arrivals: Sequence[tuple[float, int, int]],
     seconds: Sequence[float],
-    arrivals: Sequence[tuple[float, int]],
-    bursts: Sequence[int],
-    models: Sequence[Mapping[str, Any]],
     found: Sequence[Arrival],
+    models: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
     """Return the time until each burst's first answer, and the wake and the run of its model."""
-    of_burst: dict[int, list[int]] = {}
-    for number, burst in enumerate(bursts):
-        if burst >= 0 and found[number].done is not None:
-            of_burst.setdefault(burst, []).append(number)
-    return [
-        {
-            "first": min(seconds[number] for number in numbers),
-            "wake_and_run": models[arrivals[numbers[0]][1]]["wake"] + models[arrivals[numbers[0]][1]]["run"],
-        }
-        for numbers in of_burst.values()
-    ]
+    first: dict[int, dict[str, Any]] = {}
+    for (_, model, burst), latency, one in zip(arrivals, seconds, found, strict=True):
+        if burst >= 0 and one.done is not None:
+            mine = first.setdefault(
+                burst, {"first": latency, "wake_and_run": models[model]["wake"] + models[model]["run"]}
+            )
+            mine["first"] = min(mine["first"], latency)
+    return [*first.values()]
 
 
 # --- All experiments --------------------------------------------------------------------------------------------------
@@ -680,19 +673,18 @@ def _simulate(spec: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, An
         )
         for mine, one in zip(squeezed, alone, strict=True)
     ]  # fmt: skip
-    arrivals, bursts = _arrivals(spec)
+    arrivals = _arrivals(spec)
     # As the measuring process: each model once, the most popular ones last.
     gap = 2 * max(model.wake + model.run for model in models)
     first = [(-(number + 1) * gap, number) for number in reversed(range(len(models)))]
     simulation = Simulation(models, spec["budget"] - squeezed[0]["other"])
     simulation.run(first)
     before = (simulation.wakes, simulation.evictions)
-    simulation.run(arrivals)
+    simulation.run((moment, number) for moment, number, _ in arrivals)
     seconds = [one for one in simulation.latencies[len(first) :] if one is not None]
-    kept = [number for number, (moment, _) in enumerate(arrivals) if moment >= spec["warm_seconds"]]
     return {
         "requests": len(arrivals),
-        **_figures(seconds, simulation.found_awake[len(first) :], arrivals, bursts, kept),
+        **_figures(spec, arrivals, seconds, simulation.found_awake[len(first) :]),
         "wakes": simulation.wakes - before[0],
         "evictions": simulation.evictions - before[1],
         "used": simulation.used + squeezed[0]["other"],
