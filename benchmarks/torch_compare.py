@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks import pytorch
 from benchmarks.published import of_results
-from benchmarks.pytorch.comparison import markdown
+from benchmarks.pytorch.comparison import REPORT
 from ortmulti.bench.measure import results
 from ortmulti.bench.measure.devices import parse_devices
 
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="where to write the result")
     args = parser.parse_args(arguments)
     document = results.load(args.result) if args.result else measure(args)
-    of_results.show(document, markdown, of_results.pytorch, args.json)
+    of_results.show(document, REPORT.markdown, of_results.pytorch, args.json)
     texts = missed(document, args.most_ratio)
     for text in texts:
         print(f"missed: {text}")

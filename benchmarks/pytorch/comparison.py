@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.pytorch.plan import Setting, TorchPlan
-from ortmulti.bench.create.tables import interval_cell, pipes, plain_table, spread_cell, two_lines
+from ortmulti.bench.create.tables import Cell, Column, Report, Sheet, interval_of, spread_cell
 from ortmulti.bench.measure import fresh_process, results
 from ortmulti.bench.measure.rounds import Interval, Spread, ratios, round_numbers
 from ortmulti.bench.models import make as make_model
 from ortmulti.errors import LibraryError
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 _MEASURE = "benchmarks.pytorch.measure_setting"
 _CACHE_VARIABLE = "ORTMULTI_CACHE"
@@ -162,58 +159,54 @@ def _best(ways: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 
 
 Json = Mapping[str, Any]
-Cell = tuple[str, str]
 
 _MILLI = 1e-3
 
-NOTES = (
+_NOTES = (
     "Medians of the rounds, below them ranges, of the ratio the confidence interval (95% from six rounds on). A run is "
     "waited for before the next one begins. host: new NumPy arrays in and out, PyTorch through pinned buffers that are "
     "kept; device: both lie there. Ratio: the fastest of ortmulti's ways over PyTorch's fastest, below 1 ortmulti is "
     "faster."
 )
 
-_HEADS = ("setting", "ortmulti's fastest", "PyTorch's fastest")
-_NUMBERS = ("ortmulti, ms", "PyTorch, ms", "ratio")
-_WAY_HEADS = ("setting", "side", "way")
-_WAY_NUMBERS = ("a run, ms", "difference")
+
+def _fastest(side: str) -> Callable[[Json], Cell]:
+    return lambda row: spread_cell(row[side]["seconds"] if row[side] else None, _MILLI)
 
 
-def _cells(row: Json) -> list[Cell]:
-    names = [(row[side]["name"] if row[side] else "-", "") for side in ("ortmulti", "pytorch")]
-    times = [spread_cell(row[side]["seconds"] if row[side] else None, _MILLI) for side in ("ortmulti", "pytorch")]
-    return [(row["setting"], ""), *names, *times, interval_cell(row["ratio"])]
+def _seconds(way: Json) -> Cell:
+    return ("-", "failed") if "error" in way else spread_cell(Spread.json(way["seconds"]), _MILLI)
 
 
-def _way_cells(measurement: Json, way: Json) -> list[Cell]:
-    if "error" in way:
-        seconds, difference = ("-", "failed"), ("-", "")
-    else:
-        spread = Spread.of(way["seconds"])
-        seconds = spread_cell(None if spread is None else asdict(spread), _MILLI)
-        difference = (f"{way['difference']:.1e}", "" if way["equal"] else "TOO LARGE")
-    return [(measurement["setting"], ""), (way["side"], ""), (way["name"], ""), seconds, difference]
+def _difference(way: Json) -> Cell:
+    return ("-", "") if "error" in way else (f"{way['difference']:.1e}", "" if way["equal"] else "TOO LARGE")
 
 
-def torch_tables(document: Json) -> list[Table]:
-    """Rich tables: the fastest of both sides at each setting, and every way's time."""
-    best = plain_table(f"ResNet-50 on {document['settings']['device']}", _HEADS, _NUMBERS)
-    for row in document["rows"]:
-        best.add_row(*two_lines(_cells(row)))
-    ways = plain_table("every way", _WAY_HEADS, _WAY_NUMBERS)
-    for measurement in document["measurements"]:
-        for way in measurement["ways"]:
-            ways.add_row(*two_lines(_way_cells(measurement, way)), end_section=way is measurement["ways"][-1])
-    return [best, ways]
+def _sheets(document: Json) -> Iterator[Sheet]:
+    """Yield the fastest of both sides at each setting, and every way's time."""
+    yield Sheet(
+        "the fastest ways",
+        ["setting", "ortmulti's fastest", "PyTorch's fastest"],
+        lambda row: [
+            (row["setting"], ""),
+            *((row[side]["name"] if row[side] else "-", "") for side in ("ortmulti", "pytorch")),
+        ],
+        [
+            Column("ortmulti, ms", _fastest("ortmulti")),
+            Column("PyTorch, ms", _fastest("pytorch")),
+            Column("ratio", interval_of("ratio")),
+        ],
+        document["rows"],
+    )
+    yield Sheet(
+        "every way",
+        ["setting", "side", "way"],
+        lambda way: [(way["setting"], ""), (way["side"], ""), (way["name"], "")],
+        [Column("a run, ms", _seconds), Column("difference", _difference)],
+        [{"setting": one["setting"], **way} for one in document["measurements"] for way in one["ways"]],
+    )
 
 
-def markdown(document: Json) -> str:
-    """The same as Markdown."""
-    rows = [_cells(row) for row in document["rows"]]
-    ways = [_way_cells(measurement, way) for measurement in document["measurements"] for way in measurement["ways"]]
-    parts = [f"### ResNet-50 on {document['settings']['device']}\n"]
-    for heads, numbers, lines in ((_HEADS, _NUMBERS, rows), (_WAY_HEADS, _WAY_NUMBERS, ways)):
-        texts = [[f"{first} ({second})" if second else first for first, second in line] for line in lines]
-        parts.append(pipes([[*heads, *numbers], ["---"] * len(heads) + ["---:"] * len(numbers), *texts]) + "\n")
-    parts.append(NOTES.replace("below them", "in brackets") + "\n")
-    return "\n".join(parts)
+REPORT = Report(
+    lambda document: f"ResNet-50 on {document['settings']['device']}", _sheets, lambda _document, _details: _NOTES
+)

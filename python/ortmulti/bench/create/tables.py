@@ -140,7 +140,7 @@ class Sheet:
         return found
 
     def _table(self, columns: Sequence[Column], titled: bool) -> Table:
-        table = plain_table(self.title if titled else "", self.heads, [column.name for column in columns])
+        table = _plain_table(self.title if titled else "", self.heads, [column.name for column in columns])
         labels = [self.labels(row) for row in self.rows]
         grouped = len({first for first, *_ in labels}) < len(labels)
         for place, row in enumerate(self.rows):
@@ -148,7 +148,8 @@ class Sheet:
             same = grouped and place > 0 and labels[place - 1][0] == first
             ends = grouped and place + 1 < len(labels) and labels[place + 1][0] != first
             cells = [("", "") if same else first, *others, *(column.cell(row) for column in columns)]
-            table.add_row(*two_lines(cells), style="red" if self.bad(row) else None, end_section=ends)
+            texts = [f"{first}\n[dim]{second}[/dim]" if second else first for first, second in cells]
+            table.add_row(*texts, style="red" if self.bad(row) else None, end_section=ends)
         return table
 
     def markdown(self, details: bool) -> str:
@@ -196,7 +197,7 @@ def pipes(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def plain_table(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:
+def _plain_table(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:
     """Return an empty rich table: columns of texts, then those of numbers, whose units go below their names."""
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
@@ -215,11 +216,6 @@ def plain_table(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Tab
         # The unit goes below the name.
         table.add_column(name.replace(", ", "\n") if "," in name else f"{name}\n", justify="right", no_wrap=True)
     return table
-
-
-def two_lines(cells: Sequence[Cell]) -> list[str]:
-    """Return cells for rich: text in brackets goes to a second line."""
-    return [f"{first}\n[dim]{second}[/dim]" if second else first for first, second in cells]
 
 
 def model_text(model: Json) -> str:
