@@ -47,15 +47,12 @@ class Letters(Experiment[str]):
     def cases(self, number: int = 0) -> Sequence[str]:
         return rotated("ab", number)
 
-    def text(self, case: str) -> str:
-        return f"letter {case}"
-
     def describe(self, case: str) -> dict[str, Any]:
         return {"letter": case, "model": str(self.models[0])}
 
     @classmethod
     def where(cls, measurement: Json) -> str:
-        return str(measurement["letter"])
+        return f"letter {measurement['letter']}"
 
     def prepare(self, folder: Path, step: Callable[[str], None]) -> None:
         assert folder.is_dir()
@@ -109,7 +106,7 @@ def test_a_failed_case_leaves_the_others_and_is_named(model: Path) -> None:
 
     document = Letters([model], figure).run()
     assert [(row["measured"], row["errors"]) for row in document["rows"]] == [(2, []), (1, ["it broke"])]
-    assert Letters.failures(document) == ["b: it broke"]
+    assert Letters.failures(document) == ["letter b: it broke"]
 
 
 @pytest.mark.parametrize("measured", [0, 1, 3])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -223,26 +221,3 @@ def test_stopped_worker_does_not_keep_close_waiting_forever(model: Path, monkeyp
     os.kill(worker.pid, signal.SIGSTOP)
     strategy.close()
     assert not worker.is_running()
-
-
-def test_workers_end_with_their_parent(model: Path) -> None:
-    """The end of the pipe ends a worker even where nobody closed the strategy."""
-    code = (
-        "import os, sys\n"
-        "from pathlib import Path\n"
-        "from ortmulti.bench.strategies.processes import Processes\n"
-        "from ortmulti.bench.strategies import SessionSettings\n"
-        "if __name__ == '__main__':\n"
-        "    strategy = Processes(Path(sys.argv[1]), ('cpu', 'cpu'), SessionSettings())\n"
-        "    strategy.start()\n"
-        "    print(*strategy.pids, flush=True)\n"
-        "    sys.stdin.read()\n"
-    )
-    command = [sys.executable, "-c", code, str(model)]
-    parent = psutil.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    workers = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
-    assert len(workers) == 2
-    with parent:
-        parent.kill()
-    _, alive = psutil.wait_procs(workers, timeout=30)
-    assert alive == []

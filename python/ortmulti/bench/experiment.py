@@ -46,10 +46,6 @@ class Experiment(abc.ABC, Generic[Case]):
         """Return every case, in the order of round `number`. Round 0 has the order of the table."""
 
     @abc.abstractmethod
-    def text(self, case: Case) -> str:
-        """Name a case for the progress."""
-
-    @abc.abstractmethod
     def describe(self, case: Case) -> dict[str, Any]:
         """Return the fields of a measurement that say which case it is."""
 
@@ -88,7 +84,7 @@ class Experiment(abc.ABC, Generic[Case]):
     @classmethod
     @abc.abstractmethod
     def where(cls, measurement: Json) -> str:
-        """Name a measurement of a result."""
+        """Name a measurement of a result, or what `describe` returns: for the progress and for failures."""
 
     @classmethod
     def complaints(cls, measurement: Json) -> list[str]:
@@ -149,7 +145,9 @@ class Experiment(abc.ABC, Generic[Case]):
                     order=lambda _, number: self.cases(number),
                     budget=self.budget,
                     failed=failure,
-                    progress=lambda done, total, case: step(done, total, "" if case is None else self.text(case)),
+                    progress=lambda done, total, case: step(
+                        done, total, "" if case is None else self.where(self.describe(case))
+                    ),
                 )
             except RoundsInterrupted as interrupt:
                 rounds, partial = interrupt.rounds, "interrupted"

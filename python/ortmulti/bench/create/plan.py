@@ -134,15 +134,12 @@ class Plan(Experiment[Case]):
                 )
         return list(cases)
 
-    def text(self, case: Case) -> str:
-        return f"{case.model.stem}, {case.strategy} on {describe(case.devices)}"
-
     def describe(self, case: Case) -> dict[str, Any]:
         return {"model": str(case.model), "devices": list(case.devices), "strategy": case.strategy}
 
     @classmethod
     def where(cls, measurement: Json) -> str:
-        return f"{Path(measurement['model']).stem}, {measurement['strategy']} on {', '.join(measurement['devices'])}"
+        return f"{Path(measurement['model']).stem}, {measurement['strategy']} on {describe(measurement['devices'])}"
 
     def prepare(self, folder: Path, step: Callable[[str], None]) -> None:
         self._folders = {model: folder / str(number) for number, model in enumerate(self.models)}
@@ -152,7 +149,7 @@ class Plan(Experiment[Case]):
             write_arrays(own / "feeds.npz", sample_inputs(model))
         self._before = str(make_model("matmul", folder, megabytes=1)) if self.before == "model" else self.before
         for case in self.uncounted():
-            step(f"uncounted: {self.text(case)}")
+            step(f"uncounted: {self.where(self.describe(case))}")
             with contextlib.suppress(Error):  # a failure will show itself again, counted
                 self._creation(case)
 

@@ -194,9 +194,6 @@ class Gil(Experiment[str]):
     def cases(self, number: int = 0) -> list[str]:
         return alternating(self.libraries, number)
 
-    def text(self, case: str) -> str:
-        return case
-
     def describe(self, case: str) -> dict[str, Any]:
         spec = {"library": case, "model": str(self.models[0]), "device": self.device, "threads": self.threads}
         return {**spec, "devices": [self.device], "strategy": case}

@@ -601,9 +601,6 @@ class Repository(Experiment[str]):
     def cases(self, number: int = 0) -> Sequence[str]:  # noqa: ARG002
         return (*EXPERIMENTS, "simulated")
 
-    def text(self, case: str) -> str:
-        return case
-
     def describe(self, case: str) -> dict[str, Any]:
         return {"experiment": case}
 

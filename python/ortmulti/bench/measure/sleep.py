@@ -288,10 +288,6 @@ class Sleep(Experiment[SleepCase]):
             )
         ]
 
-    def text(self, case: SleepCase) -> str:
-        how = "in turns" if case.experiment == "turns" else f"random sleeps, {case.kinds[0]}"
-        return f"{case.model.stem}, {how}"
-
     def describe(self, case: SleepCase) -> dict[str, Any]:
         return {
             **asdict(case),
@@ -305,7 +301,9 @@ class Sleep(Experiment[SleepCase]):
 
     @classmethod
     def where(cls, measurement: Mapping[str, Any]) -> str:
-        return f"{Path(measurement['model']).stem} on {measurement['device']}, {', '.join(measurement['kinds'])}"
+        how = " at random times" if measurement["experiment"] == "random" else ""
+        kinds = ", ".join(measurement["kinds"])
+        return f"{Path(measurement['model']).stem} on {measurement['device']}, {kinds}{how}"
 
     @classmethod
     def complaints(cls, measurement: Mapping[str, Any]) -> list[str]:

@@ -144,10 +144,6 @@ class RunPlan(Experiment[RunCase]):
             for load in (self.closed, *self.loads)
         ]
 
-    def text(self, case: RunCase) -> str:
-        where = f"{case.variant.name} on {describe(case.devices)}"
-        return f"{case.model.stem}, batch {case.batch}, {where}, {case.load.name}"
-
     def describe(self, case: RunCase) -> dict[str, Any]:
         return {
             "model": str(case.model),
@@ -161,7 +157,7 @@ class RunPlan(Experiment[RunCase]):
     def where(cls, measurement: Json) -> str:
         return (
             f"{Path(measurement['model']).stem}, batch {measurement['batch']}, {measurement['variant']} on "
-            f"{', '.join(measurement['devices'])}, {measurement['load']}"
+            f"{describe(measurement['devices'])}, {measurement['load']}"
         )
 
     def prepare(self, folder: Path, step: Callable[[str], None]) -> None:
