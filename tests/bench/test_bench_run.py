@@ -285,6 +285,7 @@ def test_markdown_has_every_case() -> None:
     assert text.count("| open, 0.5x |") == 6
     assert "| processes (2 unanswered) | open, 0.5x | 95.5 (of 47.7) |" in text
     assert "asked late" not in text
+    assert "ceiling" not in text
     assert "asked late" in REPORT.markdown(document(), details=True)
 
 

@@ -595,7 +595,6 @@ class Repository(Experiment[str]):
             "models": [str(model) for model in self.models],
             "sizes": sizes,
             "arrivals": arrivals,
-            "plan": None,
         }
 
     def cases(self, number: int = 0) -> Sequence[str]:  # noqa: ARG002
@@ -626,6 +625,7 @@ class Repository(Experiment[str]):
 
     def prepare(self, folder: Path, step: Callable[[str], None]) -> None:  # noqa: ARG002
         self._cache = {"ORTMULTI_CACHE": str(folder)}
+        self._spec["plan"] = None
         self._of_round: dict[str, dict[str, Any]] = {}
 
     def measure(self, case: str, number: int) -> dict[str, Any]:

@@ -33,10 +33,13 @@ _MILLI = 1e-3
 _NOTES = (
     "Medians over the rounds, below them the ranges; of the rate and scaling the confidence intervals (95% from six "
     "rounds on). core: a pool of ortmulti's own sessions; threads: the onnxruntime package in Python threads; "
-    "processes: a pool of its sessions, each in a process. rate: answers a second. ceiling: the rate where the model "
-    "does nothing, on the CPU, with as many sessions and the same clients. scaling: of N devices, over N times one "
-    "device's rate in the same round. Latency counts from when a request is submitted, with open loops from when it "
-    "was to arrive."
+    "processes: a pool of its sessions, each in a process. rate: answers a second. scaling: of N devices, over N times "
+    "one device's rate in the same round. Latency counts from when a request is submitted, with open loops from when "
+    "it was to arrive."
+)
+_CEILING_NOTE = (
+    " ceiling: the rate where the model does nothing, on the CPU, with as many sessions and the same clients: a rate "
+    "near it is the clients' own."
 )
 _DETAIL_NOTES = (
     " ratio: to the first variant's rate in the same round. CPU: processor time of all processes. asked late: how late "
@@ -44,9 +47,9 @@ _DETAIL_NOTES = (
 )
 
 
-def notes(_document: Json, details: bool) -> str:
+def notes(document: Json, details: bool) -> str:
     """Explain the columns of the tables."""
-    return _NOTES + _DETAIL_NOTES * details
+    return _NOTES + _CEILING_NOTE * any(row["ceiling"] for row in document["rows"]) + _DETAIL_NOTES * details
 
 
 def _rate(row: Json) -> Cell:

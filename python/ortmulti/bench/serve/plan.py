@@ -166,6 +166,7 @@ class RunPlan(Experiment[RunCase]):
         """
         self._folder = folder
         self._feeds: dict[tuple[Path, int], Path] = {}
+        self._ceilings = []
         for model in self.models:
             for batch in self.batches:
                 self._save_feeds(model, batch)
