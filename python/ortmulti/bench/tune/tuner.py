@@ -31,8 +31,8 @@ BUDGET = 120.0
 """Seconds."""
 
 _EFFORT: Mapping[str, Effort] = {
-    "latency": Effort(3, 8, repeat=3),
-    "throughput": Effort(3, 8, repeat=3),
+    "latency": Effort(5, 16, repeat=9),
+    "throughput": Effort(4, 10, repeat=6),
     "creation": Effort(2, 6, pairs=9),
     # The memory of a process hardly changes between measurements.
     "memory": Effort(1, 2),
