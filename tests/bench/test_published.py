@@ -358,12 +358,6 @@ def test_results_are_held_against_the_reports(capsys: pytest.CaptureFixture[str]
     assert "- does not hold: article: ONNX Runtime's defaults are slower" in capsys.readouterr().out
 
 
-def test_contention_quickly(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    document = run(contention.main, models, tmp_path, "--variants", "core", devices="cpu*2")
-    assert {verdict["outcome"] for verdict in document["verdicts"]} == {"not measured"}
-    assert "it takes two GPUs" in capsys.readouterr().out
-
-
 def test_a_measurement_that_fails_is_the_scripts_failure(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--quick", "--devices", "cpu", "--models", str(models), "--timeout", "0.01"]
     assert gil_detection.main(arguments) == 1
@@ -386,12 +380,13 @@ def test_wrong_arguments_end_with_one_line(
     assert message in capsys.readouterr().err
 
 
-def test_the_findings_name_scripts_and_results_that_there_are() -> None:
-    text = (RESULTS.parents[1] / "docs" / "findings.md").read_text("utf-8")
-    results, scripts = (
-        set(re.findall(pattern, text)) for pattern in (r"\bR/([\w.-]+\.json)", r"`benchmarks\.([a-z_]+)[ `]")
-    )
-    assert len(results) > 5
-    assert len(scripts) > 5
-    assert {name for name in results if not (RESULTS / name).is_file()} == set()
-    assert {name for name in scripts if not (RESULTS.parent / f"{name}.py").is_file()} == set()
+def test_the_findings_and_the_readme_name_scripts_and_results_that_there_are() -> None:
+    folder = RESULTS.parent
+    findings = (folder.parent / "docs" / "findings.md").read_text("utf-8")
+    readme = (folder / "README.md").read_text("utf-8")
+    results = {*re.findall(r"\bR/([\w.-]+\.json)", findings), *re.findall(r"\bR/([\w.*-]+\.json)", readme)}
+    scripts = {path.stem for path in folder.glob("*.py")}
+    assert len(results) > 20
+    assert {name for name in results if not list(RESULTS.glob(name))} == set()
+    assert scripts <= set(re.findall(r"\w+", readme))
+    assert set(re.findall(r"`benchmarks\.([a-z_]+)[ `]", findings)) <= scripts
