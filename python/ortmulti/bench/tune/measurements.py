@@ -98,13 +98,15 @@ class Bench:
             RejectedError: The candidate cannot be used. The function raises it, too.
             Fail: The same for the defaults.
         """
-        with self._named(options):
-            if not self.job.stays:
-                yield lambda: self._fresh(options)
-                return
-            with self._process(options, self.job.objective) as (process, path):
+        if not self.job.stays:
+            yield lambda: self._fresh(options)
+            return
+        with contextlib.ExitStack() as stack:
+            # Not around the block: an error in there may be another candidate's.
+            with self._named(options):
+                process, path = stack.enter_context(self._process(options, self.job.objective))
                 self._check(options, path)
-                yield lambda: self._kept(options, process.block)
+            yield lambda: self._kept(options, process.block)
 
     def _fresh(self, options: Options) -> float:
         def measure() -> float:

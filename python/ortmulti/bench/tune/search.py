@@ -171,13 +171,15 @@ class Search:
             self.outcome.rejected[options] = error
 
     def _tried(self, stage: str, options: Options, reference: Measure) -> Trial:
-        """Measure a candidate against another one."""
+        """Measure a candidate against another one, less often if the time ends meanwhile."""
         self._tell(stage, describe(dict(options)))
         with self._candidates.candidate(options) as candidate:
-            ratios = self._ratios(reference, candidate, self._effort.least)
-            if statistics.median(ratios) < 1:
+            ratios = [*self._ratios(reference, candidate, self._effort.least)]
+            if ratios and statistics.median(ratios) < 1:
                 ratios += self._ratios(reference, candidate, self._effort.most - self._effort.least)
-        return Trial(options, ratios)
+        if not ratios:
+            raise _OutOfTime
+        return Trial(options, tuple(ratios))
 
     def _combinations(self) -> Iterator[Options]:
         """Yield the best choice, and each better combination: the settings' best choices are added one by one."""
@@ -201,31 +203,29 @@ class Search:
         A process may be faster than its equal for as long as it lives. So each pair of processes gives one ratio.
         """
         ratios: list[float] = []
-        try:
-            for number in range(self._effort.pairs):
-                self._tell("confirmation", f"{describe(dict(options))}, {number + 1} of {self._effort.pairs}")
-                with self._candidates.candidate(DEFAULTS) as defaults, self._candidates.candidate(options) as candidate:
-                    # Pairs with one measurement each take turns, too.
-                    found = self._ratios(defaults, candidate, self._effort.repeat, first=number)
-                    ratios.append(statistics.median(found))
-        except _OutOfTime:
-            if len(ratios) < PAIRS:
-                raise
+        for number in range(self._effort.pairs):
+            self._tell("confirmation", f"{describe(dict(options))}, {number + 1} of {self._effort.pairs}")
+            with self._candidates.candidate(DEFAULTS) as defaults, self._candidates.candidate(options) as candidate:
+                # Pairs with one measurement each take turns, too.
+                found = [*self._ratios(defaults, candidate, self._effort.repeat, first=number)]
+            if not found:
+                break
+            ratios.append(statistics.median(found))
+        if len(ratios) < PAIRS:
+            raise _OutOfTime
         trial = Trial(options, tuple(ratios))
         self.outcome.confirmation = trial
         if self._is_gain(trial):
             self.outcome.best = trial
 
-    def _ratios(self, reference: Measure, candidate: Measure, count: int, first: int = 0) -> tuple[float, ...]:
-        """Return costs of a candidate over those of another one, measured in turns."""
-        ratios = []
+    def _ratios(self, reference: Measure, candidate: Measure, count: int, first: int = 0) -> Iterator[float]:
+        """Yield costs of a candidate over those of another one, measured in turns, while there is time."""
         for number in range(first, first + count):
             if self._clock() > self._deadline:
-                raise _OutOfTime
+                return
             # The first one may be at a disadvantage, or at an advantage.
             costs = {one: one() for one in alternating((reference, candidate), number)}
-            ratios.append(costs[candidate] / costs[reference])
-        return tuple(ratios)
+            yield costs[candidate] / costs[reference]
 
     def _is_gain(self, trial: Trial) -> bool:
         return trial.interval.high < 1 and trial.median <= 1 - self._minimum_gain
