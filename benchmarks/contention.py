@@ -4,10 +4,10 @@
 launching them, for which all threads of a process go through the same locks of the driver. Without CUDA graphs each
 variant; with them the core's, which launches one graph instead.
 
-    python benchmarks/contention.py --json contention.json
-    python benchmarks/contention.py --from contention.json
+    python -m benchmarks.contention --json contention.json
+    python -m benchmarks.contention --from contention.json
 
-It is what a thread in NVIDIA's forum asks, whose figures are printed beside these, with whether its claims hold.
+It is what a thread in NVIDIA's forum asks: whether its claims hold is printed, too.
 
 Exit status 1 if a measurement failed; if with graphs N devices answer less than --least-scaling times N times what one
 does; or if without graphs another variant answers more on all devices than the core, beyond the confidence interval.
@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.published import of_results
+from benchmarks.published.verdicts import Verdict, judge
 from ortmulti.bench import models, serve
 from ortmulti.bench.measure import results
 from ortmulti.bench.measure.devices import describe, device_sets, parse_counts, parse_devices
@@ -48,6 +48,38 @@ def missed(document: Mapping[str, Any], least_scaling: float) -> list[str]:
     return texts
 
 
+def judged(document: Mapping[str, Any]) -> list[Verdict]:
+    """Return the verdicts on the forum's claims.
+
+    A run's time is N devices over the answers a second: with requests always waiting, that is how long a device takes
+    for one.
+    """
+    most = max(len(row["devices"]) for row in document["rows"])
+    on_gpus = all(device != "cpu" for row in document["rows"] for device in row["devices"])
+    missing = "it takes two GPUs" if most < 2 or not on_gpus else "that variant was not measured"
+    verdicts = []
+    for variant in (*VARIANTS, GRAPH):
+        alone, together = (_run_times(document, variant, count) for count in (1, most))
+        slowdowns = [together[number] / alone[number] for number in together if number in alone]
+        if variant == "processes":
+            claim, bound = "processes do not slow each other down", {"at_most": 1.1}
+        else:
+            claim, bound = "threads of one process slow each other down (3.6x on 10 GPUs)", {"at_least": 1.5}
+        values = slowdowns if on_gpus and most > 1 else []
+        what = "a run takes, times one GPU's,"
+        verdicts.append(judge(f"forum: {claim}, {variant}", what, values, missing=missing, **bound))
+    return verdicts
+
+
+def _run_times(document: Mapping[str, Any], variant: str, devices: int) -> dict[int, float]:
+    """Seconds a run on each of so many devices, by round."""
+    return {
+        one["round"]: devices / one["throughput"]
+        for one in document["measurements"]
+        if one["variant"] == variant and len(one["devices"]) == devices and one.get("throughput")
+    }
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--devices", default="all", help="as `ortmulti bench run` takes them (default: all)")
@@ -64,7 +96,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="where to write the result")
     args = parser.parse_args(arguments)
     document = results.load(args.result) if args.result else measure(args)
-    of_results.show(document, REPORT.markdown, of_results.kernels, args.json)
+    verdicts = judged(document)
+    print(REPORT.markdown(document), *(f"- {verdict.line}" for verdict in verdicts), sep="\n")
+    if args.json:
+        results.save({**document, "verdicts": [vars(verdict) for verdict in verdicts]}, args.json)
     texts = missed(document, args.least_scaling)
     for text in texts:
         print(f"missed: {text}")

@@ -10,7 +10,7 @@ there. Latency with one batch in flight, throughput with several for each sessio
 - processes: `ortmulti.load(backend="processes")`
 - core: `ortmulti.load()`, no process and no way
 
-    python benchmarks/shared_memory_io.py --devices 0,1
+    python -m benchmarks.shared_memory_io --devices 0,1
 
 Exit status 1 if a measurement failed.
 """
@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.published import batches_worker, claims, releases, reports, script
-from benchmarks.published.verdicts import Verdict, figures, judge, ratios
+from benchmarks.published import batches_worker, script
+from benchmarks.published.verdicts import Cell, figures, judge, ratios
 from ortmulti.bench.measure.devices import describe
 from ortmulti.bench.measure.rounds import Interval
 
@@ -50,37 +50,12 @@ def write_image_mean(folder: Path) -> Path:
 
 def by_batch(measurements: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """A measurement for each size of a batch."""
-    found = []
-    for one in measurements:
-        if "error" in one:
-            continue
-        for batch, result in one["batches"].items():
-            found.append(
-                {**result, "case": f"{one['case']}, {batch}", "release": one["release"], "round": one["round"]}
-            )
-    return found
-
-
-def rows(measurements: Sequence[dict[str, Any]], release: str, batches: Sequence[int]) -> dict[str, dict[str, Any]]:
-    """The measured lines, by way."""
-    found: dict[str, dict[str, Any]] = {}
-    for way in batches_worker.WAYS:
-        cells: dict[str, Any] = {}
-        for batch in batches:
-            case = f"{way}, {batch}"
-            latency = Interval.of(1e3 * value for value in figures(measurements, release, case, "p50"))
-            cells[f"latency of {batch}, ms"] = latency
-            cells[f"batches of {batch} a second"] = Interval.of(figures(measurements, release, case, "throughput"))
-        found[way] = cells
-    return found
-
-
-def verdict(measurements: Sequence[dict[str, Any]], release: str, batches: Sequence[int]) -> Verdict:
-    """On shared memory against pickling, for the largest batch."""
-    shared, pickled = (f"{way}, {max(batches)}" for way in (batches_worker.SHARED_MEMORY, batches_worker.PICKLING))
-    over = ratios(measurements, release, shared, pickled, "p50")
-    what = f"latency of a batch of {max(batches)} through shared memory over that by pickling"
-    return judge(claims.ZERO_COPY, release, what, over, at_most=1.0, missing="it failed")
+    return [
+        {**result, "case": f"{one['case']}, {batch}", "round": one["round"], "batch": batch}
+        for one in measurements
+        if "error" not in one
+        for batch, result in one["batches"].items()
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -92,41 +67,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--in-flight", type=int, default=4, help="batches for each session, for throughput (default: 4)"
     )
     args = script.parse(parser, arguments)
-    own = args.own
-    batches = tuple(map(int, own.batches.split(","))) if own.batches else QUICK_BATCHES if args.quick else BATCHES
-    seconds = own.seconds or (QUICK_SECONDS if args.quick else SECONDS)
-    model = own.model or write_image_mean(args.models)
-    common = {"model": str(model), "devices": list(args.devices), "threads": 1, "batches": batches,
-              "seconds": seconds, "in_flight": own.in_flight}  # fmt: skip
+    batches = tuple(map(int, args.batches.split(","))) if args.batches else QUICK_BATCHES if args.quick else BATCHES
+    settings = {
+        "batches": batches,
+        "seconds": args.seconds or (QUICK_SECONDS if args.quick else SECONDS),
+        "in_flight": args.in_flight,
+    }
+    model = args.model or write_image_mean(args.models)
+    common = {"model": str(model), "devices": list(args.devices), "threads": 1, **settings}
     worker = "benchmarks.published.batches_worker"
     cases = [
         # ortmulti's libraries, too, are read from the disk before anything counts.
-        releases.Case(way, worker, {**common, "way": way}, prepare=way == batches_worker.CORE and args.repeat > 1)
+        script.Case(way, worker, {**common, "way": way}, prepare=way == batches_worker.CORE and args.repeat > 1)
         for way in batches_worker.WAYS
     ]
-    measurements = releases.measure(
-        cases, args.releases, args.repeat, timeout=args.timeout, budget=args.budget, tell=args.tell
-    )
+    measurements = script.measure(cases, args)
     found = by_batch(measurements)
-    columns = [name for batch in batches for name in (f"latency of {batch}, ms", f"batches of {batch} a second")]
-    measured = {release.name: rows(found, release.name, batches) for release in args.releases}
-    sizes = ", ".join(f"{batch}: {one['bytes'] / 1e6:.1f} MB" for batch in batches
-                      for one in found[:len(batches)] if one["case"].endswith(f", {batch}"))  # fmt: skip
-    outputs = {(one["case"].rpartition(", ")[2], one["outputs"]) for one in found}
-    report = script.Report(
-        "shared_memory_io",
-        measurements,
-        tables=[(reports.SHARED_MEMORY, measured, columns)],
-        verdicts=[verdict(found, release.name, batches) for release in args.releases],
-        remarks=[
-            f"{model.stem} on {describe(args.devices)}; batches of {sizes}. Latency: the median, one batch in flight. "
-            f"Answers {'are the same by all ways' if len(outputs) == len(batches) else 'DIFFER between ways'}.",
-            'Through shared memory "zero-copy" is one copy less: the batch is copied into it, and not out of it.',
-        ],
-        models=[script.model_facts(model)],
-        settings={"batches": batches, "seconds": seconds, "in_flight": own.in_flight},
+    rows: dict[str, dict[str, Cell]] = {way: {} for way in batches_worker.WAYS}
+    for way, cells in rows.items():
+        for batch in batches:
+            case = f"{way}, {batch}"
+            cells[f"latency of {batch}, ms"] = Interval.of(figures(found, case, "p50", 1e3))
+            cells[f"batches of {batch} a second"] = Interval.of(figures(found, case, "throughput"))
+    shared, pickled = (f"{way}, {max(batches)}" for way in (batches_worker.SHARED_MEMORY, batches_worker.PICKLING))
+    verdict = judge(
+        "report: shared memory brings batches to processes without copies, faster than pickling",
+        f"latency of a batch of {max(batches)} over that by pickling",
+        ratios(found, shared, pickled, "p50"),
+        at_most=1.0,
     )
-    return script.finish(report, args)
+    sizes = ", ".join(
+        f"{batch}: {size / 1e6:.1f} MB" for batch, size in {one["batch"]: one["bytes"] for one in found}.items()
+    )
+    equal = len({(one["batch"], one["outputs"]) for one in found}) == len(batches)
+    remark = (
+        f"{model.stem} on {describe(args.devices)}; batches of {sizes}. Latency: the median, one batch in flight. "
+        f"Answers {'are the same by all ways' if equal else 'DIFFER between ways'}.\n"
+        'Through shared memory "zero-copy" is one copy less: the batch is copied into it, and not out of it.'
+    )
+    return script.finish("shared_memory_io", args, measurements, rows, [verdict], remark, [model], settings)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ fi
 unpack() {
   local release=$1
   [[ $release == *==* ]] || release=$release==$(newest "$release")
-  "$python" -m benchmarks.published.releases "$release"
+  "$python" -m tools.unpack_release "$release"
 }
 
 newest() {

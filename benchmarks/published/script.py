@@ -1,4 +1,9 @@
-"""What the scripts of the reports' experiments have in common: arguments, the result, and how they end."""
+"""What the scripts of the reports' experiments share: arguments, cases measured in turns, and the result.
+
+Each script measures the ONNX Runtime that Python finds. Another release comes first on PYTHONPATH:
+
+    PYTHONPATH=$(python -m tools.unpack_release onnxruntime==1.30.0) python -m benchmarks.init_options --devices cpu
+"""
 
 from __future__ import annotations
 
@@ -9,72 +14,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.published import releases
-from ortmulti.bench.measure import page_cache, results
+from benchmarks.published.verdicts import Cell, Verdict, table
+from ortmulti.bench.measure import fresh_process, page_cache, results
 from ortmulti.bench.measure.devices import parse_devices
+from ortmulti.bench.measure.rounds import RoundsInterrupted, failure, measure_rounds
 from ortmulti.errors import Error
 
-from .releases import Release
-from .reports import Table
-from .verdicts import Measured, Verdict, as_json, lines_of, side_by_side
 
-
-@dataclass(frozen=True)
-class Arguments:
-    """What every script is told.
-
-    Attributes:
-        devices: one for each session.
-        releases: with which to measure.
-        repeat: rounds.
-        quick: whether small models and few rounds will do.
-        budget: seconds for the rounds; None: any number.
-        timeout: seconds for one measurement.
-        models: the folder for generated models.
-        json: where the result goes, if anywhere.
-        own: the script's own arguments.
-    """
-
-    devices: tuple[str, ...]
-    releases: tuple[Release, ...]
-    repeat: int
-    quick: bool
-    budget: float | None
-    timeout: float
-    models: Path
-    json: Path | None
-    own: argparse.Namespace
-
-    @property
-    def on_gpus(self) -> bool:
-        """Whether every device is a GPU."""
-        return "cpu" not in self.devices
-
-    def tell(self, text: str) -> None:
-        """Says on standard error what is being measured."""
-        print(text, file=sys.stderr)
-
-
-def parser(description: str, *, repeat: int = 5, with_releases: bool = True) -> argparse.ArgumentParser:
-    """A parser with the arguments of every script.
+def parser(description: str, *, repeat: int = 5) -> argparse.ArgumentParser:
+    """Return a parser with the arguments of every script.
 
     Args:
         description: the script's docstring.
         repeat: rounds without --quick.
-        with_releases: whether the script can measure with several releases.
     """
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--devices", default="all", help="as `ortmulti bench create` takes them (default: all)")
-    if with_releases:
-        made.add_argument(
-            "--releases",
-            default="",
-            help="releases of ONNX Runtime, such as 1.30.0,1.31.1; those that are neither installed nor in a "
-            "--release-dir are unpacked into build/releases (default: the installed one and all --release-dir)",
-        )
-        made.add_argument(
-            "--release-dir", action="append", default=[], metavar="VERSION=FOLDER", help="where one lies unpacked"
-        )
     made.add_argument("--repeat", type=int, help=f"rounds (default: {repeat}, with --quick 1)")
     made.add_argument("--quick", action="store_true", help="small models, one round: whether everything works")
     made.add_argument("--budget", type=float, help="seconds for all rounds (default: any number)")
@@ -85,98 +40,134 @@ def parser(description: str, *, repeat: int = 5, with_releases: bool = True) -> 
     return made
 
 
-def parse(made: argparse.ArgumentParser, arguments: Sequence[str] | None) -> Arguments:
-    """The arguments; what cannot be ends the script with status 2 and one line."""
+def parse(made: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the arguments, "devices" as a tuple of names; wrong ones end the script with status 2 and one line."""
     args = made.parse_args(arguments)
-    repeat = args.repeat if args.repeat is not None else 1 if args.quick else args.default_repeat
-    if repeat < 1:
-        made.error(f"each case is measured at least once, not {repeat} times")
+    if args.repeat is None:
+        args.repeat = 1 if args.quick else args.default_repeat
+    if args.repeat < 1:
+        made.error(f"each case is measured at least once, not {args.repeat} times")
     try:
-        names = [name.strip() for name in getattr(args, "releases", "").split(",") if name.strip()]
-        folders = dict(releases.parse_folder(text) for text in getattr(args, "release_dir", []))
-        return Arguments(
-            devices=parse_devices(args.devices),
-            releases=releases.find(names, folders),
-            repeat=repeat,
-            quick=args.quick,
-            budget=args.budget,
-            timeout=args.timeout,
-            models=args.models,
-            json=args.json,
-            own=args,
-        )
+        args.devices = parse_devices(args.devices)
     except Error as error:
         made.error(str(error))
+    return args
 
 
-@dataclass
-class Report:
-    """What a script found.
+@dataclass(frozen=True)
+class Case:
+    """What is measured.
 
     Attributes:
-        name: the script's.
-        measurements: see `releases.measure`.
-        tables: published tables, with what was measured by release; and measured columns that were not published.
-        verdicts: on the claims.
-        remarks: what else there is to say, a line each.
-        models: facts of the models: see `model_facts`.
-        settings: what was measured, besides what the arguments say.
+        name: by which results know it.
+        module: the module whose `measure` a fresh process calls.
+        spec: its argument, which JSON can carry.
+        files: read into the page cache before.
+        environment: variables of the process.
+        prepare: whether it is measured once before anything counts, since it makes something that later measurements
+            find. Of several rounds the first case always is: it loads the libraries from the disk.
+        counted: whether it is measured at all, besides that.
     """
 
     name: str
-    measurements: list[dict[str, Any]]
-    tables: list[tuple[Table, Mapping[str, Measured], Sequence[str]]] = field(default_factory=list)
-    verdicts: list[Verdict] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
-    models: list[dict[str, Any]] = field(default_factory=list)
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    module: str
+    spec: Mapping[str, Any]
+    files: Sequence[Path] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    prepare: bool = False
+    counted: bool = True
 
-    def document(self, arguments: Arguments) -> dict[str, Any]:
-        """The result, kind "experiment"; see `ortmulti.bench.measure.results`."""
+
+def files_of(model: Path) -> tuple[Path, ...]:
+    """Return a model's files."""
+    return (model, *page_cache.external_files(model))
+
+
+def measure(cases: Sequence[Case], args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Measure every case once in each round, in turns.
+
+    A failure becomes part of the result, and the others go on. Ctrl-C ends the rounds: what was measured by then is
+    returned, and the measurement that comes next has failed.
+
+    Args:
+        cases: what to measure; their names are unique.
+        args: see `parse`.
+
+    Returns:
+        For each measurement "case", "round" and what `measure` of the module returned, or "error" and "stderr".
+    """
+
+    def once(case: Case, number: int) -> dict[str, Any]:
+        print(f"round {number + 1} of {args.repeat}: {case.name}", file=sys.stderr)
+        page_cache.warm(case.files)
+        try:
+            found = fresh_process.run(case.module, dict(case.spec), args.timeout, case.environment)
+        except fresh_process.MeasurementError as error:
+            found = failure(error)
+        return {**found, "case": case.name, "round": number}
+
+    prepared = [once(case, -1) for case in cases if case.prepare or (case is cases[0] and args.repeat > 1)]
+    # Others will show their errors again, counted.
+    found = [one for one in prepared if "error" in one and not _by_name(cases)[one["case"]].counted]
+    names = [case.name for case in cases if case.counted]
+    try:
+        rounds = measure_rounds(
+            names, lambda name, number: once(_by_name(cases)[name], number), args.repeat, budget=args.budget
+        )
+    except RoundsInterrupted as interrupt:
+        rounds = interrupt.rounds
+        missing = next((name for name in names if name not in rounds[-1]), names[0])
+        rounds[-1][missing] = {"error": "interrupted", "stderr": "", "case": missing, "round": len(rounds) - 1}
+    return found + [one for results in rounds for one in results.values()]
+
+
+def _by_name(cases: Sequence[Case]) -> dict[str, Case]:
+    return {case.name: case for case in cases}
+
+
+def finish(
+    name: str,
+    args: argparse.Namespace,
+    measurements: Sequence[Mapping[str, Any]],
+    rows: Mapping[str, Mapping[str, Cell]],
+    verdicts: Sequence[Verdict],
+    remark: str,
+    models: Sequence[Path] = (),
+    settings: Mapping[str, Any] | None = None,
+) -> int:
+    """Print the table, the verdicts and the remark, and write the result.
+
+    Args:
+        name: the script's.
+        args: see `parse`.
+        measurements: see `measure`.
+        rows: of the table: by the line's name the cells by column.
+        verdicts: on the claims.
+        remark: what else there is to say.
+        models: the measured ones.
+        settings: what was measured, besides what the arguments say.
+
+    Returns:
+        The exit status: 1 if a measurement failed.
+    """
+    print(table(rows), *(f"- {verdict.line}" for verdict in verdicts), f"\n{remark}", sep="\n")
+    if args.json:
+        given = {key: getattr(args, key) for key in ("devices", "repeat", "quick", "budget", "timeout")}
         document = results.document(
             "experiment",
-            experiment=self.name,
-            settings={
-                "devices": list(arguments.devices),
-                "repeat": arguments.repeat,
-                "quick": arguments.quick,
-                "budget": arguments.budget,
-                "timeout": arguments.timeout,
-                **self.settings,
+            experiment=name,
+            settings={**given, **(settings or {})},
+            models=[results.model_facts(model, files_of(model)[1:]) for model in models],
+            rows={
+                line: {column: vars(cell) if hasattr(cell, "median") else cell for column, cell in cells.items()}
+                for line, cells in rows.items()
             },
-            measured_releases=[release.as_json() for release in arguments.releases],
-            models=self.models,
-            tables=[
-                {"published": table.as_json(), "measured": as_json(measured)} for table, measured, _ in self.tables
-            ],
-            verdicts=[verdict.as_json() for verdict in self.verdicts],
-            remarks=self.remarks,
-            measurements=self.measurements,
+            verdicts=[vars(verdict) for verdict in verdicts],
+            measurements=list(measurements),
         )
-        document["command"][0] = f"benchmarks/{self.name}.py"
-        return document
-
-    def markdown(self) -> str:
-        """Tables, verdicts and remarks."""
-        parts = [side_by_side(*table) for table in self.tables]
-        if self.verdicts:
-            parts.append(lines_of(self.verdicts) + "\n")
-        if self.remarks:
-            parts.append("\n".join(self.remarks) + "\n")
-        return "\n".join(parts)
-
-
-def finish(report: Report, arguments: Arguments) -> int:
-    """Prints the report and writes the result. Returns the exit status: 1 if a measurement failed."""
-    print(report.markdown())
-    if arguments.json:
-        results.save(report.document(arguments), arguments.json)
-    failed = list(dict.fromkeys(releases.failures(report.measurements)))
+        document["command"][0] = f"benchmarks/{name}.py"
+        results.save(document, args.json)
+    failed = dict.fromkeys(f"{one['case']}: {one['error']}" for one in measurements if "error" in one)
     for text in failed:
         print(f"failed: {' '.join(text.split())}", file=sys.stderr)
     return int(bool(failed))
-
-
-def model_facts(model: Path) -> dict[str, Any]:
-    """What a result says of a model."""
-    return results.model_facts(model, page_cache.external_files(model))

@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.published.releases import Case
+from benchmarks.published.script import Case
 from ortmulti._runtime.libraries import release_of
 from ortmulti.bench import models
 from ortmulti.bench.files import write_arrays
 from ortmulti.bench.measure import machine
 from ortmulti.options.config_entries import SESSION
-
-from .releases import Release
 
 WORKER = "benchmarks.published.threads_worker"
 BRANCHES, LAYERS_OF_A_BRANCH, WIDTH = 16, 6, 192
@@ -91,28 +89,20 @@ def _range(part: str) -> range:
     return range(int(first), int(last or first) + 1)
 
 
-def cases(
-    paths: Sequence[Path], releases: Sequence[Release], folder: Path, seconds: float, spinning: int | None = None
-) -> list[Case]:
+def cases(paths: Sequence[Path], release: str, folder: Path, seconds: float, spinning: int | None = None) -> list[Case]:
     """Every setting for the models for which it matters.
 
     Args:
         paths: the models: one without branches first, then the one with branches, then others for spinning alone.
-        releases: those that do not know a setting refuse it.
+        release: of ONNX Runtime; settings that it does not know are left out.
         folder: for inputs.
         seconds: of a measurement.
         spinning: of how many of the models the settings of spinning are measured; None: of all.
     """
     first, branches = paths[:2]
-    since = SESSION["session.intra_op.spin_duration_us"]
-    old = {
-        release.name: f"there is no spin_duration_us before {since}"
-        for release in releases
-        if release.numbers < release_of(since)
-    }
     found = []
 
-    def add(model: Path, name: str, refused: Mapping[str, str] | None = None, **changes: Any) -> None:
+    def add(model: Path, name: str, **changes: Any) -> None:
         feeds = folder / f"{model.stem}.npz"
         if not feeds.exists():
             write_arrays(feeds, models.sample_inputs(model))
@@ -127,12 +117,13 @@ def cases(
             "global_threads": None,
             **changes,
         }
-        found.append(Case(f"{model.stem}: {name}", WORKER, spec, (model,), refused=refused or {}))
+        found.append(Case(f"{model.stem}: {name}", WORKER, spec, (model,)))
 
     for model in paths:
         add(model, DEFAULT)
         for name, entries in SPINNING.items() if model in paths[:spinning] else ():
-            add(model, name, old if name != NO_SPINNING else None, config_entries=dict(entries))
+            if all(release_of(SESSION[key]) <= release_of(release) for key in entries):
+                add(model, name, config_entries=dict(entries))
     for count in counts():
         add(first, f"{count} threads", intra_op_num_threads=count)
     for model in (first, branches):

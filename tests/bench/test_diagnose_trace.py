@@ -99,17 +99,6 @@ def test_a_slow_reader(model: Path, slow_reader: dict[str, str], way: str, endin
     assert run["causes"][cause] >= SAMPLED
 
 
-def test_a_slow_driver_by_itself(model: Path, slow_driver: dict[str, str]) -> None:
-    devices = ["cuda:0", "cuda:1", "cuda:1"]
-    run = trace(model, "sequential", devices, environment=slow_driver, stop_after="contexts")
-    assert "error" not in run
-    _check(run)
-    assert run["causes"]["cuInit"] >= DELAY
-    assert run["causes"]["context"] >= 2 * 0.5
-    contexts = [span["device"] for span in run["spans"] if span["cause"] == "context"]
-    assert contexts == ["cuda:0", "cuda:1"]
-
-
 def test_what_came_before_a_failure_is_kept(model: Path, slow_driver: dict[str, str]) -> None:
     """Without a CUDA provider, but with a driver: the failure comes after the context."""
     run = trace(model, "sequential", ["cpu", "cuda:2"], settings=ONE_THREAD, environment=slow_driver)

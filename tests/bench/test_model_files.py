@@ -190,7 +190,6 @@ import sys
 sys.modules["onnx"] = None
 from ortmulti import errors
 from ortmulti.bench import models
-print(models.describe("resnet50").weight_bytes)
 for call in (lambda: models.make("identity", sys.argv[1]), lambda: models.sample_inputs("model.onnx")):
     try:
         call()
@@ -198,8 +197,7 @@ for call in (lambda: models.make("identity", sys.argv[1]), lambda: models.sample
         print(error)
 """
     done = run_child(code, tmp_path / "models")
-    size, *messages = done.stdout.splitlines()
-    assert int(size) == 4 * (25_557_032 + 53_120)
+    messages = done.stdout.splitlines()
     assert len(messages) == 2
     assert all('pip install "ortmulti[models]"' in message for message in messages)
     assert not (tmp_path / "models").exists()

@@ -226,7 +226,7 @@ def test_matmul_has_the_size_that_was_asked_for(megabytes: int) -> None:
 def test_external_weights_are_aligned_and_do_not_overlap(sizes: list[int], placement: Any) -> None:
     graph = Graph("any", placement)
     for index, size in enumerate(sizes):
-        graph.weight(f"w{index}", (size,), np.float32, std=1.0)
+        graph.weight(f"w{index}", (size,), std=1.0)
     layout, total = graph.external_layout()
     assert [weight for weight, _ in layout] == [weight for weight in graph.weights if graph.is_external(weight)]
     assert placement == "external" or not layout

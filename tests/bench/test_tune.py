@@ -24,7 +24,7 @@ from ortmulti.bench.tune import outputs
 from ortmulti.bench.tune.candidate import Target
 from ortmulti.bench.tune.measurements import Bench, Job
 from ortmulti.bench.tune.process import CandidateProcess
-from ortmulti.bench.tune.space import DEFAULTS, Configuration, RejectedError, setting
+from ortmulti.bench.tune.space import DEFAULTS, RejectedError
 from ortmulti.errors import Fail, InvalidArgument, InvalidType, NoSuchFile
 from tests.support import onnx_models
 from tests.support.processes import check_child, child_environment, run_child
@@ -62,11 +62,6 @@ def started() -> Started:
     """Tells which processes were started since and live; other tests leave some, such as multiprocessing's tracker."""
     before = set(process_tree(os.getpid()))
     return lambda: [process for process in process_tree(os.getpid()) if process not in before]
-
-
-def one_choice(**options: Any) -> Configuration:
-    [choice] = setting("one", options).choices
-    return DEFAULTS.with_choice(choice)
 
 
 def job(model: Path, **changes: Any) -> Job:
@@ -122,7 +117,7 @@ def test_nothing_is_better_where_nothing_is(tmp_path: Path) -> None:
 def test_every_objective_is_measured(tiny: Path, objective: Any) -> None:
     inputs = models.sample_inputs(tiny, batch=3)
     result = ortmulti.tune(
-        tiny, objective, devices="cpu", only=["enable_mem_pattern"], budget=8, block_seconds=0.02, inputs=inputs
+        tiny, objective, devices="cpu", only=["enable_mem_pattern"], budget=60, block_seconds=0.02, inputs=inputs
     )
     document = result.document
     assert document["settings"]["objective"] == objective
@@ -130,19 +125,6 @@ def test_every_objective_is_measured(tiny: Path, objective: Any) -> None:
     assert document["trials"]
     assert document["rejected"] == []
     assert result.tuning.objective == objective
-
-
-def test_the_exhaustive_grid_tries_everything(tiny: Path) -> None:
-    result = ortmulti.tune(
-        tiny, devices="cpu", only=["enable_mem_pattern", "enable_cpu_mem_arena"], budget=None, exhaustive=True,
-        block_seconds=0.005,
-    )  # fmt: skip
-    tried = [tuple(sorted(trial["settings"])) for trial in result.document["trials"]]
-    assert sorted(tried) == [
-        ("enable_cpu_mem_arena",),
-        ("enable_cpu_mem_arena", "enable_mem_pattern"),
-        ("enable_mem_pattern",),
-    ]
 
 
 # --- What leaves ------------------------------------------------------------------------------------------------------
@@ -162,75 +144,63 @@ def test_outputs_that_change_anyway_are_not_compared(tmp_path: Path) -> None:
     noise = helper.make_node("RandomNormal", [], ["y"], shape=[4])
     path = tmp_path / "noise.onnx"
     path.write_bytes(onnx_models.model([noise], [], [("y", TensorProto.FLOAT, [4])]).SerializeToString())
-    with Bench(job(path), tmp_path, None) as bench:
-        assert not bench.repeats.allowed
-        assert bench.sample(one_choice(enable_mem_pattern=False)) > 0
+    bench = Bench(job(path), tmp_path, None)
+    assert not bench.repeats.allowed
+    with bench.candidate((("enable_mem_pattern", False),)) as measure:
+        assert measure() > 0
 
 
-def crashing(folder: Path, code: str) -> str:
-    """A folder whose modules Python runs first: a candidate with it on its path does `code`."""
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(code)
-    return str(folder)
-
-
-def test_a_candidate_that_crashes_or_fails_is_told_of(tiny: Path, tmp_path: Path, started: Started) -> None:
-    aborts = one_choice(**{"env:PYTHONPATH": crashing(tmp_path / "aborts", "import os; os.abort()")})
-    fails = one_choice(thread_affinity="node:4000", intra_op_num_threads=2)
-    with Bench(job(tiny), tmp_path, None) as bench:
-        assert bench.sample(DEFAULTS) > 0
-        bench.prepare([DEFAULTS, aborts, fails])
-        for configuration, why, text in ((aborts, "crashed", "signal 6"), (fails, "failed", "no NUMA node 4000")):
-            with pytest.raises(RejectedError, match=text) as raised:
-                bench.sample(configuration)
-            assert raised.value.why == why
-        # The others go on.
-        assert bench.sample(DEFAULTS) > 0
-        assert bench.sample(one_choice(enable_mem_pattern=False)) > 0
-        assert len(started()) >= 2
+def candidate_that(does: str, folder: Path, started: Started) -> RejectedError:
+    """What a candidate is rejected for whose process runs this code first; it is ended."""
+    (folder / "sitecustomize.py").write_text(does)
+    with pytest.raises(RejectedError) as raised:
+        CandidateProcess({}, {"PYTHONPATH": str(folder)}, 0.5, folder / "log")
     assert started() == []
+    return raised.value
 
 
-def test_a_candidate_that_hangs_is_ended(tmp_path: Path, started: Started) -> None:
-    hanging = crashing(tmp_path / "hangs", "import signal; signal.pause()")
-    with CandidateProcess({}, {"PYTHONPATH": hanging}, 0.5, tmp_path / "log") as process:
-        for _ in range(2):
-            with pytest.raises(RejectedError, match=r"did not answer within 0\.5 seconds") as raised:
-                process.block()
-            assert raised.value.why == "hung"
+def test_a_candidate_that_hangs_or_crashes_is_ended_and_named(tmp_path: Path, started: Started) -> None:
+    error = candidate_that("import signal; signal.pause()", tmp_path, started)
+    assert (error.why, str(error)) == ("hung", "did not answer within 0.5 seconds")
+    error = candidate_that("import os; os.abort()", tmp_path, started)
+    assert error.why == "crashed"
+    assert "signal 6" in str(error)
+
+
+def test_a_candidate_that_fails_or_dies_leaves_the_others(tiny: Path, tmp_path: Path, started: Started) -> None:
+    bench = Bench(job(tiny), tmp_path, None)
+    fails = (("thread_affinity", "node:4000"), ("intra_op_num_threads", 2))
+    # The error is the candidate's, not that of the defaults beside it.
+    with (
+        pytest.raises(RejectedError, match="no NUMA node 4000") as raised,
+        bench.candidate(DEFAULTS),
+        bench.candidate(fails),
+    ):
+        pass
+    assert raised.value.why == "failed"
+    with bench.candidate(DEFAULTS) as defaults:
+        [reference] = started()
+        with bench.candidate((("enable_mem_pattern", False),)) as measure:
+            assert measure() > 0
+            [child] = set(started()) - {reference}
+            os.kill(child, signal.SIGKILL)
+            with pytest.raises(RejectedError, match="signal 9"):
+                measure()
+        assert defaults() > 0
+        os.kill(reference, signal.SIGKILL)
+        with pytest.raises(Fail, match=r"cannot be measured with the defaults: .*signal 9"):
+            defaults()
     assert started() == []
-
-
-def test_one_that_dies_between_blocks_is_told_of(tiny: Path, tmp_path: Path, started: Started) -> None:
-    with Bench(job(tiny), tmp_path, None) as bench:
-        bench.sample(DEFAULTS)
-        [child] = started()
-        os.kill(child, signal.SIGKILL)
-        with pytest.raises(RejectedError, match="signal 9"):
-            bench.sample(DEFAULTS)
-        assert bench.sample(DEFAULTS) > 0
-
-
-def test_no_more_processes_than_there_may_be(tiny: Path, tmp_path: Path, started: Started) -> None:
-    choices = [one_choice(intra_op_num_threads=count) for count in (1, 2, 3)]
-    with Bench(job(tiny), tmp_path, None) as bench:
-        bench.most_alive = 2
-        for one in (DEFAULTS, *choices, DEFAULTS):
-            bench.prepare([DEFAULTS, *choices])
-            bench.sample(one)
-            assert len(started()) <= 2
 
 
 # --- What is measured -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("through", ["pool", "session"])
-@pytest.mark.parametrize("bound", [False, True])
-def test_a_subject_gives_the_model_s_outputs(tiny: Path, tmp_path: Path, through: str, bound: bool) -> None:
+def test_a_candidate_gives_the_model_s_outputs(tiny: Path, tmp_path: Path, through: str) -> None:
     feed = models.sample_inputs(tiny, batch=2)
     np.savez(tmp_path / "feeds.npz", **feed)
-    options = {"io_binding": True} if bound else {}
-    spec = {"model": str(tiny), "devices": ["cpu"], "options": options, "through": through,
+    spec = {"model": str(tiny), "devices": ["cpu"], "options": {}, "through": through,
             "feeds": str(tmp_path / "feeds.npz")}  # fmt: skip
     with Target(spec) as target, ortmulti.InferenceSession(tiny, providers=["CPUExecutionProvider"]) as session:
         [found] = outputs.flatten(target.warm_up())
@@ -259,8 +229,6 @@ def test_importing_the_package_imports_nothing_of_it() -> None:
         ({"tolerance": -1}, InvalidArgument, "tolerance is 0 or more"),
         ({"minimum_gain": 1}, InvalidArgument, "minimum_gain"),
         ({"clients": 0}, InvalidArgument, "clients is 1 or more"),
-        ({"only": ["spining"]}, InvalidArgument, "did you mean 'spinning'"),
-        ({"only": ["spinning"], "skip": ["spinning"]}, InvalidArgument, "in only and in skip"),
         ({"only": ["use_tf32"]}, InvalidArgument, "no setting 'use_tf32' to tune here"),
         ({"out": "/nowhere/at/all.json"}, InvalidArgument, "cannot be written: No such file"),
         ({"out": "/"}, InvalidArgument, "is a folder"),
@@ -305,7 +273,7 @@ def test_the_file_of_inputs_is_read_once(tiny: Path, tmp_path: Path) -> None:
         np.savez(path, **dict.fromkeys(feed, np.array([_Unpickled(mark)], object)))
 
     result = ortmulti.tune(
-        tiny, devices="cpu", inputs=path, only=["enable_mem_pattern"], budget=3, block_seconds=0.01, progress=replace
+        tiny, devices="cpu", inputs=path, only=["enable_mem_pattern"], budget=60, block_seconds=0.01, progress=replace
     )
     assert not mark.exists()
     assert result.document["rejected"] == []

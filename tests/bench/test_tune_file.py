@@ -179,7 +179,7 @@ def test_every_option_goes_somewhere() -> None:
         option = OPTIONS[name]
         return {bool: True, int: 2, str: (option.words or ("cores",))[0]}[option.kind]
 
-    names = [name for name, option in OPTIONS.items() if option.where not in ("caller", "environment")]
+    names = [name for name, option in OPTIONS.items() if option.where != "environment"]
     applied = apply({name: value(name) for name in names})
     entries = applied.options._core.config_entries
     for name in names:

@@ -1,209 +1,207 @@
-"""The search for settings, with costs that are known and noise: no processes."""
+"""What tuning measures and chooses, with costs that are known and noise: no processes."""
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import math
 import random
+from collections.abc import Callable, Iterator
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from ortmulti.bench.tune.search import Search
-from ortmulti.bench.tune.space import DEFAULTS, Choice, Configuration, RejectedError, Space, setting
-from ortmulti.errors import Fail, InvalidArgument
-from tests.support.tuning import EFFORT, SPACE, Simulated, chosen, search
+from ortmulti.bench.tune.measurements import Measure
+from ortmulti.bench.tune.search import Effort, Outcome, Search
+from ortmulti.bench.tune.space import Options, RejectedError, select, setting
+from ortmulti.errors import InvalidArgument
 
+EFFORT = Effort(5, 16, repeat=9)
 
-def landscape(seed: int) -> dict[Choice, float]:
-    """What each choice does to the cost; two of three do nothing."""
-    generator = random.Random(seed)
-    return {choice: generator.choice([1.0, 1.0, math.exp(generator.gauss(0, 0.15))]) for choice in SPACE.choices}
-
-
-def product(effects: dict[Choice, float], configuration: Configuration) -> float:
-    return math.prod(effects[choice] for choice in configuration.choices)
-
-
-@settings(max_examples=25)
-@given(st.integers(0, 10_000))
-def test_finds_the_grid_s_best_in_a_tenth_of_its_time(seed: int) -> None:
-    effects = landscape(seed)
-    simulated = Simulated(lambda one: product(effects, one), noise=0.01, seed=seed)
-    found = chosen(search(simulated, seed=seed))
-    best = min(product(effects, one) for one in SPACE.grid())
-    assert product(effects, found) <= 1.02 * best
-    # The grid starts every configuration and measures it as often as the last rung says.
-    assert simulated.now <= SPACE.size * (0.5 + EFFORT.rungs[-1] * 0.05) / 10
+SETTINGS = (
+    setting("level", *({"graph_optimization_level": level} for level in ("layout", "extended", "basic", "disabled"))),
+    setting(
+        "threads",
+        {"intra_op_num_threads": 1},
+        {"intra_op_num_threads": 2},
+        {"execution_mode": "parallel", "inter_op_num_threads": 2},
+    ),
+    setting("spinning", {"allow_spinning": False}, {"spin_duration_us": 50}, {"spin_duration_us": 1000}),
+    setting("pattern", {"enable_mem_pattern": False}),
+    setting("arena", {"enable_cpu_mem_arena": False}),
+    setting("pools", {"global_thread_pools": True}),
+)
+FEWER_THREADS, NO_SPINNING, NO_PATTERN, NO_ARENA = (SETTINGS[number].choices[0] for number in (1, 2, 3, 4))
 
 
-@settings(max_examples=20)
-@given(st.integers(0, 10_000))
-def test_finds_what_helps_only_together(seed: int) -> None:
-    """Neither of two choices gives anything alone."""
-    first, second = SPACE.settings[1].choices[2], SPACE.settings[3].choices[0]
+class Simulated:
+    """Costs by a formula with noise; a clock that goes on by what measuring takes.
 
-    def cost(one: Configuration) -> float:
-        return 0.6 if {first, second} <= set(one.choices) else 1.0
+    Args:
+        cost: The true cost of a candidate.
+        noise: Standard deviation of the logarithm of what is measured.
+        drift: How much the machine's speed changes each second, as a logarithm.
+        bias: Standard deviation of the logarithm of what a process costs for as long as it lives.
+    """
 
-    small = Space(SPACE.settings[1:5])
-    found = chosen(search(Simulated(cost, noise=0.005, seed=seed), small, seed=seed))
-    # Drawn at random: not every time, but never something else.
-    assert cost(found) == 0.6 or found == DEFAULTS
+    def __init__(
+        self,
+        cost: Callable[[Options], float],
+        noise: float = 0.01,
+        seed: int = 0,
+        drift: float = 0.0,
+        bias: float = 0.0,
+    ) -> None:
+        self.now = 0.0
+        self.measured: list[Options] = []
+        self.rejects: dict[Options, RejectedError] = {}
+        self._cost = cost
+        self._noise = noise
+        self._random = random.Random(seed)
+        self._drift = drift
+        self._bias = bias
+
+    @contextlib.contextmanager
+    def candidate(self, options: Options) -> Iterator[Measure]:
+        self.now += 0.5
+        if options in self.rejects:
+            raise self.rejects[options]
+        process = math.exp(self._random.gauss(0, self._bias))
+
+        def measure() -> float:
+            self.now += 0.05
+            self.measured.append(options)
+            noise = math.exp(self._random.gauss(0, self._noise) + self._drift * self.now)
+            return self._cost(options) * process * noise
+
+        yield measure
 
 
-def test_mostly_finds_what_helps_only_together() -> None:
-    first, second = SPACE.settings[1].choices[2], SPACE.settings[3].choices[0]
-    small = Space(SPACE.settings[1:5])
-    found = 0
-    for seed in range(30):
-        simulated = Simulated(lambda one: 0.6 if {first, second} <= set(one.choices) else 1.0, noise=0.005, seed=seed)
-        found += chosen(search(simulated, small, seed=seed)) != DEFAULTS
-    assert found >= 10
+def product(effects: dict[Options, float]) -> Callable[[Options], float]:
+    """The cost of candidates whose choices act independently of each other."""
+    return lambda options: math.prod(effect for choice, effect in effects.items() if set(choice) <= set(options))
+
+
+def search(simulated: Simulated, budget: float | None = None) -> Outcome:
+    return Search(SETTINGS, simulated, lambda: simulated.now, EFFORT, budget).run()
+
+
+def chosen(outcome: Outcome) -> set[tuple[str, object]]:
+    return set() if outcome.best is None else set(outcome.best.options)
+
+
+def test_those_that_gain_alone_are_combined() -> None:
+    outcome = search(Simulated(product({FEWER_THREADS: 0.8, NO_PATTERN: 0.9, NO_ARENA: 0.997, NO_SPINNING: 1.2})))
+    assert chosen(outcome) == {*FEWER_THREADS, *NO_PATTERN}
+    assert outcome.best is not None
+    assert outcome.best is outcome.confirmation
+    assert len(outcome.best.ratios) == 6
+    assert outcome.best.interval.low <= 0.72 <= outcome.best.interval.high
+
+
+def test_of_one_setting_only_the_best_choice_is_taken() -> None:
+    outcome = search(Simulated(product({FEWER_THREADS: 0.8, SETTINGS[1].choices[2]: 0.7})))
+    assert chosen(outcome) == set(SETTINGS[1].choices[2])
+
+
+@pytest.mark.parametrize("together", [0.7, 1.1], ids=["no better", "worse"])
+def test_of_two_that_do_not_help_together_one_stays(together: float) -> None:
+    def cost(options: Options) -> float:
+        return {0: 1.0, 1: 0.7, 2: together}[len({*NO_PATTERN, *NO_ARENA} & set(options))]
+
+    assert chosen(search(Simulated(cost))) in ({*NO_PATTERN}, {*NO_ARENA})
 
 
 @pytest.mark.parametrize(("noise", "bias"), [(0.0, 0.0), (0.01, 0.0), (0.1, 0.0), (0.01, 0.01), (0.01, 0.03)])
 def test_nothing_is_better_where_nothing_is(noise: float, bias: float) -> None:
-    better = [search(Simulated(lambda _: 1.0, noise, seed, bias=bias), seed=seed).best for seed in range(60)]
+    better = [search(Simulated(lambda _: 1.0, noise, seed, bias=bias)).best for seed in range(60)]
     assert sum(one is not None for one in better) <= 4
 
 
-def test_the_candidate_that_was_measured_again_is_kept_whether_or_not_it_held_up() -> None:
-    lucky = [search(Simulated(lambda _: 1.0, 0.1, seed), seed=seed) for seed in range(20)]
+def test_a_candidate_that_does_not_hold_up_is_kept_beside_the_best() -> None:
+    lucky = [search(Simulated(lambda _: 1.0, 0.1, seed)) for seed in range(20)]
     fallen = [one.confirmation for one in lucky if one.best is None and one.confirmation is not None]
     assert fallen  # by chance some looked better at their trial
-    assert all(one.ratio.high >= 1 or one.ratio.median > 0.99 for one in fallen)
-    good = DEFAULTS.with_choice(SPACE.settings[0].choices[2])
-    outcome = search(Simulated(lambda one: 0.8 if good.choices[0] in one.choices else 1.0, noise=0.003))
-    assert outcome.confirmation is outcome.best is not None
+    assert all(one.interval.high >= 1 or one.median > 0.99 for one in fallen)
+
+
+def test_what_seems_no_gain_is_measured_less() -> None:
+    simulated = Simulated(product({NO_SPINNING: 1.5, NO_PATTERN: 0.8}))
+    search(simulated)
+    assert simulated.measured.count(NO_SPINNING) == 5
+    assert simulated.measured.count(NO_PATTERN) == 16 + 6 * 9
 
 
 def test_a_machine_that_slows_down_changes_nothing() -> None:
     """Measured one after another, whatever comes first would win."""
-    good = DEFAULTS.with_choice(SPACE.settings[0].choices[2])
-    simulated = Simulated(lambda one: 0.9 if good.choices[0] in one.choices else 1.0, noise=0.003, drift=0.05)
-    outcome = search(simulated)
-    assert chosen(outcome) == good
+    outcome = search(Simulated(product({NO_SPINNING: 0.9}), noise=0.003, drift=0.05))
+    assert chosen(outcome) == set(NO_SPINNING)
     assert outcome.best is not None
-    assert outcome.best.ratio.median == pytest.approx(0.9, rel=0.02)
+    assert outcome.best.median == pytest.approx(0.9, rel=0.02)
 
 
-def test_a_gain_is_what_it_is() -> None:
-    choices = [one.choices[0] for one in SPACE.settings[:3]]
-    effects = {**dict.fromkeys(SPACE.choices, 1.0), choices[0]: 0.8, choices[1]: 0.9, choices[2]: 0.995}
-    outcome = search(Simulated(lambda one: product(effects, one), noise=0.01))
-    assert set(chosen(outcome).choices) == {choices[0], choices[1]}
-    assert outcome.best is not None
-    assert outcome.best.ratio.low <= 0.72 <= outcome.best.ratio.high
-    assert {choice: part.median for choice, part in outcome.parts.items()} == {
-        choices[0]: pytest.approx(1 / 0.8, rel=0.03),
-        choices[1]: pytest.approx(1 / 0.9, rel=0.03),
-    }
-
-
-def test_of_two_that_do_the_same_one_stays() -> None:
-    first, second = SPACE.settings[3].choices[0], SPACE.settings[4].choices[0]
-    outcome = search(Simulated(lambda one: 0.7 if {first, second} & set(one.choices) else 1.0, noise=0.01))
-    assert len(chosen(outcome).choices) == 1
-    assert set(chosen(outcome).choices) <= {first, second}
-
-
-def test_what_cannot_be_used_leaves_and_is_named() -> None:
-    bad = DEFAULTS.with_choice(SPACE.settings[0].choices[1])
-    good = DEFAULTS.with_choice(SPACE.settings[2].choices[0])
-    simulated = Simulated(lambda one: 0.1 if bad.choices[0] in one.choices else 0.8 if good == one else 1.0, noise=0.01)
-    simulated.rejects[bad] = RejectedError("crashed", "ended by signal 11")
+def test_what_cannot_be_used_is_named_and_the_others_go_on() -> None:
+    simulated = Simulated(product({FEWER_THREADS: 0.1, NO_PATTERN: 0.8, NO_ARENA: 0.9}))
+    simulated.rejects[FEWER_THREADS] = RejectedError("crashed", "ended by signal 11")
+    simulated.rejects[NO_PATTERN + NO_ARENA] = RejectedError("hung", "did not answer")
     outcome = search(simulated)
-    assert outcome.rejected == {bad: simulated.rejects[bad]}
-    assert chosen(outcome) == good
-    assert simulated.measured.count(bad) == 0
-
-
-def test_defaults_that_cannot_be_measured_are_an_error() -> None:
-    simulated = Simulated(lambda _: 1.0, noise=0.01)
-    simulated.rejects[DEFAULTS] = RejectedError("hung", "did not answer")
-    with pytest.raises(Fail, match="with the defaults: did not answer"):
-        search(simulated)
+    assert outcome.rejected == simulated.rejects
+    assert chosen(outcome) == set(NO_PATTERN)
 
 
 def test_the_budget_is_kept() -> None:
-    effects = landscape(3)
-    for budget, partial in ((8.0, "budget"), (20.0, "budget"), (300.0, None)):
-        simulated = Simulated(lambda one: product(effects, one), noise=0.01)
+    for budget, partial in ((4.0, "budget"), (10.0, "budget"), (300.0, None)):
+        simulated = Simulated(product({FEWER_THREADS: 0.8, NO_PATTERN: 0.9}))
         outcome = search(simulated, budget=budget)
-        assert simulated.now <= budget + 3
+        assert simulated.now <= budget + 1
         assert outcome.partial == partial
 
 
-def test_an_interrupted_search_says_what_is_confirmed_by_then() -> None:
-    good = SPACE.settings[4].choices[0]
-    simulated = Simulated(lambda one: 0.7 if good in one.choices else 1.0, noise=0.01)
-    seen = itertools.count()
+@pytest.mark.parametrize(("at", "certain"), [(0, set()), (3, set()), (17, {*NO_PATTERN})])
+def test_an_interrupt_leaves_what_is_certain_by_then(at: int, certain: set[object]) -> None:
+    simulated = Simulated(product({NO_PATTERN: 0.7}))
 
     class Interrupting:
-        prepare, release = simulated.prepare, simulated.release
+        @contextlib.contextmanager
+        def candidate(self, options: Options) -> Iterator[Measure]:
+            with simulated.candidate(options) as measure:
 
-        def sample(self, configuration: Configuration) -> float:
-            if next(seen) >= limit:
-                raise KeyboardInterrupt
-            return simulated.sample(configuration)
+                def interrupted() -> float:
+                    if simulated.measured.count(NO_PATTERN) >= at:
+                        raise KeyboardInterrupt
+                    return measure()
 
-    best = {}
-    for limit in (1, 130):
-        tried = Search(SPACE, Interrupting(), simulated.clock, EFFORT)
-        with pytest.raises(KeyboardInterrupt):
-            tried.run()
-        outcome = tried.so_far("interrupted")
-        assert outcome.partial == "interrupted"
-        best[limit] = chosen(outcome)
-        seen = itertools.count()
-    assert best[1] == DEFAULTS
-    assert good in best[130].choices
+                yield interrupted
 
-
-def test_the_grid_has_everything_once() -> None:
-    configurations = list(SPACE.grid())
-    assert len(configurations) == len(set(configurations)) == SPACE.size
-    assert configurations[0] == DEFAULTS
-
-
-def test_the_grid_s_best_is_found_by_measuring_everything() -> None:
-    small = Space(SPACE.settings[2:5])
-    effects = {choice: 1 + 0.1 * (number - 2) for number, choice in enumerate(small.choices)}
-    simulated = Simulated(lambda one: product(effects, one), noise=0.005)
-    outcome = Search(small, simulated, simulated.clock, EFFORT).run_grid(at_once=5)
-    assert set(simulated.measured) == set(small.grid())
-    assert chosen(outcome) == min(small.grid(), key=lambda one: product(effects, one))
+    tried = Search(SETTINGS, Interrupting(), lambda: simulated.now, EFFORT)
+    with pytest.raises(KeyboardInterrupt):
+        tried.run()
+    outcome = tried.so_far("interrupted")
+    assert outcome.partial == "interrupted"
+    assert chosen(outcome) == certain
 
 
 def test_only_and_skip() -> None:
-    assert [one.name for one in SPACE.select(["spinning", "pattern"], []).settings] == ["spinning", "pattern"]
-    assert next(one.name for one in SPACE.select(None, ["level", "threads"]).settings) == "spinning"
+    assert [one.name for one in select(SETTINGS, ["spinning", "pattern"], [])] == ["spinning", "pattern"]
+    assert select(SETTINGS, None, ["level", "threads"])[0].name == "spinning"
     # Names of options: choices that set anything else are left out.
-    [threads] = SPACE.select(["intra_op_num_threads"], []).settings
-    assert [str(choice) for choice in threads.choices] == ["intra_op_num_threads=1", "intra_op_num_threads=2"]
-    assert all("execution_mode" not in str(choice) for choice in SPACE.select(None, ["execution_mode"]).choices)
+    [threads] = select(SETTINGS, ["intra_op_num_threads"], [])
+    assert threads.choices == SETTINGS[1].choices[:2]
+    assert select(SETTINGS, None, ["execution_mode"])[1] == threads
 
 
 @pytest.mark.parametrize(
     ("only", "skip", "message"),
     [
         (["spining"], [], "no setting 'spining' to tune here .did you mean 'spinning'"),
-        (None, ["nothing_like_it"], "there are affinity, allow_spinning"),
+        (None, ["nothing_like_it"], "there are allow_spinning, arena"),
         (["spinning"], ["spinning"], "spinning: in only and in skip"),
         (["pattern"], ["enable_mem_pattern"], "no setting is left"),
     ],
 )
 def test_wrong_names_are_errors(only: list[str] | None, skip: list[str], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
-        SPACE.select(only, skip)
+        select(SETTINGS, only, skip)
 
 
-def test_one_choice_of_each_setting() -> None:
+def test_equal_choices_are_tried_once() -> None:
     one = setting("threads", {"intra_op_num_threads": 1}, {"intra_op_num_threads": 1}, {"intra_op_num_threads": 2})
     assert len(one.choices) == 2
-    both = DEFAULTS.with_choice(one.choices[0]).with_choice(one.choices[1])
-    assert both.options == {"intra_op_num_threads": 2}
-    assert both.without("threads") == DEFAULTS
-    assert str(DEFAULTS) == "the defaults"

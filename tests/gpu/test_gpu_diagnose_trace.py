@@ -37,9 +37,3 @@ def test_every_way_has_the_causes_of_gpus(resnet50: Path, gpus: list[str], way: 
     # Spans, not "causes": each may lie wholly beside another one, which the first session waits for as well.
     assert {"cuInit", "context", "libraries", "algorithm search"} <= {span["cause"] for span in run["spans"]}
     assert {span["device"] for span in run["spans"] if span["cause"] == "context"} == set(devices)
-
-
-def test_the_contexts_alone(resnet50: Path, gpus: list[str]) -> None:
-    run = trace(resnet50, "native", gpus, stop_after="contexts")
-    assert "error" not in run, run
-    assert [span["device"] for span in run["spans"] if span["cause"] == "context"] == gpus

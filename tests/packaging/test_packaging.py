@@ -20,7 +20,7 @@ from onnx import checker, load_from_string, numpy_helper
 
 import ortmulti
 from tests.support.processes import ROOT
-from tools import check_version, check_wheel, publish_links, requirements, smoke_wheel
+from tools import check_version, check_wheel, publish_links, requirements, smoke_wheel, unpack_release
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 WORKFLOWS = ROOT / ".github/workflows"
@@ -268,3 +268,13 @@ def test_headers_are_fetched_from_an_archive(tmp_path: Path) -> None:
     archive.unlink()
     assert "cannot fetch" in fetch_headers(tmp_path, tmp_path / "none").stderr
     assert not (tmp_path / "none").exists()
+
+
+def test_the_cuda_libraries_of_an_unpacked_release_are_those_of_its_extras(tmp_path: Path) -> None:
+    info = tmp_path / "onnxruntime_gpu-1.2.3.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: onnxruntime-gpu\nVersion: 1.2.3\nRequires-Dist: numpy>=1\n"
+        'Requires-Dist: nvidia-cublas~=13.0; extra == "cuda"\n'
+    )
+    assert unpack_release.cuda_requirements(tmp_path) == ["nvidia-cublas~=13.0"]

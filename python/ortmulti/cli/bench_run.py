@@ -140,10 +140,7 @@ def parse_model(text: str) -> tuple[str, dict[str, Any]]:
         if not equals:
             raise InvalidArgument(f"{text!r}: {part!r} is not of the form NAME=VALUE")
         options[key] = int(value) if value.isdecimal() else value
-    try:
-        models.describe(name, **options)
-    except TypeError:
-        raise InvalidArgument(f"{text!r}: no model takes the option {', '.join(options)}") from None
+    models.describe(name, **options)
     return name, options
 
 

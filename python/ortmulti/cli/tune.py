@@ -35,12 +35,7 @@ def tune_command(
         str, typer.Option("--devices", "--device", help="all, cpu, or GPUs: 0, cuda:1, or a list such as 0,1.")
     ] = "all",
     through: Annotated[str, typer.Option(help="What runs the model: pool (ortmulti.load) or session.")] = "pool",
-    budget: Annotated[
-        float | None,
-        typer.Option(
-            help=f"Seconds for the whole search (default: {BUDGET:g}; no limit with --exhaustive).", show_default=False
-        ),
-    ] = None,
+    budget: Annotated[float, typer.Option(help="Seconds for all measurements.")] = BUDGET,
     tolerance: Annotated[
         float | None,
         typer.Option(
@@ -53,9 +48,6 @@ def tune_command(
     ] = None,
     only: Annotated[list[str] | None, typer.Option(help="Try only this setting. Repeatable.")] = None,
     skip: Annotated[list[str] | None, typer.Option(help="Leave this setting out. Repeatable.")] = None,
-    exhaustive: Annotated[
-        bool, typer.Option("--exhaustive", help="Try all combinations, without a limit unless --budget is given.")
-    ] = False,
     clients: Annotated[int | None, typer.Option(help="Requests in flight, for throughput.")] = None,
     timeout: Annotated[
         float | None, typer.Option(help="Seconds after which a candidate that does not start or answer fails.")
@@ -83,11 +75,10 @@ def tune_command(
                 inputs=inputs,
                 devices=devices if devices == "all" else [name.strip() for name in devices.split(",")],
                 through=through,  # type: ignore[arg-type]
-                budget=budget if budget is not None or exhaustive else BUDGET,
+                budget=budget,
                 tolerance=tolerance,
                 only=only or None,
                 skip=skip or (),
-                exhaustive=exhaustive,
                 out=target,
                 clients=clients,
                 timeout=timeout,
@@ -132,7 +123,7 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield the result as texts with rich's markup."""
     best, objective = document["best"], document["settings"]["objective"]
     if document["partial"] is not None:
-        yield f"[yellow]partial ({document['partial']}): the search has not ended[/yellow]"
+        yield f"[yellow]partial ({document['partial']}): not everything was measured[/yellow]"
     again = document["confirmation"]
     if best is None:
         found = f"[bold]nothing better than the defaults[/bold] for {objective}"
@@ -142,19 +133,11 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
         yield found
     else:
         yield (
-            f"[bold]{escape(describe(best['settings']))}[/bold] wins: {objective} {_gain(best['gain'])} as good as the "
-            f"defaults: {cost(document, document['defaults'])} -> {cost(document, best['cost'])}"
+            f"[bold]{escape(describe(best['settings']))}[/bold] wins: {objective} {_times(best['gain'])} times as good "
+            f"as the defaults: {cost(document, document['defaults'])} -> {cost(document, best['cost'])}"
         )
         if best["outputs"]:
             yield f"its outputs differ from the defaults' by {best['outputs']:.2g} of the largest value"
-        for part in best["parts"]:
-            ratio = part["gain"]
-            yield f"  {escape(describe(part['settings']))}: without it {_times(ratio)} of the cost"
-    for one in document["advice"]:
-        if one["better"]:
-            yield (
-                f"also, outside of the file: {escape(_advice(one['settings']))}: {_gain(one['gain'])} as good on top"
-            )
     for one in document["rejected"]:
         yield f"[yellow]left out: {escape(describe(one['settings']))}: {one['why']}: {escape(one['text'])}[/yellow]"
     if not document["outputs_repeat"]["compared"]:
@@ -187,16 +170,8 @@ def _verdict(one: Mapping[str, Any], again: Mapping[str, Any] | None) -> str:
     return "no gain" if one["ratio"]["high"] >= 1 else "not measured again"
 
 
-def _gain(gain: Mapping[str, float]) -> str:
-    return f"{_times(gain)} times"
-
-
 def _times(gain: Mapping[str, float]) -> str:
     return f"{gain['median']:.3f} ({gain['low']:.3f} to {gain['high']:.3f})"
-
-
-def _advice(settings: Mapping[str, Any]) -> str:
-    return describe(settings).replace("env:", "")
 
 
 def _table(document: Mapping[str, Any]) -> Table:

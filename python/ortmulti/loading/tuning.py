@@ -31,7 +31,6 @@ from ortmulti.loading.tuning_options import (
     affinities,
     check,
     known_to,
-    of_sessions,
     since,
 )
 from ortmulti.optimized.key import digest_without, inline_weights
@@ -399,7 +398,7 @@ def use(
             f"{name} was measured elsewhere, and other settings may be better here: {'; '.join(elsewhere)}", stacklevel
         )
     release = providers.loaded_release()
-    settings = of_sessions(tuning.settings)
+    settings = {key: check(key, value) for key, value in tuning.settings.items()}
     new = [key for key, value in settings.items() if not known_to(release, key, value)]
     applied = apply({key: value for key, value in settings.items() if key not in new}, options, provider_options, load)
     left_out = [

@@ -18,7 +18,7 @@ from ortmulti.options import config_entries
 from ortmulti.options.session_options import ExecutionMode, GraphOptimizationLevel
 
 Scalar: TypeAlias = bool | int | str
-Where: TypeAlias = Literal["session", "config", "environment", "load", "provider", "caller"]
+Where: TypeAlias = Literal["session", "config", "environment", "load", "provider"]
 
 LEVELS = {
     "disabled": GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -38,7 +38,7 @@ class TuningOption:
         name: Its name in files and on the command line.
         where: ``"session"``: an attribute of `SessionOptions`. ``"config"``: config entries. ``"environment"``: fixed
             with ONNX Runtime's environment. ``"load"``: an argument of `load`. ``"provider"``: an option of the CUDA
-            provider. ``"caller"``: only the caller can set it, not a file.
+            provider.
         kind: The type of its values.
         words: The allowed texts; empty: any.
         keys: Of ``"config"``: the entries that are set.
@@ -104,7 +104,6 @@ OPTIONS: Mapping[str, TuningOption] = {
         TuningOption("in_flight", "load", int, minimum=1),
         TuningOption("cuda_graph", "load", bool),
         *_PROVIDER,
-        TuningOption("io_binding", "caller", bool),
     )
 }
 """Every option by its name."""
@@ -135,7 +134,7 @@ def check(name: object, value: object) -> Scalar:
 
 def since(name: str, value: Scalar) -> tuple[int, ...]:
     """Return the first release of ONNX Runtime that has an option with a value, as `TuningOption.since`."""
-    return max(OPTIONS[name].since(), _VALUES_SINCE.get((name, value), ())) if name in OPTIONS else ()
+    return max(OPTIONS[name].since(), _VALUES_SINCE.get((name, value), ()))
 
 
 def known_to(release: str, name: str, value: Scalar) -> bool:
@@ -146,11 +145,6 @@ def known_to(release: str, name: str, value: Scalar) -> bool:
 
 # Found by trying: the others refuse it.
 _VALUES_SINCE: Mapping[tuple[str, Scalar], tuple[int, ...]] = {("graph_optimization_level", "layout"): (1, 23)}
-
-
-def of_sessions(options: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return the options of sessions and pools. The others are the caller's."""
-    return {name: value for name, value in options.items() if name in OPTIONS and OPTIONS[name].where != "caller"}
 
 
 def near(name: str, names: Mapping[str, Any] | set[str]) -> str:

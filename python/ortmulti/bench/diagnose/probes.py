@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ortmulti import _core
+from ortmulti.bench.diagnose.trace.observer import Driver
 from ortmulti.devices.device import check_devices_exist, name_devices, parse_devices
-from ortmulti.errors import DeviceError
 
 if TYPE_CHECKING:
     from ortmulti import SessionOptions
@@ -73,7 +74,7 @@ def devices(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def contexts(spec: dict[str, Any]) -> dict[str, Any]:
-    """Start the driver, and then makes all contexts by a thread each.
+    """Start the driver, and then make all contexts by a thread each.
 
     Args:
         spec: "devices": the GPUs, "cuda:<index>".
@@ -84,49 +85,30 @@ def contexts(spec: dict[str, Any]) -> dict[str, Any]:
     Raises:
         DeviceError: the driver cannot be opened, or refuses.
     """
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError as error:
-        raise DeviceError(f"the CUDA driver cannot be opened: {error}") from error
-    begin = time.perf_counter()
-    _check_driver(driver.cuInit(0), "cuInit")
-    ready = time.perf_counter()
-    indices = [int(device.removeprefix("cuda:")) for device in spec["devices"]]
-    spans: dict[int, tuple[float, float]] = {}
-    failed: list[DeviceError] = []
-    gate = threading.Barrier(len(indices))
-    threads = [threading.Thread(target=_make_context, args=(driver, index, gate, spans, failed)) for index in indices]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failed:
-        raise failed[0]
+    spans: dict[str, tuple[float, float]] = {}
+
+    @contextlib.contextmanager
+    def span(cause: str, _name: str, device: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        spans.setdefault(device or cause, (begin, time.perf_counter()))
+
+    driver = Driver(span, hold_gil=False)
+    driver.init()
+    gate = threading.Barrier(len(spec["devices"]))
+
+    def make(device: str) -> None:
+        gate.wait()
+        driver.start(int(device.removeprefix("cuda:")))
+
+    with ThreadPoolExecutor(len(spec["devices"])) as executor:
+        list(executor.map(make, spec["devices"]))
+    made = [spans[device] for device in spec["devices"]]
     return {
-        "cuInit": ready - begin,
-        "at_once": max(end for _, end in spans.values()) - min(start for start, _ in spans.values()),
-        "contexts": [end - start for start, end in (spans[index] for index in indices)],
+        "cuInit": spans["cuInit"][1] - spans["cuInit"][0],
+        "at_once": max(end for _, end in made) - min(start for start, _ in made),
+        "contexts": [end - start for start, end in made],
     }
-
-
-def _make_context(
-    driver: Any, index: int, gate: threading.Barrier, spans: dict[int, tuple[float, float]], failed: list[DeviceError]
-) -> None:
-    handle, context = ctypes.c_int(), ctypes.c_void_p()
-    gate.wait()
-    begin = time.perf_counter()
-    try:
-        _check_driver(driver.cuDeviceGet(ctypes.byref(handle), index), f"cuDeviceGet of cuda:{index}")
-        retain: Callable[..., int] = driver.cuDevicePrimaryCtxRetain
-        _check_driver(retain(ctypes.byref(context), handle), f"the context of cuda:{index}")
-    except DeviceError as error:
-        failed.append(error)
-    spans[index] = (begin, time.perf_counter())
-
-
-def _check_driver(code: int, what: str) -> None:
-    if code:
-        raise DeviceError(f"the CUDA driver refused: {what} failed with error {code}")
 
 
 LEVELS = ("none", "basic", "extended", "all")

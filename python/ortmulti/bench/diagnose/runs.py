@@ -22,20 +22,12 @@ _PARTS_OF_BUDGET = {"traces": 0.5, "experiments": 0.75}
 
 @dataclass(frozen=True)
 class DiagnosisPlan:
-    """The arguments of a diagnosis.
+    """The arguments of `diagnose`.
 
     Attributes:
-        model: an .onnx file.
         devices: one for each session; None: every GPU, or the CPU on a machine without NVIDIA hardware.
-        ways: strategies, see `strategies.names`. Findings are about the first one.
-        repeat: how often each way is measured at most.
-        budget: seconds after which no further repetition begins. Each way is measured once at least.
-        quick: one repetition, and experiments that take long are left out.
-        batch, sequence: sizes of the dynamic dimensions of inputs that are made up.
-        inputs: arrays by the inputs' names, in place of those.
         settings: fields of `SessionSettings` that every session gets; the threads default to the cores divided by the
             sessions.
-        timeout: seconds that one measurement may take.
     """
 
     model: Path

@@ -1,4 +1,4 @@
-"""A model as plain data: nodes, weights and their statistics, without the onnx package and without any bytes.
+"""A model as an ONNX graph, with its weights' statistics in place of their bytes.
 
 A model is described completely before anything is written. So its size is known in advance, and a model larger than
 memory is never in memory as a whole.
@@ -7,11 +7,13 @@ memory is never in memory as a whole.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ortmulti.bench.models._inputs import require_onnx
 
 OPSET = 17
 IR_VERSION = 8
@@ -51,56 +53,45 @@ class Weight:
         return self.elements * self.dtype.itemsize
 
 
-@dataclass(frozen=True)
-class Node:
-    """One operator of the default ONNX domain."""
-
-    op: str
-    name: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attributes: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Value:
-    """An input, an output or an intermediate value. A dimension with a name is dynamic."""
-
-    name: str
-    dtype: np.dtype[Any]
-    shape: tuple[int | str, ...]
-
-
 Placement = Literal["inline", "external"]
 
 
-@dataclass
 class Graph:
-    """The graph under construction; every method that adds something returns the name of the value it makes."""
+    """The graph under construction; every method that adds something returns the name of the value it makes.
 
-    name: str
-    placement: Placement = "inline"
-    nodes: list[Node] = field(default_factory=list)
-    weights: list[Weight] = field(default_factory=list)
-    inputs: list[Value] = field(default_factory=list)
-    outputs: list[Value] = field(default_factory=list)
-    values: list[Value] = field(default_factory=list)
+    Args:
+        name: the graph's.
+        placement: where its weights lie: in the .onnx file, or in a file beside it.
+        dtype: of its weights.
 
-    def input(self, name: str, dtype: type[np.generic], shape: tuple[int | str, ...]) -> str:
-        self.inputs.append(Value(name, np.dtype(dtype), shape))
+    Raises:
+        LibraryError: The onnx package is not installed.
+    """
+
+    def __init__(self, name: str, placement: Placement = "inline", dtype: type[np.generic] = np.float32) -> None:
+        self.dtype = np.dtype(dtype)
+        self.weights: list[Weight] = []
+        self._placement = placement
+        self._helper = require_onnx().helper
+        self._graph = self._helper.make_graph([], name, [], [])
+
+    def input(self, name: str, shape: tuple[int | str, ...], dtype: type[np.generic] | None = None) -> str:
+        self._graph.input.append(self._value(name, shape, dtype))
         return name
 
-    def output(self, name: str, dtype: type[np.generic], shape: tuple[int | str, ...]) -> None:
-        self.outputs.append(Value(name, np.dtype(dtype), shape))
+    def output(self, name: str, shape: tuple[int | str, ...]) -> None:
+        self._graph.output.append(self._value(name, shape))
 
-    def declare(self, name: str, dtype: type[np.generic], shape: tuple[int | str, ...]) -> None:
+    def declare(self, name: str, shape: tuple[int | str, ...]) -> None:
         """Declare the shape of an intermediate value that ONNX's inference does not find."""
-        self.values.append(Value(name, np.dtype(dtype), shape))
+        self._graph.value_info.append(self._value(name, shape))
 
-    def weight(
-        self, name: str, shape: tuple[int, ...], dtype: type[np.generic], *, std: float, mean: float = 0.0
-    ) -> str:
-        self.weights.append(Weight(name, shape, np.dtype(dtype), Normal(mean, std)))
+    def _value(self, name: str, shape: tuple[int | str, ...], dtype: type[np.generic] | None = None) -> Any:
+        element_type = self._helper.np_dtype_to_tensor_dtype(np.dtype(dtype or self.dtype))
+        return self._helper.make_tensor_value_info(name, element_type, shape)
+
+    def weight(self, name: str, shape: tuple[int, ...], *, std: float, mean: float = 0.0) -> str:
+        self.weights.append(Weight(name, shape, self.dtype, Normal(mean, std)))
         return name
 
     def constant(self, name: str, array: NDArray[Any]) -> str:
@@ -110,17 +101,33 @@ class Graph:
     def node(self, op: str, *inputs: str, name: str, output: str | None = None, **attributes: Any) -> str:
         """Add a node with one output. The output has the node's name, or `output`."""
         result = output or f"{name}/output"
-        self.nodes.append(Node(op, name, inputs, (result,), attributes))
+        self._graph.node.append(self._helper.make_node(op, inputs, [result], name=name, **attributes))
         return result
 
-    def split(self, value: str, sizes: str, *, count: int, name: str, axis: int) -> tuple[str, ...]:
+    def cast(self, value: str, dtype: np.dtype[Any], *, name: str) -> str:
+        """Add a Cast."""
+        return self.node("Cast", value, name=name, to=self._helper.np_dtype_to_tensor_dtype(dtype))
+
+    def split(self, value: str, sizes: str, *, count: int, name: str, axis: int) -> list[str]:
         """Add a Split into `count` parts whose sizes the int64 tensor `sizes` holds."""
-        results = tuple(f"{name}/output_{i}" for i in range(count))
-        self.nodes.append(Node("Split", name, (value, sizes), results, {"axis": axis}))
+        results = [f"{name}/output_{i}" for i in range(count)]
+        self._graph.node.append(self._helper.make_node("Split", [value, sizes], results, name=name, axis=axis))
         return results
 
+    def serialize(self, tensors: list[Any]) -> bytes:
+        """Return the .onnx file's bytes, with these initializers."""
+        self._graph.initializer.extend(tensors)
+        model = self._helper.make_model(
+            self._graph,
+            opset_imports=[self._helper.make_opsetid("", OPSET)],
+            ir_version=IR_VERSION,
+            producer_name="ortmulti",
+        )
+        result: bytes = model.SerializeToString(deterministic=True)
+        return result
+
     def is_external(self, weight: Weight) -> bool:
-        return self.placement == "external" and weight.nbytes > INLINE_BYTES
+        return self._placement == "external" and weight.nbytes > INLINE_BYTES
 
     def external_layout(self) -> tuple[list[tuple[Weight, int]], int]:
         """Where each external weight lies in the data file.

@@ -1,4 +1,4 @@
-"""Graphs as ONNX protobufs, with seeded random weights."""
+"""Seeded random weights, and the .onnx file that has them or names their file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ortmulti.bench.models._graph import IR_VERSION, OPSET, Graph, Node, Normal, Value, Weight
+from ortmulti.bench.models._graph import Graph, Normal, Weight
 from ortmulti.bench.models._inputs import require_onnx
 
 TILE = 1 << 22
@@ -83,35 +83,7 @@ def serialize(graph: Graph, data_name: str, source: NormalSource) -> bytes:
         else onnx.numpy_helper.from_array(source.array(weight), weight.name)
         for weight in graph.weights
     ]
-    body = onnx.helper.make_graph(
-        [_node(onnx, node) for node in graph.nodes],
-        graph.name,
-        [_value(onnx, value) for value in graph.inputs],
-        [_value(onnx, value) for value in graph.outputs],
-        tensors,
-        value_info=[_value(onnx, value) for value in graph.values],
-    )
-    model = onnx.helper.make_model(
-        body,
-        opset_imports=[onnx.helper.make_opsetid("", OPSET)],
-        ir_version=IR_VERSION,
-        producer_name="ortmulti",
-    )
-    result: bytes = model.SerializeToString(deterministic=True)
-    return result
-
-
-def _node(onnx: Any, node: Node) -> Any:
-    attributes = {
-        key: onnx.helper.np_dtype_to_tensor_dtype(value) if isinstance(value, np.dtype) else value
-        for key, value in node.attributes.items()
-    }
-    return onnx.helper.make_node(node.op, node.inputs, node.outputs, name=node.name, **attributes)
-
-
-def _value(onnx: Any, value: Value) -> Any:
-    element_type = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
-    return onnx.helper.make_tensor_value_info(value.name, element_type, value.shape)
+    return graph.serialize(tensors)
 
 
 def _external(onnx: Any, weight: Weight, data_name: str, offset: int) -> Any:

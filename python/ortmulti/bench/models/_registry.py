@@ -124,32 +124,17 @@ def make(
     return path
 
 
-def find(
-    name: str,
-    directory: str | os.PathLike[str],
-    *,
-    layers: int | None = None,
-    precision: str | None = None,
-    megabytes: int | None = None,
-    seed: int = 0,
-) -> Path | None:
+def find(name: str, directory: str | os.PathLike[str], *, seed: int = 0, **options: int | str | None) -> Path | None:
     """Return the path of an existing model, or None if `make` would write it.
 
     Args and errors are those of `make`.
     """
-    return _plan(name, layers=layers, precision=precision, megabytes=megabytes, seed=seed).find(Path(directory))
+    return _plan(name, seed=seed, **options).find(Path(directory))
 
 
-def describe(
-    name: str,
-    *,
-    layers: int | None = None,
-    precision: str | None = None,
-    megabytes: int | None = None,
-    seed: int = 0,
-) -> Description:
-    """Describe the files that `make` would write, without the onnx package. Args and errors are those of `make`."""
-    plan = _plan(name, layers=layers, precision=precision, megabytes=megabytes, seed=seed)
+def describe(name: str, *, seed: int = 0, **options: int | str | None) -> Description:
+    """Describe the files that `make` would write. Args and errors are those of `make`."""
+    plan = _plan(name, seed=seed, **options)
     return Description(
         name=name,
         stem=plan.stem,

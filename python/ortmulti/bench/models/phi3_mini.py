@@ -46,8 +46,8 @@ def build(layers: int = LAYERS, precision: str = "fp16", dimensions: Dimensions 
         precision: "fp16", or "fp32": twice the size, and the one that CPUs compute without conversions.
         dimensions: Sizes other than Phi-3-mini's.
     """
-    graph = Graph("phi3-mini", placement="external")
-    return _Decoder(graph, PRECISIONS[precision], dimensions or Dimensions()).build(layers)
+    graph = Graph("phi3-mini", "external", PRECISIONS[precision])
+    return _Decoder(graph, dimensions or Dimensions()).build(layers)
 
 
 @dataclass(frozen=True)
@@ -68,23 +68,23 @@ class _Shared:
 
 
 class _Decoder:
-    def __init__(self, graph: Graph, dtype: type[np.generic], dimensions: Dimensions) -> None:
+    def __init__(self, graph: Graph, dimensions: Dimensions) -> None:
         self._graph = graph
-        self._dtype = dtype
+        self._dtype = graph.dtype
         self._dims = dimensions
 
     def build(self, layers: int) -> Graph:
         graph, dims = self._graph, self._dims
-        ids = graph.input("input_ids", np.int64, ("batch", "sequence"))
+        ids = graph.input("input_ids", ("batch", "sequence"), np.int64)
         shared = self._shared(ids)
-        table = graph.weight("model.embed_tokens.weight", (dims.vocabulary, dims.hidden), self._dtype, std=1.0)
+        table = graph.weight("model.embed_tokens.weight", (dims.vocabulary, dims.hidden), std=1.0)
         hidden = graph.node("Gather", table, ids, name="model.embed_tokens", axis=0)
         for layer in range(layers):
             hidden = self._layer(hidden, f"model.layers.{layer}", shared)
         hidden = self._rms_norm(hidden, "model.norm", shared)
         head = self._matrix("lm_head.weight", dims.hidden, dims.vocabulary)
         graph.node("MatMul", hidden, head, name="lm_head", output="logits")
-        graph.output("logits", self._dtype, ("batch", "sequence", dims.vocabulary))
+        graph.output("logits", ("batch", "sequence", dims.vocabulary))
         return graph
 
     def _shared(self, ids: str) -> _Shared:
@@ -117,8 +117,8 @@ class _Decoder:
         # As PyTorch's exporter does for every value. Without them no shape below would be known, and ONNX Runtime's
         # memory planner, which compares each with all others, would take longer than the weights.
         for table in tables:
-            graph.declare(table, self._dtype, ("sequence", dims.head_size // 2))
-        graph.declare(mask, self._dtype, ("sequence", "sequence"))
+            graph.declare(table, ("sequence", dims.head_size // 2))
+        graph.declare(mask, ("sequence", "sequence"))
         return _Shared(
             cos=tables[0],
             sin=tables[1],
@@ -197,21 +197,20 @@ class _Decoder:
     def _rms_norm(self, hidden: str, name: str, shared: _Shared) -> str:
         """Root-mean-square normalization, its statistics in fp32 as exported models have it."""
         graph, dims = self._graph, self._dims
-        narrow = np.dtype(self._dtype)
-        wide = np.dtype(np.float32)
-        value = hidden if narrow == wide else graph.node("Cast", hidden, name=f"{name}.wide", to=wide)
+        narrow, wide = self._dtype, np.dtype(np.float32)
+        value = hidden if narrow == wide else graph.cast(hidden, wide, name=f"{name}.wide")
         squares = graph.node("Pow", value, shared.two, name=f"{name}.squares")
         mean = graph.node("ReduceMean", squares, name=f"{name}.mean", axes=[-1], keepdims=1)
         root = graph.node("Sqrt", graph.node("Add", mean, shared.epsilon, name=f"{name}.stable"), name=f"{name}.root")
         value = graph.node("Div", value, root, name=f"{name}.normalized")
         if narrow != wide:
-            value = graph.node("Cast", value, name=f"{name}.narrow", to=narrow)
-        weight = graph.weight(f"{name}.weight", (dims.hidden,), self._dtype, mean=1.0, std=0.1)
+            value = graph.cast(value, narrow, name=f"{name}.narrow")
+        weight = graph.weight(f"{name}.weight", (dims.hidden,), mean=1.0, std=0.1)
         return graph.node("Mul", value, weight, name=name)
 
     def _matrix(self, name: str, rows: int, columns: int) -> str:
         """Return a matrix that keeps the variance of its input, so that all layers add about the same amount."""
-        return self._graph.weight(name, (rows, columns), self._dtype, std=1 / math.sqrt(rows))
+        return self._graph.weight(name, (rows, columns), std=1 / math.sqrt(rows))
 
 
 def _rotary_tables(dims: Dimensions) -> tuple[NDArray[Any], NDArray[Any]]:

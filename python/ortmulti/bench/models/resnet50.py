@@ -24,9 +24,8 @@ def build(precision: str = "fp32") -> Graph:
     Args:
         precision: "fp32", or "fp16" for the same values rounded; inputs, weights and output are of that type.
     """
-    dtype = PRECISIONS[precision]
-    graph = Graph("resnet50")
-    value = graph.input("input", dtype, ("batch", *INPUT_SHAPE))
+    graph = Graph("resnet50", dtype=PRECISIONS[precision])
+    value = graph.input("input", ("batch", *INPUT_SHAPE))
     value = _convolution(graph, value, "conv1", 3, 64, kernel=7, stride=2, relu=True)
     value = graph.node("MaxPool", value, name="maxpool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     channels = 64
@@ -37,10 +36,10 @@ def build(precision: str = "fp32") -> Graph:
             channels = width * EXPANSION
     value = graph.node("GlobalAveragePool", value, name="avgpool")
     value = graph.node("Flatten", value, name="flatten", axis=1)
-    weight = graph.weight("fc.weight", (1000, channels), dtype, std=1 / math.sqrt(channels))
-    bias = graph.weight("fc.bias", (1000,), dtype, std=0.1)
+    weight = graph.weight("fc.weight", (1000, channels), std=1 / math.sqrt(channels))
+    bias = graph.weight("fc.bias", (1000,), std=0.1)
     graph.node("Gemm", value, weight, bias, name="fc", output="output", transB=1)
-    graph.output("output", dtype, ("batch", 1000))
+    graph.output("output", ("batch", 1000))
     return graph
 
 
@@ -71,8 +70,7 @@ def _convolution(
     """Convolution with He-scaled weights and BatchNormalization with statistics near 0 and 1."""
     fan_in = channels * kernel * kernel
     shape = (out, channels, kernel, kernel)
-    dtype = graph.inputs[0].dtype.type
-    weight = graph.weight(f"{name}.weight", shape, dtype, std=math.sqrt(2 / fan_in))
+    weight = graph.weight(f"{name}.weight", shape, std=math.sqrt(2 / fan_in))
     pad = kernel // 2
     value = graph.node(
         "Conv",
@@ -84,6 +82,6 @@ def _convolution(
         pads=[pad] * 4,
     )
     statistics = (("weight", gain, 0.05), ("bias", 0.0, 0.05), ("running_mean", 0.0, 0.05), ("running_var", 1.0, 0.05))
-    parts = [graph.weight(f"{name}.bn.{part}", (out,), dtype, mean=mean, std=std) for part, mean, std in statistics]
+    parts = [graph.weight(f"{name}.bn.{part}", (out,), mean=mean, std=std) for part, mean, std in statistics]
     value = graph.node("BatchNormalization", value, *parts, name=f"{name}.bn", epsilon=1e-5)
     return graph.node("Relu", value, name=f"{name}.relu") if relu else value

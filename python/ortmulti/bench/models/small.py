@@ -13,8 +13,8 @@ from ortmulti.bench.models._graph import Graph
 def build_identity() -> Graph:
     """Describe the model. Input "x", output "y": float32 [rows, columns], both dynamic."""
     graph = Graph("identity")
-    graph.node("Identity", graph.input("x", np.float32, ("rows", "columns")), name="identity", output="y")
-    graph.output("y", np.float32, ("rows", "columns"))
+    graph.node("Identity", graph.input("x", ("rows", "columns")), name="identity", output="y")
+    graph.output("y", ("rows", "columns"))
     return graph
 
 
@@ -36,7 +36,7 @@ def build_matmul(megabytes: int = MEGABYTES) -> Graph:
     while width > 64 and elements < 4 * width * width:
         width //= 2
     graph = Graph("matmul", placement="external")
-    value = graph.input("x", np.float32, ("batch", width))
+    value = graph.input("x", ("batch", width))
     remaining = elements
     layer = 0
     columns = width
@@ -46,11 +46,11 @@ def build_matmul(megabytes: int = MEGABYTES) -> Graph:
         remaining -= width * columns
         last = remaining < width
         name = f"layer{layer}"
-        weight = graph.weight(f"{name}.weight", (width, columns), np.float32, std=math.sqrt(2 / width))
+        weight = graph.weight(f"{name}.weight", (width, columns), std=math.sqrt(2 / width))
         value = graph.node("MatMul", value, weight, name=f"{name}.matmul")
         value = graph.node("Relu", value, name=f"{name}.relu", output="y" if last else None)
         layer += 1
-    graph.output("y", np.float32, ("batch", columns))
+    graph.output("y", ("batch", columns))
     return graph
 
 
@@ -70,19 +70,19 @@ def build_tiny_kernels() -> Graph:
     """
     generator = np.random.Generator(np.random.SFC64(BLOCKS))
     graph = Graph("tiny-kernels")
-    value = graph.input("x", np.float32, ("batch", WIDTH))
+    value = graph.input("x", ("batch", WIDTH))
     for block in range(BLOCKS):
         name = f"block{block}"
         value = graph.node(
             "MatMul", value, graph.constant(f"{name}.rotation", _rotation(generator)), name=f"{name}.matmul"
         )
         value = graph.node("Tanh", value, name=f"{name}.tanh")
-        gain = graph.weight(f"{name}.gain", (WIDTH,), np.float32, mean=1.1, std=0.02)
+        gain = graph.weight(f"{name}.gain", (WIDTH,), mean=1.1, std=0.02)
         value = graph.node("Mul", value, gain, name=f"{name}.mul")
-        bias = graph.weight(f"{name}.bias", (WIDTH,), np.float32, std=0.02)
+        bias = graph.weight(f"{name}.bias", (WIDTH,), std=0.02)
         last = block == BLOCKS - 1
         value = graph.node("Add", value, bias, name=f"{name}.add", output="y" if last else None)
-    graph.output("y", np.float32, ("batch", WIDTH))
+    graph.output("y", ("batch", WIDTH))
     return graph
 
 

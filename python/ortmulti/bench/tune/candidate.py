@@ -19,7 +19,6 @@ from ortmulti.bench.files import read_arrays, write_arrays
 from ortmulti.bench.tune import outputs
 from ortmulti.errors import Error
 from ortmulti.loading.tuning import apply
-from ortmulti.loading.tuning_options import of_sessions
 
 _WARM_UP_RUNS = 3
 """The third run of a CUDA graph is one that was captured."""
@@ -41,12 +40,9 @@ class Target(Closing):
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self._spec = spec
-        options = dict(spec["options"])
-        self._bound = bool(options.get("io_binding"))
-        applied = apply(of_sessions(options))
+        applied = apply(spec["options"])
         if applied.left_out:
             raise ortmulti.Fail("; ".join(applied.left_out))
-        self._device: str = spec["devices"][0]
         self._pool: ortmulti.Pool | None = None
         self._session: ortmulti.InferenceSession | None = None
         if spec["through"] == "pool":
@@ -55,7 +51,7 @@ class Target(Closing):
                 spec["model"], spec["devices"], options=applied.options, provider_options=given, **applied.load
             )
         else:
-            given_providers = _providers(self._device, applied.provider_options)
+            given_providers = _providers(spec["devices"][0], applied.provider_options)
             self._session = ortmulti.InferenceSession(spec["model"], applied.options, given_providers)
         try:
             self._feed = self._read_feed()
@@ -80,27 +76,9 @@ class Target(Closing):
             return _fitting(session)
 
     def _asker(self) -> Callable[[], Any]:
-        feed, pool, session = self._feed, self._pool, self._session
-        if pool is not None:
-            if not self._bound:
-                return lambda: pool.run(None, feed)
-            placed = {name: _value(array, self._device) for name, array in feed.items()}
-            return lambda: pool.run(None, placed, device=self._device, outputs="device")
-        assert session is not None
-        if not self._bound:
-            return lambda: session.run(None, feed)
-        kind, _, index = self._device.partition(":")
-        binding = session.io_binding()
-        for name, array in feed.items():
-            binding.bind_ortvalue_input(name, _value(array, self._device))
-        for output in session.get_outputs():
-            binding.bind_output(output.name, kind, int(index or 0))
-
-        def run() -> Any:
-            session.run_with_iobinding(binding)
-            return binding.get_outputs()
-
-        return run
+        feed, one = self._feed, self._pool or self._session
+        assert one is not None
+        return lambda: one.run(None, feed)
 
     def run(self) -> Any:
         """Run once and return the outputs."""
@@ -179,11 +157,6 @@ def _providers(device: str, options: Mapping[str, Any]) -> list[Any]:
     if device == "cpu":
         return ["CPUExecutionProvider"]
     return [("CUDAExecutionProvider", {"device_id": device.partition(":")[2], **options})]
-
-
-def _value(array: Any, device: str) -> ortmulti.OrtValue:
-    kind, _, index = device.partition(":")
-    return ortmulti.OrtValue.ortvalue_from_numpy(array, kind, int(index or 0))
 
 
 def first_answer(spec: Mapping[str, Any]) -> dict[str, Any]:

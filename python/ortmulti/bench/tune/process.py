@@ -27,14 +27,17 @@ class CandidateProcess(Closing):
         environment: Variables to set, besides this process's own.
         timeout: Seconds for the start, and for each block. After that the process counts as hung.
         log: The file for its output.
+
+    Attributes:
+        first: Its first message: that it is ready, or the only measurement.
+
+    Raises:
+        RejectedError: It failed, died or took too long.
     """
 
     def __init__(self, spec: Mapping[str, Any], environment: Mapping[str, str], timeout: float, log: Path) -> None:
         self._timeout = timeout
         self._log = log
-        self._begin = time.monotonic()
-        self._first: dict[str, Any] | None = None
-        self._failure: RejectedError | None = None
         self._unread = b""
         self._channel, for_worker = socket.socketpair()
         try:
@@ -47,20 +50,10 @@ class CandidateProcess(Closing):
             self._channel.close()
             raise
         try:
-            self._send(json.dumps(spec))
+            self.first = self._answer_to(json.dumps(spec))
         except BaseException:
             self.close()
             raise
-
-    def first(self) -> dict[str, Any]:
-        """Return its first message: that it is ready, or the only measurement.
-
-        Raises:
-            RejectedError: It failed, died or took too long.
-        """
-        if self._first is None:
-            self._first = self._receive(self._begin + self._timeout)
-        return self._first
 
     def block(self) -> float:
         """Measure once and return the cost.
@@ -68,9 +61,7 @@ class CandidateProcess(Closing):
         Raises:
             RejectedError: It failed, died or took too long.
         """
-        self.first()
-        self._send("block")
-        return float(self._receive(time.monotonic() + self._timeout)["cost"])
+        return float(self._answer_to("block")["cost"])
 
     def close(self) -> None:
         """End the process. A second call does nothing."""
@@ -78,20 +69,10 @@ class CandidateProcess(Closing):
             self._channel.close()
             self._process.kill_group()
 
-    def _send(self, line: str) -> None:
+    def _answer_to(self, request: str) -> dict[str, Any]:
+        until = time.monotonic() + self._timeout
         with contextlib.suppress(OSError):  # one that has died is found when its answer is missing
-            self._channel.sendall(line.encode() + b"\n")
-
-    def _receive(self, until: float) -> dict[str, Any]:
-        if self._failure is not None:
-            raise self._failure
-        try:
-            return self._next_answer(until)
-        except RejectedError as error:
-            self._failure = error
-            raise
-
-    def _next_answer(self, until: float) -> dict[str, Any]:
+            self._channel.sendall(request.encode() + b"\n")
         while b"\n" not in self._unread:
             try:
                 self._channel.settimeout(max(until - time.monotonic(), 0.001))

@@ -1,11 +1,7 @@
-"""Settings and their choices: the configurations to try here, and the reasons against others."""
+"""Settings and their choices: what to try here, and the reasons against other choices."""
 
 from __future__ import annotations
 
-import ctypes.util
-import glob
-import itertools
-import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -15,13 +11,10 @@ from ortmulti._runtime.libraries import find_onnxruntime
 from ortmulti.errors import Error, InvalidArgument
 from ortmulti.loading.tuning_options import Scalar, known_to, near, numa_nodes
 
-VARIABLE = "env:"
-"""What names of environment variables begin with, among options; only whoever starts the process can set them."""
+Options: TypeAlias = tuple[tuple[str, Scalar], ...]
+"""Options and their values, in order: a choice of a setting, or choices of several together."""
 
-
-def variables(options: Mapping[str, Scalar]) -> dict[str, str]:
-    """Return the variables of the environment among them."""
-    return {name.removeprefix(VARIABLE): str(value) for name, value in options.items() if name.startswith(VARIABLE)}
+DEFAULTS: Options = ()
 
 
 def describe(options: Mapping[str, Scalar]) -> str:
@@ -34,117 +27,50 @@ def _text(value: Scalar) -> str:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The options that one choice of a setting sets.
-
-    Attributes:
-        setting: The setting's name.
-        items: Options and their values, in order.
-    """
-
-    setting: str
-    items: tuple[tuple[str, Scalar], ...]
-
-    def __str__(self) -> str:
-        return describe(dict(self.items))
-
-
-@dataclass(frozen=True)
 class Setting:
     """Options that work together, and their choices beside the defaults."""
 
     name: str
-    choices: tuple[Choice, ...]
+    choices: tuple[Options, ...]
 
 
 def setting(name: str, *choices: Mapping[str, Scalar]) -> Setting:
     """Return a setting whose choices set these options, without duplicates."""
-    return Setting(name, tuple(dict.fromkeys(Choice(name, tuple(choice.items())) for choice in choices)))
+    return Setting(name, tuple(dict.fromkeys(tuple(choice.items()) for choice in choices)))
 
 
-@dataclass(frozen=True)
-class Configuration:
-    """At most one choice of each setting; without any: the defaults."""
+def select(settings: Sequence[Setting], only: Sequence[str] | None, skip: Collection[str]) -> tuple[Setting, ...]:
+    """Return the settings to try.
 
-    choices: tuple[Choice, ...] = ()
+    Args:
+        settings: All that could be tried.
+        only: Names of settings, or of options in them: choices that set other options are left out; None: all.
+        skip: Those that are left out.
 
-    @property
-    def options(self) -> dict[str, Scalar]:
-        """All options that it sets."""
-        return dict(item for choice in self.choices for item in choice.items)
+    Raises:
+        InvalidArgument: A name is unknown, or in both `only` and `skip`; or no setting is left.
+    """
+    names = {one.name for one in settings} | {name for one in settings for choice in one.choices for name, _ in choice}
+    for name in [*(only or ()), *skip]:
+        if name not in names:
+            raise InvalidArgument(f"there is no setting {name!r} to tune here{near(name, names)}")
+    if both := sorted(set(only or ()) & set(skip)):
+        raise InvalidArgument(f"{', '.join(both)}: in only and in skip, name it in one of them")
 
-    def with_choice(self, choice: Choice) -> Configuration:
-        """Return this configuration with another choice of the setting."""
-        kept = [kept for kept in self.choices if kept.setting != choice.setting]
-        return Configuration(tuple(sorted([*kept, choice], key=lambda one: one.setting)))
+    def is_wanted(one: Setting, choice: Options) -> bool:
+        options = {name for name, _ in choice}
+        return (only is None or one.name in only or options <= set(only)) and not ({one.name} | options) & set(skip)
 
-    def without(self, setting: str) -> Configuration:
-        """Return this configuration with the setting at its default."""
-        return Configuration(tuple(choice for choice in self.choices if choice.setting != setting))
-
-    def __str__(self) -> str:
-        return describe(self.options)
-
-
-DEFAULTS = Configuration()
-
-
-@dataclass(frozen=True)
-class Space:
-    """All configurations of some settings."""
-
-    settings: tuple[Setting, ...]
-
-    @property
-    def choices(self) -> tuple[Choice, ...]:
-        """The choices of all settings."""
-        return tuple(choice for setting in self.settings for choice in setting.choices)
-
-    @property
-    def size(self) -> int:
-        """Number of configurations, including the defaults."""
-        return math.prod(1 + len(setting.choices) for setting in self.settings)
-
-    def grid(self) -> Iterator[Configuration]:
-        """Every configuration, the defaults first."""
-        for chosen in itertools.product(*[(None, *setting.choices) for setting in self.settings]):
-            found = (choice for choice in chosen if choice is not None)
-            yield Configuration(tuple(sorted(found, key=lambda one: one.setting)))
-
-    def select(self, only: Sequence[str] | None, skip: Collection[str]) -> Space:
-        """Return the part to try.
-
-        Args:
-            only: Names of settings, or of options in them: choices that set other options are left out; None: all.
-            skip: Those that are left out.
-
-        Raises:
-            InvalidArgument: A name is unknown, or in both `only` and `skip`; or no setting is left.
-        """
-        names = {setting.name for setting in self.settings} | set(_options(self.choices))
-        for name in [*(only or ()), *skip]:
-            if name not in names:
-                raise InvalidArgument(f"there is no setting {name!r} to tune here{near(name, names)}")
-        if both := sorted(set(only or ()) & set(skip)):
-            raise InvalidArgument(f"{', '.join(both)}: in only and in skip, name it in one of them")
-        settings = []
-        for one in self.settings:
-            wanted = [
-                choice
-                for choice in one.choices
-                if (only is None or one.name in only or set(_options([choice])) <= set(only))
-                and one.name not in skip
-                and not set(_options([choice])) & set(skip)
-            ]
-            if wanted:
-                settings.append(Setting(one.name, tuple(wanted)))
-        if not settings:
-            raise InvalidArgument("no setting is left to be tuned")
-        return Space(tuple(settings))
+    wanted = _without_empty(
+        Setting(one.name, tuple(choice for choice in one.choices if is_wanted(one, choice))) for one in settings
+    )
+    if not wanted:
+        raise InvalidArgument("no setting is left to be tuned")
+    return wanted
 
 
-def _options(choices: Iterable[Choice]) -> Iterator[str]:
-    return (name for choice in choices for name, _ in choice.items)
+def _without_empty(settings: Iterable[Setting]) -> tuple[Setting, ...]:
+    return tuple(one for one in settings if one.choices)
 
 
 Objective: TypeAlias = Literal["latency", "throughput", "creation", "memory"]
@@ -180,40 +106,17 @@ class Host:
         return cls(kind, find_onnxruntime().version, _core.usable_cores(), numa_nodes(), gpu_memory)
 
 
-def space(objective: Objective, through: Through, host: Host) -> Space:
+def space(objective: Objective, through: Through, host: Host) -> tuple[Setting, ...]:
     """Return the settings to try for an objective, without options that the release lacks."""
     candidates = [*_graph(objective), *_threads(objective, through, host), *_memory()]
     if host.kind == "cuda":
         candidates += [*_cuda(objective, host), *_streams(objective, through)]
-    known = (
-        Setting(one.name, tuple(choice for choice in one.choices if _known(choice, host.release))) for one in candidates
+    return _without_empty(
+        Setting(
+            one.name, tuple(choice for choice in one.choices if all(known_to(host.release, *item) for item in choice))
+        )
+        for one in candidates
     )
-    return Space(tuple(one for one in known if one.choices))
-
-
-def advice(objective: Objective, host: Host) -> tuple[Setting, ...]:
-    """Return choices that only the caller can set, not a file. They are tried on top of the best configuration."""
-    found = []
-    if objective in _RUNS:
-        found.append(setting("io_binding", {"io_binding": True}))
-    if objective != "memory" or host.kind == "cpu":
-        library = find_mimalloc()
-        if library is not None:
-            found.append(setting("mimalloc", {f"{VARIABLE}LD_PRELOAD": library}))
-    return tuple(found)
-
-
-def find_mimalloc() -> str | None:
-    """Path of the mimalloc library, if the system has it."""
-    name = ctypes.util.find_library("mimalloc")
-    if name is None:
-        return None
-    patterns = ("/usr/lib/*-linux-gnu/", "/usr/lib64/", "/usr/lib/", "/usr/local/lib/", "/usr/local/lib64/", "/lib/")
-    return next((path for folder in patterns for path in sorted(glob.glob(folder + name))), None)  # noqa: PTH207
-
-
-def _known(choice: Choice, release: str) -> bool:
-    return all(known_to(release, *item) for item in choice.items)
 
 
 def _graph(objective: Objective) -> Iterator[Setting]:

@@ -19,22 +19,11 @@ from ortmulti.bench.measure.devices import check_measurable
 from ortmulti.bench.measure.rounds import Interval
 from ortmulti.bench.tune.measurements import Bench, Job
 from ortmulti.bench.tune.outputs import TF32_TOLERANCE, TOLERANCES
-from ortmulti.bench.tune.racing import Effort
-from ortmulti.bench.tune.search import Outcome, Search
-from ortmulti.bench.tune.space import (
-    DEFAULTS,
-    OBJECTIVES,
-    Choice,
-    Host,
-    Setting,
-    Space,
-    advice,
-    space,
-)
+from ortmulti.bench.tune.search import Effort, Outcome, Search
+from ortmulti.bench.tune.space import DEFAULTS, OBJECTIVES, Host, Setting, select, space
 from ortmulti.devices.device import Device, name_devices, parse_devices
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.loading.tuning import Tuning, describe_machine, describe_model
-from ortmulti.loading.tuning_options import of_sessions
 
 __all__ = ["TuneResult", "TuningInterrupted", "tune"]
 
@@ -42,16 +31,13 @@ BUDGET = 120.0
 """Seconds."""
 
 _EFFORT: Mapping[str, Effort] = {
-    "latency": Effort((2, 4, 8), pairs=18, restarts=6, explore=16),
-    "throughput": Effort((2, 4, 8), pairs=18, restarts=6, explore=16),
-    "creation": Effort((1, 3, 6), pairs=9, hopeless=1.02),
+    "latency": Effort(5, 16, repeat=9),
+    "throughput": Effort(4, 10, repeat=6),
+    "creation": Effort(2, 6, pairs=9),
     # The memory of a process hardly changes between measurements.
-    "memory": Effort((1, 2), pairs=6, hopeless=1.01),
+    "memory": Effort(1, 2),
 }
 _BLOCK_SECONDS: Mapping[str, float] = {"latency": 0.05, "throughput": 0.15}
-_ADVICE_PAIRS = 7
-
-_ADVICE = ("io_binding", "mimalloc")
 
 
 @dataclass(frozen=True)
@@ -90,13 +76,11 @@ def tune(
     tolerance: float | None = None,
     only: Sequence[str] | None = None,
     skip: Collection[str] = (),
-    exhaustive: bool = False,
     out: str | os.PathLike[str] | None = None,
     clients: int | None = None,
     block_seconds: float | None = None,
     timeout: float | None = None,
     minimum_gain: float = 0.01,
-    seed: int = 0,
     progress: Callable[[str, str], None] | None = None,
 ) -> TuneResult:
     """Measure which settings make a model better than the defaults on this machine; docs/tune.md says how.
@@ -115,15 +99,13 @@ def tune(
         budget: Seconds for everything except the first look at the model; None: no limit. Default 120.
         tolerance: Largest difference of float outputs from those of the defaults, as a part of the output's largest
             magnitude. Default: 1e-4 for float32 (5e-3 on GPUs), 1e-2 for float16, 1e-9 for float64.
-        only, skip: Names of settings to try alone, or to leave out; also ``"io_binding"`` and ``"mimalloc"``.
-        exhaustive: Try all combinations instead of searching.
+        only, skip: Names of settings to try alone, or to leave out.
         out: The file for the tuning, checked before anything is measured. Default: none.
         clients: Requests in flight, for ``"throughput"``; default: twice the cores, or 8 for each GPU.
         block_seconds: Seconds of one measurement, for ``"latency"`` (default 0.05) and ``"throughput"`` (0.15).
         timeout: Seconds in which a candidate must start, and in which it must answer. Default: ten times the time of
             the defaults, at least 20.
         minimum_gain: The smallest part of the cost that counts as a gain; default 0.01.
-        seed: Seed for the order of the measurements.
         progress: Called with the stage and a text on its progress.
 
     Raises:
@@ -146,10 +128,8 @@ def tune(
         found = found[:1]
     found = list(dict.fromkeys(found))
     kind = found[0].partition(":")[0]
-    advised = {one.name: one for one in advice(objective, Host.here(kind))}
-    skipped = [name for name in skip if name not in _ADVICE]
-    space(objective, through, Host.here(kind, 1)).select(only, skipped)  # wrong names are found before anything is run
-    extras = [] if only is not None or exhaustive else [one for name, one in advised.items() if name not in skip]
+    # Wrong names are found before anything is run.
+    select(space(objective, through, Host.here(kind, 1)), only, skip)
     if out is not None:
         check_writable(Path(out))
     tell = progress or (lambda _stage, _text: None)
@@ -166,11 +146,19 @@ def tune(
     with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
         feeds = _feeds(inputs, Path(folder))
         tell("the defaults", Path(path).name)
-        with Bench(job, Path(folder), feeds) as bench:
-            gpu_memory = max(bench.defaults["gpu_memory"].values(), default=None)
-            host = Host.here(kind, gpu_memory)
-            candidates = space(objective, through, host).select(only, skipped)
-            result = _Tuning(bench, candidates, extras, host, exhaustive).run(budget, minimum_gain, seed, tell)
+        bench = Bench(job, Path(folder), feeds)
+        host = Host.here(kind, bench.gpu_memory)
+        settings = select(space(objective, through, host), only, skip)
+        begin = time.monotonic()
+        search = Search(settings, bench, time.monotonic, _EFFORT[objective], budget, minimum_gain, tell)
+        try:
+            outcome = search.run()
+        except KeyboardInterrupt:
+            outcome = search.so_far("interrupted")
+        result = TuneResult(
+            _as_tuning(job, host, outcome),
+            result_document(bench, settings, outcome, time.monotonic() - begin, budget),
+        )
     if out is not None and (result.tuning.partial is None or result.tuning.settings):
         result.tuning.write(out)
     if result.tuning.partial == "interrupted":
@@ -178,44 +166,14 @@ def tune(
     return result
 
 
-class _Tuning:
-    """One tuning, from the first measurement to the result."""
-
-    def __init__(
-        self, bench: Bench, candidates: Space, extras: Sequence[Setting], host: Host, exhaustive: bool
-    ) -> None:
-        self._bench = bench
-        self._extras = [choice for one in extras for choice in one.choices]
-        self._space = candidates
-        self._host = host
-        self._exhaustive = exhaustive
-
-    def run(self, budget: float | None, minimum_gain: float, seed: int, tell: Callable[[str, str], None]) -> TuneResult:
-        begin = time.monotonic()
-        job = self._bench.job
-        effort = _EFFORT[job.objective]
-        search = Search(self._space, self._bench, time.monotonic, effort, budget, minimum_gain, seed, tell)
-        advised = {}
-        try:
-            outcome = search.run_grid(self._bench.most_alive - 1) if self._exhaustive else search.run()
-            advised = search.on_top(self._extras, _ADVICE_PAIRS)
-        except KeyboardInterrupt:
-            outcome = search.so_far("interrupted")
-        seconds = time.monotonic() - begin
-        return TuneResult(
-            _as_tuning(job, self._host, outcome),
-            result_document(self._bench, self._space, outcome, advised, seconds, budget, exhaustive=self._exhaustive),
-        )
-
-
 def _as_tuning(job: Job, host: Host, outcome: Outcome) -> Tuning:
     best = outcome.best
-    configuration = DEFAULTS if best is None else best.configuration
-    gain = (
-        {} if best is None else {"ratio": 1 / best.ratio.median, "low": 1 / best.ratio.high, "high": 1 / best.ratio.low}
-    )
+    gain = {}
+    if best is not None:
+        found = _ratio(best.interval, inverse=True)
+        gain = {"ratio": found["median"], "low": found["low"], "high": found["high"]}
     return Tuning(
-        settings=of_sessions(configuration.options),
+        settings={} if best is None else dict(best.options),
         objective=job.objective,
         devices=job.devices,
         model={"name": Path(job.model).name, **describe_model(job.model)},
@@ -289,19 +247,13 @@ UNITS = {"latency": "s", "throughput": "s per answer", "creation": "s", "memory"
 
 
 def result_document(
-    bench: Bench,
-    space: Space,
-    outcome: Outcome,
-    advised: Mapping[Choice, Interval],
-    seconds: float,
-    budget: float | None,
-    exhaustive: bool,
+    bench: Bench, settings: Sequence[Setting], outcome: Outcome, seconds: float, budget: float | None
 ) -> dict[str, Any]:
     """Return all measurements: a result of kind "tune", see `ortmulti.bench.measure.results`.
 
-    Ratios are costs divided by the defaults' cost, or by the named one: below 1 is better. "gain" is the inverse.
+    Ratios are costs divided by the defaults' cost: below 1 is better. "gain" is the inverse.
     """
-    job, best = bench.job, outcome.best
+    job, best, again = bench.job, outcome.best, outcome.confirmation
     return results.document(
         "tune",
         settings={
@@ -311,9 +263,8 @@ def result_document(
             "clients": job.clients,
             "block_seconds": job.block_seconds,
             "budget": budget,
-            "exhaustive": exhaustive,
             "tolerance": _tolerance(job.tolerance, job.on_gpu),
-            "candidates": {one.name: [dict(choice.items) for choice in one.choices] for one in space.settings},
+            "candidates": {one.name: [dict(choice) for choice in one.choices] for one in settings},
         },
         models=[{"name": Path(job.model).stem, "path": job.model, "bytes": Path(job.model).stat().st_size}],
         partial=outcome.partial,
@@ -323,35 +274,26 @@ def result_document(
         best=None
         if best is None
         else {
-            "settings": best.configuration.options,
-            "cost": _median(bench.costs.get(best.configuration, [])),
-            "gain": _gain(best.ratio),
-            "outputs": _outputs(bench, best.configuration),
-            "parts": [{"settings": dict(choice.items), "gain": _ratio(part)} for choice, part in outcome.parts.items()],
+            "settings": dict(best.options),
+            "cost": _median(bench.costs[best.options]),
+            "gain": _ratio(best.interval, inverse=True),
+            "outputs": bench.differences[best.options].error,
         },
         confirmation=None
-        if outcome.confirmation is None
-        else {
-            "settings": outcome.confirmation.configuration.options,
-            "ratio": _ratio(outcome.confirmation.ratio),
-            "held_up": outcome.confirmation is best,
-        },
-        advice=[
-            {"settings": dict(choice.items), "gain": _gain(interval), "better": interval.high < 1}
-            for choice, interval in advised.items()
-        ],
+        if again is None
+        else {"settings": dict(again.options), "ratio": _ratio(again.interval), "held_up": again is best},
         trials=[
             {
-                "settings": trial.configuration.options,
+                "settings": dict(trial.options),
                 "ratio": _ratio(trial.interval),
                 "samples": len(trial.ratios),
-                "outputs": _outputs(bench, trial.configuration),
+                "outputs": bench.differences[trial.options].error,
             }
             for trial in outcome.trials
         ],
         rejected=[
-            {"settings": configuration.options, "why": error.why, "text": str(error)}
-            for configuration, error in outcome.rejected.items()
+            {"settings": dict(options), "why": error.why, "text": str(error)}
+            for options, error in outcome.rejected.items()
         ],
         outputs_repeat={"compared": bench.repeats.allowed, "text": bench.repeats.text},
     )
@@ -367,26 +309,9 @@ def _median(values: list[float]) -> float | None:
     return statistics.median(values) if values else None
 
 
-def _ratio(interval: Interval) -> dict[str, float]:
-    return {
-        "median": interval.median,
-        "low": interval.low,
-        "high": interval.high,
-        "confidence": interval.confidence,
-    }
-
-
-def _gain(interval: Interval) -> dict[str, float]:
-    """Return how many times as good: the inverse of a ratio of costs."""
-    return {
-        "median": 1 / interval.median,
-        "low": 1 / interval.high,
-        "high": 1 / interval.low,
-        "confidence": interval.confidence,
-    }
-
-
-def _outputs(bench: Bench, configuration: Any) -> float | None:
-    """Return the difference of its outputs from the defaults', as a part of the largest; None if unknown."""
-    difference = bench.differences.get(configuration)
-    return None if difference is None else difference.error
+def _ratio(interval: Interval, inverse: bool = False) -> dict[str, float]:
+    """The ratio of costs; its inverse: how many times as good."""
+    median, low, high = interval.median, interval.low, interval.high
+    if inverse:
+        median, low, high = 1 / median, 1 / high, 1 / low
+    return {"median": median, "low": low, "high": high, "confidence": interval.confidence}

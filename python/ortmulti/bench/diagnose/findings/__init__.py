@@ -1,7 +1,7 @@
 """Conclusions from the runs of a diagnosis: rules give findings, and the one whose change would save most comes first.
 
-Each rule takes the runs and gives a finding or none. Rules are independent. Two may find the same seconds, and only
-runs of the changes show which can be saved.
+Each rule takes the runs, the way that findings are about, and the best way, and gives a finding or none. Rules are
+independent. Two may find the same seconds, and only runs of the changes show which can be saved.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ def find(measured: Measured, prediction: Mapping[str, Any] | None) -> list[Findi
     usual = measured.usual
     if usual is None or prediction is None:
         return []
-    creation = measured.creation(usual) or 0.0
-    least = max(LEAST_SECONDS, LEAST_SHARE * creation)
-    found = [finding for rule in _RULES if (finding := rule(measured, prediction["best"])) is not None]
+    least = max(LEAST_SECONDS, LEAST_SHARE * (measured.creation(usual) or 0.0))
+    found = [finding for rule in _RULES if (finding := rule(measured, usual, prediction["best"])) is not None]
     worth = [finding for finding in found if finding.seconds == 0.0 or finding.seconds >= least]
     if not any(finding.seconds for finding in worth):
         worth.append(nothing(measured, prediction["best"]))

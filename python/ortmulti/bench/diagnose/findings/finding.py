@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -92,14 +93,6 @@ class Finding:
 
     def as_json(self) -> dict[str, Any]:
         """Return the finding as the document has it."""
-        return {
-            "id": self.id,
-            "title": self.title,
-            "cause": self.cause,
-            "seconds": self.seconds,
-            "share": self.share,
-            "evidence": list(self.evidence),
-            "change": self.change,
-            "command": self.command,
-            "verified": None if self.verified is None else dict(self.verified),
-        }
+        content = dataclasses.asdict(dataclasses.replace(self, recipe=None))
+        del content["recipe"]
+        return content

@@ -19,11 +19,8 @@ _SLEEPS = 0.5
 _SLOWER_THAN_CAT = 3.0
 
 
-def optimization(measured: Measured, best: str) -> Finding | None:
+def optimization(measured: Measured, usual: str, best: str) -> Finding | None:
     """Graph optimization takes long: it can be done once, ahead."""
-    usual = measured.usual
-    if usual is None:
-        return None
     seconds = measured.cause(usual, lambda name: name.startswith("optimization level"))
     creation = measured.creation(usual)
     if not creation or not seconds:
@@ -53,7 +50,7 @@ def optimization(measured: Measured, best: str) -> Finding | None:
         f"({min(seconds / creation, 1.0):.0%})",
         cause=f"optimization level {max(by_level, key=lambda level: by_level[level])}",
         seconds=seconds,
-        share=min(seconds / creation, 1.0),
+        share=measured.share(seconds),
         evidence=tuple(evidence),
         change=change,
         command=command,
@@ -72,11 +69,10 @@ def _by_level(measured: Measured) -> list[str]:
     return [f"one session's creation by graph optimization level: {', '.join(texts)}"] if texts else []
 
 
-def slow_disk(measured: Measured, _best: str) -> Finding | None:
+def slow_disk(measured: Measured, usual: str, _best: str) -> Finding | None:
     """Reading sleeps although the page cache was filled: a file system that is slow by itself."""
-    usual = measured.usual
-    run = measured.typical(usual) if usual else None
-    if usual is None or run is None:
+    run = measured.typical(usual)
+    if run is None:
         return None
     spans = [span for span in run["spans"] if span["cause"] in _READING and span["cpu"] is not None]
     seconds = sum(span["end"] - span["start"] for span in spans)
@@ -98,7 +94,7 @@ def slow_disk(measured: Measured, _best: str) -> Finding | None:
         f"asleep: its file system gives {rate / 1e6:.0f} MB/s from a warm page cache",
         cause="read model" if _largest(spans) == "read model" else "read weights",
         seconds=saved,
-        share=min(saved / creation, 1.0),
+        share=measured.share(saved),
         evidence=(
             f"{size / 1e6:.3g} MB, read {readers} times in {seconds_text(seconds)}, of which the reading threads were "
             f"off the CPU for {seconds_text(asleep)}",
@@ -149,7 +145,7 @@ def _disk_rate(measured: Measured) -> list[str]:
     return [] if rate is None else [f"from a cold page cache `cat` reads the files at {rate / 1e6:.0f} MB/s"]
 
 
-def cold(measured: Measured, _best: str) -> Finding | None:
+def cold(measured: Measured, _usual: str, _best: str) -> Finding | None:
     """The first start after the model left the page cache takes longer."""
     usual = measured.document["settings"]["ways"][0]
     warm, from_disk = measured.watched_creation(usual, 1), measured.watched_creation(usual, 1, "cold")
@@ -178,12 +174,10 @@ def cold(measured: Measured, _best: str) -> Finding | None:
     )
 
 
-def waiting(measured: Measured, best: str) -> Finding | None:
+def waiting(measured: Measured, usual: str, best: str) -> Finding | None:
     """A thread sleeps inside a creation, and no known cause explains it."""
-    usual = measured.usual
-    run = measured.typical(usual) if usual else None
-    creation = measured.creation(usual) if usual else None
-    if usual is None or run is None or not creation:
+    run, creation = measured.typical(usual), measured.creation(usual)
+    if run is None or not creation:
         return None
     seconds = measured.cause(usual, lambda name: name == "wait")
     spans = sorted(
@@ -200,7 +194,7 @@ def waiting(measured: Measured, best: str) -> Finding | None:
         f'in "{longest["name"]}", thread {longest["thread"]}',
         cause="wait",
         seconds=seconds,
-        share=min(seconds / creation, 1.0),
+        share=measured.share(seconds),
         evidence=(
             *map(_wait_text, spans[:4]),
             f"the longest takes {seconds_text(length)}: neither computing nor reading, and off the CPU",
@@ -222,10 +216,9 @@ def _wait_text(span: dict[str, Any]) -> str:
     )
 
 
-def algorithm_search(measured: Measured, _best: str) -> Finding | None:
+def algorithm_search(measured: Measured, usual: str, _best: str) -> Finding | None:
     """cuDNN tries every algorithm in the first run."""
-    usual = measured.usual
-    if usual is None or not measured.on_gpu:
+    if not measured.on_gpu:
         return None
     chosen = measured.document["settings"]["session"].get("provider_options", {}).get("cudnn_conv_algo_search")
     if chosen not in (None, "EXHAUSTIVE"):

@@ -12,12 +12,7 @@ def _gpus(measured: Measured) -> tuple[str, ...]:
     return tuple(dict.fromkeys(device for device in measured.devices if device.startswith("cuda:")))
 
 
-def _share(measured: Measured, seconds: float) -> float:
-    creation = measured.creation(measured.usual) if measured.usual else None
-    return min(seconds / creation, 1.0) if creation else 0.0
-
-
-def persistence(measured: Measured, _best: str) -> Finding | None:
+def persistence(measured: Measured, _usual: str, _best: str) -> Finding | None:
     """Without persistence mode the driver initializes the GPUs for each process that comes when there is no other."""
     off = [
         gpu["device"] for gpu in measured.document["environment"].get("gpus", ()) if gpu["persistence_mode"] is False
@@ -37,7 +32,7 @@ def persistence(measured: Measured, _best: str) -> Finding | None:
         + (f", and {seconds_text(held)} where the driver stays loaded" if held is not None else ""),
         cause="cuInit",
         seconds=saved,
-        share=_share(measured, saved),
+        share=measured.share(saved),
         evidence=tuple(evidence),
         change="turn persistence mode on (as root; nvidia-persistenced keeps it after a restart)",
         command="nvidia-smi -pm 1",
@@ -51,7 +46,7 @@ def persistence(measured: Measured, _best: str) -> Finding | None:
     )
 
 
-def visible(measured: Measured, _best: str) -> Finding | None:
+def visible(measured: Measured, _usual: str, _best: str) -> Finding | None:
     """The driver initializes every GPU that a process sees."""
     count = measured.document["settings"].get("visible_gpus") or 0
     gpus, driver = _gpus(measured), driver_seconds(measured)
@@ -66,7 +61,7 @@ def visible(measured: Measured, _best: str) -> Finding | None:
         f"instead of {seconds_text(alone)}",
         cause="cuInit",
         seconds=max(saved, 0.0),
-        share=_share(measured, max(saved, 0.0)),
+        share=measured.share(max(saved, 0.0)),
         evidence=("cuInit and the contexts alone, with all GPUs visible and with the used ones",),
         change="let the process see the GPUs that it uses; they are then cuda:0 and so on",
         command=f"CUDA_VISIBLE_DEVICES={names}",
@@ -74,10 +69,10 @@ def visible(measured: Measured, _best: str) -> Finding | None:
     )
 
 
-def start(measured: Measured, best: str) -> Finding | None:
+def start(measured: Measured, usual: str, best: str) -> Finding | None:
     """The driver's start comes before all other work on a GPU. It can run while modules are imported."""
-    usual, driver = measured.usual, driver_seconds(measured)
-    if usual is None or driver is None or usual == "shared":
+    driver = driver_seconds(measured)
+    if driver is None or usual == "shared":
         return None
     before = measured.cause(usual, lambda name: name in ("imports", "libraries"))
     floor, at_once = driver
@@ -96,7 +91,7 @@ def start(measured: Measured, best: str) -> Finding | None:
         "before it",
         cause="cuInit",
         seconds=saved,
-        share=_share(measured, saved),
+        share=measured.share(saved),
         evidence=tuple(evidence),
         change="start the driver in the background before other modules are imported",
         command=f"ortmulti.prewarm({list(_gpus(measured))})",
@@ -106,11 +101,10 @@ def start(measured: Measured, best: str) -> Finding | None:
     )
 
 
-def module_loading(measured: Measured, _best: str) -> Finding | None:
+def module_loading(measured: Measured, usual: str, _best: str) -> Finding | None:
     """CUDA_MODULE_LOADING=EAGER loads every kernel of the libraries."""
-    usual = measured.usual
     value = measured.document["machine"].get("environment", {}).get("CUDA_MODULE_LOADING", "")
-    if usual is None or value.upper() != "EAGER" or not _gpus(measured):
+    if value.upper() != "EAGER" or not _gpus(measured):
         return None
     seconds = measured.cause(usual, lambda name: name in ("libraries", "context", "load kernels"))
     return Finding(
@@ -118,7 +112,7 @@ def module_loading(measured: Measured, _best: str) -> Finding | None:
         title=f"CUDA_MODULE_LOADING=EAGER loads all kernels of the CUDA libraries: {seconds_text(seconds)}",
         cause="load kernels",
         seconds=seconds,
-        share=_share(measured, seconds),
+        share=measured.share(seconds),
         evidence=("the environment says so",),
         change="leave kernels to be loaded at their first use",
         command="CUDA_MODULE_LOADING=LAZY",
@@ -140,7 +134,7 @@ def _note(name: str, title: str, evidence: tuple[str, ...], change: str, command
     return Finding(name, title, "machine", 0.0, 0.0, evidence, change, command)
 
 
-def busy_cores(measured: Measured, _best: str) -> Finding | None:
+def busy_cores(measured: Measured, _usual: str, _best: str) -> Finding | None:
     """Other processes use the CPU."""
     around = measured.document["environment"]
     cores, busy = around.get("cores"), around.get("busy_cores", 0.0)
@@ -154,7 +148,7 @@ def busy_cores(measured: Measured, _best: str) -> Finding | None:
     )
 
 
-def governor(measured: Measured, _best: str) -> Finding | None:
+def governor(measured: Measured, _usual: str, _best: str) -> Finding | None:
     """The kernel keeps the CPU's clock low."""
     name = measured.document["environment"].get("governor")
     if name not in _SLOW_GOVERNORS:
@@ -168,7 +162,7 @@ def governor(measured: Measured, _best: str) -> Finding | None:
     )
 
 
-def other_gpu_processes(measured: Measured, _best: str) -> Finding | None:
+def other_gpu_processes(measured: Measured, _usual: str, _best: str) -> Finding | None:
     """Other processes use the GPUs."""
     shared = [gpu for gpu in measured.document["environment"].get("gpus", ()) if gpu["processes"]]
     if not shared:
@@ -187,7 +181,7 @@ def other_gpu_processes(measured: Measured, _best: str) -> Finding | None:
     )
 
 
-def clocks(measured: Measured, _best: str) -> Finding | None:
+def clocks(measured: Measured, _usual: str, _best: str) -> Finding | None:
     """A GPU's clock is held down."""
     slow: dict[str, str] = {}
     for gpu in measured.document["environment"].get("gpus", ()):

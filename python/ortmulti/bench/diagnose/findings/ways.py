@@ -15,10 +15,9 @@ _HOLDS = 0.3
 _BETTER = 0.8
 
 
-def strategy(measured: Measured, best: str) -> Finding | None:
+def strategy(measured: Measured, usual: str, best: str) -> Finding | None:
     """Another way is faster, because of the GIL or another bottleneck of the usual way."""
-    usual = measured.usual
-    if usual is None or usual == best:
+    if usual == best:
         return None
     before, after = measured.creation(usual), measured.creation(best)
     if not before or not after:
@@ -30,7 +29,7 @@ def strategy(measured: Measured, best: str) -> Finding | None:
         title=_gil_title(measured, best, held or 0.0) if gil else _title(measured, usual, best),
         cause="wait for the GIL" if gil else "strategy",
         seconds=before - after,
-        share=max(before - after, 0.0) / before,
+        share=measured.share(max(before - after, 0.0)),
         evidence=tuple(_evidence(measured, usual, best)),
         change=f"create the sessions with {best}",
         command=_command(measured, best),
@@ -90,25 +89,24 @@ def _command(measured: Measured, best: str) -> str:
     return f"[onnxruntime.InferenceSession({model}) for each of {devices}{in_threads}]"
 
 
-def processes(measured: Measured, best: str) -> Finding | None:
+def processes(measured: Measured, usual: str, best: str) -> Finding | None:
     """The start of worker processes costs time. It matters if they are used, or would otherwise be the best way."""
     creation, least = measured.creation("processes"), measured.creation(best)
     if creation is None or least is None:
         return None
     starting = _seconds_of_start(measured)
-    used = measured.usual == "processes"
+    used = usual == "processes"
     left = max(creation - starting, 0.0)
     saved = starting if used else least - left
     if starting <= 0 or saved <= 0 or (not used and left > _BETTER * least):
         return None
-    base = measured.creation(measured.usual or best) or creation
     return Finding(
         id="processes",
         title=f"processes spend {seconds_text(starting)} of {seconds_text(creation)} on starting "
         f"{measured.sessions} interpreters",
         cause="processes",
         seconds=saved,
-        share=min(saved / base, 1.0),
+        share=measured.share(saved),
         evidence=(
             f"without their start processes would take {seconds_text(left)}, {best} takes {seconds_text(least)}",
         ),
@@ -138,7 +136,7 @@ def _seconds_of_start(measured: Measured) -> float:
     return median(map(start_of_workers, measured.unwatched("processes") or measured.traces("processes"))) or 0.0
 
 
-def cores(measured: Measured, best: str) -> Finding | None:
+def cores(measured: Measured, usual: str, best: str) -> Finding | None:
     """More sessions on the CPU than cores: each has less than one."""
     on_cpu = sum(device == "cpu" for device in measured.devices)
     available = measured.document["environment"].get("cores")
@@ -146,7 +144,7 @@ def cores(measured: Measured, best: str) -> Finding | None:
         return None
     alone, together = measured.watched_creation("native", 1), measured.watched_creation("native")
     shared = measured.watched_creation("shared")
-    saved = together - shared if together and shared and measured.usual == "native" else 0.0
+    saved = together - shared if together and shared and usual == "native" else 0.0
     evidence = [f"this process may use {available} cores"]
     if alone and together:
         evidence.append(f"native creates one session in {seconds_text(alone)} and {on_cpu} in {seconds_text(together)}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortmulti._runtime.regular_file import write_atomically
 from ortmulti.bench.create.plots import caption, clean, line_style, new_figure
-from ortmulti.bench.diagnose.causes import ordered, style, title
+from ortmulti.bench.diagnose.causes import cause_of, ordered
 from ortmulti.bench.diagnose.report import check_document
 from ortmulti.bench.files import printable
 from ortmulti.errors import InvalidArgument
@@ -62,7 +62,7 @@ def save_plot(document: Json, path: Path) -> None:
         _draw_timeline(next(drawn), lanes, f"timeline: {_plain(view.run_text(run), 100)}")
     from matplotlib.patches import Patch
 
-    handles = [Patch(label=_plain(title(cause)), **_look(cause)) for cause in causes]
+    handles = [Patch(label=_plain(cause_of(cause).title), **_look(cause)) for cause in causes]
     figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False, fontsize=8)
     how = "partial diagnosis" if document.get("partial") else "diagnosis"
     figure.supxlabel(_plain(caption(document, how), 200), fontsize=8, color="#555555")
@@ -177,7 +177,7 @@ def _finish(axes: Axes, name: str) -> None:
 
 
 def _look(cause: str) -> dict[str, Any]:
-    drawn = style(cause)
+    drawn = cause_of(cause)
     if drawn.hatched:
         return {"facecolor": drawn.colour, "edgecolor": "#555555", "hatch": _HATCH}
     return {"facecolor": drawn.colour, "edgecolor": drawn.colour}

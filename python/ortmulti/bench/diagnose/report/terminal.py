@@ -7,7 +7,7 @@ from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 
 from ortmulti.bench.create import plots
-from ortmulti.bench.diagnose.causes import style, title
+from ortmulti.bench.diagnose.causes import cause_of
 from ortmulti.bench.files import printable
 
 from . import view
@@ -79,7 +79,7 @@ def _findings(document: Json) -> Iterator[RenderableType]:
         return
     yield _heading("Findings, the one that would help most first")
     for number, finding in enumerate(document["findings"], 1):
-        what = title(finding["cause"])
+        what = cause_of(finding["cause"]).title
         if finding["seconds"]:
             what += f": {view.seconds(finding['seconds'])}, {view.percent(finding['share'])}"
         gained, gain = view.verified_text(finding.get("verified"))
@@ -100,7 +100,7 @@ def _keys(causes: Sequence[str], console: Console) -> dict[str, tuple[str, str]]
     """For each cause the character of which its bars consist, and that character's style."""
     if console.no_color or console.color_system is None:
         return {cause: (letter, "") for cause, letter in zip(causes, _letters(), strict=False)}
-    return {cause: ("▒" if style(cause).hatched else "█", style(cause).colour) for cause in causes}
+    return {one.name: ("▒" if one.hatched else "█", one.colour) for one in map(cause_of, causes)}
 
 
 def _letters() -> Iterator[str]:
@@ -152,7 +152,7 @@ def _table(group: Sequence[Trace], keys: Mapping[str, tuple[str, str]]) -> Rende
         table.add_column(printable(trace.name), justify="right", overflow="fold")
     for cause in view.causes_of(group):
         cells = [_cell(trace, cause) for trace in group]
-        table.add_row(Text.assemble(keys[cause], " ", printable(title(cause))), *cells)
+        table.add_row(Text.assemble(keys[cause], " ", printable(cause_of(cause).title)), *cells)
     table.add_section()
     table.add_row("from start to last answer", *(Text(view.seconds(trace.wall), "bold") for trace in group))
     table.add_row("explained", *(_explained(trace) for trace in group))
@@ -193,7 +193,7 @@ def _lists(group: Sequence[Trace], keys: Mapping[str, tuple[str, str]]) -> Rende
             text.append("\n  ")
             text.append(*keys[cause])
             text.append(f" {view.seconds(length):>8} {view.percent(length / trace.wall):>4} ")
-            text.append(printable(title(cause)))
+            text.append(printable(cause_of(cause).title))
     return text
 
 

@@ -32,9 +32,7 @@ def trace(
     timeout: float = 600.0,
     environment: Mapping[str, str] | None = None,
     instrumented: bool = True,
-    stop_after: Literal["contexts"] | None = None,
     experiment: str = "trace",
-    identifier: str | None = None,
 ) -> dict[str, Any]:
     """Measure one process that creates a session of `model` on each of `devices` and run each once.
 
@@ -50,9 +48,7 @@ def trace(
         environment: variables to set for the process, besides this process's own.
         instrumented: False: sessions are not recorded, to show the cost of recording. Then there are only spans outside
             of sessions, and no "first_answers".
-        stop_after: "contexts": only the CUDA driver is started and the devices' contexts are made, one after another.
         experiment: the run's "experiment".
-        identifier: the run's "id"; default: made of the experiment, the way, the devices and the cache.
 
     Returns:
         A run: "id", "experiment", "way", "devices", "cache", "settings", "instrumented", "wall", "ready",
@@ -79,7 +75,7 @@ def trace(
 
     options = asdict(settings or SessionSettings())
     run: dict[str, Any] = {
-        "id": identifier or f"{experiment} {way} {'+'.join(devices)} {cache}{'' if instrumented else ' plain'}",
+        "id": f"{experiment} {way} {'+'.join(devices)} {cache}{'' if instrumented else ' plain'}",
         "experiment": experiment,
         "way": way,
         "devices": list(devices),
@@ -90,8 +86,7 @@ def trace(
     with tempfile.TemporaryDirectory(prefix="ortmulti-trace-") as name:
         folder = Path(name)
         feeds_file = folder / "feeds.npz"
-        if stop_after is None:
-            _save(feeds, model, feeds_file)
+        _save(feeds, model, feeds_file)
         files = (model, *_external_files(model))
         (page_cache.warm if cache == "warm" else page_cache.drop)(files)
         spec = {
@@ -101,12 +96,11 @@ def trace(
             "settings": options,
             "feeds": str(feeds_file.absolute()),
             "instrumented": instrumented,
-            "stop_after": stop_after,
         }
-        ended = launch(spec, folder, timeout, environment or {}, instrumented, way == "processes")
-        if ended.problem is not None:
-            run["error"] = ended.problem
-        fill(run, ended.recording)
+        recording, problem = launch(spec, folder, timeout, environment or {}, instrumented, way == "processes")
+        if problem is not None:
+            run["error"] = problem
+        fill(run, recording)
     return run
 
 

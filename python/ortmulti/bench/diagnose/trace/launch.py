@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +30,9 @@ with open(sys.argv[1]) as file:
 """
 
 
-@dataclass(frozen=True)
-class Ended:
-    """A process that has ended: its records, and its error (None: no error)."""
-
-    recording: Recording
-    problem: str | None
-
-
 def launch(
     spec: dict[str, Any], folder: Path, timeout: float, environment: Mapping[str, str], sampled: bool, workers: bool
-) -> Ended:
+) -> tuple[Recording, str | None]:
     """Run `traced_process.main` in a fresh process with its own process group, which is ended with it.
 
     Args:
@@ -51,6 +42,9 @@ def launch(
         environment: variables to set, besides this process's own.
         sampled: whether its threads are sampled.
         workers: whether it starts other processes.
+
+    Returns:
+        Its records, and its error if it failed.
     """
     spec_file, log, told = folder / "spec.json", folder / "log", folder / "events"
     spec_file.write_text(json.dumps({**spec, "events": str(told), "profiles": f"{folder}/profile-"}))
@@ -78,4 +72,4 @@ def launch(
         problem = f"took longer than {timeout:g} seconds and was ended"
     elif problem is None and not recording.events.one("answered"):
         problem = f"the process {process.ending(log)}"
-    return Ended(recording, problem)
+    return recording, problem

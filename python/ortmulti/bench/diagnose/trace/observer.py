@@ -52,16 +52,25 @@ class Driver:
             if index in self._contexts:
                 return
             self._contexts.add(index)
-            opened = self._library
-            if opened is None:
-                opened = self._library = self._open()
+            if self._library is None:
+                self._library = self._open()
+        opened = self.init()  # by every thread: the later ones wait in it for the first
         device = f"cuda:{index}"
-        with self._span("cuInit", "cuInit", ""):  # by every thread: the later ones wait in it for the first
-            self._check(opened.cuInit(0), "cuInit")
         with self._span("context", "context", device):
             handle, context = ctypes.c_int(), ctypes.c_void_p()
             self._check(opened.cuDeviceGet(ctypes.byref(handle), index), f"{device}: cuDeviceGet")
             self._check(opened.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle), f"{device}: making its context")
+
+    def init(self) -> ctypes.CDLL:
+        """Call cuInit, and return the driver's library.
+
+        Raises:
+            DeviceError: there is no driver, or it refuses.
+        """
+        opened = self._library = self._library or self._open()
+        with self._span("cuInit", "cuInit", ""):
+            self._check(opened.cuInit(0), "cuInit")
+        return opened
 
     def _open(self) -> ctypes.CDLL:
         with self._span("libraries", "open the CUDA driver", ""):

@@ -32,7 +32,7 @@ def main(spec: dict[str, Any], steps: Sequence[tuple[int, int]]) -> None:
 
     Args:
         spec: "way", "model", "devices", "settings" (fields of `SessionSettings`), "feeds" (an .npz file), "events" (a
-            path), "profiles" (a prefix of paths), "instrumented", "stop_after" ("contexts" or None).
+            path), "profiles" (a prefix of paths), "instrumented".
         steps: the time and the thread's CPU time in ns: at the process's first line, and after the imports of numpy,
             ortmulti and this module.
     """
@@ -49,10 +49,6 @@ def main(spec: dict[str, Any], steps: Sequence[tuple[int, int]]) -> None:
 
 
 def _measure(spec: dict[str, Any], events: EventWriter, begin: int) -> None:
-    if spec["stop_after"] == "contexts":
-        _start_driver(spec["devices"], events)
-        events.write("answered", time=time.monotonic_ns())
-        return
     from ortmulti.bench.files import read_arrays
 
     way, devices = spec["way"], spec["devices"]
@@ -81,12 +77,3 @@ def _measure(spec: dict[str, Any], events: EventWriter, begin: int) -> None:
         if observer is not None:
             strategy.first_run(feeds)
             observer.finish()
-
-
-def _start_driver(devices: Sequence[str], events: EventWriter) -> None:
-    from ortmulti.bench.diagnose.trace.observer import Driver
-
-    driver = Driver(lambda cause, name, device: events.span(cause, name, None, device), hold_gil=False)
-    for device in devices:
-        if device.startswith("cuda:"):
-            driver.start(int(device.removeprefix("cuda:")))

@@ -12,7 +12,7 @@ from typing import Any
 
 from ortmulti._runtime.regular_file import write_atomically
 from ortmulti.bench.create.plots import machine_text
-from ortmulti.bench.diagnose.causes import explanation, ordered, style, title
+from ortmulti.bench.diagnose.causes import cause_of, ordered
 from ortmulti.bench.diagnose.report import check_document, view
 from ortmulti.bench.diagnose.report.plot import page_figures
 from ortmulti.bench.diagnose.report.view import Trace
@@ -77,14 +77,15 @@ class _Page:
         )
 
     def _colour(self, cause: str) -> str:
-        drawn = style(cause)
+        drawn = cause_of(cause)
         hatched = "background-image:var(--hatch)" if drawn.hatched else ""
         return f"\n.c{self.causes.index(cause)}{{background-color:{drawn.colour};{hatched}}}"
 
     def _named(self, cause: str) -> str:
+        known = cause_of(cause)
         return (
-            f'<span class="named" title="{_escape(explanation(cause))}"><i class="c{self.causes.index(cause)}"></i>'
-            f"{_escape(title(cause))}</span>"
+            f'<span class="named" title="{_escape(known.explanation)}"><i class="c{self.causes.index(cause)}"></i>'
+            f"{_escape(known.title)}</span>"
         )
 
     def _figure(self, name: str, about: str) -> str:
@@ -118,7 +119,7 @@ class _Page:
         tiles = [
             ("fastest here", view.seconds(fastest.wall), f"{fastest.name} on {view.devices_text(fastest.devices)}"),
             ("slowest here", view.seconds(slowest.wall), f"{slowest.name} on {view.devices_text(slowest.devices)}"),
-            ("of that, most for", view.percent(slowest.causes[biggest] / slowest.wall), title(biggest)),
+            ("of that, most for", view.percent(slowest.causes[biggest] / slowest.wall), cause_of(biggest).title),
             ("explained at least", _explained(least), f"of a trace's time ({least.name})"),
         ]
         return (
