@@ -141,11 +141,11 @@ class PythonPool {
 
   const std::shared_ptr<Pool>& get() const noexcept { return pool_; }
 
-  // Puts a device to sleep. `timeout`: for the runs under way, in seconds.
-  void sleep(const Device& device, bool pinned, bool auto_wake, std::optional<double> timeout,
+  // Puts a device to sleep at a level that keeps its sessions. `timeout`: for the runs under way, in seconds.
+  void sleep(const Device& device, SleepLevel level, bool pinned, bool auto_wake, std::optional<double> timeout,
              const std::shared_ptr<Timeline>& timeline) {
-    const auto make = [pool = pool_.get(), device, pinned, timeline] {
-      return weight_sleeper(pool->sessions(device), pinned ? HostCopy::pinned : HostCopy::none, timeline);
+    const auto make = [pool = pool_.get(), device, level, pinned, timeline] {
+      return make_sleeper(level, pool->sessions(device), pinned ? HostCopy::pinned : HostCopy::none, timeline);
     };
     const auto sleeper = without_gil([&] {
       if (!pool_->sessions(device).empty()) {
@@ -153,7 +153,7 @@ class PythonPool {
       }
       // It has given its sessions back, and sleeps already; or it wakes, and then has others.
       auto later = std::make_shared<DeviceSleep>();
-      later->level = SleepLevel::weights;
+      later->level = level;
       const auto made = std::make_shared<std::shared_ptr<DeviceSleep>>();
       later->sleep = [make, made](Request::Clock::time_point until) {
         *made = *made ? *made : make();
@@ -165,12 +165,14 @@ class PythonPool {
     put_to_sleep(device, sleeper, auto_wake, timeout);
   }
 
-  // The same, with the runners of the sessions. `make` begins to add others, and calls its argument when they are
-  // there, with None, or with an exception. Returns whether it is to be called: not where the device has no runners.
-  bool sleep_sessions(const Device& device, const py::object& make, bool auto_wake, std::optional<double> timeout) {
+  // The same at a level that frees the sessions' runners. `make` begins to add others, and calls its argument when they
+  // are there, with None, or with an exception. Returns whether it is to be called: not where the device has no
+  // runners.
+  bool sleep_sessions(const Device& device, SleepLevel level, const py::object& make, bool auto_wake,
+                      std::optional<double> timeout) {
     const auto maker = std::make_shared<PythonCall>(make);
     const auto sleeper = std::make_shared<DeviceSleep>();
-    sleeper->level = SleepLevel::session;
+    sleeper->level = level;
     const auto called = std::make_shared<std::atomic<bool>>(false);
     sleeper->sleep = [called](Request::Clock::time_point /*until*/) { return *called = true; };
     sleeper->wake = [maker] { maker->wait(); };
@@ -178,9 +180,8 @@ class PythonPool {
     return *called;
   }
 
-  // Keeps a device within a repository's budget. Its later sleeps and wakes go through that. `sleeps`: it can sleep at
-  // the level "weights", `pinned` with a pinned copy if there may be one. `close`: puts it to sleep at the level
-  // "session".
+  // Keeps a device within a repository's budget. Its later sleeps and wakes go through that. `pinned`: with a pinned
+  // copy, if there may be one. `close`: puts it to sleep at a level that frees its runners.
   Repository::Handle enter(const std::shared_ptr<Repository>& repository, const std::string& name, const Device& device,
                            const ResidencyPolicy::Model& model, bool pinned, const std::shared_ptr<Timeline>& timeline,
                            const py::object& close, const std::shared_ptr<Repository::Reservation>& reserved) {
@@ -189,11 +190,13 @@ class PythonPool {
     resident.device = device;
     resident.pool = pool_;
     const HostCopy copy = pinned ? HostCopy::if_possible : HostCopy::none;
-    resident.sleeper = [pool = resident.pool, on = resident.device, copy, timeline] {
+    resident.sleeper = [pool = resident.pool, on = resident.device, copy, timeline](SleepLevel level) {
       const auto held = pool.lock();
-      return weight_sleeper(held ? held->sessions(on) : std::vector<std::shared_ptr<Session>>(), copy, timeline);
+      return make_sleeper(level, held ? held->sessions(on) : std::vector<std::shared_ptr<Session>>(), copy, timeline);
     };
-    resident.close = [call = std::make_shared<PythonCall>(close)](double timeout) { (*call)(timeout); };
+    resident.close = [call = std::make_shared<PythonCall>(close)](SleepLevel level, double timeout) {
+      (*call)(level, timeout);
+    };
     const ReleaseGil nogil;
     return repository->add(std::move(resident), model, reserved);
   }

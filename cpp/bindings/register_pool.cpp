@@ -180,6 +180,11 @@ void register_pool(py::module_& module) {
       .def("fileno", &LoopWatch::descriptor)
       .def("deliver", &LoopWatch::deliver)
       .def("remember", &LoopWatch::remember, py::arg("loop"));
+  py::dict levels;  // without "awake"
+  for (auto level = sleep_levels.begin() + 1; level != sleep_levels.end(); ++level) {
+    levels[level->name] = level->frees_runners;
+  }
+  module.attr("sleep_levels") = levels;
   module.attr("at_first_in_flight") = at_first_in_flight;
   module.attr("most_in_flight") = most_in_flight;
   module.def("set_running_loop", &set_running_loop, py::arg("get_running_loop"));
@@ -219,10 +224,10 @@ void register_pool(py::module_& module) {
             wait_until([&](auto until) { return self.get()->remove(device, until); });
           },
           py::arg("device"))
-      .def("sleep", &PythonPool::sleep, py::arg("device"), py::arg("pinned"), py::arg("auto_wake"), py::arg("timeout"),
-           py::arg("timeline"))
-      .def("sleep_sessions", &PythonPool::sleep_sessions, py::arg("device"), py::arg("make"), py::arg("auto_wake"),
-           py::arg("timeout"))
+      .def("sleep", &PythonPool::sleep, py::arg("device"), py::arg("level"), py::arg("pinned"), py::arg("auto_wake"),
+           py::arg("timeout"), py::arg("timeline"))
+      .def("sleep_sessions", &PythonPool::sleep_sessions, py::arg("device"), py::arg("level"), py::arg("make"),
+           py::arg("auto_wake"), py::arg("timeout"))
       .def("enter", &PythonPool::enter, py::arg("repository"), py::arg("name"), py::arg("device"), py::arg("model"),
            py::arg("pinned"), py::arg("timeline"), py::arg("close"), py::arg("reserved"))
       .def("wake", of_core(&Pool::wake), py::arg("device"))

@@ -105,9 +105,10 @@ std::optional<std::int64_t> unaccounted(Repository& repository, const Device& de
 }
 
 py::dict to_dict(const Repository::ResidentStats& resident) {
+  const std::uint64_t kept = resident.model.bytes_at(SleepLevel::weights);
   return py::dict("name"_a = resident.name, "device"_a = resident.device, "state"_a = state_of(resident),
-                  "pinned"_a = resident.model.pinned, "weights"_a = resident.model.weights,
-                  "kept"_a = resident.model.kept, "rate"_a = resident.rate, "evictions"_a = resident.evicted);
+                  "pinned"_a = resident.model.pinned, "weights"_a = resident.model.bytes - kept, "kept"_a = kept,
+                  "rate"_a = resident.rate, "evictions"_a = resident.evicted);
 }
 
 py::dict to_dict(const Repository::DeviceUse& device) {
@@ -152,20 +153,15 @@ py::tuple to_tuple(const Decision& decision) {
 
 void register_repository(py::module_& module) {
   py::class_<ResidencyPolicy::Model>(module, "ResidencyModel")
-      .def(py::init([](std::uint64_t weights, std::uint64_t kept, double wake, double create, bool sleeps, bool pinned,
-                       SleepLevel level) {
-             ResidencyPolicy::Model model;
-             model.weights = weights;
-             model.kept = kept;
-             model.wake = wake;
-             model.create = create;
-             model.sleeps = sleeps;
-             model.pinned = pinned;
-             model.level = level;
+      .def(py::init([](std::uint64_t bytes, const std::map<SleepLevel, std::pair<std::uint64_t, double>>& sleeps,
+                       bool pinned, SleepLevel level) {
+             ResidencyPolicy::Model model{bytes, {}, pinned, false, level};
+             for (const auto& [at, asleep] : sleeps) {
+               model.sleeps[at] = {asleep.first, asleep.second};
+             }
              return model;
            }),
-           py::arg("weights"), py::arg("kept"), py::arg("wake"), py::arg("create"), py::arg("sleeps") = true,
-           py::arg("pinned") = false, py::arg("level") = "awake");
+           py::arg("bytes"), py::arg("sleeps"), py::arg("pinned") = false, py::arg("level") = "awake");
   // Not thread-safe; for simulations and tests.
   py::class_<ResidencyPolicy>(module, "ResidencyPolicy")
       .def(py::init<std::uint64_t>(), py::arg("budget"))
@@ -193,7 +189,7 @@ void register_repository(py::module_& module) {
       .def("reserve", &reserve, py::arg("name"), py::arg("device"), py::arg("bytes"))
       .def("remove", &Repository::remove, py::arg("resident"), py::call_guard<ReleaseGil>())
       .def("pin", &Repository::pin, py::arg("resident"), py::arg("pinned"), py::call_guard<ReleaseGil>())
-      .def("resize", &Repository::resize, py::arg("resident"), py::arg("weights"), py::arg("kept"),
+      .def("set_kept", &Repository::set_kept, py::arg("resident"), py::arg("level"), py::arg("bytes"),
            py::call_guard<ReleaseGil>())
       .def("unaccounted", &unaccounted, py::arg("device"), py::arg("timeout"))
       .def("residents", [](const Repository& self) { return to_list([&] { return self.residents(); }); })

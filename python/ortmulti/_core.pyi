@@ -224,15 +224,9 @@ class LoopWatch:
 def set_running_loop(get_running_loop: Callable[[], object]) -> None: ...
 
 class ResidencyModel:
+    # For each level that it can sleep at: the bytes that it keeps, and the seconds of a wake.
     def __init__(
-        self,
-        weights: int,
-        kept: int,
-        wake: float,
-        create: float,
-        sleeps: bool = True,
-        pinned: bool = False,
-        level: str = "awake",
+        self, bytes: int, sleeps: Mapping[str, tuple[int, float]], pinned: bool = False, level: str = "awake"
     ) -> None: ...
 
 class ResidencyPolicy:
@@ -256,7 +250,7 @@ class Repository:
     def reserve(self, name: str, device: str, bytes: int) -> Reservation: ...
     def remove(self, resident: Resident) -> None: ...
     def pin(self, resident: Resident, pinned: bool) -> None: ...
-    def resize(self, resident: Resident, weights: int, kept: int) -> None: ...
+    def set_kept(self, resident: Resident, level: str, bytes: int | None) -> None: ...
     def unaccounted(self, device: str, timeout: float) -> int | None: ...
     def residents(self) -> list[dict[str, Any]]: ...
     def devices(self) -> list[dict[str, Any]]: ...
@@ -299,13 +293,16 @@ class Pool:
         model: ResidencyModel,
         pinned: bool,
         timeline: Timeline,
-        close: Callable[[float], None],
+        close: Callable[[str, float], None],
         reserved: Reservation,
     ) -> Resident: ...
-    def sleep(self, device: str, pinned: bool, auto_wake: bool, timeout: float | None, timeline: Timeline) -> None: ...
+    def sleep(
+        self, device: str, level: str, pinned: bool, auto_wake: bool, timeout: float | None, timeline: Timeline
+    ) -> None: ...
     def sleep_sessions(
         self,
         device: str,
+        level: str,
         make: Callable[[Callable[[BaseException | None], None]], None],
         auto_wake: bool,
         timeout: float | None,
@@ -563,6 +560,8 @@ def cuda_peer_access(device: int, peer: int) -> bool: ...
 
 own_compute_stream: str
 at_first_in_flight: int
+# By name, from the least to the deepest: whether the sessions are closed there.
+sleep_levels: Final[dict[Any, bool]]
 most_in_flight: int
 
 def cuda_memory(device: int) -> tuple[int, int]: ...

@@ -57,8 +57,8 @@ class Residency:
 
     Attributes:
         device: The device.
-        state: What is in the device's memory. ``"awake"``: all. ``"weights"``: its weights sleep. ``"session"``: its
-            sessions are closed, and nothing is there. ``"waking"`` and ``"falling asleep"``: it is on the way.
+        state: ``"awake"``: all of it is in the device's memory. ``"waking"`` and ``"falling asleep"``: it is on the
+            way. Else what it has given back, as `Pool.sleep`'s ``level``.
         weights: Bytes that a sleep of the weights gives back, as measured.
         kept: Bytes that it takes besides while it is loaded, as measured.
         rate: Requests a second, of the last 20 seconds or so; measured when another model wants memory.
@@ -455,7 +455,12 @@ class ModelRepository(Closing):
             for device in devices:
                 taken = max(size, self._grown(device, before[device]) or 0)
                 keep = device != "cpu" and self._pinned_bytes + taken <= self._host_budget
-                model = _core.ResidencyModel(taken, 0, 0.0, seconds, device != "cpu", entry.pinned, "awake")
+                levels = {
+                    level: (0, seconds if closes else 0.0)
+                    for level, closes in _core.sleep_levels.items()
+                    if closes or device != "cpu"
+                }
+                model = _core.ResidencyModel(taken, levels, entry.pinned)
                 resident = pool._members.core.enter(
                     self._core,
                     name,
@@ -502,21 +507,28 @@ class ModelRepository(Closing):
             The bytes of its pinned copy.
         """
         before = self._unaccounted(device)
-        try:
+        pinned: int | None = None
+        for level, closes in _core.sleep_levels.items():
+            if closes:  # and keeps nothing
+                if pinned is None:
+                    pool.sleep(level, device)
+                break
             try:
-                pool.sleep("weights", device, keep="pinned" if keep else None)
-            except OutOfMemory as error:  # more than the process may have
-                LOGGER.info("the weights are read from files at each wake: %s", error)
-                keep = False
-                pool.sleep("weights", device)
-        except NotImplemented:
-            pool.sleep("session", device)
-            return 0
-        grown = self._grown(device, before)
-        kept = min(taken, self._kept[device] if grown is None else max(0, grown))
-        self._kept[device] = max(self._kept[device], kept)
-        self._core.resize(resident, taken - kept, kept)
-        return taken - kept if keep else 0
+                try:
+                    pool.sleep(level, device, keep="pinned" if keep else None)
+                except OutOfMemory as error:  # more than the process may have
+                    LOGGER.info("the weights are read from files at each wake: %s", error)
+                    keep = False
+                    pool.sleep(level, device)
+            except NotImplemented:
+                self._core.set_kept(resident, level, None)
+                continue
+            grown = self._grown(device, before)
+            kept = min(taken, self._kept[device] if grown is None else max(0, grown))
+            self._kept[device] = max(self._kept[device], kept)
+            self._core.set_kept(resident, level, kept)
+            pinned = max(pinned or 0, taken - kept if keep else 0)
+        return pinned or 0
 
     def _unaccounted(self, device: str) -> int | None:
         """Return a GPU's bytes in use that the repository does not count as a model's, of any process.
@@ -603,12 +615,12 @@ def _size(model: Any) -> int:
         return _core.file_source(model).size
 
 
-def _closer(pool: Pool, device: str) -> Callable[[float], None]:
+def _closer(pool: Pool, device: str) -> Callable[[str, float], None]:
     of = weakref.ref(pool)  # the core keeps the function
 
-    def close(timeout: float) -> None:
+    def close(level: Any, timeout: float) -> None:
         found = of()
         if found is not None:
-            found.sleep("session", device, timeout=timeout)
+            found.sleep(level, device, timeout=timeout)
 
     return close

@@ -357,15 +357,14 @@ TEST_P(Stress, ModelsOfARepositorySleepAndAreReplaced) {
     resident.name = "m";
     resident.device = device;
     resident.pool = model->pool;
-    resident.sleeper = [awake, sleeps = Random(dice())]() mutable {
+    resident.sleeper = [awake, sleeps = Random(dice())](SleepLevel) mutable {
       auto made = random_sleep(sleeps, awake, 200, nullptr);
       made->auto_wake = true;
       return made;
     };
     ResidencyPolicy::Model size;
-    size.weights = 28;
-    size.kept = 2;
-    size.closes = false;
+    size.bytes = 30;
+    size.sleeps[SleepLevel::weights].bytes = 2;
     model->resident = repository->add(resident, size, reserved);
     return model;
   };

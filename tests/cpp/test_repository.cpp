@@ -84,10 +84,10 @@ class RepositoryTest : public RealSessions {
     resident.name = name;
     resident.device = one;
     resident.pool = model.pool;
-    resident.sleeper = [&model] { return sleeper(model); };
+    resident.sleeper = [&model](SleepLevel) { return sleeper(model); };
     ResidencyPolicy::Model size;
-    size.weights = bytes;
-    size.closes = false;
+    size.bytes = bytes;
+    size.sleeps[SleepLevel::weights] = {};
     model.resident = repository->add(resident, size, room);
   }
   // A model that is asleep, of so many bytes.
@@ -325,7 +325,7 @@ TEST_F(RepositoryTest, StatisticsAddUpTheModelsOfOneName) {
   answers.wait_for(1);
   add("a", 30);
   ASSERT_EQ(repository->residents().size(), 1);
-  EXPECT_EQ(stats_of("a").model.weights, 90);
+  EXPECT_EQ(stats_of("a").model.bytes, 90);
   EXPECT_EQ(stats_of("a").model.level, SleepLevel::weights) << "that of the later one";
 }
 
@@ -451,15 +451,15 @@ class ManyModels : public Loading {
       resident.name = std::to_string(i);
       resident.device = one;
       resident.pool = pools[i];
-      resident.sleeper = [store = stores[i], copy = i % 2 == 0 ? HostCopy::if_possible : HostCopy::none] {
+      resident.sleeper = [store = stores[i], copy = i % 2 == 0 ? HostCopy::if_possible : HostCopy::none](SleepLevel) {
         return sleep_of(store, copy);
       };
       ResidencyPolicy::Model model;
-      model.weights = bytes(i);
-      model.closes = false;
+      model.bytes = bytes(i);
+      model.sleeps[SleepLevel::weights] = {};
       model.level = SleepLevel::weights;
       const auto handle = repository->add(resident, model, nullptr);
-      ASSERT_TRUE(pools[i]->sleep(one, resident.sleeper(), Clock::now()));
+      ASSERT_TRUE(pools[i]->sleep(one, resident.sleeper(SleepLevel::weights), Clock::now()));
     }
   }
   void end() {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "core/repository/residency_policy.hpp"
@@ -15,14 +16,15 @@ using Kind = Policy::Decision::Kind;
 
 class Residency : public testing::Test {
  protected:
+  static Policy::Model model(std::uint64_t weights, SleepLevel level = SleepLevel::awake, std::uint64_t kept = 0) {
+    Policy::Model made;
+    made.bytes = weights + kept;
+    made.sleeps = {{SleepLevel::weights, {kept, 0.01}}, {SleepLevel::session, {0, 0.1}}};
+    made.level = level;
+    return made;
+  }
   Policy::Id add(std::uint64_t weights, SleepLevel level = SleepLevel::awake, std::uint64_t kept = 0) {
-    Policy::Model model;
-    model.weights = weights;
-    model.kept = kept;
-    model.wake = 0.01;
-    model.create = 0.1;
-    model.level = level;
-    return policy.add(model, "'m'", 0);
+    return policy.add(model(weights, level, kept), "'m'", 0);
   }
   // Requests that came until `now`.
   void arrive(Policy::Id id, std::uint64_t requests, double now) { policy.observe(id, {requests, 0, 0, 0.004}, now); }
@@ -48,15 +50,12 @@ TEST_F(Residency, AModelThatFitsWakesAndHasItsMemoryFromThenOn) {
   EXPECT_EQ(policy.decide(third, 1).kind, Kind::evict) << "the second has been promised its memory";
   policy.woke(second, 2, 0.02);
   EXPECT_EQ(policy.model(second).level, SleepLevel::awake);
-  EXPECT_GT(policy.model(second).wake, 0.01);
+  EXPECT_GT(policy.model(second).sleeps.at(SleepLevel::weights).wake, 0.01);
 }
 
 TEST_F(Residency, TimesMayBeNegative) {
-  Policy::Model model;
-  model.weights = 60;
-  const auto first = policy.add(model, "'m'", -100);
-  model.level = SleepLevel::weights;
-  const auto wanted = policy.add(model, "'m'", -100);
+  const auto first = policy.add(model(60), "'m'", -100);
+  const auto wanted = policy.add(model(60, SleepLevel::weights), "'m'", -100);
   EXPECT_EQ(models(policy.decide(wanted, -99)), std::vector{first});
 }
 
@@ -130,6 +129,17 @@ TEST_F(Residency, SessionsAreClosedWhereNothingElseMakesRoom) {
   EXPECT_EQ(models(policy.decide(wanted, 10)), std::vector{asleep});
 }
 
+TEST_F(Residency, AModelWithoutALevelGoesToTheNextOne) {
+  const auto closed = add(100);
+  const auto wanted = add(50, SleepLevel::weights);
+  policy.set_kept(closed, SleepLevel::weights, std::nullopt);
+  const auto decision = policy.decide(wanted, 1);
+  ASSERT_EQ(models(decision), std::vector{closed});
+  EXPECT_EQ(decision.evictions.front().to, SleepLevel::session);
+  policy.set_kept(closed, SleepLevel::session, std::nullopt);
+  EXPECT_EQ(policy.decide(wanted, 1).kind, Kind::impossible);
+}
+
 TEST_F(Residency, WhatIsPinnedOrWaitsToWakeCannotMakeRoom) {
   const auto pinned = add(60);
   policy.pin(pinned, true);
@@ -164,11 +174,8 @@ TEST_F(Residency, ASleepThatWasGivenUpIsNotTriedAgainAtOnceAndThenWithMorePatien
 TEST_F(Residency, RunsHoldUpAWakeForThreeTimesTheLongestAndASecondForEachTry) {
   for (const double longest : {0.3, 1.0, 1.5, 4.0, 60.0, 1000.0}) {
     Policy each(100);
-    Policy::Model model;
-    model.weights = 60;
-    const auto busy = each.add(model, "'busy'", 0);
-    model.level = SleepLevel::weights;
-    const auto wanted = each.add(model, "'wanted'", 0);
+    const auto busy = each.add(model(60), "'busy'", 0);
+    const auto wanted = each.add(model(60, SleepLevel::weights), "'wanted'", 0);
     double now = 0;
     int tries = 0;
     for (bool asleep = false; !asleep;) {
@@ -198,8 +205,7 @@ TEST_F(Residency, RunsHoldUpAWakeForThreeTimesTheLongestAndASecondForEachTry) {
 TEST_F(Residency, WhatIsLoadedOrFailedToSleepIsWaitedForUnlessItFailsAgainAndAgain) {
   const auto failing = add(60);
   Policy::Model load;
-  load.weights = 40;
-  load.sleeps = load.closes = false;
+  load.bytes = 40;
   load.loading = true;
   const auto room = policy.add(load, "'room'", 0);
   const auto wanted = add(40, SleepLevel::weights);

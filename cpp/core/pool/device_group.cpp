@@ -111,7 +111,10 @@ std::vector<std::shared_ptr<Runner>> DeviceGroup::take_runners() {
   return runners;
 }
 
-void DeviceGroup::give_back_runners(const std::vector<std::shared_ptr<Runner>>& runners) {
+bool DeviceGroup::give_back_runners(const std::vector<std::shared_ptr<Runner>>& runners) {
+  if (rest_ != Rest::waking || !sleeper_->frees_runners()) {
+    return false;
+  }
   std::vector<Worker*> places;
   std::copy_if(workers.begin(), workers.end(), std::back_inserter(places),
                [](const Worker* worker) { return worker->runner == nullptr; });
@@ -123,6 +126,7 @@ void DeviceGroup::give_back_runners(const std::vector<std::shared_ptr<Runner>>& 
     places[i]->session = runners[i]->session();
     places[i]->away = false;
   }
+  return true;
 }
 
 // --- Its runs.
@@ -270,15 +274,11 @@ void DeviceGroup::fall_asleep(const std::shared_ptr<DeviceSleep>& asked, std::sh
   sleeper_ = std::move(sleeper);
 }
 
-std::shared_ptr<DeviceSleep> DeviceGroup::give_more_back(std::shared_ptr<DeviceSleep> sleeper) {
-  give_back();
-  return std::exchange(sleeper_, std::move(sleeper));
-}
-
-void DeviceGroup::fell_asleep(bool deeper) {
+std::shared_ptr<DeviceSleep> DeviceGroup::fell_asleep(std::shared_ptr<DeviceSleep> sleeper) {
   rest_ = Rest::asleep;
+  counts.sleeps += asked_ ? 1 : 0;  // else it was asleep before
   asked_.reset();
-  counts.sleeps += deeper ? 0 : 1;
+  return std::exchange(sleeper_, std::move(sleeper));
 }
 
 std::shared_ptr<DeviceSleep> DeviceGroup::stay_awake() { return rest_ == Rest::falling_asleep ? end_sleep() : nullptr; }

@@ -81,7 +81,7 @@ class DeviceGroup {
  public:
   using Clock = Request::Clock;
   using All = std::vector<std::unique_ptr<DeviceGroup>>;
-  /// A device that falls asleep waits for its runs, which can be taken back; one that gives back cannot.
+  /// A device that falls asleep waits for its runs, which can be taken back. One that gives back was asleep or falling.
   enum class Rest { awake, falling_asleep, giving_back, asleep, waking };
 
   /// `all`: the pool's, with this one.
@@ -121,8 +121,8 @@ class DeviceGroup {
   std::shared_ptr<DeviceSleep> forget();
   /// Its runners, to be freed without the lock.
   std::vector<std::shared_ptr<Runner>> take_runners();
-  /// Puts these in their places.
-  void give_back_runners(const std::vector<std::shared_ptr<Runner>>& runners);
+  /// Puts these in the places of those that its sleep freed. False where it does not wake from such a sleep.
+  bool give_back_runners(const std::vector<std::shared_ptr<Runner>>& runners);
 
   // Its runs.
 
@@ -177,11 +177,9 @@ class DeviceGroup {
   /// `asked`: what it was asked to sleep with; `sleeper`: the same behind its gate.
   void fall_asleep(const std::shared_ptr<DeviceSleep>& asked, std::shared_ptr<DeviceSleep> sleeper);
   void give_back() { rest_ = Rest::giving_back; }
-  /// It is asleep, and gives more back with this one. Returns the one from before, to be freed without the lock.
-  std::shared_ptr<DeviceSleep> give_more_back(std::shared_ptr<DeviceSleep> sleeper);
-  /// It gave everything back; `deeper`: it was asleep before.
-  void fell_asleep(bool deeper);
-  void gave_nothing_back() { rest_ = Rest::falling_asleep; }
+  /// It gave everything back with this one. Returns what it slept with before, to be freed without the lock.
+  std::shared_ptr<DeviceSleep> fell_asleep(std::shared_ptr<DeviceSleep> sleeper);
+  void gave_nothing_back() { rest_ = asked_ ? Rest::falling_asleep : Rest::asleep; }
   /// Ends a sleep that has not given anything back: the sleeper, to be freed without the lock. Null: there is none.
   std::shared_ptr<DeviceSleep> stay_awake();
   /// Has a worker wake it, which is to be notified; null: it is being removed.

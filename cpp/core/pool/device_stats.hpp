@@ -6,6 +6,7 @@
 
 #include "core/base/device.hpp"
 #include "core/pool/latency.hpp"
+#include "core/pool/sleep_level.hpp"
 
 namespace ortmulti {
 
@@ -14,14 +15,6 @@ namespace ortmulti {
 enum class DeviceState { starting, ready, failed, broken, removed };
 
 std::string to_string(DeviceState state);
-
-/// How deep a device sleeps, named after what it has given back: `weights` its weights, `session` the sessions too. A
-/// lower value has less.
-enum class SleepLevel { session, weights, awake };
-
-std::string to_string(SleepLevel level);
-/// Throws Error with ErrorKind::invalid_argument.
-SleepLevel parse_sleep_level(const std::string& name);
 
 /// What became of the requests that ran, or were to run, on one device.
 struct DeviceStats {

@@ -66,7 +66,8 @@ void Pool::check_open() const {
 void Pool::add(const std::vector<std::shared_ptr<Runner>>& runners, std::optional<std::size_t> at_first) {
   std::vector<std::unique_ptr<Worker>> added;
   Lock lock = enter();
-  if (give_back_runners(runners)) {
+  DeviceGroup* const known = runners.empty() ? nullptr : find_group(runners.front()->device());
+  if (known != nullptr && known->give_back_runners(runners)) {
     return;
   }
   check_open();

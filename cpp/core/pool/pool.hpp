@@ -184,8 +184,6 @@ class Pool {
   void check_may_sleep(const DeviceGroup& group) const;
   /// Ends a sleep that has not given anything back; returns its sleeper, to be freed without the lock.
   std::shared_ptr<DeviceSleep> stop_falling(DeviceGroup& group);
-  /// Puts them where those of a waking device were; returns whether there is one.
-  bool give_back_runners(const std::vector<std::shared_ptr<Runner>>& runners);
   void wake_up(Worker& worker, Lock& lock);
   /// Without what it continues.
   PoolStats own_stats() const;

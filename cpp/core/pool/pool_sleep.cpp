@@ -24,11 +24,10 @@ bool Pool::sleep(const Device& device, const std::shared_ptr<DeviceSleep>& asked
     return false;
   }
   check_may_sleep(group);
-  const bool deeper = group.asleep();
-  if (deeper && (!asked->frees_runners() || group.sleeper()->frees_runners())) {
+  if (group.asleep() && asked->level <= group.sleeper()->level) {
     return true;
   }
-  if (!deeper) {
+  if (!group.asleep()) {
     if (!group.falls_with(asked)) {
       group.fall_asleep(asked, sleeper);
       for (Worker* worker : group.workers) {
@@ -44,12 +43,8 @@ bool Pool::sleep(const Device& device, const std::shared_ptr<DeviceSleep>& asked
       throw Error(ErrorKind::device, to_string(device) + " was removed from the pool while it fell asleep");
     }
   }
-  if (deeper) {
-    before = group.give_more_back(sleeper);
-  } else {
-    group.give_back();
-    sleeper = group.sleeper();
-  }
+  sleeper = group.asleep() ? sleeper : group.sleeper();
+  group.give_back();
   if (sleeper->frees_runners()) {
     runners = group.take_runners();
   }
@@ -65,13 +60,15 @@ bool Pool::sleep(const Device& device, const std::shared_ptr<DeviceSleep>& asked
   lock.lock();
   asleep |= sleeper->frees_runners();
   if (asleep) {
-    group.fell_asleep(deeper);
-    wake_for_waiting(group);
+    before = group.fell_asleep(sleeper);
   } else {
     group.gave_nothing_back();
     if (error || closing_ || group.removed()) {
       before = stop_falling(group);
     }
+  }
+  if (group.asleep()) {
+    wake_for_waiting(group);
   }
   settled_.notify_all();
   if (error) {
@@ -227,16 +224,6 @@ void Pool::begin_wake(DeviceGroup& group) {
   if (Worker* worker = group.begin_wake()) {
     worker->wake.notify_one();
   }
-}
-
-bool Pool::give_back_runners(const std::vector<std::shared_ptr<Runner>>& runners) {
-  DeviceGroup* const group = runners.empty() ? nullptr : find_group(runners.front()->device());
-  const bool waits =
-      group != nullptr && group->rest() == DeviceGroup::Rest::waking && group->sleeper()->frees_runners();
-  if (waits) {
-    group->give_back_runners(runners);
-  }
-  return waits;
 }
 
 void Pool::wake_up(Worker& worker, Lock& lock) {

@@ -32,8 +32,11 @@ Runners make_runners(const std::shared_ptr<Session>& session, const Serving& ser
   return runners;
 }
 
-std::shared_ptr<DeviceSleep> weight_sleeper(const std::vector<std::shared_ptr<Session>>& sessions, HostCopy copy,
-                                            const std::shared_ptr<Timeline>& timeline) {
+std::shared_ptr<DeviceSleep> make_sleeper(SleepLevel level, const std::vector<std::shared_ptr<Session>>& sessions,
+                                          HostCopy copy, const std::shared_ptr<Timeline>& timeline) {
+  if (level != SleepLevel::weights) {
+    throw Error(ErrorKind::not_implemented, "sessions that stay cannot sleep at level '" + to_string(level) + "'");
+  }
   if (sessions.empty()) {
     throw Error(ErrorKind::closed, "the pool has no session there that could sleep: it was closed");
   }
@@ -60,7 +63,7 @@ std::shared_ptr<DeviceSleep> weight_sleeper(const std::vector<std::shared_ptr<Se
     store = own;
   }
   auto sleeper = std::make_shared<DeviceSleep>();
-  sleeper->level = SleepLevel::weights;
+  sleeper->level = level;
   // A pool may sleep and wake for months.
   constexpr std::uint64_t most_in_timeline = 100;
   Timeline* const spans = store->sleeps() < most_in_timeline ? timeline.get() : nullptr;

@@ -37,10 +37,11 @@ struct Runners {
 /// One runner on the CPU, `in_flight` of them on a GPU. Throws Error.
 Runners make_runners(const std::shared_ptr<Session>& session, const Serving& serving);
 
-/// Has the weights of one device's sessions sleep and wake. Throws Error with ErrorKind::not_implemented where the
-/// sessions do not share weights in memory that can be given back, with ErrorKind::closed where there is no session.
-std::shared_ptr<DeviceSleep> weight_sleeper(const std::vector<std::shared_ptr<Session>>& sessions, HostCopy copy,
-                                            const std::shared_ptr<Timeline>& timeline);
+/// Has one device's sessions sleep and wake at a level that keeps them. Throws Error with ErrorKind::not_implemented
+/// where the sessions do not share weights in memory that can be given back, with ErrorKind::closed where there is no
+/// session.
+std::shared_ptr<DeviceSleep> make_sleeper(SleepLevel level, const std::vector<std::shared_ptr<Session>>& sessions,
+                                          HostCopy copy, const std::shared_ptr<Timeline>& timeline);
 
 /// What a runner runs before it takes requests.
 struct WarmUp {

@@ -125,10 +125,9 @@ void Repository::Reservation::cancel() {
 std::shared_ptr<Repository::Reservation> Repository::reserve(const std::string& name, const Device& device,
                                                              std::uint64_t bytes) {
   ResidencyPolicy::Model model;
-  model.weights = bytes;
-  model.sleeps = model.closes = false;
+  model.bytes = bytes;
   model.loading = true;
-  model.level = SleepLevel::session;
+  model.level = deepest_level;
   Resident resident;
   resident.name = name;
   resident.device = device;
@@ -166,8 +165,8 @@ void Repository::pin(const Handle& resident, bool pinned) {
   note(resident, [&](auto& policy, auto id) { policy.pin(id, pinned); });
 }
 
-void Repository::resize(const Handle& resident, std::uint64_t weights, std::uint64_t kept) {
-  note(resident, [&](auto& policy, auto id) { policy.resize(id, weights, kept); });
+void Repository::set_kept(const Handle& resident, SleepLevel level, std::optional<std::uint64_t> bytes) {
+  note(resident, [&](auto& policy, auto id) { policy.set_kept(id, level, bytes); });
 }
 
 void Repository::observe(Managed& on, Lock& lock) {
@@ -255,7 +254,6 @@ std::optional<std::int64_t> Repository::unaccounted(const Device& device, Clock:
 }
 
 Error Repository::no_room(const Managed& on, const Resident& resident, std::uint64_t at_least) {
-  const auto& model = on.policy.model(resident.id_);
   std::string pinned;
   for (const auto& [id, other] : on.residents) {
     if (id != resident.id_ && on.policy.model(id).pinned) {
@@ -265,12 +263,12 @@ Error Repository::no_room(const Managed& on, const Resident& resident, std::uint
   const std::string use = megabytes(on.policy.used()) + " of the budget of " + megabytes(on.policy.budget());
   return Error(ErrorKind::out_of_memory,
                at_least == 0
-                   ? "'" + resident.name + "' needs " + megabytes(model.weights + model.kept) + " on " +
+                   ? "'" + resident.name + "' needs " + megabytes(on.policy.model(resident.id_).bytes) + " on " +
                          to_string(on.device) + ". " + use + " are in use, and too little of it can sleep" + pinned +
                          ": raise the budget, or unload models; the log names models that failed to"
                          " sleep"
                    : "'" + resident.name + "' found too little free memory on " + to_string(on.device) + " for its " +
-                         megabytes(model.weights) + ", also after other models slept (" + use +
+                         megabytes(on.policy.needed(resident.id_)) + ", also after other models slept (" + use +
                          "): other processes use it; lower the budget");
 }
 
@@ -392,7 +390,7 @@ bool Repository::fall_asleep(Managed& on, const Handle& waiting, const std::vect
   for (Victim* victim : victims) {  // so that none of them begins anything while another one is waited for
     const auto patience = victim->resident->gone_ ? Clock::duration{} : left_to(victim);
     lock.unlock();
-    fall_asleep(*victim, victim->to == SleepLevel::session ? begin + patience : begin);
+    fall_asleep(*victim, traits_of(victim->to).frees_runners ? begin + patience : begin);
     lock.lock();
   }
   while (!waiting->gone_ && waiting->wanted_ && std::any_of(victims.begin(), victims.end(), runs)) {
@@ -427,12 +425,12 @@ void Repository::fall_asleep(Victim& victim, Clock::time_point until) {
   const Resident& resident = *victim.resident;
   bool asleep = false;
   try {
-    if (victim.to == SleepLevel::session) {
-      resident.close(std::chrono::duration<double>(until - Clock::now()).count());
+    if (traits_of(victim.to).frees_runners) {
+      resident.close(victim.to, std::chrono::duration<double>(until - Clock::now()).count());
       asleep = true;
     } else if (const auto pool = resident.pool.lock()) {
       if (!victim.sleeper) {
-        victim.sleeper = resident.sleeper();
+        victim.sleeper = resident.sleeper(victim.to);
       }
       asleep = pool->sleep(resident.device, victim.sleeper, until);
     }
@@ -465,7 +463,7 @@ bool Repository::sleep(const Handle& resident, const DeviceSleep& sleeper, Clock
 void Repository::wake_in_turn(const Handle& resident, const DeviceSleep& sleeper) {
   Lock lock(mutex_);
   Managed& on = managed(resident->device);
-  const Turn turn(*this, lock, sleeper.frees_runners() ? on.to_create : on.to_copy, *resident);
+  const Turn turn(*this, lock, on.to_wake[sleeper.level], *resident);
   turn.wait();
   lock.unlock();
   const Clock::time_point begin = Clock::now();
@@ -499,7 +497,7 @@ void Repository::wake(const Handle& resident, const DeviceSleep& sleeper) {
   // Others use the device's memory, so that there is less than the budget: as much again is to be given back.
   acquire(resident, [&] {
     const Lock lock(mutex_);
-    return resident->gone_ ? 0 : managed(resident->device).policy.model(resident->id_).weights;
+    return resident->gone_ ? 0 : managed(resident->device).policy.needed(resident->id_);
   }());
   try_it();
 }
@@ -533,8 +531,10 @@ std::vector<Repository::ResidentStats> Repository::residents() const {
         all.push_back(std::move(stats));
         continue;
       }
-      stats.model.weights += same->model.weights;
-      stats.model.kept += same->model.kept;
+      stats.model.bytes += same->model.bytes;
+      for (const auto& [level, asleep] : same->model.sleeps) {
+        stats.model.sleeps[level].bytes += asleep.bytes;
+      }
       stats.rate += same->rate;
       stats.evicted += same->evicted;
       *same = std::move(stats);
@@ -548,8 +548,11 @@ std::vector<Repository::DeviceUse> Repository::devices() const {
   std::vector<DeviceUse> all;
   all.reserve(devices_.size());
   for (const auto& [name, on] : devices_) {
-    all.push_back({on.device, on.policy.budget(), on.policy.used(), on.policy.models(),
-                   on.for_room.size() + on.to_copy.size() + on.to_create.size()});
+    std::size_t waking = on.for_room.size();
+    for (const auto& [level, line] : on.to_wake) {
+      waking += line.size();
+    }
+    all.push_back({on.device, on.policy.budget(), on.policy.used(), on.policy.models(), waking});
   }
   return all;
 }

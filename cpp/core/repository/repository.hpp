@@ -34,11 +34,10 @@ class Repository : public std::enable_shared_from_this<Repository> {
     std::string name;  ///< Of the model, for messages.
     Device device;
     std::weak_ptr<Pool> pool;
-    /// Makes what has the pool's device sleep at the level "weights". Null: only `close` puts it to sleep.
-    std::function<std::shared_ptr<DeviceSleep>()> sleeper;
-    /// Puts the device to sleep at the level "session", after runs of so many seconds at most; throws. Null: it never
-    /// is.
-    std::function<void(double)> close;
+    /// Makes what has the pool's device sleep at a level of its model that keeps the runners.
+    std::function<std::shared_ptr<DeviceSleep>(SleepLevel)> sleeper;
+    /// Puts the device to sleep at a level that frees them, after runs of so many seconds at most; throws.
+    std::function<void(SleepLevel, double)> close;
 
    private:
     friend class Repository;
@@ -98,8 +97,8 @@ class Repository : public std::enable_shared_from_this<Repository> {
   /// Forgets it. A wake of it that waits for room fails.
   void remove(const Handle& resident);
   void pin(const Handle& resident, bool pinned);
-  /// Its size, measured again.
-  void resize(const Handle& resident, std::uint64_t weights, std::uint64_t kept);
+  /// What it keeps at a level, measured again. None: it cannot go there.
+  void set_kept(const Handle& resident, SleepLevel level, std::optional<std::uint64_t> bytes);
 
   /// Bytes in use that are not counted as a model's, of any process, while no model is on its way to or from sleep.
   /// None where that does not come about before `until`, or cannot be measured.
@@ -119,8 +118,7 @@ class Repository : public std::enable_shared_from_this<Repository> {
     ResidencyPolicy policy;
     std::map<ResidencyPolicy::Id, Handle> residents;
     Line for_room;
-    Line to_copy;    // wakes from the level "weights": one has the whole link
-    Line to_create;  // and those from the level "session"
+    std::map<SleepLevel, Line> to_wake;  // from each level: one has the whole link
     std::uint64_t changes = 0;
     Clock::time_point measured;
     /// Bytes that wakes would find missing, less than 0 where there is room.

@@ -28,34 +28,30 @@ constexpr double asked_again_late = 10;
 
 }  // namespace
 
-std::uint64_t ResidencyPolicy::size(const Model& model, SleepLevel level) {
-  return (level == SleepLevel::session ? 0 : model.kept) + (level == SleepLevel::awake ? model.weights : 0);
+std::uint64_t ResidencyPolicy::Model::bytes_at(SleepLevel at) const {
+  const auto found = sleeps.find(at);
+  return at == SleepLevel::awake ? bytes : found == sleeps.end() ? 0 : found->second.bytes;
 }
 
-SleepLevel ResidencyPolicy::lowest(const Entry& entry, double now) {
+std::uint64_t ResidencyPolicy::least(const Entry& entry, double now) {
   const Model& model = entry.model;
   const bool in_line = model.level != SleepLevel::awake && entry.activity.waiting > 0;  // to be awake itself
+  const bool refuses = entry.refusals >= most_refusals && now < entry.refuses_until;
   if (model.loading) {
-    return SleepLevel::session;
+    return 0;
   }
-  if (model.pinned || in_line || (entry.refusals >= most_refusals && now < entry.refuses_until)) {
-    return model.level;
-  }
-  return model.closes ? SleepLevel::session : model.sleeps ? SleepLevel::weights : model.level;
-}
-
-std::uint64_t ResidencyPolicy::bytes(const Eviction& eviction) const {
-  const Model& model = entries_.at(eviction.model).model;
-  return size(model, model.level) - size(model, eviction.to);
+  const std::uint64_t at_rest = model.bytes_at(model.level);
+  const bool stays = model.pinned || in_line || refuses || model.sleeps.empty();
+  return stays ? at_rest : std::min(at_rest, model.sleeps.rbegin()->second.bytes);
 }
 
 std::uint64_t ResidencyPolicy::size(const Entry& entry) {
-  return size(entry.model, entry.state == State::waking ? SleepLevel::awake : entry.model.level);
+  return entry.model.bytes_at(entry.state == State::waking ? SleepLevel::awake : entry.model.level);
 }
 
 ResidencyPolicy::Id ResidencyPolicy::add(const Model& model, const std::string& name, double now) {
-  if (const std::uint64_t bytes = size(model, SleepLevel::awake); bytes > budget_) {
-    throw Error(ErrorKind::out_of_memory, name + " takes " + megabytes(bytes) + ", and the budget is " +
+  if (model.bytes > budget_) {
+    throw Error(ErrorKind::out_of_memory, name + " takes " + megabytes(model.bytes) + ", and the budget is " +
                                               megabytes(budget_) + ": raise the budget, or use a smaller model");
   }
   Entry entry;
@@ -65,10 +61,13 @@ ResidencyPolicy::Id ResidencyPolicy::add(const Model& model, const std::string& 
   return next_++;
 }
 
-void ResidencyPolicy::resize(Id id, std::uint64_t weights, std::uint64_t kept) {
-  Model& model = entries_.at(id).model;
-  model.weights = weights;
-  model.kept = kept;
+void ResidencyPolicy::set_kept(Id id, SleepLevel level, std::optional<std::uint64_t> bytes) {
+  auto& sleeps = entries_.at(id).model.sleeps;
+  if (bytes) {
+    sleeps[level].bytes = *bytes;
+  } else {
+    sleeps.erase(level);
+  }
 }
 
 void ResidencyPolicy::observe(Id id, const PoolActivity& activity, double now) {
@@ -84,45 +83,34 @@ void ResidencyPolicy::observe(Id id, const PoolActivity& activity, double now) {
   entry.activity = activity;
 }
 
-double ResidencyPolicy::cost(const Entry& entry, SleepLevel to, double now) {
-  const Model& model = entry.model;
-  if (model.level == SleepLevel::weights) {
+double ResidencyPolicy::cost(const Entry& entry, double wake, double now) {
+  if (entry.model.level != SleepLevel::awake) {
     // Little memory for a wake that takes much longer: only for models that nobody uses, or where nothing else helps.
-    return now - entry.used > unused_after ? 0 : std::max(model.create, horizon);
+    return now - entry.used > unused_after ? 0 : std::max(wake, horizon);
   }
   const double likely = 1 - std::exp(-entry.rate * horizon);
-  return (to == SleepLevel::session ? model.create : model.wake) * likely +
-         (entry.activity.busy > 0 ? entry.activity.run_seconds : 0);
+  return wake * likely + (entry.activity.busy > 0 ? entry.activity.run_seconds : 0);
 }
 
 void ResidencyPolicy::add_candidates(Id id, const Entry& entry, double now, std::vector<Candidate>& candidates,
-                                     std::optional<double>& until) const {
+                                     std::optional<double>& until) {
   const Model& model = entry.model;
-  if (entry.state != State::resting || model.pinned || model.level == SleepLevel::session ||
-      (!model.sleeps && !model.closes)) {
+  const bool waits = entry.activity.waiting > 0;
+  const auto next = model.sleeps.upper_bound(model.level);
+  if (entry.state != State::resting || model.pinned || next == model.sleeps.end() ||
+      (waits && model.level != SleepLevel::awake)) {  // it is in line to be awake itself
     return;
   }
-  const auto add = [&](SleepLevel to) {
-    const std::uint64_t bytes = size(model, model.level) - size(model, to);
-    if (bytes > 0) {
-      candidates.push_back({{id, to}, bytes, cost(entry, to, now)});
-    }
-  };
-  if (model.level == SleepLevel::weights) {
-    if (model.closes && entry.activity.waiting == 0 && now >= std::max(entry.not_before, entry.refuses_until)) {
-      add(SleepLevel::session);
-    }
-    return;
-  }
+  const auto& [to, asleep] = *next;
   double earliest = std::max(entry.not_before, entry.refuses_until);
-  if (entry.activity.waiting > 0) {
-    earliest = std::max(earliest, entry.woken + model.wake);
+  if (waits) {
+    earliest = std::max(earliest, entry.woken + asleep.wake);
   }
   if (now < earliest) {
     until = std::min(until.value_or(earliest), earliest);
-    return;
+  } else if (size(entry) > asleep.bytes) {
+    candidates.push_back({{id, to}, size(entry) - asleep.bytes, cost(entry, asleep.wake, now)});
   }
-  add(model.sleeps ? SleepLevel::weights : SleepLevel::session);
 }
 
 ResidencyPolicy::Decision ResidencyPolicy::decide(Id id, double now, std::uint64_t at_least) {
@@ -142,7 +130,7 @@ ResidencyPolicy::Decision ResidencyPolicy::decide(Id id, double now, std::uint64
     if (other == id) {
       continue;
     }
-    could_be_freed += size(entry) - size(entry.model, lowest(entry, now));
+    could_be_freed += size(entry) - least(entry, now);
     add_candidates(other, entry, now, candidates, decision.until);
   }
   if (could_be_freed < missing) {
@@ -182,7 +170,7 @@ bool ResidencyPolicy::may_pass(Id id, Id first) const {
 std::uint64_t ResidencyPolicy::falling() const {
   return std::accumulate(entries_.begin(), entries_.end(), std::uint64_t{0}, [](std::uint64_t sum, const auto& each) {
     const Entry& entry = each.second;
-    return sum + (entry.state == State::falling ? size(entry) - size(entry.model, entry.target) : 0);
+    return sum + (entry.state == State::falling ? size(entry) - entry.model.bytes_at(entry.target) : 0);
   });
 }
 
@@ -195,7 +183,7 @@ void ResidencyPolicy::falls(const Eviction& eviction) {
 void ResidencyPolicy::fell(Id id, SleepLevel level) {
   Entry& entry = entries_.at(id);
   entry.state = State::resting;
-  entry.model.level = std::min(entry.model.level, level);
+  entry.model.level = std::max(entry.model.level, level);
   entry.patience = first_patience;
   entry.refusals = 0;
 }
@@ -215,8 +203,10 @@ void ResidencyPolicy::refused(Id id, double now) {
 
 void ResidencyPolicy::woke(Id id, double now, double seconds) {
   Entry& entry = entries_.at(id);
-  double& known = entry.model.level == SleepLevel::session ? entry.model.create : entry.model.wake;
-  known = known == 0 ? seconds : known + weight_of_newest_wake * (seconds - known);
+  if (const auto asleep = entry.model.sleeps.find(entry.model.level); asleep != entry.model.sleeps.end()) {
+    double& known = asleep->second.wake;
+    known = known == 0 ? seconds : known + weight_of_newest_wake * (seconds - known);
+  }
   entry.state = State::resting;
   entry.model.level = SleepLevel::awake;
   entry.woken = now;

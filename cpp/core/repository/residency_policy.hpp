@@ -20,16 +20,21 @@ class ResidencyPolicy {
   /// What it does now. A model in transition takes as much as at the higher of both levels.
   enum class State { resting, waking, falling };
 
+  /// A model at a level of sleep.
+  struct Asleep {
+    std::uint64_t bytes = 0;  ///< That it keeps.
+    double wake = 0;          ///< Seconds that a wake takes; learned.
+  };
+
   struct Model {
-    std::uint64_t weights = 0;  ///< Bytes that only a model that is awake takes.
-    std::uint64_t kept = 0;     ///< Bytes that it takes at the level "weights" already.
-    double wake = 0;            ///< Seconds that a wake from the level "weights" takes; learned.
-    double create = 0;          ///< The same from the level "session".
-    bool sleeps = true;         ///< Whether it can go to the level "weights".
-    bool closes = true;         ///< Whether it can go to the level "session".
-    bool pinned = false;        ///< It stays awake.
-    bool loading = false;       ///< It cannot sleep yet, and others wait until it can.
+    std::uint64_t bytes = 0;              ///< That it takes while it is awake.
+    std::map<SleepLevel, Asleep> sleeps;  ///< The levels that it can go to.
+    bool pinned = false;                  ///< It stays awake.
+    bool loading = false;                 ///< It takes nothing yet. It cannot sleep, and others wait until it can.
     SleepLevel level = SleepLevel::awake;
+
+    /// That it takes at this level.
+    std::uint64_t bytes_at(SleepLevel at) const;
   };
 
   struct Eviction {
@@ -58,7 +63,8 @@ class ResidencyPolicy {
   const Model& model(Id id) const { return entries_.at(id).model; }
   State state(Id id) const { return entries_.at(id).state; }
   void pin(Id id, bool pinned) { entries_.at(id).model.pinned = pinned; }
-  void resize(Id id, std::uint64_t weights, std::uint64_t kept);
+  /// What it keeps at a level, measured again. None: it cannot go there.
+  void set_kept(Id id, SleepLevel level, std::optional<std::uint64_t> bytes);
 
   /// Memory that belongs to no model: what libraries keep, and what models took since they were measured.
   void set_other(std::uint64_t bytes) { other_ = bytes; }
@@ -78,8 +84,6 @@ class ResidencyPolicy {
   double patience(Id id) const { return entries_.at(id).patience; }
   bool busy(Id id) const { return entries_.at(id).activity.busy > 0; }
 
-  /// What it gives back.
-  std::uint64_t bytes(const Eviction& eviction) const;
   void falls(const Eviction& eviction);
   void fell(Id id, SleepLevel level);
   /// It ran for longer than its patience: it may begin other runs for a second.
@@ -95,6 +99,8 @@ class ResidencyPolicy {
   std::uint64_t used() const;
   /// Of that the models' own, without set_other().
   std::uint64_t models() const;
+  /// Bytes that a wake of it takes.
+  std::uint64_t needed(Id id) const { return needed(entries_.at(id)); }
   bool in_transition() const;
   /// Requests a second, of late.
   double rate(Id id) const { return entries_.at(id).rate; }
@@ -121,16 +127,16 @@ class ResidencyPolicy {
     double cost;
   };
 
-  static std::uint64_t size(const Model& model, SleepLevel level);
   static std::uint64_t size(const Entry& entry);
-  static std::uint64_t needed(const Entry& entry) { return size(entry.model, SleepLevel::awake) - size(entry); }
+  static std::uint64_t needed(const Entry& entry) { return entry.model.bytes - size(entry); }
   /// What the sleeps under way will give back.
   std::uint64_t falling() const;
-  static SleepLevel lowest(const Entry& entry, double now);
-  /// Seconds that requests are expected to wait longer if it sleeps.
-  static double cost(const Entry& entry, SleepLevel to, double now);
-  void add_candidates(Id id, const Entry& entry, double now, std::vector<Candidate>& candidates,
-                      std::optional<double>& until) const;
+  /// What it could be brought down to, sooner or later.
+  static std::uint64_t least(const Entry& entry, double now);
+  /// Seconds that requests are expected to wait longer if it sleeps, from where a wake takes so long.
+  static double cost(const Entry& entry, double wake, double now);
+  static void add_candidates(Id id, const Entry& entry, double now, std::vector<Candidate>& candidates,
+                             std::optional<double>& until);
 
   const std::uint64_t budget_;
   std::uint64_t other_ = 0;

@@ -397,14 +397,15 @@ class Members:
             self._begin_change()
             found = self._named(devices)
             gpus = {device: found[device] for device in found if device.startswith("cuda:")}
-            for device in gpus if level == "weights" and devices is None and gpus else found:
+            closes = _core.sleep_levels[level]
+            for device in gpus if not closes and devices is None and gpus else found:
                 left = None if end is None else max(0.0, end - time.monotonic())
-                if level == "weights":
-                    self.core.sleep(device, keep == "pinned", auto_wake, left, self.timeline._core)
+                if closes:
+                    self._drop_sessions(level, device, auto_wake, left)
                 else:
-                    self._drop_sessions(device, auto_wake, left)
+                    self.core.sleep(device, level, keep == "pinned", auto_wake, left, self.timeline._core)
 
-    def _drop_sessions(self, device: str, auto_wake: bool, timeout: float | None) -> None:
+    def _drop_sessions(self, level: str, device: str, auto_wake: bool, timeout: float | None) -> None:
         files = self._files.now(core_options(self._request.options).config_entries)
         with self._lock:
             places = sorted(place for place, member in self._members.items() if member.session.device == device)
@@ -426,7 +427,7 @@ class Members:
             return members._make_again(core, request, timeline, places)
 
         begin = time.monotonic_ns()
-        SessionSleep(files, present, make).begin(self.core, device, auto_wake, timeout)
+        SessionSleep(files, present, make).begin(self.core, level, device, auto_wake, timeout)
         timeline.add("sleep", begin, time.monotonic_ns(), device)
 
     def _make_again(

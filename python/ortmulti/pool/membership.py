@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ortmulti import checks
+from ortmulti import _core, checks
 from ortmulti.create.request import Model
 from ortmulti.devices.device import Device
 from ortmulti.errors import InvalidArgument, InvalidType
@@ -145,10 +145,10 @@ class Membership:
             WeightsError: For ``"session"``: the model's file was changed or deleted since it was loaded. The device
                 stays awake.
         """
-        checks.choice("level", level, ("weights", "session"))
+        checks.choice("level", level, tuple(_core.sleep_levels))
         checks.choice("keep", keep, ("pinned", None))
-        if keep and level == "session":
-            raise InvalidArgument("keep='pinned' is for level='weights': at level='session' the files are read again")
+        if keep and _core.sleep_levels[level]:
+            raise InvalidArgument(f"keep='pinned' is for level='weights': at level={level!r} the files are read again")
         checks.boolean("auto_wake", auto_wake)
         if timeout is not None:
             checks.number("timeout", timeout)

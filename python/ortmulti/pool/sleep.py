@@ -96,10 +96,12 @@ class SessionSleep:
         self._lock = threading.Lock()
         self._over = False
 
-    def begin(self, core: _core.Pool, device: str, auto_wake: bool, timeout: float | None) -> None:
-        """Put the device of a core's pool to sleep, and close its sessions. Nothing is done where it has none."""
+    def begin(self, core: _core.Pool, level: str, device: str, auto_wake: bool, timeout: float | None) -> None:
+        """Put the device of a core's pool to sleep at a level that closes its sessions, and close them. Nothing is done
+        where it has none.
+        """
         callbacks.start()  # its thread frees what the core's threads may not
-        if core.sleep_sessions(device, self._begin_wake, auto_wake, timeout):
+        if core.sleep_sessions(device, level, self._begin_wake, auto_wake, timeout):
             with self._lock:
                 sessions = [] if self._over else self._present()
             for session in sessions:

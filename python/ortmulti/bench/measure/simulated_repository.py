@@ -67,7 +67,7 @@ class Simulation:
         self._device_free = float("-inf")
         self._looks_again = float("inf")
         self._for_room: deque[_State] = deque()
-        self._to_copy: dict[str, deque[_State]] = {"weights": deque(), "session": deque()}
+        self._to_wake: dict[str, deque[_State]] = {level: deque() for level in _core.sleep_levels}
         self._evicting: deque[tuple[_State, str]] = deque()
         self._arrivals: list[float] = []
         self.latencies: list[float | None] = []
@@ -97,8 +97,8 @@ class Simulation:
         for number, state in enumerate(self._models):
             model = state.model
             state.level = "weights" if model.sleeps else "session"
-            learned = (model.wake, model.wake)
-            entry = _core.ResidencyModel(model.weights, model.kept, *learned, model.sleeps, False, state.level)
+            levels = {"session": (0, model.wake)} | ({"weights": (model.kept, model.wake)} if model.sleeps else {})
+            entry = _core.ResidencyModel(model.weights + model.kept, levels, level=state.level)
             state.id = self._policy.add(entry, str(number), now)
             self._of_id[state.id] = state
 
@@ -160,7 +160,7 @@ class Simulation:
                 return
             if kind == "wake":
                 self._for_room.popleft()
-                line = self._to_copy[first.level]
+                line = self._to_wake[first.level]
                 line.append(first)
                 if len(line) == 1:
                     self._copy(line)

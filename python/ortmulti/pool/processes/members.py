@@ -230,7 +230,7 @@ class ProcessMembers:
         self, level: str, devices: Devices | None, _keep: str | None, auto_wake: bool, timeout: float | None
     ) -> None:
         """Same as `Pool.sleep`."""
-        if level == "weights":
+        if not _core.sleep_levels[level]:
             raise errors.NotImplemented(
                 "a pool with backend='processes' has onnxruntime's weights, which cannot sleep by themselves: use "
                 "level='session'"
@@ -252,7 +252,7 @@ class ProcessMembers:
                     return members._make_again(device)
 
                 left = None if end is None else max(0.0, end - time.monotonic())
-                SessionSleep(files, present, make).begin(self.core, device, auto_wake, left)
+                SessionSleep(files, present, make).begin(self.core, level, device, auto_wake, left)
 
     def _make_again(self, device: str) -> Callable[[], None]:
         made = self._make([spec for spec in self._specs if str(spec.device) == device])

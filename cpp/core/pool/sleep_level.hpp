@@ -1,0 +1,40 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <string>
+
+#include "core/base/error.hpp"
+
+namespace ortmulti {
+
+/// How deep a device sleeps, named after what it has given back: `weights` its weights, `session` the sessions too. In
+/// the order of depth: a greater one has less.
+enum class SleepLevel { awake, weights, session };
+
+/// What a level is, in the order of the values. All others ask this.
+struct SleepLevelTraits {
+  const char* name;
+  /// Whether the device's runners are freed before it sleeps, and a wake adds others. So do all deeper levels.
+  bool frees_runners;
+};
+inline constexpr std::array<SleepLevelTraits, 3> sleep_levels{
+    {{"awake", false}, {"weights", false}, {"session", true}}};
+inline constexpr auto deepest_level = static_cast<SleepLevel>(sleep_levels.size() - 1);
+
+inline const SleepLevelTraits& traits_of(SleepLevel level) { return sleep_levels.at(static_cast<std::size_t>(level)); }
+
+inline std::string to_string(SleepLevel level) { return traits_of(level).name; }
+
+/// Throws Error with ErrorKind::invalid_argument.
+inline SleepLevel parse_sleep_level(const std::string& name) {
+  const auto* const found = std::find_if(sleep_levels.begin(), sleep_levels.end(),
+                                         [&name](const SleepLevelTraits& traits) { return traits.name == name; });
+  if (found == sleep_levels.end()) {
+    throw Error(ErrorKind::invalid_argument, "unknown level of sleep '" + name + "'");
+  }
+  return static_cast<SleepLevel>(found - sleep_levels.begin());
+}
+
+}  // namespace ortmulti
