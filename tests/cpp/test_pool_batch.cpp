@@ -8,6 +8,7 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -85,6 +86,20 @@ TEST_F(BatchTest, WhatWaitsRunsTogether) {
     expect_doubled(*request);
   }
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 7, 2}));  // of 1 + 2 + 1 + 2 + 1 + 2, in their order
+}
+
+TEST_F(BatchTest, RequestsForTheDeviceAndForAnyAreBatchedInTheOrderInWhichTheyCame) {
+  make({3, milliseconds(0), 0, {}});
+  keep_busy({1, 3});
+  std::shared_ptr<Request> last;
+  for (int i = 0; i < 4; ++i) {
+    last = request_of({1, 3});
+    last->device = i % 2 == 0 ? std::nullopt : std::optional(Device::cpu());
+    submit(last);
+  }
+  runner->release();
+  EXPECT_EQ(answers.wait_for(5).back(), last);
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 3, 1}));
 }
 
 TEST_F(BatchTest, OneBatchFormsAtATime) {

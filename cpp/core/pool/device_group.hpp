@@ -142,6 +142,19 @@ class DeviceGroup {
   bool others_dispatch() const;
   /// Whether the request does not name another device.
   bool is_for(const Request& request) const noexcept { return !request.device || *request.device == device; }
+  /// Calls `visit` with what waits for it, or in `anywhere` for any device, in the order of their turns, until that
+  /// returns false. It may take them out of their queues.
+  template <typename Visit>
+  void each_waiting(RequestQueue& anywhere, const Visit& visit) {
+    auto own = waiting.begin();
+    auto any = anywhere.begin();
+    while (own != waiting.end() || any != anywhere.end()) {
+      const bool is_own = any == anywhere.end() || (own != waiting.end() && (*own)->goes_before(**any));
+      if (!visit(**(is_own ? own : any)++)) {
+        return;
+      }
+    }
+  }
   /// Whether it may get such a request.
   bool takes(const Request& request);
   /// While it is suspended: whether the request may be a probe.

@@ -196,8 +196,6 @@ class Pool {
   bool full() const;
   /// After answers from the worker: has the number of requests under way be chosen. Releases the mutex meanwhile.
   void adapt(Worker& worker, std::size_t answers, Lock& lock);
-  /// A session had it before it waited.
-  static bool comes_back(const Request& request);
   RequestQueue& queue_of(const Request& request);
   static void assign(Worker& worker, const std::shared_ptr<Request>& request);
   /// Whether it may be part of a joint run.

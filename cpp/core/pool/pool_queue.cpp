@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <iterator>
 #include <ratio>
 #include <string>
 #include <system_error>
@@ -57,8 +58,6 @@ Worker* Pool::idle_worker(const Request& request) {
   }
   return best;
 }
-
-bool Pool::comes_back(const Request& request) { return request.retried_ || request.put_back_; }
 
 bool Pool::full() const { return options_.max_waiting && waiting_ >= *options_.max_waiting; }
 
@@ -126,15 +125,12 @@ RequestQueue& Pool::queue_of(const Request& request) {
 
 void Pool::enqueue(const std::shared_ptr<Request>& request) {
   RequestQueue& queue = queue_of(*request);
-  // What comes back was asked for before the others.
-  const bool again = comes_back(*request);
-  const auto position =
-      again ? std::find_if(queue.begin(), queue.end(), [](const auto& other) { return !comes_back(*other); })
-            : queue.end();
-  request->position_ = queue.insert(position, request);
-  if (!again) {
-    request->number_ = ++next_number_;
+  request->number_ = request->number_ == 0 ? ++next_number_ : request->number_;
+  auto position = queue.end();  // where most belong
+  while (position != queue.begin() && request->goes_before(**std::prev(position))) {
+    --position;
   }
+  request->position_ = queue.insert(position, request);
   request->place_ = Request::Place::waiting;
   ++waiting_;
   wake_for(*request);
@@ -168,19 +164,16 @@ std::shared_ptr<Request> Pool::take_back(Request& request) {
 }
 
 std::shared_ptr<Request> Pool::next_for(DeviceGroup& group) {
-  if (anywhere_.empty() && group.waiting.empty()) {
-    return nullptr;
-  }
-  Request* next = group.waiting.empty() ? nullptr : group.waiting.front().get();
-  for (const auto& request : anywhere_) {
-    if (group.takes(*request) || probe_due(group, *request)) {
-      next = next == nullptr || request->number_ < next->number_ ? request.get() : next;
-      break;
+  Request* next = nullptr;
+  group.each_waiting(anywhere_, [&](Request& request) {
+    const bool takes = group.takes(request) || probe_due(group, request);
+    if (!takes && request.comes_back()) {
+      return true;  // these come first, and are few
     }
-    if (!comes_back(*request)) {  // these come first, and are few
-      break;
-    }
-  }
+    // Of the others it takes all that name it. Where it does not take the first one for any device, it takes none.
+    next = takes ? &request : group.waiting.empty() ? nullptr : group.waiting.front().get();
+    return false;
+  });
   return next == nullptr ? nullptr : unqueue(*next);
 }
 

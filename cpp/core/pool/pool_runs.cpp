@@ -78,17 +78,14 @@ void Pool::gather(Worker& worker, bool at_once, Lock& lock) {
   // No reference to the request: if it is taken back meanwhile, it would be freed here, under the lock.
   const std::string key = worker.batch.front()->batch_key_;
   const Clock::time_point until = worker.batch.front()->submitted + options_.batching.max_delay;
-  for (RequestQueue* queue : {&worker.group->waiting, &anywhere_}) {
-    std::size_t looked_at = 0;  // requests of other shapes could be many
-    for (auto next = queue->begin(); next != queue->end() && worker.batched < most && looked_at < 4 * most;
-         ++looked_at) {
-      Request& request = **next++;
-      if (request.batch_key_ == key && worker.batched + request.batch_size_ <= most && worker.group->takes(request)) {
-        worker.batched += request.batch_size_;
-        assign(worker, unqueue(request));
-      }
+  std::size_t left = 8 * most;  // requests of other shapes could be many
+  worker.group->each_waiting(anywhere_, [&](Request& request) {
+    if (request.batch_key_ == key && worker.batched + request.batch_size_ <= most && worker.group->takes(request)) {
+      worker.batched += request.batch_size_;
+      assign(worker, unqueue(request));
     }
-  }
+    return worker.batched < most && --left > 0;
+  });
   const std::chrono::nanoseconds max_delay = options_.batching.max_delay;
   if (max_delay.count() == 0) {
     return;

@@ -107,13 +107,20 @@ class Request {
   friend class DeviceGroup;
   friend class Pool;
 
+  /// A session had it before it waited.
+  bool comes_back() const noexcept { return retried_ || put_back_; }
+  /// Whether it is this one's turn before that of the other, where both wait. What comes back was asked for before the
+  /// others.
+  bool goes_before(const Request& other) const noexcept {
+    return comes_back() == other.comes_back() ? number_ < other.number_ : comes_back();
+  }
   /// Neither cancelled nor past its deadline.
   bool wanted() const noexcept { return !unwanted_ && !expired_; }
 
   enum class Place { nowhere, waiting, running, finished };
   Place place_ = Place::nowhere;
   void* worker_ = nullptr;    // that has it, while running
-  std::uint64_t number_ = 0;  // by which waiting requests are ordered
+  std::uint64_t number_ = 0;  // in the order in which they began to wait
   std::size_t batch_size_ = 0;
   std::string batch_key_;  // empty: it runs alone
   bool expired_ = false;
