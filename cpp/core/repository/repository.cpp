@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 
 #include "core/ort/library.hpp"
 
@@ -117,10 +118,7 @@ void Repository::Reservation::wait() {
   repository_->note(handle_, [](auto& policy, auto id) { policy.woke(id, time_now(), 0); });
 }
 
-void Repository::Reservation::cancel() {
-  const Lock lock(repository_->mutex_);
-  repository_->leave(repository_->managed(handle_->device), handle_);
-}
+void Repository::Reservation::cancel() { repository_->remove(handle_); }
 
 std::shared_ptr<Repository::Reservation> Repository::reserve(const std::string& name, const Device& device,
                                                              std::uint64_t bytes) {
@@ -338,20 +336,16 @@ struct Repository::Victim {
 
   Handle resident;
   SleepLevel to;
-  State state;
-  std::shared_ptr<DeviceSleep> sleeper;  // once its pool was asked
+  State state = State::runs;
+  std::shared_ptr<DeviceSleep> sleeper = nullptr;  // once its pool was asked
 };
 
 void Repository::evict(Managed& on, const Handle& waiting, const std::vector<ResidencyPolicy::Eviction>& evictions,
                        Lock& lock) {
-  std::vector<Victim> victims;
-  victims.reserve(evictions.size());
-  std::vector<Victim*> busy;
-  std::vector<Victim*> idle;
+  std::vector<Victim> busy;
+  std::vector<Victim> idle;
   for (const auto& eviction : evictions) {
-    Victim& victim =
-        victims.emplace_back(Victim{on.residents.at(eviction.model), eviction.to, Victim::State::runs, nullptr});
-    (on.policy.busy(eviction.model) ? busy : idle).push_back(&victim);
+    (on.policy.busy(eviction.model) ? busy : idle).push_back({on.residents.at(eviction.model), eviction.to});
     on.policy.falls(eviction);
   }
   notify(on);
@@ -359,7 +353,8 @@ void Repository::evict(Managed& on, const Handle& waiting, const std::vector<Res
   if (fall_asleep(on, waiting, busy, lock)) {
     fall_asleep(on, waiting, idle, lock);
   }
-  for (const Victim& victim : victims) {
+  std::move(idle.begin(), idle.end(), std::back_inserter(busy));
+  for (const Victim& victim : busy) {
     const Resident& resident = *victim.resident;
     if (resident.gone_) {
       continue;
@@ -383,42 +378,39 @@ void Repository::evict(Managed& on, const Handle& waiting, const std::vector<Res
   notify(on);
 }
 
-bool Repository::fall_asleep(Managed& on, const Handle& waiting, const std::vector<Victim*>& victims, Lock& lock) {
-  const auto runs = [](const Victim* victim) { return victim->state == Victim::State::runs; };
-  const auto left_to = [&](const Victim* victim) { return to_duration(on.policy.patience(victim->resident->id_)); };
+bool Repository::fall_asleep(Managed& on, const Handle& waiting, std::vector<Victim>& victims, Lock& lock) {
+  const auto runs = [](const Victim& victim) { return victim.state == Victim::State::runs; };
   const Clock::time_point begin = Clock::now();
-  for (Victim* victim : victims) {  // so that none of them begins anything while another one is waited for
-    const auto patience = victim->resident->gone_ ? Clock::duration{} : left_to(victim);
-    lock.unlock();
-    fall_asleep(*victim, traits_of(victim->to).frees_runners ? begin + patience : begin);
-    lock.lock();
-  }
-  while (!waiting->gone_ && waiting->wanted_ && std::any_of(victims.begin(), victims.end(), runs)) {
-    for (Victim* victim : victims) {
+  bool first = true;  // without a wait, so that none of them begins anything while another one is waited for
+  do {
+    for (Victim& victim : victims) {
+      const Resident& resident = *victim.resident;
+      const auto latest = begin + (resident.gone_ ? Clock::duration{} : to_duration(on.policy.patience(resident.id_)));
       if (!runs(victim)) {
         continue;
       }
-      if (victim->resident->gone_ || Clock::now() >= begin + left_to(victim)) {
-        victim->state = Victim::State::stays;
+      if (!first && Clock::now() >= latest) {
+        victim.state = Victim::State::stays;
         continue;
       }
-      const auto until = std::min(Clock::now() + looks_again, begin + left_to(victim));
+      const auto until = first ? begin : std::min(Clock::now() + looks_again, latest);
       lock.unlock();
-      fall_asleep(*victim, until);
+      fall_asleep(victim, traits_of(victim.to).frees_runners ? latest : until);
       lock.lock();
     }
+    first = false;
     observe(on, lock);
-  }
+  } while (!waiting->gone_ && waiting->wanted_ && std::any_of(victims.begin(), victims.end(), runs));
   lock.unlock();
-  for (const Victim* victim : victims) {
-    const auto pool = victim->resident->pool.lock();
-    if (pool && victim->sleeper && victim->state != Victim::State::asleep) {
-      pool->stay_awake(victim->resident->device, victim->sleeper);
+  for (const Victim& victim : victims) {
+    const auto pool = victim.resident->pool.lock();
+    if (pool && victim.sleeper && victim.state != Victim::State::asleep) {
+      pool->stay_awake(victim.resident->device, victim.sleeper);
     }
   }
   lock.lock();
   return std::all_of(victims.begin(), victims.end(),
-                     [](const Victim* victim) { return victim->state == Victim::State::asleep; });
+                     [](const Victim& victim) { return victim.state == Victim::State::asleep; });
 }
 
 void Repository::fall_asleep(Victim& victim, Clock::time_point until) {

@@ -140,7 +140,7 @@ class Repository : public std::enable_shared_from_this<Repository> {
   void evict(Managed& on, const Handle& waiting, const std::vector<ResidencyPolicy::Eviction>& evictions, Lock& lock);
   struct Victim;
   /// Returns whether all of them sleep; ends early where nobody waits any more.
-  bool fall_asleep(Managed& on, const Handle& waiting, const std::vector<Victim*>& victims, Lock& lock);
+  bool fall_asleep(Managed& on, const Handle& waiting, std::vector<Victim>& victims, Lock& lock);
   void fall_asleep(Victim& victim, Clock::time_point until);
   void wake(const Handle& resident, const DeviceSleep& sleeper);
   void wake_in_turn(const Handle& resident, const DeviceSleep& sleeper);
