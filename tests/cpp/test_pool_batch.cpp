@@ -139,7 +139,7 @@ TEST_F(BatchTest, WhatIsCancelledBeforeItsBatchBeganLeavesTheSessionIdle) {
 TEST_F(BatchTest, IsPaddedWithItsLastRow) {
   for (const std::size_t axis : {0U, 1U}) {
     const Shape shape = axis == 0 ? Shape{1, 2} : Shape{2, 1};
-    const auto joint = join({request_of(shape, 1), request_of(shape, 5)}, {4, milliseconds(0), axis, {4}});
+    const auto joint = join({request_of(shape, 1), request_of(shape, 5)}, {1, 1}, {4, milliseconds(0), axis, {4}});
     const std::vector<float> values = numbers(joint->inputs.values()[0]);
     EXPECT_EQ(values,
               axis == 0 ? (std::vector<float>{1, 2, 5, 6, 5, 6, 5, 6}) : (std::vector<float>{1, 5, 5, 5, 2, 6, 6, 6}));

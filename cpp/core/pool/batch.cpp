@@ -67,19 +67,8 @@ bool has_whole_bytes(ONNXTensorElementDataType type) {
   return known != nullptr && known->bits >= 8;
 }
 
-std::size_t size_of(const Request& request, std::size_t axis) {
-  HostTensor tensor;
-  static_cast<void>(read(request, 0, tensor));
-  return static_cast<std::size_t>(tensor.shape[axis]);
-}
-
-std::vector<std::size_t> sizes_of(const std::vector<std::shared_ptr<Request>>& requests, std::size_t axis) {
-  std::vector<std::size_t> sizes;
-  sizes.reserve(requests.size());
-  for (const auto& request : requests) {
-    sizes.push_back(size_of(*request, axis));
-  }
-  return sizes;
+std::size_t sum_of(const std::vector<std::size_t>& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
 }
 
 // A dimension that has the same name in all inputs, so that requests can be joined along it.
@@ -208,10 +197,10 @@ BatchTraits batch_traits(const Request& request, std::size_t axis) {
   return traits;
 }
 
-std::shared_ptr<Request> join(const std::vector<std::shared_ptr<Request>>& requests, const Batching& batching) {
+std::shared_ptr<Request> join(const Requests& requests, const std::vector<std::size_t>& sizes,
+                              const Batching& batching) {
   const std::size_t axis = batching.axis;
-  const std::vector<std::size_t> sizes = sizes_of(requests, axis);
-  const std::size_t size = std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
+  const std::size_t size = sum_of(sizes);
   auto joint = std::make_shared<Request>();
   joint->timeline = requests.front()->timeline;
   joint->output_names = requests.front()->output_names;
@@ -246,9 +235,9 @@ std::shared_ptr<Request> join(const std::vector<std::shared_ptr<Request>>& reque
   return joint;
 }
 
-void split(Request& joint, const std::vector<std::shared_ptr<Request>>& requests, std::size_t axis) {
-  const std::vector<std::size_t> sizes = sizes_of(requests, axis);
-  const std::size_t whole_size = size_of(joint, axis);
+void split(Request& joint, const Requests& requests, const std::vector<std::size_t>& sizes, const Batching& batching) {
+  const std::size_t axis = batching.axis;
+  const std::size_t whole_size = batching.padded(sum_of(sizes));
   const auto rows = std::make_shared<JointOutputs>();
   std::vector<HostTensor> wholes;
   std::size_t row_bytes = 0;

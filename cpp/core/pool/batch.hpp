@@ -68,12 +68,13 @@ struct BatchTraits {
 BatchTraits batch_traits(const Request& request, std::size_t axis);
 
 /// One request of several with the same key: their inputs one after another along the axis, and then the last row of
-/// them again up to the size that they are padded to.
-std::shared_ptr<Request> join(const std::vector<std::shared_ptr<Request>>& requests, const Batching& batching);
+/// them again up to the size that they are padded to. `sizes`: theirs, as batch_traits() says.
+std::shared_ptr<Request> join(const Requests& requests, const std::vector<std::size_t>& sizes,
+                              const Batching& batching);
 
 /// Gives each request its part of the joint request's outputs, copied: so that an answer that is kept keeps no other's
 /// memory. Requests that take rows get these, where they are small. Throws Error with ErrorKind::invalid_argument for
 /// an output that has not the inputs' size along the axis.
-void split(Request& joint, const std::vector<std::shared_ptr<Request>>& requests, std::size_t axis);
+void split(Request& joint, const Requests& requests, const std::vector<std::size_t>& sizes, const Batching& batching);
 
 }  // namespace ortmulti

@@ -352,15 +352,14 @@ void GpuRunner::copy_in(void* target, const RequestTensor& input) {
   }
 }
 
-bool GpuRunner::lies_in_staged(const void* data) const {
-  const auto address = reinterpret_cast<CUdeviceptr>(data);
-  return staged_ && address >= staged_->address() && address - staged_->address() < staged_bytes_;
-}
-
 void GpuRunner::answer(Request& request, std::vector<Ort::Value> outputs, bool copy_on_device) {
   const auto copying = copying_time(request);
   const ScopedSpan span(request.timeline.get(), "copy", device_name());
   const CaptureLock::Shared use;
+  const auto lies_in_staged = [this](const void* data) {
+    const auto address = reinterpret_cast<CUdeviceptr>(data);
+    return staged_ && address >= staged_->address() && address - staged_->address() < staged_bytes_;
+  };
   request.output_owners.assign(outputs.size(), nullptr);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (!is_on_gpu(outputs[i])) {

@@ -61,7 +61,6 @@ class GpuRunner : public SessionRunner {
   void copy_in(void* target, const RequestTensor& input);
   Ort::Value to_host(const Ort::Value& value);
   Ort::Value copy_to(const CudaMemory& memory, const Ort::Value& value);
-  bool lies_in_staged(const void* data) const;
   /// The request's outputs, from those of a run; `copy_on_device`: they do not stay where they are.
   void answer(Request& request, std::vector<Ort::Value> outputs, bool copy_on_device);
 

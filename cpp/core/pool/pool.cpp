@@ -47,8 +47,7 @@ void Pool::check_process() const {
   if (generation_ != fork_generation()) {
     throw Error(ErrorKind::forked,
                 "the pool or repository was made before this process was forked, and its threads stayed with the "
-                "parent. Make it "
-                "after the fork, or start workers with multiprocessing's 'spawn'");
+                "parent. Make it after the fork, or start workers with multiprocessing's 'spawn'");
   }
 }
 
@@ -170,10 +169,20 @@ bool Pool::close(bool cancel_waiting, std::optional<std::chrono::milliseconds> p
       }
       fail_all(anywhere_, error, finished, Request::Outcome::cancelled);
     }
-    give_up_starting(finished);
+    const std::string reason = "the pool was closed before it had a session";
     for (const auto& group : groups_) {
+      group->none_is_coming(reason);
       group->ask_awake(false);
       given_up.push_back(stop_falling(*group));
+    }
+    const auto error = make_error(ErrorKind::closed, reason);
+    for (const auto& group : groups_) {
+      if (!group->usable()) {
+        fail_waiting(*group, error, finished);
+      }
+    }
+    if (!any_usable()) {
+      fail_all(anywhere_, error, finished);
     }
     settled_.notify_all();  // another thread may close it too, and wait for what was cancelled
     lock.unlock();

@@ -171,8 +171,6 @@ class Pool {
   void fail_all(RequestQueue& queue, const std::exception_ptr& error, Requests& finished,
                 Request::Outcome outcome = Request::Outcome::failed);
   void fail_waiting(DeviceGroup& group, const std::exception_ptr& error, Requests& finished);
-  /// What close() cannot have answered any more.
-  void give_up_starting(Requests& finished);
   /// Throws Error for a device without a session.
   DeviceGroup& known_group(const Device& device);
   /// Where only devices that sleep could take the request: wakes these.
@@ -188,8 +186,6 @@ class Pool {
   /// Without what it continues.
   PoolStats own_stats() const;
   Worker* idle_worker(const Request& request);
-  /// Whether those of a joint run whose answers are wanted could be tried on another device.
-  static bool movable(const Requests& batch);
   /// Ends suspensions where no other device is left, and gives idle sessions what they may take now.
   void refresh();
   void give_waiting(DeviceGroup& group);
@@ -200,9 +196,6 @@ class Pool {
   static void assign(Worker& worker, const std::shared_ptr<Request>& request);
   /// Whether it may be part of a joint run.
   bool joins_others(const Request& request) const;
-  /// Whether others may join what the worker was given.
-  bool may_grow(const Worker& worker) const;
-  bool needs_padding(const Request& request) const;
   void give(Worker& worker, const std::shared_ptr<Request>& request);
   bool probe_due(const DeviceGroup& group, const Request& request) const;
   void note_probe(const Worker& worker, const Request& request);
@@ -217,8 +210,6 @@ class Pool {
   void hand_over(Worker& worker);
   bool settled() const;
   bool any_usable() const;
-  /// Whether a session that takes requests now could run it, idle or not.
-  bool any_ready(const Request& request) const;
 
   void work(Worker& worker);
   bool join_forming(const std::shared_ptr<Request>& request);
@@ -239,8 +230,6 @@ class Pool {
   static void announce(Requests& finished);
 
   void start_timer(const Request& request);
-  static Timers timer_of(const std::shared_ptr<Request>& request);
-  void add_timer(Request& request, Timers& timer) noexcept;
   void keep_deadlines();
   std::exception_ptr deadline_error(const Request& request, const std::string& what) const;
 

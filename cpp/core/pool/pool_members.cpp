@@ -235,22 +235,6 @@ void Pool::fail_waiting(DeviceGroup& group, const std::exception_ptr& error, Req
   queue_has_space_.notify_all();  // who waits for this device waits in vain
 }
 
-void Pool::give_up_starting(Requests& finished) {
-  const std::string reason = "the pool was closed before it had a session";
-  for (const auto& group : groups_) {
-    group->none_is_coming(reason);
-  }
-  const std::exception_ptr error = make_error(ErrorKind::closed, reason);
-  for (const auto& group : groups_) {
-    if (!group->usable()) {
-      fail_waiting(*group, error, finished);
-    }
-  }
-  if (!any_usable()) {
-    fail_all(anywhere_, error, finished);
-  }
-}
-
 PoolStats Pool::own_stats() const {
   PoolStats stats = counts_;
   stats.waiting = anywhere_.size();

@@ -65,13 +65,6 @@ bool Pool::any_usable() const {
   return std::any_of(groups_.begin(), groups_.end(), [](const auto& group) { return group->usable(); });
 }
 
-bool Pool::any_ready(const Request& request) const {
-  return std::any_of(workers_.begin(), workers_.end(), [&request](const auto& worker) {
-    return !worker->away && worker->group->usable() && worker->group->rest() == DeviceGroup::Rest::awake &&
-           worker->group->is_for(request);
-  });
-}
-
 bool Pool::settled() const {
   return waiting_ == 0 &&
          std::none_of(groups_.begin(), groups_.end(), [](const auto& group) { return group->active(); });
@@ -97,7 +90,8 @@ void Pool::give(Worker& worker, const std::shared_ptr<Request>& request) {
   assign(worker, request);
   worker.batched = request->batch_size_;
   // From now on, not from when its thread wakes up: others would begin batches too. A probe is one request.
-  const bool forming = may_grow(worker) && !worker.group->suspended();
+  const bool forming = options_.batching.enabled() && worker.batched < options_.batching.max_size &&
+                       joins_others(*request) && !worker.group->suspended();
   worker.group->occupy(worker, forming ? Worker::Does::forming : Worker::Does::given);
   note_probe(worker, *request);
   worker.enough = options_.batching.max_size;
@@ -296,7 +290,10 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
     request->batch_size_ = traits.size;
     request->batch_key_ = std::move(traits.key);
   }
-  Timers timer = timer_of(request);  // made first: where memory ends nothing has been done yet
+  Timers timer;  // made first: where memory ends nothing has been done yet
+  if (request->deadline) {
+    timer.emplace(*request->deadline, request);
+  }
   Lock lock(mutex_);
   check_accepted(*request);
   start_timer(*request);
@@ -323,7 +320,13 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
   } else if (!joined) {
     enqueue(request);
   }
-  add_timer(*request, timer);
+  if (!timer.empty()) {
+    const auto added = timers_.insert(timer.extract(timer.begin()));
+    request->timer_ = added;
+    if (added->first < timer_wakes_) {
+      timers_changed_.notify_one();
+    }
+  }
   if (!full()) {
     queue_has_space_.notify_one();  // what woke this thread may have been for another one too
   }
@@ -355,6 +358,7 @@ bool Pool::cancel(const std::shared_ptr<Request>& request) {
   end_early(*request);
   return true;
 }
+
 std::exception_ptr Pool::deadline_error(const Request& request, const std::string& what) const {
   const auto allowed = request.deadline.value_or(request.submitted) - request.submitted;
   using Tenths = std::chrono::duration<std::int64_t, std::ratio<1, 10'000>>;
@@ -379,25 +383,6 @@ void Pool::start_timer(const Request& request) {
     timer_ = std::thread(&Pool::keep_deadlines, this);
   } catch (const std::system_error& error) {
     throw Error(ErrorKind::fail, std::string("cannot start the thread for deadlines: ") + error.what());
-  }
-}
-
-Pool::Timers Pool::timer_of(const std::shared_ptr<Request>& request) {
-  Timers timer;
-  if (request->deadline) {
-    timer.emplace(*request->deadline, request);
-  }
-  return timer;
-}
-
-void Pool::add_timer(Request& request, Timers& timer) noexcept {
-  if (timer.empty()) {
-    return;
-  }
-  const Clock::time_point deadline = timer.begin()->first;
-  request.timer_ = timers_.insert(timer.extract(timer.begin()));
-  if (deadline < timer_wakes_) {
-    timers_changed_.notify_one();
   }
 }
 

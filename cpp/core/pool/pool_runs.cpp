@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "core/pool/device_group.hpp"
@@ -64,15 +65,6 @@ bool Pool::joins_others(const Request& request) const {
   return !request.batch_key_.empty() && unbatchable_.count(request.batch_key_) == 0;
 }
 
-bool Pool::may_grow(const Worker& worker) const {
-  return options_.batching.enabled() && worker.batched < options_.batching.max_size &&
-         joins_others(*worker.batch.front());
-}
-
-bool Pool::needs_padding(const Request& request) const {
-  return options_.batching.padded(request.batch_size_) != request.batch_size_ && joins_others(request);
-}
-
 void Pool::gather(Worker& worker, bool at_once, Lock& lock) {
   const std::size_t most = options_.batching.max_size;
   // No reference to the request: if it is taken back meanwhile, it would be freed here, under the lock.
@@ -136,12 +128,15 @@ void Pool::run_batch(Worker& worker, bool at_once, Lock& lock) {
   worker.batch = batch;
   const std::size_t size = worker.batched;
   const Clock::time_point began = options_.now();
-  if (batch.size() == 1 && !needs_padding(*batch.front())) {
+  const std::size_t alone = batch.size() == 1 ? batch.front()->batch_size_ : 0;
+  if (batch.size() == 1 && (options_.batching.padded(alone) == alone || !joins_others(*batch.front()))) {
     conclude(worker, batch.front(), run_one(worker, *batch.front(), lock), finished);
   } else if (!batch.empty()) {
     joint = run_joint(worker, batch, lock);
-    const auto suspicion =
-        joint.error && !joint.lost() && movable(batch) ? worker.group->suspect(worker, joint) : nullptr;
+    const bool movable = std::all_of(batch.begin(), batch.end(), [](const auto& request) {
+      return DeviceGroup::may_try_elsewhere(*request) || !request->wanted();
+    });
+    const auto suspicion = joint.error && !joint.lost() && movable ? worker.group->suspect(worker, joint) : nullptr;
     for (const auto& request : batch) {
       if (suspicion && DeviceGroup::may_try_elsewhere(*request)) {
         worker.group->hold(*request, suspicion);
@@ -229,9 +224,12 @@ RunEnd Pool::run_joint(Worker& worker, const Requests& batch, Lock& lock) {
   lock.unlock();
   RunEnd end;
   std::shared_ptr<Request> joint;
+  std::vector<std::size_t> sizes;
   const Clock::time_point started = Clock::now();
   try {
-    joint = join(batch, options_.batching);
+    std::transform(batch.begin(), batch.end(), std::back_inserter(sizes),
+                   [](const auto& request) { return request->batch_size_; });
+    joint = join(batch, sizes, options_.batching);
   } catch (...) {
     end.error = std::current_exception();
   }
@@ -244,7 +242,7 @@ RunEnd Pool::run_joint(Worker& worker, const Requests& batch, Lock& lock) {
   bool unbatched = false;
   if (wanted && !end.error) {
     try {
-      split(*joint, batch, options_.batching.axis);
+      split(*joint, batch, sizes, options_.batching);
     } catch (const Error& cannot) {
       end.error = std::current_exception();
       unbatched = cannot.kind() == ErrorKind::invalid_argument;
@@ -286,13 +284,17 @@ bool Pool::end_run(Worker& worker, Request& request, const RunEnd& end, Requests
     request.run_error_ = end.error;
   }
   const bool wanted = request.wanted();
+  const auto takes_it = [&request](const auto& other) {
+    return !other->away && other->group->usable() && other->group->rest() == DeviceGroup::Rest::awake &&
+           other->group->is_for(request);
+  };
   const bool may_wait = group.usable() || (!request.device && any_usable());  // a removed device takes back nothing
   if (end.lost_begun && group.broken().empty() && wanted) {
     if (!*end.lost_begun && may_wait) {
       request.put_back_ = true;
       return false;
     }
-    if (*end.lost_begun && !request.retried_ && any_ready(request)) {
+    if (*end.lost_begun && !request.retried_ && std::any_of(workers_.begin(), workers_.end(), takes_it)) {
       group.hold(request);
       return false;
     }
@@ -337,12 +339,6 @@ bool Pool::end_run(Worker& worker, Request& request, const RunEnd& end, Requests
   group.counts.run.record((request.ended - request.started - request.waiting_for_session - request.copying).count());
   group.counts.total.record((request.ended - request.submitted).count());
   return true;
-}
-
-bool Pool::movable(const Requests& batch) {
-  return std::all_of(batch.begin(), batch.end(), [](const auto& request) {
-    return DeviceGroup::may_try_elsewhere(*request) || !request->wanted();
-  });
 }
 
 bool Pool::nobody_waits(const Requests& batch) {

@@ -28,12 +28,11 @@ void SessionRunner::terminate(Request& request) noexcept {
   }
 }
 
-std::string why_broken(const Device& device) noexcept {
-  if (!device.is_cuda()) {
-    return {};
-  }
+std::string SessionRunner::why_broken() noexcept {
   try {
-    static_cast<void>(CudaStartup::instance().memory(device.index));
+    if (device().is_cuda()) {
+      static_cast<void>(CudaStartup::instance().memory(device().index));
+    }
     return {};
   } catch (const std::exception& error) {
     return error.what();

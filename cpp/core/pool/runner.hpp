@@ -22,10 +22,6 @@ class SessionLost : public Error {
   bool begun_;
 };
 
-/// Why no later run of this process on the device can succeed: a GPU whose context refuses everything after a fault in
-/// a kernel, in whichever session. Empty where it can.
-std::string why_broken(const Device& device) noexcept;
-
 /// What runs a pool's requests, one at a time: a session, or what stands for one.
 class Runner {
  public:
@@ -63,7 +59,8 @@ class SessionRunner : public Runner {
   void terminate(Request& request) noexcept override;
   const void* session() const noexcept override { return session_.get(); }
   const std::shared_ptr<Session>& loaded() const noexcept { return session_; }
-  std::string why_broken() noexcept override { return ortmulti::why_broken(device()); }
+  /// A GPU's context refuses everything after a fault in a kernel, in whichever session of the process.
+  std::string why_broken() noexcept override;
 
  protected:
   /// For spans.
