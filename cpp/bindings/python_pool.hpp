@@ -152,8 +152,7 @@ class PythonPool {
         return make();
       }
       // It has given its sessions back, and sleeps already; or it wakes, and then has others.
-      auto later = std::make_shared<DeviceSleep>();
-      later->level = level;
+      auto later = std::make_shared<DeviceSleep>(level);
       const auto made = std::make_shared<std::shared_ptr<DeviceSleep>>();
       later->sleep = [make, made](Request::Clock::time_point until) {
         *made = *made ? *made : make();
@@ -171,8 +170,7 @@ class PythonPool {
   bool sleep_sessions(const Device& device, SleepLevel level, const py::object& make, bool auto_wake,
                       std::optional<double> timeout) {
     const auto maker = std::make_shared<PythonCall>(make);
-    const auto sleeper = std::make_shared<DeviceSleep>();
-    sleeper->level = level;
+    const auto sleeper = std::make_shared<DeviceSleep>(level);
     const auto called = std::make_shared<std::atomic<bool>>(false);
     sleeper->sleep = [called](Request::Clock::time_point /*until*/) { return *called = true; };
     sleeper->wake = [maker] { maker->wait(); };

@@ -49,8 +49,7 @@ class ReadingRunner : public Runner {
 
 /// Has a device of a pool sleep without its weights.
 inline std::shared_ptr<DeviceSleep> sleep_of(const std::shared_ptr<CudaWeightStore>& store, HostCopy copy) {
-  auto sleep = std::make_shared<DeviceSleep>();
-  sleep->level = SleepLevel::weights;
+  auto sleep = std::make_shared<DeviceSleep>(SleepLevel::weights);
   sleep->sleep = [store, copy](std::chrono::steady_clock::time_point until) { return store->sleep(copy, until); };
   sleep->wake = [store] { store->wake(nullptr); };
   return sleep;

@@ -31,8 +31,7 @@ class PoolSleep : public PoolWithFakes {
  protected:
   // What a device does, which fails while `fails` says so, and waits while `may_wake` is not set.
   std::shared_ptr<DeviceSleep> made(bool auto_wake = true) {
-    auto sleep = std::make_shared<DeviceSleep>();
-    sleep->level = SleepLevel::weights;
+    auto sleep = std::make_shared<DeviceSleep>(SleepLevel::weights);
     sleep->auto_wake = auto_wake;
     sleep->sleep = [this](Pool::Clock::time_point) {
       ++slept;

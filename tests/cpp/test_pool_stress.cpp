@@ -88,8 +88,7 @@ class RandomRunner : public Runner {
 // device that freed its own.
 std::shared_ptr<DeviceSleep> random_sleep(Random& random, const Awake& awake, int often,
                                           const std::function<void()>& comes_back) {
-  auto made = std::make_shared<DeviceSleep>();
-  made->level = comes_back ? SleepLevel::session : SleepLevel::weights;
+  auto made = std::make_shared<DeviceSleep>(comes_back ? SleepLevel::session : SleepLevel::weights);
   made->auto_wake = below(random, 5) != 0;
   // "session": its runners are free already, so it cannot fail.
   made->sleep = [awake, often, certain = comes_back != nullptr,

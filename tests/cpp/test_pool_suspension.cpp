@@ -337,7 +337,7 @@ TEST_P(WithoutTheOtherDevice, ASuspensionEnds) {
   suspend_bad();
   const auto waiting = wait_behind(other);
   works = true;
-  const auto sleeper = std::make_shared<DeviceSleep>();
+  const auto sleeper = std::make_shared<DeviceSleep>(SleepLevel::weights);
   EXPECT_FALSE(GetParam() == std::string("removed") ? pool->remove(good, Pool::Clock::now())
                                                     : pool->sleep(good, sleeper, Pool::Clock::now()));
   EXPECT_EQ(answers.wait_for(++asked).back(), waiting);

@@ -54,8 +54,7 @@ class RepositoryTest : public RealSessions {
   }
 
   static std::shared_ptr<DeviceSleep> sleeper(Model& model) {
-    auto sleep = std::make_shared<DeviceSleep>();
-    sleep->level = SleepLevel::weights;
+    auto sleep = std::make_shared<DeviceSleep>(SleepLevel::weights);
     sleep->sleep = [&model](Clock::time_point) {
       if (model.refuses > 0) {
         --model.refuses;
@@ -366,8 +365,7 @@ TEST_F(RepositoryTest, MemoryThatNoModelHasAnnouncedCounts) {
 class Placement : public PoolWithFakes {
  protected:
   std::shared_ptr<DeviceSleep> crowded(std::int64_t bytes) {
-    auto sleep = std::make_shared<DeviceSleep>();
-    sleep->level = SleepLevel::weights;
+    auto sleep = std::make_shared<DeviceSleep>(SleepLevel::weights);
     sleep->sleep = [](Clock::time_point) { return true; };
     sleep->wake = [] {};
     sleep->crowd = std::make_shared<std::atomic<std::int64_t>>(bytes);

@@ -62,8 +62,7 @@ std::shared_ptr<DeviceSleep> make_sleeper(SleepLevel level, const std::vector<st
     }
     store = own;
   }
-  auto sleeper = std::make_shared<DeviceSleep>();
-  sleeper->level = level;
+  auto sleeper = std::make_shared<DeviceSleep>(level);
   // A pool may sleep and wake for months.
   constexpr std::uint64_t most_in_timeline = 100;
   Timeline* const spans = store->sleeps() < most_in_timeline ? timeline.get() : nullptr;

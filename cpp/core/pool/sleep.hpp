@@ -13,7 +13,9 @@ namespace ortmulti {
 
 /// What has a device sleep and wake. Each is called in one thread at a time, without a lock of the pool.
 struct DeviceSleep {
-  SleepLevel level = SleepLevel::weights;
+  explicit DeviceSleep(SleepLevel to) : level(to) {}
+
+  SleepLevel level;
   /// Gives back the memory of `level`, or what the device has of it at another level; false where somebody outside the
   /// pool still uses it at `until`. Throws, with nothing given back.
   /// Where the runners were freed before, the device is asleep whatever it returns or throws.
