@@ -19,23 +19,16 @@ namespace ortmulti::bindings {
 namespace {
 
 py::tuple take_log() {
-  std::vector<LogRecord> records;
-  std::uint64_t dropped = 0;
-  bool closed = false;
-  {
-    const ReleaseGil nogil;  // who holds the queue's lock may wait for the GIL
-    LogQueue& log = onnxruntime_log();
-    records = log.take(std::chrono::milliseconds(0), dropped);
-    closed = log.closed();
-  }
+  // Who holds the queue's lock may wait for the GIL.
+  const LogQueue::Taken taken = without_gil([] { return onnxruntime_log().take(); });
   py::list list;
-  for (const LogRecord& record : records) {
+  for (const LogRecord& record : taken.records) {
     // A message may quote bytes that are no UTF-8.
     const auto text = [](const std::string& utf8) { return decode(utf8, "replace"); };
     list.append(py::make_tuple(record.severity, text(record.category), text(record.logger), text(record.location),
                                text(record.message), record.time_ns, record.thread));
   }
-  return py::make_tuple(list, dropped, closed);
+  return py::make_tuple(list, taken.dropped, taken.closed);
 }
 
 void shut_down() {

@@ -18,17 +18,11 @@ LogRecord record(const std::string& message, const std::string& logger = "") {
   return {2, "onnxruntime", logger, "file.cc:1", message};
 }
 
-std::vector<LogRecord> take(LogQueue& queue, milliseconds timeout = milliseconds(0)) {
-  std::uint64_t dropped = 0;
-  return queue.take(timeout, dropped);
-}
-
 TEST(LogQueue, KeepsOrderAndFields) {
   LogQueue queue;
   queue.push({3, "a category", "a logger", "a location", "first"});
   queue.push(record("second"));
-  std::uint64_t dropped = 99;
-  const auto taken = queue.take(milliseconds(0), dropped);
+  const auto [taken, dropped, closed] = queue.take();
   ASSERT_EQ(taken.size(), 2U);
   EXPECT_EQ(taken[0].severity, 3);
   EXPECT_EQ(taken[0].category, "a category");
@@ -37,7 +31,8 @@ TEST(LogQueue, KeepsOrderAndFields) {
   EXPECT_EQ(taken[0].message, "first");
   EXPECT_EQ(taken[1].message, "second");
   EXPECT_EQ(dropped, 0U);
-  EXPECT_TRUE(queue.take(milliseconds(0), dropped).empty());
+  EXPECT_FALSE(closed);
+  EXPECT_TRUE(queue.take().records.empty());
 }
 
 TEST(LogQueue, DropsTheOldestAndCountsThemOnce) {
@@ -45,24 +40,15 @@ TEST(LogQueue, DropsTheOldestAndCountsThemOnce) {
   for (int i = 0; i < 10; ++i) {
     queue.push(record(std::to_string(i)));
   }
-  std::uint64_t dropped = 0;
-  const auto taken = queue.take(milliseconds(0), dropped);
+  const auto [taken, dropped, closed] = queue.take();
   ASSERT_EQ(taken.size(), 3U);
   EXPECT_EQ(taken[0].message, "7");
   EXPECT_EQ(taken[2].message, "9");
   EXPECT_EQ(dropped, 7U);
   queue.push(record("next"));
-  EXPECT_EQ(queue.take(milliseconds(0), dropped).size(), 1U);
-  EXPECT_EQ(dropped, 0U);
-}
-
-TEST(LogQueue, WakesTheReaderForARecord) {
-  LogQueue queue;
-  auto reader = std::async(std::launch::async, [&queue] { return take(queue, hours(1)); });
-  queue.push(record("hello"));
-  const auto taken = reader.get();
-  ASSERT_EQ(taken.size(), 1U);
-  EXPECT_EQ(taken[0].message, "hello");
+  const auto next = queue.take();
+  EXPECT_EQ(next.records.size(), 1U);
+  EXPECT_EQ(next.dropped, 0U);
 }
 
 TEST(LogQueue, WaitingTakesNothing) {
@@ -71,23 +57,20 @@ TEST(LogQueue, WaitingTakesNothing) {
   queue.push(record("hello"));
   waiting.get();
   queue.wait(hours(1));
-  EXPECT_EQ(take(queue).size(), 1U);
+  EXPECT_EQ(queue.take().records.size(), 1U);
   queue.wait(milliseconds(0));
-  auto for_good = std::async(std::launch::async, [&queue] { queue.wait(hours(1)); });
-  queue.close();
-  for_good.get();
 }
 
 TEST(LogQueue, ClosingWakesTheReaderForGood) {
   LogQueue queue;
-  EXPECT_FALSE(queue.closed());
-  auto reader = std::async(std::launch::async, [&queue] { return take(queue, hours(1)).size(); });
+  auto reader = std::async(std::launch::async, [&queue] { queue.wait(hours(1)); });
   queue.close();
-  EXPECT_EQ(reader.get(), 0U);
-  EXPECT_TRUE(queue.closed());
-  EXPECT_TRUE(take(queue, hours(1)).empty());
+  reader.get();
+  EXPECT_TRUE(queue.take().closed);
+  queue.wait(hours(1));
   queue.push(record("after"));
-  EXPECT_EQ(take(queue, hours(1)).size(), 1U);
+  queue.wait(hours(1));
+  EXPECT_EQ(queue.take().records.size(), 1U);
 }
 
 TEST(LogQueue, LosesNothingUncountedBetweenWritersAndTheReader) {
@@ -105,14 +88,15 @@ TEST(LogQueue, LosesNothingUncountedBetweenWritersAndTheReader) {
   std::uint64_t dropped = 0;
   std::vector<int> last(writers, -1);
   while (taken + dropped < static_cast<std::uint64_t>(writers) * records_each) {
-    std::uint64_t now_dropped = 0;
-    for (const LogRecord& entry : queue.take(hours(1), now_dropped)) {
+    queue.wait(hours(1));
+    const LogQueue::Taken now = queue.take();
+    for (const LogRecord& entry : now.records) {
       int& before = last[static_cast<std::size_t>(std::stoi(entry.logger))];
       EXPECT_LT(before, std::stoi(entry.message));  // each writer's own order
       before = std::stoi(entry.message);
       ++taken;
     }
-    dropped += now_dropped;
+    dropped += now.dropped;
   }
   writing.get();
   EXPECT_EQ(taken + dropped, static_cast<std::uint64_t>(writers) * records_each);

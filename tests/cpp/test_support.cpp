@@ -199,8 +199,8 @@ SessionOptions with_threads(int count) {
 }
 
 std::vector<LogRecord> take_log() {
-  std::uint64_t dropped = 0;
-  return onnxruntime_log().take(std::chrono::milliseconds(0), dropped);
+  const auto taken = onnxruntime_log().take().records;
+  return {taken.begin(), taken.end()};
 }
 
 Ort::Value tensor(const std::vector<std::int64_t>& shape, float first) {
@@ -256,8 +256,8 @@ LongRun::LongRun(const std::shared_ptr<Session>& session) {
   });
   // ONNX Runtime says so when it begins.
   for (bool begun = false; !begun;) {
-    std::uint64_t dropped = 0;
-    const auto records = onnxruntime_log().take(std::chrono::minutes(1), dropped);
+    onnxruntime_log().wait(std::chrono::minutes(1));
+    const auto records = take_log();
     EXPECT_FALSE(records.empty()) << "the run has not begun";
     begun = records.empty() || std::any_of(records.begin(), records.end(), [](const LogRecord& record) {
               return record.message.find("counting") != std::string::npos;

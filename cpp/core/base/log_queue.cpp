@@ -1,6 +1,5 @@
 #include "core/base/log_queue.hpp"
 
-#include <iterator>
 #include <utility>
 
 namespace ortmulti {
@@ -20,24 +19,15 @@ void LogQueue::wait(std::chrono::milliseconds timeout) {
   filled_.wait_for(lock, timeout, [this] { return closed_ || !records_.empty(); });
 }
 
-std::vector<LogRecord> LogQueue::take(std::chrono::milliseconds timeout, std::uint64_t& dropped) {
-  std::unique_lock lock(mutex_);
-  filled_.wait_for(lock, timeout, [this] { return closed_ || !records_.empty(); });
-  std::vector<LogRecord> taken(std::make_move_iterator(records_.begin()), std::make_move_iterator(records_.end()));
-  records_.clear();
-  dropped = std::exchange(dropped_, 0);
-  return taken;
+LogQueue::Taken LogQueue::take() {
+  const std::lock_guard lock(mutex_);
+  return {std::exchange(records_, {}), std::exchange(dropped_, 0), closed_};
 }
 
 void LogQueue::close() {
   const std::lock_guard lock(mutex_);
   closed_ = true;
   filled_.notify_all();
-}
-
-bool LogQueue::closed() const {
-  const std::lock_guard lock(mutex_);
-  return closed_;
 }
 
 }  // namespace ortmulti

@@ -6,7 +6,6 @@
 #include <deque>
 #include <mutex>
 #include <string>
-#include <vector>
 
 namespace ortmulti {
 
@@ -31,17 +30,19 @@ class LogQueue {
   /// Waits at most `timeout` for a record, and not when closed.
   void wait(std::chrono::milliseconds timeout);
 
-  /// Takes all records, the number of dropped ones into `dropped`. Waits at most `timeout` for a first one; returns
-  /// at once when closed.
-  std::vector<LogRecord> take(std::chrono::milliseconds timeout, std::uint64_t& dropped);
+  struct Taken {
+    std::deque<LogRecord> records;  ///< All that there were.
+    std::uint64_t dropped = 0;      ///< Since the last call.
+    bool closed = false;
+  };
+  Taken take();
 
   /// Wakes a waiting reader for good.
   void close();
-  bool closed() const;
 
  private:
   const std::size_t capacity_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable filled_;
   std::deque<LogRecord> records_;
   std::uint64_t dropped_ = 0;
