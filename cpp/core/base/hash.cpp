@@ -71,33 +71,7 @@ class BlockSum {
   std::uint64_t size_ = 0;
 };
 
-// The sum of blocks that are added in their order.
-class Chain {
- public:
-  explicit Chain(std::uint64_t size) noexcept : size_(size), state_(size) {}
-  void add(std::uint64_t block) noexcept { state_ = mix(state_, block); }
-  std::uint64_t sum() const noexcept {
-    const std::uint64_t mixed = mix(state_ ^ state_ >> 32U, size_);
-    return mixed ^ mixed >> 29U;
-  }
-
- private:
-  std::uint64_t size_;
-  std::uint64_t state_;
-};
-
 }  // namespace
-
-std::uint64_t checksum(const void* data, std::size_t size) noexcept {
-  const auto* bytes = static_cast<const unsigned char*>(data);
-  Chain chain(size);
-  for (std::size_t at = 0; at < size; at += block_bytes) {
-    BlockSum block;
-    block.add(bytes + at, std::min(block_bytes, size - at));
-    chain.add(block.sum());
-  }
-  return chain.sum();
-}
 
 std::uint64_t file_checksum(const std::string& path, const std::atomic<bool>* stop) {
   const InputFile file(path);
@@ -141,11 +115,12 @@ std::uint64_t file_checksum(const std::string& path, const std::atomic<bool>* st
   if (problem != 0) {
     file.fail(problem);
   }
-  Chain chain(size);
+  std::uint64_t state = size;
   for (const std::uint64_t sum : sums) {
-    chain.add(sum);
+    state = mix(state, sum);
   }
-  return chain.sum();
+  state = mix(state ^ state >> 32U, size);
+  return state ^ state >> 29U;
 }
 
 }  // namespace ortmulti
