@@ -4,27 +4,21 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
-#include <cstdlib>
+#include <cstdint>
 #include <iterator>
 #include <limits>
 #include <numeric>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "core/base/file.hpp"
 #include "core/base/serial_thread.hpp"
+#include "core/base/text.hpp"
 
 namespace ortmulti {
 namespace {
-
-// The number that `text` is, or 0 for what is none, such as "max" and "-1".
-double positive_number(const std::string& text) {
-  char* end = nullptr;
-  const double value = std::strtod(text.c_str(), &end);
-  return end != text.c_str() && value > 0 ? value : 0;
-}
 
 std::vector<int> online() {
   std::vector<int> cpus(static_cast<std::size_t>(std::max(1L, sysconf(_SC_NPROCESSORS_CONF))));
@@ -34,9 +28,16 @@ std::vector<int> online() {
 
 constexpr double no_quota = std::numeric_limits<double>::infinity();
 
+// Of what is no number, such as "max" and "-1": none.
 double quota_of(const std::string& quota, const std::string& period) {
-  const double cores = positive_number(quota) / positive_number(period);
+  const auto microseconds = [](const std::string& text) { return whole_number<std::uint64_t>(text).value_or(0); };
+  const double cores = static_cast<double>(microseconds(quota)) / static_cast<double>(microseconds(period));
   return cores > 0 ? cores : no_quota;
+}
+
+std::string one_word(const std::string& path) {
+  const std::vector<std::string> words = split_words(read_small_file(path));
+  return words.size() == 1 ? words[0] : "";
 }
 
 double quota_v2(const std::string& folder) {
@@ -45,7 +46,7 @@ double quota_v2(const std::string& folder) {
 }
 
 double quota_v1(const std::string& folder) {
-  return quota_of(read_small_file(folder + "/cpu.cfs_quota_us"), read_small_file(folder + "/cpu.cfs_period_us"));
+  return quota_of(one_word(folder + "/cpu.cfs_quota_us"), one_word(folder + "/cpu.cfs_period_us"));
 }
 
 // Calls `quota` for `base` + each prefix of `path`: a parent's limit binds its children.
@@ -64,16 +65,10 @@ double least_along(const std::string& base, std::string path, Quota quota) {
 
 constexpr int max_cpus = 1 << 20;  // beyond any machine, and a bound for what a file may say
 
-// A whole number; -1 for anything else.
+// A number of a CPU or a node; -1 for anything else.
 int number(std::string_view text) {
-  int value = -1;
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-  return result.ec == std::errc() && result.ptr == text.data() + text.size() && value < max_cpus ? value : -1;
-}
-
-std::string one_word(const std::string& path) {
-  const std::vector<std::string> words = split_words(read_small_file(path));
-  return words.size() == 1 ? words[0] : "";
+  const int value = whole_number<int>(text).value_or(-1);
+  return value < max_cpus ? value : -1;
 }
 
 // "0-3,8,10-11", sorted; nothing where any part of it is wrong.
@@ -99,8 +94,7 @@ std::vector<int> numbers(const std::string& list) {
 
 // As sysfs names it: small letters, a domain of four digits (NVML prints eight).
 std::string sysfs_name(std::string id) {
-  std::transform(id.begin(), id.end(), id.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  id = lower_case(std::move(id));
   const std::size_t domain = id.find(':');
   if (domain == 8 && id.compare(0, 4, "0000") == 0) {
     id.erase(0, 4);
@@ -111,8 +105,8 @@ std::string sysfs_name(std::string id) {
 }  // namespace
 
 std::vector<int> affinity() {
-  // The mask grows until the kernel's fits; 1 << 20 CPUs are beyond any machine.
-  for (int size = 1024; size <= (1 << 20); size *= 2) {
+  // The mask grows until the kernel's fits.
+  for (int size = 1024; size <= max_cpus; size *= 2) {
     cpu_set_t* set = CPU_ALLOC(size);
     if (set == nullptr) {
       break;
@@ -146,7 +140,7 @@ int physical_cores(const std::vector<int>& cpus, const std::string& sysfs) {
 
 double cgroup_quota(const std::string& proc_cgroup, const std::string& cgroup_root) {
   double least = no_quota;
-  for (const std::string& line : split_lines(read_small_file(proc_cgroup))) {  // hierarchy:controllers:path
+  for (const std::string& line : split_words(read_small_file(proc_cgroup), "\n")) {  // hierarchy:controllers:path
     const std::size_t first = line.find(':');
     const std::size_t second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) {

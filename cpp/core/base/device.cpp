@@ -1,31 +1,16 @@
 #include "core/base/device.hpp"
 
-#include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <optional>
 #include <system_error>
 
 #include "core/base/error.hpp"
 #include "core/base/file.hpp"
+#include "core/base/text.hpp"
 
 namespace ortmulti {
 
 namespace {
-
-std::string lower_case(std::string_view text) {
-  std::string lower(text);
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](char letter) { return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter + 32) : letter; });
-  return lower;
-}
-
-// A number of digits alone; -1: it is none.
-int parse_number(std::string_view digits) {
-  int number = -1;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  return error == std::errc() && end == digits.data() + digits.size() && digits.front() != '-' ? number : -1;
-}
 
 // "cpu", "cuda" or "cuda:3".
 std::optional<Device> parse_own_device(std::string_view text) {
@@ -37,8 +22,8 @@ std::optional<Device> parse_own_device(std::string_view text) {
   }
   constexpr std::string_view prefix = "cuda:";
   if (text.substr(0, prefix.size()) == prefix) {
-    if (const int index = parse_number(text.substr(prefix.size())); index >= 0) {
-      return Device::cuda(index);
+    if (const auto index = whole_number<int>(text.substr(prefix.size()))) {
+      return Device::cuda(*index);
     }
   }
   return std::nullopt;
@@ -53,10 +38,11 @@ std::optional<Device> parse_plugin_device(const std::string& lower) {
   }
   for (const std::string_view type : {"CPU", "GPU", "NPU"}) {
     const std::size_t end = colon + 1 + type.size();
-    if (lower.compare(colon + 1, type.size(), lower_case(type)) == 0 && (end == lower.size() || lower[end] == '.')) {
-      const int index = end == lower.size() ? 0 : parse_number(std::string_view(lower).substr(end + 1));
-      if (index >= 0) {
-        return Device::plugin(lower.substr(0, colon + 1).append(type), index);
+    if (lower.compare(colon + 1, type.size(), lower_case(std::string(type))) == 0 &&
+        (end == lower.size() || lower[end] == '.')) {
+      const auto index = end == lower.size() ? 0 : whole_number<int>(std::string_view(lower).substr(end + 1));
+      if (index) {
+        return Device::plugin(lower.substr(0, colon + 1).append(type), *index);
       }
     }
   }
@@ -81,7 +67,7 @@ Device parse_device(std::string_view text) {
   if (const std::optional<Device> device = parse_own_device(text)) {
     return *device;
   }
-  const std::string lower = lower_case(text);
+  const std::string lower = lower_case(std::string(text));
   if (const std::optional<Device> device = parse_plugin_device(lower)) {
     return *device;
   }

@@ -8,8 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <climits>
-#include <cstdlib>
-#include <memory>
+#include <filesystem>
 #include <system_error>
 #include <utility>
 
@@ -40,7 +39,7 @@ int resolve_once(const std::string& path, std::string& real, struct stat& status
     real.assign(target.data(), static_cast<std::size_t>(length));
   } else {  // there is no /proc
     real = real_path(path);
-    code = code == 0 && real.empty() ? errno : code;
+    code = code == 0 && real.empty() ? ENOENT : code;
   }
   close(descriptor);
   return code;
@@ -57,16 +56,6 @@ int open_regular(const std::string& path) {
     throw not_regular(path);
   }
   return descriptor;
-}
-
-std::vector<std::string> split(const std::string& text, const char* separators) {
-  std::vector<std::string> parts;
-  for (std::size_t begin = text.find_first_not_of(separators); begin != std::string::npos;) {
-    const std::size_t end = text.find_first_of(separators, begin);
-    parts.push_back(text.substr(begin, end == std::string::npos ? end : end - begin));
-    begin = text.find_first_not_of(separators, end);
-  }
-  return parts;
 }
 
 }  // namespace
@@ -177,11 +166,8 @@ std::string folder_of(const std::string& path) {
 }
 
 std::string real_path(const std::string& path) {
-  struct Free {
-    void operator()(char* text) const { std::free(text); }  // NOLINT(cppcoreguidelines-no-malloc): realpath's memory
-  };
-  const std::unique_ptr<char, Free> resolved(realpath(path.c_str(), nullptr));
-  return resolved ? resolved.get() : "";
+  std::error_code error;
+  return std::filesystem::canonical(path, error).string();
 }
 
 std::string read_small_file(const std::string& path) {
@@ -199,8 +185,14 @@ std::string read_small_file(const std::string& path) {
   return text;
 }
 
-std::vector<std::string> split_lines(const std::string& text) { return split(text, "\n"); }
-
-std::vector<std::string> split_words(const std::string& text) { return split(text, " \t\n"); }
+std::vector<std::string> split_words(const std::string& text, const char* separators) {
+  std::vector<std::string> words;
+  for (std::size_t begin = text.find_first_not_of(separators); begin != std::string::npos;) {
+    const std::size_t end = text.find_first_of(separators, begin);
+    words.push_back(text.substr(begin, end == std::string::npos ? end : end - begin));
+    begin = text.find_first_not_of(separators, end);
+  }
+  return words;
+}
 
 }  // namespace ortmulti

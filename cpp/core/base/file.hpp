@@ -83,7 +83,7 @@ std::pair<std::string, struct stat> stat_regular(const std::string& path);
 /// their locales misbehave where a host links libstdc++ into each library anew.
 std::string read_small_file(const std::string& path);
 
-std::vector<std::string> split_lines(const std::string& text);
-std::vector<std::string> split_words(const std::string& text);  ///< Separated by blanks and line ends.
+/// The parts of a text between the separators that are not empty.
+std::vector<std::string> split_words(const std::string& text, const char* separators = " \t\n");
 
 }  // namespace ortmulti

@@ -22,12 +22,6 @@ bool lives_in_memory(int descriptor) {
          (status.f_type == TMPFS_MAGIC || status.f_type == RAMFS_MAGIC || status.f_type == HUGETLBFS_MAGIC);
 }
 
-// To others the kernel says that every page is there.
-bool pages_are_told(int descriptor) {
-  struct stat status{};
-  return fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) && (geteuid() == 0 || geteuid() == status.st_uid);
-}
-
 }  // namespace
 
 Residency residency_by_reading(int descriptor, std::uint64_t offset, std::uint64_t length) {
@@ -50,7 +44,8 @@ Residency residency_by_reading(int descriptor, std::uint64_t offset, std::uint64
 
 Residency residency_by_mapping(int descriptor, std::uint64_t offset, std::uint64_t length) {
   struct stat status{};
-  if (!pages_are_told(descriptor) || fstat(descriptor, &status) != 0) {
+  // To others than the owner the kernel says that every page is there.
+  if (fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode) || (geteuid() != 0 && geteuid() != status.st_uid)) {
     return Residency::unknown;
   }
   const std::uint64_t end = std::min(offset + length, static_cast<std::uint64_t>(status.st_size));

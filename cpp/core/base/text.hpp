@@ -1,6 +1,10 @@
 #pragma once
 
+#include <charconv>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <system_error>
 
 namespace ortmulti {
 
@@ -14,6 +18,23 @@ std::string listed(const Items& items, const Text& text) {
     result += (result.empty() ? "" : ", ") + std::string(text(item));
   }
   return result;
+}
+
+/// The number that the text is: digits alone. None for anything else, and for one that the type does not hold.
+template <typename Number>
+std::optional<Number> whole_number(std::string_view text) {
+  Number value = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = result.ec == std::errc() && result.ptr == text.data() + text.size() && text.front() != '-';
+  return whole ? std::optional(value) : std::nullopt;
+}
+
+/// With the letters A to Z as small ones, whatever the locale.
+inline std::string lower_case(std::string text) {
+  for (char& letter : text) {
+    letter = letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
+  }
+  return text;
 }
 
 }  // namespace ortmulti

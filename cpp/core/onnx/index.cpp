@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <limits>
 #include <string_view>
 #include <utility>
 
 #include "core/base/source.hpp"
+#include "core/base/text.hpp"
 #include "core/onnx/element_types.hpp"
 #include "core/onnx/wire.hpp"
 
@@ -15,12 +15,11 @@ namespace ortmulti {
 namespace {
 
 std::uint64_t parse_size(std::string_view text, const char* what) {
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) {
+  const auto value = whole_number<std::uint64_t>(text);
+  if (!value) {
     malformed_model(what);
   }
-  return value;
+  return *value;
 }
 
 void add_dimensions(const WireField& field, std::vector<std::int64_t>& shape) {

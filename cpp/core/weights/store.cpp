@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <string>
 #include <thread>
@@ -12,6 +11,7 @@
 #include "core/base/cpu_affinity.hpp"
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
+#include "core/base/text.hpp"
 #include "core/cuda/capture_lock.hpp"
 #include "core/cuda/graph.hpp"
 #include "core/weights/reader.hpp"
@@ -41,14 +41,12 @@ PinnedBytes& pinned_bytes() { return process_singleton<PinnedBytes>(); }
 
 std::uint64_t most_pinned_bytes() {
   if (const char* given = std::getenv("ORTMULTI_PINNED_BYTES"); given != nullptr && *given != '\0') {
-    char* end = nullptr;
-    errno = 0;
-    const std::uint64_t bytes = std::strtoull(given, &end, 10);
-    if (errno != 0 || *end != '\0' || *given == '-') {
+    const auto bytes = whole_number<std::uint64_t>(given);
+    if (!bytes) {
       throw Error(ErrorKind::invalid_argument,
                   std::string("ORTMULTI_PINNED_BYTES is a number of bytes, not '") + given + "'");
     }
-    return bytes;
+    return *bytes;
   }
   return static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE)) / 2;
 }
