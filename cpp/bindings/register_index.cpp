@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstddef>
-#include <string>
 #include <vector>
 
 #include "bindings/gil.hpp"
@@ -11,6 +10,7 @@
 #include "core/base/source.hpp"
 #include "core/onnx/index.hpp"
 #include "core/onnx/weight_list.hpp"
+#include "core/onnx/wire.hpp"
 
 namespace py = pybind11;
 
@@ -68,7 +68,8 @@ void register_index(py::module_& module) {
           throw py::type_error("a model is a block of bytes");
         }
         const ReleaseGil nogil;  // the buffer holds the bytes
-        return index_model(static_cast<const unsigned char*>(bytes.ptr), static_cast<std::size_t>(bytes.size));
+        return index_model(
+            ModelBytes(static_cast<const unsigned char*>(bytes.ptr), static_cast<std::size_t>(bytes.size)));
       },
       py::arg("model"));
 }

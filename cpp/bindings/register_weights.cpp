@@ -5,8 +5,6 @@
 #include <functional>
 #include <memory>
 #include <set>
-#include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -27,8 +25,6 @@ namespace py = pybind11;
 
 namespace ortmulti::bindings {
 namespace {
-
-using RelocationTuple = std::tuple<std::size_t, Text, std::uint64_t, std::uint64_t>;
 
 WeightList make_list(const std::vector<py::object>& sources, std::vector<Weight> weights,
                      std::vector<LeftOut> left_out) {
@@ -124,23 +120,6 @@ void register_weights(py::module_& module) {
         return files;
       },
       py::arg("index"), py::arg("folder"), py::arg("model"), Nogil());
-  module.def(
-      "relocate_initializers",
-      [](const py::bytes& model, const std::vector<RelocationTuple>& moved) {
-        std::vector<Relocation> relocations;
-        relocations.reserve(moved.size());
-        for (const auto& [initializer, location, offset, length] : moved) {
-          relocations.push_back({initializer, location, offset, length});
-        }
-        const std::string_view bytes = model;
-        const std::string result = [&] {
-          const ReleaseGil nogil;  // the argument holds the bytes, which do not change
-          return relocate_initializers({reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()},
-                                       relocations);
-        }();
-        return py::bytes(result);
-      },
-      py::arg("model"), py::arg("relocations"));
   module.def(
       "put_weights_outside",
       [](const Path& model) {

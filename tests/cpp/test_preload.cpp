@@ -7,6 +7,7 @@
 #include "core/create/preload.hpp"
 #include "core/onnx/index.hpp"
 #include "core/onnx/tiny_model.hpp"
+#include "core/onnx/wire.hpp"
 #include "core/ort/session.hpp"
 #include "test_support.hpp"
 
@@ -56,7 +57,7 @@ TEST_F(Preloading, TinyModelsRun) {
 TEST_F(Preloading, ATinyModelNeedsTheOperatorsThatItsNodesName) {
   const TinyValue x{"x", {2, 3}};
   const std::string bytes = tiny_model(10, {{"Relu", {&x}}, {"com.microsoft:FastGelu", {&x}}});
-  const ModelIndex index = index_model(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
+  const ModelIndex index = index_model({reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()});
   EXPECT_EQ(index.operators, (std::set<std::string>{"Relu", "com.microsoft:FastGelu"}));
   EXPECT_EQ(index.opsets.at("com.microsoft"), 1U);
   EXPECT_EQ(index.nodes, 2U);

@@ -159,7 +159,7 @@ TEST(ModelFile, IsIndexedAsItsBytes) {
     std::string text = model_of(count, static_cast<std::size_t>(bytes));
     text += std::string(1, '\x12') + std::string("\x80\x80\x10", 3) + std::string(std::size_t{1} << 18U, 'p');
     const ModelIndex found = index_model(*file_source(folder.write("model", text)));
-    const ModelIndex wanted = index_model(reinterpret_cast<const unsigned char*>(text.data()), text.size());
+    const ModelIndex wanted = index_model({reinterpret_cast<const unsigned char*>(text.data()), text.size()});
     ASSERT_EQ(found.initializers.size(), static_cast<std::size_t>(count));
     for (std::size_t i = 0; i < found.initializers.size(); ++i) {
       ASSERT_EQ(found.initializers[i].name, "w" + std::to_string(i));

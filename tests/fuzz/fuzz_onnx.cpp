@@ -49,7 +49,7 @@ void check_rewriting(const ortmulti::ModelIndex& index, const std::uint8_t* data
   }
   const std::string text = ortmulti::relocate_initializers({data, size}, moved);
   const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
-  const ortmulti::ModelIndex again = ortmulti::index_model(bytes, text.size());
+  const ortmulti::ModelIndex again = ortmulti::index_model({bytes, text.size()});
   check_index(again, text.size());
   require(again.operators == index.operators && again.constants == index.constants, "other operators or constants");
   require(again.other_locations == index.other_locations, "other files of attributes and sparse initializers");
@@ -76,7 +76,7 @@ void check_rewriting(const ortmulti::ModelIndex& index, const std::uint8_t* data
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
-    const ortmulti::ModelIndex index = ortmulti::index_model(data, size);
+    const ortmulti::ModelIndex index = ortmulti::index_model({data, size});
     check_index(index, size);
     for (const std::size_t every : {1, 2, 1000000}) {
       check_rewriting(index, data, size, every);

@@ -41,62 +41,6 @@ def load(tensor: TensorProto, folder: Path) -> bytes:
     return numpy_helper.to_array(tensor, str(folder)).tobytes()
 
 
-@given(models(), st.data())
-def test_relocated_initializers_have_the_same_values_for_the_onnx_package(
-    tmp_path_factory: pytest.TempPathFactory, model: onnx.ModelProto, data: st.DataObject
-) -> None:
-    folder = tmp_path_factory.mktemp("relocate")
-    found = _core.index_model(model.SerializeToString()).initializers
-    wanted = list(initializers(model))
-    assert [initializer.name for initializer in found] == [tensor.name.encode() for tensor in wanted]
-    content, relocations = bytearray(), []
-    for index in data.draw(st.lists(st.integers(0, max(len(wanted) - 1, 0)), unique=True)) if wanted else []:
-        raw = numpy_helper.to_array(wanted[index]).tobytes()
-        relocations.append((index, "data é.bin", len(content), len(raw)))
-        content += raw
-    (folder / "data é.bin").write_bytes(content)
-
-    moved = onnx.ModelProto.FromString(_core.relocate_initializers(model.SerializeToString(), relocations))
-
-    for index, (before, after) in enumerate(zip(wanted, initializers(moved), strict=True)):
-        is_moved = any(index == relocation[0] for relocation in relocations)
-        assert after.data_location == (TensorProto.EXTERNAL if is_moved else TensorProto.DEFAULT)
-        assert load(after, folder) == numpy_helper.to_array(before).tobytes()
-    # And nothing else is another than before.
-    for tensors_of_one in (initializers(model), initializers(moved)):
-        for tensor in tensors_of_one:
-            for field in ("raw", "external", "float", "int32", "int64", "double"):
-                tensor.ClearField(f"{field}_data")
-            tensor.ClearField("data_location")
-    assert moved == model
-
-
-def test_moving_nothing_changes_nothing_and_what_is_not_there_is_an_error() -> None:
-    data = model_of(numpy_helper.from_array(np.ones(3), "w")).SerializeToString()
-    assert _core.relocate_initializers(data, []) == data
-    with pytest.raises(ortmulti.InvalidArgument, match="no initializer 1: the model has 1"):
-        _core.relocate_initializers(data, [(1, "f", 0, 24)])
-    with pytest.raises(ortmulti.InvalidArgument, match="twice"):
-        _core.relocate_initializers(data, [(0, "f", 0, 24), (0, "f", 0, 24)])
-
-
-@given(models(), st.data())
-def test_damaged_models_are_rewritten_or_one_error(model: onnx.ModelProto, data: st.DataObject) -> None:
-    content = bytearray(model.SerializeToString())
-    for _ in range(data.draw(st.integers(1, 3))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    cut = bytes(content[: data.draw(st.integers(0, len(content)))])
-    try:
-        found = _core.index_model(cut).initializers
-        moved = _core.relocate_initializers(cut, [(index, "f", 1, 2) for index in range(len(found))])
-    except ortmulti.InvalidProtobuf:
-        return
-    again = _core.index_model(moved).initializers
-    assert [(i.name, i.storage, i.location, i.offset, i.length) for i in again] == [
-        (i.name, "external", b"f", 1, 2) for i in found
-    ]
-
-
 class Folders:
     """An original model with its data, and the folder of a split one."""
 
@@ -164,6 +108,13 @@ def test_a_split_model_has_every_value_and_stores_none_twice(
     own = str((folders.entry / "weights.bin").resolve())
     assert all(w.offset % ALIGNMENT == 0 for w in weights.weights if weights.sources[w.source].name == own)
     assert (folders.entry / "shared").stat().st_size == 0
+    # And nothing else is another than before.
+    split = folders.model()
+    for tensor in (*initializers(saved), *initializers(split)):
+        for field in ("raw", "external", "float", "int32", "int64", "double"):
+            tensor.ClearField(f"{field}_data")
+        tensor.ClearField("data_location")
+    assert split == saved
     assert sorted(folders.files()) == sorted({"model.onnx", "shared"} | ({"weights.bin"} if own_bytes else set())) or (
         own_bytes == 0 and folders.files()["weights.bin"] == 0
     )
@@ -270,6 +221,24 @@ def test_a_saved_model_that_is_none_leaves_nothing_behind(
     with pytest.raises(ortmulti.InvalidProtobuf):
         folders.split(from_bytes=True)
     assert folders.files() == {}
+
+
+@given(models(), st.data())
+def test_a_damaged_model_is_split_or_one_error(
+    tmp_path_factory: pytest.TempPathFactory, model: onnx.ModelProto, data: st.DataObject
+) -> None:
+    content = bytearray(model.SerializeToString())
+    for _ in range(data.draw(st.integers(1, 3))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    folders = Folders(tmp_path_factory.mktemp("damaged"))
+    (folders.saved / "model.onnx").write_bytes(content[: data.draw(st.integers(0, len(content)))])
+    try:
+        folders.split(from_bytes=True)
+    except ortmulti.Error:
+        assert folders.files() == {}
+        return
+    before, after = (_core.index_model(str(folder / "model.onnx")) for folder in (folders.saved, folders.entry))
+    assert [each.name for each in after.initializers] == [each.name for each in before.initializers]
 
 
 def test_without_a_folder_data_lies_in_the_working_folder(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:

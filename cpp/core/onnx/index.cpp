@@ -316,8 +316,6 @@ class Indexer {
 
 ModelIndex index_model(ModelBytes model) { return Indexer(model).take(); }
 
-ModelIndex index_model(const unsigned char* model, std::size_t size) { return index_model(ModelBytes(model, size)); }
-
 ModelIndex index_model(const Source& model) {
   ModelIndex index = index_model(ModelBytes(model));
   model.check();

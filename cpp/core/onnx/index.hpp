@@ -50,7 +50,6 @@ struct ModelIndex {
 
 /// Finds every initializer of a serialized ONNX model, those of sub-graphs too, without reading their bytes. Throws
 /// Error with ErrorKind::invalid_protobuf for what is no valid protobuf message of a model.
-ModelIndex index_model(const unsigned char* model, std::size_t size);
 ModelIndex index_model(ModelBytes model);
 /// The same; Error with ErrorKind::weights for a source that is changed meanwhile.
 ModelIndex index_model(const Source& model);

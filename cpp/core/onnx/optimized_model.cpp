@@ -106,7 +106,7 @@ class Splitter {
       : stop_(stop),
         saved_source_(file_source(saved)),
         saved_(saved_source_->map()),
-        index_(index_model(saved_.get(), saved_source_->size())),
+        index_(index_model(ModelBytes(saved_.get(), saved_source_->size()))),
         rules_(index_),
         external_(data_folder, original),
         original_path_(original),
@@ -183,20 +183,11 @@ class Splitter {
     const std::uint64_t padding = (alignment - weights_->size() % alignment) % alignment;
     weights_->write(std::vector<unsigned char>(padding).data(), padding);
     const std::uint64_t offset = weights_->size();
-    if (initializer.storage == Storage::external) {
-      reader_of(external_.find(initializer))
-          .each_block(stop_, initializer.offset, initializer.length,
-                      [&](const unsigned char* block, std::size_t count) {
-                        weights_->write(block, count);
-                        return true;
-                      });
-    } else {
-      for (std::uint64_t done = 0; done < initializer.length; done += block_bytes) {
-        check(stop_);
-        weights_->write(saved_.get() + initializer.offset + done,
-                        std::min<std::uint64_t>(initializer.length - done, block_bytes));
-      }
-    }
+    reader_of(initializer.storage == Storage::external ? external_.find(initializer) : saved_source_)
+        .each_block(stop_, initializer.offset, initializer.length, [&](const unsigned char* block, std::size_t count) {
+          weights_->write(block, count);
+          return true;
+        });
     return offset;
   }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
@@ -47,10 +46,7 @@ class Rewriter {
  public:
   explicit Rewriter(const std::vector<Relocation>& relocations) {
     for (const Relocation& relocation : relocations) {
-      if (!relocations_.emplace(relocation.initializer, &relocation).second) {
-        throw Error(ErrorKind::invalid_argument,
-                    "initializer " + std::to_string(relocation.initializer) + " is moved twice");
-      }
+      relocations_.emplace(relocation.initializer, &relocation);
     }
   }
 

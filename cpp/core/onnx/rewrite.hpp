@@ -20,7 +20,7 @@ struct Relocation {
 
 /// The serialized model with these initializers as external data, their own bytes left out; everything else stays as it
 /// is, byte for byte. Throws Error: invalid_protobuf for what is no model, invalid_argument for an initializer that is
-/// not there or is moved twice.
+/// not there.
 std::string relocate_initializers(ModelBytes model, const std::vector<Relocation>& relocations);
 
 /// A model file whose weights all lie outside of its graph.

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "core/base/error.hpp"
 #include "core/base/file.hpp"
 #include "core/base/text.hpp"
 #include "core/onnx/element_types.hpp"
-#include "core/onnx/wire.hpp"
 
 namespace ortmulti {
 namespace {
@@ -96,7 +96,10 @@ ExternalFiles::ExternalFiles(const std::string& folder, const std::string& model
   }
 }
 
-std::shared_ptr<const Source> ExternalFiles::resolve(const std::string& location, const std::string& owner) const {
+const std::shared_ptr<const Source>& ExternalFiles::find(const std::string& location, const std::string& owner) {
+  if (const auto known = found_.find(location); known != found_.end()) {
+    return known->second;
+  }
   if (location.empty() || location.find('\0') != std::string::npos) {
     throw Error(ErrorKind::fail, owner + " names no file");
   }
@@ -116,15 +119,7 @@ std::shared_ptr<const Source> ExternalFiles::resolve(const std::string& location
     throw Error(ErrorKind::fail,
                 data + ": " + quoted(file->name()) + " is outside of the model's folder " + quoted(folder_));
   }
-  return file;
-}
-
-const std::shared_ptr<const Source>& ExternalFiles::find(const std::string& location, const std::string& owner) {
-  auto at = found_.find(location);
-  if (at == found_.end()) {
-    at = found_.emplace(location, resolve(location, owner)).first;
-  }
-  return at->second;
+  return found_.emplace(location, std::move(file)).first->second;
 }
 
 const std::shared_ptr<const Source>& ExternalFiles::find(const std::string& location) {

@@ -76,7 +76,6 @@ class ExternalFiles {
 
  private:
   const std::shared_ptr<const Source>& find(const std::string& location, const std::string& owner);
-  std::shared_ptr<const Source> resolve(const std::string& location, const std::string& owner) const;
 
   std::string folder_;
   std::vector<std::string> allowed_;                            // folders, absolute and without symbolic links
