@@ -57,13 +57,7 @@ void register_device(py::module_& module) {
         return std::pair(memory.free, memory.total);
       },
       py::arg("device"), Nogil());
-  module.def(
-      "cuda_driver_version",
-      []() -> std::optional<int> {
-        const int version = CudaStartup::instance().driver_version();
-        return version == 0 ? std::nullopt : std::optional(version);
-      },
-      Nogil());
+  module.def("cuda_driver_version", [] { return CudaStartup::instance().driver_version(); }, Nogil());
   module.def("cuda_driver_problem", [] { return CudaStartup::instance().driver_problem(); }, Nogil());
   module.def(
       "begin_opening_cuda_libraries",

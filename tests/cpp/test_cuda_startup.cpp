@@ -76,7 +76,7 @@ TEST_F(Startup, CountsTheDevicesAndStartsOnce) {
 TEST_F(Startup, TheVersionDoesNotStartAnything) {
   EXPECT_EQ(make()->driver_version(), 13000);
   EXPECT_EQ(FakeCuda::state().init_calls, 0);
-  EXPECT_EQ(without_driver()->driver_version(), 0);
+  EXPECT_EQ(without_driver()->driver_version(), std::nullopt);
   EXPECT_EQ(make()->driver_problem(), "");
   EXPECT_NE(without_driver()->driver_problem().find("libcuda.so.1"), std::string::npos);
 }

@@ -34,13 +34,6 @@ class EntryPoints {
     return function != nullptr;
   }
 
-  template <typename Function>
-  void look_up(Function& function, const char* name) const {
-    if (!find(function, name)) {
-      throw Error(ErrorKind::library, std::string("the NVIDIA driver has no function ") + name + " of CUDA 12.0");
-    }
-  }
-
  private:
   PFN_cuGetProcAddress_v12000 get_;
 };
@@ -67,14 +60,16 @@ CudaDriver load_cuda_driver(const char* library_name) {
   }
   const EntryPoints entry_points(library);
   CudaDriver driver;
-#define ORTMULTI_LOOK_UP(member, function, version) entry_points.look_up(driver.member, #function)
-  ORTMULTI_CUDA_FUNCTIONS(ORTMULTI_LOOK_UP)
-#undef ORTMULTI_LOOK_UP
-  bool all = true;
-#define ORTMULTI_FIND(member, function, version) all = entry_points.find(driver.member, #function) && all
+  const char* missing = nullptr;
+#define ORTMULTI_FIND(member, function, version) \
+  missing = entry_points.find(driver.member, #function) ? missing : #function
+  ORTMULTI_CUDA_FUNCTIONS(ORTMULTI_FIND)
+  if (missing != nullptr) {
+    throw Error(ErrorKind::library, std::string("the NVIDIA driver has no function ") + missing + " of CUDA 12.0");
+  }
   ORTMULTI_CUDA_MAPPING_FUNCTIONS(ORTMULTI_FIND)
 #undef ORTMULTI_FIND
-  if (!all) {
+  if (missing != nullptr) {
     driver.mem_map = nullptr;
   }
   return driver;

@@ -67,7 +67,10 @@ CudaMemory::CudaMemory(CudaStartup& startup, int device, std::size_t bytes, std:
     return;
   }
   check_free();
-  const CUresult result = startup_.driver().mem_alloc(&address_, bytes_);
+  check_allocated(startup_.driver().mem_alloc(&address_, bytes_));
+}
+
+void CudaMemory::check_allocated(CUresult result) const {
   if (result == CUDA_ERROR_OUT_OF_MEMORY) {
     throw_out_of_memory(": " + startup_.driver().describe(result));
   }
@@ -130,12 +133,7 @@ void CudaMemory::take() {
   check_free();
   const CUmemAllocationProp properties = properties_on(device_);
   CUmemGenericAllocationHandle allocation = 0;
-  const CUresult created = driver.mem_create(&allocation, reserved_, &properties, 0);
-  if (created == CUDA_ERROR_OUT_OF_MEMORY) {
-    throw_out_of_memory(": " + driver.describe(created));
-  }
-  const std::string what = "allocating memory on " + to_string(Device::cuda(device_));
-  startup_.check(created, what);
+  check_allocated(driver.mem_create(&allocation, reserved_, &properties, 0));
   CUresult result = driver.mem_map(address_, reserved_, 0, allocation, 0);
   if (result == CUDA_SUCCESS) {
     result = driver.mem_set_access(address_, reserved_, access_.data(), access_.size());
@@ -150,7 +148,7 @@ void CudaMemory::take() {
   if (result != CUDA_SUCCESS) {
     static_cast<void>(driver.mem_release(allocation));
   }
-  startup_.check(result, what);
+  check_allocated(result);
   allocation_ = allocation;
 }
 

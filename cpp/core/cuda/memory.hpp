@@ -56,6 +56,7 @@ class CudaMemory {
  private:
   /// Throws where less is free, with `detail` where the driver refused.
   void check_free() const;
+  void check_allocated(CUresult result) const;
   [[noreturn]] void throw_out_of_memory(const std::string& detail) const;
   void reserve();
 

@@ -436,11 +436,12 @@ CudaStartup::Memory CudaStartup::memory(int device) {
   return memory;
 }
 
-int CudaStartup::driver_version() const {
-  int version = 0;
-  if (driver_ != nullptr) {
-    check(driver_->driver_get_version(&version), "asking for the driver's version");
+std::optional<int> CudaStartup::driver_version() const {
+  if (driver_ == nullptr) {
+    return std::nullopt;
   }
+  int version = 0;
+  check(driver_->driver_get_version(&version), "asking for the driver's version");
   return version;
 }
 

@@ -95,8 +95,8 @@ class CudaStartup {
   /// Keeps a span of what was begun before there was a timeline. The first timeline takes it.
   void remember(Span span);
 
-  /// The driver's CUDA version, 13000 for 13.0; 0 without a driver. Does not start CUDA.
-  int driver_version() const;
+  /// The driver's CUDA version, 13000 for 13.0; nothing without a driver. Does not start CUDA.
+  std::optional<int> driver_version() const;
   /// Why there is no driver; empty where there is one.
   const std::string& driver_problem() const noexcept { return no_driver_reason_; }
   bool started() const noexcept { return started_.load(); }

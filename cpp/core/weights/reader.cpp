@@ -143,8 +143,7 @@ class WeightReader::Copies {
   // Waits until nothing reads the buffer any more.
   void wait(int buffer) {
     for (std::size_t i = 0; i < targets_.size(); ++i) {
-      check(startup_.driver().event_synchronize(lanes_[i].events[static_cast<std::size_t>(buffer)].get()),
-            "copying weights", i);
+      check(lanes_[i].events[static_cast<std::size_t>(buffer)].wait(), "copying weights", i);
     }
   }
 
