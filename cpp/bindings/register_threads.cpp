@@ -2,7 +2,6 @@
 
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -14,24 +13,6 @@
 namespace py = pybind11;
 
 namespace ortmulti::bindings {
-namespace {
-
-// (name prefix, owner, CPUs, created, joined)
-using CountsTuple = std::tuple<std::string, std::string, std::vector<int>, int, int>;
-
-CountsTuple to_tuple(const ThreadCounts& counts) {
-  return {counts.name_prefix, counts.owner, counts.cpus, counts.created, counts.joined};
-}
-
-std::vector<CountsTuple> counts_of_all() {
-  std::vector<CountsTuple> result;
-  for (const ThreadCounts& counts : thread_counts()) {
-    result.push_back(to_tuple(counts));
-  }
-  return result;
-}
-
-}  // namespace
 
 void register_threads(py::module_& module) {
   // Plain values: ortmulti.Threads checks them.
@@ -42,12 +23,17 @@ void register_threads(py::module_& module) {
       .def_readonly("numa_node", &ThreadSettings::numa_node)
       .def_readonly("near_device", &ThreadSettings::near_device)
       .def_readonly("cpus", &ThreadSettings::cpus);
-  module.def("thread_counts", &counts_of_all, py::call_guard<ReleaseGil>());
+  py::class_<ThreadCounts>(module, "ThreadCounts")
+      .def_readonly("name_prefix", &ThreadCounts::name_prefix)
+      .def_readonly("owner", &ThreadCounts::owner)
+      .def_readonly("cpus", &ThreadCounts::cpus)
+      .def_readonly("created", &ThreadCounts::created)
+      .def_readonly("joined", &ThreadCounts::joined);
+  module.def("thread_counts", &thread_counts, py::call_guard<ReleaseGil>());
   module.def(
       "thread_counts_of",
-      [](const Session& session) -> std::optional<CountsTuple> {
-        const auto& threads = session.threads();
-        return threads ? std::optional(to_tuple(threads->counts())) : std::nullopt;
+      [](const Session& session) {
+        return session.threads() ? std::optional(session.threads()->counts()) : std::nullopt;
       },
       py::arg("session"), py::call_guard<ReleaseGil>());
   module.def(

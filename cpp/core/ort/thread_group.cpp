@@ -3,7 +3,6 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <atomic>
 #include <future>
 #include <map>
 #include <system_error>
@@ -55,11 +54,6 @@ std::string thread_name(const std::string& prefix, const std::string& owner, int
   return (prefix.substr(0, room) + rest).substr(0, kernel_name_length);
 }
 
-struct ThreadGroup::Counters {
-  std::atomic<int> created{0};
-  std::atomic<int> joined{0};
-};
-
 struct ThreadGroup::Worker {
   Worker() = default;
   // Ends the thread if it was never given work.
@@ -73,7 +67,7 @@ struct ThreadGroup::Worker {
   Worker& operator=(const Worker&) = delete;
 
   std::promise<Work> work;
-  std::shared_ptr<Counters> counters;
+  ThreadGroup* group = nullptr;
   std::thread thread;
 };
 
@@ -90,8 +84,7 @@ ThreadGroup::ThreadGroup(const ThreadSettings& settings, std::string owner, std:
     : name_prefix_(settings.name_prefix),
       owner_(std::move(owner)),
       cpus_(std::move(cpus)),
-      generation_(fork_generation()),
-      counters_(std::make_shared<Counters>()) {}
+      generation_(fork_generation()) {}
 
 std::shared_ptr<ThreadGroup> ThreadGroup::start(const ThreadSettings& settings, std::string owner,
                                                 std::vector<int> cpus, int count) {
@@ -120,7 +113,7 @@ ThreadGroup::~ThreadGroup() { dismiss_spare(); }
 
 std::unique_ptr<ThreadGroup::Worker> ThreadGroup::start_worker() {
   auto worker = std::make_unique<Worker>();
-  worker->counters = counters_;
+  worker->group = this;
   const std::string name = thread_name(name_prefix_, owner_, started_ + 1);
   worker->thread = std::thread(
       [](std::future<Work> given) {
@@ -164,7 +157,7 @@ OrtCustomThreadHandle ThreadGroup::give(OrtThreadWorkerFn work, void* parameter)
     const std::lock_guard lock(live.mutex);
     live.workers[handle] = std::move(worker);
   }
-  counters_->created.fetch_add(1);
+  created_.fetch_add(1);
   given.work.set_value({work, parameter});
   return handle;
 }
@@ -195,7 +188,7 @@ void ThreadGroup::join(OrtCustomThreadHandle handle) {
   } else {
     worker->thread.join();
   }
-  worker->counters->joined.fetch_add(1);
+  worker->group->joined_.fetch_add(1);
 }
 
 void ThreadGroup::apply_to(Ort::SessionOptions& options) {
@@ -211,8 +204,8 @@ void ThreadGroup::apply_to(Ort::ThreadingOptions& options) {
 }
 
 ThreadCounts ThreadGroup::counts() const {
-  const int joined = counters_->joined.load();
-  const int created = counters_->created.load();
+  const int joined = joined_.load();
+  const int created = created_.load();
   return {name_prefix_, owner_, cpus_, created, generation_ == fork_generation() ? joined : created};
 }
 

@@ -2,6 +2,7 @@
 
 #include <onnxruntime_cxx_api.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -58,7 +59,6 @@ class ThreadGroup {
 
  private:
   struct Worker;
-  struct Counters;
 
   ThreadGroup(const ThreadSettings& settings, std::string owner, std::vector<int> cpus);
   std::unique_ptr<Worker> start_worker();
@@ -70,7 +70,8 @@ class ThreadGroup {
   std::string owner_;
   std::vector<int> cpus_;
   unsigned generation_;
-  std::shared_ptr<Counters> counters_;
+  std::atomic<int> created_{0};
+  std::atomic<int> joined_{0};
   std::mutex mutex_;
   int started_ = 0;
   std::vector<std::unique_ptr<Worker>> spare_;  // in the reverse order of their numbers

@@ -91,9 +91,8 @@ class ThreadCounts:
     cpus: tuple[int, ...]
 
     @classmethod
-    def _from_core(cls, core: tuple[str, str, list[int], int, int]) -> ThreadCounts:
-        prefix, owner, cpus, created, joined = core
-        return cls(prefix, owner, created, created - joined, tuple(cpus))
+    def _from_core(cls, core: _core.ThreadCounts) -> ThreadCounts:
+        return cls(core.name_prefix, core.owner, core.created, core.created - core.joined, tuple(core.cpus))
 
 
 def thread_counts() -> list[ThreadCounts]:
