@@ -21,7 +21,6 @@ class HostWeights : public WeightStore {
 
   const Device& device() const noexcept override { return device_; }
   void add_to(Ort::SessionOptions& options) const override;
-  std::size_t count() const noexcept override { return weights_.size(); }
 
   /// The values of one, to be changed in place.
   float* values(const std::string& name);

@@ -24,7 +24,7 @@ class ReadingRunner : public Runner {
   const Device& device() const noexcept override { return device_; }
   void run(Request& request) override {
     const auto held = store_->hold();
-    const std::size_t weight = ran.size() % store_->count();
+    const std::size_t weight = ran.size() % store_->plan().list.weights.size();
     const std::string expected = files_.expected(weight);
     if (fake_.read(store_->address(weight), expected.size()) != expected) {
       throw Error(ErrorKind::fail, "wrong bytes");

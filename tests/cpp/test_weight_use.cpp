@@ -32,7 +32,7 @@ class UseOfWeights : public RealSessions {
 TEST_F(UseOfWeights, AllThatAreGivenAreUsed) {
   const auto weights = std::make_shared<HostWeights>(supplied_weights());
   const auto session = make_session_over("supplied", weights);
-  EXPECT_EQ(session->weight_use().used, weights->count());
+  EXPECT_EQ(session->weight_use().used, supplied_weights().size());
   EXPECT_EQ(session->weight_use().refused, Names{});
   EXPECT_EQ(run_ones(*session), result_of_ones());
 }

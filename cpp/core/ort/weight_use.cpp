@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <cstdint>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <string_view>
+#include <system_error>
 
 #include "core/base/fork.hpp"
 #include "core/ort/library.hpp"
@@ -24,19 +26,12 @@ constexpr std::string_view saving_prefix = "Serializing optimized model with Gra
 // What ONNX Runtime throws right after, and may be no error to the user: the next try gives the weight otherwise.
 constexpr std::string_view failure_prefix = "Exception during initialization: ";
 
-// Follows the user's logid: these two characters, a digit for the user's severity, a number in letters. ONNX Runtime
-// may add ":" and a run's tag. Short, so that names which fit into a std::string without allocation often still do.
+// Follows the user's logid: these two characters, a digit for the user's severity, a number. ONNX Runtime may add ":"
+// and a run's tag. Short, so that names which fit into a std::string without allocation often still do.
 constexpr std::string_view mark_begin = "\x1f\x1e";
-constexpr std::string_view number_digits = "ghijklmnopqrstuv";
 
 std::string mark(int severity, std::uint64_t number) {
-  std::string text(mark_begin);
-  text += static_cast<char>('0' + severity);
-  do {
-    text += number_digits[number % number_digits.size()];
-    number /= number_digits.size();
-  } while (number != 0);
-  return text;
+  return std::string(mark_begin) + std::to_string(severity) + std::to_string(number);
 }
 
 struct Mark {
@@ -49,21 +44,14 @@ struct Mark {
 std::optional<Mark> find_mark(std::string_view name) {
   Mark found;
   found.begin = name.find(mark_begin);
-  found.end = found.begin + mark_begin.size() + 1;
-  if (found.begin == std::string_view::npos || found.end > name.size()) {
+  const std::size_t number = found.begin + mark_begin.size() + 1;
+  if (found.begin == std::string_view::npos || number > name.size()) {
     return std::nullopt;
   }
-  found.severity = name[found.end - 1] - '0';
-  const std::size_t digits = found.end;
-  std::uint64_t unit = 1;
-  for (; found.end < name.size(); ++found.end, unit *= number_digits.size()) {
-    const std::size_t digit = number_digits.find(name[found.end]);
-    if (digit == std::string_view::npos) {
-      break;
-    }
-    found.number += unit * digit;
-  }
-  const bool whole = found.severity >= 0 && found.severity <= ORT_LOGGING_LEVEL_FATAL && found.end > digits;
+  found.severity = name[number - 1] - '0';
+  const auto [end, error] = std::from_chars(name.data() + number, name.data() + name.size(), found.number);
+  found.end = static_cast<std::size_t>(end - name.data());
+  const bool whole = found.severity >= 0 && found.severity <= ORT_LOGGING_LEVEL_FATAL && error == std::errc();
   return whole ? std::optional(found) : std::nullopt;
 }
 

@@ -26,7 +26,6 @@ class WeightStore {
   virtual const Device& device() const noexcept = 0;
   /// Gives ONNX Runtime every weight, under its name. Values stay valid as long as the store.
   virtual void add_to(Ort::SessionOptions& options) const = 0;
-  virtual std::size_t count() const noexcept = 0;
 
   /// Keeps the weights where they are for its lifetime. Throws Error where they are asleep. Not twice in a thread.
   using Hold = std::shared_lock<std::shared_mutex>;

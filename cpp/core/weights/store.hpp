@@ -63,7 +63,6 @@ class CudaWeightStore : public WeightStore, public std::enable_shared_from_this<
 
   const Device& device() const noexcept override { return device_; }
   void add_to(Ort::SessionOptions& options) const override;
-  std::size_t count() const noexcept override { return plan_->list.weights.size(); }
   Hold hold() const override;
 
   /// Whether it can sleep: the driver and the device have stable addresses.
@@ -107,7 +106,6 @@ class HostWeightStore : public WeightStore {
 
   const Device& device() const noexcept override { return device_; }
   void add_to(Ort::SessionOptions& options) const override;
-  std::size_t count() const noexcept override { return list_.weights.size(); }
 
  private:
   Device device_ = Device::cpu();
