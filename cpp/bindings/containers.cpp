@@ -9,7 +9,7 @@
 #include "bindings/tensors.hpp"
 #include "bindings/text.hpp"
 #include "core/base/error.hpp"
-#include "core/onnx/element_types.hpp"
+#include "core/ort/library.hpp"
 #include "core/ort/value.hpp"
 
 namespace py = pybind11;
@@ -163,35 +163,18 @@ py::list to_list(const Ort::Value& value, const std::string& name, const InputMe
   return list;
 }
 
-// A map's key or value, which lies in a tensor of all of them.
-py::object item_at(const Ort::Value& tensor, ONNXTensorElementDataType type, std::size_t index,
-                   const std::string& name) {
-  switch (type) {
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64:
-      return py::int_(tensor.GetTensorData<std::int64_t>()[index]);
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
-      return py::float_(static_cast<double>(tensor.GetTensorData<float>()[index]));
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE:
-      return py::float_(tensor.GetTensorData<double>()[index]);
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING:
-      return decode(tensor.GetStringTensorElement(index), nullptr);
-    default:
-      throw Error(ErrorKind::not_implemented, "output '" + name + "' is a map of tensor(" + element_type_name(type) +
-                                                  "), which cannot be returned to Python");
-  }
+// The keys of a map (0) or its values (1), which lie in one tensor.
+py::list items_of(const Ort::Value& map, int part) {
+  const Ort::AllocatorWithDefaultOptions allocator;
+  return array_over(map.GetValue(part, allocator), py::none()).attr("tolist")();
 }
 
-py::dict to_dict(const Ort::Value& value, const std::string& name) {
-  const Ort::AllocatorWithDefaultOptions allocator;
-  const Ort::Value keys = value.GetValue(0, allocator);
-  const Ort::Value values = value.GetValue(1, allocator);
-  const Ort::TensorTypeAndShapeInfo key_info = keys.GetTensorTypeAndShapeInfo();
-  const ONNXTensorElementDataType key_type = key_info.GetElementType();
-  const ONNXTensorElementDataType value_type = values.GetTensorTypeAndShapeInfo().GetElementType();
-  const std::size_t count = key_info.GetElementCount();
+py::dict to_dict(const Ort::Value& value) {
+  const py::list keys = items_of(value, 0);
+  const py::list values = items_of(value, 1);
   py::dict dict;
-  for (std::size_t i = 0; i < count; ++i) {
-    dict[item_at(keys, key_type, i, name)] = item_at(values, value_type, i, name);
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    dict[keys[i]] = values[i];
   }
   return dict;
 }
@@ -259,7 +242,7 @@ py::object to_python(Ort::Value value, const std::string& name, const InputMemor
       return to_list(value, name, memory);
     }
     if (kind == ONNX_TYPE_MAP) {
-      return to_dict(value, name);
+      return to_dict(value);
     }
   } catch (const Ort::Exception& exception) {
     throw from_onnxruntime(exception, "output '" + name + "'");

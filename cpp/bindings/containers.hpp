@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "core/ort/session.hpp"
 #include "core/ort/value.hpp"
 
 namespace ortmulti::bindings {

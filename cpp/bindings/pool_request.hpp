@@ -5,7 +5,6 @@
 #include <atomic>
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "bindings/answers.hpp"
 #include "bindings/run_request.hpp"

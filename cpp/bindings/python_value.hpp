@@ -5,7 +5,6 @@
 #include <memory>
 #include <string>
 
-#include "bindings/gil.hpp"
 #include "core/base/error.hpp"
 #include "core/ort/value.hpp"
 

@@ -2,7 +2,6 @@
 #include <pybind11/stl.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>

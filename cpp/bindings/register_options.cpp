@@ -11,8 +11,6 @@
 #include <vector>
 
 #include "bindings/gil.hpp"
-#include "bindings/python_source.hpp"
-#include "bindings/python_value.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/run_options.hpp"
 #include "bindings/text.hpp"

@@ -1,6 +1,5 @@
 #include "bindings/run_request.hpp"
 
-#include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -85,7 +84,7 @@ void RunRequest::add(const ValueInfo& declared, py::handle object) {
 py::list RunRequest::to_python(std::vector<Ort::Value> outputs) const {
   py::list results(outputs.size());
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    results[i] = bindings::to_python(std::move(outputs[i]), output(i).name, memory_);
+    results[i] = bindings::to_python(std::move(outputs[i]), outputs_[i]->name, memory_);
   }
   return results;
 }
@@ -96,7 +95,7 @@ py::list RunRequest::to_python(const JointRows& rows) const {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const JointOutputs::Tensor& tensor = tensors[i];
     py::object array = copied_rows(tensor.type, tensor.shape, rows.count, tensor.data + rows.first * tensor.row_bytes,
-                                   rows.count * tensor.row_bytes, output(i).name);
+                                   rows.count * tensor.row_bytes, outputs_[i]->name);
     PyList_SET_ITEM(results.ptr(), static_cast<py::ssize_t>(i), array.release().ptr());
   }
   return results;
@@ -134,12 +133,14 @@ void RunRequest::choose_outputs(const Session& session, const py::object& names)
     }
   }
   if (outputs_.empty()) {
-    all_ = &session.outputs();
+    outputs_.reserve(session.outputs().size());
+    for (const ValueInfo& output : session.outputs()) {
+      outputs_.push_back(&output);
+    }
   }
-  const std::size_t count = all_ != nullptr ? all_->size() : outputs_.size();
-  output_names_.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    output_names_.push_back(output(i).name.c_str());
+  output_names_.reserve(outputs_.size());
+  for (const ValueInfo* output : outputs_) {
+    output_names_.push_back(output->name.c_str());
   }
 }
 

@@ -44,12 +44,7 @@ class RunRequest {
 
   InputMemory memory_;
   RunInputs inputs_;  // freed before what it lies in
-  const ValueInfo& output(std::size_t index) const noexcept {
-    return all_ != nullptr ? (*all_)[index] : *outputs_[index];
-  }
-
-  const std::vector<ValueInfo>* all_ = nullptr;  // the session's outputs, if all are wanted,
-  std::vector<const ValueInfo*> outputs_;        // else these
+  std::vector<const ValueInfo*> outputs_;
   std::vector<const char*> output_names_;
 };
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/ort/session.hpp"
+#include "core/ort/value.hpp"
 
 namespace ortmulti::bindings {
 

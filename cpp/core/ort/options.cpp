@@ -1,7 +1,6 @@
 #include "core/ort/options.hpp"
 
 #include <algorithm>
-#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
