@@ -176,8 +176,6 @@ void register_value(py::module_& module) {
       .def("has_value", &Value::has_value)
       .def("is_writable", &Value::writable)
       .def("is_tensor", &Value::is_tensor)
-      .def("is_sparse_tensor", &Value::is_sparse_tensor)
-      .def("is_tensor_sequence", &Value::is_sequence_of_tensors)
       .def("data_type", &Value::type)
       .def("element_type", [](const Value& self) { return static_cast<int>(self.element_type()); })
       .def("shape", &Value::shape)

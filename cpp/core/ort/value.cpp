@@ -214,19 +214,6 @@ std::shared_ptr<Value> Value::allocate(ONNXTensorElementDataType type, const std
   });
 }
 
-bool Value::is_sparse_tensor() const {
-  return has_value() && value_.GetTypeInfo().GetONNXType() == ONNX_TYPE_SPARSETENSOR;
-}
-
-bool Value::is_sequence_of_tensors() const {
-  if (!has_value()) {
-    return false;
-  }
-  const Ort::TypeInfo type = value_.GetTypeInfo();
-  return type.GetONNXType() == ONNX_TYPE_SEQUENCE &&
-         type.GetSequenceTypeInfo().GetSequenceElementType().GetONNXType() == ONNX_TYPE_TENSOR;
-}
-
 std::string Value::type() const {
   if (!has_value()) {
     throw Error(ErrorKind::invalid_argument, "this OrtValue is empty, and has no type");
@@ -240,12 +227,6 @@ const Ort::Value& Value::tensor() const {
                                                      : std::string("this OrtValue is empty and no tensor"));
   }
   return value_;
-}
-
-void Value::check_writable() const {
-  if (!writable_) {
-    throw Error(ErrorKind::invalid_argument, "this OrtValue is over a read-only array");
-  }
 }
 
 std::vector<std::int64_t> Value::shape() const { return tensor().GetTensorTypeAndShapeInfo().GetShape(); }
@@ -277,17 +258,6 @@ bool Value::contains(const void* address) const noexcept {
   }
 }
 
-void Value::copy_from_host(const void* source) const {
-  check_writable();
-  if (const std::size_t size = bytes(); size != 0) {
-    if (device().is_cuda()) {
-      copy_to_device(CudaStartup::instance(), device().index, data(), source, size);
-    } else {
-      std::memmove(data(), source, size);
-    }
-  }
-}
-
 void Value::copy_to_host(void* target) const {
   if (const std::size_t size = bytes(); size != 0) {
     if (device().is_cuda()) {
@@ -299,18 +269,20 @@ void Value::copy_to_host(void* target) const {
 }
 
 void Value::copy_from(const Value& source) const {
-  check_writable();
+  if (!writable_) {
+    throw Error(ErrorKind::invalid_argument, "this OrtValue is over a read-only array");
+  }
   const std::size_t size = bytes();
   if (source.bytes() != size) {
     throw Error(ErrorKind::invalid_argument, "a value of " + std::to_string(source.bytes()) +
                                                  " bytes cannot be copied to one of " + std::to_string(size));
   }
-  if (!source.device().is_cuda()) {
-    copy_from_host(source.data());
-  } else if (!device().is_cuda()) {
+  if (!device().is_cuda()) {
     source.copy_to_host(data());
-  } else if (size != 0) {
+  } else if (size != 0 && source.device().is_cuda()) {
     copy_between_devices(CudaStartup::instance(), device().index, data(), source.device().index, source.data(), size);
+  } else if (size != 0) {
+    copy_to_device(CudaStartup::instance(), device().index, data(), source.data(), size);
   }
 }
 

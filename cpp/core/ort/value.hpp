@@ -89,8 +89,6 @@ class Value {
 
   bool has_value() const { return value_ != nullptr && value_.HasValue(); }
   bool is_tensor() const { return has_value() && value_.IsTensor(); }
-  bool is_sparse_tensor() const;
-  bool is_sequence_of_tensors() const;
   /// "tensor(float)", "seq(tensor(int64))": as a model declares it.
   std::string type() const;
 
@@ -103,16 +101,14 @@ class Value {
   /// Whether an address lies in the tensor's memory.
   bool contains(const void* address) const noexcept;
 
-  /// Copies from and to this tensor's memory, of as many bytes as it has; done on return.
-  void copy_from_host(const void* source) const;
+  /// Copies all of this tensor's memory; done on return, as the next.
   void copy_to_host(void* target) const;
-  /// From another value, on whichever device, which has the same number of bytes.
+  /// Copies from a value on whichever device, which has the same number of bytes.
   void copy_from(const Value& source) const;
   std::shared_ptr<Value> copied_to(const Device& device) const;
 
  private:
   const Ort::Value& tensor() const;
-  void check_writable() const;
 
   std::shared_ptr<const void> owner_;
   bool writable_;

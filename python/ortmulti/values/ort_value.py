@@ -257,11 +257,11 @@ class OrtValue:
 
     def is_sparse_tensor(self) -> bool:
         """Return whether the value is a sparse tensor."""
-        return self._core.is_sparse_tensor()
+        return self.has_value() and self.data_type().startswith("sparse_tensor(")
 
     def is_tensor_sequence(self) -> bool:
         """Return whether the value is a sequence of tensors."""
-        return self._core.is_tensor_sequence()
+        return self.has_value() and self.data_type().startswith("seq(tensor(")
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """Return the tensor as an array of its shape and dtype.
