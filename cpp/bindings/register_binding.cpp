@@ -72,8 +72,7 @@ void register_binding(py::module_& module) {
            py::arg("name"), py::arg("device"), Nogil())
       .def("clear_inputs", &IoBinding::clear_inputs, Nogil())
       .def("clear_outputs", &IoBinding::clear_outputs, Nogil())
-      .def("synchronize_inputs", &IoBinding::synchronize_inputs, Nogil())
-      .def("synchronize_outputs", &IoBinding::synchronize_outputs, Nogil())
+      .def("synchronize", &IoBinding::synchronize, py::arg("inputs"), Nogil())
       .def("run", &run, py::arg("session"), py::arg("run_options"))
       .def("outputs", [](IoBinding& self) { return for_python(self.outputs()); }, Nogil());
 }

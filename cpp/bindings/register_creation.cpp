@@ -30,9 +30,13 @@ namespace {
 using ProviderArgument = std::pair<std::string, std::map<std::string, std::string>>;
 using OnDevices = std::map<std::string, std::pair<Path, std::map<std::string, std::string>>>;
 
-ModelSource from_buffer(const py::object& object) {
-  const auto bytes = keep_buffer(object);
-  return ModelSource::from_bytes(bytes->buf, static_cast<std::size_t>(bytes->len), bytes);
+// `made_of`: the file that bytes were made of.
+ModelSource to_model(const py::object& model, const Path& made_of) {
+  if (PyUnicode_Check(model.ptr()) != 0) {
+    return {from_path(model)};
+  }
+  const auto bytes = keep_buffer(model);
+  return {made_of, {bytes, static_cast<const unsigned char*>(bytes->buf)}, static_cast<std::size_t>(bytes->len)};
 }
 
 Serialize to_serialize(const std::string& name) {
@@ -67,11 +71,7 @@ CreationRequest make_request(const py::object& model, const Path& made_of,
                              bool preload, bool keep_going, const std::shared_ptr<Timeline>& timeline,
                              const std::shared_ptr<CudaStartup::Hold>& hold) {
   CreationRequest request;
-  request.model =
-      PyUnicode_Check(model.ptr()) != 0 ? ModelSource::from_path(from_path(model.cast<py::str>())) : from_buffer(model);
-  if (request.model.in_memory) {
-    request.model.path = made_of;
-  }
+  request.model = to_model(model, made_of);
   for (const auto& providers : sessions) {
     auto& target = request.sessions.emplace_back();
     for (const auto& [name, values] : providers) {
@@ -111,24 +111,13 @@ py::tuple create_sessions(const CreationRequest& request, const py::object& list
   std::size_t done = 0;
   std::uint64_t reported = 0;
   for (bool finished = false; !finished;) {
-    std::vector<std::size_t> ready;
-    std::vector<Creation::Failure> failures;
-    Creation::Loaded loaded;
-    {
-      const ReleaseGil nogil;  // the creating threads touch no Python object
-      ready = creation->wait(signal_interval);
-      finished = creation->finished();
-      if (finished) {  // what became ready between the two calls
-        const auto rest = creation->wait(std::chrono::milliseconds(0));
-        ready.insert(ready.end(), rest.begin(), rest.end());
-      }
-      failures = creation->failures();
-      loaded = creation->loaded();
+    // The creating threads touch no Python object.
+    const Creation::Progress now = without_gil([&] { return creation->wait(signal_interval); });
+    finished = now.finished;
+    if (std::exchange(reported, now.loaded_bytes) != now.loaded_bytes) {
+      notify(listener, "bytes_loaded", now.loaded_bytes, now.total_bytes);
     }
-    if (std::exchange(reported, loaded.bytes) != loaded.bytes) {
-      notify(listener, "bytes_loaded", loaded.bytes, loaded.total);
-    }
-    for (const std::size_t index : ready) {
+    for (const std::size_t index : now.ready) {
       if (!on_ready.is_none()) {
         auto session = without_gil([&] { return creation->take(index); });
         if (session) {
@@ -137,7 +126,7 @@ py::tuple create_sessions(const CreationRequest& request, const py::object& list
       }
       notify(listener, "progress", ++done, creation->size(), to_string(creation->device(index)));
     }
-    for (const auto& [index, error] : failures) {
+    for (const auto& [index, error] : now.failed) {
       notify(listener, "failed", index, to_python(error));
     }
     notify(listener, "poll");

@@ -48,12 +48,10 @@ CreationRequest request_for(const std::string& model_name, int sessions) {
 std::vector<std::size_t> wait_for_all(Creation& creation) {
   std::vector<std::size_t> ready;
   for (bool finished = false; !finished;) {
-    const auto more = creation.wait(hours(1));
-    ready.insert(ready.end(), more.begin(), more.end());
-    finished = creation.finished();
+    const auto now = creation.wait(hours(1));
+    ready.insert(ready.end(), now.ready.begin(), now.ready.end());
+    finished = now.finished;
   }
-  const auto rest = creation.wait(milliseconds(0));
-  ready.insert(ready.end(), rest.begin(), rest.end());
   std::sort(ready.begin(), ready.end());
   return ready;
 }
@@ -85,7 +83,7 @@ class Factory : public RealSessions {
   // ONNX Runtime uses these bytes in place, so that each session that is left holds the owner.
   static CreationRequest request_that_shows_leaks(int sessions, const std::shared_ptr<const std::string>& bytes) {
     CreationRequest request = request_for("wide", sessions);
-    request.model = ModelSource::from_bytes(bytes->data(), bytes->size(), bytes);
+    request.model = model_of(bytes);
     request.options.config_entries["session.use_ort_model_bytes_directly"] = "1";
     return request;
   }
@@ -124,8 +122,9 @@ TEST_F(Factory, CreatesManyAtOnceInTheOrderAskedForRoundAfterRound) {
 
 TEST_F(Factory, OfNothingIsFinishedAtOnce) {
   const auto creation = Creation::start(runtime(), request_for("add", 0));
-  EXPECT_TRUE(creation->finished());
-  EXPECT_TRUE(creation->wait(hours(1)).empty());
+  const auto now = creation->wait(hours(1));
+  EXPECT_TRUE(now.finished);
+  EXPECT_TRUE(now.ready.empty());
   EXPECT_TRUE(creation->take().empty());
 }
 
@@ -156,24 +155,22 @@ TEST_F(Factory, SessionsAreGivenAwayOneByOneAndOthersKeepGoing) {
   std::vector<std::size_t> given;
   std::vector<Creation::Failure> failures;
   std::shared_ptr<Session> kept;
-  const auto look = [&](milliseconds timeout) {
-    for (const std::size_t index : creation->wait(timeout)) {
+  const auto finished = [&] {
+    const auto now = creation->wait(hours(1));
+    for (const std::size_t index : now.ready) {
       given.push_back(index);
       auto session = creation->take(index);
-      ASSERT_NE(session, nullptr);
+      EXPECT_NE(session, nullptr);
       EXPECT_EQ(creation->take(index), nullptr);
       if (index == 2) {
         kept = std::move(session);
       }
     }
-    for (auto& failure : creation->failures()) {
-      failures.push_back(failure);
-    }
+    failures.insert(failures.end(), now.failed.begin(), now.failed.end());
+    return now.finished;
   };
-  while (!creation->finished()) {
-    look(hours(1));
+  while (!finished()) {
   }
-  look(milliseconds(0));
   std::sort(given.begin(), given.end());
   EXPECT_EQ(given, (std::vector<std::size_t>{0, 2, 3}));
   ASSERT_EQ(failures.size(), 1U);
@@ -224,7 +221,7 @@ struct ExternalModel {
   }
   CreationRequest request(WeightList list) const {
     CreationRequest made = request_for("external", 1);
-    made.model = ModelSource::from_path(path);
+    made.model = {path};
     made.weights = SharedWeights{std::make_shared<const WeightPlan>(plan_weights(std::move(list))), nullptr, {}, true};
     return made;
   }
@@ -267,7 +264,7 @@ TEST_F(Factory, WhereAllFailThatIsThrownThoughTheyKeepGoing) {
   request.keep_going = true;
   const auto creation = Creation::start(runtime(), request);
   EXPECT_TRUE(throws(ErrorKind::invalid_protobuf, {"truncated.onnx"}, [&] { creation->take(); }));
-  EXPECT_EQ(creation->failures().size(), 3U);
+  EXPECT_EQ(creation->wait(milliseconds(0)).failed.size(), 3U);
 }
 
 TEST_F(Factory, WhatWasGivenAwayIsNotClosedByAnothersFailure) {
@@ -380,7 +377,7 @@ TEST_F(Factory, CancelledAtOnceLeavesNothing) {
     creation->cancel();
     join_cancelled_creations();
     join_cancelled_creations();
-    EXPECT_TRUE(creation->finished());
+    EXPECT_TRUE(creation->wait(milliseconds(0)).finished);
     EXPECT_TRUE(throws(ErrorKind::closed, {"cancelled"}, [&] { creation->take(); }));
     creation.reset();
     EXPECT_EQ(bytes.use_count(), 1);
@@ -457,8 +454,9 @@ class FactoryMidway : public Factory {
 TEST_F(FactoryMidway, IsNotFinishedAndAWaitEndsAtItsTime) {
   const auto creation = Creation::start(runtime(), blocking_request(2, Serialize::none));
   wait_until_midway();
-  EXPECT_FALSE(creation->finished());
-  EXPECT_TRUE(creation->wait(milliseconds(1)).empty());
+  const auto now = creation->wait(milliseconds(1));
+  EXPECT_FALSE(now.finished);
+  EXPECT_TRUE(now.ready.empty());
   empty_the_pipe();
   EXPECT_EQ(wait_for_all(*creation).size(), 2U);
   creation->take();
@@ -470,7 +468,7 @@ TEST_F(FactoryMidway, CancelReturnsAtOnceAndTheRestIsFreedBehindIt) {
   const std::shared_ptr<Timeline> timeline = creation->timeline();
   wait_until_midway();
   creation->cancel();  // would hang if it waited
-  EXPECT_FALSE(creation->finished());
+  EXPECT_FALSE(creation->wait(milliseconds(0)).finished);
   creation.reset();
   EXPECT_FALSE(watched.expired()) << "its threads hold what they need";
 
@@ -488,7 +486,7 @@ TEST_F(FactoryMidway, CancelReturnsAtOnceAndTheRestIsFreedBehindIt) {
 TEST_F(Factory, WithoutThreadsIsAnErrorAndLeavesNothing) {
   const auto bytes = std::make_shared<const std::string>(read_file(model_path("add")));
   CreationRequest request = request_for("add", 3);
-  request.model = ModelSource::from_bytes(bytes->data(), bytes->size(), bytes);
+  request.model = model_of(bytes);
   {
     const NoThreads none;
     EXPECT_TRUE(throws(ErrorKind::runtime_exception, {"a thread for each of 3 sessions", "allowed 0"},

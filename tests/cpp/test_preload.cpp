@@ -24,8 +24,7 @@ TEST_F(Preloading, TinyModelsRun) {
       1, {{"MatMul", {&x, &w}}, {"Add", {&x, &v}}, {"com.microsoft:BiasGelu", {&x, &v}}, {"Softmax", {&x}}}));
   SessionOptions options;
   options.intra_op_num_threads = 1;
-  Session session(runtime(), ModelSource::from_bytes(bytes->data(), bytes->size(), bytes), options,
-                  {{"CPUExecutionProvider", {}}}, nullptr);
+  Session session(runtime(), model_of(bytes), options, {{"CPUExecutionProvider", {}}}, nullptr);
   EXPECT_EQ(session.input("x").shape, (std::vector<std::int64_t>{2, 3}));
   const Ort::MemoryInfo memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
   std::vector<float> ones(12, 1.0F);

@@ -186,7 +186,11 @@ OnnxRuntime& runtime() { return OnnxRuntime::open(variable(library_variable)); }
 
 std::string model_path(const std::string& name) { return variable(models_variable) + "/" + name + ".onnx"; }
 
-ModelSource model(const std::string& name) { return ModelSource::from_path(model_path(name)); }
+ModelSource model(const std::string& name) { return {model_path(name)}; }
+
+ModelSource model_of(const std::shared_ptr<const std::string>& bytes) {
+  return {"", {bytes, reinterpret_cast<const unsigned char*>(bytes->data())}, bytes->size()};
+}
 
 std::shared_ptr<Session> make_session(const std::string& model_name, const SessionOptions& options) {
   return std::make_shared<Session>(runtime(), model(model_name), options, std::vector<Provider>{}, nullptr);

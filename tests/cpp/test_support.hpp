@@ -56,6 +56,8 @@ std::string missing_environment();
 OnnxRuntime& runtime();
 std::string model_path(const std::string& name);
 ModelSource model(const std::string& name);
+/// A model of these bytes, which it holds.
+ModelSource model_of(const std::shared_ptr<const std::string>& bytes);
 
 std::shared_ptr<Session> make_session(const std::string& model_name, const SessionOptions& options = {});
 /// Options of a session whose nodes run in `count` threads, of which the caller is one.

@@ -23,6 +23,15 @@ namespace {
 
 LeftThreads& cancelled_threads() { return process_singleton<LeftThreads>(); }
 
+// Closes those that there are.
+void close_all(const std::vector<std::shared_ptr<Session>>& sessions) {
+  for (const auto& session : sessions) {
+    if (session) {
+      session->close();
+    }
+  }
+}
+
 }  // namespace
 
 bool concurrent_creation_stressed(const std::string& onnxruntime_version) {
@@ -277,7 +286,7 @@ std::shared_ptr<Session> Creation::create_session(std::size_t index) {
     ModelSource model = request_.model;
     if (found != request_.on_devices.end()) {
       if (!found->second.model.empty()) {
-        model = ModelSource::from_path(found->second.model);
+        model = {found->second.model};
       }
       if (is_first(index)) {
         for (const auto& [key, value] : found->second.config_entries) {
@@ -373,11 +382,7 @@ void Creation::finish(std::size_t index, std::vector<std::shared_ptr<Session>> m
   std::unique_lock lock(mutex_);
   if (cancelled_) {
     lock.unlock();
-    for (const auto& each : made) {
-      if (each) {
-        each->close();
-      }
-    }
+    close_all(made);
     made.clear();
     lock.lock();
   }
@@ -399,20 +404,12 @@ void Creation::finish(std::size_t index, std::vector<std::shared_ptr<Session>> m
   progress_.notify_all();
 }
 
-std::vector<std::size_t> Creation::wait(std::chrono::milliseconds timeout) {
+Creation::Progress Creation::wait(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   progress_.wait_for(lock, timeout,
                      [this] { return finished_ == size() || !newly_ready_.empty() || !newly_failed_.empty(); });
-  return std::exchange(newly_ready_, {});
-}
-
-Creation::Loaded Creation::loaded() const {
-  return loader_ ? Loaded{loader_->copied_bytes(), loader_->total_bytes()} : Loaded{};
-}
-
-bool Creation::finished() const {
-  const std::lock_guard lock(mutex_);
-  return finished_ == size();
+  return {std::exchange(newly_ready_, {}), std::exchange(newly_failed_, {}), loader_ ? loader_->copied_bytes() : 0,
+          loader_ ? loader_->total_bytes() : 0, finished_ == size()};
 }
 
 void Creation::cancel() {
@@ -428,22 +425,13 @@ void Creation::cancel() {
   if (loader_) {
     loader_->stop();
   }
-  for (const auto& session : ready) {
-    if (session) {
-      session->close();
-    }
-  }
+  close_all(ready);
   leave_threads();
 }
 
 std::shared_ptr<Session> Creation::take(std::size_t index) {
   const std::lock_guard lock(mutex_);
   return index < sessions_.size() ? std::move(sessions_[index]) : nullptr;
-}
-
-std::vector<Creation::Failure> Creation::failures() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(newly_failed_, {});
 }
 
 void Creation::leave_threads() {
@@ -453,24 +441,16 @@ void Creation::leave_threads() {
   threads_.clear();
 }
 
-void Creation::join() {
-  for (LeftThreads::Thread& each : threads_) {
-    each.thread.join();
-  }
-  threads_.clear();
-}
-
 std::vector<std::shared_ptr<Session>> Creation::take() {
   if (cancelled_) {
     throw Error(ErrorKind::closed, "the creation of sessions was cancelled");
   }
-  join();
+  for (LeftThreads::Thread& each : threads_) {
+    each.thread.join();
+  }
+  threads_.clear();
   if (error_ && (!request_.keep_going || made_ == 0)) {
-    for (const auto& session : std::exchange(sessions_, {})) {
-      if (session) {
-        session->close();
-      }
-    }
+    close_all(std::exchange(sessions_, {}));
     std::rethrow_exception(error_);
   }
   return std::move(sessions_);

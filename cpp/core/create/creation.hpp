@@ -69,9 +69,19 @@ class Creation : public std::enable_shared_from_this<Creation> {
   /// Starts the threads. Fewer where the system has no more of them: then none is left running and an Error is thrown.
   static std::shared_ptr<Creation> start(OnnxRuntime& runtime, CreationRequest request);
 
-  /// Waits at most `timeout`; returns the indices of the sessions that became ready since the last call.
-  std::vector<std::size_t> wait(std::chrono::milliseconds timeout);
-  bool finished() const;
+  struct Failure {
+    std::size_t index;
+    std::exception_ptr error;
+  };
+  struct Progress {
+    std::vector<std::size_t> ready;  ///< The sessions that became ready, and those that failed, since the last call.
+    std::vector<Failure> failed;
+    std::uint64_t loaded_bytes = 0;  ///< Of weights, there or on their way to the first device.
+    std::uint64_t total_bytes = 0;   ///< Of them; 0 without shared weights.
+    bool finished = false;
+  };
+  /// Waits at most `timeout` for some.
+  Progress wait(std::chrono::milliseconds timeout);
 
   /// Gives up: what was created is closed, what has not begun does not begin.
   void cancel();
@@ -79,25 +89,10 @@ class Creation : public std::enable_shared_from_this<Creation> {
   /// Gives away one session that became ready, to be closed by whoever has it. Null where it was given away before, or
   /// closed since another one failed.
   std::shared_ptr<Session> take(std::size_t index);
-  struct Failure {
-    std::size_t index;
-    std::exception_ptr error;
-  };
-  /// Those that failed since the last call.
-  std::vector<Failure> failures();
-
   /// Waits, and gives the sessions away in the order asked for; null for those that were given away before, or failed
   /// beside others that kept going. If one failed, or all that kept going, all are closed and the first error is
   /// thrown; also throws after cancel().
   std::vector<std::shared_ptr<Session>> take();
-
-  /// Bytes of weights that are loaded or on their way to the first device, and all of them; zeros without shared
-  /// weights.
-  struct Loaded {
-    std::uint64_t bytes = 0;
-    std::uint64_t total = 0;
-  };
-  Loaded loaded() const;
 
   std::size_t size() const noexcept { return request_.sessions.size(); }
   const Device& device(std::size_t index) const { return devices_[index]; }
@@ -126,7 +121,6 @@ class Creation : public std::enable_shared_from_this<Creation> {
   /// The lock under which sessions on the device are created; null where they need not wait.
   std::mutex* turn(const Device& device);
   void release_hold();
-  void join();
   void leave_threads();  ///< To join_cancelled_creations().
 
   /// Throws Error with ErrorKind::out_of_memory where the weights of all sessions on the GPU exceed its free memory.

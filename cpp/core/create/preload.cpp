@@ -31,15 +31,14 @@ constexpr int float32 = 1;
 constexpr int float16 = 10;
 constexpr int bfloat16 = 16;
 
-// A library that the CUDA provider has opened, by its name without the number of its release; null if it has not.
-void* opened_library(const std::string& name, std::initializer_list<int> releases) {
-  for (const int release : releases) {
-    const std::string full = name + ".so." + std::to_string(release);
-    if (void* library = dlopen(full.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD); library != nullptr) {
+// The library that the CUDA provider has opened.
+void* opened_cublas() {
+  for (const char* name : {"libcublas.so.13", "libcublas.so.12", "libcublas.so.11"}) {
+    if (void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD); library != nullptr) {
       return library;
     }
   }
-  return nullptr;
+  throw Error(ErrorKind::library, "it is not open");
 }
 
 template <typename Function>
@@ -114,15 +113,6 @@ class Running {
 
 Running& running() { return process_singleton<Running>(); }
 
-const TinyValue& rows() {
-  static const TinyValue value{"x", {8, 64}};
-  return value;
-}
-const TinyValue& vector() {
-  static const TinyValue value{"v", {64}};
-  return value;
-}
-
 // Creates a session of the nodes on the device and runs it once.
 std::shared_ptr<const void> run_tiny(OnnxRuntime& runtime, int device, int element_type,
                                      const std::vector<TinyNode>& nodes) {
@@ -136,24 +126,9 @@ std::shared_ptr<const void> run_tiny(OnnxRuntime& runtime, int device, int eleme
   const std::vector<Provider> providers = {
       {"CUDAExecutionProvider",
        {{"device_id", id}, {"arena_extend_strategy", "kSameAsRequested"}, {"cudnn_conv_algo_search", "HEURISTIC"}}}};
-  const ModelSource model = ModelSource::from_bytes(bytes->data(), bytes->size(), bytes);
+  const ModelSource model{"", {bytes, reinterpret_cast<const unsigned char*>(bytes->data())}, bytes->size()};
   auto session = std::make_shared<Session>(runtime, model, options, providers, nullptr);
-  const auto lock = session->lock_for_use();
-  Ort::IoBinding binding = session->make_binding(lock);
-  const Ort::MemoryInfo host = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
-  const Ort::MemoryInfo gpu("Cuda", OrtDeviceAllocator, device, OrtMemTypeDefault);
-  std::vector<std::vector<char>> zeros;
-  for (const ValueInfo& input : session->inputs()) {
-    const auto type = static_cast<ONNXTensorElementDataType>(element_type);
-    std::vector<char>& data = zeros.emplace_back(tensor_bytes(type, input.shape));
-    const Ort::Value value =
-        Ort::Value::CreateTensor(host, data.data(), data.size(), input.shape.data(), input.shape.size(), type);
-    binding.BindInput(input.name.c_str(), value);
-  }
-  for (const ValueInfo& output : session->outputs()) {
-    binding.BindOutput(output.name.c_str(), gpu);
-  }
-  session->run(lock, Ort::RunOptions{nullptr}, binding, no_shapes);
+  session->run(Ort::RunOptions{nullptr}, zeros(session->inputs()), name_pointers(session->outputs()));
   return session;
 }
 
@@ -192,18 +167,19 @@ Preload::Preload(const ModelIndex& index) : operators_(index.operators), element
   }
 }
 
-bool Preload::has(std::initializer_list<const char*> names) const {
-  return std::any_of(names.begin(), names.end(), [this](const char* name) { return operators_.count(name) != 0; });
-}
-
 void Preload::begin(OnnxRuntime& runtime, int device, bool sessions, const Load& load) const {
   const auto begin_step = [&](const char* what, const Work& work) {
     if (claim(to_string(Device::cuda(device)) + what + std::to_string(element_type_))) {
       running().begin([=] { run_step(device, what, work, load); });
     }
   };
-  if (has({"MatMul", "Gemm", "com.microsoft:FusedMatMul", "com.microsoft:Attention", "com.microsoft:MultiHeadAttention",
-           "com.microsoft:GemmFastGelu"})) {
+  constexpr std::array with_cublas = {"MatMul",
+                                      "Gemm",
+                                      "com.microsoft:FusedMatMul",
+                                      "com.microsoft:Attention",
+                                      "com.microsoft:MultiHeadAttention",
+                                      "com.microsoft:GemmFastGelu"};
+  if (std::any_of(with_cublas.begin(), with_cublas.end(), [this](auto name) { return operators_.count(name) != 0; })) {
     begin_step("cuBLAS", [preload = *this, device] { return preload.multiply(device); });
   }
   if (sessions && !operators_.empty()) {
@@ -253,10 +229,7 @@ void Preload::run_step(int device, const std::string& what, const Work& work, co
 }
 
 std::shared_ptr<const void> Preload::multiply(int device) const {
-  void* library = opened_library("libcublas", {13, 12, 11});
-  if (library == nullptr) {
-    throw Error(ErrorKind::library, "it is not open");
-  }
+  void* library = opened_cublas();
   const auto create = function_of<int (*)(void**)>(library, "cublasCreate_v2");
   const auto destroy = function_of<int (*)(void*)>(library, "cublasDestroy_v2");
   const auto set_stream = function_of<int (*)(void*, CUstream)>(library, "cublasSetStream_v2");
@@ -307,6 +280,8 @@ std::shared_ptr<const void> Preload::multiply(int device) const {
 }
 
 std::shared_ptr<const void> Preload::run_kernels(OnnxRuntime& runtime, int device) const {
+  const TinyValue rows{"x", {8, 64}};
+  const TinyValue vector{"v", {64}};
   std::vector<TinyNode> nodes;
   const auto add = [&](const char* name, const std::vector<const TinyValue*>& inputs) {
     if (operators_.count(name) != 0) {
@@ -314,16 +289,16 @@ std::shared_ptr<const void> Preload::run_kernels(OnnxRuntime& runtime, int devic
     }
   };
   for (const char* name : {"Add", "Sub", "Mul", "Div"}) {
-    add(name, {&rows(), &vector()});
+    add(name, {&rows, &vector});
   }
   for (const char* name : {"Relu", "Tanh", "Sigmoid", "Erf", "Sqrt", "Exp", "Softmax", "Transpose",
                            "com.microsoft:FastGelu", "com.microsoft:Gelu"}) {
-    add(name, {&rows()});
+    add(name, {&rows});
   }
-  add("LayerNormalization", {&rows(), &vector(), &vector()});
-  add("com.microsoft:BiasGelu", {&rows(), &vector()});
+  add("LayerNormalization", {&rows, &vector, &vector});
+  add("com.microsoft:BiasGelu", {&rows, &vector});
   if (nodes.empty() || element_type_ == bfloat16) {
-    nodes = {{"Add", {&rows(), &vector()}}};
+    nodes = {{"Add", {&rows, &vector}}};
   }
   return run_tiny(runtime, device, element_type_, nodes);
 }

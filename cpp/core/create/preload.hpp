@@ -3,7 +3,6 @@
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <set>
@@ -42,8 +41,6 @@ class Preload {
   static void run_step(int device, const std::string& what, const Work& work, const Load& load);
   std::shared_ptr<const void> multiply(int device) const;
   std::shared_ptr<const void> run_kernels(OnnxRuntime& runtime, int device) const;
-
-  bool has(std::initializer_list<const char*> names) const;
 
   std::set<std::string> operators_;
   int element_type_;                                   // that of most bytes of the weights, ONNX's number

@@ -53,7 +53,7 @@ std::string on_unreadable(const ModelSource& model) {
 }
 
 std::string on_external_data(const ModelSource& model) {
-  if (model.in_memory) {
+  if (model.bytes) {
     return "a model in bytes cannot find its data files: load it by its path, or name their folder in the config entry "
            "'session.model_external_initializers_file_folder_path'";
   }

@@ -14,11 +14,10 @@ namespace {
 // The last function of the API of 1.21.
 constexpr std::size_t last_of_1_21 = offsetof(OrtApi, SetEpDynamicOptions) / sizeof(void*);
 
-constexpr std::size_t memory_info_for_inputs_at = last_of_1_21 + 96;
-constexpr std::size_t memory_info_for_outputs_at = last_of_1_21 + 97;
+constexpr std::size_t memory_info_at = last_of_1_21 + 96;
 #if ORT_API_VERSION >= 23
-static_assert(memory_info_for_inputs_at == offsetof(OrtApi, SessionGetMemoryInfoForInputs) / sizeof(void*));
-static_assert(memory_info_for_outputs_at == offsetof(OrtApi, SessionGetMemoryInfoForOutputs) / sizeof(void*));
+static_assert(memory_info_at == offsetof(OrtApi, SessionGetMemoryInfoForInputs) / sizeof(void*));
+static_assert(memory_info_at + 1 == offsetof(OrtApi, SessionGetMemoryInfoForOutputs) / sizeof(void*));
 #endif
 constexpr int memory_info_since = 23;
 
@@ -63,29 +62,22 @@ void check_release(int minor, const std::string& what) {
   }
 }
 
-template <typename Function>
-Function function_at(std::size_t place, int minor, const std::string& what) {
-  check_release(minor, what);
-  Function function = nullptr;
-  take(place, function);
-  return function;
-}
-
 }  // namespace
 
 ReleaseCapturedGraph session_release_captured_graph() {
-  return function_at<ReleaseCapturedGraph>(release_captured_graph_at, 27, "releasing a captured graph");
+  check_release(27, "releasing a captured graph");
+  ReleaseCapturedGraph function = nullptr;
+  take(release_captured_graph_at, function);
+  return function;
 }
 
-bool have_memory_info_of_values() { return minor_of(OnnxRuntime::get().version()) >= memory_info_since; }
-
-MemoryInfoOfValues session_memory_info_for_inputs() {
-  return function_at<MemoryInfoOfValues>(memory_info_for_inputs_at, memory_info_since, "asking where inputs are read");
-}
-
-MemoryInfoOfValues session_memory_info_for_outputs() {
-  return function_at<MemoryInfoOfValues>(memory_info_for_outputs_at, memory_info_since,
-                                         "asking where outputs are written");
+std::optional<PlacementApi> placement_api() {
+  if (minor_of(OnnxRuntime::get().version()) < memory_info_since) {
+    return std::nullopt;
+  }
+  PlacementApi api{};
+  take(memory_info_at, api.for_inputs, api.for_outputs);
+  return api;
 }
 
 bool have_plugin_api(const std::string& version) { return minor_of(version) >= plugins_since; }

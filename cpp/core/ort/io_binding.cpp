@@ -1,7 +1,6 @@
 #include "core/ort/io_binding.hpp"
 
 #include <optional>
-#include <string_view>
 #include <utility>
 
 #include "core/base/error.hpp"
@@ -16,13 +15,6 @@ namespace ortmulti {
 namespace {
 
 bool is_optional(const ValueInfo& declared) { return declared.type.rfind("optional(", 0) == 0; }
-
-// ONNX Runtime waits for the device that is current in the calling thread, whichever that is.
-void make_current(std::optional<ScopedContext>& current, const Device& device) {
-  if (device.is_cuda()) {
-    current.emplace(CudaStartup::instance(), device.index);
-  }
-}
 
 void check_type(const char* what, const ValueInfo& declared, const Value& value) {
   if (is_optional(declared)) {
@@ -83,15 +75,10 @@ Values run_with_values(Session& session, const Ort::RunOptions& options, const s
     fed.add(declared.name.c_str(), *inputs[i]);
   }
   session.check_complete(fed.names());
-  std::vector<const char*> wanted;
-  wanted.reserve(output_names.size());
+  std::vector<const char*> wanted =
+      output_names.empty() ? name_pointers(session.outputs()) : std::vector<const char*>();
   for (const std::string& name : output_names) {
     wanted.push_back(session.output(name).name.c_str());
-  }
-  if (wanted.empty()) {
-    for (const ValueInfo& output : session.outputs()) {
-      wanted.push_back(output.name.c_str());
-    }
   }
   Values values;
   for (Ort::Value& output : session.run(options, fed, wanted)) {
@@ -191,19 +178,14 @@ void IoBinding::clear_outputs() {
   });
 }
 
-void IoBinding::synchronize_inputs() {
-  with_binding("synchronizing the inputs", [&](const Session::Lock& /*open*/) {
+void IoBinding::synchronize(bool inputs) {
+  with_binding(inputs ? "synchronizing the inputs" : "synchronizing the outputs", [&](const Session::Lock& /*open*/) {
+    // ONNX Runtime waits for the device that is current in the calling thread, whichever that is.
     std::optional<ScopedContext> current;
-    make_current(current, session_->device());
-    binding_.SynchronizeInputs();
-  });
-}
-
-void IoBinding::synchronize_outputs() {
-  with_binding("synchronizing the outputs", [&](const Session::Lock& /*open*/) {
-    std::optional<ScopedContext> current;
-    make_current(current, session_->device());
-    binding_.SynchronizeOutputs();
+    if (session_->device().is_cuda()) {
+      current.emplace(CudaStartup::instance(), session_->device().index);
+    }
+    inputs ? binding_.SynchronizeInputs() : binding_.SynchronizeOutputs();
   });
 }
 

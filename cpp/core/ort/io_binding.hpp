@@ -47,8 +47,8 @@ class IoBinding {
   void bind_output(const std::string& name, const Device& device);
   void clear_inputs();
   void clear_outputs();
-  void synchronize_inputs();
-  void synchronize_outputs();
+  /// Waits until the inputs, or the outputs, are where they are bound.
+  void synchronize(bool inputs);
 
   void run(const Ort::RunOptions& options);
   /// The outputs in the order in which they were bound: those of the last run, or without value.

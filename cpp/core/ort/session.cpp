@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -23,8 +22,11 @@
 namespace ortmulti {
 namespace {
 
-// Adds to an error of exhausted GPU memory how much there is.
+// Adds to an error of exhausted GPU memory how much there is; gives others as they are.
 Error with_device_memory(const Error& error, const Device& device) {
+  if (!device.is_cuda() || error.kind() != ErrorKind::out_of_memory) {
+    return error;
+  }
   std::string message = error.what();
   try {
     const CudaStartup::Memory memory = CudaStartup::instance().memory(device.index);
@@ -44,8 +46,7 @@ void make_part(std::shared_ptr<Made>& made, const std::string& context, const De
     step();
   } catch (const Ort::Exception& exception) {
     made.reset();
-    const Error error = from_onnxruntime(exception, context, advise(exception.what()));
-    throw device.is_cuda() && error.kind() == ErrorKind::out_of_memory ? with_device_memory(error, device) : error;
+    throw with_device_memory(from_onnxruntime(exception, context, advise(exception.what())), device);
   } catch (const Error& error) {
     throw Error(error.kind(), context + ": " + error.what());
   }
@@ -97,8 +98,8 @@ std::shared_ptr<ThreadGroup> start_threads(const ThreadSettings& settings, const
 }
 
 Ort::Session open_session(OnnxRuntime& runtime, const ModelSource& model, const Ort::SessionOptions& options) {
-  if (model.in_memory) {
-    return Ort::Session(runtime.env(), model.bytes, model.size, options);
+  if (model.bytes) {
+    return Ort::Session(runtime.env(), model.bytes.get(), model.size, options);
   }
   return Ort::Session(runtime.env(), model.path.c_str(), options);
 }
@@ -116,26 +117,12 @@ void hand_on_handles(Ort::Session& session, const std::vector<Provider>& provide
     }
   }
   try {
-    RunInputs zeros;
-    for (const ValueInfo& input : inputs) {
-      std::vector<std::int64_t> shape = input.shape;
-      std::replace(shape.begin(), shape.end(), std::int64_t{-1}, std::int64_t{1});
-      const std::size_t bytes = tensor_bytes(input.element_type, shape);  // throws for what is not such a tensor
-      Ort::Value value =
-          Ort::Value::CreateTensor(Ort::AllocatorWithDefaultOptions(), shape.data(), shape.size(), input.element_type);
-      std::memset(value.GetTensorMutableRawData(), 0, bytes);
-      zeros.add(input.name.c_str(), std::move(value));
-    }
-    std::vector<const char*> names;
-    std::vector<Ort::Value> values;
-    for (const ValueInfo& output : outputs) {
-      names.push_back(output.name.c_str());
-      values.emplace_back(nullptr);
-    }
+    const RunInputs fed = zeros(inputs);
+    const std::vector<const char*> wanted = name_pointers(outputs);
     Ort::RunOptions ended;
     ended.SetTerminate();
     ended.SetRunLogSeverityLevel(ORT_LOGGING_LEVEL_FATAL);
-    session.Run(ended, zeros.names().data(), zeros.values(), zeros.size(), names.data(), values.data(), values.size());
+    session.Run(ended, fed.names().data(), fed.values(), fed.size(), wanted.data(), wanted.size());
   } catch (const Ort::Exception&) {  // NOLINT(bugprone-empty-catch): that it was ended
   } catch (const Error&) {           // NOLINT(bugprone-empty-catch): the handles stay
   }
@@ -143,28 +130,12 @@ void hand_on_handles(Ort::Session& session, const std::vector<Provider>& provide
 
 }  // namespace
 
-ModelSource ModelSource::from_path(std::string path) {
-  ModelSource source;
-  source.path = std::move(path);
-  return source;
-}
-
-ModelSource ModelSource::from_bytes(const void* bytes, std::size_t size, std::shared_ptr<const void> owner) {
-  ModelSource source;
-  source.in_memory = true;
-  source.bytes = bytes;
-  source.size = size;
-  source.owner = std::move(owner);
-  return source;
-}
-
 std::string ModelSource::describe() const {
-  return in_memory && path.empty() ? "a model of " + std::to_string(size) + " bytes" : "'" + path + "'";
+  return bytes && path.empty() ? "a model of " + std::to_string(size) + " bytes" : "'" + path + "'";
 }
 
 std::shared_ptr<const Source> ModelSource::source() const {
-  return in_memory ? memory_source(describe(), {owner, static_cast<const unsigned char*>(bytes)}, size)
-                   : file_source(path);
+  return bytes ? memory_source(describe(), bytes, size) : file_source(path);
 }
 
 Device device_of(const std::vector<Provider>& providers) {
@@ -225,7 +196,7 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
     }
   });
   if (is_on(options, "session.use_ort_model_bytes_directly")) {  // else ONNX Runtime copies what it needs of them
-    opened->model_bytes = model.owner;
+    opened->model_bytes = model.bytes;
   }
   if (weights) {
     opened->weights = checked(context, weights);
@@ -285,19 +256,16 @@ std::shared_ptr<Session> Session::share() {
 
 void Session::read_declarations(const Ort::Session& session, Description& description) {
   const Ort::AllocatorWithDefaultOptions allocator;
-  for (std::size_t i = 0; i < session.GetInputCount(); ++i) {
-    description.inputs.push_back(
-        make_value_info(session.GetInputNameAllocated(i, allocator).get(), session.GetInputTypeInfo(i)));
-  }
-  for (std::size_t i = 0; i < session.GetOutputCount(); ++i) {
-    description.outputs.push_back(
-        make_value_info(session.GetOutputNameAllocated(i, allocator).get(), session.GetOutputTypeInfo(i)));
-  }
-  for (std::size_t i = 0; i < session.GetOverridableInitializerCount(); ++i) {
-    description.overridable_initializers.push_back(
-        make_value_info(session.GetOverridableInitializerNameAllocated(i, allocator).get(),
-                        session.GetOverridableInitializerTypeInfo(i)));
-  }
+  const auto read = [&](std::vector<ValueInfo>& values, std::size_t count, auto name, auto type) {
+    for (std::size_t i = 0; i < count; ++i) {
+      values.push_back(make_value_info((session.*name)(i, allocator).get(), (session.*type)(i)));
+    }
+  };
+  using From = Ort::Session;
+  read(description.inputs, session.GetInputCount(), &From::GetInputNameAllocated, &From::GetInputTypeInfo);
+  read(description.outputs, session.GetOutputCount(), &From::GetOutputNameAllocated, &From::GetOutputTypeInfo);
+  read(description.overridable_initializers, session.GetOverridableInitializerCount(),
+       &From::GetOverridableInitializerNameAllocated, &From::GetOverridableInitializerTypeInfo);
   description.metadata = read_metadata(session.GetModelMetadata());
 }
 
@@ -425,14 +393,10 @@ void Session::run_guarded(const Lock& open, std::uint64_t shapes, const Run& run
       opened_->thread_ends.store(ends);
     }
   } catch (const Ort::Exception& exception) {
-    throw run_error(exception);
+    throw with_device_memory(from_onnxruntime(exception, "running " + model() + " on " + to_string(device()),
+                                              advice_on_inputs(inputs(), exception.what())),
+                             device());
   }
-}
-
-Error Session::run_error(const Ort::Exception& exception) const {
-  const Error error = from_onnxruntime(exception, "running " + model() + " on " + to_string(device()),
-                                       advice_on_inputs(inputs(), exception.what()));
-  return device().is_cuda() && error.kind() == ErrorKind::out_of_memory ? with_device_memory(error, device()) : error;
 }
 
 Ort::IoBinding Session::make_binding(const Lock& /*open*/) const {

@@ -25,16 +25,11 @@
 
 namespace ortmulti {
 
-/// A model: a file, or bytes that `owner` keeps alive.
+/// A model: a file, or bytes.
 struct ModelSource {
-  bool in_memory = false;
-  std::string path;  ///< In memory: that of the file which the bytes were made of, if of any.
-  const void* bytes = nullptr;
+  std::string path;                                      ///< Of bytes: that of the file they were made of, if of any.
+  std::shared_ptr<const unsigned char> bytes = nullptr;  ///< Null: the model is the file.
   std::size_t size = 0;
-  std::shared_ptr<const void> owner;
-
-  static ModelSource from_path(std::string path);
-  static ModelSource from_bytes(const void* bytes, std::size_t size, std::shared_ptr<const void> owner);
 
   std::string describe() const;                  ///< "'model.onnx'" or "a model of 123 bytes"
   std::shared_ptr<const Source> source() const;  ///< Its bytes. Throws Error with no_such_file.
@@ -163,7 +158,6 @@ class Session {
   };
 
   Session(std::shared_ptr<const Description> description, std::shared_ptr<Opened> opened);
-  Error run_error(const Ort::Exception& exception) const;
   /// Calls `run`, with a DeviceSyncGuard where the shapes are others than the last run's, or a thread has ended.
   template <typename Run>
   void run_guarded(const Lock& open, std::uint64_t shapes, const Run& run) const;

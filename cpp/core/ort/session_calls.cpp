@@ -37,7 +37,8 @@ std::uint64_t Session::profiling_start_time_ns() {
 
 std::optional<Session::Placement> Session::placement() {
   const auto lock = lock_for_use();
-  if (!ort_api_compat::have_memory_info_of_values()) {
+  const auto api = ort_api_compat::placement_api();
+  if (!api) {
     return std::nullopt;
   }
   const auto on_device = [&](ort_api_compat::MemoryInfoOfValues ask, std::size_t count) {
@@ -51,8 +52,7 @@ std::optional<Session::Placement> Session::placement() {
     return result;
   };
   return checked("asking where inputs and outputs of " + model() + " lie", [&] {
-    return Placement{on_device(ort_api_compat::session_memory_info_for_inputs(), inputs().size()),
-                     on_device(ort_api_compat::session_memory_info_for_outputs(), outputs().size())};
+    return Placement{on_device(api->for_inputs, inputs().size()), on_device(api->for_outputs, outputs().size())};
   });
 }
 

@@ -1,5 +1,6 @@
 #include "core/ort/value.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -118,6 +119,15 @@ Metadata read_metadata(const Ort::ModelMetadata& metadata) {
   return result;
 }
 
+std::vector<const char*> name_pointers(const std::vector<ValueInfo>& values) {
+  std::vector<const char*> names;
+  names.reserve(values.size());
+  for (const ValueInfo& value : values) {
+    names.push_back(value.name.c_str());
+  }
+  return names;
+}
+
 std::size_t tensor_bytes(ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape) {
   const unsigned bits = bits_of(type);
   std::uint64_t count = 1;
@@ -161,8 +171,7 @@ Device device_of(const Ort::ConstMemoryInfo& memory) {
 
 Ort::Value value_over(const void* data, ONNXTensorElementDataType type, const std::int64_t* shape, std::size_t rank) {
   // Leaked: values may be made up to the end of the process.
-  static const auto& memory = *new Ort::MemoryInfo(
-      Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault));  // NOLINT(*-owning-memory)
+  static const auto& memory = *new Ort::MemoryInfo(memory_info(Device::cpu()));  // NOLINT(*-owning-memory)
   return Ort::Value::CreateTensor(memory,
                                   const_cast<void*>(data),  // NOLINT(cppcoreguidelines-pro-type-const-cast)
                                   tensor_bytes(type, {shape, shape + rank}), shape, rank, type);
@@ -178,6 +187,20 @@ const Ort::Value* RunInputs::values() const {
   return values_.data();
 }
 
+RunInputs zeros(const std::vector<ValueInfo>& inputs) {
+  RunInputs values;
+  for (const ValueInfo& input : inputs) {
+    std::vector<std::int64_t> shape = input.shape;
+    std::replace(shape.begin(), shape.end(), std::int64_t{-1}, std::int64_t{1});
+    const std::size_t bytes = tensor_bytes(input.element_type, shape);
+    Ort::Value value =
+        Ort::Value::CreateTensor(Ort::AllocatorWithDefaultOptions(), shape.data(), shape.size(), input.element_type);
+    std::memset(value.GetTensorMutableRawData(), 0, bytes);
+    values.add(input.name.c_str(), std::move(value));
+  }
+  return values;
+}
+
 std::shared_ptr<Value> Value::over(void* data, ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape,
                                    const Device& device, std::shared_ptr<const void> owner, bool writable) {
   OnnxRuntime::get();  // throws where the library is not open yet
@@ -186,11 +209,9 @@ std::shared_ptr<Value> Value::over(void* data, ONNXTensorElementDataType type, c
     throw Error(ErrorKind::invalid_argument, "a tensor of " + std::to_string(bytes) + " bytes cannot be at address 0");
   }
   return checked(making, [&] {
-    const Ort::MemoryInfo memory = device.is_cuda()
-                                       ? Ort::MemoryInfo("Cuda", OrtDeviceAllocator, device.index, OrtMemTypeDefault)
-                                       : Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
-    return std::make_shared<Value>(Ort::Value::CreateTensor(memory, data, bytes, shape.data(), shape.size(), type),
-                                   std::move(owner), writable);
+    return std::make_shared<Value>(
+        Ort::Value::CreateTensor(memory_info(device), data, bytes, shape.data(), shape.size(), type), std::move(owner),
+        writable);
   });
 }
 

@@ -54,6 +54,9 @@ std::string type_name(const ValueType& type);
 
 Metadata read_metadata(const Ort::ModelMetadata& metadata);
 
+/// The values' names: pointers that are valid as long as the values.
+std::vector<const char*> name_pointers(const std::vector<ValueInfo>& values);
+
 /// The bytes of a tensor's elements, two of which share a byte in 4-bit types. Throws Error for a dimension below 0,
 /// for more bytes than there are addresses, and for a type that has no elements of a fixed size.
 std::size_t tensor_bytes(ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape);
@@ -214,5 +217,8 @@ class RunInputs {
   std::vector<HostTensor> known_;
   std::vector<std::size_t> borrowed_;  // their indices
 };
+
+/// Tensors of zeros, with 1 for each open dimension. Throws Error where an input is no tensor of numbers.
+RunInputs zeros(const std::vector<ValueInfo>& inputs);
 
 }  // namespace ortmulti

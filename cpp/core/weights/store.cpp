@@ -14,6 +14,7 @@
 #include "core/base/text.hpp"
 #include "core/cuda/capture_lock.hpp"
 #include "core/cuda/graph.hpp"
+#include "core/ort/value.hpp"
 #include "core/weights/reader.hpp"
 
 namespace ortmulti {
@@ -238,7 +239,7 @@ void CudaWeightStore::read_files(Timeline* timeline) {
 void CudaWeightStore::add_to(Ort::SessionOptions& options) const {
   const std::vector<Weight>& weights = plan_->list.weights;
   std::call_once(values_made_, [&] {
-    const Ort::MemoryInfo memory("Cuda", OrtDeviceAllocator, device_.index, OrtMemTypeDefault);
+    const Ort::MemoryInfo memory = memory_info(device_);
     values_.reserve(weights.size());
     for (std::size_t i = 0; i < weights.size(); ++i) {
       // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver's addresses are numbers
@@ -254,7 +255,7 @@ void CudaWeightStore::add_to(Ort::SessionOptions& options) const {
 
 HostWeightStore::HostWeightStore(WeightList list, HostMemory memory)
     : list_(std::move(list)), memory_(std::move(memory)) {
-  const auto host = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
+  const Ort::MemoryInfo host = memory_info(device_);
   for (std::size_t i = 0; i < list_.weights.size(); ++i) {
     const Weight& weight = list_.weights[i];
     // ONNX Runtime's type has no const; it writes no initializer.

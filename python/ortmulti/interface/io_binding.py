@@ -44,11 +44,11 @@ class _Binding:
 
     def synchronize_inputs(self) -> None:
         """Wait until the inputs were copied to the session's device."""
-        self._core.synchronize_inputs()
+        self._core.synchronize(inputs=True)
 
     def synchronize_outputs(self) -> None:
         """Wait until the outputs are there: after a run with ``disable_synchronize_execution_providers``."""
-        self._core.synchronize_outputs()
+        self._core.synchronize(inputs=False)
 
     def _outputs(self) -> list[OrtValue]:
         return [OrtValue(value) for value in self._core.outputs()]
