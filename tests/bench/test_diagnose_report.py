@@ -19,6 +19,7 @@ from rich.console import Console
 
 from ortmulti.bench.diagnose import causes
 from ortmulti.bench.diagnose.causes import CAUSES
+from ortmulti.bench.diagnose.measured import seconds_text
 from ortmulti.bench.diagnose.report import load_document, view
 from ortmulti.bench.diagnose.report.page import write_html
 from ortmulti.bench.diagnose.report.plot import save_plot
@@ -120,7 +121,7 @@ def test_the_first_sentence_compares_with_plain_onnxruntime(document: dict[str, 
     text = view.headline(document)
     assert text.startswith("Today, with plain onnxruntime in a loop, the first answers on cuda:0-7 take ")
     assert (
-        f"with {fastest} they take {view.seconds(walls[fastest])}, {walls['sequential'] / walls[fastest]:.2f}" in text
+        f"with {fastest} they take {seconds_text(walls[fastest])}, {walls['sequential'] / walls[fastest]:.2f}" in text
     )
     same = copy.deepcopy(document)
     for run in same["runs"]:
@@ -157,7 +158,7 @@ def test_the_median_run_stands_for_its_way(document: dict[str, Any]) -> None:
      (9.949, "9.95 s"), (9.996, "10 s"), (12.34, "12.3 s"), (123.4, "123 s")],
 )  # fmt: skip
 def test_durations(seconds: float, text: str) -> None:
-    assert view.seconds(seconds) == text
+    assert seconds_text(seconds) == text
 
 
 def test_a_gain_is_confirmed_by_its_interval_alone() -> None:
@@ -331,8 +332,8 @@ def test_the_sentence_and_the_figures_below_it_agree(tmp_path: Path) -> None:
     write_html(document, tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text("utf-8")
     for name, seconds in (("fastest", min(walls)), ("slowest", max(walls))):
-        assert f"<dt>{name} here</dt><dd><strong>{view.seconds(seconds)}</strong>" in text
-        assert f"take {view.seconds(seconds)}" in view.headline(document)
+        assert f"<dt>{name} here</dt><dd><strong>{seconds_text(seconds)}</strong>" in text
+        assert f"take {seconds_text(seconds)}" in view.headline(document)
     assert "Measuring" not in text.partition('id="timeline"')[0] + printed(document, 160)
 
 

@@ -87,7 +87,7 @@ def test_nothing_to_gain() -> None:
     of = document(run("sequential", 1.0), run("threads", 0.99), run("shared", 1.5))
     [only] = conclude(of)
     assert only.id == "nothing"
-    assert only.title.startswith("nothing to gain: sequential creates the sessions on cuda:0, cuda:1 in 1 s")
+    assert only.title.startswith("nothing to gain: sequential creates the sessions on cuda:0, cuda:1 in 1.00 s")
     assert only.as_json()["verified"] is None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -49,6 +49,17 @@ class Measured:
         return str(facts.get("given") or facts["path"])
 
     @property
+    def external(self) -> list[str]:
+        """The files of the model's weights, seen from its folder; empty in documents that do not know them."""
+        return list(self.document["models"][0].get("external", ()))
+
+    @property
+    def model_bytes(self) -> int:
+        """The size of the model with its weights."""
+        facts = self.document["models"][0]
+        return int(facts["bytes"] + facts["external_bytes"])
+
+    @property
     def on_gpu(self) -> bool:
         """Whether a session is on a GPU."""
         return any(device.startswith("cuda") for device in self.devices)
@@ -77,6 +88,10 @@ class Measured:
         verified = [run for run in self._starts("verify", way, None, "warm") if run.get("changed") is False]
         return [*self._starts("plain", way, None, "warm"), *verified]
 
+    def starts(self, way: str) -> list[Run]:
+        """Return the starts of a way on all devices by which ways are compared: `unwatched`, or without them traces."""
+        return self.unwatched(way) or self.traces(way)
+
     def _starts(self, experiment: str, way: str, sessions: int | None, cache: str) -> list[Run]:
         count = self.sessions if sessions is None else sessions
         return [
@@ -95,8 +110,8 @@ class Measured:
         ]
 
     def creations(self, way: str) -> list[float]:
-        """Return seconds of each creation on all devices: the unwatched ones, or without them the traces'."""
-        return [creation_of(run) for run in self.unwatched(way) or self.traces(way)]
+        """Return seconds of each creation on all devices, see `starts`."""
+        return [creation_of(run) for run in self.starts(way)]
 
     def creation(self, way: str) -> float | None:
         """Return the median of `creations`."""
@@ -117,7 +132,7 @@ class Measured:
 
     def wall(self, way: str) -> float | None:
         """Median seconds from a process's start until its last first answer, on all devices."""
-        return median(run["wall"] for run in self.unwatched(way) or self.traces(way))
+        return median(run["wall"] for run in self.starts(way))
 
     def cause(self, way: str, wanted: Callable[[str], bool]) -> float:
         """Median seconds of a way's start on all devices that have one of the causes that `wanted` takes.
@@ -169,15 +184,12 @@ def median(values: Iterable[float]) -> float | None:
     return statistics.median(found) if found else None
 
 
-def seconds_text(seconds: float) -> str:
-    """Return a duration with two or three digits."""
-    if seconds >= 0.9995:
-        return f"{seconds:.3g} s"
-    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.0095 else f"{seconds * 1e3:.1f} ms"
-
-
-def devices_text(devices: Sequence[str]) -> str:
-    """Return the devices in short, as every table of the project has them."""
-    from ortmulti.bench.measure.devices import describe
-
-    return describe(devices)
+def seconds_text(value: float) -> str:
+    """Return a duration with three significant digits and its unit."""
+    if value >= 99.95:
+        return f"{value:.0f} s"
+    if value >= 0.9995:
+        return f"{value:.3g} s" if value >= 9.995 else f"{value:.2f} s"
+    if value >= 0.0995:
+        return f"{value * 1e3:.0f} ms"
+    return f"{value * 1e3:.1f} ms" if value >= 0.00005 else "0"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-from ortmulti.bench.diagnose.measured import Measured, devices_text, median, seconds_text
+from ortmulti.bench.diagnose.measured import Measured, median, seconds_text
+from ortmulti.bench.measure.devices import describe
 
 # Below this share nothing is said: a loaded machine alone makes as much.
 _LEAST_SHARE = 0.05
@@ -33,7 +34,7 @@ def serialization(measured: Measured) -> list[dict[str, Any]]:
             "speedup": speedup(measured, way),
             "ideal": float(measured.sessions),
             "serial": serial_share(measured, way),
-            "on": list(_on(measured, way)),
+            "on": _on(measured, way),
         }
         for way in measured.ways
     ]
@@ -70,92 +71,77 @@ def gil_share(measured: Measured, way: str) -> float | None:
     )
 
 
-def driver_seconds(measured: Measured) -> tuple[float, float | None] | None:
-    """Return the seconds of cuInit with contexts one by one, and of contexts at once. None without GPUs."""
-    one_by_one = measured.experiment("contexts", at_once=False)
-    if not one_by_one:
-        return None
-    floor = median(found["driver_floor"] for found in one_by_one) or 0.0
-    return floor, median(found["at_once"] for found in measured.experiment("contexts", at_once=True))
+class DriverSeconds(NamedTuple):
+    """Seconds of the driver's start with nothing else running: cuInit with the contexts one by one, these contexts
+    alone, and the contexts at once (None for a single one).
+    """
+
+    floor: float
+    one_by_one: float
+    at_once: float | None
 
 
-def _on(measured: Measured, way: str) -> Iterator[dict[str, Any]]:
-    creation = measured.creation(way)
-    if not creation:
-        return
-    if way == "sequential":
-        share = 1 - 1 / measured.sessions
-        yield _part("its own order", share, "one session after the other, and nothing else waits meanwhile")
-    for part in (_gil(measured, way), _driver(measured, way, creation), _disk(measured, way),
-                 _memory(measured, way, creation), _onnxruntime(measured, way, creation)):  # fmt: skip
-        if part is not None and part["share"] >= _LEAST_SHARE:
-            yield part
-
-
-def _part(what: str, share: float, evidence: str) -> dict[str, Any]:
-    return {"what": what, "share": min(max(share, 0.0), 1.0), "evidence": evidence}
-
-
-def _gil(measured: Measured, way: str) -> dict[str, Any] | None:
-    if way not in ("threads", "native", "shared"):
-        return None  # one thread, or a GIL for each process
-    share = gil_share(measured, way)
-    if share is None:
-        return None
-    holder = "ortmulti" if way in ("native", "shared") else measured.release
-    return _part("gil", share, f"{holder} holds the GIL for {share:.0%} of a session's creation (heartbeat)")
-
-
-def _driver(measured: Measured, way: str, creation: float) -> dict[str, Any] | None:
-    driver = driver_seconds(measured)
-    if driver is None:
-        return None
-    floor, at_once = driver
-    seconds = measured.cause(way, lambda name: name in _OF_DRIVER) or floor
-    evidence = f"cuInit and the contexts take {seconds_text(floor)} with nothing else running"
-    if at_once is not None:
-        contexts = median(sum(found["contexts"]) for found in measured.experiment("contexts", at_once=False)) or 0.0
-        evidence += f"; the contexts one by one {seconds_text(contexts)}, all at once {seconds_text(at_once)}"
-    return _part("driver", seconds / creation, evidence)
-
-
-def _disk(measured: Measured, way: str) -> dict[str, Any] | None:
-    usual = measured.document["settings"]["ways"][0]
-    if way != usual:
-        return None  # it was measured with that one
-    warm, cold = measured.watched_creation(way, 1), measured.watched_creation(way, 1, "cold")
-    if not warm or not cold:
-        return None
-    evidence = f"one session takes {seconds_text(cold)} from a cold page cache and {seconds_text(warm)} from a warm one"
-    return _part("disk", (cold - warm) / cold, evidence)
-
-
-def _memory(measured: Measured, way: str, creation: float) -> dict[str, Any] | None:
-    found = measured.experiment("memory")
+def driver_seconds(measured: Measured) -> DriverSeconds | None:
+    """Return the medians of the driver's experiments. None without GPUs."""
+    found = measured.experiment("contexts", at_once=False)
     if not found:
         return None
-    one, together = (median(rates[key] for rates in found) or 0.0 for key in ("one", "all"))
-    if not one:
-        return None
-    missing = 1 - together / one / measured.sessions
-    moving = measured.cause(way, lambda name: name in _OF_MEMORY)
-    evidence = (
-        f"{measured.sessions} threads copy {together / 1e9:.1f} GB/s together and one {one / 1e9:.1f} GB/s; reading, "
-        f"copying and packing weights take {seconds_text(moving)} of the creation"
+    return DriverSeconds(
+        median(one["driver_floor"] for one in found) or 0.0,
+        median(sum(one["contexts"]) for one in found) or 0.0,
+        median(one["at_once"] for one in measured.experiment("contexts", at_once=True)),
     )
-    return _part("memory", missing * min(moving / creation, 1.0), evidence)
 
 
-def _onnxruntime(measured: Measured, way: str, creation: float) -> dict[str, Any] | None:
-    if way == "sequential":
-        return None
-    waiting = measured.cause(way, lambda name: name == "wait for another session")
+def _on(measured: Measured, way: str) -> list[dict[str, Any]]:
+    """Return the causes that hold up a way's creation for a share that is worth a word."""
+    creation = measured.creation(way)
+    if not creation:
+        return []
+    return [
+        {"what": what, "share": min(share, 1.0), "evidence": evidence}
+        for what, share, evidence in _shares(measured, way, creation)
+        if share >= _LEAST_SHARE
+    ]
+
+
+def _shares(measured: Measured, way: str, creation: float) -> Iterator[tuple[str, float, str]]:
+    """Yield each cause, its share of a way's creation, and the sources of this figure."""
+    sessions = measured.sessions
     alone, together = measured.watched_creation("native", 1), measured.watched_creation("native")
-    growth = f"; native creates {measured.sessions} sessions in {together / alone:.1f} times the time of one" if (
-        alone and together
-    ) else ""  # fmt: skip
-    evidence = f"its sessions' threads wait {seconds_text(waiting)} for each other{growth}"
-    return _part("onnxruntime", waiting / creation, evidence)
+    if way == "sequential":
+        share = 1 - 1 / sessions
+        yield "its own order", share, "one session after the other, and nothing else waits meanwhile"
+    held = gil_share(measured, way)
+    if way in ("threads", "native", "shared") and held is not None:  # others: one thread, or a GIL for each process
+        holder = measured.release if way == "threads" else "ortmulti"
+        yield "gil", held, f"{holder} holds the GIL for {held:.0%} of a session's creation (heartbeat)"
+    if driver := driver_seconds(measured):
+        seconds = measured.cause(way, lambda name: name in _OF_DRIVER) or driver.floor
+        evidence = f"cuInit and the contexts take {seconds_text(driver.floor)} with nothing else running"
+        if driver.at_once is not None:
+            evidence += f"; the contexts one by one {seconds_text(driver.one_by_one)}"
+            evidence += f", all at once {seconds_text(driver.at_once)}"
+        yield "driver", seconds / creation, evidence
+    warm, cold = measured.watched_creation(way, 1), measured.watched_creation(way, 1, "cold")
+    if warm and cold:  # measured with the first way alone
+        evidence = f"{seconds_text(cold)} from a cold page cache and {seconds_text(warm)} from a warm one"
+        yield "disk", (cold - warm) / cold, f"one session takes {evidence}"
+    found = measured.experiment("memory")
+    one, all_at_once = (median(rates[key] for rates in found) or 0.0 for key in ("one", "all"))
+    if one:
+        moving = measured.cause(way, lambda name: name in _OF_MEMORY)
+        evidence = (
+            f"{sessions} threads copy {all_at_once / 1e9:.1f} GB/s together and one {one / 1e9:.1f} GB/s; reading, "
+            f"copying and packing weights take {seconds_text(moving)} of the creation"
+        )
+        yield "memory", (1 - all_at_once / one / sessions) * min(moving / creation, 1.0), evidence
+    if way != "sequential":
+        waiting = measured.cause(way, lambda name: name == "wait for another session")
+        evidence = f"its sessions' threads wait {seconds_text(waiting)} for each other"
+        if alone and together:
+            evidence += f"; native creates {sessions} sessions in {together / alone:.1f} times the time of one"
+        yield "onnxruntime", waiting / creation, evidence
 
 
 # Ways that differ by less are called equal, whatever the intervals say.
@@ -176,27 +162,21 @@ def prediction(measured: Measured) -> dict[str, Any] | None:
     if not seconds:
         return None
     best = min(seconds, key=lambda way: seconds[way])
-    equal = [way for way in seconds if way != best and _may_be_equal(measured, best, way)]
-    return {"best": best, "seconds": seconds, "equal": equal, "why": _why(measured, best, equal, seconds)}
-
-
-def _may_be_equal(measured: Measured, best: str, other: str) -> bool:
-    first, second = measured.creation_interval(best), measured.creation_interval(other)
-    if first is None or second is None:
-        return False
-    return second.median <= first.median * (1 + _EQUAL) or second.low <= first.median
-
-
-def _why(measured: Measured, best: str, equal: list[str], seconds: dict[str, float]) -> str:
-    where = devices_text(measured.devices)
+    equal = [
+        way
+        for way in seconds
+        if way != best
+        and (interval := measured.creation_interval(way)) is not None
+        and (interval.median <= seconds[best] * (1 + _EQUAL) or interval.low <= seconds[best])
+    ]
     others = sorted((way for way in seconds if way != best), key=lambda way: seconds[way])
-    text = f"{seconds_text(seconds[best])} to create the sessions on {where}"
+    text = f"{seconds_text(seconds[best])} to create the sessions on {describe(measured.devices)}"
     if others:
         text += f", with {others[0]}, the next, {seconds_text(seconds[others[0]])}"
     text += f": {_reason(measured, best)}"
     if equal:
         text += f"; {' and '.join(equal)} may be as fast, by the spread of the measurements"
-    return text
+    return {"best": best, "seconds": seconds, "equal": equal, "why": text}
 
 
 def _reason(measured: Measured, best: str) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 
 from ortmulti.bench.diagnose.findings import loading, machine, ways
 from ortmulti.bench.diagnose.findings.finding import DriverStart, Finding, Recipe, Start
-from ortmulti.bench.diagnose.measured import Measured
+from ortmulti.bench.diagnose.measured import Measured, seconds_text
 from ortmulti.bench.diagnose.serialization import prediction, serialization
+from ortmulti.bench.measure.devices import describe
 
 __all__ = ["DriverStart", "Finding", "Recipe", "Start", "conclude", "conclude_again", "find", "nothing"]
 
@@ -47,8 +48,6 @@ def find(measured: Measured, prediction: Mapping[str, Any] | None) -> list[Findi
 
 def nothing(measured: Measured, best: str) -> Finding:
     """Return the finding that no change is worth it."""
-    from ortmulti.bench.diagnose.measured import devices_text, seconds_text
-
     usual = measured.usual or best
     creation = measured.creation(usual) or 0.0
     evidence = tuple(
@@ -58,7 +57,7 @@ def nothing(measured: Measured, best: str) -> Finding:
     )
     return Finding(
         id="nothing",
-        title=f"nothing to gain: {usual} creates the sessions on {devices_text(measured.devices)} in "
+        title=f"nothing to gain: {usual} creates the sessions on {describe(measured.devices)} in "
         f"{seconds_text(creation)}, and no change that was tried is certain to shorten that",
         cause="none",
         seconds=0.0,

@@ -62,6 +62,21 @@ class Recipe:
     what: str
     until: Literal["created", "created by workers", "answered"] = "created"
 
+    @classmethod
+    def between(
+        cls,
+        devices: tuple[str, ...],
+        before: str,
+        after: str,
+        what: str = "",
+        *,
+        until: Literal["created", "created by workers", "answered"] = "created",
+        **changes: Any,
+    ) -> Recipe:
+        """Compare a start in one way with a start in another, or with one that has these fields of `Start`."""
+        text = what or f"{before} against {after}"
+        return cls(Start(before, devices), Start(after, devices, **changes), text, until)
+
 
 @dataclass(frozen=True)
 class Finding:

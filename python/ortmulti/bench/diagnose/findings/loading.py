@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from ortmulti.bench.diagnose.measured import Measured, median, seconds_text
+from ortmulti.bench.diagnose.probes import LEVELS
 
 from .finding import Finding, Recipe, Start
 
@@ -32,18 +32,25 @@ def optimization(measured: Measured, usual: str, best: str) -> Finding | None:
         for level, spent in by_level.items()
         if spent
     ]
-    evidence += _by_level(measured)
+    levels = {
+        level: median(seconds for found in measured.experiment("levels") for seconds in found.get(level, ()))
+        for level in LEVELS
+    }
+    texts = [f"{level} {seconds_text(spent)}" for level, spent in levels.items() if spent is not None]
+    if texts:
+        evidence.append(f"one session's creation by graph optimization level: {', '.join(texts)}")
     if measured.on_gpu and best == "shared":
         change = "optimize the model ahead; loading it takes it from the cache"
         command = f"ortmulti optimize -- {shlex.quote(str(model))}"
-        after = Start("shared", measured.devices)
+        recipe = Recipe.between(measured.devices, usual, best, "the model against its optimized form, shared")
     else:
         change = "let ONNX Runtime save the optimized model once, on a machine of this kind, and load that"
         command = (
             "options.optimized_model_filepath = 'optimized.onnx'; InferenceSession("
             f"{json.dumps(str(model))}, options)  # once; later load optimized.onnx"
         )
-        after = Start(usual, measured.devices, model="optimized")
+        what = f"the model against its optimized form, {usual}"
+        recipe = Recipe.between(measured.devices, usual, usual, what, model="optimized")
     return Finding(
         id="optimization",
         title=f"graph optimization takes {seconds_text(seconds)} of {seconds_text(creation)} of creation with {usual} "
@@ -54,19 +61,8 @@ def optimization(measured: Measured, usual: str, best: str) -> Finding | None:
         evidence=tuple(evidence),
         change=change,
         command=command,
-        recipe=Recipe(Start(usual, measured.devices), after, f"the model against its optimized form, {after.way}"),
+        recipe=recipe,
     )
-
-
-def _by_level(measured: Measured) -> list[str]:
-    """Return the seconds of a creation at each level, from the experiment that compares them."""
-    found = measured.experiment("levels")
-    medians = {
-        level: median(seconds for levels in found for seconds in levels.get(level, ()))
-        for level in ("none", "basic", "extended", "all")
-    }
-    texts = [f"{level} {seconds_text(seconds)}" for level, seconds in medians.items() if seconds is not None]
-    return [f"one session's creation by graph optimization level: {', '.join(texts)}"] if texts else []
 
 
 def slow_disk(measured: Measured, usual: str, _best: str) -> Finding | None:
@@ -75,13 +71,15 @@ def slow_disk(measured: Measured, usual: str, _best: str) -> Finding | None:
     if run is None:
         return None
     spans = [span for span in run["spans"] if span["cause"] in _READING and span["cpu"] is not None]
-    seconds = sum(span["end"] - span["start"] for span in spans)
+    by_cause = {
+        cause: sum(span["end"] - span["start"] for span in spans if span["cause"] == cause) for cause in _READING
+    }
+    seconds = sum(by_cause.values())
     asleep = sum(max(span["end"] - span["start"] - span["cpu"], 0.0) for span in spans)
     creation = measured.creation(usual)
     if not creation or asleep < _SLEEPS * seconds or not seconds:
         return None
-    facts = measured.document["models"][0]
-    size = facts["bytes"] + facts["external_bytes"]
+    size = measured.model_bytes
     readers = len({(span["session"], span["device"]) for span in spans})
     saved = min(sum(run["causes"].get(cause, 0.0) for cause in _READING), asleep) * measured.scale(usual)
     # A reader may also have waited for a core; then reading the files by itself is fast.
@@ -92,7 +90,7 @@ def slow_disk(measured: Measured, usual: str, _best: str) -> Finding | None:
         id="slow disk",
         title=f"reading the model takes {seconds_text(saved)} of {seconds_text(creation)} of creation with {usual}, "
         f"asleep: its file system gives {rate / 1e6:.0f} MB/s from a warm page cache",
-        cause="read model" if _largest(spans) == "read model" else "read weights",
+        cause=max(by_cause, key=lambda cause: by_cause[cause]),
         seconds=saved,
         share=measured.share(saved),
         evidence=(
@@ -102,47 +100,34 @@ def slow_disk(measured: Measured, usual: str, _best: str) -> Finding | None:
         ),
         change="keep the model on a local disk, or in memory (/dev/shm)",
         command=_copying(measured),
-        recipe=Recipe(
-            Start(usual, measured.devices),
-            Start(usual, measured.devices, model="in memory"),
+        recipe=Recipe.between(
+            measured.devices,
+            usual,
+            usual,
             f"the model where it is against a copy in memory, {usual}",
+            model="in memory",
         ),
     )
 
 
-def _files(measured: Measured) -> list[str]:
-    """Return the model's file and those of its weights."""
-    facts = measured.document["models"][0]
+def _files(measured: Measured) -> str:
+    """Return the model's file and those of its weights, quoted."""
     model = Path(measured.model)
-    return [str(model), *(str(model.parent / name) for name in facts.get("external", ()))]
+    return shlex.join([str(model), *(str(model.parent / name) for name in measured.external)])
 
 
 def _copying(measured: Measured) -> str:
     """Return commands that copy the model into memory, with the folders below it."""
-    facts = measured.document["models"][0]
-    model = Path(measured.model)
-    external = facts.get("external", ())
+    model, external = Path(measured.model), measured.external
     if all(Path(name).name == name for name in external):
-        return f"cp -- {shlex.join(_files(measured))} /dev/shm/"
+        return f"cp -- {_files(measured)} /dev/shm/"
     return f"cd -- {shlex.quote(str(model.parent))} && cp --parents -- {shlex.join([model.name, *external])} /dev/shm/"
-
-
-def _largest(spans: Iterable[dict[str, Any]]) -> str | None:
-    totals: dict[str, float] = {}
-    for span in spans:
-        totals[span["cause"]] = totals.get(span["cause"], 0.0) + span["end"] - span["start"]
-    return max(totals, key=lambda cause: totals[cause], default=None)
 
 
 def _rate(measured: Measured, cache: str) -> float | None:
     """Return bytes a second at which `cat` reads the model's files."""
     found = measured.experiment("disk", cache=cache)
     return median(one["bytes"] / one["seconds"] for one in found if one["seconds"] > 0)
-
-
-def _disk_rate(measured: Measured) -> list[str]:
-    rate = _rate(measured, "cold")
-    return [] if rate is None else [f"from a cold page cache `cat` reads the files at {rate / 1e6:.0f} MB/s"]
 
 
 def cold(measured: Measured, _usual: str, _best: str) -> Finding | None:
@@ -152,12 +137,14 @@ def cold(measured: Measured, _usual: str, _best: str) -> Finding | None:
     if not warm or not from_disk:
         return None
     first = measured.devices[:1]
-    reading = [_rate(measured, cache) for cache in ("cold", "warm")]
+    slow, fast = _rate(measured, "cold"), _rate(measured, "warm")
+    evidence = [f"{usual} on {first[0]}, cold against warm"]
+    if slow is not None:
+        evidence.append(f"from a cold page cache `cat` reads the files at {slow / 1e6:.0f} MB/s")
     saved = from_disk - warm
-    if reading[0] and reading[1]:
+    if slow and fast:
         # A larger loss than that of a reader in small pieces comes from other load on the machine.
-        size = sum(measured.document["models"][0][key] for key in ("bytes", "external_bytes"))
-        saved = min(saved, _SLOWER_THAN_CAT * size * (1 / reading[0] - 1 / reading[1]))
+        saved = min(saved, _SLOWER_THAN_CAT * measured.model_bytes * (1 / slow - 1 / fast))
     if saved < 0.1 * warm:
         return None
     return Finding(
@@ -166,10 +153,10 @@ def cold(measured: Measured, _usual: str, _best: str) -> Finding | None:
         cause="disk",
         seconds=saved,
         share=min(saved / from_disk, 1.0),
-        evidence=(f"{usual} on {first[0]}, cold against warm", *_disk_rate(measured)),
+        evidence=tuple(evidence),
         change="read the model's files before they are needed (on GPUs strategy shared reads them ahead), or keep them "
         "in memory",
-        command=f"cat -- {shlex.join(_files(measured))} > /dev/null",
+        command=f"cat -- {_files(measured)} > /dev/null",
         recipe=Recipe(Start(usual, first, cache="cold"), Start(usual, first), f"cold against warm page cache, {usual}"),
     )
 
@@ -202,9 +189,7 @@ def waiting(measured: Measured, usual: str, best: str) -> Finding | None:
         change=f'find out what "{longest["name"]}" waits for (py-spy or gdb on that thread)'
         + (f"; until then strategy {best} lets sessions wait at once" if overlaps else ""),
         command=None,
-        recipe=Recipe(Start(usual, measured.devices), Start(best, measured.devices), f"{usual} against {best}")
-        if overlaps
-        else None,
+        recipe=Recipe.between(measured.devices, usual, best) if overlaps else None,
     )
 
 
@@ -236,11 +221,13 @@ def algorithm_search(measured: Measured, usual: str, _best: str) -> Finding | No
         evidence=(f"what the first run of convolutions takes longer than the second, {usual}",),
         change="choose algorithms by cuDNN's heuristics; later runs may be slower, so measure these too",
         command="provider_options={'cudnn_conv_algo_search': 'HEURISTIC'}",
-        recipe=Recipe(
-            Start(usual, measured.devices),
-            Start(usual, measured.devices, settings=options),
+        recipe=Recipe.between(
+            measured.devices,
+            usual,
+            usual,
             f"EXHAUSTIVE against HEURISTIC until the first answers, {usual}",
             until="answered",
+            settings=options,
         ),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ortmulti.bench.diagnose.experiments import visible_devices
-from ortmulti.bench.diagnose.findings.finding import DriverStart, Finding, Recipe, Start
+from ortmulti.bench.diagnose.findings.finding import DriverStart, Finding, Recipe
 from ortmulti.bench.diagnose.measured import Measured, median, seconds_text
 from ortmulti.bench.diagnose.serialization import driver_seconds
 
@@ -21,14 +21,14 @@ def persistence(measured: Measured, _usual: str, _best: str) -> Finding | None:
     if not off or driver is None:
         return None
     held = median(found["driver_floor"] for found in measured.experiment("held"))
-    saved = max(driver[0] - held, 0.0) if held is not None else 0.0
+    saved = max(driver.floor - held, 0.0) if held is not None else 0.0
     evidence = [f"NVML says that persistence mode is off on {', '.join(off)}"]
     if held is not None:
         evidence.append(f"with something that keeps the driver loaded the same takes {seconds_text(held)}")
     gpus = _gpus(measured)
     return Finding(
         id="persistence mode",
-        title=f"persistence mode is off on {', '.join(off)}: the driver's start takes {seconds_text(driver[0])}"
+        title=f"persistence mode is off on {', '.join(off)}: the driver's start takes {seconds_text(driver.floor)}"
         + (f", and {seconds_text(held)} where the driver stays loaded" if held is not None else ""),
         cause="cuInit",
         seconds=saved,
@@ -53,11 +53,11 @@ def visible(measured: Measured, _usual: str, _best: str) -> Finding | None:
     alone = median(found["driver_floor"] for found in measured.experiment("visible"))
     if count <= len(gpus) or driver is None or alone is None:
         return None
-    saved = driver[0] - alone
+    saved = driver.floor - alone
     names = visible_devices(list(gpus))
     return Finding(
         id="visible devices",
-        title=f"{count} GPUs are visible and {len(gpus)} used: the driver's start takes {seconds_text(driver[0])} "
+        title=f"{count} GPUs are visible and {len(gpus)} used: the driver's start takes {seconds_text(driver.floor)} "
         f"instead of {seconds_text(alone)}",
         cause="cuInit",
         seconds=max(saved, 0.0),
@@ -75,19 +75,18 @@ def start(measured: Measured, usual: str, best: str) -> Finding | None:
     if driver is None or usual == "shared":
         return None
     before = measured.cause(usual, lambda name: name in ("imports", "libraries"))
-    floor, at_once = driver
     # A finding that cannot be tried must not be the first.
-    saved = min(floor, before) if best == "shared" else 0.0
-    evidence = [f"cuInit and the contexts alone take {seconds_text(floor)}"]
-    if at_once is not None:
-        one_by_one = median(sum(found["contexts"]) for found in measured.experiment("contexts", at_once=False)) or 0.0
+    saved = min(driver.floor, before) if best == "shared" else 0.0
+    evidence = [f"cuInit and the contexts alone take {seconds_text(driver.floor)}"]
+    if driver.at_once is not None:
+        how = "one after another" if driver.at_once > 0.7 * driver.one_by_one else "side by side"
         evidence.append(
-            f"contexts at once take {seconds_text(at_once)}, one by one {seconds_text(one_by_one)}: the driver makes "
-            f"them {'one after another' if at_once > 0.7 * one_by_one else 'side by side'}"
+            f"contexts at once take {seconds_text(driver.at_once)}, one by one {seconds_text(driver.one_by_one)}: the "
+            f"driver makes them {how}"
         )
     return Finding(
         id="driver",
-        title=f"the CUDA driver's start takes {seconds_text(floor)}, and imports and libraries {seconds_text(before)} "
+        title=f"the CUDA driver's start takes {seconds_text(driver.floor)}, and imports and libraries {seconds_text(before)} "
         "before it",
         cause="cuInit",
         seconds=saved,
@@ -95,9 +94,7 @@ def start(measured: Measured, usual: str, best: str) -> Finding | None:
         evidence=tuple(evidence),
         change="start the driver in the background before other modules are imported",
         command=f"ortmulti.prewarm({list(_gpus(measured))})",
-        recipe=Recipe(Start(usual, measured.devices), Start(best, measured.devices), f"{usual} against {best}")
-        if best == "shared"
-        else None,
+        recipe=Recipe.between(measured.devices, usual, best) if best == "shared" else None,
     )
 
 
@@ -116,11 +113,13 @@ def module_loading(measured: Measured, usual: str, _best: str) -> Finding | None
         evidence=("the environment says so",),
         change="leave kernels to be loaded at their first use",
         command="CUDA_MODULE_LOADING=LAZY",
-        recipe=Recipe(
-            Start(usual, measured.devices),
-            Start(usual, measured.devices, environment={"CUDA_MODULE_LOADING": "LAZY"}),
+        recipe=Recipe.between(
+            measured.devices,
+            usual,
+            usual,
             f"EAGER against LAZY until the first answers, {usual}",
             until="answered",
+            environment={"CUDA_MODULE_LOADING": "LAZY"},
         ),
     )
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 
-from ortmulti.bench.diagnose.measured import Measured, devices_text, median, seconds_text, start_of_workers
+from ortmulti.bench.diagnose.measured import Measured, median, seconds_text, start_of_workers
 from ortmulti.bench.diagnose.serialization import gil_share, serialization, speedup
+from ortmulti.bench.measure.devices import describe
 
-from .finding import Finding, Recipe, Start
+from .finding import Finding, Recipe
 
 # From here on a session's creation keeps other threads from creating theirs.
 _HOLDS = 0.3
@@ -33,10 +34,11 @@ def strategy(measured: Measured, usual: str, best: str) -> Finding | None:
         evidence=tuple(_evidence(measured, usual, best)),
         change=f"create the sessions with {best}",
         command=_command(measured, best),
-        recipe=Recipe(
-            Start(usual, measured.devices),
-            Start(best, measured.devices),
-            f"{usual} against {best}, {measured.sessions} sessions on {devices_text(measured.devices)}",
+        recipe=Recipe.between(
+            measured.devices,
+            usual,
+            best,
+            f"{usual} against {best}, {measured.sessions} sessions on {describe(measured.devices)}",
         ),
     )
 
@@ -54,10 +56,9 @@ def _title(measured: Measured, usual: str, best: str) -> str:
     before, after = measured.creation(usual) or 0.0, measured.creation(best) or 1.0
     ratio = before / after
     factor = f"{ratio:.1f}x" if ratio >= 1.95 else f"{ratio:.2f}x"
-    where = devices_text(measured.devices)
     return (
-        f"{usual} takes {seconds_text(before)} to create the sessions on {where}; strategy {best} is {factor} as fast "
-        "(measured)"
+        f"{usual} takes {seconds_text(before)} to create the sessions on {describe(measured.devices)}; strategy {best} "
+        f"is {factor} as fast (measured)"
     )
 
 
@@ -94,12 +95,17 @@ def processes(measured: Measured, usual: str, best: str) -> Finding | None:
     creation, least = measured.creation("processes"), measured.creation(best)
     if creation is None or least is None:
         return None
-    starting = _seconds_of_start(measured)
+    starting = median(map(start_of_workers, measured.starts("processes"))) or 0.0
     used = usual == "processes"
     left = max(creation - starting, 0.0)
     saved = starting if used else least - left
     if starting <= 0 or saved <= 0 or (not used and left > _BETTER * least):
         return None
+    if not used:
+        what = f"{best} against processes that have been started before"
+        recipe = Recipe.between(measured.devices, best, "processes", what, until="created by workers")
+    else:
+        recipe = Recipe.between(measured.devices, "processes", best) if best != "processes" else None
     return Finding(
         id="processes",
         title=f"processes spend {seconds_text(starting)} of {seconds_text(creation)} on starting "
@@ -114,26 +120,8 @@ def processes(measured: Measured, usual: str, best: str) -> Finding | None:
         if used
         else "start worker processes before there is a model to load",
         command=_command(measured, best) if used and best != "processes" else None,
-        recipe=_without_start(measured, best, used),
+        recipe=recipe,
     )
-
-
-def _without_start(measured: Measured, best: str, used: bool) -> Recipe | None:
-    if not used:
-        return Recipe(
-            Start(best, measured.devices),
-            Start("processes", measured.devices),
-            f"{best} against processes that have been started before",
-            until="created by workers",
-        )
-    if best == "processes":
-        return None
-    return Recipe(Start("processes", measured.devices), Start(best, measured.devices), f"processes against {best}")
-
-
-def _seconds_of_start(measured: Measured) -> float:
-    """Return the part of the cause "processes" that comes before sessions are created."""
-    return median(map(start_of_workers, measured.unwatched("processes") or measured.traces("processes"))) or 0.0
 
 
 def cores(measured: Measured, usual: str, best: str) -> Finding | None:
@@ -157,9 +145,7 @@ def cores(measured: Measured, usual: str, best: str) -> Finding | None:
         evidence=tuple(evidence),
         change="use no more sessions on the CPU than cores; ortmulti's are handles to one, which many threads may run",
         command=_command(measured, "shared"),
-        recipe=Recipe(Start("native", measured.devices), Start("shared", measured.devices), "native against shared")
-        if saved > 0 and best == "shared"
-        else None,
+        recipe=Recipe.between(measured.devices, "native", "shared") if saved > 0 and best == "shared" else None,
     )
 
 

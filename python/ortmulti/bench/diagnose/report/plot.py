@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ortmulti._runtime.regular_file import write_atomically
 from ortmulti.bench.create.plots import caption, clean, line_style, new_figure
 from ortmulti.bench.diagnose.causes import cause_of, ordered
+from ortmulti.bench.diagnose.measured import seconds_text
 from ortmulti.bench.diagnose.report import check_document
 from ortmulti.bench.files import printable
 from ortmulti.errors import InvalidArgument
@@ -124,7 +125,7 @@ def _draw_traces(axes: Axes, found: Sequence[Trace], name: str) -> None:
             axes.barh(place, length, 0.72, left, linewidth=0.4, **_look(cause))
             left += length
         axes.annotate(
-            view.seconds(trace.wall), (left, place), (5, 0), textcoords="offset points", va="center", fontsize=9
+            seconds_text(trace.wall), (left, place), (5, 0), textcoords="offset points", va="center", fontsize=9
         )
     names = [_plain(f"{trace.name}, {view.devices_text(trace.devices)}") for trace in found]
     axes.set_yticks(range(len(found)), names)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortmulti.bench.create import plots
 from ortmulti.bench.diagnose.causes import cause_of
+from ortmulti.bench.diagnose.measured import seconds_text
 from ortmulti.bench.files import printable
 
 from . import view
@@ -81,7 +82,7 @@ def _findings(document: Json) -> Iterator[RenderableType]:
     for number, finding in enumerate(document["findings"], 1):
         what = cause_of(finding["cause"]).title
         if finding["seconds"]:
-            what += f": {view.seconds(finding['seconds'])}, {view.percent(finding['share'])}"
+            what += f": {seconds_text(finding['seconds'])}, {view.percent(finding['share'])}"
         gained, gain = view.verified_text(finding.get("verified"))
         lines = [
             *([] if finding["cause"] == "none" else [Text(printable(what), style="dim")]),
@@ -124,7 +125,7 @@ def _bars(group: Sequence[Trace], longest: float, keys: Mapping[str, tuple[str, 
         for cause, cells in cells_of(trace, max(1, round(width * trace.wall / longest))):
             character, colour = keys[cause]
             line.append(character * cells, style=colour)
-        line.append(f" {view.seconds(trace.wall)}", style="bold")
+        line.append(f" {seconds_text(trace.wall)}", style="bold")
         lines.append(line)
     return Text("\n").join(lines)
 
@@ -154,11 +155,11 @@ def _table(group: Sequence[Trace], keys: Mapping[str, tuple[str, str]]) -> Rende
         cells = [_cell(trace, cause) for trace in group]
         table.add_row(Text.assemble(keys[cause], " ", printable(cause_of(cause).title)), *cells)
     table.add_section()
-    table.add_row("from start to last answer", *(Text(view.seconds(trace.wall), "bold") for trace in group))
+    table.add_row("from start to last answer", *(Text(seconds_text(trace.wall), "bold") for trace in group))
     table.add_row("explained", *(_explained(trace) for trace in group))
     if any(trace.range for trace in group):
         table.add_row("repetitions", *(str(len(trace.walls)) for trace in group))
-        spans = [f"{view.seconds(trace.walls[0])}\n{view.seconds(trace.walls[-1])}" for trace in group]
+        spans = [f"{seconds_text(trace.walls[0])}\n{seconds_text(trace.walls[-1])}" for trace in group]
         table.add_row("shortest\nlongest", *spans)
     return table
 
@@ -169,7 +170,7 @@ def _cell(trace: Trace, cause: str) -> Text:
     length = trace.causes.get(cause, 0)
     if not length:
         return Text("-", style="dim")
-    return Text(view.seconds(length), style="bold" if length >= trace.wall / 5 else "")
+    return Text(seconds_text(length), style="bold" if length >= trace.wall / 5 else "")
 
 
 def _explained(trace: Trace) -> Text:
@@ -186,13 +187,13 @@ def _lists(group: Sequence[Trace], keys: Mapping[str, tuple[str, str]]) -> Rende
     text = Text()
     for number, trace in enumerate(group):
         text.append("\n" if number else "")
-        text.append(f"{printable(trace.name)}: {view.seconds(trace.wall)}", style="bold")
+        text.append(f"{printable(trace.name)}: {seconds_text(trace.wall)}", style="bold")
         text.append(", explained ")
         text.append_text(_explained(trace))
         for cause, length in sorted(trace.causes.items(), key=lambda item: -item[1]):
             text.append("\n  ")
             text.append(*keys[cause])
-            text.append(f" {view.seconds(length):>8} {view.percent(length / trace.wall):>4} ")
+            text.append(f" {seconds_text(length):>8} {view.percent(length / trace.wall):>4} ")
             text.append(printable(cause_of(cause).title))
     return text
 
@@ -221,7 +222,7 @@ def _prediction(prediction: Json) -> Text:
     return Text.assemble(
         (f"Best way to create sessions here: {printable(prediction['best'])}. ", "bold"),
         printable(prediction["why"]),
-        ("\nPredicted: " + ", ".join(f"{printable(way)} {view.seconds(s)}" for way, s in by_way), "dim"),
+        ("\nPredicted: " + ", ".join(f"{printable(way)} {seconds_text(s)}" for way, s in by_way), "dim"),
     )
 
 

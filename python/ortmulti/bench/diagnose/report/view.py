@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ortmulti.bench import strategies
+from ortmulti.bench.diagnose.measured import seconds_text
 from ortmulti.bench.files import printable, printable_lines
 from ortmulti.bench.measure.devices import describe
 from ortmulti.bench.measure.rounds import CONFIDENCE
@@ -72,7 +73,7 @@ class Trace:
         """The shortest and the longest repetition; empty for a single one."""
         if len(self.walls) < 2:
             return ""
-        return f"{len(self.walls)} runs, {seconds(self.walls[0])} to {seconds(self.walls[-1])}"
+        return f"{len(self.walls)} runs, {seconds_text(self.walls[0])} to {seconds_text(self.walls[-1])}"
 
 
 def own_seconds(run: Json) -> float:
@@ -152,7 +153,7 @@ def run_text(run: Json) -> str:
     if run.get("error"):
         parts.append("failed")
     text = ", ".join(parts)
-    return printable(f"{text}: {seconds(own_seconds(run))}" if run.get("wall") is not None else text)
+    return printable(f"{text}: {seconds_text(own_seconds(run))}" if run.get("wall") is not None else text)
 
 
 def models_text(document: Json) -> str:
@@ -188,22 +189,22 @@ def headline(document: Json) -> str:
     where = devices_text(fastest.devices)
     plain = next((trace for trace in warm if trace.way == "sequential"), None)
     if plain is not None and len(warm) > 1:
-        today = f"Today, with plain onnxruntime in a loop, the first answers on {where} take {seconds(plain.wall)}"
+        today = f"Today, with plain onnxruntime in a loop, the first answers on {where} take {seconds_text(plain.wall)}"
         notable = _NOTABLE if len(plain.walls) > 1 else _NOTABLE_ONCE
         if plain.walls[0] <= fastest.walls[-1] or plain.wall < notable * fastest.wall:
             best = min((trace for trace in warm if trace is not plain), key=lambda a: a.wall)
-            return printable(f"{today}; no way is clearly faster: {best.name} takes {seconds(best.wall)}.")
+            return printable(f"{today}; no way is clearly faster: {best.name} takes {seconds_text(best.wall)}.")
         return printable(
-            f"{today}; with {fastest.name} they take {seconds(fastest.wall)}, {plain.wall / fastest.wall:.2f} times as "
+            f"{today}; with {fastest.name} they take {seconds_text(fastest.wall)}, {plain.wall / fastest.wall:.2f} times as "
             "fast."
         )
     if slowest is fastest:
         return printable(
-            f"{slowest.name}: {seconds(slowest.wall)} from the process's start to the first answer on {where}."
+            f"{slowest.name}: {seconds_text(slowest.wall)} from the process's start to the first answer on {where}."
         )
     return printable(
-        f"From the process's start to the first answer on {where}: {seconds(fastest.wall)} with {fastest.name}, "
-        f"{seconds(slowest.wall)} with {slowest.name}, {slowest.wall / fastest.wall:.1f} times as long."
+        f"From the process's start to the first answer on {where}: {seconds_text(fastest.wall)} with {fastest.name}, "
+        f"{seconds_text(slowest.wall)} with {slowest.name}, {slowest.wall / fastest.wall:.1f} times as long."
     )
 
 
@@ -220,7 +221,7 @@ def verified_text(verified: Json | None) -> tuple[bool, str]:
         return False, "not verified by a run"
     low, high = verified["interval"]
     figures = (
-        f"{seconds(verified['before'])} before, {seconds(verified['after'])} after: {verified['speedup']:.3g} times as "
+        f"{seconds_text(verified['before'])} before, {seconds_text(verified['after'])} after: {verified['speedup']:.3g} times as "
         f"fast ({low:.3g} to {high:.3g}); {printable(verified['what'])}"
     )
     if low <= 1:
@@ -248,17 +249,6 @@ def count_text(devices: Sequence[str]) -> str:
     """Return how many: "8 devices", or "2 sessions" where several are on one device."""
     noun = "device" if len(set(devices)) == len(devices) else "session"
     return f"{len(devices)} {noun}{'s'[: len(devices) != 1]}"
-
-
-def seconds(value: float) -> str:
-    """Return a duration with three significant digits and its unit."""
-    if value >= 99.95:
-        return f"{value:.0f} s"
-    if value >= 0.9995:
-        return f"{value:.3g} s" if value >= 9.995 else f"{value:.2f} s"
-    if value >= 0.0995:
-        return f"{value * 1e3:.0f} ms"
-    return f"{value * 1e3:.1f} ms" if value >= 0.00005 else "0"
 
 
 def percent(share: float) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from ortmulti._runtime.regular_file import write_atomically
 from ortmulti.bench.create.plots import machine_text
 from ortmulti.bench.diagnose.causes import cause_of, ordered
+from ortmulti.bench.diagnose.measured import seconds_text
 from ortmulti.bench.diagnose.report import check_document, view
 from ortmulti.bench.diagnose.report.plot import page_figures
 from ortmulti.bench.diagnose.report.view import Trace
@@ -117,8 +118,8 @@ class _Page:
         least = min(self.traces, key=lambda trace: trace.explained)
         biggest = max(slowest.causes, key=lambda cause: slowest.causes[cause])
         tiles = [
-            ("fastest here", view.seconds(fastest.wall), f"{fastest.name} on {view.devices_text(fastest.devices)}"),
-            ("slowest here", view.seconds(slowest.wall), f"{slowest.name} on {view.devices_text(slowest.devices)}"),
+            ("fastest here", seconds_text(fastest.wall), f"{fastest.name} on {view.devices_text(fastest.devices)}"),
+            ("slowest here", seconds_text(slowest.wall), f"{slowest.name} on {view.devices_text(slowest.devices)}"),
             ("of that, most for", view.percent(slowest.causes[biggest] / slowest.wall), cause_of(biggest).title),
             ("explained at least", _explained(least), f"of a trace's time ({least.name})"),
         ]
@@ -141,7 +142,7 @@ class _Page:
 
     def _finding(self, finding: Json) -> str:
         gained, gain = view.verified_text(finding.get("verified"))
-        amount = f" {view.seconds(finding['seconds'])}, {view.percent(finding['share'])}" if finding["seconds"] else ""
+        amount = f" {seconds_text(finding['seconds'])}, {view.percent(finding['share'])}" if finding["seconds"] else ""
         evidence = "".join(f"<li>{_escape(line)}</li>" for line in finding["evidence"])
         command = finding.get("command")
         return (
@@ -166,7 +167,7 @@ class _Page:
     def _trace_table(self, group: Sequence[Trace]) -> str:
         devices = group[0].devices
         rows = [[self._named(cause), *(_length(one, cause) for one in group)] for cause in view.causes_of(group)]
-        rows.append(["<b>All</b>", *(f"<b>{view.seconds(one.wall)}</b>" for one in group)])
+        rows.append(["<b>All</b>", *(f"<b>{seconds_text(one.wall)}</b>" for one in group)])
         rows.append(["Explained", *map(_explained, group)])
         if any(one.range for one in group):
             rows.append(["Repetitions", *(f"<small>{_escape(one.range)}</small>" for one in group)])
@@ -196,8 +197,8 @@ class _Page:
             self._named(span["cause"]),
             _escape(span["device"]) or "-",
             str(span["thread"]),
-            view.seconds(span["start"]),
-            view.seconds(length),
+            seconds_text(span["start"]),
+            seconds_text(length),
             cpu,
         ]
 
@@ -225,7 +226,7 @@ class _Page:
             by_way = sorted(prediction["seconds"].items(), key=lambda item: item[1])
             best = _escape(f"Best way to create sessions here: {prediction['best']}.")
             text += f'<p class="good"><b>{best}</b> {_escape(prediction["why"])}</p>'
-            text += _table(["Way", "Predicted"], [[_escape(way), view.seconds(value)] for way, value in by_way])
+            text += _table(["Way", "Predicted"], [[_escape(way), seconds_text(value)] for way, value in by_way])
         return text
 
     def machine(self) -> str:
@@ -262,7 +263,7 @@ def _before_after(verified: Json) -> str:
     longest = max(verified["before"], verified["after"]) or 1
     return "".join(
         f'<p class="bar">{name} <meter value="{verified[name] / longest:.3f}"></meter> '
-        f"{view.seconds(verified[name])}</p>"
+        f"{seconds_text(verified[name])}</p>"
         for name in ("before", "after")
     )
 
@@ -281,7 +282,7 @@ def _length(one: Trace, cause: str) -> str:
     length = one.causes.get(cause)
     if length is None:
         return "-"
-    text = f"{view.seconds(length)} <small>{view.percent(length / one.wall)}</small>"
+    text = f"{seconds_text(length)} <small>{view.percent(length / one.wall)}</small>"
     return f"<b>{text}</b>" if length >= one.wall / 5 else text
 
 
