@@ -50,11 +50,11 @@ def nothing(measured: Measured, best: str) -> Finding:
     """Return the finding that no change is worth it."""
     usual = measured.usual or best
     creation = measured.creation(usual) or 0.0
-    evidence = tuple(
+    evidence = [
         f"{way} creates the sessions in {seconds_text(seconds)}"
         for way in measured.ways
         if (seconds := measured.creation(way)) is not None
-    )
+    ]
     return Finding(
         id="nothing",
         title=f"nothing to gain: {usual} creates the sessions on {describe(measured.devices)} in "

@@ -100,7 +100,7 @@ class Finding:
     cause: str
     seconds: float
     share: float
-    evidence: tuple[str, ...]
+    evidence: list[str]
     change: str
     command: str | None = None
     recipe: Recipe | None = None

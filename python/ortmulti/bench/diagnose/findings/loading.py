@@ -58,7 +58,7 @@ def optimization(measured: Measured, usual: str, best: str) -> Finding | None:
         cause=f"optimization level {max(by_level, key=lambda level: by_level[level])}",
         seconds=seconds,
         share=measured.share(seconds),
-        evidence=tuple(evidence),
+        evidence=evidence,
         change=change,
         command=command,
         recipe=recipe,
@@ -93,11 +93,11 @@ def slow_disk(measured: Measured, usual: str, _best: str) -> Finding | None:
         cause=max(by_cause, key=lambda cause: by_cause[cause]),
         seconds=saved,
         share=measured.share(saved),
-        evidence=(
+        evidence=[
             f"{size / 1e6:.3g} MB, read {readers} times in {seconds_text(seconds)}, of which the reading threads were "
             f"off the CPU for {seconds_text(asleep)}",
             "`cat` reads the files no faster, a moment after it has read them",
-        ),
+        ],
         change="keep the model on a local disk, or in memory (/dev/shm)",
         command=_copying(measured),
         recipe=Recipe.between(
@@ -153,7 +153,7 @@ def cold(measured: Measured, _usual: str, _best: str) -> Finding | None:
         cause="disk",
         seconds=saved,
         share=min(saved / from_disk, 1.0),
-        evidence=tuple(evidence),
+        evidence=evidence,
         change="read the model's files before they are needed (on GPUs strategy shared reads them ahead), or keep them "
         "in memory",
         command=f"cat -- {_files(measured)} > /dev/null",
@@ -182,10 +182,10 @@ def waiting(measured: Measured, usual: str, best: str) -> Finding | None:
         cause="wait",
         seconds=seconds,
         share=measured.share(seconds),
-        evidence=(
+        evidence=[
             *map(_wait_text, spans[:4]),
             f"the longest takes {seconds_text(length)}: neither computing nor reading, and off the CPU",
-        ),
+        ],
         change=f'find out what "{longest["name"]}" waits for (py-spy or gdb on that thread)'
         + (f"; until then strategy {best} lets sessions wait at once" if overlaps else ""),
         command=None,
@@ -218,7 +218,7 @@ def algorithm_search(measured: Measured, usual: str, _best: str) -> Finding | No
         cause="algorithm search",
         seconds=seconds,
         share=min(seconds / wall, 1.0),
-        evidence=(f"what the first run of convolutions takes longer than the second, {usual}",),
+        evidence=[f"what the first run of convolutions takes longer than the second, {usual}"],
         change="choose algorithms by cuDNN's heuristics; later runs may be slower, so measure these too",
         command="provider_options={'cudnn_conv_algo_search': 'HEURISTIC'}",
         recipe=Recipe.between(

@@ -33,7 +33,7 @@ def persistence(measured: Measured, _usual: str, _best: str) -> Finding | None:
         cause="cuInit",
         seconds=saved,
         share=measured.share(saved),
-        evidence=tuple(evidence),
+        evidence=evidence,
         change="turn persistence mode on (as root; nvidia-persistenced keeps it after a restart)",
         command="nvidia-smi -pm 1",
         recipe=Recipe(
@@ -62,7 +62,7 @@ def visible(measured: Measured, _usual: str, _best: str) -> Finding | None:
         cause="cuInit",
         seconds=max(saved, 0.0),
         share=measured.share(max(saved, 0.0)),
-        evidence=("cuInit and the contexts alone, with all GPUs visible and with the used ones",),
+        evidence=["cuInit and the contexts alone, with all GPUs visible and with the used ones"],
         change="let the process see the GPUs that it uses; they are then cuda:0 and so on",
         command=f"CUDA_VISIBLE_DEVICES={names}",
         recipe=Recipe(DriverStart(gpus), DriverStart(gpus, only_these=True), "cuInit and the contexts"),
@@ -86,12 +86,12 @@ def start(measured: Measured, usual: str, best: str) -> Finding | None:
         )
     return Finding(
         id="driver",
-        title=f"the CUDA driver's start takes {seconds_text(driver.floor)}, and imports and libraries {seconds_text(before)} "
-        "before it",
+        title=f"the CUDA driver's start takes {seconds_text(driver.floor)}, and imports and libraries "
+        f"{seconds_text(before)} before it",
         cause="cuInit",
         seconds=saved,
         share=measured.share(saved),
-        evidence=tuple(evidence),
+        evidence=evidence,
         change="start the driver in the background before other modules are imported",
         command=f"ortmulti.prewarm({list(_gpus(measured))})",
         recipe=Recipe.between(measured.devices, usual, best) if best == "shared" else None,
@@ -110,7 +110,7 @@ def module_loading(measured: Measured, usual: str, _best: str) -> Finding | None
         cause="load kernels",
         seconds=seconds,
         share=measured.share(seconds),
-        evidence=("the environment says so",),
+        evidence=["the environment says so"],
         change="leave kernels to be loaded at their first use",
         command="CUDA_MODULE_LOADING=LAZY",
         recipe=Recipe.between(
@@ -129,7 +129,7 @@ _SLOW_GOVERNORS = ("powersave", "conservative")
 _SLOW_CLOCK = 0.8
 
 
-def _note(name: str, title: str, evidence: tuple[str, ...], change: str, command: str | None = None) -> Finding:
+def _note(name: str, title: str, evidence: list[str], change: str, command: str | None = None) -> Finding:
     return Finding(name, title, "machine", 0.0, 0.0, evidence, change, command)
 
 
@@ -142,7 +142,7 @@ def busy_cores(measured: Measured, _usual: str, _best: str) -> Finding | None:
     return _note(
         "busy cores",
         f"other processes keep {busy:.1f} cores busy, of which this one may use {cores}",
-        ("all cores' times before the first measurement",),
+        ["all cores' times before the first measurement"],
         "measure again, or load models, while the machine has nothing else to do",
     )
 
@@ -155,7 +155,7 @@ def governor(measured: Measured, _usual: str, _best: str) -> Finding | None:
     return _note(
         "governor",
         f"the CPU's frequency governor is {name}",
-        ("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",),
+        ["/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"],
         "let the CPU run at its full clock while models are loaded",
         "cpupower frequency-set -g performance",
     )
@@ -174,7 +174,7 @@ def other_gpu_processes(measured: Measured, _usual: str, _best: str) -> Finding 
     return _note(
         "busy GPUs",
         f"other processes compute on {', '.join(gpu['device'] for gpu in shared)}",
-        tuple(texts),
+        texts,
         "use GPUs that are free, or measure again when they are",
         "nvidia-smi",
     )
@@ -194,7 +194,7 @@ def clocks(measured: Measured, _usual: str, _best: str) -> Finding | None:
     return _note(
         "clocks",
         f"the clock is held down on {', '.join(slow)}",
-        tuple(f"{device}: {text}" for device, text in slow.items()),
+        [f"{device}: {text}" for device, text in slow.items()],
         "look at the power limit, the cooling and the application clocks",
         "nvidia-smi -q -d CLOCK,PERFORMANCE,POWER",
     )

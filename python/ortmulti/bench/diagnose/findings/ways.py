@@ -31,7 +31,7 @@ def strategy(measured: Measured, usual: str, best: str) -> Finding | None:
         cause="wait for the GIL" if gil else "strategy",
         seconds=before - after,
         share=measured.share(max(before - after, 0.0)),
-        evidence=tuple(_evidence(measured, usual, best)),
+        evidence=_evidence(measured, usual, best),
         change=f"create the sessions with {best}",
         command=_command(measured, best),
         recipe=Recipe.between(
@@ -103,7 +103,7 @@ def processes(measured: Measured, usual: str, best: str) -> Finding | None:
         return None
     if not used:
         what = f"{best} against processes that have been started before"
-        recipe = Recipe.between(measured.devices, best, "processes", what, until="created by workers")
+        recipe: Recipe | None = Recipe.between(measured.devices, best, "processes", what, until="created by workers")
     else:
         recipe = Recipe.between(measured.devices, "processes", best) if best != "processes" else None
     return Finding(
@@ -113,9 +113,9 @@ def processes(measured: Measured, usual: str, best: str) -> Finding | None:
         cause="processes",
         seconds=saved,
         share=measured.share(saved),
-        evidence=(
+        evidence=[
             f"without their start processes would take {seconds_text(left)}, {best} takes {seconds_text(least)}",
-        ),
+        ],
         change="keep worker processes and give them the next model, or use a way without them"
         if used
         else "start worker processes before there is a model to load",
@@ -142,7 +142,7 @@ def cores(measured: Measured, usual: str, best: str) -> Finding | None:
         cause="cores",
         seconds=max(saved, 0.0),
         share=min(max(saved, 0.0) / together, 1.0) if together else 0.0,
-        evidence=tuple(evidence),
+        evidence=evidence,
         change="use no more sessions on the CPU than cores; ortmulti's are handles to one, which many threads may run",
         command=_command(measured, "shared"),
         recipe=Recipe.between(measured.devices, "native", "shared") if saved > 0 and best == "shared" else None,

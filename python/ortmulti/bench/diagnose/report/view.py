@@ -195,8 +195,8 @@ def headline(document: Json) -> str:
             best = min((trace for trace in warm if trace is not plain), key=lambda a: a.wall)
             return printable(f"{today}; no way is clearly faster: {best.name} takes {seconds_text(best.wall)}.")
         return printable(
-            f"{today}; with {fastest.name} they take {seconds_text(fastest.wall)}, {plain.wall / fastest.wall:.2f} times as "
-            "fast."
+            f"{today}; with {fastest.name} they take {seconds_text(fastest.wall)}, {plain.wall / fastest.wall:.2f} "
+            "times as fast."
         )
     if slowest is fastest:
         return printable(
@@ -220,9 +220,10 @@ def verified_text(verified: Json | None) -> tuple[bool, str]:
     if not verified:
         return False, "not verified by a run"
     low, high = verified["interval"]
+    before, after = seconds_text(verified["before"]), seconds_text(verified["after"])
     figures = (
-        f"{seconds_text(verified['before'])} before, {seconds_text(verified['after'])} after: {verified['speedup']:.3g} times as "
-        f"fast ({low:.3g} to {high:.3g}); {printable(verified['what'])}"
+        f"{before} before, {after} after: {verified['speedup']:.3g} times as fast ({low:.3g} to {high:.3g}); "
+        f"{printable(verified['what'])}"
     )
     if low <= 1:
         return False, f"tried, no certain gain: {figures}"
