@@ -19,8 +19,6 @@ from ortmulti.bench.measure import nvml
 from tests.support.compiling import compile_library
 from tests.support.diagnoses import GPUS, bench_of, document, from_a_cold_disk, run
 
-PROBES = "ortmulti.bench.diagnose.probes"
-
 
 class LibraryWithoutPersistence:
     """The part of pynvml that is used, for GPUs without persistence mode: while it is open, the driver starts at once.
@@ -71,18 +69,17 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def floor_of_fake_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """The core asks for more of a driver than the fake one has: contexts one by one are made as those at once are."""
-    usual = Bench.experiment
+    usual = Bench.fresh
 
-    def measure(self: Bench, name: str, module: str, spec: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    def measure(self: Bench, module: str, environment: dict[str, str] | None = None, **spec: Any) -> Any:
         if module != "ortmulti.bench.measure.floor":
-            return usual(self, name, module, spec, **fields)
+            return usual(self, module, environment, **spec)
         begin = time.monotonic()
-        made = usual(self, name, PROBES, {"probe": "contexts", "devices": spec["devices"]}, **fields)
-        assert time.monotonic() - begin >= made["measured"]["cuInit"]
-        made["measured"]["driver_floor"] = made["measured"]["cuInit"] + made["measured"]["at_once"]
-        return made
+        made = self.probe("contexts", **spec)
+        assert time.monotonic() - begin >= made["cuInit"]
+        return {**made, "driver_floor": made["cuInit"] + made["at_once"]}
 
-    monkeypatch.setattr(Bench, "experiment", measure)
+    monkeypatch.setattr(Bench, "fresh", measure)
 
 
 @pytest.mark.usefixtures("driver", "floor_of_fake_driver")
@@ -126,9 +123,7 @@ def test_a_driver_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """Nor is there one in the tests' own environment, unless it has a GPU."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     bench = bench_of(tmp_path)
-    made = bench.experiment(
-        "contexts", PROBES, {"probe": "contexts", "devices": list(GPUS)}, way="native", devices=GPUS
-    )
+    made = bench.experiment("contexts", lambda: bench.probe("contexts", devices=GPUS), way="native", devices=GPUS)
     assert "CUDA driver" in made["error"]
 
 

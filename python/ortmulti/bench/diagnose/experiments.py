@@ -16,7 +16,6 @@ from ortmulti.bench.measure.nvml import Nvml
 from ortmulti.bench.measure.rounds import round_numbers
 from ortmulti.errors import Error
 
-_PROBES = "ortmulti.bench.diagnose.probes"
 _LEVELS_SECONDS = 4.0
 
 
@@ -37,16 +36,19 @@ def measure_all(bench: Bench, found: Mapping[str, Any]) -> None:
             driver(bench, gpus, found)
         if number < 2:  # the second one says whether the first one met another load by chance
             cold(bench)
-    if not bench.plan.quick and _in_time(bench):
+    if bench.plan.quick:
+        return
+    if _in_time(bench):
+        threads = len(bench.devices)
         bench.experiment(
-            "memory",
-            _PROBES,
-            {"probe": "bandwidth", "threads": len(bench.devices)},
-            way="native",
-            devices=bench.devices,
+            "memory", lambda: bench.probe("bandwidth", threads=threads), way="native", devices=bench.devices
         )
-    if not bench.plan.quick and _in_time(bench):
-        levels(bench)
+    if _in_time(bench):
+        device = bench.devices[:1]
+        page_cache.warm(bench.files)
+        spec = {"model": str(bench.plan.model), "device": device[0], "seconds": _LEVELS_SECONDS}
+        spec["settings"] = bench.plan.settings_for(device, bench.cores)
+        bench.experiment("levels", lambda: bench.probe("levels", **spec), way="native", devices=device)
 
 
 def _in_time(bench: Bench) -> bool:
@@ -69,25 +71,25 @@ def gil(bench: Bench) -> None:
             "threads": settings["intra_op_num_threads"],
             "settings": settings,
         }
-        bench.experiment("gil", "ortmulti.bench.measure.gil", spec, way=way, devices=[device], library=library)
+        work = functools.partial(bench.fresh, "ortmulti.bench.measure.gil", **spec)
+        bench.experiment("gil", work, way=way, devices=[device], library=library)
 
 
 def driver(bench: Bench, gpus: list[str], found: Mapping[str, Any]) -> None:
     """The driver's start alone: contexts one by one and at once; with the used GPUs visible alone; kept loaded."""
-    bench.experiment(
-        "contexts", "ortmulti.bench.measure.floor", {"devices": gpus}, way="native", devices=gpus, at_once=False
-    )
+    floor(bench, "contexts", gpus, at_once=False)
     if len(gpus) > 1:
-        bench.experiment(
-            "contexts", _PROBES, {"probe": "contexts", "devices": gpus}, way="native", devices=gpus, at_once=True
-        )
+        contexts = functools.partial(bench.probe, "contexts", devices=gpus)
+        bench.experiment("contexts", contexts, way="native", devices=gpus, at_once=True)
     if (found["visible"] or 0) > len(gpus):
         floor(bench, "visible", gpus, only_these=True)
     if bench.held_open_helps:
         floor(bench, "held", gpus, held=True)
 
 
-def floor(bench: Bench, name: str, gpus: list[str], *, only_these: bool = False, held: bool = False) -> dict[str, Any]:
+def floor(
+    bench: Bench, name: str, gpus: list[str], *, only_these: bool = False, held: bool = False, **fields: Any
+) -> dict[str, Any]:
     """cuInit and the contexts one by one.
 
     Args:
@@ -96,20 +98,15 @@ def floor(bench: Bench, name: str, gpus: list[str], *, only_these: bool = False,
         gpus: whose contexts.
         only_these: whether the process sees only these GPUs.
         held: whether something keeps the driver loaded meanwhile, as persistence mode would.
+        fields: further fields of the run.
     """
     environment = {"CUDA_VISIBLE_DEVICES": visible_devices(gpus)} if only_these else {}
     named = [f"cuda:{number}" for number in range(len(gpus))] if only_these else gpus
     with contextlib.ExitStack() as stack:
         if held and (nvml := Nvml.open()) is not None:
             stack.enter_context(nvml)
-        return bench.experiment(
-            name,
-            "ortmulti.bench.measure.floor",
-            {"devices": named},
-            way="native",
-            devices=gpus,
-            environment=environment,
-        )
+        work = functools.partial(bench.fresh, "ortmulti.bench.measure.floor", environment, devices=named)
+        return bench.experiment(name, work, way="native", devices=gpus, **fields)
 
 
 def visible_devices(gpus: list[str]) -> str:
@@ -130,23 +127,9 @@ def cold(bench: Bench) -> None:
     bench.trace(way, bench.devices[:1], cache="cold")
     size = sum(file.stat().st_size for file in bench.files)
 
-    def read(prepare: Callable[[Sequence[Path]], float]) -> dict[str, Any]:
+    def read(prepare: Callable[[Sequence[Path]], float]) -> dict[str, float]:
         prepare(bench.files)
-        return {"measured": {"seconds": page_cache.read_sequentially(bench.files), "bytes": size}}
+        return {"seconds": page_cache.read_sequentially(bench.files), "bytes": size}
 
     for cache, prepare in (("cold", page_cache.drop), ("warm", page_cache.warm)):
-        bench.here("disk", functools.partial(read, prepare), way=way, devices=bench.devices[:1], cache=cache)
-
-
-def levels(bench: Bench) -> None:
-    """Creation at each level of graph optimization."""
-    device = bench.devices[0]
-    page_cache.warm(bench.files)
-    spec = {
-        "probe": "levels",
-        "model": str(bench.plan.model),
-        "device": device,
-        "settings": bench.plan.settings_for([device], bench.cores),
-        "seconds": _LEVELS_SECONDS,
-    }
-    bench.experiment("levels", _PROBES, spec, way="native", devices=[device])
+        bench.experiment("disk", functools.partial(read, prepare), way=way, devices=bench.devices[:1], cache=cache)

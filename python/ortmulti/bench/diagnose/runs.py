@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ortmulti.bench.measure import fresh_process
+from ortmulti.bench.measure.devices import describe
 from ortmulti.bench.strategies import SessionSettings, check_name, names
 from ortmulti.devices.device import name_devices
 from ortmulti.errors import Error, InvalidArgument, NoSuchFile
@@ -166,7 +167,9 @@ class Bench:
         from ortmulti.bench.diagnose.trace import trace
 
         chosen = {**self.plan.settings_for(devices, self.cores), **(settings or {})}
-        self.say(f"{'' if counted else 'uncounted: '}{_text(experiment, way, devices, cache)}")
+        what = "" if experiment == "trace" else f"{experiment}, "
+        cold = ", cold page cache" if cache == "cold" else ""
+        self.say(f"{'' if counted else 'uncounted: '}{what}{way} on {describe(devices)}{cold}")
 
         def run() -> dict[str, Any]:
             return trace(
@@ -182,30 +185,17 @@ class Bench:
                 experiment=experiment,
             )
 
-        described = {"experiment": experiment, "way": way, "devices": list(devices), "cache": cache, "settings": chosen}
-        return self._keep(described, run, counted)
+        return self._keep(run, counted, experiment, way, devices, cache=cache, settings=chosen)
 
     def experiment(
-        self,
-        name: str,
-        module: str,
-        spec: dict[str, Any],
-        *,
-        way: str,
-        devices: Sequence[str],
-        environment: Mapping[str, str] | None = None,
-        counted: bool = True,
-        **fields: Any,
+        self, name: str, work: Callable[[], Any], *, way: str, devices: Sequence[str], **fields: Any
     ) -> dict[str, Any]:
-        """Run an experiment in a fresh process; its answer is the run's "measured".
+        """Run an experiment; its answer is the run's "measured".
 
         Args:
             name: the experiment's.
-            module: the module whose `measure` is called.
-            spec: its argument.
+            work: measures.
             way, devices: the way and the devices of the experiment.
-            environment: variables to set besides.
-            counted: whether the run becomes part of the document.
             fields: further fields of the run.
 
         Returns:
@@ -215,55 +205,43 @@ class Bench:
             EndedError: as `trace`.
         """
         self.say(f"{name}, {way} on {', '.join(devices)}" if len(devices) < 5 else f"{name}, {way}")
+        return self._keep(lambda: {"measured": work()}, True, name, way, devices, **fields)
 
-        def run() -> dict[str, Any]:
-            return {"measured": fresh_process.run(module, spec, self.plan.timeout, environment)}
+    def fresh(self, module: str, environment: Mapping[str, str] | None = None, **spec: Any) -> Any:
+        """Return the answer of a module's `measure` to a spec, in a fresh process with these variables besides."""
+        return fresh_process.run(module, spec, self.plan.timeout, environment)
 
-        described = {
-            "experiment": name,
-            "way": way,
-            "devices": list(devices),
-            "cache": "warm",
-            "settings": {},
-            **fields,
-        }
-        return self._keep(described, run, counted)
+    def probe(self, name: str, **spec: Any) -> Any:
+        """Return the answer of one of `ortmulti.bench.diagnose.probes`, in a fresh process."""
+        return self.fresh("ortmulti.bench.diagnose.probes", probe=name, **spec)
 
-    def here(
-        self, name: str, work: Callable[[], dict[str, Any]], *, way: str, devices: Sequence[str], cache: str
+    def _keep(
+        self,
+        run: Callable[[], dict[str, Any]],
+        counted: bool,
+        experiment: str,
+        way: str,
+        devices: Sequence[str],
+        **fields: Any,
     ) -> dict[str, Any]:
-        """Run an experiment in this process; otherwise as `experiment`."""
-        self.say(f"{name}, {way}")
-        described = {"experiment": name, "way": way, "devices": list(devices), "cache": cache, "settings": {}}
-        return self._keep(described, work, counted=True)
-
-    def _keep(self, described: dict[str, Any], run: Callable[[], dict[str, Any]], counted: bool) -> dict[str, Any]:
-        key = (described["way"], tuple(described["devices"]))
+        described = {"experiment": experiment, "way": way, "devices": list(devices), "cache": "warm", "settings": {}}
+        described |= fields
         try:
             result = run()
         except Error as error:  # of the measuring process, or of the page cache
             result = {"error": str(error) or type(error).__name__}
         result = {**described, **result, **described}  # the run's own names of these hold
         if counted:
-            result["id"] = f"{described['experiment']}-{len(self.runs) + 1}"
+            result["id"] = f"{experiment}-{len(self.runs) + 1}"
             self.runs.append(result)
         if "error" not in result:
-            self._worked.add(key)
+            self._worked.add((way, tuple(devices)))
             self._failures = 0
             return result
         self.check_devices()
-        if key in self._worked:
+        if (way, tuple(devices)) in self._worked:
             self._failures += 1
             if self._failures >= 2:
-                where = ", ".join(dict.fromkeys(described["devices"]))
-                raise EndedError(
-                    f"{described['way']} on {where} worked before and does not any more: {result['error']}"
-                )
+                where = ", ".join(dict.fromkeys(devices))
+                raise EndedError(f"{way} on {where} worked before and does not any more: {result['error']}")
         return result
-
-
-def _text(experiment: str, way: str, devices: Sequence[str], cache: str) -> str:
-    from ortmulti.bench.measure.devices import describe
-
-    what = "" if experiment == "trace" else f"{experiment}, "
-    return f"{what}{way} on {describe(devices)}{', cold page cache' if cache == 'cold' else ''}"

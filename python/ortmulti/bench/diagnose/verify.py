@@ -8,13 +8,12 @@ import os
 import shutil
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ortmulti.bench.diagnose.experiments import floor
 from ortmulti.bench.diagnose.findings import conclude_again
-from ortmulti.bench.measure import fresh_process
 from ortmulti.bench.measure.rounds import Interval, alternating, of_case, ratios, round_numbers
 from ortmulti.errors import Error
 
@@ -57,53 +56,36 @@ def verify(document: dict[str, Any], found: list[Finding], bench: Bench) -> None
 
 
 def _verify(document: dict[str, Any], found: list[Finding], bench: Bench) -> None:
-    tried: list[Finding] = []
-    left = list(found)
+    left, tried = list(found), list[Finding]()
     confirmed: list[Finding] = []
 
     def write() -> None:
         # A change that is known to save nothing is not among the first findings.
         document["findings"] = [finding.as_json() for finding in (*confirmed, *left, *tried)]
 
-    while left and not confirmed and len(tried) < _CANDIDATES:
-        place = next((number for number, finding in enumerate(left) if finding.recipe is not None), None)
+    for finding in [one for one in found if one.recipe is not None]:
+        spent = bench.elapsed() > bench.plan.budget
+        if confirmed:
+            if bench.plan.quick or spent:
+                break
         # A finding that cannot be run keeps its place, if it would save the most.
-        if place is None or (place > 0 and left[0].seconds > 0):
+        elif (left[0] is not finding and left[0].seconds > 0) or len(tried) == _CANDIDATES or (tried and spent):
             break
-        if tried and bench.elapsed() > bench.plan.budget:
-            break
-        finding = left[place]
-        after, in_vain = _verified(bench, finding)
+        verified = _run(bench, finding)
+        after = dataclasses.replace(finding, verified=verified)
+        place = left.index(finding)
         left.pop(place)
-        (tried if in_vain else confirmed).append(after)
+        if verified is not None and verified["interval"][0] <= 1:
+            tried.append(after)
+        elif confirmed:
+            left.insert(place, after)
+        else:
+            confirmed.append(after)
         write()
-    if confirmed and not bench.plan.quick:
-        _verify_others(bench, left, tried, write)
     if tried and not confirmed and not any(finding.seconds for finding in left):
         confirmed.append(nothing(Measured(document), document["prediction"]["best"]))
         left = [finding for finding in left if finding.id != "nothing"]
         write()
-
-
-def _verify_others(bench: Bench, left: list[Finding], tried: list[Finding], write: Callable[[], None]) -> None:
-    """Verify the findings behind the confirmed one, each in its place, until the budget is spent."""
-    for finding in [one for one in left if one.recipe is not None]:
-        if bench.elapsed() > bench.plan.budget:
-            return
-        after, in_vain = _verified(bench, finding)
-        place = left.index(finding)
-        if in_vain:
-            left.pop(place)
-            tried.append(after)
-        else:
-            left[place] = after
-        write()
-
-
-def _verified(bench: Bench, finding: Finding) -> tuple[Finding, bool]:
-    """Return the finding with its verification, and whether its change was run and gains nothing for certain."""
-    verified = _run(bench, finding)
-    return dataclasses.replace(finding, verified=verified), verified is not None and verified["interval"][0] <= 1
 
 
 def _run(bench: Bench, finding: Finding) -> dict[str, Any] | None:
@@ -210,15 +192,10 @@ def _optimized(bench: Bench, start: Start) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="ortmulti-") as name:
         target = Path(name) / bench.plan.model.name
         bench.say("saving the optimized model")
-        spec = {
-            "probe": "optimized",
-            "model": str(bench.plan.model),
-            "target": str(target),
-            "device": start.devices[0],
-            "settings": bench.plan.settings_for(start.devices, bench.cores),
-        }
+        settings = bench.plan.settings_for(start.devices, bench.cores)
+        model = str(bench.plan.model)
         try:
-            fresh_process.run("ortmulti.bench.diagnose.probes", spec, bench.plan.timeout)
+            bench.probe("optimized", model=model, target=str(target), device=start.devices[0], settings=settings)
         except Error as error:
             raise _NotPossibleError(str(error)) from error
         yield target
