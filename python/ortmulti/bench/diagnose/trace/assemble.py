@@ -54,18 +54,14 @@ def flatten(spans: Iterable[RawSpan]) -> list[Segment]:
     return segments
 
 
-class _Lane:
-    """One thread's segments, to look up its work at a time."""
+_Lanes = Mapping[int, Sequence[Segment]]
+"""Each thread's segments."""
 
-    def __init__(self, segments: Sequence[Segment]) -> None:
-        self.segments = segments
-        self._starts = [segment.start for segment in segments]
 
-    def at(self, time: int) -> RawSpan | None:
-        index = bisect_right(self._starts, time) - 1
-        if index < 0 or self.segments[index].end <= time:
-            return None
-        return self.segments[index].span
+def _at(segments: Sequence[Segment], time: int) -> RawSpan | None:
+    """Return a thread's work at a time."""
+    index = bisect_right(segments, time, key=lambda segment: segment.start) - 1
+    return segments[index].span if index >= 0 and segments[index].end > time else None
 
 
 @dataclass(frozen=True)
@@ -78,7 +74,7 @@ class Window:
     device: str
 
 
-def attribute(lanes: dict[int, list[Segment]], windows: Sequence[Window], main_thread: int) -> dict[str, int]:
+def attribute(lanes: _Lanes, windows: Sequence[Window], main_thread: int) -> dict[str, int]:
     """Return nanoseconds of each cause. They add up to the windows' length.
 
     At each instant the cause is the work of the window's thread. If this thread waits for other threads, the cause is
@@ -90,20 +86,19 @@ def attribute(lanes: dict[int, list[Segment]], windows: Sequence[Window], main_t
         windows: the parts of the run, in their order.
         main_thread: the first process's.
     """
-    asked = {thread: _Lane(segments) for thread, segments in lanes.items()}
     times = sorted({time for segments in lanes.values() for part in segments for time in (part.start, part.end)})
     sums: dict[str, int] = {}
     for window in windows:
         cuts = [window.start, *(time for time in times if window.start < time < window.end), window.end]
         for start, end in itertools.pairwise(cuts):
-            cause = _cause(asked, window, main_thread, start)
+            cause = _cause(lanes, window, main_thread, start)
             sums[cause] = sums.get(cause, 0) + end - start
     return sums
 
 
-def _cause(lanes: dict[int, _Lane], window: Window, main_thread: int, time: int) -> str:
+def _cause(lanes: _Lanes, window: Window, main_thread: int, time: int) -> str:
     for thread in (window.thread, main_thread):
-        span = lanes[thread].at(time) if thread in lanes else None
+        span = _at(lanes.get(thread, ()), time)
         if span is None:
             continue
         if span.waits_for:
@@ -116,8 +111,8 @@ def _cause(lanes: dict[int, _Lane], window: Window, main_thread: int, time: int)
     return _choose(_active(lanes, time), window.device) or UNEXPLAINED
 
 
-def _active(lanes: dict[int, _Lane], time: int) -> list[RawSpan]:
-    spans = (lane.at(time) for lane in lanes.values())
+def _active(lanes: _Lanes, time: int) -> list[RawSpan]:
+    spans = (_at(segments, time) for segments in lanes.values())
     return [span for span in spans if span is not None and not span.waits_for]
 
 
@@ -162,7 +157,7 @@ def fill(run: dict[str, Any], recording: Recording) -> None:
     """
     events = recording.events
     answered, ready = events.one("answered").get("time"), events.one("ready").get("time")
-    end = answered or _last_sign(recording)
+    end = answered or events.one("failed").get("time", recording.ended)
     spans = [span for span in _spans(run, recording, end) if (span.end or 0) > span.start]
     by_thread: dict[int, list[RawSpan]] = {}
     for span in spans:
@@ -189,12 +184,6 @@ def fill(run: dict[str, Any], recording: Recording) -> None:
     run["causes"] = {cause: sums[cause] / 1e9 for cause in CAUSES if sums.get(cause)}
     run["explained"] = 1 - sums.get(UNEXPLAINED, 0) / wall if wall else 0.0
     run["onnxruntime"] = events.one("onnxruntime").get("release")
-
-
-def _last_sign(recording: Recording) -> int:
-    """Return when a process failed: by its own event, or its end."""
-    failed: int = recording.events.one("failed").get("time", recording.ended)
-    return failed
 
 
 def _spans(run: Mapping[str, Any], recording: Recording, end: int) -> list[RawSpan]:
@@ -247,13 +236,5 @@ def _listed(segment: Segment, recording: Recording, since_start: Any) -> dict[st
     cpu = span.cpu
     if cpu is None or (segment.start, segment.end) != (span.start, span.end):
         cpu = None if samples is None else samples.on_cpu(segment.start, segment.end)
-    return {
-        "cause": span.cause,
-        "name": span.name,
-        "start": since_start(segment.start),
-        "end": since_start(segment.end),
-        "thread": span.thread,
-        "session": span.session,
-        "device": span.device,
-        "cpu": cpu,
-    }
+    fields = {name: getattr(span, name) for name in ("cause", "name", "thread", "session", "device")}
+    return {**fields, "start": since_start(segment.start), "end": since_start(segment.end), "cpu": cpu}

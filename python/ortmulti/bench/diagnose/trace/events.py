@@ -58,16 +58,8 @@ class EventWriter:
         number = next(self._numbers)
         thread = threading.get_native_id()
         start, start_cpu = time.monotonic_ns(), time.thread_time_ns()
-        self.write(
-            "begin",
-            number=number,
-            cause=cause,
-            name=name,
-            start=start,
-            thread=thread,
-            session=session,
-            device=device,
-        )
+        fields = {"cause": cause, "name": name, "session": session, "device": device}
+        self.write("begin", number=number, start=start, thread=thread, **fields)
         try:
             yield
         finally:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ortmulti.bench.diagnose.trace.events import RawSpan
 
@@ -67,19 +67,8 @@ def core_spans(events: Sequence[Mapping[str, Any]], devices: Sequence[str]) -> l
             if created[device] <= len(left.get(device, ())):
                 session = left[device].pop(0)
             created[device] -= 1
-        spans.append(
-            RawSpan(
-                cause,
-                name,
-                event["start"],
-                event["end"],
-                event["pid"],
-                event["thread"],
-                session,
-                device,
-                waits_for=targets,
-            )
-        )
+        when = event["start"], event["end"], event["pid"], event["thread"]
+        spans.append(RawSpan(cause, name, *when, session, device, waits_for=targets))
     return spans
 
 
@@ -136,21 +125,14 @@ _FIRST_OF_LEVEL_2 = "Level2_RuleBasedTransformer"
 _CLEANING = ("Removing initializer", "Removing NodeArg")
 
 
-@dataclass(frozen=True)
-class Mark:
-    """A line of ONNX Runtime's log.
-
-    Attributes:
-        time: nanoseconds of `time.monotonic_ns`'s clock.
-        text: the message, or its beginning.
-    """
+class Mark(NamedTuple):
+    """A line of ONNX Runtime's log: nanoseconds of `time.monotonic_ns`'s clock, and the message or its beginning."""
 
     time: int
     text: str
 
 
-@dataclass(frozen=True)
-class Phase:
+class Phase(NamedTuple):
     """A part of a creation: its cause and name, its begin and end on the marks' clock."""
 
     cause: str
@@ -181,9 +163,7 @@ def read_log(path: Path, realtime_offset: int) -> dict[int, list[Mark]]:
             if zone is None:  # the log is as new as this process; what differs by more is the time zone
                 zone = round((moment - time.monotonic_ns()) / _QUARTER_HOUR_NS) * _QUARTER_HOUR_NS
             found.setdefault(int(match["session"]), []).append(Mark(moment - zone, match["text"][:120]))
-    for marks in found.values():
-        marks.sort(key=lambda mark: mark.time)
-    return found
+    return {session: sorted(marks, key=lambda mark: mark.time) for session, marks in found.items()}
 
 
 def phases(marks: Sequence[Mark], start: int, end: int, before: str = "set up") -> list[Phase]:
@@ -214,6 +194,24 @@ def phases(marks: Sequence[Mark], start: int, end: int, before: str = "set up") 
 
 _Told = tuple[str, str]
 
+_TENSORS: _Told = ("read weights", "weights to tensors")
+_PLAN: _Told = ("planning", "plan")
+# The begin of a message, the phase that it ends (None: as announced before), and the next phase.
+_STEPS: Sequence[tuple[str, _Told | None, _Told]] = (
+    ("Dynamic block base", None, ("read model", "read the model")),
+    ("Creating and using per session threadpools", None, ("read model", "read the model")),
+    ("Session Options", None, ("set up", "thread pools")),
+    ("Initializing session", None, ("set up", "providers")),
+    ("This model does not have any local functions", None, _TENSORS),
+    ("AOT", None, _TENSORS),
+    ("DeviceBasedPartition", _PLAN, _PLAN),
+    ("Saving initialized tensors", _PLAN, ("read weights", "read weights")),
+    ("Done saving initialized tensors", None, ("prepacking", "make kernels")),
+    ("Session successfully initialized", None, ("set up", "finish")),
+)
+_INSIDE = ("AOT", "DeviceBasedPartition")
+"""Of these words the ones that may stand anywhere in a message."""
+
 
 def _tell(marks: Sequence[Mark]) -> Iterator[tuple[Mark, _Told | None, _Told]]:
     """Yield each mark that ends a phase, with this phase's cause and name (None: as announced before), and the next
@@ -229,7 +227,7 @@ def _tell(marks: Sequence[Mark]) -> Iterator[tuple[Mark, _Told | None, _Told]]:
             name = transformer[1]
             if name == _FIRST_TRANSFORMER and not transforming:
                 # Since 1.31 the weights in the model's file become tensors just before.
-                ended: _Told = ("read weights", "weights to tensors") if inlined else last
+                ended: _Told = _TENSORS if inlined else last
                 transforming = True
                 last = (level, "optimize")
             else:
@@ -243,30 +241,19 @@ def _tell(marks: Sequence[Mark]) -> Iterator[tuple[Mark, _Told | None, _Told]]:
                 ended = last = (cause, "optimize" if cause != "other optimization" else name)
                 transforming = True
             # What a change entails is done after its line, and belongs to it; else what comes next says what it was.
-            yield mark, ended, ("planning", "plan")
+            yield mark, ended, _PLAN
         elif text.startswith(_CLEANING) and transforming:
-            yield mark, last, ("planning", "plan")
+            yield mark, last, _PLAN
         elif text.startswith("Running graph optimizations in loop"):
             ended = ("planning", "partition") if level == "optimization level 1" else last
             level = "optimization level 2"
             yield mark, ended, (level, "optimize")
-        elif text.startswith(("Dynamic block base", "Creating and using per session threadpools")):
-            yield mark, None, ("read model", "read the model")
-        elif text.startswith("Session Options"):
-            yield mark, None, ("set up", "thread pools")
-        elif text.startswith("Initializing session"):
-            yield mark, None, ("set up", "providers")
-        elif text.startswith("This model does not have any local functions") or "AOT" in text:
-            inlined = True
-            yield mark, None, ("read weights", "weights to tensors")
-        elif "DeviceBasedPartition" in text:
-            yield mark, ("planning", "plan"), ("planning", "plan")
-        elif text.startswith("Saving initialized tensors"):
-            yield mark, ("planning", "plan"), ("read weights", "read weights")
-        elif text.startswith("Done saving initialized tensors"):
-            yield mark, None, ("prepacking", "make kernels")
-        elif text.startswith("Session successfully initialized"):
-            yield mark, None, ("set up", "finish")
+        else:
+            for beginning, ended_by_it, following in _STEPS:
+                if text.startswith(beginning) or (beginning in _INSIDE and beginning in text):
+                    inlined |= following == _TENSORS
+                    yield mark, ended_by_it, following
+                    break
 
 
 _SUFFIX = "_kernel_time"
@@ -332,12 +319,10 @@ def split_first_run(span: RawSpan, second: int, runs: Sequence[Run]) -> list[Raw
     """
     assert span.end is not None
     on_gpu = span.device.startswith("cuda:")
+    usual_cause = "load kernels" if on_gpu else "first use"
     excess = span.end - span.start - second
     if len(runs) < 2:
-        if excess < _LEAST_NS:
-            return []
-        cause = "load kernels" if on_gpu else "first use"
-        return [replace(span, cause=cause, name="first use", end=span.start + excess, cpu=None)]
+        return [_piece(span, usual_cause, "first use", span.start, excess)] if excess >= _LEAST_NS else []
     # The profile's clock is laid on ours where the run ends: what the call has besides comes mostly before it.
     offset = span.end - runs[0].end
     usual: Mapping[str, int] = {node.name: node.length for node in runs[1].nodes}
@@ -350,13 +335,11 @@ def split_first_run(span: RawSpan, second: int, runs: Sequence[Run]) -> list[Raw
         )
     for node in runs[0].nodes:
         more = node.length - usual.get(node.name, 0)
-        cause = "first use"
-        if on_gpu:
-            cause = "load kernels"
-            if node.operator in _SEARCHING:
-                cause = "algorithm search"
-            elif node.operator in _MULTIPLYING and not multiplied:
-                cause, multiplied = "handles", True
+        cause = usual_cause
+        if on_gpu and node.operator in _SEARCHING:
+            cause = "algorithm search"
+        elif on_gpu and node.operator in _MULTIPLYING and not multiplied:
+            cause, multiplied = "handles", True
         if more >= _LEAST_NS:
             found.append(_piece(span, cause, f"first {node.operator}", offset + node.start, more))
     # A node may be slow in either run by chance; the runs as a whole say how much there is to explain.

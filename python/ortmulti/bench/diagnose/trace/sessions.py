@@ -42,9 +42,7 @@ def divide_creations(spans: Sequence[RawSpan], marks: Mapping[int, Sequence[Mark
             found.append(span)
             continue
         found.append(replace(span, cause=None))
-        found += [
-            replace(span, cause=part.cause, name=part.name, start=part.start, end=part.end, cpu=None) for part in parts
-        ]
+        found += [replace(span, cpu=None, **part._asdict()) for part in parts]
     return found
 
 
