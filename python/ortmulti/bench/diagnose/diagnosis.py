@@ -144,12 +144,13 @@ def _measure(bench: Bench, found: Mapping[str, Any]) -> dict[str, Any]:
         partial = "interrupted"
     except EndedError as reason:
         partial = str(reason)
+    own, *external = (file.stat().st_size if file.is_file() else 0 for file in bench.files)
     facts = {
         "name": plan.model.stem,
         "path": str(plan.model),
         "given": str(plan.model),  # for the commands of findings
-        "bytes": plan.model.stat().st_size if plan.model.is_file() else 0,
-        "external_bytes": sum(file.stat().st_size for file in bench.files[1:] if file.is_file()),
+        "bytes": own,
+        "external_bytes": sum(external),
         "external": [os.path.relpath(file, plan.model.parent) for file in bench.files[1:]],
     }
     document = results.document(
@@ -157,11 +158,7 @@ def _measure(bench: Bench, found: Mapping[str, Any]) -> dict[str, Any]:
         settings={
             "devices": list(bench.devices),
             "ways": list(plan.ways),
-            "repeat": plan.repeat,
-            "budget": plan.budget,
-            "quick": plan.quick,
-            "batch": plan.batch,
-            "sequence": plan.sequence,
+            **{name: getattr(plan, name) for name in ("repeat", "budget", "quick", "batch", "sequence")},
             "session": dict(plan.settings_for(bench.devices, bench.cores)),
             "visible_gpus": found["visible"],
         },
@@ -190,22 +187,13 @@ def _warm_up(bench: Bench) -> str | None:
     Returns:
         The first error, or None.
     """
-    problems = []
-    ways = bench.plan.ways
     # onnxruntime's package and ortmulti open different libraries.
-    chosen = dict.fromkeys(
-        way
-        for group in (("sequential", "threads", "processes"), ("native", "shared"))
-        for way in ways
-        if way in group and way == next(other for other in ways if other in group)
-    )
-    if "shared" in ways and any(device != "cpu" for device in bench.devices):
-        chosen.setdefault("shared")
-    for way in chosen:
-        run = bench.trace(way, bench.devices[:1], counted=False)
-        if "error" in run:
-            problems.append(str(run["error"]))
-    return problems[0] if problems else None
+    groups = [("sequential", "threads", "processes"), ("native", "shared")]
+    if any(device != "cpu" for device in bench.devices):
+        groups.append(("shared",))
+    chosen = dict.fromkeys(way for group in groups for way in [way for way in bench.plan.ways if way in group][:1])
+    runs = [bench.trace(way, bench.devices[:1], counted=False) for way in chosen]
+    return next((str(run["error"]) for run in runs if "error" in run), None)
 
 
 def _traces(bench: Bench) -> None:
