@@ -365,7 +365,7 @@ def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
 def test_reports_load_nothing_before_they_are_made() -> None:
     code = """
 import sys
-import ortmulti.bench.diagnose.report.terminal, ortmulti.bench.diagnose.report.page, ortmulti.bench.diagnose.report.plot
+import ortmulti.bench.diagnose.diagnosis, ortmulti.bench.diagnose.report.page, ortmulti.bench.diagnose.report.plot
 print(sorted({name.partition(".")[0] for name in sys.modules} & {"rich", "matplotlib", "onnx", "onnxruntime"}))
 """
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -48,19 +48,20 @@ def save_plot(document: Json, path: Path) -> None:
     """
     check_document(document)
     found, run = view.traces(document), view.default_run(document)
-    if not found and run is None:
+    parts = {name: part for name, part in _parts(found, run).items() if name != "scaling"}
+    if not parts:
         raise InvalidArgument("the diagnosis has no measurement: there is nothing to plot")
-    lanes = _lanes(run["spans"], run["devices"]) if run else {}
-    heights = [_traces_height(found)] if found else []
-    heights += [_timeline_height(lanes)] if run else []
+    heights = [height for height, _ in parts.values()]
     causes = ordered({*view.causes_of(found), *(span["cause"] for span in (run["spans"] if run else ()))})
     figure = new_figure(11, sum(heights) + 0.25 * (len(causes) + 3) // 4 + 0.7, path)
-    drawn = iter(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
-    if found:
-        name = f"{_plain(view.models_text(document))}: from the start of the process to the last first answer, by cause"
-        _draw_traces(next(drawn), found, name)
-    if run:
-        _draw_timeline(next(drawn), lanes, f"timeline: {_plain(view.run_text(run), 100)}")
+    names = {
+        "traces": f"{_plain(view.models_text(document))}: from the process's start to the last first answer, by cause",
+        "timeline": f"timeline: {_plain(view.run_text(run), 100)}" if run else "",
+    }
+    drawn = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, (name, (_, draw)) in zip(drawn, parts.items(), strict=True):
+        draw(axes)
+        axes.set_title(names[name], fontsize=10, loc="left")
     from matplotlib.patches import Patch
 
     handles = [Patch(label=_plain(cause_of(cause).title), **_look(cause)) for cause in causes]
@@ -83,15 +84,21 @@ def page_figures(document: Json, scheme: str) -> dict[str, bytes]:
     Raises:
         LibraryError: matplotlib is not installed (the extra ``ortmulti[plot]``).
     """
-    found, run = view.traces(document), view.default_run(document)
-    figures: dict[str, tuple[float, Callable[[Axes], None]]] = {}
+    parts = _parts(view.traces(document), view.default_run(document))
+    return {name: _svg(draw, height, scheme) for name, (height, draw) in parts.items()}
+
+
+def _parts(found: Sequence[Trace], run: Json | None) -> dict[str, tuple[float, Callable[[Axes], None]]]:
+    """Return the parts that there is something for: each one's height in inches, and what draws it."""
+    parts: dict[str, tuple[float, Callable[[Axes], None]]] = {}
     if found:
-        figures["traces"] = _traces_height(found), lambda axes: _draw_traces(axes, found, "")
-        figures["scaling"] = 3.6, lambda axes: _draw_scaling(axes, found)
+        parts["traces"] = 0.34 * len(found) + 0.9, lambda axes: _draw_traces(axes, found)
+        parts["scaling"] = 3.6, lambda axes: _draw_scaling(axes, found)
     if run:
-        lanes = _lanes(run["spans"], run["devices"])
-        figures["timeline"] = _timeline_height(lanes), lambda axes: _draw_timeline(axes, lanes, "")
-    return {name: _svg(draw, height, scheme) for name, (height, draw) in figures.items()}
+        rows = _lanes(run["spans"], run["devices"])
+        height = 0.24 * sum(len(lanes) for lanes in rows.values()) + 0.12 * len(rows) + 0.9
+        parts["timeline"] = height, lambda axes: _draw_timeline(axes, rows)
+    return parts
 
 
 def _svg(draw: Callable[[Axes], None], height: float, scheme: str) -> bytes:
@@ -108,15 +115,7 @@ def _svg(draw: Callable[[Axes], None], height: float, scheme: str) -> bytes:
         return file.getvalue()
 
 
-def _traces_height(found: Sequence[Trace]) -> float:
-    return 0.34 * len(found) + 0.9
-
-
-def _timeline_height(rows: Mapping[Row, Sequence[Sequence[Json]]]) -> float:
-    return 0.24 * sum(len(lanes) for lanes in rows.values()) + 0.12 * len(rows) + 0.9
-
-
-def _draw_traces(axes: Axes, found: Sequence[Trace], name: str) -> None:
+def _draw_traces(axes: Axes, found: Sequence[Trace]) -> None:
     longest = max(trace.wall for trace in found)
     for place, trace in enumerate(found):
         left = 0.0
@@ -131,10 +130,10 @@ def _draw_traces(axes: Axes, found: Sequence[Trace], name: str) -> None:
     axes.set_yticks(range(len(found)), names)
     axes.set_ylim(len(found) - 0.4, -0.6)
     axes.set_xlim(0, longest * 1.1)
-    _finish(axes, name)
+    _finish(axes)
 
 
-def _draw_timeline(axes: Axes, rows: Mapping[Row, Sequence[Sequence[Json]]], name: str) -> None:
+def _draw_timeline(axes: Axes, rows: Mapping[Row, Sequence[Sequence[Json]]]) -> None:
     top, ticks, labels = 0.0, [], []
     as_image = sum(len(lane) for lanes in rows.values() for lane in lanes) > _MOST_SHAPES
     for (device, thread), lanes in rows.items():
@@ -149,7 +148,7 @@ def _draw_timeline(axes: Axes, rows: Mapping[Row, Sequence[Sequence[Json]]], nam
     axes.set_yticks(ticks, labels, fontsize=8)
     axes.set_ylim(top, -0.4)
     axes.set_xlim(left=0)
-    _finish(axes, name)
+    _finish(axes)
 
 
 def _draw_scaling(axes: Axes, found: Sequence[Trace]) -> None:
@@ -170,11 +169,10 @@ def _draw_scaling(axes: Axes, found: Sequence[Trace]) -> None:
     clean(axes)
 
 
-def _finish(axes: Axes, name: str) -> None:
+def _finish(axes: Axes) -> None:
     clean(axes, "x")
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("seconds", fontsize=9)
-    axes.set_title(name, fontsize=10, loc="left")
 
 
 def _look(cause: str) -> dict[str, Any]:

@@ -1,10 +1,18 @@
-"""A diagnosis in the terminal. Loads rich when it prints."""
+"""A diagnosis in the terminal. Loads rich."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from string import ascii_uppercase
-from typing import TYPE_CHECKING, Any
+from itertools import chain, repeat
+from string import ascii_lowercase, ascii_uppercase
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
 
 from ortmulti.bench.create import plots
 from ortmulti.bench.diagnose.causes import cause_of
@@ -13,10 +21,6 @@ from ortmulti.bench.files import printable
 
 from . import view
 from .view import Trace
-
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.text import Text
 
 Json = Mapping[str, Any]
 
@@ -39,9 +43,6 @@ def print_diagnosis(document: Json, console: Console) -> None:
 
 
 def _parts(document: Json, console: Console) -> Iterator[RenderableType]:
-    from rich.panel import Panel
-    from rich.text import Text
-
     yield Text.assemble(("Where the time goes: ", "bold"), (view.models_text(document), "bold"))
     if partial := view.partial_text(document):
         yield Panel(Text(partial), style="yellow", title="partial")
@@ -50,11 +51,11 @@ def _parts(document: Json, console: Console) -> Iterator[RenderableType]:
     keys = _keys(view.causes_of(found), console)
     longest = max((trace.wall for trace in found), default=0)
     for group in view.by_device_count(found).values():
-        yield _heading(f"From the process's start to the first answer on {view.devices_text(group[0].devices)}")
+        yield Text(f"From the process's start to the first answer on {view.devices_text(group[0].devices)}", "bold")
         yield _bars(group, longest, keys, console)
         yield _table(group, keys) if console.width >= _NARROW else _lists(group, keys)
     if document.get("serialization"):
-        yield _heading("What each way serializes on")
+        yield Text("What each way serializes on", "bold")
         yield _serialization(document)
     if prediction := document.get("prediction"):
         yield _prediction(prediction)
@@ -64,21 +65,11 @@ def _parts(document: Json, console: Console) -> Iterator[RenderableType]:
     yield Text(f"{_machine_text(document)}; {str(document.get('created', ''))[:10]}", style="dim")
 
 
-def _heading(text: str) -> Text:
-    from rich.text import Text
-
-    return Text(text, style="bold")
-
-
 def _findings(document: Json) -> Iterator[RenderableType]:
-    from rich.console import Group
-    from rich.padding import Padding
-    from rich.text import Text
-
     if not document["findings"]:
         yield Text(view.no_findings_text(document), style="bold")
         return
-    yield _heading("Findings, the one that would help most first")
+    yield Text("Findings, the one that would help most first", "bold")
     for number, finding in enumerate(document["findings"], 1):
         what = cause_of(finding["cause"]).title
         if finding["seconds"]:
@@ -100,21 +91,13 @@ def _findings(document: Json) -> Iterator[RenderableType]:
 def _keys(causes: Sequence[str], console: Console) -> dict[str, tuple[str, str]]:
     """For each cause the character of which its bars consist, and that character's style."""
     if console.no_color or console.color_system is None:
-        return {cause: (letter, "") for cause, letter in zip(causes, _letters(), strict=False)}
+        letters = chain(ascii_uppercase, ascii_lowercase, repeat("*"))
+        return {cause: (letter, "") for cause, letter in zip(causes, letters, strict=False)}
     return {one.name: ("▒" if one.hatched else "█", one.colour) for one in map(cause_of, causes)}
-
-
-def _letters() -> Iterator[str]:
-    yield from ascii_uppercase
-    yield from ascii_uppercase.lower()
-    while True:
-        yield "*"
 
 
 def _bars(group: Sequence[Trace], longest: float, keys: Mapping[str, tuple[str, str]], console: Console) -> Text:
     """Return one bar for each way, as long as its wall time, of its causes in their order."""
-    from rich.text import Text
-
     names = [printable(trace.name) for trace in group]
     most = max(10, console.width - _SHORTEST_BAR - 12)
     left = min(max(map(len, names)), most)
@@ -143,10 +126,6 @@ def cells_of(trace: Trace, cells: int) -> list[tuple[str, int]]:
 
 
 def _table(group: Sequence[Trace], keys: Mapping[str, tuple[str, str]]) -> RenderableType:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("cause", overflow="fold", ratio=1)
     for trace in group:
@@ -165,8 +144,6 @@ def _table(group: Sequence[Trace], keys: Mapping[str, tuple[str, str]]) -> Rende
 
 
 def _cell(trace: Trace, cause: str) -> Text:
-    from rich.text import Text
-
     length = trace.causes.get(cause, 0)
     if not length:
         return Text("-", style="dim")
@@ -174,16 +151,12 @@ def _cell(trace: Trace, cause: str) -> Text:
 
 
 def _explained(trace: Trace) -> Text:
-    from rich.text import Text
-
     enough = trace.explained >= view.LEAST_EXPLAINED
     return Text(f"{trace.explained:.1%}", style="" if enough else "red bold")
 
 
 def _lists(group: Sequence[Trace], keys: Mapping[str, tuple[str, str]]) -> RenderableType:
     """Return the trace for narrow terminals: each way's causes below each other, the longest first."""
-    from rich.text import Text
-
     text = Text()
     for number, trace in enumerate(group):
         text.append("\n" if number else "")
@@ -199,8 +172,6 @@ def _lists(group: Sequence[Trace], keys: Mapping[str, tuple[str, str]]) -> Rende
 
 
 def _serialization(document: Json) -> Text:
-    from rich.text import Text
-
     lines = []
     for one in document["serialization"]:
         line = Text(f"{printable(one['way'])} on {one['devices']}: ", style="bold")
@@ -216,8 +187,6 @@ def _serialization(document: Json) -> Text:
 
 
 def _prediction(prediction: Json) -> Text:
-    from rich.text import Text
-
     by_way = sorted(prediction["seconds"].items(), key=lambda item: item[1])
     return Text.assemble(
         (f"Best way to create sessions here: {printable(prediction['best'])}. ", "bold"),

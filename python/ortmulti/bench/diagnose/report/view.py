@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ortmulti.bench import strategies
+from ortmulti.bench.diagnose.causes import ordered
 from ortmulti.bench.diagnose.measured import seconds_text
 from ortmulti.bench.files import printable, printable_lines
 from ortmulti.bench.measure.devices import describe
@@ -88,16 +88,14 @@ def traces(document: Json) -> list[Trace]:
         if run["experiment"] == "trace" and run.get("wall") and run.get("causes") and _is_whole(run):
             key = (run["way"], tuple(run["devices"]), run.get("cache") or "warm")
             groups.setdefault(key, []).append(run)
-    order = list(strategies.names())
+    places = {way: place for place, way in enumerate(strategies.names())}
     found = []
     for (way, devices, cache), runs in groups.items():
         walls = sorted(map(own_seconds, runs))
-        middle = statistics.median_low(walls)
-        run = next(run for run in runs if own_seconds(run) == middle)
+        run = sorted(runs, key=own_seconds)[(len(runs) - 1) // 2]
         causes = {cause: length for cause, length in run["causes"].items() if cause != "measurement" and length > 0}
         found.append(Trace(way, devices, cache, run, causes, tuple(walls)))
-    places = {way: place for place, way in enumerate(order)}
-    return sorted(found, key=lambda one: (len(one.devices), places.get(one.way, len(order)), one.cache != "warm"))
+    return sorted(found, key=lambda one: (len(one.devices), places.get(one.way, len(places)), one.cache != "warm"))
 
 
 def _is_whole(run: Json) -> bool:
@@ -114,8 +112,6 @@ def by_device_count(found: Iterable[Trace]) -> dict[int, list[Trace]]:
 
 def causes_of(found: Iterable[Trace]) -> list[str]:
     """Return the causes that any of the traces has, in the vocabulary's order."""
-    from ortmulti.bench.diagnose.causes import ordered
-
     return ordered({cause for trace in found for cause in trace.causes})
 
 
@@ -129,18 +125,13 @@ def failures(document: Json) -> list[str]:
     return list(dict.fromkeys(printable(" ".join(text.split())) for text in texts))
 
 
-def with_timeline(document: Json) -> list[Json]:
-    """Return the runs that have spans, traces first."""
-    found = [run for run in document["runs"] if run.get("spans")]
-    return sorted(found, key=lambda run: run["experiment"] != "trace")
-
-
 def default_run(document: Json) -> Json | None:
     """Return the run whose timeline is shown first: of the traces on the most devices, the slowest way's."""
     of_traces = [trace for trace in traces(document) if trace.run.get("spans")]
     if of_traces:
         return max(of_traces, key=lambda trace: (len(trace.devices), trace.wall)).run
-    return next(iter(with_timeline(document)), None)
+    with_spans = (run for run in document["runs"] if run.get("spans"))
+    return min(with_spans, key=lambda run: run["experiment"] != "trace", default=None)
 
 
 def run_text(run: Json) -> str:
@@ -198,14 +189,10 @@ def headline(document: Json) -> str:
             f"{today}; with {fastest.name} they take {seconds_text(fastest.wall)}, {plain.wall / fastest.wall:.2f} "
             "times as fast."
         )
-    if slowest is fastest:
-        return printable(
-            f"{slowest.name}: {seconds_text(slowest.wall)} from the process's start to the first answer on {where}."
-        )
-    return printable(
-        f"From the process's start to the first answer on {where}: {seconds_text(fastest.wall)} with {fastest.name}, "
-        f"{seconds_text(slowest.wall)} with {slowest.name}, {slowest.wall / fastest.wall:.1f} times as long."
-    )
+    text = f"From the process's start to the first answer on {where}: {seconds_text(fastest.wall)} with {fastest.name}"
+    if slowest is not fastest:
+        text += f", {seconds_text(slowest.wall)} with {slowest.name}, {slowest.wall / fastest.wall:.1f} times as long"
+    return printable(f"{text}.")
 
 
 def no_findings_text(document: Json) -> str:
