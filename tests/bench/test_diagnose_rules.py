@@ -15,12 +15,7 @@ from ortmulti.bench.diagnose.runs import DiagnosisPlan
 from ortmulti.bench.measure.rounds import Interval
 from ortmulti.errors import InvalidArgument, NoSuchFile
 from tests.support import onnx_models
-from tests.support.diagnoses import GPUS, document, experiment, found, from_a_cold_disk, run
-
-
-def heartbeat(library: str, delay: float, creation: float = 1.0, for_core: float = 0.0) -> dict[str, Any]:
-    measured = {"delay": delay, "creation": creation, "for_core": for_core}
-    return experiment("gil", measured, library=library)
+from tests.support.diagnosis import GPUS, document, experiment, found, from_a_cold_disk, heartbeat, run
 
 
 def test_the_issues_sentence() -> None:
@@ -167,13 +162,6 @@ def test_a_slow_disks_command_copies_every_file(external: list[str], command: st
     of["models"][0] |= {"path": "models/model.onnx", "external": external}
     first = conclude(of)[0]
     assert (first.id, first.command) == ("slow disk", command)
-
-
-def test_a_document_of_before_names_the_model_alone() -> None:
-    of = from_a_cold_disk(run("sequential", 1.0))
-    of["models"][0]["path"] = "a model.onnx"
-    assert "external" not in of["models"][0]
-    assert conclude(of)[0].command == "cat -- 'a model.onnx' > /dev/null"
 
 
 def test_a_busy_and_slow_machine_is_noted_and_not_first() -> None:

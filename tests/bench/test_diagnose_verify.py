@@ -17,7 +17,7 @@ from ortmulti.bench.diagnose.runs import Bench
 from ortmulti.bench.diagnose.verify import verify
 from ortmulti.bench.measure import nvml
 from tests.support.compiling import compile_library
-from tests.support.diagnoses import GPUS, bench_of, document, from_a_cold_disk, run
+from tests.support.diagnosis import GPUS, bench_of, document, from_a_cold_disk, run
 
 
 class LibraryWithoutPersistence:

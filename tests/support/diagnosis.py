@@ -1,15 +1,89 @@
-"""Diagnoses as documents: shaped like measured ones, made without measuring anything."""
+"""Diagnoses as documents, made without measuring anything: runs for the rules, whole ones for the reports."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ortmulti.bench.diagnose.findings import conclude
+from ortmulti.bench.diagnose.runs import Bench, DiagnosisPlan
 from ortmulti.bench.measure import results
+from tests.support import onnx_models
 
+GPUS = ("cuda:0", "cuda:1")
 WAYS = ("sequential", "threads", "processes", "native", "shared")
-MAIN_THREAD = 4000
+
+
+def run(way: str, ready: float, devices: tuple[str, ...] = GPUS, **fields: Any) -> dict[str, Any]:
+    """A trace of a start whose creation begins after 0.1 s."""
+    causes = {"interpreter": 0.02, "imports": 0.08, **fields.pop("causes", {})}
+    return {
+        "id": "",
+        "experiment": "trace",
+        "way": way,
+        "devices": list(devices),
+        "cache": "warm",
+        "settings": {},
+        "ready": 0.1 + ready,
+        "wall": 0.2 + ready,
+        "first_answers": [],
+        "spans": [],
+        "causes": causes,
+        "explained": 1.0,
+        **fields,
+    }
+
+
+def experiment(name: str, measured: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
+    return {**run("native", 0.0), "experiment": name, "measured": dict(measured), **fields}
+
+
+def heartbeat(library: str, delay: float, creation: float = 1.0, for_core: float = 0.0) -> dict[str, Any]:
+    measured = {"delay": delay, "creation": creation, "for_core": for_core}
+    return experiment("gil", measured, library=library)
+
+
+def document(*runs: dict[str, Any], devices: tuple[str, ...] = GPUS, **fields: Any) -> dict[str, Any]:
+    """A document with these runs, from which nothing has been concluded yet."""
+    return {
+        "runs": list(runs),
+        "settings": {
+            "devices": list(devices),
+            "ways": list(WAYS),
+            "session": {},
+            "visible_gpus": fields.pop("visible", None),
+        },
+        "environment": fields.pop("environment", {}),
+        "machine": {"environment": fields.pop("variables", {})},
+        "releases": {"onnxruntime": fields.pop("release", "1.31.1")},
+        "models": [{"name": "model", "path": "model.onnx", "bytes": 10**6, "external_bytes": 10**9, "external": []}],
+        "partial": None,
+    }
+
+
+def from_a_cold_disk(*runs: dict[str, Any]) -> dict[str, Any]:
+    """A document where one session takes 10 s from the disk instead of 1 s, which `cat` confirms; and these runs."""
+    rates = [
+        experiment("disk", {"bytes": 10**9, "seconds": seconds}, cache=cache)
+        for cache, seconds in (("cold", 9.0), ("warm", 0.1))
+    ]
+    one = GPUS[:1]
+    return document(run("sequential", 1.0, one), run("sequential", 10.0, one, cache="cold"), *runs, *rates)
+
+
+def found(of: dict[str, Any]) -> list[str]:
+    return [finding.id for finding in conclude(of)]
+
+
+def bench_of(folder: Path) -> Bench:
+    model = folder / "model.onnx"
+    model.write_bytes(onnx_models.identity())
+    plan = DiagnosisPlan(model, GPUS, quick=True)
+    nothing = folder / "nothing"
+    return Bench(plan, GPUS, 2, (model,), nothing, nothing, lambda *_: None, lambda: None)
+
 
 HOSTILE = (
     "</script><b id=broken>bold</b>",
@@ -21,8 +95,18 @@ HOSTILE = (
 )
 """Names that would do harm where they are not escaped."""
 
-# (cause, name, seconds of one session alone, share on the CPU)
-_SESSION = (
+VERIFIED = {
+    "before": 7.6,
+    "after": 3.31,
+    "speedup": 2.3,
+    "interval": [2.1, 2.5],
+    "what": "threads against shared on 8 devices, 5 runs each, interleaved",
+}
+
+_Part = tuple[str, str, float, float]
+"""A cause, a name, seconds and the share of them on the CPU."""
+
+_SESSION: tuple[_Part, ...] = (
     ("read model", "read resnet50.onnx", 0.012, 0.95),
     ("optimization level 1", "GraphTransformer", 0.060, 1.0),
     ("optimization level 2", "GraphTransformer", 0.045, 1.0),
@@ -32,8 +116,9 @@ _SESSION = (
     ("stage weights", "stage into pinned memory", 0.080, 0.9),
     ("copy weights", "copy to the device", 0.120, 0.1),
     ("prepacking", "prepack", 0.030, 1.0),
+    ("unexplained", "unexplained", 0.008, 0.0),
 )
-_FIRST_RUN = (
+_FIRST_RUN: tuple[_Part, ...] = (
     ("handles", "cudnnCreate, cublasCreate", 0.080, 0.7),
     ("algorithm search", "Conv", 0.150, 0.8),
     ("load kernels", "Gemm, Relu, Add", 0.090, 0.9),
@@ -42,109 +127,52 @@ _FIRST_RUN = (
 _PIECES = {"optimization level 1": 60, "optimization level 2": 45, "algorithm search": 53, "load kernels": 40}
 
 
-class _Clock:
-    """Spans of one thread, one after another."""
-
-    def __init__(self, spans: list[dict[str, Any]], now: float, thread: int, session: int | None, device: str) -> None:
-        self.spans, self.now, self.thread, self.session, self.device = spans, now, thread, session, device
-
-    def add(self, cause: str, name: str, seconds: float, on_cpu: float | None = 1.0, pieces: int = 0) -> None:
-        cpu = None if on_cpu is None else seconds * on_cpu
-        self._append(cause, name, self.now, self.now + seconds, cpu)
-        for piece in range(pieces):
-            begin = self.now + seconds * piece / pieces
-            length = seconds / pieces * (0.55 + 0.4 * ((piece * 7) % 10) / 10)
-            self._append(cause, f"{name} /layer{piece // 8}/node_{piece}", begin, begin + length, None)
-        self.now += seconds
-
-    def _append(self, cause: str, name: str, start: float, end: float, cpu: float | None) -> None:
-        fields = {"thread": self.thread, "session": self.session, "device": self.device, "cpu": cpu}
-        self.spans.append({"cause": cause, "name": name, "start": round(start, 6), "end": round(end, 6), **fields})
-
-
-def make_run(way: str, devices: list[str], number: int = 0, pieces: bool = True, slower: float = 1.0) -> dict[str, Any]:
-    """A run of one way whose sessions run after one another, or side by side, as that way's do."""
+def make_run(way: str, devices: list[str], pieces: bool = True, slower: float = 1.0) -> dict[str, Any]:
+    """A trace of one way whose sessions are created one after another, or side by side, as that way's are."""
     spans: list[dict[str, Any]] = []
-    main = _Clock(spans, 0.0, MAIN_THREAD, None, "")
-    main.add("interpreter", "python", 0.032)
-    main.add("imports", "import onnxruntime" if way != "shared" else "import ortmulti", 0.21 * slower)
-    main.add("libraries", "open CUDA libraries", 0.46, 0.6)
-    gpus = [device for device in devices if device != "cpu"]
-    if gpus:
-        main.add("cuInit", "cuInit", 0.12 * len(gpus), 0.5)
-    if way == "processes":
-        main.add("processes", "start workers", 0.5)
-    begin = main.now
-    ends, answers = [], []
-    for session, device in enumerate(devices):
-        thread = MAIN_THREAD if way == "sequential" else MAIN_THREAD + 1 + session
-        serial = way in ("sequential", "threads")
-        clock = _Clock(spans, ends[-1] if serial and ends else begin, thread, session, device)
-        if way == "threads" and ends:
-            waiting = clock.now - begin
-            clock.now = begin
-            clock.add("wait for the GIL", "InferenceSession", waiting, 0.0)
-        if gpus:
-            waits = 0.11 * session if not serial else 0.0
-            if waits:
-                clock.add("wait for another session", "context of another device", waits, 0.0)
-            clock.add("context", "context", 0.11, 0.6)
-        for cause, name, seconds, cpu in _SESSION:
-            if way == "shared" and cause in ("read weights", "stage weights", "copy weights") and session:
-                seconds = seconds / 10
-            clock.add(cause, name, seconds * slower, cpu, _PIECES.get(cause, 0) if pieces else 0)
-        clock.add("unexplained", "unexplained", 0.008, None)
-        ends.append(clock.now)
-        for cause, name, seconds, cpu in _FIRST_RUN:
-            clock.add(cause, name, seconds, cpu, _PIECES.get(cause, 0) if pieces else 0)
-        if serial:
-            ends[-1] = clock.now
-        answers.append(clock.now)
-    wall = max(answers)
     causes: defaultdict[str, float] = defaultdict(float)
-    last = max(range(len(devices)), key=lambda session: answers[session])
-    for span in spans:
-        nested = "/node_" in span["name"]
-        if not nested and (span["session"] in (None, last) or way == "sequential"):
-            causes[span["cause"]] += span["end"] - span["start"]
-    return {
-        "id": f"trace-{way}-{len(devices)}-{number}",
-        "experiment": "trace",
-        "way": way,
-        "devices": devices,
-        "cache": "warm",
-        "settings": {},
-        "wall": wall,
-        "ready": max(ends),
-        "first_answers": answers,
-        "spans": spans,
-        "causes": dict(causes),
-        "explained": 1 - causes["unexplained"] / wall,
-    }
 
+    def add(now: float, parts: Iterable[_Part], session: int | None = None) -> float:
+        thread = 4000 if session is None or way == "sequential" else 4001 + session
+        where = {"thread": thread, "session": session, "device": "" if session is None else devices[session]}
+        for cause, name, seconds, on_cpu in parts:
+            seconds *= slower
+            spans.append(
+                {"cause": cause, "name": name, "start": now, "end": now + seconds, "cpu": seconds * on_cpu, **where}
+            )
+            count = _PIECES.get(cause, 0) if pieces else 0
+            for piece in range(count):
+                begin, name_of_piece = now + seconds * piece / count, f"{name} /node_{piece}"
+                end = begin + 0.9 * seconds / count
+                spans.append({"cause": cause, "name": name_of_piece, "start": begin, "end": end, "cpu": None, **where})
+            if session in (None, len(devices) - 1) or way == "sequential":  # the last one's critical path
+                causes[cause] += seconds
+            now += seconds
+        return now
 
-def make_finding(number: int = 0, **changes: Any) -> dict[str, Any]:
-    finding: dict[str, Any] = {
-        "id": f"finding-{number}",
-        "title": "Threads are 1.04x as fast as sequential: onnxruntime 1.30.0 holds the GIL for 91% of creation.",
-        "cause": "wait for the GIL",
-        "seconds": 5.4,
-        "share": 0.71,
-        "evidence": [
-            "A thread that sleeps for a millisecond, again and again, came up to 744 ms late: 91% of a creation.",
-            "Threads on 8 devices: 7.6 s; sequential: 7.9 s.",
-        ],
-        "change": "Create the sessions with strategy shared, which reads the weights once and does not need the GIL.",
-        "command": 'pool = ortmulti.load("resnet50.onnx", devices="all", strategy="shared")',
-        "verified": {
-            "before": 7.6,
-            "after": 3.31,
-            "speedup": 2.3,
-            "interval": [2.1, 2.5],
-            "what": "threads against shared on 8 devices, 5 runs each, interleaved",
-        },
-    }
-    return {**finding, **changes}
+    gpus = devices[0] != "cpu"
+    start: list[_Part] = [("interpreter", "python", 0.032, 1.0), ("imports", "import numpy", 0.21, 1.0)]
+    start += [("libraries", "open CUDA libraries", 0.46, 0.6)]
+    start += [("cuInit", "cuInit", 0.12 * len(devices), 0.5)] * gpus
+    start += [("processes", "start", 0.5, 0.5)] * (way == "processes")
+    begin = created = add(0.0, start)
+    own: list[_Part] = [("context", "context", 0.11, 0.6)] * gpus
+    ready, answers = [], []
+    for session in range(len(devices)):
+        waits: list[_Part] = []
+        if way == "threads":
+            waits = [("wait for the GIL", "construct", (created - begin) / slower, 0.0)]
+        elif way != "sequential":
+            waits = [("wait for another session", "wait for context", 0.11 * session * gpus, 0.0)]
+        after = created if way == "sequential" else begin
+        less = 0.1 if way == "shared" and session else 1.0
+        parts = [(cause, name, seconds * less ** ("weights" in cause), cpu) for cause, name, seconds, cpu in _SESSION]
+        ready.append(add(after, [part for part in (*waits, *own, *parts) if part[2]], session))
+        created = add(ready[-1], _FIRST_RUN, session)
+        answers.append(created)
+    wall = max(answers)
+    made = {"causes": dict(causes), "spans": spans, "first_answers": answers, "wall": wall, "ready": max(ready)}
+    return {**run(way, 0.0, tuple(devices)), **made, "explained": 1 - causes["unexplained"] / wall}
 
 
 def make_document(
@@ -155,83 +183,46 @@ def make_document(
     for number in range(repeat):
         for count in counts:
             devices = [f"cuda:{place}" for place in range(count)] if gpus else ["cpu"] * count
-            runs += [make_run(way, devices, number, pieces, 1 + 0.04 * number) for way in WAYS]
-    most = {run["way"]: run["wall"] for run in runs if len(run["devices"]) == max(counts)}
-    shared = {"what": "driver", "share": 0.42, "evidence": "8 contexts at once: 0.9 s; one by one: 0.88 s"}
-    memory = {"what": "memory", "share": 0.22, "evidence": "8 copies at once reach 19 GB/s; one alone 14 GB/s"}
-    on = {
-        "threads": [{"what": "gil", "share": 0.91, "evidence": "the heartbeat stood still for 744 of 812 ms"}],
-        "processes": [shared],
-        "native": [memory, {"what": "onnxruntime", "share": 0.04, "evidence": "native at 8 against 1: 1.04x as long"}],
-        "shared": [shared],
-    }
-    ideal = max(counts)
-    serialization = [
-        {"way": way, "devices": ideal, "speedup": most["sequential"] / most[way], "ideal": ideal, "on": on.get(way, [])}
-        for way in WAYS
-    ]
-    best = min(most, key=lambda way: most[way])
-    content = {
-        "partial": None,
-        "settings": {"repeat": repeat, "devices": devices},
-        "models": [{"name": "resnet50", "path": "resnet50.onnx", "bytes": 102_450_000, "external_bytes": 0}],
-        "runs": runs,
-        "serialization": serialization,
-        "prediction": {
-            "best": best,
-            "seconds": most,
-            "why": "The weights are read once, and the contexts are made while they are read.",
-        },
-        "findings": [
-            make_finding(0),
-            make_finding(
-                1,
-                title="The algorithm search takes 150 ms of the first run on every device.",
-                cause="algorithm search",
-                verified={"before": 3.31, "after": 3.27, "speedup": 1.01, "interval": [0.98, 1.04], "what": "5 runs"},
-            ),
-            make_finding(
-                2,
-                title="Graph optimization takes 125 ms in each session.",
-                cause="optimization level 1",
-                verified=None,
-            ),
-        ],
-    }
-    document = results.document("diagnose", **{**content, **changes})
+            runs += [make_run(way, devices, pieces, 1 + 0.04 * number) for way in WAYS]
+    runs.append(heartbeat("onnxruntime", 0.91))
+    settings = {"repeat": repeat, "devices": devices, "ways": list(WAYS), "session": {}}
+    facts = {"name": "resnet50", "path": "resnet50.onnx", "bytes": 102_450_000, "external_bytes": 0, "external": []}
+    made = results.document(
+        "diagnose", partial=None, settings=settings, models=[facts], runs=runs, environment={"governor": "powersave"}
+    )
     # No folders, users or options of whoever runs the tests.
-    document["command"] = ["ortmulti", "diagnose", "resnet50.onnx", "--html", "report.html"]
+    made["command"] = ["ortmulti", "diagnose", "resnet50.onnx", "--html", "report.html"]
     if gpus:
-        document["machine"]["driver"] = {"version": "580.65.06", "cuda": "13.0"}
-        document["machine"]["gpus"] = [{"name": "NVIDIA H200"} for _ in range(max(counts))]
-    return document
+        made["machine"]["driver"] = {"version": "580.65.06", "cuda": "13.0"}
+        made["machine"]["gpus"] = [{"name": "NVIDIA H200"} for _ in range(max(counts))]
+    conclude(made)
+    made["findings"][0]["verified"] = VERIFIED
+    return {**made, **changes}
 
 
 def make_hostile() -> dict[str, Any]:
     """A document whose every name tries to break out of where it is shown."""
     document = make_document((1, 2), repeat=1, pieces=False)
     document["models"][0]["name"] = HOSTILE[0]
-    for run, name in zip(document["runs"], HOSTILE * 2, strict=False):
+    traces = [run for run in document["runs"] if run["experiment"] == "trace"]
+    for run, name in zip(traces, HOSTILE * 2, strict=False):
         run["way"], run["id"] = name + run["way"], name + run["id"]
         for place, span in enumerate(run["spans"]):
             span["name"] = HOSTILE[place % len(HOSTILE)]
             span["device"] = HOSTILE[2] if span["device"] else ""
         run["causes"][HOSTILE[0]] = 0.1
         run["spans"][-1]["cause"] = HOSTILE[0]
+    texts = ("title", "cause", "change", "command")
     document["findings"] = [
-        make_finding(
-            number,
-            title=name,
-            cause=name,
-            evidence=[name, name],
-            change=name,
-            command=name,
-            verified={"before": 2.0, "after": 1.0, "speedup": 2.0, "interval": [1.9, 2.1], "what": name},
-        )
-        for number, name in enumerate(HOSTILE)
+        {
+            **document["findings"][0],
+            **dict.fromkeys(texts, name),
+            "evidence": [name, name],
+            "verified": {**VERIFIED, "what": name},
+        }
+        for name in HOSTILE
     ]
-    document["prediction"]["why"] = HOSTILE[1]
-    document["prediction"]["best"] = HOSTILE[0]
+    document["prediction"].update(why=HOSTILE[1], best=HOSTILE[0])
     document["serialization"][0]["on"] = [{"what": HOSTILE[0], "share": 0.5, "evidence": HOSTILE[2]}]
     document["machine"]["cpu"]["model"] = HOSTILE[2]
     document["command"] = ["ortmulti", "diagnose", *HOSTILE]
@@ -240,19 +231,16 @@ def make_hostile() -> dict[str, Any]:
 
 def make_empty() -> dict[str, Any]:
     """A diagnosis that ended before anything was measured."""
-    document = make_document((1, 8), repeat=1, pieces=False)
-    document.update(partial="interrupted", findings=[], serialization=[], prediction=None, runs=[])
-    return document
+    changes: dict[str, Any] = {"findings": [], "serialization": [], "prediction": None, "runs": []}
+    return make_document((1, 8), repeat=1, pieces=False, partial="interrupted", **changes)
 
 
 def make_partial() -> dict[str, Any]:
     """A diagnosis that was interrupted after a few runs, of which one failed."""
-    eight = [f"cuda:{place}" for place in range(8)]
-    failed = make_run("processes", eight, pieces=False)
-    failed["error"] = "DeviceError: cuda:5 vanished: CUDA_ERROR_NO_DEVICE\nwhile the context was created"
-    for field in ("wall", "ready", "spans", "causes", "explained", "first_answers"):
-        del failed[field]
-    return {**make_empty(), "runs": [*(make_run(way, eight[:1], pieces=False) for way in WAYS[:3]), failed]}
+    error = "DeviceError: cuda:5 vanished: CUDA_ERROR_NO_DEVICE\nwhile the context was created"
+    devices = [f"cuda:{place}" for place in range(8)]
+    failed = {"id": "", "experiment": "trace", "way": "processes", "devices": devices, "error": error}
+    return {**make_empty(), "runs": [*(make_run(way, devices[:1], pieces=False) for way in WAYS[:3]), failed]}
 
 
 def save(document: dict[str, Any], folder: Path) -> Path:

@@ -10,49 +10,39 @@ from pathlib import Path
 from typing import Any
 
 from ortmulti import _core
+from ortmulti._runtime.machine import read
 from ortmulti.bench.measure.nvml import Nvml
 
 _WATCHED_SECONDS = 0.2
 
 
-def look(gpus: Sequence[Mapping[str, Any]], root: Path = Path("/")) -> dict[str, Any]:
+def look(gpus: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Observe the machine for a fifth of a second, in which this process does nothing.
 
     Args:
         gpus: the GPUs of the sessions, each with "device", "uuid" and "pci_bus_id".
-        root: where ``proc`` and ``sys`` lie.
 
     Returns:
         "cores": how many this process may use. "busy_cores": how many are busy with others. "governor": the frequency
         governor, None where there is none. "gpus": for each GPU its "device", "persistence_mode" and the fields of
         `ortmulti.bench.measure.nvml.GpuActivity`; its "processes" are only counted. Empty without NVML.
     """
-    before = _busy_ticks(root)
+    before = _busy_ticks()
     time.sleep(_WATCHED_SECONDS)
-    ticks = _busy_ticks(root) - before
+    ticks = _busy_ticks() - before
     return {
         "cores": _core.usable_cores(),
         "busy_cores": ticks / os.sysconf("SC_CLK_TCK") / _WATCHED_SECONDS,
-        "governor": _governor(root),
+        "governor": read(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
         "gpus": _gpus(gpus),
     }
 
 
-def _busy_ticks(root: Path) -> int:
-    """Ticks of all cores that were not idle nor waiting for a disk."""
-    try:
-        first = (root / "proc/stat").read_text().partition("\n")[0].split()
-    except OSError:
-        return 0
+def _busy_ticks() -> int:
+    """Ticks of all cores that were not idle nor waiting for a disk; 0 if the kernel does not say."""
+    first = (read(Path("/proc/stat")) or "").partition("\n")[0].split()
     numbers = [int(number) for number in first[1:9]]  # user, nice, system, idle, iowait, irq, softirq, steal
-    return sum(numbers) - numbers[3] - numbers[4]
-
-
-def _governor(root: Path) -> str | None:
-    try:
-        return (root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").read_text().strip()
-    except OSError:
-        return None
+    return sum(numbers) - sum(numbers[3:5])
 
 
 def _gpus(gpus: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -65,16 +55,8 @@ def _gpus(gpus: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         for gpu in gpus:
             identity = (gpu["uuid"], gpu["pci_bus_id"])
             known, activity = nvml.gpu(*identity), nvml.activity(*identity)
-            if known is None or activity is None:
-                continue
-            facts = dataclasses.asdict(activity)
-            found.append(
-                {
-                    "device": gpu["device"],
-                    "persistence_mode": known.persistence_mode,
-                    **facts,
-                    "slowed_by": list(activity.slowed_by),
-                    "processes": len(activity.processes),
-                }
-            )
+            if known is not None and activity is not None:
+                facts = dataclasses.asdict(activity)
+                facts.update(slowed_by=list(activity.slowed_by), processes=len(activity.processes))
+                found.append({"device": gpu["device"], "persistence_mode": known.persistence_mode, **facts})
     return found

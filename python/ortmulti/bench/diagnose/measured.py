@@ -50,8 +50,8 @@ class Measured:
 
     @property
     def external(self) -> list[str]:
-        """The files of the model's weights, seen from its folder; empty in documents that do not know them."""
-        return list(self.document["models"][0].get("external", ()))
+        """The files of the model's weights, seen from its folder."""
+        return list(self.document["models"][0]["external"])
 
     @property
     def model_bytes(self) -> int:
