@@ -14,38 +14,39 @@ import numpy as np
 
 from ortmulti import _core
 from ortmulti.bench.diagnose.trace.observer import Driver
+from ortmulti.bench.measure.rounds import alternating, round_numbers
+from ortmulti.bench.strategies import SessionSettings, open_strategy
 from ortmulti.devices.device import check_devices_exist, name_devices, parse_devices
+from ortmulti.interface.session_observer import SessionObserver, observe
 
 if TYPE_CHECKING:
     from ortmulti import SessionOptions
 
 
-def _create(spec: dict[str, Any], change: Callable[[SessionOptions], object]) -> None:
-    """Create a session, and close it.
+class _Changed(SessionObserver):
+    """Changes the options of sessions before they are created."""
+
+    def __init__(self, change: Callable[[Any], object]) -> None:
+        self._change = change
+
+    def options(self, options: Any) -> None:
+        self._change(options)
+
+
+def _create(spec: dict[str, Any], change: Callable[[SessionOptions], object]) -> float:
+    """Create a session of ortmulti, and close it.
 
     Args:
         spec: "model" (path), "device" and "settings" (the fields of `SessionSettings`).
         change: called with the session's options.
-    """
-    import ortmulti
-    from ortmulti.bench.strategies import SessionSettings
 
-    settings = SessionSettings(**spec["settings"])
-    options = ortmulti.SessionOptions()
-    options.intra_op_num_threads = settings.intra_op_num_threads
-    for key, value in settings.config_entries.items():
-        options.add_session_config_entry(key, value)
-    for library in settings.custom_op_libraries:
-        options.register_custom_ops_library(library)
-    change(options)
-    on_cuda = spec["device"] != "cpu"
-    ortmulti.create_sessions(
-        spec["model"],
-        [spec["device"]],
-        options=options,
-        provider_options=dict(settings.provider_options) if on_cuda else None,
-        strategy="native",
-    ).close()
+    Returns:
+        Seconds of the creation.
+    """
+    observe(_Changed(change))
+    with open_strategy("native", spec["model"], [spec["device"]], SessionSettings(**spec["settings"])) as strategy:
+        strategy.start()
+        return strategy.create().wall
 
 
 def devices(spec: dict[str, Any]) -> dict[str, Any]:
@@ -111,13 +112,14 @@ def contexts(spec: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-LEVELS = ("none", "basic", "extended", "all")
-_LEVEL_NAMES = {
+LEVELS = {
     "none": "ORT_DISABLE_ALL",
     "basic": "ORT_ENABLE_BASIC",
     "extended": "ORT_ENABLE_EXTENDED",
     "all": "ORT_ENABLE_ALL",
 }
+"""ONNX Runtime's names of the levels of graph optimization."""
+
 _LEVEL_ROUNDS = 5
 
 
@@ -134,20 +136,13 @@ def levels(spec: dict[str, Any]) -> dict[str, Any]:
     from ortmulti import GraphOptimizationLevel
 
     def create(level: str) -> float:
-        def change(options: SessionOptions) -> None:
-            options.graph_optimization_level = getattr(GraphOptimizationLevel, _LEVEL_NAMES[level])
-
-        begin = time.perf_counter()
-        _create(spec, change)
-        return time.perf_counter() - begin
+        chosen = getattr(GraphOptimizationLevel, LEVELS[level])
+        return _create(spec, lambda options: setattr(options, "graph_optimization_level", chosen))
 
     create("none")
     taken: dict[str, list[float]] = {level: [] for level in LEVELS}
-    deadline = time.monotonic() + spec["seconds"]
-    for number in range(_LEVEL_ROUNDS):
-        if number and time.monotonic() >= deadline:
-            break
-        for level in LEVELS if number % 2 == 0 else LEVELS[::-1]:
+    for number in round_numbers(_LEVEL_ROUNDS, spec["seconds"], estimate="none"):
+        for level in alternating(tuple(LEVELS), number):
             taken[level].append(create(level))
     return taken
 
@@ -166,24 +161,19 @@ def bandwidth(spec: dict[str, Any]) -> dict[str, Any]:
         Bytes copied in a second: "one" by one thread, "all" by N at once.
     """
     sources = [np.ones(_COPIED_BYTES // 8) for _ in range(spec["threads"])]
-    targets = [np.empty_like(source) for source in sources]
-    for source, target in zip(sources, targets, strict=True):
-        np.copyto(target, source)  # the pages are there from now on
-    return {"one": _copy_rate(sources[:1], targets[:1]), "all": _copy_rate(sources, targets)}
+    targets = [source.copy() for source in sources]  # the pages are there from now on
 
-
-def _copy_rate(sources: list[Any], targets: list[Any]) -> float:
-    def copy(source: Any, target: Any) -> None:
+    def copy(number: int) -> None:
         for _ in range(_COPIES):
-            np.copyto(target, source)
+            np.copyto(targets[number], sources[number])
 
-    threads = [threading.Thread(target=copy, args=pair) for pair in zip(sources, targets, strict=True)]
-    begin = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return len(sources) * _COPIES * _COPIED_BYTES / (time.perf_counter() - begin)
+    def rate(count: int) -> float:
+        with ThreadPoolExecutor(count) as executor:
+            begin = time.perf_counter()
+            list(executor.map(copy, range(count)))
+            return count * _COPIES * _COPIED_BYTES / (time.perf_counter() - begin)
+
+    return {"one": rate(1), "all": rate(spec["threads"])}
 
 
 # protobuf's messages end at 2 GiB; tensors from this size on go into a file beside the model.
@@ -199,7 +189,6 @@ def optimized(spec: dict[str, Any]) -> dict[str, Any]:
     Returns:
         "bytes": its size on the disk.
     """
-
     target = Path(spec["target"])
 
     def change(options: SessionOptions) -> None:
