@@ -83,14 +83,13 @@ class Measured:
         """Return the traces of a way with this many sessions, all of them by default."""
         return self._starts("trace", way, sessions, cache)
 
-    def unwatched(self, way: str) -> list[Run]:
-        """Return the starts of a way on all devices without recording, which would slow them."""
-        verified = [run for run in self._starts("verify", way, None, "warm") if run.get("changed") is False]
-        return [*self._starts("plain", way, None, "warm"), *verified]
-
     def starts(self, way: str) -> list[Run]:
-        """Return the starts of a way on all devices by which ways are compared: `unwatched`, or without them traces."""
-        return self.unwatched(way) or self.traces(way)
+        """Return the starts of a way on all devices by which ways are compared.
+
+        They were not recorded, which would slow them. Without such starts these are the traces.
+        """
+        verified = [run for run in self._starts("verify", way, None, "warm") if run.get("changed") is False]
+        return [*self._starts("plain", way, None, "warm"), *verified] or self.traces(way)
 
     def _starts(self, experiment: str, way: str, sessions: int | None, cache: str) -> list[Run]:
         count = self.sessions if sessions is None else sessions
@@ -150,11 +149,8 @@ class Measured:
 
     def typical(self, way: str) -> Run | None:
         """Return the trace on all devices whose wall is the median one, the lower of two."""
-        runs = self.traces(way)
-        if not runs:
-            return None
-        middle = statistics.median_low([run["wall"] for run in runs])
-        return next(run for run in runs if run["wall"] == middle)
+        runs = sorted(self.traces(way), key=lambda run: float(run["wall"]))
+        return runs[(len(runs) - 1) // 2] if runs else None
 
 
 def creation_of(run: Run) -> float:

@@ -203,15 +203,11 @@ def optimized(spec: dict[str, Any]) -> dict[str, Any]:
     return {"bytes": sum(file.stat().st_size for file in target.parent.iterdir())}
 
 
-PROBES: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "devices": devices,
-    "contexts": contexts,
-    "levels": levels,
-    "bandwidth": bandwidth,
-    "optimized": optimized,
+_PROBES: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    probe.__name__: probe for probe in (devices, contexts, levels, bandwidth, optimized)
 }
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
     """Run the probe that the spec names, with the spec as its argument."""
-    return PROBES[spec["probe"]](spec)
+    return _PROBES[spec["probe"]](spec)

@@ -85,7 +85,8 @@ def traces(document: Json) -> list[Trace]:
     """Return the traces that were measured: by number of devices, then in the strategies' order."""
     groups: dict[tuple[str, tuple[str, ...], str], list[Json]] = {}
     for run in document["runs"]:
-        if run["experiment"] == "trace" and run.get("wall") and run.get("causes") and _is_whole(run):
+        whole = not run.get("error") and run.get("instrumented") is not False and run.get("wall") and run.get("causes")
+        if run["experiment"] == "trace" and whole and own_seconds(run) > 0:
             key = (run["way"], tuple(run["devices"]), run.get("cache") or "warm")
             groups.setdefault(key, []).append(run)
     places = {way: place for place, way in enumerate(strategies.names())}
@@ -96,10 +97,6 @@ def traces(document: Json) -> list[Trace]:
         causes = {cause: length for cause, length in run["causes"].items() if cause != "measurement" and length > 0}
         found.append(Trace(way, devices, cache, run, causes, tuple(walls)))
     return sorted(found, key=lambda one: (len(one.devices), places.get(one.way, len(places)), one.cache != "warm"))
-
-
-def _is_whole(run: Json) -> bool:
-    return not run.get("error") and run.get("instrumented") is not False and own_seconds(run) > 0
 
 
 def by_device_count(found: Iterable[Trace]) -> dict[int, list[Trace]]:

@@ -148,7 +148,7 @@ class _Page:
         return (
             f"<li><h3>{_escape(finding['title'])}</h3><p>{self._named(finding['cause'])}{amount}</p><ul>{evidence}</ul>"
             f"<p><b>Change</b> {_escape(finding['change'])}</p>"
-            + (f'<pre tabindex="0"><code>{_lines(view.code_text(command))}</code></pre>' if command else "")
+            + (f'<pre tabindex="0"><code>{html.escape(view.code_text(command))}</code></pre>' if command else "")
             + (_before_after(finding["verified"]) if finding.get("verified") else "")
             + f'<p class="{"good" if gained else "unsure"}">{_escape(gain[:1].upper() + gain[1:])}.</p></li>'
         )
@@ -253,10 +253,6 @@ def _read(name: str) -> str:
 
 def _escape(text: str) -> str:
     return html.escape(printable(str(text)))
-
-
-def _lines(text: str) -> str:
-    return "\n".join(map(_escape, text.splitlines()))
 
 
 def _before_after(verified: Json) -> str:
