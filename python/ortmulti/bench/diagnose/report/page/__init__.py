@@ -58,22 +58,23 @@ class _Page:
     def text(self) -> str:
         css = _read("page.css") + "".join(map(self._colour, self.causes))
         sections = {
-            "Findings": self.findings(),
-            "Where the time goes": self.trace(),
-            "Timeline": self.timeline(),
-            "What each way serializes on": self.serialization(),
-            "Scaling": self.scaling(),
-            "Machine and releases": self.machine(),
+            "findings": ("Findings", self.findings()),
+            "trace": ("Where the time goes", self.trace()),
+            "timeline": ("Timeline", self.timeline()),
+            "serialization": ("What each way serializes on", self.serialization()),
+            "scaling": ("Scaling", self.scaling()),
+            "machine": ("Machine and releases", self.machine()),
         }
-        ids = ("findings", "trace", "timeline", "serialization", "scaling", "machine")
-        parts = zip(ids, sections.items(), strict=True)
+        shown = {name: section for name, section in sections.items() if section[1]}
         return Template(_read("page.html")).substitute(
             title=_escape(f"Diagnosis of {view.models_text(self.document)}"),
             css=css,
             css_hash=base64.b64encode(hashlib.sha256(css.encode()).digest()).decode(),
             header=self.header(),
-            links="".join(f'<a href="#{name}">{name.capitalize()}</a>' for name in ids),
-            main="\n".join(f'<section id="{name}"><h2>{head}</h2>{part}</section>' for name, (head, part) in parts),
+            links="".join(f'<a href="#{name}">{name.capitalize()}</a>' for name in shown),
+            main="\n".join(
+                f'<section id="{name}"><h2>{head}</h2>{part}</section>' for name, (head, part) in shown.items()
+            ),
             footer=f"<code>{_escape(view.command_text(self.document))}</code>: {len(self.document['runs'])} runs",
         )
 
@@ -154,9 +155,9 @@ class _Page:
         )
 
     def trace(self) -> str:
-        """Return each way's time by cause: bars, and tables that are their legend."""
+        """Return each way's time by cause: bars, and tables that are their legend; empty if none was traced."""
         if not self.traces:
-            return "<p>No trace was measured.</p>"
+            return ""
         return (
             "<p>From the start of the process to the first answer of the last device, without the measurement's own "
             "time. Every moment has one cause.</p>"
@@ -175,9 +176,9 @@ class _Page:
         return f"<h3>{_escape(on)}</h3>" + _table(["Cause", *(_escape(one.name) for one in group)], rows)
 
     def timeline(self) -> str:
-        """Return one run's timeline and its longest spans."""
+        """Return one run's timeline and its longest spans; empty if no run has one."""
         if self.shown is None:
-            return "<p>No run has a timeline.</p>"
+            return ""
         longest = sorted(self.shown["spans"], key=lambda span: span["start"] - span["end"])[:_LONGEST_SPANS]
         rows = [self._span(span) for span in sorted(longest, key=lambda span: span["start"])]
         run = _escape(view.run_text(self.shown))
@@ -203,9 +204,8 @@ class _Page:
         ]
 
     def serialization(self) -> str:
-        """Return the causes that keep each way from a perfect speedup."""
-        found = self.document.get("serialization")
-        return "".join(map(self._serializes, found)) if found else "<p>It was not measured.</p>"
+        """Return the causes that keep each way from a perfect speedup; empty if that was not measured."""
+        return "".join(map(self._serializes, self.document.get("serialization") or ()))
 
     def _serializes(self, one: Json) -> str:
         on = ""
@@ -219,9 +219,7 @@ class _Page:
 
     def scaling(self) -> str:
         """Return seconds over devices, and which way is expected to be best."""
-        if not self.traces:
-            return "<p>No trace was measured.</p>"
-        text = self._figure("scaling", "Seconds of each way over the number of devices.")
+        text = self._figure("scaling", "Seconds of each way over the number of devices.") if self.traces else ""
         if prediction := self.document.get("prediction"):
             by_way = sorted(prediction["seconds"].items(), key=lambda item: item[1])
             best = _escape(f"Best way to create sessions here: {prediction['best']}.")
