@@ -13,7 +13,7 @@ from ortmulti.bench.diagnose.diagnosis import publishable
 from ortmulti.bench.diagnose.findings import conclude
 from ortmulti.bench.diagnose.runs import DiagnosisPlan
 from ortmulti.bench.measure.rounds import Interval
-from ortmulti.errors import InvalidArgument, NoSuchFile
+from ortmulti.errors import InvalidArgument
 from tests.support import onnx_models
 from tests.support.diagnosis import GPUS, document, experiment, found, from_a_cold_disk, heartbeat, run
 
@@ -212,11 +212,6 @@ def test_arguments_that_mean_nothing(tmp_path: Path, arguments: dict[str, Any]) 
     model.write_bytes(onnx_models.identity())
     with pytest.raises(InvalidArgument):
         DiagnosisPlan(model, **arguments)
-
-
-def test_a_model_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(NoSuchFile, match="does not exist"):
-        DiagnosisPlan(tmp_path / "model.onnx")
 
 
 def test_when_a_prediction_agrees() -> None:

@@ -116,11 +116,6 @@ class Measured:
         """Return the median of `creations`."""
         return median(self.creations(way))
 
-    def share(self, seconds: float) -> float:
-        """Return seconds as a share of the usual way's creation, at most 1."""
-        creation = self.creation(self.usual) if self.usual else None
-        return min(seconds / creation, 1.0) if creation else 0.0
-
     def creation_interval(self, way: str) -> Interval | None:
         """`creation` with its confidence interval."""
         return Interval.of(self.creations(way))

@@ -145,18 +145,14 @@ class Bench:
         counted: bool = True,
         instrumented: bool = True,
     ) -> dict[str, Any]:
-        """Trace a start, see `ortmulti.bench.diagnose.trace`.
+        """Trace a start as `ortmulti.bench.diagnose.trace.trace` does.
 
         Args:
-            way: the strategy.
-            devices: one for each session.
-            cache: "warm" or "cold": whether the model's files are in the page cache beforehand.
-            experiment: the name of the experiment.
+            way, devices, cache, experiment, instrumented: see there.
             model: in place of the plan's.
             settings: changes of the session settings.
             environment: variables to set besides.
             counted: whether the run becomes part of the document.
-            instrumented: False: nothing is watched, and there are no spans.
 
         Returns:
             The run; with "error" if it failed.

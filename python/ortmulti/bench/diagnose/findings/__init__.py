@@ -6,6 +6,7 @@ independent. Two may find the same seconds, and only runs of the changes show wh
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,9 +38,17 @@ def find(measured: Measured, prediction: Mapping[str, Any] | None) -> list[Findi
     usual = measured.usual
     if usual is None or prediction is None:
         return []
-    least = max(LEAST_SECONDS, LEAST_SHARE * (measured.creation(usual) or 0.0))
-    found = [finding for rule in _RULES if (finding := rule(measured, usual, prediction["best"])) is not None]
-    worth = [finding for finding in found if finding.seconds == 0.0 or finding.seconds >= least]
+    creation = measured.creation(usual) or 0.0
+    least = max(LEAST_SECONDS, LEAST_SHARE * creation)
+    worth = []
+    for rule in _RULES:
+        finding = rule(measured, usual, prediction["best"])
+        if finding is None:
+            continue
+        seconds = max(finding.seconds, 0.0)
+        share = finding.share or (seconds / creation if creation else 0.0)
+        if seconds == 0.0 or seconds >= least:
+            worth.append(dataclasses.replace(finding, seconds=seconds, share=min(max(share, 0.0), 1.0)))
     if not any(finding.seconds for finding in worth):
         worth.append(nothing(measured, prediction["best"]))
     # A rule's place settles ties. Findings without known savings come last, behind "nothing to gain".
@@ -61,7 +70,6 @@ def nothing(measured: Measured, best: str) -> Finding:
         f"{seconds_text(creation)}, and no change that was tried is certain to shorten that",
         cause="none",
         seconds=0.0,
-        share=0.0,
         evidence=evidence,
         change="keep what you have",
     )

@@ -87,7 +87,7 @@ class Finding:
         title: one sentence with its figures.
         cause: one of `ortmulti.bench.diagnose.causes.CAUSES`, or another text.
         seconds: saving of a start on all devices; 0 if unknown.
-        share: saving as a share of the creation.
+        share: saving as a share of what it is a part of; `find` fills in that of the creation.
         evidence: the sources of the figures, a sentence each.
         change: what to do, one sentence.
         command: a command, or a line of Python, that does it.
@@ -99,10 +99,10 @@ class Finding:
     title: str
     cause: str
     seconds: float
-    share: float
     evidence: list[str]
     change: str
     command: str | None = None
+    share: float = 0.0
     recipe: Recipe | None = None
     verified: Mapping[str, Any] | None = None
 

@@ -57,7 +57,6 @@ def optimization(measured: Measured, usual: str, best: str) -> Finding | None:
         f"({min(seconds / creation, 1.0):.0%})",
         cause=f"optimization level {max(by_level, key=lambda level: by_level[level])}",
         seconds=seconds,
-        share=measured.share(seconds),
         evidence=evidence,
         change=change,
         command=command,
@@ -92,7 +91,6 @@ def slow_disk(measured: Measured, usual: str, _best: str) -> Finding | None:
         f"asleep: its file system gives {rate / 1e6:.0f} MB/s from a warm page cache",
         cause=max(by_cause, key=lambda cause: by_cause[cause]),
         seconds=saved,
-        share=measured.share(saved),
         evidence=[
             f"{size / 1e6:.3g} MB, read {readers} times in {seconds_text(seconds)}, of which the reading threads were "
             f"off the CPU for {seconds_text(asleep)}",
@@ -152,7 +150,7 @@ def cold(measured: Measured, _usual: str, _best: str) -> Finding | None:
         title=f"from a cold page cache a session takes {seconds_text(warm + saved)} instead of {seconds_text(warm)}",
         cause="disk",
         seconds=saved,
-        share=min(saved / from_disk, 1.0),
+        share=saved / from_disk,
         evidence=evidence,
         change="read the model's files before they are needed (on GPUs strategy shared reads them ahead), or keep them "
         "in memory",
@@ -181,7 +179,6 @@ def waiting(measured: Measured, usual: str, best: str) -> Finding | None:
         f'in "{longest["name"]}", thread {longest["thread"]}',
         cause="wait",
         seconds=seconds,
-        share=measured.share(seconds),
         evidence=[
             *map(_wait_text, spans[:4]),
             f"the longest takes {seconds_text(length)}: neither computing nor reading, and off the CPU",
@@ -217,7 +214,7 @@ def algorithm_search(measured: Measured, usual: str, _best: str) -> Finding | No
         title=f"the first run spends {seconds_text(seconds)} on trying cuDNN's algorithms (EXHAUSTIVE, the default)",
         cause="algorithm search",
         seconds=seconds,
-        share=min(seconds / wall, 1.0),
+        share=seconds / wall,
         evidence=[f"what the first run of convolutions takes longer than the second, {usual}"],
         change="choose algorithms by cuDNN's heuristics; later runs may be slower, so measure these too",
         command="provider_options={'cudnn_conv_algo_search': 'HEURISTIC'}",

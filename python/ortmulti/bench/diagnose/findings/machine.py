@@ -32,7 +32,6 @@ def persistence(measured: Measured, _usual: str, _best: str) -> Finding | None:
         + (f", and {seconds_text(held)} where the driver stays loaded" if held is not None else ""),
         cause="cuInit",
         seconds=saved,
-        share=measured.share(saved),
         evidence=evidence,
         change="turn persistence mode on (as root; nvidia-persistenced keeps it after a restart)",
         command="nvidia-smi -pm 1",
@@ -60,8 +59,7 @@ def visible(measured: Measured, _usual: str, _best: str) -> Finding | None:
         title=f"{count} GPUs are visible and {len(gpus)} used: the driver's start takes {seconds_text(driver.floor)} "
         f"instead of {seconds_text(alone)}",
         cause="cuInit",
-        seconds=max(saved, 0.0),
-        share=measured.share(max(saved, 0.0)),
+        seconds=saved,
         evidence=["cuInit and the contexts alone, with all GPUs visible and with the used ones"],
         change="let the process see the GPUs that it uses; they are then cuda:0 and so on",
         command=f"CUDA_VISIBLE_DEVICES={names}",
@@ -90,7 +88,6 @@ def start(measured: Measured, usual: str, best: str) -> Finding | None:
         f"{seconds_text(before)} before it",
         cause="cuInit",
         seconds=saved,
-        share=measured.share(saved),
         evidence=evidence,
         change="start the driver in the background before other modules are imported",
         command=f"ortmulti.prewarm({list(_gpus(measured))})",
@@ -109,7 +106,6 @@ def module_loading(measured: Measured, usual: str, _best: str) -> Finding | None
         title=f"CUDA_MODULE_LOADING=EAGER loads all kernels of the CUDA libraries: {seconds_text(seconds)}",
         cause="load kernels",
         seconds=seconds,
-        share=measured.share(seconds),
         evidence=["the environment says so"],
         change="leave kernels to be loaded at their first use",
         command="CUDA_MODULE_LOADING=LAZY",
@@ -130,7 +126,7 @@ _SLOW_CLOCK = 0.8
 
 
 def _note(name: str, title: str, evidence: list[str], change: str, command: str | None = None) -> Finding:
-    return Finding(name, title, "machine", 0.0, 0.0, evidence, change, command)
+    return Finding(name, title, "machine", 0.0, evidence, change, command)
 
 
 def busy_cores(measured: Measured, _usual: str, _best: str) -> Finding | None:
