@@ -88,18 +88,19 @@ def unfinished_spans(marks: Mapping[int, Sequence[Mark]], devices: Sequence[str]
     ]
 
 
+_CAUSES_BY_BEGIN = (
+    ("copy weights", "copy weights"),
+    ("preload cu", "handles"),
+    ("free what was preloaded with", "handles"),
+    ("preload ", "load kernels"),
+)
+
+
 def _cause(name: str) -> tuple[str | None, tuple[str, ...]]:
     if name in _CAUSES:
         return _CAUSES[name]
-    if name.startswith("copy weights"):
-        return "copy weights", ()
-    if name.startswith("preload cu") or name == "free what was preloaded with":
-        return "handles", ()
-    if name.startswith("preload "):
-        return "load kernels", ()
-    if "optimized model" in name:
-        return "optimized model", ()
-    return "set up", ()
+    other = "optimized model" if "optimized model" in name else "set up"
+    return next((cause for begin, cause in _CAUSES_BY_BEGIN if name.startswith(begin)), other), ()
 
 
 # "2026-11-22 00:04:11.215485586 [I:onnxruntime:session-0, graph.cc:15 Apply] text", in UTC or local time.
