@@ -53,7 +53,8 @@ def _parts(document: Json, console: Console) -> Iterator[RenderableType]:
     for group in view.by_device_count(found).values():
         yield Text(f"From the process's start to the first answer on {view.devices_text(group[0].devices)}", "bold")
         yield _bars(group, longest, keys, console)
-        yield _table(group, keys) if console.width >= _NARROW else _lists(group, keys)
+        for columns in [group] if console.width >= _NARROW else [[trace] for trace in group]:
+            yield _table(columns, keys)
     if document.get("serialization"):
         yield Text("What each way serializes on", "bold")
         yield _serialization(document)
@@ -153,22 +154,6 @@ def _cell(trace: Trace, cause: str) -> Text:
 def _explained(trace: Trace) -> Text:
     enough = trace.explained >= view.LEAST_EXPLAINED
     return Text(f"{trace.explained:.1%}", style="" if enough else "red bold")
-
-
-def _lists(group: Sequence[Trace], keys: Mapping[str, tuple[str, str]]) -> RenderableType:
-    """Return the trace for narrow terminals: each way's causes below each other, the longest first."""
-    text = Text()
-    for number, trace in enumerate(group):
-        text.append("\n" if number else "")
-        text.append(f"{printable(trace.name)}: {seconds_text(trace.wall)}", style="bold")
-        text.append(", explained ")
-        text.append_text(_explained(trace))
-        for cause, length in sorted(trace.causes.items(), key=lambda item: -item[1]):
-            text.append("\n  ")
-            text.append(*keys[cause])
-            text.append(f" {seconds_text(length):>8} {view.percent(length / trace.wall):>4} ")
-            text.append(printable(cause_of(cause).title))
-    return text
 
 
 def _serialization(document: Json) -> Text:
