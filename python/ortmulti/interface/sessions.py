@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ortmulti import checks
 from ortmulti.errors import InvalidType
+from ortmulti.interface.session_observer import observer
 from ortmulti.loading import early_start
 
 # Other modules are imported by `create_sessions`, while the driver starts.
@@ -76,13 +77,15 @@ def create_sessions(
     if progress is not None and not callable(progress):
         raise InvalidType(f"progress is a function of (done, total, device), not {progress!r}")
     plain = tuning is None
-    request = early_start.begin_request(
-        plain, model, devices, sessions_per_device, options, provider_options, serialize, strategy, optimize, loader
-    )
-    from ortmulti.interface.session import InferenceSession, Sessions
-    from ortmulti.loading import creation
-    from ortmulti.loading.attempt import Attempt
-    from ortmulti.timeline import Timeline
+    with observer().importing("import ortmulti's loading"):
+        # It starts the driver first, and then imports as well.
+        request = early_start.begin_request(
+            plain, model, devices, sessions_per_device, options, provider_options, serialize, strategy, optimize, loader
+        )
+        from ortmulti.interface.session import InferenceSession, Sessions
+        from ortmulti.loading import creation
+        from ortmulti.loading.attempt import Attempt
+        from ortmulti.timeline import Timeline
 
     if tuning is not None:
         from ortmulti.loading.tuning import use_for_request
