@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 
 from ortmulti.bench import models
 from ortmulti.bench.diagnose.causes import CAUSES
+from ortmulti.bench.diagnose.report.view import LEAST_EXPLAINED
 from ortmulti.bench.diagnose.trace import trace
 from ortmulti.bench.strategies import SessionSettings, names
 from ortmulti.errors import InvalidArgument, NoSuchFile
@@ -69,6 +70,7 @@ def test_every_way_is_traced(model: Path, way: str, count: int) -> None:
     assert "error" not in run, run
     _check(run)
     assert run["explained"] == pytest.approx(1 - run["causes"].get("unexplained", 0) / run["wall"])
+    assert run["explained"] >= LEAST_EXPLAINED
     assert len(run["first_answers"]) == count
     assert 0 < run["ready"] < max(run["first_answers"]) <= run["wall"]
     assert {span["session"] for span in run["spans"]} >= set(range(1 if way == "shared" else count))

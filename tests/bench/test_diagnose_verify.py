@@ -164,6 +164,8 @@ def test_a_change_that_helps_stays_the_first(tmp_path: Path, monkeypatch: pytest
     assert first["verified"]["speedup"] == pytest.approx(2.0)
     assert first["verified"]["pairs"] == 2
     assert [one["way"] for one in bench.runs] == ["sequential", "shared", "shared", "sequential"]  # in turns
+    # The prediction has the figures of the finding's title.
+    assert of["prediction"]["seconds"] == pytest.approx({"sequential": 2.0, "shared": 1.0})
 
 
 def verified_with(bench: Bench, monkeypatch: pytest.MonkeyPatch, shared: float) -> list[dict[str, Any]]:

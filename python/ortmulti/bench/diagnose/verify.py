@@ -49,19 +49,24 @@ def verify(document: dict[str, Any], found: list[Finding], bench: Bench) -> None
     """
     known = len(bench.runs)
     try:
-        _verify(document, found, bench)
+        confirmed, left, tried = _verify(document, found, bench)
     finally:
         document["runs"] += bench.runs[known:]
-        conclude_again(document)
+    if confirmed or not tried:
+        return  # the other conclusions are of the runs of which the findings speak
+    conclude_again(document)
+    if not any(finding.seconds for finding in left):
+        nothing_else = nothing(Measured(document), document["prediction"]["best"])
+        left = [nothing_else, *(finding for finding in left if finding.id != "nothing")]
+        document["findings"] = [finding.as_json() for finding in (*left, *tried)]
 
 
-def _verify(document: dict[str, Any], found: list[Finding], bench: Bench) -> None:
+def _verify(
+    document: dict[str, Any], found: list[Finding], bench: Bench
+) -> tuple[list[Finding], list[Finding], list[Finding]]:
+    """Return the confirmed findings, those in their place behind them, and those whose change gains nothing."""
     left, tried = list(found), list[Finding]()
     confirmed: list[Finding] = []
-
-    def write() -> None:
-        # A change that is known to save nothing is not among the first findings.
-        document["findings"] = [finding.as_json() for finding in (*confirmed, *left, *tried)]
 
     for finding in [one for one in found if one.recipe is not None]:
         spent = bench.elapsed() > bench.plan.budget
@@ -81,11 +86,9 @@ def _verify(document: dict[str, Any], found: list[Finding], bench: Bench) -> Non
             left.insert(place, after)
         else:
             confirmed.append(after)
-        write()
-    if tried and not confirmed and not any(finding.seconds for finding in left):
-        confirmed.append(nothing(Measured(document), document["prediction"]["best"]))
-        left = [finding for finding in left if finding.id != "nothing"]
-        write()
+        # A change that is known to save nothing is not among the first findings.
+        document["findings"] = [finding.as_json() for finding in (*confirmed, *left, *tried)]
+    return confirmed, left, tried
 
 
 def _run(bench: Bench, finding: Finding) -> dict[str, Any] | None:
