@@ -110,7 +110,7 @@ class Request {
   /// A session had it before it waited.
   bool comes_back() const noexcept { return retried_ || put_back_; }
   /// Whether it is this one's turn before that of the other, where both wait. What comes back was asked for before the
-  /// others.
+  /// others, and goes first whatever else counts: the search for a request relies on it.
   bool goes_before(const Request& other) const noexcept {
     return comes_back() == other.comes_back() ? number_ < other.number_ : comes_back();
   }

@@ -22,6 +22,7 @@ struct SleepLevelTraits {
 inline constexpr std::array<SleepLevelTraits, 3> sleep_levels{
     {{"awake", false}, {"weights", false}, {"session", true}}};
 inline constexpr auto deepest_level = static_cast<SleepLevel>(sleep_levels.size() - 1);
+static_assert(deepest_level == SleepLevel::session, "each level has a row");
 
 inline const SleepLevelTraits& traits_of(SleepLevel level) { return sleep_levels.at(static_cast<std::size_t>(level)); }
 
