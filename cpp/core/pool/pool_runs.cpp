@@ -128,8 +128,10 @@ void Pool::run_batch(Worker& worker, bool at_once, Lock& lock) {
   worker.batch = batch;
   const std::size_t size = worker.batched;
   const Clock::time_point began = options_.now();
-  const std::size_t alone = batch.size() == 1 ? batch.front()->batch_size_ : 0;
-  if (batch.size() == 1 && (options_.batching.padded(alone) == alone || !joins_others(*batch.front()))) {
+  const auto as_it_is = [&](const Request& request) {
+    return options_.batching.padded(request.batch_size_) == request.batch_size_ || !joins_others(request);
+  };
+  if (batch.size() == 1 && as_it_is(*batch.front())) {
     conclude(worker, batch.front(), run_one(worker, *batch.front(), lock), finished);
   } else if (!batch.empty()) {
     joint = run_joint(worker, batch, lock);
