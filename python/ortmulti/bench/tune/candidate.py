@@ -7,7 +7,8 @@ import socket
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,19 +44,17 @@ class Target(Closing):
         applied = apply(spec["options"])
         if applied.left_out:
             raise ortmulti.Fail("; ".join(applied.left_out))
-        self._pool: ortmulti.Pool | None = None
-        self._session: ortmulti.InferenceSession | None = None
+        self._model: ortmulti.Pool | ortmulti.InferenceSession
         if spec["through"] == "pool":
             given = applied.provider_options or None
-            self._pool = ortmulti.load(
+            self._model = ortmulti.load(
                 spec["model"], spec["devices"], options=applied.options, provider_options=given, **applied.load
             )
         else:
             given_providers = _providers(spec["devices"][0], applied.provider_options)
-            self._session = ortmulti.InferenceSession(spec["model"], applied.options, given_providers)
+            self._model = ortmulti.InferenceSession(spec["model"], applied.options, given_providers)
         try:
-            self._feed = self._read_feed()
-            self._ask = self._asker()
+            self._ask = partial(self._model.run, None, self._read_feed())
         except BaseException:
             self.close()
             raise
@@ -67,18 +66,13 @@ class Target(Closing):
         return read_arrays(path)
 
     def _make_feed(self) -> dict[str, Any]:
-        if self._session is not None:
-            return _fitting(self._session)
-        # A pool does not say what the model declares.
+        if isinstance(self._model, ortmulti.InferenceSession):
+            return _fitting(self._model)
+        # Runs that do not fit would leave their memory in the pool, and count as what the defaults take.
         plain = ortmulti.SessionOptions()
         plain.graph_optimization_level = ortmulti.GraphOptimizationLevel.ORT_DISABLE_ALL
         with ortmulti.InferenceSession(self._spec["model"], plain, ["CPUExecutionProvider"]) as session:
             return _fitting(session)
-
-    def _asker(self) -> Callable[[], Any]:
-        feed, one = self._feed, self._pool or self._session
-        assert one is not None
-        return lambda: one.run(None, feed)
 
     def run(self) -> Any:
         """Run once and return the outputs."""
@@ -123,9 +117,7 @@ class Target(Closing):
 
     def close(self) -> None:
         """Free the sessions."""
-        for one in (self._pool, self._session):
-            if one is not None:
-                one.close()
+        self._model.close()
 
 
 def _answers(loop: Any, begin: int, end: int) -> list[int]:
