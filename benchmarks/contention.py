@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.published.verdicts import Verdict, judge
+from benchmarks.published.verdicts import Verdict, judge, show
 from ortmulti.bench import models, serve
 from ortmulti.bench.measure import results
 from ortmulti.bench.measure.devices import describe, device_sets, parse_counts, parse_devices
@@ -96,14 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="where to write the result")
     args = parser.parse_args(arguments)
     document = results.load(args.result) if args.result else measure(args)
-    verdicts = judged(document)
-    print(REPORT.markdown(document), *(f"- {verdict.line}" for verdict in verdicts), sep="\n")
-    if args.json:
-        results.save({**document, "verdicts": [vars(verdict) for verdict in verdicts]}, args.json)
-    texts = missed(document, args.least_scaling)
-    for text in texts:
-        print(f"missed: {text}")
-    return int(bool(texts))
+    return show(document, REPORT.markdown(document), judged(document), missed(document, args.least_scaling), args.json)
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.published.verdicts import Cell, Verdict, table
-from ortmulti.bench.create.tables import number
 from ortmulti.bench.measure import results
+from ortmulti.bench.reports.tables import number
 
 Document = Mapping[str, Any]
 

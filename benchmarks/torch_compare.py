@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import pytorch
-from benchmarks.published.verdicts import Outcome, Verdict, judge
+from benchmarks.published.verdicts import Outcome, Verdict, judge, show
 from benchmarks.pytorch.comparison import REPORT
 from ortmulti.bench.measure import results
 from ortmulti.bench.measure.devices import parse_devices
@@ -100,14 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="where to write the result")
     args = parser.parse_args(arguments)
     document = results.load(args.result) if args.result else measure(args)
-    verdicts = judged(document)
-    print(REPORT.markdown(document), *(f"- {verdict.line}" for verdict in verdicts), sep="\n")
-    if args.json:
-        results.save({**document, "verdicts": [vars(verdict) for verdict in verdicts]}, args.json)
-    texts = missed(document, args.most_ratio)
-    for text in texts:
-        print(f"missed: {text}")
-    return int(bool(texts))
+    return show(document, REPORT.markdown(document), judged(document), missed(document, args.most_ratio), args.json)
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:

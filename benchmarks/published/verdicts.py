@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from ortmulti.bench.create.tables import number, pipes
-from ortmulti.bench.measure import rounds
+from ortmulti.bench.measure import results, rounds
 from ortmulti.bench.measure.rounds import Interval
+from ortmulti.bench.reports.tables import number, pipes
 
 Outcome: TypeAlias = Literal["holds", "does not hold", "undecided", "not measured"]
 Cell: TypeAlias = Interval | float | str | None
@@ -97,6 +98,29 @@ def figures(measurements: Measurements, case: str, key: str, scale: float = 1.0)
         for one in measurements
         if one["case"] == case and "error" not in one and one.get(key) is not None
     ]
+
+
+def show(
+    document: Mapping[str, Any], shown: str, verdicts: Sequence[Verdict], missed: Sequence[str], json: Path | None
+) -> int:
+    """Print a result of another command with the verdicts and what is not as it should be, and write it.
+
+    Args:
+        document: the result.
+        shown: the same as Markdown.
+        verdicts: on the claims.
+        missed: what is not as it should be, a text each.
+        json: where to write the result, with the verdicts; None: nowhere.
+
+    Returns:
+        The exit status: 1 if something is not as it should be.
+    """
+    print(shown, *(f"- {verdict.line}" for verdict in verdicts), sep="\n")
+    if json:
+        results.save({**document, "verdicts": [vars(verdict) for verdict in verdicts]}, json)
+    for one in missed:
+        print(f"missed: {one}")
+    return int(bool(missed))
 
 
 def text(cell: Cell) -> str:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pytorch.plan import Setting, TorchPlan
-from ortmulti.bench.create.tables import Cell, Column, Report, Sheet, interval_of, spread_cell
 from ortmulti.bench.measure import fresh_process, results
 from ortmulti.bench.measure.rounds import Interval, Spread, ratios, round_numbers
 from ortmulti.bench.models import make as make_model
+from ortmulti.bench.reports.tables import Cell, Column, Report, Sheet, interval_of, spread_cell
 from ortmulti.errors import LibraryError
 
 _MEASURE = "benchmarks.pytorch.measure_setting"

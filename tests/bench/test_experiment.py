@@ -13,10 +13,10 @@ import pytest
 from rich.console import Console
 
 from ortmulti.bench import models
-from ortmulti.bench.create.tables import Column, Report, Sheet, number, spread_of
 from ortmulti.bench.experiment import Experiment, Json, gpu_memory, split
 from ortmulti.bench.measure import results
 from ortmulti.bench.measure.rounds import Spread, of_case, rotated
+from ortmulti.bench.reports.tables import Column, Report, Sheet, number, spread_of
 from ortmulti.errors import Fail, InvalidArgument, NoSuchFile
 
 SHEET = Sheet(

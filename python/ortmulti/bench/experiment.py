@@ -12,9 +12,9 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from ortmulti.bench.create.tables import Report
 from ortmulti.bench.measure import page_cache, results
 from ortmulti.bench.measure.rounds import RoundsInterrupted, Spread, failure, measure_rounds
+from ortmulti.bench.reports.tables import Report
 from ortmulti.errors import InvalidArgument, NoSuchFile
 
 Case = TypeVar("Case", bound=Hashable)

@@ -11,10 +11,10 @@ import typer
 from ortmulti import _core
 from ortmulti._runtime.regular_file import write_atomically
 from ortmulti.bench import models, strategies
-from ortmulti.bench.create import plots
 from ortmulti.bench.create.plan import Options, Plan
 from ortmulti.bench.experiment import Experiment
 from ortmulti.bench.measure import devices, gil, results
+from ortmulti.bench.reports import plots
 
 from .models import DEMO_REPEAT, make_demo_models
 from .options import DemoFolder, Details, Devices, JsonFile, Markdown, Plot, Timeout, one_device, options_by_owner

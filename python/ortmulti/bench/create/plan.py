@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ortmulti.bench.create.measure_strategy import IMPORTS
-from ortmulti.bench.create.tables import Report
 from ortmulti.bench.experiment import Experiment, Json, gpu_memory, split
 from ortmulti.bench.files import write_arrays
 from ortmulti.bench.measure import floor, fresh_process, page_cache
@@ -20,6 +19,7 @@ from ortmulti.bench.measure.rounds import Interval, Spread, of_case, rotated
 from ortmulti.bench.models import make as make_model
 from ortmulti.bench.models import sample_inputs
 from ortmulti.bench.reports.create import REPORT
+from ortmulti.bench.reports.tables import Report
 from ortmulti.bench.strategies import SessionSettings, check_name, names
 from ortmulti.errors import Error
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ortmulti.bench.create.tables import Report
 from ortmulti.bench.experiment import Experiment, Json, split
 from ortmulti.bench.reports.gil import REPORT
+from ortmulti.bench.reports.tables import Report
 from ortmulti.bench.strategies import SessionSettings
 from ortmulti.errors import Error, InvalidArgument
 

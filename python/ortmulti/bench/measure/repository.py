@@ -24,10 +24,10 @@ import numpy as np
 
 from ortmulti import ModelRepository, _core
 from ortmulti._runtime.closing import Closing
-from ortmulti.bench.create.tables import Report
 from ortmulti.bench.experiment import Experiment, Json
 from ortmulti.bench.models import sample_inputs
 from ortmulti.bench.reports.repository import QUANTILES, REPORT
+from ortmulti.bench.reports.tables import Report
 from ortmulti.bench.serve.cases import NANOSECONDS, arrival_times
 from ortmulti.bench.serve.clients import Arrival, ClosedLoop, ask_at, closed_loop, quantile
 from ortmulti.bench.strategies import SessionSettings

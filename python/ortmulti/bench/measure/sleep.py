@@ -20,10 +20,10 @@ from typing import Any, ClassVar
 
 import ortmulti
 from ortmulti import _core
-from ortmulti.bench.create.tables import Report
 from ortmulti.bench.experiment import Experiment
 from ortmulti.bench.models import sample_inputs
 from ortmulti.bench.reports.sleep import FIGURES, REPORT, THREADS
+from ortmulti.bench.reports.tables import Report
 from ortmulti.bench.strategies import SessionSettings
 from ortmulti.errors import Error, InvalidArgument
 from ortmulti.interface.onnxruntime_sessions import create_session, open_package

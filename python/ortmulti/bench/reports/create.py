@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from ortmulti.bench import strategies
-from ortmulti.bench.create import plots
-from ortmulti.bench.create.tables import (
+from ortmulti.bench.measure.devices import describe
+from ortmulti.bench.measure.rounds import Spread
+from ortmulti.bench.reports import plots
+from ortmulti.bench.reports.tables import (
     Cell,
     Column,
     Report,
     Sheet,
     equal_cell,
+    failed_text,
     interval_of,
     largest_gpu,
     mebibytes,
@@ -23,8 +26,6 @@ from ortmulti.bench.create.tables import (
     spread_of,
     times_text,
 )
-from ortmulti.bench.measure.devices import describe
-from ortmulti.bench.measure.rounds import Spread
 
 Json = Mapping[str, Any]
 
@@ -129,8 +130,7 @@ _BEFORE = {"nothing": (), "contexts": ("contexts there before",), "model": ("sec
 
 
 def _labels(row: Json) -> list[Cell]:
-    failed = len(row["errors"])
-    note = f"{failed}/{failed + row['measured']} failed" if failed else "see below" if row["not_shared"] else ""
+    note = failed_text(row) or ("see below" if row["not_shared"] else "")
     return [(describe(row["devices"]), ""), (row["strategy"], note)]
 
 

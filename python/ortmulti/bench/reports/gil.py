@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ortmulti.bench.create.tables import Column, Report, Sheet, model_text, spread_cell, spread_of, times_text
+from ortmulti.bench.reports.tables import Column, Report, Sheet, model_text, spread_cell, spread_of, times_text
 
 Json = Mapping[str, Any]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortmulti.bench.create import plots
-from ortmulti.bench.create.tables import Cell, Column, Report, Sheet, mebibytes_text, number, spread_cell, spread_of
+from ortmulti.bench.reports import plots
+from ortmulti.bench.reports.tables import Cell, Column, Report, Sheet, mebibytes_text, number, spread_cell, spread_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

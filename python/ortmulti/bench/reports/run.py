@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortmulti.bench.create import plots
-from ortmulti.bench.create.plots import COLOURS, OTHER_COLOURS
-from ortmulti.bench.create.tables import (
+from ortmulti.bench.measure.devices import describe
+from ortmulti.bench.reports import plots
+from ortmulti.bench.reports.plots import COLOURS, OTHER_COLOURS
+from ortmulti.bench.reports.tables import (
     Cell,
     Column,
     Report,
     Sheet,
+    failed_text,
     interval_cell,
     interval_of,
     largest_gpu,
@@ -21,7 +23,6 @@ from ortmulti.bench.create.tables import (
     spread_of,
     times_text,
 )
-from ortmulti.bench.measure.devices import describe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,10 +84,7 @@ def _groups(document: Json, rows: Sequence[Json]) -> dict[str, list[Json]]:
 
 
 def _labels(row: Json) -> list[Cell]:
-    failed = len(row["errors"])
-    note = f"{failed}/{failed + row['measured']} failed" if failed else ""
-    if row["unanswered"]:
-        note = f"{row['unanswered']} unanswered"
+    note = f"{row['unanswered']} unanswered" if row["unanswered"] else failed_text(row)
     return [(describe(row["devices"]), ""), (row["variant"], note), (row["load"], "")]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ortmulti.bench.create.tables import (
+from ortmulti.bench.reports.tables import (
     Cell,
     Column,
     Report,

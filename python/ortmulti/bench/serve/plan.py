@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ortmulti.bench.create.tables import Report
 from ortmulti.bench.experiment import Experiment, Json, gpu_memory, split
 from ortmulti.bench.files import write_arrays
 from ortmulti.bench.measure import fresh_process
@@ -16,6 +15,7 @@ from ortmulti.bench.measure.rounds import Interval, Spread, alternating, failure
 from ortmulti.bench.models import make as make_model
 from ortmulti.bench.models import sample_inputs
 from ortmulti.bench.reports.run import REPORT
+from ortmulti.bench.reports.tables import Report
 from ortmulti.errors import Error, InvalidArgument
 
 from .cases import Load, Variant, closed, parse_variant

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortmulti._runtime.regular_file import write_atomically
-from ortmulti.bench.create.plots import caption, clean, line_style, new_figure
 from ortmulti.bench.diagnose.causes import cause_of, ordered
 from ortmulti.bench.diagnose.measured import seconds_text
 from ortmulti.bench.diagnose.report import check_document
 from ortmulti.bench.files import printable
+from ortmulti.bench.reports.plots import caption, clean, line_style, new_figure
 from ortmulti.errors import InvalidArgument
 
 from . import view

@@ -14,10 +14,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ortmulti.bench.create import plots
 from ortmulti.bench.diagnose.causes import cause_of
 from ortmulti.bench.diagnose.measured import seconds_text
 from ortmulti.bench.files import printable
+from ortmulti.bench.reports import plots
 
 from . import view
 from .view import Trace

@@ -11,13 +11,13 @@ from string import Template
 from typing import Any
 
 from ortmulti._runtime.regular_file import write_atomically
-from ortmulti.bench.create.plots import machine_text
 from ortmulti.bench.diagnose.causes import cause_of, ordered
 from ortmulti.bench.diagnose.measured import seconds_text
 from ortmulti.bench.diagnose.report import check_document, view
 from ortmulti.bench.diagnose.report.plot import page_figures
 from ortmulti.bench.diagnose.report.view import Trace
 from ortmulti.bench.files import printable
+from ortmulti.bench.reports.plots import machine_text
 
 __all__ = ["write_html"]
 

@@ -95,6 +95,12 @@ class Column(NamedTuple):
     detail: bool = False
 
 
+def failed_text(row: Json) -> str:
+    """Return how many of a row's measurements failed; "" for none."""
+    failed = len(row["errors"])
+    return f"{failed}/{failed + row['measured']} failed" if failed else ""
+
+
 def _is_bad(row: Json) -> bool:
     return bool(row.get("errors")) or row.get("equal") is False
 
