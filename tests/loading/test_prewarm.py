@@ -231,6 +231,7 @@ STARTED = """
         ("ortmulti.load(sys.argv[1], 0, loader=3)", "[]"),
         ("ortmulti.load(sys.argv[1], ortmulti.Device('cuda', 1))", "[([1], True, False)]"),
         ("ortmulti.load(sys.argv[1], [0, -1])", "[]"),
+        ("ortmulti.load(sys.argv[1], 'cuda:99999999999999999999')", "[]"),
         ("ortmulti.load(sys.argv[1], 0, 0)", "[]"),
         ("ortmulti.load('no.onnx', 0)", "[]"),
         ("ortmulti.load(sys.argv[1], 0, optimize='maybe')", "[]"),

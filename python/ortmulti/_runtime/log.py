@@ -103,9 +103,11 @@ def flush() -> None:
         if _emitting.acquire(timeout=_PATIENCE_S):
             _emit(*_core.take_log()[:2])
     finally:
-        # The lock itself knows its owner: Ctrl-C may come between its acquisition and the next line.
-        if _emitting._is_owned():  # type: ignore[attr-defined]
+        # Ctrl-C comes where a call returns: between the acquisition and the next line, and after any question here.
+        try:
             _emitting.release()
+        except RuntimeError:  # it was not taken
+            pass
 
 
 def _emit_until_closed() -> None:

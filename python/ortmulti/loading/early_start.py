@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
+_MANY = 1 << 15  # GPUs, which no machine has
 _waits_at_exit = False
 
 
@@ -140,9 +141,9 @@ def indices(named: Sequence[Device] | None) -> list[int] | None:
 
 def _index(device: object) -> int | None:
     if type(device) is int:
-        return device if device >= 0 else None
+        return device if 0 <= device < _MANY else None
     if type(device) is str:
         kind, _, number = device.partition(":")
         if kind == "cuda" and number.isdecimal() and number.isascii():
-            return int(number)
+            return _index(int(number))
     return None
