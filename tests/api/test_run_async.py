@@ -198,21 +198,26 @@ def test_what_is_given_is_held_until_it_is_delivered(session: ortmulti.Inference
 
     x, data = X.copy().view(Array), Data()
     options = ortmulti.RunOptions()
-    go_on, delivered, after = threading.Event(), threading.Event(), threading.Event()
+    begun, go_on, delivered, after = (threading.Event() for _ in range(4))
+
+    def wait(*_: Any) -> None:
+        begun.set()
+        go_on.wait(TIMEOUT)
 
     def callback(*_: Any) -> None:
         delivered.set()
 
     watched = [weakref.ref(each) for each in (x, data, callback)]
     # The thread of the callbacks waits, so that nothing is delivered meanwhile.
-    session.run_async(None, {"x": X}, lambda *_: go_on.wait(TIMEOUT), None)
+    session.run_async(None, {"x": X}, wait, None)
+    assert begun.wait(TIMEOUT)
     session.run_async(None, {"x": x}, callback, data, options)
-    session.run_async(None, {"x": X}, lambda *_: after.set(), None)
     del x, data, callback, options
     assert alive(*watched) == [True, True, True]
     go_on.set()
+    assert delivered.wait(TIMEOUT)
+    session.run_async(None, {"x": X}, lambda *_: after.set(), None)
     assert after.wait(TIMEOUT)
-    assert delivered.is_set()
     assert alive(*watched) == [False, False, False]
 
 

@@ -235,7 +235,7 @@ def test_the_command_tells_people_what_it_did(model: str, cache: Cache) -> None:
     assert "bit for bit" in shown.stdout
     assert "was there already" in command.run("optimize", model, "--device", "cpu").stdout
     shown = command.run("optimize", "--list")
-    assert Path(model).name in shown.stdout
+    assert model in shown.stdout
     assert "of at most 20 GB" in shown.stdout
     (cache.entries()[0].folder / "manifest.json").unlink()
     assert "damaged" in command.run("optimize", "--list").stdout

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 import ortmulti
 from ortmulti.loading.tuning_options import LEVELS
@@ -118,13 +118,16 @@ def _list(cache: Cache, as_json: bool) -> None:
         return
     console = stdout()
     if entries:
-        table = Table("model", "device", "ONNX Runtime", "size", "last used", "key", box=None, pad_edge=False)
+        path = Column("model", overflow="fold")
+        table = Table(path, "device", "ONNX Runtime", "size", "last used", "key", box=None, pad_edge=False)
         for entry in entries:
             facts = entry.facts
             device, release = _made_for(facts) if facts is not None else ("damaged", "")
             used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.last_used))
             table.add_row(escape(entry.model or "(in memory)"), device, release, size_text(entry.bytes), used,
                           entry.folder.name[:12])  # fmt: skip
+        if not console.is_terminal:
+            console.width = 10_000  # whole paths, for grep
         console.print(table)
     console.print(
         f"{len(entries)} in {escape(str(cache.folder))}: {size_text(total)} of at most {size_text(cache.limit)}",
