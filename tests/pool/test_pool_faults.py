@@ -65,7 +65,7 @@ def test_a_run_without_memory_fails_alone() -> None:
     def feed(count: int) -> dict[str, np.ndarray]:
         return {"x": np.ones(1, np.float32), "count": np.array([count])}
 
-    # The arenas have a region already: the next one after a failure is as large as the machine's memory, which others have.
+    # The arenas have a region already: the next one after a failure is as large as the machine's memory.
     with ortmulti.load(onnx_models.inflated(), "cpu", 2, warmup=ortmulti.Warmup(samples=feed(1))) as pool:
         futures = [(count, pool.submit(None, feed(count))) for count in [100, 2**50, 200, 2**50, 300]]
         for count, future in futures:

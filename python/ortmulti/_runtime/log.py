@@ -103,8 +103,8 @@ def flush() -> None:
         if _emitting.acquire(timeout=_PATIENCE_S):
             _emit(*_core.take_log()[:2])
     finally:
-        # Ctrl-C comes where a call returns: between the acquisition and the next line, and after any question here.
-        try:
+        # Ctrl-C comes where a call returns: after the acquisition, and after any other call here, as `suppress`.
+        try:  # noqa: SIM105
             _emitting.release()
         except RuntimeError:  # it was not taken
             pass
