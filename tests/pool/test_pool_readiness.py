@@ -207,6 +207,16 @@ def test_the_first_session_answers_while_the_others_start() -> None:
         assert len(pool.sessions) == 2
 
 
+def test_the_first_session_of_a_device_warms_up_alone_where_others_are_not_waited_for() -> None:
+    warmup = Warmup(samples=endless_feed(100_000))
+    with ortmulti.load(ENDLESS, "cpu", 3, wait="first", warmup=warmup) as pool:
+        pool.wait_ready()
+        spans = [span for span in pool.timeline.spans if span.name == "warm up"]
+    assert len(spans) == 3
+    end = min(span.end_ns for span in spans)
+    assert sum(span.start_ns < end for span in spans) == 1
+
+
 @pytest.mark.parametrize("require", ["all", "any"])
 def test_gpus_do_not_wait_for_a_first_one_that_failed(tmp_path: Path, require: str) -> None:
     """The driver is one for tests, for which ONNX Runtime has no sessions here; its contexts are made all the same."""

@@ -75,6 +75,8 @@ class MemberCreation:
         first: The GPU whose session comes first: the others' contexts wait until one member has joined. None: all
             contexts are made at once.
         keep_going: Whether the other sessions are created when one fails.
+        one_after_another: Whether the first session of a device is warm before its others run: searches for algorithms
+            slow each other down. Otherwise all run at once, so that the last one is warm sooner.
         on_devices: Called when the devices are known, with the device of each session.
         not_joined: Called from any thread for each session that failed, with ``keep_going``.
         progress, bytes_loaded: As in `Receiver`.
@@ -89,6 +91,7 @@ class MemberCreation:
         *,
         first: int | None = None,
         keep_going: bool = False,
+        one_after_another: bool = False,
         on_devices: Callable[[Sequence[Device]], object] = _ignore,
         not_joined: Callable[[int, BaseException], object] = _ignore,
         progress: Progress | None = None,
@@ -106,7 +109,9 @@ class MemberCreation:
         self._hold = None if first is None else _core.ContextHold(first)
         self._keep_going = keep_going
         self._not_joined = not_joined
+        self._one_after_another = one_after_another
         self._joining: list[tuple[Task, InferenceSession]] = []
+        self._leading: dict[str, Task] = {}  # what has the first session of each device join
         self._end_runs: RunOptions | None = None
         self._cancelled = False
         self._error: BaseException | None = None
@@ -175,7 +180,9 @@ class MemberCreation:
                 if self._end_runs is None:
                     self._end_runs = RunOptions()
                     self._end_runs.terminate = self._cancelled
-                task = Task(partial(self._have_joined, index, ready), "ortmulti-warmup")
+                leading = self._leading.get(ready.device) if self._one_after_another else None
+                task = Task(partial(self._have_joined, index, ready, leading), "ortmulti-warmup")
+                self._leading.setdefault(ready.device, task)
                 self._joining.append((task, ready))
                 task.start()
         except BaseException:  # no thread, or Ctrl-C at any point of this
@@ -193,7 +200,9 @@ class MemberCreation:
         if self._cancelled:
             raise _Cancelled
 
-    def _have_joined(self, index: int, session: InferenceSession) -> None:
+    def _have_joined(self, index: int, session: InferenceSession, leading: Task | None = None) -> None:
+        if leading is not None:
+            leading.wait()
         member = Member(index, session, self._first_runs, self.poll, self._end_runs)
         try:
             self._join(member)

@@ -152,6 +152,7 @@ class Members:
             self._joins,
             first=first,
             keep_going=keep_going,
+            one_after_another=wait != "all",
             on_devices=self._know_devices,
             not_joined=self._failed,
             progress=progress,
