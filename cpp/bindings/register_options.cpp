@@ -5,7 +5,6 @@
 #include <iterator>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -129,8 +128,7 @@ void register_options(py::module_& module) {
              options.additions.external_initializers.push_back(named(name, value));
            })
       .def("add_external_weights", &add_external_weights, py::arg("list"), Nogil())  // nobody changes the list
-      .def("take_external_weights", &take_external_weights, py::arg("min_bytes"),
-           py::arg("staying_names") = std::set<std::string>())
+      .def("take_external_weights", &take_external_weights, py::arg("min_bytes"))
       .def("add_file_in_memory",
            [](SessionOptions& options, const std::string& name, const Source& memory) {
              options.additions.files.push_back({name, memory.map(), memory.size()});

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
@@ -137,17 +138,20 @@ void register_weights(py::module_& module) {
   module.def(
       "split_optimized_model",
       [](const Path& saved, const Path& original, const Path& data_folder, const Path& folder,
-         const std::vector<Text>& unshared, const py::object& poll) {
+         const std::vector<Text>& unshared, const py::object& poll,
+         const std::map<std::string, std::shared_ptr<Source>>& sources) {
         const std::set<std::string> names(unshared.begin(), unshared.end());
+        const SourcesByLocation given(sources.begin(), sources.end());
         auto split = interruptible<SplitModel>(
             [&](const std::atomic<bool>& stop) {
-              return split_optimized_model(saved, original, data_folder, folder, names, &stop);
+              return split_optimized_model(saved, original, data_folder, folder, names, &stop, given);
             },
             poll);
         return std::pair(std::move(split.weights), split.own_bytes);
       },
       py::arg("saved"), py::arg("original"), py::arg("data_folder"), py::arg("folder"),
-      py::arg("unshared") = py::tuple(), py::arg("poll") = py::none());
+      py::arg("unshared") = py::tuple(), py::arg("poll") = py::none(),
+      py::arg("sources") = std::map<std::string, std::shared_ptr<Source>>());
   module.def("open_nonblocking", &open_for_python<open_nonblocking>, py::arg("path"), py::arg("flags"));
   module.def("open_nofollow", &open_for_python<open_nofollow>, py::arg("path"), py::arg("flags"));
   module.def(

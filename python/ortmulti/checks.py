@@ -6,11 +6,10 @@ import functools
 import operator
 import os
 import re
-import stat
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ortmulti.errors import InvalidArgument, InvalidType, NoSuchFile
+from ortmulti.errors import InvalidArgument, InvalidType
 
 if TYPE_CHECKING:
     from enum import Enum
@@ -22,9 +21,6 @@ _Result = TypeVar("_Result")
 
 INT_MAX = 2**31 - 1
 SIZE_MAX = 2**63 - 1
-
-Model: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview"
-CheckedModel: TypeAlias = "str | bytes | bytearray | memoryview"
 
 # "1,2;3-4": logical processors from 1 on, or ranges of them, for each thread.
 _RANGE = r"[0-9]{1,9}(?:-[0-9]{1,9})?"
@@ -187,37 +183,3 @@ def affinities(name: str, value: str, intra_op_num_threads: int | None = None) -
             f"{name} is for {threads - 1} threads besides the calling one: intra_op_num_threads is {threads} with it, "
             f"not {intra_op_num_threads}"
         )
-
-
-def model(value: Any) -> CheckedModel:
-    """Accept a model: its bytes, or the path of a file that can be read.
-
-    Raises:
-        NoSuchFile: There is no such file, or it cannot be read.
-        InvalidArgument: There are no bytes.
-        InvalidType: It is neither a path nor bytes.
-    """
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        if len(value) == 0:
-            raise InvalidArgument._of_runtime("the model is empty: 0 bytes; give the bytes of an .onnx file")
-        return value
-    if not isinstance(value, (str, os.PathLike)):
-        hint = ": give its SerializeToString(), or the path of its file" if hasattr(value, "SerializeToString") else ""
-        raise InvalidType(f"a model is a path or bytes, not {type(value).__name__}{hint}")
-    path = os.fspath(value)
-    try:
-        status = os.stat(path)  # noqa: PTH116  # pathlib takes 3 ms to import
-    except FileNotFoundError:
-        here = os.getcwd()  # noqa: PTH109  # pathlib takes 3 ms to import
-        raise NoSuchFile._of_runtime(f"there is no model file '{path}' in {here!r}: check the path") from None
-    except OSError as error:
-        raise NoSuchFile._of_runtime(f"the model file '{path}' cannot be read: {error.strerror}") from error
-    except ValueError as error:  # a NUL character, or one that cannot be encoded
-        raise NoSuchFile._of_runtime(f"no file can have the path {path!r}: {error}") from error
-    if stat.S_ISDIR(status.st_mode):
-        raise NoSuchFile._of_runtime(f"'{path}' is a directory, not a model file: name the .onnx file in it")
-    if not os.access(path, os.R_OK):
-        raise NoSuchFile._of_runtime(f"the model file '{path}' cannot be read: permission denied")
-    if status.st_size == 0:
-        raise InvalidArgument._of_runtime(f"the model file '{path}' is empty: 0 bytes. Copy or download it again")
-    return path

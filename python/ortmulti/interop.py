@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ortmulti import _core, checks, errors
 from ortmulti._runtime import startup
-from ortmulti.create.request import Model, Optimize, core_options
+from ortmulti.create.model import Model
+from ortmulti.create.request import Optimize, core_options
 from ortmulti.devices import providers as _providers
 from ortmulti.devices.device import Device
 from ortmulti.errors import LibraryError, NotOptimizable
@@ -38,7 +40,7 @@ LOGGER = logging.getLogger("ortmulti")
 
 
 def onnxruntime_sessions(
-    model: Model,
+    model: str | os.PathLike[str] | bytes | bytearray | memoryview,
     devices: str | int | Device | Iterable[str | int | Device] = "all",
     sessions_per_device: int = 1,
     options: SessionOptions | None = None,
@@ -98,7 +100,9 @@ def onnxruntime_sessions(
         same = [device for device in of_device if device.kind == kind]
         first = of_device[same[0]]
         try:
-            shared.update(_shared(ort, first.model, same, first.providers, options or SessionOptions(), optimize))
+            shared.update(
+                _shared(ort, Model(first.model), same, first.providers, options or SessionOptions(), optimize)
+            )
         except NotShared as reason:
             LOGGER.warning("onnxruntime's sessions on %s load their own weights: %s", same[0].kind, reason)
 
@@ -131,7 +135,7 @@ def _open_same(devices: Sequence[Device]) -> Any:
 
 def _shared(
     ort: Any,
-    model: str | bytes,
+    model: Model,
     devices: Sequence[Device],
     providers: Sequence[_providers.Provider],
     options: SessionOptions,
@@ -167,16 +171,16 @@ class _Owner:
 
 
 def _find_shared(
-    model: str | bytes,
+    model: Model,
     devices: Sequence[Device],
     providers: Sequence[_providers.Provider],
     options: SessionOptions,
     optimize: Optimize,
 ) -> SharedModel:
     if optimize == "never" or options.graph_optimization_level == GraphOptimizationLevel.ORT_DISABLE_ALL:
-        if isinstance(model, bytes):
+        if not model.path:
             raise NotShared("the model is in memory and is not optimized")
-        return SharedModel(model, _core.shareable_weights(model))
+        return SharedModel(model.path, _core.shareable_weights(model.path))
     from ortmulti import optimized
 
     wanted = optimized.CacheRequest(model, providers, options, devices)

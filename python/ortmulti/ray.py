@@ -21,10 +21,10 @@ import numpy as np
 
 from ortmulti import _core, checks
 from ortmulti._runtime import startup
+from ortmulti.create.model import Model
 from ortmulti.devices.device import Device, name_devices, parse_devices
 from ortmulti.errors import DeviceError, Error, InvalidArgument, InvalidProtobuf, InvalidType, LibraryError
 from ortmulti.options.foreign_options import to_session_options
-from ortmulti.options.model_additions import add_external_weights
 from ortmulti.options.session_options import SessionOptions
 from ortmulti.pool.configuration import Batching
 from ortmulti.pool.load import load
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from ray import serve
 
-    from ortmulti.create.request import Model
+    from ortmulti.create.model import ModelLike
     from ortmulti.pool.pool import Pool
 
 __all__ = ["BroadcastModel", "Predictor", "broadcast", "deployment", "load_here", "map_options"]
@@ -84,43 +84,30 @@ def broadcast(model: str | os.PathLike[str]) -> BroadcastModel:
             it does not have the bytes that the weight's type and shape need.
         InvalidProtobuf: The file is not an ONNX model.
     """
-    path = checks.model(str(Path(checks.text("model", model)).absolute()))
-    assert isinstance(path, str)
-    folder = str(Path(path).parent)
+    of = Model(Path(checks.text("model", model)).absolute())
+    path = of.path
     try:
         graph, _, listed = _core.put_weights_outside(path)
         graph = graph or listed.sources[0].read(0, listed.sources[0].size).tobytes()
         index = _core.index_model(graph)
     except InvalidProtobuf as error:
         raise InvalidProtobuf(f"{path!r}: {error}") from None
-    found = zip(index.external_locations, _core.external_files(index, folder, path), strict=True)
+    found = zip(index.external_locations, _core.external_files(index, of.folder, path), strict=True)
     first = {file.name: file for file in listed.sources}  # a file that was replaced since then is an error
-    files = {location: first.get(file.name, file) for location, file in found}
-    outside = [each for each in index.initializers if each.storage == "external"]
-    given = {each.location for each in outside if not each.graph}
-    elsewhere = {each.location for each in outside if each.graph} | (files.keys() - given)
-    if elsewhere:
-        raise InvalidArgument(
-            f"the model cannot be broadcast: data of {os.fsdecode(min(elsewhere))!r} belongs to no initializer of the "
-            "main graph; use weights='files', or save the model with that data in its own file"
-        )
-    for each in outside:
-        name = each.name.decode(errors="backslashreplace")
-        if problem := each.tensor_problem or ("" if name.encode() == each.name else "its name is not UTF-8"):
-            raise InvalidArgument(
-                f"the model cannot be broadcast: its weight {name!r}: {problem}; use weights='files', or save the "
-                "model again"
-            )
+    files = {os.fsdecode(location): first.get(file.name, file) for location, file in found}
+    try:
+        weights, sources = Model(graph, files).external.weights, list(files.values())
+    except InvalidArgument as error:
+        raise InvalidArgument(f"the model cannot be broadcast: {error}; or use weights='files'") from None
     # Files are read, not mapped: a mapped file that shrinks would end the process.
     prefetch = _core.Prefetch([(file, 0, file.size) for file in dict.fromkeys(files.values())])
     parts: list[ray.ObjectRef] = []
     part: dict[str, tuple[int, list[int], NDArray[np.uint8]]] = {}
     size = stored = 0
-    for each in outside:
-        data = files[each.location].read(each.offset, each.length)
-        part[each.name.decode()] = (each.data_type, each.shape, data)
+    for each in weights:
+        part[each.name] = (each.data_type, each.shape, sources[each.source].read(each.offset, each.length))
         size += each.length
-        if size - stored >= _PART_BYTES or each is outside[-1]:
+        if size - stored >= _PART_BYTES or each is weights[-1]:
             parts.append(ray.put(part))
             part, stored = {}, size
     for file in files.values():
@@ -130,7 +117,7 @@ def broadcast(model: str | os.PathLike[str]) -> BroadcastModel:
 
 
 def load_here(
-    model: Model | BroadcastModel,
+    model: ModelLike | BroadcastModel,
     devices: str | int | Device | Iterable[str | int | Device] = "all",
     *,
     options: SessionOptions | None = None,
@@ -167,7 +154,7 @@ def load_here(
         # Ray limits no thread: without this, each actor would take all cores of the host.
         changed.intra_op_num_threads = max(1, int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1)))
     if isinstance(model, BroadcastModel):
-        model = _from_object_store(model, changed)
+        model = _from_object_store(model)
     return load(model, named, options=changed, **arguments)
 
 
@@ -194,26 +181,24 @@ def _assigned_devices() -> str | list[str]:
     return [f"cuda:{index}" for index in sorted(map(names.index, assigned))]
 
 
-def _from_object_store(model: BroadcastModel, options: SessionOptions) -> Model:
-    """Give the weights to the options, and return the graph; or the path if the object is lost."""
+def _from_object_store(model: BroadcastModel) -> Model:
+    """Return the model over the object; over the file if the object is lost."""
     try:
         graph: bytes
         graph, parts = ray.get(model._object)
         weights = {name: weight for part in ray.get(parts) for name, weight in part.items()}
     except (ray.exceptions.ObjectLostError, ray.exceptions.OwnerDiedError) as error:
         LOGGER.warning("the broadcast model is lost, its file %s is read instead: %s", model.path, error)
-        return model.path
-    add_external_weights(
-        options,
-        _core.WeightList(
-            [_core.memory_source(name, data) for name, (_, _, data) in weights.items()],
-            [
-                _core.Weight(name, data_type, shape, file, 0, data.nbytes)
-                for file, (name, (data_type, shape, data)) in enumerate(weights.items())
-            ],
-        ),
+        return Model.of(model.path)
+    found = Model(graph)
+    found.external = _core.WeightList(
+        [_core.memory_source(name, data) for name, (_, _, data) in weights.items()],
+        [
+            _core.Weight(name, data_type, shape, file, 0, data.nbytes)
+            for file, (name, (data_type, shape, data)) in enumerate(weights.items())
+        ],
     )
-    return graph
+    return found
 
 
 def _exit_if_lost(pool: Pool) -> None:
@@ -247,7 +232,7 @@ class Predictor:
 
     def __init__(
         self,
-        model: Model | BroadcastModel,
+        model: ModelLike | BroadcastModel,
         *,
         inputs: Mapping[str, str] | None = None,
         outputs: Sequence[str] | None = None,
@@ -436,7 +421,7 @@ def _on_each_host(argument: str, resource: str, nodes: Sequence[Mapping[str, flo
 class _Replica:
     """A replica of `deployment`."""
 
-    def __init__(self, model: Model | BroadcastModel, arguments: Mapping[str, Any], most: int) -> None:
+    def __init__(self, model: str | BroadcastModel, arguments: Mapping[str, Any], most: int) -> None:
         self._pool = load_here(model, **arguments)
         self._most = most
         self._model = model

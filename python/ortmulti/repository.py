@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from ortmulti import _core, checks
 from ortmulti._runtime import machine
 from ortmulti._runtime.closing import Closing
+from ortmulti.create.model import Model
 from ortmulti.devices.device import Device, name_devices, parse_devices
 from ortmulti.errors import ClosedError, Error, InvalidArgument, InvalidType, NotFound, NotImplemented, OutOfMemory
 
@@ -159,7 +160,7 @@ class _Loaded(NamedTuple):
 
 @dataclass
 class _Entry:
-    model: Any
+    model: Model
     options: dict[str, Any]
     pinned: bool = False
     loaded: _Loaded | None = None
@@ -219,7 +220,7 @@ class ModelRepository(Closing):
     # Models.
 
     def add(
-        self, name: str, model: str | os.PathLike[str] | bytes | bytearray | memoryview, **load_options: Any
+        self, name: str, model: str | os.PathLike[str] | bytes | bytearray | memoryview | Model, **load_options: Any
     ) -> None:
         """Add a model and load it. It sleeps until its first request, or until `pin`.
 
@@ -245,7 +246,7 @@ class ModelRepository(Closing):
 
         if not isinstance(warmup := load_options.get("warmup", True), bool | Warmup):
             raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
-        entry = _Entry(checks.model(model), load_options)
+        entry = _Entry(Model.of(model), load_options)
         with self._lock:
             self._raise_if_closed()
             if name in self._entries:
@@ -603,16 +604,14 @@ def _bytes(name: str, value: object, total: int) -> int:
     return value
 
 
-def _size(model: Any) -> int:
+def _size(model: Model) -> int:
     """Return the bytes of a model's files, about those of its weights."""
     from ortmulti.optimized import key
 
-    if not isinstance(model, str):
-        return memoryview(model).nbytes
     try:
-        return sum(file.size for file in key.read_content(model, None).sources)
+        return model.size + sum(file.size for file in key.read_content(model, None).data)
     except Error:  # such as a model that cannot be shared; a missing file was checked before
-        return _core.file_source(model).size
+        return model.size
 
 
 def _closer(pool: Pool, device: str) -> Callable[[str, float], None]:

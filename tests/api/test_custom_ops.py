@@ -95,16 +95,16 @@ def test_it_is_needed_no_more_once_it_is_loaded(library: Path, tmp_path: Path, m
 def test_the_cache_key_is_the_librarys_too(library: Path, tmp_path: Path, options: ortmulti.SessionOptions) -> None:
     other = ortmulti.SessionOptions()
     other.register_custom_ops_library(shutil.copy(library, tmp_path / "other.so"))
-    keys = [key_of(MODEL, CPU, given).digest for given in (None, options, other)]
+    keys = [key_of(ortmulti.Model(MODEL), CPU, given).digest for given in (None, options, other)]
     assert len(set(keys)) == 3
-    assert key_of(MODEL, CPU, options).digest == keys[1]
+    assert key_of(ortmulti.Model(MODEL), CPU, options).digest == keys[1]
     shutil.copy(library, tmp_path / "new.so")
     (tmp_path / "new.so").replace(tmp_path / "other.so")
     with pytest.raises(ortmulti.NotOptimizable, match=r"other\.so.* was replaced"):
-        key_of(MODEL, CPU, other)
+        key_of(ortmulti.Model(MODEL), CPU, other)
     (tmp_path / "other.so").unlink()
     with pytest.raises(ortmulti.NotOptimizable, match="custom operators"):
-        key_of(MODEL, CPU, other)
+        key_of(ortmulti.Model(MODEL), CPU, other)
 
 
 def test_a_model_with_custom_operators_can_be_optimized(options: ortmulti.SessionOptions) -> None:

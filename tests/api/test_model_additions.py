@@ -264,7 +264,7 @@ def test_weights_of_the_options_are_neither_shared_nor_optimized_ahead(
     options = make()
     assert method in why_not_shared([Device("cuda")], core_options(options))
     with pytest.raises(ortmulti.NotOptimizable, match=method):
-        key_of(str(external[0]), CPU, options)
+        key_of(ortmulti.Model(external[0]), CPU, options)
     with pytest.raises(ortmulti.NotOptimizable, match=method):
         ortmulti.optimize(external[0], "cpu", options=options)
     with pytest.raises(ortmulti.NotImplemented, match=method):

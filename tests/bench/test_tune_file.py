@@ -53,7 +53,7 @@ def tuning(model: bytes | None = None, **changes: Any) -> Tuning:
         settings=SETTINGS,
         objective="latency",
         devices=("cpu",),
-        model={"name": "model.onnx", **describe_model(weighted() if model is None else model)},
+        model={"name": "model.onnx", **describe_model(ortmulti.Model(weighted() if model is None else model))},
         machine=describe_machine("cpu"),
         gain={"ratio": 1.5, "low": 1.4, "high": 1.6},
         created="2026-01-01T00:00:00+00:00",
@@ -210,8 +210,9 @@ def test_another_model_is_an_error_and_other_weights_are_not() -> None:
 def test_a_model_is_the_same_as_a_file_and_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(weighted())
-    assert describe_model(str(path)) == describe_model(weighted()) == describe_model(memoryview(weighted()))
-    assert describe_model(b"\xff nothing") == {"shapes": None, "graph": None}
+    found = [describe_model(ortmulti.Model(model)) for model in (path, weighted(), memoryview(weighted()))]
+    assert found[0] == found[1] == found[2]
+    assert describe_model(ortmulti.Model(b"\xff nothing")) == {"shapes": None, "graph": None}
 
 
 def test_elsewhere_is_a_warning() -> None:

@@ -125,7 +125,7 @@ def main() -> None:
         os.environ["ORTMULTI_CACHE"] = str(cache.folder)
         model = str(optimized_models.write(Path(name) / "model", optimized_models.with_folded_weights(), "external"))
         entry = Path(ortmulti.optimize(model, "cpu").path).rename(Path(name) / "entry")
-        key = key_of(model, CPU)
+        key = key_of(ortmulti.Model(model), CPU)
         cases.run("manifest", lambda random: run(entry, key, cache, random))
 
 

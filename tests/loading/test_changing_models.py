@@ -95,10 +95,10 @@ def test_a_model_that_shrinks_between_its_index_and_its_digest_is_an_error(
     monkeypatch.setattr(_core, "index_model", index_and_cut)
     path.write_bytes(model)
     with pytest.raises(NotOptimizable, match=r"model\.onnx' was changed or replaced while"):
-        cache_key.read_content(str(path), None)
+        cache_key.read_content(ortmulti.Model(path), None)
     path.write_bytes(model)
     with pytest.raises(WeightsError, match=r"model\.onnx' was changed or replaced while"):
-        tuning.describe_model(str(path))
+        tuning.describe_model(ortmulti.Model(path))
 
 
 def test_a_file_that_became_a_fifo_is_an_error_and_no_wait(tmp_path: Path) -> None:
@@ -117,6 +117,6 @@ def test_a_file_has_the_digest_of_its_bytes(tmp_path: Path) -> None:
     for model in (onnx_models.matmul(), many_initializers(100)):
         path = tmp_path / "model.onnx"
         path.write_bytes(model)
-        assert tuning.describe_model(str(path)) == tuning.describe_model(model)
+        assert tuning.describe_model(ortmulti.Model(path)) == tuning.describe_model(ortmulti.Model(model))
     with pytest.raises(ortmulti.NoSuchFile):
-        tuning.describe_model(str(tmp_path / "none"))
+        tuning.describe_model(ortmulti.Model(tmp_path / "none"))

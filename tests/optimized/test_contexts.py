@@ -118,22 +118,22 @@ def test_what_is_compiled_depends_on_options_plugin_and_device(
     options = ortmulti.SessionOptions()
     options.graph_optimization_level = ortmulti.GraphOptimizationLevel.ORT_DISABLE_ALL
     keys = [
-        context_key(model, PROVIDERS, None, device),
-        context_key(model, [(DEVICE, {"num_of_threads": "1"})], None, device),
-        context_key(model, PROVIDERS, options, device),
+        context_key(ortmulti.Model(model), PROVIDERS, None, device),
+        context_key(ortmulti.Model(model), [(DEVICE, {"num_of_threads": "1"})], None, device),
+        context_key(ortmulti.Model(model), PROVIDERS, options, device),
     ]
-    assert keys[0] == context_key(model, PROVIDERS, None, device)
+    assert keys[0] == context_key(ortmulti.Model(model), PROVIDERS, None, device)
     ortmulti.unregister_execution_provider_library("tests")
     copy = tmp_path / "copy.so"
     copy.write_bytes(openvino_library.read_bytes())
     ortmulti.register_execution_provider_library("tests", copy)
-    keys.append(context_key(model, PROVIDERS, None, device))
+    keys.append(context_key(ortmulti.Model(model), PROVIDERS, None, device))
     (tmp_path / "libruntime.so.1").write_bytes(b"")  # of the plug-in, which opens it by itself
-    keys.append(context_key(model, PROVIDERS, None, device))
+    keys.append(context_key(ortmulti.Model(model), PROVIDERS, None, device))
     (tmp_path / "libruntime.so.1").write_bytes(b"other")
-    keys.append(context_key(model, PROVIDERS, None, device))
+    keys.append(context_key(ortmulti.Model(model), PROVIDERS, None, device))
     (tmp_path / "cache.json").write_bytes(b"")
-    assert keys[-1] == context_key(model, PROVIDERS, None, device)
+    assert keys[-1] == context_key(ortmulti.Model(model), PROVIDERS, None, device)
     assert len({key.digest for key in keys}) == len(keys)
     facts = keys[0].facts["plugin"]
     assert facts["library"] == _core.file_source(str(openvino_library)).identity
@@ -156,7 +156,7 @@ def test_a_damaged_entry_is_made_again(model: str, cache: Cache, caplog: pytest.
 @pytest.mark.usefixtures("openvino", "silent")
 @pytest.mark.parametrize("require", ["all", "any"])
 def test_an_entry_that_cannot_be_loaded_is_replaced(require: Any, model: str, cache: Cache) -> None:
-    staged = cache.stage(context_key(model, PROVIDERS, None, Device(DEVICE)))
+    staged = cache.stage(context_key(ortmulti.Model(model), PROVIDERS, None, Device(DEVICE)))
     (staged.folder / "model.onnx").write_bytes(b"no model")
     entry = finish(staged)
     assert entry is not None
@@ -259,4 +259,4 @@ def test_options_about_compiled_models_are_the_users(model: str, tmp_path: Path)
     options = ortmulti.SessionOptions()
     options.optimized_model_filepath = tmp_path / "optimized.onnx"
     with pytest.raises(NotOptimizable, match="optimized_model_filepath asks ONNX Runtime itself"):
-        context_key(model, [("fake:CPU", {})], options, Device("fake:CPU"))
+        context_key(ortmulti.Model(model), [("fake:CPU", {})], options, Device("fake:CPU"))

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ortmulti import Model
 from ortmulti.loading.creation import Collector
 from ortmulti.optimized import Cache, key_of, wait_for_entries
 from ortmulti.optimized.entries import StagedEntry
@@ -85,7 +86,7 @@ def test_the_end_of_the_process_leaves_a_whole_entry_or_none(model: str, cache: 
     check_child(CODE, model, environment={"ORTMULTI_CACHE": str(cache.folder)})
     assert list((cache.folder / "staging").iterdir()) == []
     for stored in cache.entries():
-        entry = cache.find(key_of(model, CPU), verify=True)
+        entry = cache.find(key_of(Model(model), CPU), verify=True)
         assert entry is not None
         assert entry.folder == stored.folder
         entry.close()
@@ -143,7 +144,7 @@ def test_processes_killed_at_random_moments_leave_no_broken_entry(
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
-        entry = cache.find(key_of(model, CPU), verify=True)  # removes and names what is damaged
+        entry = cache.find(key_of(Model(model), CPU), verify=True)  # removes and names what is damaged
         if entry is not None:
             entry.close()
         assert len(cache.entries()) == (entry is not None)

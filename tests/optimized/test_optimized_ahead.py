@@ -118,20 +118,20 @@ def test_other_values_are_not_published(tmp_path: Path, model: str, cache: Cache
     values = np.random.default_rng(9).standard_normal((32, 32)).astype(np.float32)
     other.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(values, "w"))
     foreign = str(optimized_models.write(tmp_path / "other", other, "external"))
-    with cache.stage(key_of(foreign, CPU)) as staged:
-        entry = build(staged, foreign, CPU)
-        assert compare(entry, foreign, CPU) == Comparison(True)
+    with cache.stage(key_of(ortmulti.Model(foreign), CPU)) as staged:
+        entry = build(staged, ortmulti.Model(foreign), CPU)
+        assert compare(entry, ortmulti.Model(foreign), CPU) == Comparison(True)
         with nothing_leaks(), pytest.raises(ortmulti.NotOptimizable, match="computes other values of y"):
-            compare(entry, model, CPU)
+            compare(entry, ortmulti.Model(model), CPU)
     renamed = optimized_models.with_folded_weights()
     renamed.graph.output[0].name = renamed.graph.node[2].output[0] = "z"
-    with cache.stage(key_of(renamed.SerializeToString(), CPU)) as staged:
-        entry = build(staged, renamed.SerializeToString(), CPU)
+    with cache.stage(key_of(ortmulti.Model(renamed.SerializeToString()), CPU)) as staged:
+        entry = build(staged, ortmulti.Model(renamed.SerializeToString()), CPU)
         with pytest.raises(ortmulti.NotOptimizable, match="declares"):
-            compare(entry, model, CPU)
+            compare(entry, ortmulti.Model(model), CPU)
         (staged.folder / "model.onnx").write_bytes(b"no model")
         with pytest.raises(ortmulti.NotOptimizable, match="cannot be loaded"):
-            compare(entry, renamed.SerializeToString(), CPU)
+            compare(entry, ortmulti.Model(renamed.SerializeToString()), CPU)
 
 
 def test_bits_and_not_values_are_compared() -> None:

@@ -117,10 +117,10 @@ def test_only_new_weights_are_stored(tmp_path: Path, cache: Cache) -> None:
 def test_refused_weights_stay_with_the_session(tmp_path: Path, cache: Cache, name: str, how: str) -> None:
     model = write(tmp_path / "model", PROTOS[name](), how)
     feeds = sample_inputs(str(model), 3)
-    with cache.stage(key_of(model, CPU)) as staged:
-        names = [weight.name for weight in build(staged, model, CPU).weights.weights]
+    with cache.stage(key_of(ortmulti.Model(model), CPU)) as staged:
+        names = [weight.name for weight in build(staged, ortmulti.Model(model), CPU).weights.weights]
         saved = staged.saved.stat()
-        entry = build(staged, model, CPU, refused=names)
+        entry = build(staged, ortmulti.Model(model), CPU, refused=names)
         assert staged.saved.stat().st_ino == saved.st_ino  # not optimized again
         assert entry.refused == tuple(names)
         assert entry.weights.weights == []
@@ -159,10 +159,10 @@ def test_what_is_too_large_for_one_file_is_saved_as_two(tmp_path: Path, cache: C
     options = ortmulti.SessionOptions()
     options.add_session_config_entry("session.optimized_model_external_initializers_file_name", LARGE)
     options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
-    with cache.stage(key_of(model, CPU, options)) as staged:
-        build(staged, model, CPU, options)
-        build(staged, model, CPU, options, refused=["w"])
-        build(staged, model, CPU, options)
+    with cache.stage(key_of(ortmulti.Model(model), CPU, options)) as staged:
+        build(staged, ortmulti.Model(model), CPU, options)
+        build(staged, ortmulti.Model(model), CPU, options, refused=["w"])
+        build(staged, ortmulti.Model(model), CPU, options)
         with staged.publish() as entry:
             entry.verify()
             assert {path.name for path in entry.folder.iterdir()} == {"manifest.json", "model.onnx", "shared", LARGE}
@@ -237,10 +237,10 @@ def test_what_cannot_be_optimized_says_why(tmp_path: Path, cache: Cache) -> None
 
 def test_a_file_that_changes_meanwhile_is_noticed(tmp_path: Path, cache: Cache) -> None:
     model = str(write(tmp_path / "model", onnx_models.matmul_proto(), "external"))
-    with cache.stage(key_of(model, CPU)) as staged:
+    with cache.stage(key_of(ortmulti.Model(model), CPU)) as staged:
         os.utime(tmp_path / "model" / "model.data", ns=(0, 0))
         with pytest.raises(ortmulti.NotOptimizable, match=r"model\.data was changed"):
-            build(staged, model, CPU)
+            build(staged, ortmulti.Model(model), CPU)
     assert cache.entries() == []
 
 
@@ -264,7 +264,7 @@ def test_a_data_file_of_another_tensor_that_is_replaced_gives_another_entry(
     for number in (1, 2):
         (tmp_path / "a.bin").unlink(missing_ok=True)
         (tmp_path / "a.bin").write_bytes(np.full(size, number, np.float32).tobytes())
-        assert cache.find(key_of(str(path), CPU)) is None
+        assert cache.find(key_of(ortmulti.Model(path), CPU)) is None
         expected = run_if_loadable(str(path), feeds)
         with make(cache, str(path)) as entry:
             [found] = run_entry(entry, feeds)

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.process
 CODE = """
 import json, sys
 from pathlib import Path
+from ortmulti import Model
 from ortmulti.optimized import Cache, build, key_of
 from ortmulti.bench.models import sample_inputs
 from ortmulti.errors import NotOptimizable
@@ -25,10 +26,10 @@ from tests.support.cached_models import CPU
 from tests.support.optimized_models import run_entry, run_ordinary, same_bits
 
 cache, model = Cache(Path(sys.argv[1])), sys.argv[2]
-made_of = key_of(model, CPU)
+made_of = key_of(Model(model), CPU)
 try:
     with cache.stage(made_of) as staged:
-        build(staged, model, CPU)
+        build(staged, Model(model), CPU)
         entry = staged.publish()
         feeds = sample_inputs(model, 3)
         assert same_bits(run_entry(entry, feeds), run_ordinary(model, feeds))

@@ -79,7 +79,7 @@ def test_providers_count_with_their_options_and_without_the_device(tmp_path: Pat
     model = str(write_model(tmp_path)[0])
     cuda = "CUDAExecutionProvider"
     digests = [
-        key_of(model, providers).digest
+        key_of(ortmulti.Model(model), providers).digest
         for providers in (
             CPU,
             [(cuda, {"device_id": "0"})],
@@ -133,22 +133,23 @@ def test_weights_inside_the_model_count_by_its_identity(tmp_path: Path) -> None:
 
 def test_a_model_in_memory_counts_by_its_bytes() -> None:
     model = bytearray(onnx_models.matmul(32))
-    keys = [key_of(source, CPU) for source in (bytes(model), model, memoryview(model))]
+    keys = [key_of(ortmulti.Model(source), CPU) for source in (bytes(model), model, memoryview(model))]
     assert len({key.digest for key in keys}) == 1
     assert (keys[0].sources, keys[0].model) == ((), "")
     model[len(model) // 2] ^= 1  # in a weight
-    assert key_of(model, CPU).digest != keys[0].digest
+    assert key_of(ortmulti.Model(model), CPU).digest != keys[0].digest
 
 
 def test_a_model_in_memory_finds_its_data_where_the_options_say(tmp_path: Path) -> None:
     path, data = write_model(tmp_path)
     entry = "session.model_external_initializers_file_folder_path", str(tmp_path)
     options = _options(add_session_config_entry=entry)
-    assert [source.name for source in key_of(path.read_bytes(), CPU, options).sources] == [str(data.resolve())]
+    found = key_of(ortmulti.Model(path.read_bytes()), CPU, options).sources
+    assert [source.name for source in found] == [str(data.resolve())]
     with pytest.raises(ortmulti.NotOptimizable, match="no folder is named"):
-        key_of(path.read_bytes(), CPU)
+        key_of(ortmulti.Model(path.read_bytes()), CPU)
     with pytest.raises(ortmulti.NotOptimizable, match="names another folder"):
-        key_of(str(path), CPU, options)
+        key_of(ortmulti.Model(path), CPU, options)
 
 
 def test_a_model_that_is_a_link_finds_its_data_beside_the_link(tmp_path: Path) -> None:

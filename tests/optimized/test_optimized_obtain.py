@@ -44,7 +44,7 @@ def model(tmp_path: Path) -> str:
 
 
 def request_of(model: str) -> CacheRequest:
-    return CacheRequest(model, CPU, None, [Device("cpu")])
+    return CacheRequest(ortmulti.Model(model), CPU, None, [Device("cpu")])
 
 
 def load(model: str | bytes, **arguments: Any) -> tuple[list[str], list[str]]:
@@ -137,20 +137,19 @@ def test_a_graph_too_large_for_its_weights_is_loaded_by_each_session(tmp_path: P
     large = onnx_models.model(nodes, [("v0", *value)], [("v3000", *value)])
     (tmp_path / "large.onnx").write_bytes(large.SerializeToString())
     for model, sessions in ((large.SerializeToString(), 2), (str(tmp_path / "large.onnx"), 1)):
-        assert (
-            why_not_worth_it(model, sessions) == "0.0 MB of weights are too little to share for a graph of 3000 nodes"
-        )
-    assert why_not_worth_it(onnx_models.matmul(), 1) == ""
-    assert why_not_worth_it(b"no model", 1) == ""
+        reason = why_not_worth_it(ortmulti.Model(model), sessions)
+        assert reason == "0.0 MB of weights are too little to share for a graph of 3000 nodes"
+    assert why_not_worth_it(ortmulti.Model(onnx_models.matmul()), 1) == ""
+    assert why_not_worth_it(ortmulti.Model(b"no model"), 1) == ""
 
 
 def test_a_large_model_in_memory_is_loaded_by_each_session_unless_several_share_a_device(tmp_path: Path) -> None:
     model = onnx_models.matmul(size=3500, layers=3)
     (tmp_path / "model.onnx").write_bytes(model)
     reason = "finding the entry of a model of 147.0 MB in memory takes longer than sharing saves"
-    assert why_not_worth_it(model, 1) == reason
-    assert why_not_worth_it(model, 2) == ""
-    assert why_not_worth_it(str(tmp_path / "model.onnx"), 1) == ""
+    assert why_not_worth_it(ortmulti.Model(model), 1) == reason
+    assert why_not_worth_it(ortmulti.Model(model), 2) == ""
+    assert why_not_worth_it(ortmulti.Model(tmp_path / "model.onnx"), 1) == ""
 
 
 @pytest.mark.parametrize("how", ["load", "optimize"])
@@ -225,7 +224,7 @@ def test_an_entry_that_cannot_be_read_is_made_anew(model: str, cache: Cache) -> 
     """A file is as large as it should be; reading it is an error of the system."""
     load(model)
     [stored] = cache.entries()
-    entry = cache.find(key_of(model, CPU))
+    entry = cache.find(key_of(ortmulti.Model(model), CPU))
     assert entry is not None
     (stored.folder / "shared").unlink()
     (stored.folder / "shared").mkdir()
@@ -257,7 +256,7 @@ def test_weights_that_are_not_taken_are_left_out(model: str, cache: Cache) -> No
         seen.append(entry.refused)
         return entry, [weight.name for weight in entry.weights.weights[:1]] if len(seen) < 3 else []
 
-    with cache.stage(key_of(model, CPU)) as staged:
+    with cache.stage(key_of(ortmulti.Model(model), CPU)) as staged:
         entry = request_of(model).build(staged, create)
         shared = [weight.name for weight in entry.weights.weights]
     assert [len(refused) for refused in seen] == [0, 1, 2]
@@ -266,7 +265,7 @@ def test_weights_that_are_not_taken_are_left_out(model: str, cache: Cache) -> No
 
 def test_weights_that_are_never_taken_are_named(model: str, cache: Cache) -> None:
     with (
-        cache.stage(key_of(model, CPU)) as staged,
+        cache.stage(key_of(ortmulti.Model(model), CPU)) as staged,
         pytest.raises(ortmulti.NotOptimizable, match=r"does not take the weights one, two$"),
     ):
         request_of(model).build(staged, lambda _: (None, ["two", "one"]))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ortmulti import _core
+from ortmulti import Model, _core
 from ortmulti.optimized import entry as _entry
 from ortmulti.optimized.entries import Cache, StagedEntry
 from ortmulti.optimized.entry import Entry
@@ -25,7 +25,7 @@ def write_model(folder: Path, seed: int = 0) -> tuple[Path, Path]:
 
 
 def key(model: Path, **arguments: object) -> CacheKey:
-    return key_of(str(model), CPU, **arguments)
+    return key_of(Model(model), CPU, **arguments)
 
 
 def fill(staged: StagedEntry, own: bytes = b"weights" * 1000) -> Entry:

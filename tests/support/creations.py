@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ortmulti import Timeline
+from ortmulti import Model, Timeline
 from ortmulti._runtime import startup
 from ortmulti.create import core_sessions
 from ortmulti.create.request import CreationRequest
@@ -32,7 +32,7 @@ def over_entry(
     model: str | bytes, receiver: Receiver, sessions: int = 2, *, keep_going: bool = False, **arguments: Any
 ) -> Timeline:
     """Creates sessions over the model's entry, which is made if necessary."""
-    attempt = Attempt(CreationRequest(model, "cpu", sessions, **arguments), receiver, Timeline(), keep_going)
+    attempt = Attempt(CreationRequest(Model(model), "cpu", sessions, **arguments), receiver, Timeline(), keep_going)
     creation.prepare(attempt)
     create_over_entry(attempt)
     return attempt.timeline

@@ -235,9 +235,9 @@ def write(folder: Path, proto: onnx.ModelProto, how: str) -> str | bytes:
 
 
 def make(cache: Cache, model: str | bytes, options: ortmulti.SessionOptions | None = None) -> Entry:
-    made_of = key_of(model, CPU, options)
+    made_of = key_of(ortmulti.Model(model), CPU, options)
     with cache.stage(made_of) as staged:
-        build(staged, model, CPU, options)
+        build(staged, ortmulti.Model(model), CPU, options)
         return staged.publish()
 
 

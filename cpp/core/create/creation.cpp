@@ -40,8 +40,7 @@ bool concurrent_creation_stressed(const std::string& onnxruntime_version) {
   return std::find(stressed.begin(), stressed.end(), onnxruntime_version) != stressed.end();
 }
 
-WeightList take_external_weights(SessionOptions& options, std::uint64_t min_bytes,
-                                 const std::set<std::string>& staying_names) {
+WeightList take_external_weights(SessionOptions& options, std::uint64_t min_bytes) {
   WeightList list;
   std::vector<ModelAdditions::NamedValue> staying;
   for (ModelAdditions::NamedValue& each : options.additions.external_initializers) {
@@ -50,7 +49,7 @@ WeightList take_external_weights(SessionOptions& options, std::uint64_t min_byte
     const auto type = static_cast<int>(info.GetElementType());  // ONNX's number is the same
     const std::vector<std::int64_t> shape = info.GetShape();
     const std::uint64_t bytes = tensor_bytes(*value);
-    if (bytes < min_bytes || staying_names.count(name) != 0 || device_of(value->GetTensorMemoryInfo()).is_cuda() ||
+    if (bytes < min_bytes || device_of(value->GetTensorMemoryInfo()).is_cuda() ||
         !tensor_problem(name, type, shape, bytes).empty()) {
       staying.push_back(std::move(each));
       continue;

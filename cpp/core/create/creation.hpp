@@ -8,7 +8,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -30,9 +29,8 @@ enum class Serialize { none, device, all, automatic };
 bool concurrent_creation_stressed(const std::string& onnxruntime_version);
 
 /// Moves the values for external data that have at least `min_bytes`, in the host's memory, from the options to a list
-/// of weights, but for those of some names.
-WeightList take_external_weights(SessionOptions& options, std::uint64_t min_bytes,
-                                 const std::set<std::string>& staying_names = {});
+/// of weights.
+WeightList take_external_weights(SessionOptions& options, std::uint64_t min_bytes);
 
 /// Adds weights to the options as values for external data. Those that are nowhere in memory are read. Throws Error.
 void add_external_weights(SessionOptions& options, const WeightList& list);

@@ -102,13 +102,13 @@ class OriginalWeights {
 class Splitter {
  public:
   Splitter(const std::string& saved, const std::string& original, const std::string& data_folder, std::string folder,
-           Stop stop)
+           Stop stop, const SourcesByLocation& sources)
       : stop_(stop),
         saved_source_(file_source(saved)),
         saved_(saved_source_->map()),
         index_(index_model(ModelBytes(saved_.get(), saved_source_->size()))),
         rules_(index_),
-        external_(data_folder, original),
+        external_(data_folder, original, sources),
         original_path_(original),
         folder_(std::move(folder)) {}
 
@@ -248,8 +248,8 @@ class Splitter {
 
 SplitModel split_optimized_model(const std::string& saved, const std::string& original, const std::string& data_folder,
                                  const std::string& folder, const std::set<std::string>& unshared,
-                                 const std::atomic<bool>* stop) {
-  return Splitter(saved, original, data_folder, folder, stop).split(unshared);
+                                 const std::atomic<bool>* stop, const SourcesByLocation& sources) {
+  return Splitter(saved, original, data_folder, folder, stop, sources).split(unshared);
 }
 
 std::vector<std::string> changed_weights(const std::string& saved, const std::string& original,

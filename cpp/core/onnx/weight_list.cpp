@@ -82,8 +82,11 @@ std::string SharingRules::problem(const Initializer& initializer) const {
   return "";
 }
 
-ExternalFiles::ExternalFiles(const std::string& folder, const std::string& model_path)
-    : folder_(folder.empty() ? "." : folder) {
+ExternalFiles::ExternalFiles(const std::string& folder, const std::string& model_path, SourcesByLocation given)
+    : folder_(folder.empty() ? "." : folder), found_(std::move(given)) {
+  if (!found_.empty()) {
+    return;  // a file lies in no allowed folder then
+  }
   const auto allow = [this](const std::string& allowed) {
     if (!allowed.empty()) {
       allowed_.push_back(allowed);

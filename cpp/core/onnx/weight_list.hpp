@@ -60,13 +60,16 @@ class SharingRules {
   std::set<std::string> repeated_;
 };
 
+/// Sources by their location in a model.
+using SourcesByLocation = std::map<std::string, std::shared_ptr<const Source>>;
+
 /// Finds the files of external data as ONNX Runtime does: relative to the model's folder and within it, or within the
-/// folder of the file that a model path leads to as a symbolic link.
+/// folder of the file that a model path leads to as a symbolic link. Or other sources, where these are given.
 class ExternalFiles {
  public:
   /// `folder` is that of the model (empty: the working folder), `model_path` the model itself, or empty for one that is
-  /// no file.
-  ExternalFiles(const std::string& folder, const std::string& model_path);
+  /// no file. With `given` sources no file is used.
+  ExternalFiles(const std::string& folder, const std::string& model_path, SourcesByLocation given = {});
 
   /// Find the file of an external initializer. Throws Error, naming both, unless the initializer lies in it completely.
   const std::shared_ptr<const Source>& find(const Initializer& initializer);
@@ -78,8 +81,8 @@ class ExternalFiles {
   const std::shared_ptr<const Source>& find(const std::string& location, const std::string& owner);
 
   std::string folder_;
-  std::vector<std::string> allowed_;                            // folders, absolute and without symbolic links
-  std::map<std::string, std::shared_ptr<const Source>> found_;  // by location
+  std::vector<std::string> allowed_;  // folders, absolute and without symbolic links
+  SourcesByLocation found_;
 };
 
 /// Adds a source to the list unless it is there; its index.

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import ortmulti
-from ortmulti import _core, checks
+from ortmulti import _core
 from ortmulti.bench.files import read_arrays, write_arrays
 from ortmulti.create.sample_inputs import LARGER, SEQUENCE, first_fit, growing_inputs, sample_inputs
 from ortmulti.errors import Error, InvalidArgument, InvalidProtobuf, InvalidType
@@ -50,7 +50,8 @@ def describe_model(model: Path) -> dict[str, Any]:
         A dictionary for `json.dumps`. "inputs" and "outputs" are empty if ONNX Runtime cannot open the model on the
         CPU; "problem" then has the reason. Sizes are in bytes.
     """
-    path = str(checks.model(model))
+    checked = ortmulti.Model(model)
+    path = checked.path
     try:
         index = _core.index_model(path)
     except InvalidProtobuf:
@@ -70,7 +71,7 @@ def describe_model(model: Path) -> dict[str, Any]:
             "shared_tensors": len(shareable.weights),
             "shared_bytes": sum(weight.length for weight in shareable.weights),
             "not_shared": [{"name": one.name, "reason": one.reason} for one in shareable.left_out],
-            "not_worth_sharing": why_not_worth_it(path, 1),
+            "not_worth_sharing": why_not_worth_it(checked, 1),
         },
         "inputs": [],
         "outputs": [],

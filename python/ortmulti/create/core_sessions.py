@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from ortmulti import _core
 from ortmulti._runtime import log, startup
-from ortmulti.create.request import CheckedModel, Serialize, core_options
+from ortmulti.create.model import Model
+from ortmulti.create.request import Serialize, core_options
 from ortmulti.devices import providers as _providers
 from ortmulti.options import config_entries
 from ortmulti.options.session_options import SessionOptions
@@ -15,7 +16,7 @@ from ortmulti.timeline import Timeline
 
 
 def create(
-    model: CheckedModel,
+    graph: str | bytes | bytearray | memoryview,
     sessions: Sequence[Sequence[_providers.Provider]],
     options: _core.SessionOptions,
     listener: object = None,
@@ -34,6 +35,7 @@ def create(
     """Create a session for each list of providers by one call of the core.
 
     Args:
+        graph: The path of a model, or its bytes.
         listener: The core calls its methods, as far as it has them: ``ready(index, session)`` for each session (then no
             session is returned), ``failed(index, error)``, ``progress(done, total, device)``, ``bytes_loaded(bytes,
             total)``. It calls ``poll()`` in short intervals. Their exceptions end the creation.
@@ -56,7 +58,7 @@ def create(
     try:
         return _core.create_sessions(
             _core.CreationRequest(
-                model=model,
+                model=graph,
                 sessions=sessions,
                 options=options,
                 serialize=serialize or "automatic",
@@ -77,7 +79,7 @@ def create(
 
 
 def create_native(
-    model: CheckedModel, providers: Sequence[_providers.Provider], options: SessionOptions | None
+    model: Model, providers: Sequence[_providers.Provider], options: SessionOptions | None
 ) -> tuple[_core.Session, Timeline]:
     """Create one session, which loads the model by itself."""
     start = time.monotonic_ns()
@@ -85,7 +87,7 @@ def create_native(
     startup.ensure_open()
     _providers.check_usable(list(providers))
     prepared = time.monotonic_ns()
-    [created], core_timeline = create(model, [providers], converted)
+    [created], core_timeline = create(model.graph, [providers], model.with_weights(converted))
     timeline = Timeline(core_timeline)
     timeline.add("open libraries and check", start, prepared)
     return created, timeline

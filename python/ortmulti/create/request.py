@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -14,10 +13,9 @@ from ortmulti.errors import InvalidArgument, InvalidType
 # `load` makes a request before the driver starts, so imports that only some requests need come late.
 if TYPE_CHECKING:
     from ortmulti.create.loader import LoaderOptions
+    from ortmulti.create.model import Model
     from ortmulti.options.session_options import SessionOptions
 
-Model: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview
-CheckedModel: TypeAlias = str | bytes | bytearray | memoryview
 Devices: TypeAlias = str | int | Device | Iterable[str | int | Device]
 Serialize: TypeAlias = Literal["none", "device", "all"]
 Strategy: TypeAlias = Literal["shared", "native"]
@@ -30,7 +28,7 @@ class CreationRequest:
     """The common arguments of `create_sessions` and `load`, checked as far as possible without a device.
 
     Attributes:
-        model: A path, or bytes, as `checks.model` returns it.
+        model: The model.
         devices: As `parse_devices` takes them.
         sessions_per_device: 1 or more; default 1.
         options: Options of every session; onnxruntime's own are converted.
@@ -44,7 +42,7 @@ class CreationRequest:
         As `create_sessions`, for its arguments.
     """
 
-    model: CheckedModel
+    model: Model
     devices: Devices = "all"
     sessions_per_device: int = 1
     options: SessionOptions | None = None
@@ -92,13 +90,6 @@ class CreationRequest:
         """
         if self.provider_options and devices is not None and all(device.kind == "cpu" for device in devices):
             raise InvalidArgument("provider_options are for the CUDA provider, but no device is a GPU: leave them out")
-
-
-def describe(model: Model) -> str:
-    """Return a checked model for messages."""
-    if isinstance(model, str | os.PathLike):
-        return f"'{os.fspath(model)}'"
-    return f"a model of {memoryview(model).nbytes} bytes"
 
 
 def core_options(options: SessionOptions | None) -> _core.SessionOptions:

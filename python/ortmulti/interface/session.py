@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, overload
 
-from ortmulti import _core, checks
+from ortmulti import _core
 from ortmulti._core import ModelMetadata, NodeArg
 from ortmulti._runtime.closing import Closing
 from ortmulti.create import core_sessions
+from ortmulti.create.model import Model
 from ortmulti.devices import providers as _providers
 from ortmulti.interface import session_arguments
 from ortmulti.interface.io_binding import ValueRuns
@@ -68,7 +69,7 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
 
     def __init__(
         self,
-        path_or_bytes: str | os.PathLike[str] | bytes | bytearray | memoryview,
+        path_or_bytes: str | os.PathLike[str] | bytes | bytearray | memoryview | Model,
         sess_options: SessionOptions | None = None,
         providers: Sequence[str | tuple[str, Mapping[Any, Any]]] | None = None,
         provider_options: Sequence[Mapping[Any, Any]] | None = None,
@@ -76,7 +77,7 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
         tuning: str | os.PathLike[str] | Tuning | None = None,
         **kwargs: Any,
     ) -> None:
-        model = checks.model(path_or_bytes)
+        model = Model.of(path_or_bytes)
         given = to_session_options(sess_options)
         options = session_arguments.apply(given, kwargs)
         if tuning is not None:
@@ -91,7 +92,7 @@ class InferenceSession(SessionCalls, ValueRuns, Closing):
         normalized = _providers.normalize(providers, provider_options)
         core, timeline = core_sessions.create_native(model, normalized, options)
         self._adopt(core, timeline, given)
-        self._model_path = model if isinstance(model, str) else None
+        self._model_path = model.path or None
 
     @classmethod
     def _from_core(cls, core: _core.Session, timeline: Timeline, options: SessionOptions | None) -> Self:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ortmulti.create.loader import LoaderOptions
+    from ortmulti.create.model import Model
     from ortmulti.devices.device import Device
     from ortmulti.interface.session import Sessions
     from ortmulti.loading.tuning import Tuning
@@ -26,7 +27,7 @@ __all__ = ["create_sessions"]
 
 @checks.known_arguments
 def create_sessions(
-    model: str | os.PathLike[str] | bytes | bytearray | memoryview,
+    model: str | os.PathLike[str] | bytes | bytearray | memoryview | Model,
     devices: str | int | Device | Iterable[str | int | Device] = "all",
     sessions_per_device: int = 1,
     options: SessionOptions | None = None,

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from ortmulti import _core
 from ortmulti.create import core_sessions
 from ortmulti.create.loader import LoaderOptions
-from ortmulti.create.request import CheckedModel, CreationRequest, Progress, core_options
+from ortmulti.create.request import CreationRequest, Progress, core_options
 from ortmulti.devices.device import Device
 from ortmulti.devices.providers import Provider
 from ortmulti.errors import EPFail, Fail, InvalidGraph, InvalidProtobuf, NotImplemented, RuntimeException
@@ -109,7 +109,7 @@ class Attempt:
 
     def create(
         self,
-        model: CheckedModel,
+        graph: str | bytes | bytearray | memoryview,
         options: _core.SessionOptions,
         weights: _core.WeightList | None = None,
         *,
@@ -119,7 +119,7 @@ class Attempt:
         """Create the sessions by one call of the core. Return why ONNX Runtime cannot load the model; empty if it can.
 
         Args:
-            model: A path, or bytes.
+            graph: The path of a model, or its bytes.
             options: Options of every session.
             weights: Weights that the sessions share.
             confirm: Called with each ready session and its place until it returns True. Then the receiver gets the
@@ -132,7 +132,7 @@ class Attempt:
         self.confirmed, self._confirm = confirm is None, confirm
         try:
             core_sessions.create(
-                model,
+                graph,
                 self.providers,
                 options,
                 self,

@@ -67,9 +67,9 @@ def prepare(attempt: Attempt) -> None:
     named = request.named
     if request.strategy == "shared" and early_start.begin_driver(named):
         # The disk comes first: it may be slower than all other steps together.
-        if isinstance(request.model, str):
+        if request.model.path:
             with attempt.span("index model"):
-                attempt.weights, attempt.prefetch = _begin_reading(request.model)
+                attempt.weights, attempt.prefetch = _begin_reading(request.model.path)
         with attempt.span("open libraries"):
             early_start.open_libraries()
             from ortmulti.loading import over_entry  # noqa: F401  # this import, too, takes time while the driver starts
@@ -104,13 +104,9 @@ def _choose_way(attempt: Attempt) -> None:
         create_native(attempt)
         return
     # Most creations need no cache entry, and not the modules for it.
-    if options.external_initializers:
-        from ortmulti.loading.over_values import create_over_values
-
-        if create_over_values(attempt):
-            return
     if not attempt.on_gpu:
-        if request.optimize != "never" and any(device.is_plugin for device in attempt.devices):
+        compiles = any(device.is_plugin for device in attempt.devices) and not request.model.external.weights
+        if request.optimize != "never" and compiles:
             from ortmulti.loading.over_contexts import create_over_contexts
 
             create_over_contexts(attempt)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from ortmulti import _core, checks
+from ortmulti import _core
 from ortmulti.errors import LibraryError
 
 # Other modules are imported while the driver starts.
@@ -26,7 +26,7 @@ _waits_at_exit = False
 
 def begin_request(
     plain: bool,
-    model: checks.Model,
+    model: object,
     devices: str | int | Device | Iterable[str | int | Device],
     sessions_per_device: int,
     options: SessionOptions | None,
@@ -44,7 +44,9 @@ def begin_request(
     Raises:
         As `create_sessions`, for these arguments.
     """
-    checked = checks.model(model)
+    from ortmulti.create.model import Model
+
+    checked = Model.of(model)
     simple = options is None and provider_options is None and loader is None
     if plain and simple and _are_valid(sessions_per_device, serialize, strategy, optimize):
         begin_driver_unchecked(devices)

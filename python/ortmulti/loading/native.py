@@ -18,18 +18,24 @@ def create_native(attempt: Attempt, reason: str = "", *, one_session_each: bool 
         reason: Why they do not share weights, if they should.
         one_session_each: As for `core_sessions.create`.
     """
+    attempt.options = attempt.request.model.with_weights(attempt.options)
+    if attempt.options.external_initializers and attempt.request.strategy == "shared":
+        from ortmulti.loading.over_values import create_over_values
+
+        if create_over_values(attempt):
+            return
     if reason:
         attempt.note(f"not shared: {reason}")
         LOGGER.info("each session loads the model by itself: %s", reason)
-    attempt.create(attempt.request.model, attempt.options, one_session_each=one_session_each)
+    attempt.create(attempt.request.model.graph, attempt.options, one_session_each=one_session_each)
 
 
 def create_over_model(attempt: Attempt) -> None:
     """Create sessions that share the weights of the model as it is."""
     model, weights = attempt.request.model, attempt.weights
-    if not isinstance(model, str):
+    if not model.path:
         create_native(attempt, "the model is in memory and is not optimized")
     elif weights is None or not weights.weights:
         create_native(attempt, "the model has no weights that can be shared")
     else:
-        attempt.create(model, without_optimization(attempt.options), weights)
+        attempt.create(model.graph, without_optimization(attempt.options), weights)

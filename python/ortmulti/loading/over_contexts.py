@@ -72,7 +72,7 @@ def _create(attempt: Attempt, on_devices: Mapping[str, tuple[str, dict[str, str]
         return not missing
 
     problem = attempt.create(
-        attempt.request.model,
+        attempt.request.model.graph,
         attempt.options,
         confirm=have_all if missing else None,
         on_devices=on_devices,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 
 from ortmulti import _core, optimized
 from ortmulti._runtime.threads import Task
+from ortmulti.create.empty_files import DATA_FOLDER
 from ortmulti.errors import Error, NotOptimizable
 from ortmulti.loading.attempt import Attempt
 from ortmulti.loading.native import create_native
@@ -99,20 +99,20 @@ def _over_weights(attempt: Attempt, wanted: optimized.CacheRequest, staged: opti
     """
     model, options = attempt.request.model, attempt.options
     settings = ("ep.", "session.optimized_model")  # about saved models themselves
-    if not isinstance(model, str) or any(key.startswith(settings) for key in options.config_entries):
+    if not model.path or any(key.startswith(settings) for key in options.config_entries):
         return False
     with attempt.span("index model"):
         try:
-            content, folder, weights = _core.put_weights_outside(model)
+            content, folder, weights = _core.put_weights_outside(model.path)
         except Error:
             return False  # ONNX Runtime says what is wrong with the model
     if not weights.weights:
         return False
     if content:
         options = options.copy()
-        options.config_entries = {**options.config_entries, optimized.DATA_FOLDER: folder}
+        options.config_entries = {**options.config_entries, DATA_FOLDER: folder}
     else:
-        folder = str(Path(model).parent)
+        folder = model.folder
     refused: set[str] = set()
 
     def unchanged(index: int, session: _core.Session) -> bool:
@@ -120,7 +120,7 @@ def _over_weights(attempt: Attempt, wanted: optimized.CacheRequest, staged: opti
             return False
         with attempt.span("check optimized model"):
             refused.update(session.weight_use()[1])
-            changed = set(_core.changed_weights(str(staged.saved), model, folder, weights)) - refused
+            changed = set(_core.changed_weights(str(staged.saved), model.path, folder, weights)) - refused
             staged.signature = optimized.signature(session)
         if changed:
             attempt.note(f"the model is optimized before its sessions: that changes the weight {min(changed)}")
@@ -129,7 +129,7 @@ def _over_weights(attempt: Attempt, wanted: optimized.CacheRequest, staged: opti
     attempt.note("each session optimizes the model, over shared weights; the next load has the cache entry")
     staged.saved.parent.mkdir(mode=0o700)
     problem = attempt.create(
-        content or model, options, weights, confirm=unchanged, made_of=model, save_optimized=str(staged.saved)
+        content or model.path, options, weights, confirm=unchanged, made_of=model.path, save_optimized=str(staged.saved)
     )
     if problem:
         attempt.note(f"the model is optimized before its sessions: {problem}")

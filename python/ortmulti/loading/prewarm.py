@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 from _thread import allocate_lock
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ortmulti import _core, checks
+from ortmulti import _core
 from ortmulti.errors import Error
 from ortmulti.loading import early_start
 
 # Other modules are imported while the driver starts.
 if TYPE_CHECKING:
+    from ortmulti.create.model import Model
     from ortmulti.devices.device import Device
 
 __all__ = ["hint_at_unused_gpus", "prewarm"]
@@ -22,7 +23,7 @@ __all__ = ["hint_at_unused_gpus", "prewarm"]
 def prewarm(
     devices: str | int | Device | Iterable[str | int | Device] = "all",
     *,
-    model: str | os.PathLike[str] | bytes | bytearray | memoryview | None = None,
+    model: str | os.PathLike[str] | bytes | bytearray | memoryview | Model | None = None,
 ) -> None:
     """Start CUDA in the background: the driver, these devices' contexts in this order, and the CUDA libraries.
 
@@ -41,7 +42,9 @@ def prewarm(
         InvalidArgument, InvalidType: A device has an unknown name or type.
         NoSuchFile: There is no such model.
     """
-    checked = None if model is None else checks.model(model)
+    from ortmulti.create.model import Model
+
+    checked = None if model is None else Model.of(model)
     early_start.begin_driver_unchecked(devices)
     from ortmulti.devices.device import name_devices
 
@@ -49,13 +52,8 @@ def prewarm(
     if early_start.begin_driver(named):
         early_start.open_libraries()
         if checked is not None:
-            _begin_preload(named, checked)
-
-
-def _begin_preload(named: Sequence[Device] | None, model: str | bytes | bytearray | memoryview) -> None:
-    with contextlib.suppress(Error):  # the load of the model raises the error
-        index = _core.index_model(model)
-        _core.begin_preload(early_start.indices(named), index)
+            with contextlib.suppress(Error):  # the load of the model raises the error
+                _core.begin_preload(early_start.indices(named), _core.index_model(checked.graph))
 
 
 _lock = allocate_lock()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ortmulti import _core
-from ortmulti.create.request import CheckedModel
+from ortmulti.create.model import Model
 from ortmulti.devices.device import Device
 from ortmulti.errors import Error
 from ortmulti.options.model_additions import replacing_weights
@@ -31,20 +31,20 @@ def why_not_shared(devices: Iterable[Device], options: _core.SessionOptions) -> 
     return ""
 
 
-def why_not_worth_it(model: CheckedModel, sessions_per_device: int) -> str:
+def why_not_worth_it(model: Model, sessions_per_device: int) -> str:
     """Why each session should load a model by itself; empty where sessions should share its weights.
 
     Args:
-        model: A path, or bytes.
+        model: The model.
         sessions_per_device: How many sessions would have each weight in common.
     """
     try:
-        index = _core.index_model(model)
+        index = _core.index_model(model.graph)
     except Error:
         return ""  # ONNX Runtime says what is wrong with the model
     loss = index.nodes * _SECONDS_PER_NODE - index.weight_bytes * sessions_per_device * _SECONDS_PER_BYTE
-    if not isinstance(model, str) and sessions_per_device == 1:  # several have the weights once
-        size = memoryview(model).nbytes
+    if not model.path and sessions_per_device == 1:  # several have the weights once
+        size = model.size
         if loss + size * _SECONDS_PER_HASHED_BYTE >= _NOTICEABLE:
             return f"finding the entry of a model of {size / 1e6:.1f} MB in memory takes longer than sharing saves"
     if loss < _NOTICEABLE:

@@ -18,6 +18,7 @@ from ortmulti import _core
 from ortmulti._runtime.libraries import find_onnxruntime
 from ortmulti._runtime.machine import cpu_model, read_list
 from ortmulti._runtime.regular_file import read_json, write_atomically
+from ortmulti.create.model import Model
 from ortmulti.create.request import CreationRequest, core_options
 from ortmulti.devices import providers
 from ortmulti.devices.device import parse_devices
@@ -41,7 +42,7 @@ from ortmulti.options.session_options import SessionOptions
 __all__ = ["Tuning", "TuningWarning"]
 
 
-def describe_model(model: str | bytes | bytearray | memoryview) -> dict[str, Any]:
+def describe_model(model: Model) -> dict[str, Any]:
     """Return digests that identify a model.
 
     Returns:
@@ -52,21 +53,15 @@ def describe_model(model: str | bytes | bytearray | memoryview) -> dict[str, Any
         NoSuchFile: There is no such file.
         WeightsError: The file cannot be read, or was changed meanwhile.
     """
-    if isinstance(model, str):
-        return _describe(_core.file_source(model))
-    with memoryview(model) as view:
-        return _describe(view)
-
-
-def _describe(model: _core.Source | memoryview) -> dict[str, Any]:
-    try:
-        initializers = _core.index_model(model).initializers
-    except InvalidProtobuf:
-        return {"shapes": None, "graph": None}
-    shapes = hashlib.blake2b(digest_size=16)
-    for name, kind, dimensions in sorted((one.name, one.data_type, tuple(one.shape)) for one in initializers):
-        shapes.update(b"%d:%s %d %s;" % (len(name), name, kind, str(dimensions).encode()))
-    return {"shapes": shapes.hexdigest(), "graph": digest_without(model, inline_weights(initializers))}
+    with model.content() as content:
+        try:
+            initializers = _core.index_model(content).initializers
+        except InvalidProtobuf:
+            return {"shapes": None, "graph": None}
+        shapes = hashlib.blake2b(digest_size=16)
+        for name, kind, dimensions in sorted((one.name, one.data_type, tuple(one.shape)) for one in initializers):
+            shapes.update(b"%d:%s %d %s;" % (len(name), name, kind, str(dimensions).encode()))
+        return {"shapes": shapes.hexdigest(), "graph": digest_without(content, inline_weights(initializers))}
 
 
 def describe_machine(kind: str) -> dict[str, Any]:
@@ -353,7 +348,7 @@ _TYPES: Mapping[str, Any] = {
 
 def use(
     tuning: str | os.PathLike[str] | Tuning,
-    model: str | bytes | bytearray | memoryview,
+    model: Model,
     kinds: Sequence[str],
     options: SessionOptions | None = None,
     provider_options: Mapping[str, Any] | None = None,
@@ -412,7 +407,7 @@ def use(
 
 def use_for_session(
     tuning: str | os.PathLike[str] | Tuning,
-    model: str | bytes | bytearray | memoryview,
+    model: Model,
     options: SessionOptions | None,
     names: Sequence[str | tuple[str, Mapping[Any, Any]]] | None,
     provider_options: Sequence[Mapping[Any, Any]] | None,

@@ -6,11 +6,10 @@ from ortmulti.optimized.build import CacheRequest, build, entry_options, not_loa
 from ortmulti.optimized.contexts import compiling, context_key, finish
 from ortmulti.optimized.entries import Cache, StagedEntry
 from ortmulti.optimized.entry import Damaged, Entry
-from ortmulti.optimized.key import DATA_FOLDER, CacheKey, compute_capability, key_of
+from ortmulti.optimized.key import CacheKey, compute_capability, key_of
 from ortmulti.optimized.later import keep, wait_for_entries
 
 __all__ = [
-    "DATA_FOLDER",
     "Cache",
     "CacheKey",
     "CacheRequest",

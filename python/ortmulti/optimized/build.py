@@ -14,13 +14,15 @@ from typing import Any, TypeAlias, TypeVar
 
 from ortmulti import _core
 from ortmulti.create import core_sessions
-from ortmulti.create.request import CheckedModel, describe, without_optimization
+from ortmulti.create.empty_files import DATA_FOLDER, over_empty_files
+from ortmulti.create.model import Model
+from ortmulti.create.request import without_optimization
 from ortmulti.devices.device import Device
 from ortmulti.devices.providers import Provider
 from ortmulti.errors import Error, NotFound, NotOptimizable
 from ortmulti.optimized.entries import Cache, StagedEntry
 from ortmulti.optimized.entry import Damaged, Entry
-from ortmulti.optimized.key import DATA_FOLDER, compute_capability, key_of
+from ortmulti.optimized.key import compute_capability, key_of
 from ortmulti.optimized.staging import remove_tree
 from ortmulti.options.session_options import SessionOptions
 
@@ -35,7 +37,7 @@ _Saved: TypeAlias = tuple[Any, _core.Timeline]
 
 def build(
     staged: StagedEntry,
-    model: CheckedModel,
+    model: Model,
     providers: Sequence[Provider],
     options: SessionOptions | None = None,
     refused: Sequence[str] = (),
@@ -71,13 +73,17 @@ def build(
         is_large = staged.saved.with_name(LARGE).exists()
         if is_large:
             original, folder = "", str(staged.saved.parent)
-        elif isinstance(model, str):
-            original, folder = model, str(Path(model).parent)
         else:
-            original, folder = "", core.config_entries.get(DATA_FOLDER, "")
+            original, folder = model.path, model.folder or core.config_entries.get(DATA_FOLDER, "")
         try:
             weights, own_bytes = _core.split_optimized_model(
-                str(staged.saved), original, data_folder or folder, str(staged.folder), list(refused), poll
+                str(staged.saved),
+                original,
+                data_folder or folder,
+                str(staged.folder),
+                list(refused),
+                poll,
+                {} if is_large else model.sources,
             )
         except Error as error:
             raise NotOptimizable(f"what ONNX Runtime saved cannot be used: {error}") from error
@@ -103,7 +109,7 @@ def not_loadable(reason: Error | str) -> NotOptimizable:
     return NotOptimizable(f"the optimized model cannot be loaded: {reason}")
 
 
-def _optimize(saved: Path, model: CheckedModel, providers: Sequence[Provider], options: _core.SessionOptions) -> _Saved:
+def _optimize(saved: Path, model: Model, providers: Sequence[Provider], options: _core.SessionOptions) -> _Saved:
     """Let ONNX Runtime save the optimized model."""
     saving = options.copy()
     saving.optimized_model_filepath = str(saved)
@@ -130,28 +136,38 @@ def _optimize(saved: Path, model: CheckedModel, providers: Sequence[Provider], o
         raise NotOptimizable(f"ONNX Runtime cannot save the optimized model: {error}") from error
 
 
-def _save(saved: Path, model: CheckedModel, providers: Sequence[Provider], saving: _core.SessionOptions) -> _Saved:
-    _clear(saved.parent)
-    weights = _unread_weights(model)
-    if weights is not None:
+def _save(saved: Path, model: Model, providers: Sequence[Provider], saving: _core.SessionOptions) -> _Saved:
+    found: list[_Saved] = []
+
+    def create(options: _core.SessionOptions, weights: _core.WeightList) -> str:
+        _clear(saved.parent)
         # ONNX Runtime reads from the files only those weights that it computes others from.
         try:
-            return _create(saved, model, providers, saving, _core.SharedWeights(weights, fill=False))
+            found.append(_create(saved, model, providers, options, _core.SharedWeights(weights, fill=False)))
         except Error as error:
             if _is_too_large(error):
                 raise
-            _clear(saved.parent)
-    return _create(saved, model, providers, saving)
+            return str(error)
+        return ""
+
+    if model.external.weights:
+        over_empty_files(_core.index_model(model.graph), model.external, saving, create)
+    elif (weights := _unread_weights(model)) is not None:
+        create(saving, weights)
+    if found:
+        return found[0]
+    _clear(saved.parent)
+    return _create(saved, model, providers, model.with_weights(saving))
 
 
 def _create(
     saved: Path,
-    model: CheckedModel,
+    model: Model,
     providers: Sequence[Provider],
     saving: _core.SessionOptions,
     weights: _core.SharedWeights | None = None,
 ) -> _Saved:
-    [session], timeline = core_sessions.create(model, [providers], saving, weights=weights)
+    [session], timeline = core_sessions.create(model.graph, [providers], saving, weights=weights)
     try:
         if not saved.exists() or saved.stat().st_size == 0:
             raise NotOptimizable("ONNX Runtime has not saved the optimized model")
@@ -172,11 +188,11 @@ def _is_too_large(error: Error) -> bool:
     return "protobuf serialization failed" in str(error).lower()
 
 
-def _unread_weights(model: CheckedModel) -> _core.WeightList | None:
-    if not isinstance(model, str):
+def _unread_weights(model: Model) -> _core.WeightList | None:
+    if not model.path:
         return None
     try:
-        weights = _core.shareable_weights(model)
+        weights = _core.shareable_weights(model.path)
     except Error:
         return None  # ONNX Runtime says what is wrong
     return weights if weights.weights else None
@@ -206,14 +222,14 @@ class CacheRequest:
     """A request for a model's optimized form, for certain sessions.
 
     Attributes:
-        model: Path, or bytes.
+        model: The model.
         providers: The sessions' providers, with their options.
         options: The sessions' options.
         devices: The sessions' devices.
         span: Returns a context manager that measures a named step; the default measures nothing.
     """
 
-    model: CheckedModel
+    model: Model
     providers: Sequence[Provider]
     options: SessionOptions | None
     devices: Sequence[Device]
@@ -247,7 +263,7 @@ class CacheRequest:
                 cache.remove(key, damage)
         if offline:
             raise NotFound(
-                f"there is no optimized form of {describe(self.model)} for these options, and optimize='offline' "
+                f"there is no optimized form of {self.model} for these options, and optimize='offline' "
                 "makes none: run `ortmulti optimize` first"
             )
         return make(cache.stage(key))

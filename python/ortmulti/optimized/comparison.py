@@ -11,7 +11,7 @@ import numpy as np
 from ortmulti import _core
 from ortmulti._runtime.closing import Closing
 from ortmulti.create import core_sessions
-from ortmulti.create.request import CheckedModel
+from ortmulti.create.model import Model
 from ortmulti.create.sample_inputs import first_fit, growing_inputs
 from ortmulti.devices.providers import Provider
 from ortmulti.errors import Error, NotOptimizable
@@ -35,7 +35,7 @@ class Comparison:
 
 def compare(
     entry: Entry,
-    model: CheckedModel,
+    model: Model,
     providers: Sequence[Provider],
     options: SessionOptions | None = None,
     inputs: Mapping[str, Any] | None = None,
@@ -56,7 +56,7 @@ def compare(
     given = _core.SessionOptions() if options is None else options._core.copy()
     given.optimized_model_filepath = ""
     given.enable_profiling = False
-    with ComparedSession(model, providers, given) as ordinary:
+    with ComparedSession(model.graph, providers, model.with_weights(given)) as ordinary:
         with over_entry(entry, providers, given) as optimized:
             if ordinary.names != optimized.names:
                 raise NotOptimizable(f"the optimized model declares {optimized.names}, the model {ordinary.names}")
@@ -70,7 +70,7 @@ def compare(
             found = optimized.core.run(None, feeds)
         if same_bits(found, expected):
             return Comparison(True)
-    with ComparedSession(model, providers, given) as again:
+    with ComparedSession(model.graph, providers, model.with_weights(given)) as again:
         if not same_bits(again.core.run(None, feeds), expected):
             return Comparison(None, "two ordinary sessions of the model differ, too")
     names = ", ".join(name for name, a, b in zip(ordinary.outputs, found, expected, strict=True) if not _same(a, b))
@@ -121,13 +121,13 @@ class ComparedSession(Closing):
 
     def __init__(
         self,
-        model: CheckedModel,
+        graph: Any,
         providers: Sequence[Provider],
         options: _core.SessionOptions,
         weights: _core.SharedWeights | None = None,
     ) -> None:
         try:
-            [self.core], _ = core_sessions.create(model, [providers], options, weights=weights)
+            [self.core], _ = core_sessions.create(graph, [providers], options, weights=weights)
         except Error as error:
             if weights is None:
                 raise

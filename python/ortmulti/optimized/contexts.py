@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ortmulti import _core
-from ortmulti.create.request import CheckedModel
+from ortmulti.create.model import Model
 from ortmulti.devices import plugins
 from ortmulti.devices.device import Device
 from ortmulti.devices.providers import Provider
@@ -20,7 +20,7 @@ from ortmulti.options.session_options import SessionOptions
 
 
 def context_key(
-    model: CheckedModel, providers: Sequence[Provider], options: SessionOptions | None, device: Device
+    model: Model, providers: Sequence[Provider], options: SessionOptions | None, device: Device
 ) -> CacheKey:
     """Return the key of a model that was compiled for a plug-in's device.
 

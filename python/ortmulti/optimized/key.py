@@ -16,6 +16,8 @@ from ortmulti import _core
 from ortmulti._runtime import libraries as _libraries
 from ortmulti._runtime.machine import first_processor
 from ortmulti._runtime.regular_file import open_regular
+from ortmulti.create.empty_files import DATA_FOLDER
+from ortmulti.create.model import Model
 from ortmulti.devices.device import Device
 from ortmulti.devices.providers import Provider
 from ortmulti.errors import Fail, InvalidProtobuf, NotOptimizable, WeightsError
@@ -52,11 +54,11 @@ class ModelContent:
         return (self.model, *self.data) if self.model else self.data
 
 
-def read_content(model: str | bytes | bytearray | memoryview, data_folder: str | None) -> ModelContent:
+def read_content(model: Model, data_folder: str | None) -> ModelContent:
     """Return the content of ``model``.
 
     Args:
-        model: Path, or bytes.
+        model: The model.
         data_folder: Where the external data of a model in memory lies.
 
     Raises:
@@ -64,31 +66,19 @@ def read_content(model: str | bytes | bytearray | memoryview, data_folder: str |
             folder.
         NoSuchFile: A file is missing.
     """
-    source: _core.Source | None = None
-    folder = data_folder
-    if isinstance(model, str):
-        source = _core.file_source(model)
-        if source.size == 0:
-            raise NotOptimizable(f"the model file '{model}' is empty")
-        graph, has_weights, index = _read_graph(source)
-        folder = str(Path(model).parent)
-    else:
-        with memoryview(model) as view:
-            # Without a file there is no identity that could stand for the tensors inside.
-            graph, has_weights, index = _read_graph(view)
+    with model.content() as content:
+        source = content if isinstance(content, _core.Source) else None
+        if source is not None and source.size == 0:
+            raise NotOptimizable(f"the model file {model} is empty")
+        graph, has_weights, index = _read_graph(content)
     locations = tuple(map(os.fsdecode, index.external_locations))
-    if locations and folder is None:
-        raise NotOptimizable("the model is in memory and has external data, and no folder is named for it")
-    try:
-        found = _core.external_files(index, folder or "", model if isinstance(model, str) else "")
-    except Fail as error:
-        raise NotOptimizable(str(error)) from error
-    return ModelContent(graph, has_weights, source, locations, tuple(found))
+    return ModelContent(graph, has_weights, source, locations, tuple(model.external_data(index, data_folder)))
 
 
 def _read_graph(model: _core.Source | memoryview) -> tuple[str, bool, _core.ModelIndex]:
     try:
         index = _core.index_model(model)
+        # Without a file there is no identity that could stand for the tensors inside.
         skipped = inline_weights(index.initializers) if isinstance(model, _core.Source) else []
         digest = digest_without(model, skipped)
     except InvalidProtobuf as error:
@@ -148,8 +138,6 @@ def _gaps(skipped: Sequence[tuple[int, int]], size: int) -> Iterator[tuple[int, 
 FORMAT = 2
 """Of the entries. Another number gives other keys, so that entries of another format are never found."""
 
-DATA_FOLDER = "session.model_external_initializers_file_folder_path"
-
 # Options of providers that say where and with how much memory, not what is computed.
 _NO_MATTER = {
     "arena_extend_strategy",
@@ -182,7 +170,7 @@ class CacheKey:
 
 
 def key_of(
-    model: str | bytes | bytearray | memoryview,
+    model: Model,
     providers: Sequence[Provider],
     options: SessionOptions | None = None,
     *,
@@ -192,7 +180,7 @@ def key_of(
     """Return the key of a model's optimized form.
 
     Args:
-        model: Path, or bytes.
+        model: The model.
         providers: The session's providers, with their options.
         options: The session's options.
         compute_capability: The compute capability of the providers' GPU.
@@ -204,7 +192,7 @@ def key_of(
     """
     core = _core.SessionOptions() if options is None else options._core
     data_folder = core.config_entries.get(DATA_FOLDER)
-    if data_folder is not None and isinstance(model, str):
+    if data_folder is not None and model.path:
         # Releases differ in which of the two they use.
         raise NotOptimizable(f"the model is a path, and {DATA_FOLDER} names another folder for its data")
     if methods := replacing_weights(core):
@@ -228,7 +216,7 @@ def key_of(
     if plugin is not None:
         facts["plugin"] = plugin
     digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()
-    path = str(Path(model).absolute()) if isinstance(model, str) else ""
+    path = str(Path(model.path).absolute()) if model.path else ""
     return CacheKey(digest, facts, read.sources, path)
 
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ortmulti import checks
 from ortmulti._runtime import startup
 from ortmulti.create import core_sessions
+from ortmulti.create.model import Model
 from ortmulti.create.request import core_options
 from ortmulti.devices import providers as _providers
 from ortmulti.devices.device import Device, name_devices, parse_devices
@@ -57,7 +57,7 @@ class OptimizedModel:
 
 
 def optimize(
-    model: str | os.PathLike[str] | bytes | bytearray | memoryview,
+    model: str | os.PathLike[str] | bytes | bytearray | memoryview | Model,
     device: str | int | Device | None = None,
     options: SessionOptions | None = None,
     provider_options: Mapping[str, Any] | None = None,
@@ -88,7 +88,7 @@ def optimize(
     from ortmulti.optimized import comparison as comparing
 
     start = time.monotonic()
-    checked = checks.model(model)
+    checked = Model.of(model)
     options = to_session_options(options)
     given: str | int | Device = "all" if device is None else device
     _providers.check_device_options(provider_options, name_devices(given))
@@ -128,13 +128,13 @@ def optimize(
 
 
 def _compile(
-    staged: StagedEntry, model: Any, providers: list[_providers.Provider], options: SessionOptions | None
+    staged: StagedEntry, model: Model, providers: list[_providers.Provider], options: SessionOptions | None
 ) -> Entry:
     from ortmulti.optimized import compiling, finish
 
-    core = core_options(options).copy()
+    core = model.with_weights(core_options(options)).copy()
     core.config_entries = {**core.config_entries, **compiling(staged)}
-    [session], _ = core_sessions.create(model, [providers], core)
+    [session], _ = core_sessions.create(model.graph, [providers], core)
     session.close()
     entry = finish(staged)
     if entry is None:
@@ -142,7 +142,7 @@ def _compile(
     return entry
 
 
-def _check_ordinary(model: Any, providers: list[_providers.Provider], options: SessionOptions | None) -> None:
+def _check_ordinary(model: Model, providers: list[_providers.Provider], options: SessionOptions | None) -> None:
     """Raise the error of the model itself, if it has one without any optimization."""
     session, _ = core_sessions.create_native(model, providers, options)
     session.close()

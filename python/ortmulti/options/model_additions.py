@@ -12,7 +12,7 @@ from ortmulti._runtime import startup
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.values.ort_value import OrtValue, core_value
 
-__all__ = ["ModelAdditions", "add_external_weights", "replacing_weights"]
+__all__ = ["ModelAdditions", "replacing_weights"]
 
 
 class ModelAdditions:
@@ -127,16 +127,6 @@ class ModelAdditions:
         changed = self._core.copy()
         changed.add_custom_op_library(library)
         self._core = changed
-
-
-def add_external_weights(options: ModelAdditions, weights: _core.WeightList) -> None:
-    """Replace initializers with external data by weights from any sources, as `add_external_initializers` does."""
-    startup.ensure_open()  # before values are made
-    changed = options._core.copy()
-    for weight in weights.weights:
-        _check_new("external initializer", weight.name, changed.external_initializers)
-    changed.add_external_weights(weights)
-    options._core = changed
 
 
 def replacing_weights(options: _core.SessionOptions) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from ortmulti.create.loader import LoaderOptions, LoadProgress, OnLoadProgress
+    from ortmulti.create.model import Model
     from ortmulti.create.request import CreationRequest
     from ortmulti.devices.device import Device
     from ortmulti.loading.tuning import Tuning
@@ -56,7 +57,7 @@ class _Reporter:
 
 @checks.known_arguments
 def load(
-    model: str | os.PathLike[str] | bytes | bytearray | memoryview,
+    model: str | os.PathLike[str] | bytes | bytearray | memoryview | Model,
     devices: str | int | Device | Iterable[str | int | Device] = "all",
     sessions_per_device: int = 1,
     options: SessionOptions | None = None,

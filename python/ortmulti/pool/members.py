@@ -17,7 +17,8 @@ from typing import Any
 from ortmulti import _core
 from ortmulti._runtime import startup
 from ortmulti._runtime.threads import Changes, Task
-from ortmulti.create.request import CheckedModel, CreationRequest, Devices, Progress, core_options, describe
+from ortmulti.create.model import Model
+from ortmulti.create.request import CreationRequest, Devices, Progress, core_options
 from ortmulti.devices.device import Device, name_devices, parse_devices
 from ortmulti.errors import ClosedError, DeadlineExceeded, DeviceError, ForkError, InvalidArgument, OutOfMemory
 from ortmulti.interface.session import InferenceSession, Sessions
@@ -58,7 +59,7 @@ class Members:
         self._request = request
         self._make_core = make_core
         self._serving = serving
-        self._first_runs = FirstRuns(serving, describe(request.model))
+        self._first_runs = FirstRuns(serving, str(request.model))
         self._process = os.getpid()
         self._changing = threading.Lock()  # one change of the members at a time; before the condition's lock
         self._lock = threading.RLock()
@@ -82,7 +83,7 @@ class Members:
         self.timeline = Timeline()
         """The spans of loading the present model."""
         self._sessions = Sessions((), self.timeline)
-        self.model = describe(request.model)
+        self.model = str(request.model)
         """The present model, for messages."""
         self._version = version
         _live.add(self)
@@ -483,7 +484,7 @@ class Members:
 
     def replace_model(
         self,
-        model: CheckedModel,
+        model: Model,
         warmup: Warmup | bool | None,
         version: str = "",
         same_interface: bool = True,
@@ -506,7 +507,7 @@ class Members:
                 raise DeviceError("the pool has no device left for the new model: add devices first")
             timeline, core, files = Timeline(), self._make_core(), ModelFiles(model)
             serving = self._serving if warmup is None else dataclasses.replace(self._serving, warmup=warmup)
-            first_runs = FirstRuns(serving, describe(model))
+            first_runs = FirstRuns(serving, str(model))
             request = dataclasses.replace(self._request, model=model)
             one_each = dataclasses.replace(request, devices=devices, sessions_per_device=1)
             present = self._sessions[0] if same_interface else None
@@ -519,7 +520,7 @@ class Members:
                     raise OutOfMemory(
                         f"{error}; the sessions of {self.model} stay until the new ones are ready, so both must fit"
                     ) from error
-                sessions, description = Sessions(_sessions(loading.members), timeline), describe(model)
+                sessions, description = Sessions(_sessions(loading.members), timeline), str(model)
                 if verify is not None:
                     new = Members(one_each, lambda: core, serving, version)
                     new._targets, new._members = devices, loading.members
@@ -572,7 +573,7 @@ class Members:
         def join(member: Member) -> None:
             if present is not None and (found := differences(present, member.session)):
                 raise InvalidArgument(
-                    f"{describe(request.model)} has another interface than {self.model}: {'; '.join(found)}; pass "
+                    f"{request.model} has another interface than {self.model}: {'; '.join(found)}; pass "
                     "same_interface=False to accept it"
                 )
             member.join(core, timeline)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ortmulti import _core, checks
-from ortmulti.create.request import Model
+from ortmulti.create.model import Model
 from ortmulti.devices.device import Device
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.pool.configuration import Warmup
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from ortmulti._core import ModelMetadata, NodeArg
+    from ortmulti.create.model import ModelLike
     from ortmulti.pool.members import Members
     from ortmulti.pool.processes.members import ProcessMembers
 
@@ -179,7 +180,7 @@ class Membership:
 
     def replace_model(
         self,
-        model: Model,
+        model: ModelLike,
         *,
         warmup: Warmup | bool | None = None,
         same_interface: bool = True,
@@ -193,7 +194,7 @@ class Membership:
         `timeline` then belongs to the new model.
 
         Args:
-            model: Path of a model, or its bytes.
+            model: As for `load`.
             warmup: What the new sessions run first; default: as in `load`.
             same_interface: Refuse a model with other inputs or outputs; default True. Names and types must be the same,
                 and outputs in the same order. Ranks must be the same, and dimensions that both models fix. An input's
@@ -216,4 +217,4 @@ class Membership:
         if verify is not None and not callable(verify):
             raise InvalidType(f"verify is a function of a Pool, not {verify!r}")
         check = None if verify is None else lambda members: verify(type(self)(members, self._batch_size))
-        self._members.replace_model(checks.model(model), warmup, version, same_interface, check)
+        self._members.replace_model(Model.of(model), warmup, version, same_interface, check)

@@ -15,7 +15,7 @@ from ortmulti._runtime.threads import Task
 from ortmulti.errors import DeadlineExceeded, NoSuchFile, NotOptimizable, WeightsError
 
 if TYPE_CHECKING:
-    from ortmulti.create.request import CheckedModel
+    from ortmulti.create.model import Model
 
 __all__ = ["ModelFiles", "SessionSleep", "wait_until_awake"]
 
@@ -24,15 +24,14 @@ class ModelFiles:
     """The files of a model, to be the same at a later time.
 
     Args:
-        model: A path; or bytes, which cannot change.
+        model: The model; bytes cannot change.
     """
 
-    def __init__(self, model: CheckedModel) -> None:
+    def __init__(self, model: Model) -> None:
         self._model = model
         self._loaded: _core.Source | None = None
-        if isinstance(model, str):
-            with contextlib.suppress(NoSuchFile):  # creating the sessions says so
-                self._loaded = _core.file_source(model)
+        with contextlib.suppress(NoSuchFile):  # creating the sessions says so
+            self._loaded = model.file
 
     def now(self, config_entries: Mapping[str, str]) -> Sequence[_core.Source]:
         """Return the files, those of external data, too.
@@ -43,11 +42,12 @@ class ModelFiles:
         Raises:
             WeightsError: The model's own file was changed or deleted since it was loaded.
         """
+        from ortmulti.create.empty_files import DATA_FOLDER
         from ortmulti.optimized import key
 
         files: Sequence[_core.Source] = []
         try:
-            files = key.read_content(self._model, config_entries.get(key.DATA_FOLDER)).sources
+            files = key.read_content(self._model, config_entries.get(DATA_FOLDER)).sources
         except (NotOptimizable, NoSuchFile):
             files = [self._loaded] if self._loaded else []
         if self._loaded and not (files[0] == self._loaded and files[0].is_current()):

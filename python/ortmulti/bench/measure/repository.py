@@ -31,6 +31,7 @@ from ortmulti.bench.reports.tables import Report
 from ortmulti.bench.serve.cases import NANOSECONDS, arrival_times
 from ortmulti.bench.serve.clients import Arrival, ClosedLoop, ask_at, closed_loop, quantile
 from ortmulti.bench.strategies import SessionSettings
+from ortmulti.create.model import Model
 from ortmulti.errors import Error, InvalidArgument, NoSuchFile, OutOfMemory
 from ortmulti.interface.onnxruntime_sessions import create_session, open_package
 from ortmulti.optimized import comparison, wait_for_entries
@@ -570,7 +571,7 @@ class Repository(Experiment[str]):
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise InvalidArgument(f"two models have the name {twice[0]!r}: rename a file")
         limit = _bytes("budget", self.budget_text, 1 << 62)
-        sizes = [_size(str(model)) for model in self.models]
+        sizes = [_size(Model(model)) for model in self.models]
         for name, size in zip(names, sizes, strict=True):
             if size > limit:
                 raise InvalidArgument(f"the budget is {limit} bytes, and {name} alone has {size}: raise the budget")

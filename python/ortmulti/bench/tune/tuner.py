@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ortmulti import _core, checks
+from ortmulti import _core
 from ortmulti.bench.files import read_arrays, write_arrays
 from ortmulti.bench.measure import results
 from ortmulti.bench.measure.devices import check_measurable
@@ -21,6 +21,7 @@ from ortmulti.bench.tune.measurements import Bench, Job
 from ortmulti.bench.tune.outputs import TF32_TOLERANCE, TOLERANCES
 from ortmulti.bench.tune.search import Effort, Outcome, Search
 from ortmulti.bench.tune.space import DEFAULTS, OBJECTIVES, Host, Setting, select, space
+from ortmulti.create.model import Model
 from ortmulti.devices.device import Device, name_devices, parse_devices
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.loading.tuning import Tuning, describe_machine, describe_model
@@ -114,8 +115,8 @@ def tune(
         Fail: The model cannot be run with the defaults.
         TuningInterrupted: Ctrl-C. It has the settings confirmed so far; if there are any, ``out`` is written, too.
     """
-    path = checks.model(model)
-    if not isinstance(path, str):
+    path = Model.of(model).path
+    if not path:
         raise InvalidType("tuning needs the path of a model: its candidates are processes")
     _check(objective, through, budget, tolerance, block_seconds, timeout, minimum_gain, clients)
     check_measurable(name_devices(devices))
@@ -176,7 +177,7 @@ def _as_tuning(job: Job, host: Host, outcome: Outcome) -> Tuning:
         settings={} if best is None else dict(best.options),
         objective=job.objective,
         devices=job.devices,
-        model={"name": Path(job.model).name, **describe_model(job.model)},
+        model={"name": Path(job.model).name, **describe_model(Model(job.model))},
         machine=describe_machine(host.kind),
         gain=gain,
         partial=outcome.partial,

@@ -16,6 +16,7 @@ from ortmulti import _core, errors
 from ortmulti._runtime import callbacks, startup
 from ortmulti._runtime.threads import Task
 from ortmulti.create.loader import LoadProgress, OnLoadProgress
+from ortmulti.create.model import Model
 from ortmulti.create.request import CreationRequest, Devices
 from ortmulti.devices.device import name_devices
 from ortmulti.errors import ClosedError, InvalidArgument
@@ -98,7 +99,7 @@ class ProcessMembers:
         self._specs = session_specs(
             request.model, request.devices, request.sessions_per_device, request.options, request.provider_options
         )
-        self._files = ModelFiles(self._specs[0].model)
+        self._files = ModelFiles(Model(self._specs[0].model))
         self._in_flight = in_flight
         self._version = version
         self._changing = threading.Lock()  # one sleep at a time
