@@ -199,18 +199,23 @@ def test_a_model_file_that_cannot_be_opened_is_named() -> None:
     with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to other users
         folder = Path(name)
         folder.chmod(0o755)
+        path = folder / "model.onnx"
+        path.write_bytes(onnx_models.matmul())
+        model = ortmulti.Model(path)
+        path.unlink()
         with socket.socket(socket.AF_UNIX) as server:
-            server.bind(str(folder / "socket"))
-            with pytest.raises(ortmulti.NoSuchFile, match="socket' is not a regular file"):
-                key(folder / "socket")
-        (folder / "model.onnx").write_bytes(onnx_models.matmul())
-        (folder / "model.onnx").chmod(0)
+            server.bind(str(path))
+            with pytest.raises(ortmulti.NoSuchFile, match=r"model\.onnx' is not a regular file"):
+                key(model)
+        path.unlink()
+        path.write_bytes(onnx_models.matmul())
+        path.chmod(0)
         user = os.geteuid()
         try:
             if user == 0:
                 os.seteuid(65534)  # root may read everything
             with pytest.raises(ortmulti.NotOptimizable, match=r"model\.onnx': Permission denied"):
-                key(folder / "model.onnx")
+                key(model)
         finally:
             os.seteuid(user)
 
@@ -225,9 +230,10 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "model.ort").write_bytes(b"\x20\0\0\0ORTM" + bytes(100))
     with pytest.raises(ortmulti.NotOptimizable, match="not an ONNX protobuf"):
         key(tmp_path / "model.ort")
-    (tmp_path / "empty.onnx").touch()
+    emptied = ortmulti.Model(tmp_path / "model.ort")
+    (tmp_path / "model.ort").write_bytes(b"")
     with pytest.raises(ortmulti.NotOptimizable, match="is empty"):
-        key(tmp_path / "empty.onnx")
+        key(emptied)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)

@@ -25,7 +25,7 @@ def write_model(folder: Path, seed: int = 0) -> tuple[Path, Path]:
 
 
 def key(model: Path, **arguments: object) -> CacheKey:
-    return key_of(Model(model), CPU, **arguments)
+    return key_of(Model.of(model), CPU, **arguments)
 
 
 def fill(staged: StagedEntry, own: bytes = b"weights" * 1000) -> Entry:

@@ -29,10 +29,10 @@ def own_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
 
 
 def over_entry(
-    model: str | bytes, receiver: Receiver, sessions: int = 2, *, keep_going: bool = False, **arguments: Any
+    model: str | bytes | Model, receiver: Receiver, sessions: int = 2, *, keep_going: bool = False, **arguments: Any
 ) -> Timeline:
     """Creates sessions over the model's entry, which is made if necessary."""
-    attempt = Attempt(CreationRequest(Model(model), "cpu", sessions, **arguments), receiver, Timeline(), keep_going)
+    attempt = Attempt(CreationRequest(Model.of(model), "cpu", sessions, **arguments), receiver, Timeline(), keep_going)
     creation.prepare(attempt)
     create_over_entry(attempt)
     return attempt.timeline
