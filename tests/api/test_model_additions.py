@@ -80,6 +80,14 @@ def test_sessions_that_are_created_together_have_them(kind: str, strategy: Any, 
             np.testing.assert_array_equal(run(session), X @ WEIGHT)
 
 
+@pytest.mark.parametrize("kind", ADDED)
+def test_a_pool_with_them_keeps_its_model(kind: str, external: tuple[Path, Path]) -> None:
+    with ortmulti.load(external[0], "cpu", options=ADDED[kind][0]()) as pool:
+        with pytest.raises(ortmulti.InvalidArgument, match="would replace those of the new model by name"):
+            pool.replace_model(external[0])
+        np.testing.assert_array_equal(run(pool.sessions[0]), X @ WEIGHT)
+
+
 def test_a_file_in_memory_replaces_one_that_is_not_there(external: tuple[Path, Path]) -> None:
     path, data = external
     data.unlink()

@@ -16,7 +16,7 @@ import ortmulti
 from ortmulti import _core
 from tests.support import fake_driver
 from tests.support.processes import check_child, nothing_leaks
-from tests.support.python_sources import Array, Filling, Stored, StoredModel, X
+from tests.support.python_sources import Array, Filling, Stored, StoredModel
 
 
 @pytest.fixture
@@ -50,15 +50,6 @@ def test_a_source_lives_as_long_as_its_list(model: StoredModel) -> None:
     del found
     gc.collect()
     assert alive() is None
-
-
-def test_values_that_options_give_come_from_a_source(model: StoredModel) -> None:
-    """They are read when they are given."""
-    ortmulti.RunOptions()  # opens the library
-    options = ortmulti.SessionOptions()
-    options._core.add_external_weights(model.listed(Stored(model.store, "model.data")))
-    session = ortmulti.InferenceSession(Path(model.path).read_bytes(), options, providers=["CPUExecutionProvider"])
-    np.testing.assert_array_equal(session.run(None, {"x": X})[0], model.expected)
 
 
 def too_few(source: Stored, buffer: memoryview, offset: int) -> Any:

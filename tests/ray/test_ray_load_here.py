@@ -93,13 +93,12 @@ def test_a_lost_object_is_read_from_the_file(model: Path) -> None:
     np.testing.assert_array_equal(get(actor.run.remote(x)), plain(model, x, 20))
 
 
-def test_a_broadcast_model_is_not_replaced_by_a_mixture(model: Path, other_model: Path) -> None:
-    """The other model has the same names: the weights in memory would be used for it."""
+def test_a_broadcast_model_is_replaced_with_its_weights(model: Path, other_model: Path) -> None:
+    """The other model has the same names: the weights in memory must not be used for it."""
     x, actor = rows(model), holder(num_cpus=1)
     get(actor.load.remote(ortmulti.ray.broadcast(model), "cpu"))
-    with pytest.raises(ortmulti.InvalidArgument, match="would replace those of the new model by name"):
-        get(actor.replace.remote(other_model))
-    np.testing.assert_array_equal(get(actor.run.remote(x)), plain(model, x, 20))
+    get(actor.replace.remote(other_model))
+    np.testing.assert_array_equal(get(actor.run.remote(x)), plain(other_model, x, 20))
 
 
 @pytest.mark.parametrize("place", ["attribute", "sub-graph", "sparse initializer"])
@@ -125,7 +124,7 @@ def outside(folder: Path, elements: int, file_bytes: int) -> Path:
 @pytest.mark.parametrize("file_bytes", [16, 48])
 def test_a_weight_that_is_not_as_long_as_its_shape_is_refused(file_bytes: int, tmp_path: Path) -> None:
     """Sessions would read what lies behind it in the object store."""
-    message = f"cannot be broadcast: its weight 'weight': it has {file_bytes} bytes where its type and shape need 32"
+    message = f"cannot be broadcast: .* 'weight': it has {file_bytes} bytes where its type and shape need 32"
     with pytest.raises(ortmulti.InvalidArgument, match=message):
         ortmulti.ray.broadcast(outside(tmp_path, 8, file_bytes))
 
@@ -133,7 +132,7 @@ def test_a_weight_that_is_not_as_long_as_its_shape_is_refused(file_bytes: int, t
 def test_a_weight_with_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path = outside(tmp_path, 8, 32)
     path.write_bytes(path.read_bytes().replace(b"weight", b"w\xffight"))
-    with pytest.raises(ortmulti.InvalidArgument, match=r"its weight 'w\\\\xffight': its name is not UTF-8"):
+    with pytest.raises(ortmulti.InvalidArgument, match=r"the weight 'w\\\\xffight': its name is not UTF-8"):
         ortmulti.ray.broadcast(path)
 
 

@@ -17,6 +17,7 @@ from ortmulti.create import core_sessions
 from ortmulti.create.request import CreationRequest
 from ortmulti.loading import creation
 from ortmulti.loading.attempt import Attempt, Receiver
+from ortmulti.loading.native import create_over_model
 from ortmulti.loading.over_entry import create_over_entry
 from ortmulti.optimized import Cache
 
@@ -31,10 +32,10 @@ def own_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
 def over_entry(
     model: str | bytes | Model, receiver: Receiver, sessions: int = 2, *, keep_going: bool = False, **arguments: Any
 ) -> Timeline:
-    """Creates sessions over the model's entry, which is made if necessary."""
+    """Creates sessions over the model's entry, which is made if necessary; or else over the model as it is."""
     attempt = Attempt(CreationRequest(Model.of(model), "cpu", sessions, **arguments), receiver, Timeline(), keep_going)
     creation.prepare(attempt)
-    create_over_entry(attempt)
+    (create_over_model if arguments.get("optimize") == "never" else create_over_entry)(attempt)
     return attempt.timeline
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from ortmulti import _core
 from ortmulti.create.request import without_optimization
 from ortmulti.loading.attempt import Attempt
 
@@ -33,9 +34,18 @@ def create_native(attempt: Attempt, reason: str = "", *, one_session_each: bool 
 def create_over_model(attempt: Attempt) -> None:
     """Create sessions that share the weights of the model as it is."""
     model, weights = attempt.request.model, attempt.weights
-    if not model.path:
+    options = without_optimization(attempt.options)
+    if model.external.weights:
+        from ortmulti.create.empty_files import over_empty_files
+
+        def create(options: _core.SessionOptions, shared: _core.WeightList) -> str:
+            return attempt.create(model.graph, options, shared, confirm=lambda *_: True)
+
+        if problem := over_empty_files(_core.index_model(model.graph), model.external, options, create):
+            create_native(attempt, problem)
+    elif not model.path:
         create_native(attempt, "the model is in memory and is not optimized")
     elif weights is None or not weights.weights:
         create_native(attempt, "the model has no weights that can be shared")
     else:
-        attempt.create(model.graph, without_optimization(attempt.options), weights)
+        attempt.create(model.graph, options, weights)

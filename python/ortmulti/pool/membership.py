@@ -206,7 +206,7 @@ class Membership:
 
         Raises:
             InvalidArgument: The model has another interface; the error names the differences. Or ``verify`` closed its
-                pool. Or the session options have weights of the present model, as those of a `ray.BroadcastModel`.
+                pool. Or the session options have weights of the present model.
             OutOfMemory: The devices have too little memory for both models.
             Error: As `load`, or the error of ``verify``. After an error the pool keeps its model.
         """
