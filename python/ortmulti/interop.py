@@ -90,7 +90,7 @@ def onnxruntime_sessions(
     """
     checks.choice("optimize", optimize, ("auto", "never", "offline"))
     checks.instance("options", options, SessionOptions, optional=True)
-    specs = session_specs(model, devices, sessions_per_device, options, provider_options)
+    specs = session_specs(Model.of(model), devices, sessions_per_device, options, provider_options)
     startup.ensure_open()
     of_device = {spec.device: spec for spec in specs}
     ort = _open_same(list(of_device))

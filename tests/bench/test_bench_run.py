@@ -507,7 +507,7 @@ def test_onnxruntime_in_threads_answers_every_client(model: Path) -> None:
     options.intra_op_num_threads = 1
     feed = models.sample_inputs(model)
     with (
-        OnnxruntimeThreads(session_specs(model, ["cpu"], 1, options, None)) as peer,
+        OnnxruntimeThreads(session_specs(ortmulti.Model(model), ["cpu"], 1, options, None)) as peer,
         ClosedLoop([lambda: peer.run(None, feed)] * 4) as loop,
     ):
         while min(len(client) for client in loop.answers) < 100:

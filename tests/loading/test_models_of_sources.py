@@ -186,7 +186,7 @@ def test_a_model_whose_sources_do_not_fit_is_refused(given: Given) -> None:
     with pytest.raises(ortmulti.InvalidArgument, match="only for 'other'"):
         ortmulti.Model(given.graph, {"other": given.source})
     with pytest.raises(ortmulti.InvalidType, match="a source has identity, size and read_into, unlike str"):
-        ortmulti.Model(given.graph, {"model.data": "a path"})
+        ortmulti.Model(given.graph, {"model.data": "a path"})  # type: ignore[dict-item]
     with pytest.raises(ortmulti.InvalidType, match="graph of a model with sources is bytes, not str: read its file"):
         ortmulti.Model("model.onnx", {})
     with pytest.raises(ortmulti.InvalidProtobuf):

@@ -186,7 +186,7 @@ def test_one_worker_is_given_up_and_the_other_goes_on() -> None:
 
 
 def test_nothing_is_sent_to_a_worker_that_has_ended() -> None:
-    [spec] = session_specs(onnx_models.matmul(), "cpu", 1, None, None)
+    [spec] = session_specs(ortmulti.Model(onnx_models.matmul()), "cpu", 1, None, None)
     with nothing_leaks():
         session = SpawnedSession("cpu")
         session.load(spec, ortmulti.Timeline())
@@ -200,7 +200,7 @@ def test_nothing_is_sent_to_a_worker_that_has_ended() -> None:
 
 
 def test_lines_take_turns_and_what_waits_behind_a_run_is_skipped() -> None:
-    [spec] = session_specs(onnx_models.endless(), "cpu", 1, None, None)
+    [spec] = session_specs(ortmulti.Model(onnx_models.endless()), "cpu", 1, None, None)
     session = SpawnedSession("cpu", 3)
     session.load(dataclasses.replace(spec, options={"log_severity_level": 4}), ortmulti.Timeline())
     first, second, third = session.lines

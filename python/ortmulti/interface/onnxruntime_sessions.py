@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ortmulti import _core, checks, errors
 from ortmulti._runtime.onnxruntime_package import import_onnxruntime
@@ -20,9 +20,6 @@ from ortmulti.interface.onnxruntime_errors import error_of, translate
 from ortmulti.interface.session_observer import observer
 from ortmulti.options.model_additions import replacing_weights
 from ortmulti.options.session_options import SETTINGS, SessionOptions
-
-if TYPE_CHECKING:
-    from ortmulti.create.model import ModelLike
 
 __all__ = ["SessionSpec", "check_additions", "create_session", "open_package", "session_class", "session_specs"]
 
@@ -54,7 +51,7 @@ class SessionSpec:
 
 
 def session_specs(
-    model: ModelLike,
+    model: Model,
     devices: str | int | Device | Iterable[str | int | Device],
     sessions_per_device: int,
     options: SessionOptions | None,
@@ -69,8 +66,7 @@ def session_specs(
     sessions_per_device = checks.integer("sessions_per_device", sessions_per_device, minimum=1)
     core = (options or SessionOptions())._core
     check_additions(core)
-    checked = Model.of(model)
-    if checked.external.weights:
+    if model.external.weights:
         raise errors.NotImplemented("onnxruntime's sessions take no weights from sources: use backend='core'")
     named = name_devices(devices)
     _providers.check_device_options(provider_options, named)
@@ -82,12 +78,12 @@ def session_specs(
     providers = {device: _providers.for_device(device, provider_options) for device in targets}
     _providers.check_usable([provider for of_device in providers.values() for provider in of_device])
     # A worker may start when this process is in another folder.
-    source = str(Path(checked.path).absolute()) if checked.path else bytes(checked.graph)
+    source = str(Path(model.path).absolute()) if model.path else bytes(model.graph)
     on_cpu = sum(device.kind == "cpu" for device in targets) * sessions_per_device
     return [
         SessionSpec(
             source,
-            str(checked),
+            str(model),
             device,
             providers[device],
             _attributes(core, device, on_cpu),

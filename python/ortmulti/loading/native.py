@@ -36,12 +36,9 @@ def create_over_model(attempt: Attempt) -> None:
     model, weights = attempt.request.model, attempt.weights
     options = without_optimization(attempt.options)
     if model.external.weights:
-        from ortmulti.create.empty_files import over_empty_files
+        from ortmulti.loading.over_values import share
 
-        def create(options: _core.SessionOptions, shared: _core.WeightList) -> str:
-            return attempt.create(model.graph, options, shared, confirm=lambda *_: True)
-
-        if problem := over_empty_files(_core.index_model(model.graph), model.external, options, create):
+        if problem := share(attempt, model.graph, _core.index_model(model.graph), model.external, options):
             create_native(attempt, problem)
     elif not model.path:
         create_native(attempt, "the model is in memory and is not optimized")

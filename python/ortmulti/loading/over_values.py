@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from ortmulti import _core
 from ortmulti.create.empty_files import MIN_SHARED_BYTES, over_empty_files
@@ -45,14 +46,24 @@ def create_over_values(attempt: Attempt) -> bool:
     if not weights.weights:
         return False
 
-    def create(options: _core.SessionOptions, shared: _core.WeightList) -> str:
-        each = not attempt.on_gpu
-        return attempt.create(
-            graph, options, shared, confirm=lambda *_: True, one_session_each=each, made_of=model.path
-        )
-
-    problem = over_empty_files(index, weights, options, create)
+    problem = share(attempt, graph, index, weights, options)
     if problem:
         attempt.note(f"values that the options give are copied: {problem}")
         LOGGER.info("values that the session options give are copied for each session: %s", problem)
     return not problem
+
+
+def share(
+    attempt: Attempt,
+    graph: Any,
+    index: _core.ModelIndex,
+    weights: _core.WeightList,
+    options: _core.SessionOptions,
+) -> str:
+    """Create sessions that share large weights with external data. Return why not; empty if they exist."""
+
+    def create(options: _core.SessionOptions, shared: _core.WeightList) -> str:
+        each, made_of = not attempt.on_gpu, attempt.request.model.path
+        return attempt.create(graph, options, shared, confirm=lambda *_: True, one_session_each=each, made_of=made_of)
+
+    return over_empty_files(index, weights, options, create)

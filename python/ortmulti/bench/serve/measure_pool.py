@@ -99,7 +99,7 @@ def _load(spec: Mapping[str, Any]) -> ortmulti.Pool | OnnxruntimeThreads:
         options.intra_op_num_threads = spec["intra_op_num_threads"]
     for key, value in spec["config_entries"].items():
         options.add_session_config_entry(key, value)
-    arguments = (spec["model"], devices, sessions, options, spec["provider_options"] or None)
+    arguments = (ortmulti.Model(spec["model"]), devices, sessions, options, spec["provider_options"] or None)
     if variant.backend == "threads":
         return OnnxruntimeThreads(session_specs(*arguments))
     return ortmulti.load(*arguments, **variant.load_arguments())
