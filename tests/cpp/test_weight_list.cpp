@@ -70,6 +70,14 @@ TEST_F(WeightListTest, NamesWhatIsMissingOrShort) {
   }
 }
 
+TEST_F(WeightListTest, GivenSourcesTakeThePlaceOfAllFiles) {
+  const auto given = memory_source("given", {}, 0);
+  const std::string path = model_path("external");
+  ExternalFiles files(folder_of(path), path, {{"a", given}});
+  EXPECT_EQ(files.find("a"), given);
+  EXPECT_TRUE(throws(ErrorKind::fail, {"external.data", "outside"}, [&] { files.find("external.data"); }));
+}
+
 TEST_F(WeightListTest, AnUnchangedModelIsSplitIntoItsGraphAndTheOriginalsWeights) {
   for (const char* name : {"wide", "external"}) {
     const std::string original = model_path(name);

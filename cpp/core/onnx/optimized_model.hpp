@@ -27,8 +27,8 @@ constexpr const char* split_shared_file = "shared";
 ///   shared       empty: where the graph says that the shared weights of the original's files lie, which ONNX Runtime
 ///                does not open from here. One that a session does not take is an error and never zeros.
 /// `original` is the original model, or empty for one that was no file; `data_folder` is the folder of its external
-/// data, or its `sources` are given. Initializers named in `unshared` are not shared. After an Error, which names the file, none of the three is
-/// left; soon after `*stop` was set, it is an Error too.
+/// data, or its `sources` are given. Initializers named in `unshared` are not shared. After an Error, which names the
+/// file, none of the three is left; soon after `*stop` was set, it is an Error too.
 SplitModel split_optimized_model(const std::string& saved, const std::string& original, const std::string& data_folder,
                                  const std::string& folder, const std::set<std::string>& unshared,
                                  const std::atomic<bool>* stop = nullptr, const SourcesByLocation& sources = {});

@@ -43,7 +43,7 @@ def create_sessions(
     """Create sessions of one model on several devices at the same time, each in a C++ thread of its own.
 
     Args:
-        model: Path of a model, or its bytes; see `InferenceSession`.
+        model: Path of a model, or its bytes, see `InferenceSession`; or a `Model`, whose weights come from sources.
         devices: ``"all"`` (every GPU, or the CPU where there is no NVIDIA hardware), a device or several, as
             `parse_devices` takes them. A device that is named twice gets two sessions.
         sessions_per_device: Sessions on each device; default 1.

@@ -72,7 +72,7 @@ def optimize(
     machine that loads the model, with the same options.
 
     Args:
-        model: Path of a model, or its bytes; see `InferenceSession`.
+        model: Path of a model, or its bytes, see `InferenceSession`; or a `Model`, whose weights come from sources.
         device: ``"cpu"``, a GPU or a plug-in's device. Default: the first GPU, or the CPU on a machine without NVIDIA
             hardware.
         options: Options of the sessions.

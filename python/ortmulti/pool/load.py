@@ -84,7 +84,7 @@ def load(
     docs/loading.md says how, and in which cases weights are not shared.
 
     Args:
-        model: Path of a model, or its bytes; see `InferenceSession`.
+        model: Path of a model, or its bytes, see `InferenceSession`; or a `Model`, whose weights come from sources.
         devices: ``"all"`` (every GPU, or the CPU where there is no NVIDIA hardware), a device or several, as
             `parse_devices` takes them.
         sessions_per_device: Sessions on each device; default 1.
