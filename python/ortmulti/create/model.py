@@ -23,10 +23,7 @@ __all__ = ["Model"]
 class Model:
     """A model: a file, bytes, or bytes whose weights are read from sources, such as objects of an object store.
 
-    Whatever takes a model's path or bytes takes a `Model`, too. It is needed for sources: sessions on a GPU have the
-    weights streamed into its memory, over an entry of the cache of optimized models; those on the CPU share one copy.
-
-    A source is any object with
+    It takes the place of a path. Only sources need it (docs/loading.md). A source is any object with
 
     - ``identity``: a str that no other bytes have, such as an address with a version. The cache's keys contain it, and
       it is compared again at each read.
@@ -141,15 +138,11 @@ class Model:
                 yield view
 
     def external_data(self, index: _core.ModelIndex, folder: str | None) -> list[_core.Source]:
-        """Return the sources of external data, in the order of ``index.external_locations``.
-
-        Args:
-            index: Of the model.
-            folder: Where the external data of a model in memory lies.
+        """Return the sources of external data, in the order of ``index.external_locations``. That of a model in memory
+        lies in ``folder``.
 
         Raises:
-            NotOptimizable: It is outside of the model's folder. Or the model is in memory, and neither a folder nor
-                sources are named.
+            NotOptimizable: It cannot be identified, or is outside of the model's folder.
             NoSuchFile: A file is missing.
         """
         if self.sources or not index.external_locations:

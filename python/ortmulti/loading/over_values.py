@@ -54,11 +54,7 @@ def create_over_values(attempt: Attempt) -> bool:
 
 
 def share(
-    attempt: Attempt,
-    graph: Any,
-    index: _core.ModelIndex,
-    weights: _core.WeightList,
-    options: _core.SessionOptions,
+    attempt: Attempt, graph: Any, index: _core.ModelIndex, weights: _core.WeightList, options: _core.SessionOptions
 ) -> str:
     """Create sessions that share large weights with external data. Return why not; empty if they exist."""
 

@@ -72,18 +72,13 @@ def build(
             staged.signature, staged.timeline = _optimize(staged.saved, model, providers, core)
         is_large = staged.saved.with_name(LARGE).exists()
         if is_large:
-            original, folder = "", str(staged.saved.parent)
+            original, folder, sources = "", str(staged.saved.parent), {}
         else:
-            original, folder = model.path, model.folder or core.config_entries.get(DATA_FOLDER, "")
+            original, sources = model.path, model.sources
+            folder = data_folder or model.folder or core.config_entries.get(DATA_FOLDER, "")
         try:
             weights, own_bytes = _core.split_optimized_model(
-                str(staged.saved),
-                original,
-                data_folder or folder,
-                str(staged.folder),
-                list(refused),
-                poll,
-                {} if is_large else model.sources,
+                str(staged.saved), original, folder, str(staged.folder), list(refused), poll, sources
             )
         except Error as error:
             raise NotOptimizable(f"what ONNX Runtime saved cannot be used: {error}") from error
