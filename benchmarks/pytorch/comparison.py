@@ -13,7 +13,7 @@ from benchmarks.pytorch.plan import Setting, TorchPlan
 from ortmulti.bench.measure import fresh_process, results
 from ortmulti.bench.measure.rounds import Interval, Spread, ratios, round_numbers
 from ortmulti.bench.models import make as make_model
-from ortmulti.bench.reports.tables import Cell, Column, Report, Sheet, interval_of, spread_cell
+from ortmulti.bench.reports.tables import Cell, Column, Report, Sheet
 from ortmulti.errors import LibraryError
 
 _MEASURE = "benchmarks.pytorch.measure_setting"
@@ -160,8 +160,6 @@ def _best(ways: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 
 Json = Mapping[str, Any]
 
-_MILLI = 1e-3
-
 _NOTES = (
     "Medians of the rounds, below them ranges, of the ratio the confidence interval (95% from six rounds on). A run is "
     "waited for before the next one begins. host: new NumPy arrays in and out, PyTorch through pinned buffers that are "
@@ -170,12 +168,12 @@ _NOTES = (
 )
 
 
-def _fastest(side: str) -> Callable[[Json], Cell]:
-    return lambda row: spread_cell(row[side]["seconds"] if row[side] else None, _MILLI)
+def _fastest(side: str) -> Callable[[Json], Any]:
+    return lambda row: row[side] and row[side]["seconds"]
 
 
-def _seconds(way: Json) -> Cell:
-    return ("-", "failed") if "error" in way else spread_cell(Spread.json(way["seconds"]), _MILLI)
+def _seconds(way: Json) -> Any:
+    return ("-", "failed") if "error" in way else Spread.json(way["seconds"])
 
 
 def _difference(way: Json) -> Cell:
@@ -192,9 +190,9 @@ def _sheets(document: Json) -> Iterator[Sheet]:
             *((row[side]["name"] if row[side] else "-", "") for side in ("ortmulti", "pytorch")),
         ],
         [
-            Column("ortmulti, ms", _fastest("ortmulti")),
-            Column("PyTorch, ms", _fastest("pytorch")),
-            Column("ratio", interval_of("ratio")),
+            Column("ortmulti", "ortmulti, ms", show=_fastest("ortmulti"), scale=1e-3),
+            Column("pytorch", "PyTorch, ms", show=_fastest("pytorch"), scale=1e-3),
+            Column("ratio", "ratio"),
         ],
         document["rows"],
     )
@@ -202,7 +200,10 @@ def _sheets(document: Json) -> Iterator[Sheet]:
         "every way",
         ["setting", "side", "way"],
         lambda way: [(way["setting"], ""), (way["side"], ""), (way["name"], "")],
-        [Column("a run, ms", _seconds), Column("difference", _difference)],
+        [
+            Column("seconds", "a run, ms", show=_seconds, scale=1e-3),
+            Column("difference", "difference", show=_difference),
+        ],
         [{"setting": one["setting"], **way} for one in document["measurements"] for way in one["ways"]],
     )
 

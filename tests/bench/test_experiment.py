@@ -13,10 +13,10 @@ import pytest
 from rich.console import Console
 
 from ortmulti.bench import models
-from ortmulti.bench.experiment import Experiment, Json, gpu_memory, split
+from ortmulti.bench.experiment import Experiment, Json
 from ortmulti.bench.measure import results
-from ortmulti.bench.measure.rounds import Spread, of_case, rotated
-from ortmulti.bench.reports.tables import Column, Report, Sheet, number, spread_of
+from ortmulti.bench.measure.rounds import Spread, by_device, rotated
+from ortmulti.bench.reports.tables import Column, Report, Sheet, number
 from ortmulti.errors import Fail, InvalidArgument, NoSuchFile
 
 SHEET = Sheet(
@@ -24,9 +24,10 @@ SHEET = Sheet(
     ["where", "name"],
     lambda row: [(row["where"], ""), (row["name"], row.get("note", ""))],
     [
-        Column("seconds, s", spread_of("seconds")),
-        Column("rare", spread_of("rare"), needs="rare"),
-        Column("depth", spread_of("depth"), detail=True),
+        Column("seconds", "seconds, s"),
+        Column("rare", "rare", rare=True),
+        Column("depth", "depth", detail=True),
+        Column("for JSON alone"),
     ],
     [],
 )
@@ -37,6 +38,10 @@ class Letters(Experiment[str]):
     """Measures letters with a function."""
 
     kind: ClassVar[str] = "letters"
+    columns: ClassVar[Sequence[Column]] = (
+        Column("value", "value"),
+        Column("odd", of=lambda one: one["value"] if one["value"] % 2 else None, summary=list),
+    )
     report: ClassVar[Report] = Report(lambda _: "a headline", lambda _: [SHEET], lambda _document, _details: "notes")
 
     models: Sequence[Path]
@@ -64,8 +69,8 @@ class Letters(Experiment[str]):
     def settings(self) -> dict[str, Any]:
         return {"repeat": self.repeat}
 
-    def rows(self, rounds: Sequence[Mapping[str, Json]]) -> list[dict[str, Any]]:
-        return [{"letter": case, **split(of_case(rounds, case))[1]} for case in self.cases()]
+    def beside(self, case: str, good: Sequence[Json], rounds: Sequence[Mapping[str, Json]]) -> dict[str, Any]:  # noqa: ARG002
+        return {"sum": sum(one["value"] for one in good)}
 
     def more(self) -> dict[str, Any]:
         return {"more": 1}
@@ -87,7 +92,10 @@ def test_cases_take_turns_and_become_a_result(model: Path) -> None:
     assert [(one["letter"], one["round"], one["value"]) for one in document["measurements"]] == [
         ("a", 0, 0), ("b", 0, 0), ("b", 1, 1), ("a", 1, 1),
     ]  # fmt: skip
-    assert document["rows"] == [{"letter": letter, "measured": 2, "errors": []} for letter in "ab"]
+    figures = {"value": Spread.json([0, 1]), "odd": [1], "sum": 1}
+    assert document["rows"] == [
+        {"letter": letter, "model": model.name, "measured": 2, "errors": [], **figures} for letter in "ab"
+    ]
     assert (document["kind"], document["schema_version"]) == ("letters", results.SCHEMA_VERSION)
     assert (document["settings"], document["partial"], document["more"]) == ({"repeat": 2, "rounds": 2}, None, 1)
     [facts] = document["models"]
@@ -147,8 +155,9 @@ def test_settings_have_lower_limits(model: Path) -> None:
         Letters([]).check_not_empty("models")
 
 
-def test_gpu_memory_is_by_device() -> None:
-    found = gpu_memory([{"gpu_memory": {"cuda:0": 10, "cuda:1": 20}}, {"gpu_memory": {"cuda:0": 30}}])
+def test_figures_by_device() -> None:
+    found = by_device([{"cuda:0": 10, "cuda:1": 20}, {"cuda:0": 30}])
+    assert Column("memory", "memory").cell({"memory": found}) == ("20.0", "10.0-30.0")
     assert found == {"cuda:0": Spread.json([10, 30]), "cuda:1": Spread.json([20])}
 
 

@@ -97,11 +97,6 @@ def test_spreads_and_intervals_of_the_median(values: Any, expected: Spread | Non
     assert kind.json(values) == (None if expected is None else expected.__dict__)
 
 
-def test_figures_leave_out_results_that_have_none() -> None:
-    found = Spread.each([{"a": 1.0}, {"a": 3.0, "b": 2.0}], a=lambda one: one["a"], b=lambda one: one.get("b"))
-    assert found == {"a": Spread.json([1.0, 3.0]), "b": Spread.json([2.0])}
-
-
 def test_results_keep_no_folders_and_tell_models_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["bench", "/home/a/m.onnx", "--json", "/home/a/out.json", "1.30.0=/home/a/b", "/home/c=/home/d"]
     monkeypatch.setattr("sys.argv", ["/usr/bin/ortmulti", *arguments])

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ortmulti.bench.measure import page_cache, results
-from ortmulti.bench.measure.rounds import RoundsInterrupted, Spread, failure, measure_rounds
-from ortmulti.bench.reports.tables import Report
+from ortmulti.bench.measure.rounds import RoundsInterrupted, failure, measure_rounds, of_case
+from ortmulti.bench.reports.tables import Column, Report, figures
 from ortmulti.errors import InvalidArgument, NoSuchFile
 
 Case = TypeVar("Case", bound=Hashable)
@@ -30,6 +30,7 @@ class Experiment(abc.ABC, Generic[Case]):
     Attributes:
         kind: the kind of the result, see `ortmulti.bench.measure.results.document`.
         report: shows the result.
+        columns: the figures of the rows that come from the measurements, see `rows`.
         models: .onnx files.
         repeat: number of rounds. Each measures every case once.
         budget: seconds for all rounds, see `ortmulti.bench.measure.rounds.round_numbers`; None: no limit.
@@ -37,6 +38,7 @@ class Experiment(abc.ABC, Generic[Case]):
 
     kind: ClassVar[str]
     report: ClassVar[Report]
+    columns: ClassVar[Sequence[Column]] = ()
     models: Sequence[Path]
     repeat: int
     budget: float | None = None
@@ -69,13 +71,25 @@ class Experiment(abc.ABC, Generic[Case]):
     def settings(self) -> dict[str, Any]:
         """Return the settings for the result."""
 
-    @abc.abstractmethod
     def rows(self, rounds: Sequence[Mapping[Case, Json]]) -> list[dict[str, Any]]:
-        """Return the rows of the table.
+        """Return a row of the table for each case: what `describe` returns, "measured" (how many measurements there
+        are), "errors" (of those that failed), the figures of `columns`, and what `beside` returns.
 
         Args:
             rounds: the results of each round by case. A failed one has "error".
         """
+        rows = []
+        for case in self.cases():
+            found = of_case(rounds, case)
+            good = worked(found)
+            outcome = {"measured": len(good), "errors": [one["error"] for one in found if "error" in one]}
+            made = figures(self.columns, good)
+            rows.append({**self.describe(case), **outcome, **made, **self.beside(case, good, rounds)})
+        return rows
+
+    def beside(self, case: Case, good: Sequence[Json], rounds: Sequence[Mapping[Case, Json]]) -> dict[str, Any]:  # noqa: ARG002
+        """Return further fields of a case's row; `good` are its measurements that worked."""
+        return {}
 
     def more(self) -> dict[str, Any]:
         """Return further fields of the result."""
@@ -166,17 +180,6 @@ class Experiment(abc.ABC, Generic[Case]):
         )
 
 
-def split(found: Iterable[Json]) -> tuple[list[Json], dict[str, Any]]:
-    """Return a case's results without the failed ones; and for its row, how many those are and the others' errors."""
-    found = list(found)
-    good = [one for one in found if "error" not in one]
-    return good, {"measured": len(good), "errors": [one["error"] for one in found if "error" in one]}
-
-
-def gpu_memory(good: Sequence[Json]) -> dict[str, Any]:
-    """Return the spread of the bytes on each CUDA device, of results with "gpu_memory" by device."""
-    devices = sorted({device for one in good for device in one["gpu_memory"]})
-    return {
-        device: Spread.json(one["gpu_memory"][device] for one in good if device in one["gpu_memory"])
-        for device in devices
-    }
+def worked(found: Iterable[Json]) -> list[Json]:
+    """Return the measurements that neither failed nor were skipped."""
+    return [one for one in found if not {"error", "skipped"} & one.keys()]

@@ -8,18 +8,17 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from ortmulti.bench.create.measure_strategy import IMPORTS
-from ortmulti.bench.experiment import Experiment, Json, gpu_memory, split
+from ortmulti.bench.experiment import Experiment, Json, worked
 from ortmulti.bench.files import write_arrays
 from ortmulti.bench.measure import floor, fresh_process, page_cache
 from ortmulti.bench.measure.devices import describe
-from ortmulti.bench.measure.rounds import Interval, Spread, of_case, rotated
+from ortmulti.bench.measure.rounds import of_case, rotated
 from ortmulti.bench.models import make as make_model
 from ortmulti.bench.models import sample_inputs
-from ortmulti.bench.reports.create import REPORT
-from ortmulti.bench.reports.tables import Report
+from ortmulti.bench.reports.create import COLUMNS, REPORT
 from ortmulti.bench.strategies import SessionSettings, check_name, names
 from ortmulti.errors import Error
 
@@ -69,8 +68,7 @@ class Plan(Experiment[Case]):
         timeout: seconds that one measurement may take.
     """
 
-    kind: ClassVar[str] = "create"
-    report: ClassVar[Report] = REPORT
+    kind, report, columns = "create", REPORT, COLUMNS
 
     models: Sequence[Path]
     device_sets: Sequence[tuple[str, ...]]
@@ -214,61 +212,27 @@ class Plan(Experiment[Case]):
             "strategy_options": {name: asdict(options) for name, options in self.strategy_options.items()},
         }
 
-    def rows(self, rounds: Sequence[Mapping[Case, Json]]) -> list[dict[str, Any]]:
-        """Return a row for each case, with the measurements' figures as spreads and intervals. Beside them:
+    def beside(self, case: Case, good: Sequence[Json], rounds: Sequence[Mapping[Case, Json]]) -> dict[str, Any]:
+        """Return further fields of a row.
 
-        "session" is over all sessions of all repetitions. "ready": starting and creation together. "above_floor": the
-        creation minus its own driver floor. "times_floors": the creation over the later of its driver floor and its
-        sequential reading. "entry": "present" if the cache had an entry, "absent" if it was made, or both.
-
+        "entry": "present" if the cache had an entry, "absent" if it was made, or both. "not_shared": reasons.
         "speedup": the sequential strategy's median creation over this one's, same model and devices. "efficiency" and
         "parallel_efficiency": see `efficiencies`. "equal": whether every repetition's outputs equal the sequential
         strategy's first ones bit for bit; None if there is nothing to compare. For the sequential strategy itself:
         whether its repetitions agree.
         """
-        return [self._row(case, rounds) for case in self.cases()]
-
-    def _row(self, case: Case, rounds: Sequence[Mapping[Case, Json]]) -> dict[str, Any]:
-        good, outcome = split(of_case(rounds, case))
-        reference, _ = split(of_case(rounds, replace(case, strategy="sequential")))
+        reference = worked(of_case(rounds, replace(case, strategy="sequential")))
         speedup = efficiency = parallel = None
         if good and reference:
             base, mine = (statistics.median(m["creation"] for m in found) for found in (reference, good))
             speedup = base / mine
             efficiency, parallel = efficiencies(speedup, len(case.devices))
         compared = reference if case.strategy != "sequential" or len(good) > 1 else []
-        present = {entry["present"] for m in good if (entry := m.get("entry"))}
-        details = [m.get("details", {}) for m in good]
+        present = sorted({entry["present"] for m in good if (entry := m.get("entry"))})
+        reasons = (reason for m in good for reason in m.get("details", {}).get("not_shared", ()))
         return {
-            **self.describe(case),
-            **outcome,
-            **Spread.each(
-                good,
-                starting=lambda m: m["starting"],
-                creation=lambda m: m["creation"],
-                ready=lambda m: m["starting"] + m["creation"],
-                first_run=lambda m: m["first_run"],
-                driver_floor=lambda m: m.get("driver_floor"),
-                sequential_read=lambda m: m.get("sequential_read"),
-                entry_bytes=lambda m: m["entry"]["bytes"] if m.get("entry") else None,
-                peak_rss=lambda m: m["peak_rss"],
-                pss=lambda m: m["pss"],
-            ),
-            "session": Spread.json(seconds for m in good for seconds in m["sessions"]),
-            "gpu_memory": gpu_memory(good),
-            **Interval.each(
-                good,
-                above_floor=lambda m: m["creation"] - m["driver_floor"] if "driver_floor" in m else None,
-                times_floors=lambda m: (
-                    m["creation"] / max(m.get("driver_floor", 0.0), m["sequential_read"])
-                    if "sequential_read" in m
-                    else None
-                ),
-                after_contexts=lambda m: m.get("details", {}).get("after_contexts"),
-            ),
-            "entry": ", ".join(name for name, there in (("absent", False), ("present", True)) if there in present)
-            or None,
-            "not_shared": list(dict.fromkeys(reason for one in details for reason in one.get("not_shared", ()))),
+            "entry": ", ".join("present" if there else "absent" for there in present) or None,
+            "not_shared": list(dict.fromkeys(reasons)),
             "speedup": speedup,
             "efficiency": efficiency,
             "parallel_efficiency": parallel,

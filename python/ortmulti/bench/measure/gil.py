@@ -15,16 +15,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from ortmulti.bench.experiment import Experiment, Json, split
-from ortmulti.bench.reports.gil import REPORT
-from ortmulti.bench.reports.tables import Report
+from ortmulti.bench.experiment import Experiment, Json
+from ortmulti.bench.reports.gil import COLUMNS, REPORT
 from ortmulti.bench.strategies import SessionSettings
 from ortmulti.errors import Error, InvalidArgument
 
 from . import fresh_process, page_cache
-from .rounds import Spread, alternating, of_case
+from .rounds import alternating
 
 LIBRARIES = ("onnxruntime", "ortmulti")
 
@@ -170,8 +169,7 @@ class Gil(Experiment[str]):
         timeout: seconds that one may take.
     """
 
-    kind: ClassVar[str] = "gil"
-    report: ClassVar[Report] = REPORT
+    kind, report, columns = "gil", REPORT, COLUMNS
 
     models: Sequence[Path]
     libraries: Sequence[str] = LIBRARIES
@@ -217,12 +215,5 @@ class Gil(Experiment[str]):
         own = {"repeat": self.repeat, "page_cache": "warm", "device": self.device}
         return {**own, "intra_op_num_threads": self.threads}
 
-    def rows(self, rounds: Sequence[Mapping[str, Json]]) -> list[dict[str, Any]]:
-        rows = []
-        for library in self.libraries:
-            good, outcome = split(of_case(rounds, library))
-            release = good[0]["release"] if good else None
-            shown = ("creation", "delay", "largest", "delay_share", "largest_share")
-            figures = {name: Spread.json(one[name] for one in good) for name in shown}
-            rows.append({"library": library, "release": release, **outcome, **figures})
-        return rows
+    def beside(self, case: str, good: Sequence[Json], rounds: Sequence[Mapping[str, Json]]) -> dict[str, Any]:  # noqa: ARG002
+        return {"release": good[0]["release"] if good else None}

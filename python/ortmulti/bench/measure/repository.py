@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -26,8 +26,7 @@ from ortmulti import ModelRepository, _core
 from ortmulti._runtime.closing import Closing
 from ortmulti.bench.experiment import Experiment, Json
 from ortmulti.bench.models import sample_inputs
-from ortmulti.bench.reports.repository import QUANTILES, REPORT
-from ortmulti.bench.reports.tables import Report
+from ortmulti.bench.reports.repository import COLUMNS, QUANTILES, REPORT
 from ortmulti.bench.serve.cases import NANOSECONDS, arrival_times
 from ortmulti.bench.serve.clients import Arrival, ClosedLoop, ask_at, closed_loop, quantile
 from ortmulti.bench.strategies import SessionSettings
@@ -536,8 +535,7 @@ class Repository(Experiment[str]):
         timeout: seconds that one process may take.
     """
 
-    kind: ClassVar[str] = "repository"
-    report: ClassVar[Report] = REPORT
+    kind, report, columns = "repository", REPORT, COLUMNS
 
     models: Sequence[Path]
     device: str
@@ -647,9 +645,23 @@ class Repository(Experiment[str]):
         own = {"trace": Path(self.trace).name, "repeat": self.repeat, "timeout": self.timeout}
         return {**self._shared, **own, **(self._spec["plan"] or {})}
 
-    def rows(self, rounds: Sequence[Mapping[str, Json]]) -> list[dict[str, Any]]:
-        """Return a row for each experiment over all rounds; figures as spreads. Counts are sums, "used" the highest."""
-        return [_row(case, of_case(rounds, case)) for case in self.cases()]
+    def beside(self, case: str, good: Sequence[Json], rounds: Sequence[Mapping[str, Json]]) -> dict[str, Any]:
+        """Return further fields of a row: latencies by group and of bursts as spreads over the rounds, sums of the
+        counts, the highest "used", and why the experiment was skipped.
+        """
+        bursts = [one for result in good for one in result.get("bursts", ())]
+        groups = {group: [one["latency"][group] for one in good if group in one["latency"]] for group in GROUPS}
+        return {
+            "skipped": next((one["skipped"] for one in of_case(rounds, case) if "skipped" in one), None),
+            "latency": {
+                group: {name: Spread.json(one[name] for one in found) for name in QUANTILES} if found else None
+                for group, found in groups.items()
+            },
+            **{key: sum(one.get(key, 0) for one in good) for key in ("requests", "failed", "different", "unanswered")},
+            **{key: max((one[key] for one in good), default=None) for key in ("budget", "used")},
+            "burst_first": Spread.json(one["first"] for one in bursts),
+            "burst_over": Spread.json(one["first"] - one["wake_and_run"] for one in bursts),
+        }
 
 
 def _simulate(spec: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
@@ -687,26 +699,4 @@ def _simulate(spec: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, An
         "evictions": simulation.evictions - before[1],
         "used": simulation.used + squeezed[0]["other"],
         "budget": spec["budget"],
-    }
-
-
-def _row(experiment: str, results: Sequence[Json]) -> dict[str, Any]:
-    good = [one for one in results if "latency" in one]
-
-    def of_group(group: str) -> dict[str, Any] | None:
-        found = [one["latency"][group] for one in good if group in one["latency"]]
-        return {name: Spread.json(one[name] for one in found) for name in QUANTILES} if found else None
-
-    bursts = [one for result in good for one in result.get("bursts", ())]
-    return {
-        "experiment": experiment,
-        "measured": len(good),
-        "skipped": next((one["skipped"] for one in results if "skipped" in one), None),
-        "errors": [one["error"] for one in results if "error" in one],
-        "latency": {group: of_group(group) for group in GROUPS},
-        **{name: Spread.json(one[name] for one in good) for name in ("misses", "wakes", "evictions")},
-        **{name: sum(one.get(name, 0) for one in good) for name in ("requests", "failed", "different", "unanswered")},
-        **{name: max((one[name] for one in good), default=None) for name in ("budget", "used")},
-        "burst_first": Spread.json(one["first"] for one in bursts),
-        "burst_over": Spread.json(one["first"] - one["wake_and_run"] for one in bursts),
     }

@@ -180,14 +180,6 @@ class Spread:
         found = cls.of(values)
         return None if found is None else asdict(found)
 
-    @classmethod
-    def each(cls, results: Sequence[Result], **figures: Callable[[Result], float | None]) -> dict[str, Any]:
-        """Return `json` of each figure over all results that have it, by the figure's name."""
-        return {
-            name: cls.json(value for value in map(figure, results) if value is not None)
-            for name, figure in figures.items()
-        }
-
 
 @dataclass(frozen=True)
 class Interval(Spread):
@@ -220,3 +212,10 @@ class Interval(Spread):
             outside, confidence = outside + 1, next_confidence
         median = statistics.median(ordered)
         return cls(median, ordered[0], ordered[-1], ordered[outside], ordered[-1 - outside], confidence)
+
+
+def by_device(values: Iterable[Mapping[str, float]]) -> dict[str, Any]:
+    """Return the spread of each device's figures, of measurements that have one for some devices."""
+    found = list(values)
+    devices = sorted({device for one in found for device in one})
+    return {device: Spread.json(one[device] for one in found if device in one) for device in devices}

@@ -6,24 +6,22 @@ of onnxruntime. Another experiment sleeps at random times while clients send req
 
 from __future__ import annotations
 
-import concurrent.futures
 import ctypes
 import gc
 import random
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import ortmulti
 from ortmulti import _core
-from ortmulti.bench.experiment import Experiment
+from ortmulti.bench.experiment import Experiment, Json
 from ortmulti.bench.models import sample_inputs
-from ortmulti.bench.reports.sleep import FIGURES, REPORT, THREADS
-from ortmulti.bench.reports.tables import Report
+from ortmulti.bench.reports.sleep import COLUMNS, REPORT, THREADS
+from ortmulti.bench.serve.clients import ClosedLoop
 from ortmulti.bench.strategies import SessionSettings
 from ortmulti.errors import Error, InvalidArgument
 from ortmulti.interface.onnxruntime_sessions import create_session, open_package
@@ -177,33 +175,25 @@ def _pinned_copy(device: int, size: int) -> Callable[[], None]:
 def _random(spec: Mapping[str, Any], feeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     [kind], sleeps = spec["kinds"], spec["sleeps"]
     moments = random.Random(0)
-    answers = [0] * len(feeds)
-    different = 0
+    answers = different = 0
     with _load(spec) as pool:
         expected = [_warm(pool, feed) for feed in feeds]
 
-        def client(number: int, over: threading.Event) -> int:
-            wrong = 0
-            while not over.is_set():
-                wrong += _differing([pool.run(feeds[number])], expected[number])
-                answers[number] += 1
-            return wrong
-
         def under_load(count: int) -> dict[str, int]:
             """Sleep so many times, and return the memory of the pool awake and without load."""
-            nonlocal different
-            over = threading.Event()
-            with concurrent.futures.ThreadPoolExecutor(len(feeds)) as threads:
-                clients = [threads.submit(client, number, over) for number in range(len(feeds))]
-                try:
-                    for _ in range(count):
-                        time.sleep(moments.uniform(0.0, _LONGEST_PAUSE))
-                        pool.sleep(**KINDS[kind])
-                        if any(each.done() for each in clients):
-                            break  # with an error
-                finally:
-                    over.set()
-                different += sum(each.result() for each in clients)
+            nonlocal answers, different
+            wrong: list[int] = []  # a number for each client's differing answer
+            asks = [
+                lambda feed=feed, first=first: wrong.append(1) if _differing([pool.run(feed)], first) else None
+                for feed, first in zip(feeds, expected, strict=True)
+            ]
+            with ClosedLoop(asks) as loop:
+                for _ in range(count):
+                    loop.go_on(moments.uniform(0.0, _LONGEST_PAUSE))
+                    pool.sleep(**KINDS[kind])
+                loop.go_on(0.0)  # which raises a client's error
+            answers += sum(map(len, loop.answers))
+            different += len(wrong)
             for feed in feeds:
                 pool.run(feed)
             return _memory(spec["device"])
@@ -214,7 +204,7 @@ def _random(spec: Mapping[str, Any], feeds: Sequence[Mapping[str, Any]]) -> dict
     return {
         "slept": device.sleeps,
         "woken": device.wakes,
-        "answers": sum(answers),
+        "answers": answers,
         "different": different,
         "memory": {"settled": settled, "end": end},
     }
@@ -244,8 +234,7 @@ class Sleep(Experiment[SleepCase]):
         timeout: seconds that one process may take.
     """
 
-    kind: ClassVar[str] = "sleep"
-    report: ClassVar[Report] = REPORT
+    kind, report = "sleep", REPORT
 
     models: Sequence[Path]
     device: str
@@ -278,23 +267,12 @@ class Sleep(Experiment[SleepCase]):
                 raise InvalidArgument(f"{name} is at least {least}, not {value}")
 
     def cases(self, number: int = 0) -> list[SleepCase]:  # noqa: ARG002
-        at_random = self.chosen if self.sleeps else ()
-        return [
-            case
-            for model in self.models
-            for case in (
-                SleepCase(model, "turns", self.chosen),
-                *(SleepCase(model, "random", (kind,)) for kind in at_random),
-            )
-        ]
+        at_random = [("random", (kind,)) for kind in self.chosen] if self.sleeps else []
+        return [SleepCase(model, *case) for model in self.models for case in (("turns", self.chosen), *at_random)]
 
     def describe(self, case: SleepCase) -> dict[str, Any]:
-        return {
-            **asdict(case),
-            "model": str(case.model),
-            **({"repeat": self.turns} if case.experiment == "turns" else {"sleeps": self.sleeps}),
-            **self._shared(),
-        }
+        count = {"repeat": self.turns} if case.experiment == "turns" else {"sleeps": self.sleeps}
+        return {**asdict(case), "model": str(case.model), **count, **self._shared()}
 
     def _shared(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("device", "graphs", "batch", "sequence")}
@@ -306,13 +284,12 @@ class Sleep(Experiment[SleepCase]):
         return f"{Path(measurement['model']).stem} on {measurement['device']}, {kinds}{how}"
 
     @classmethod
-    def complaints(cls, measurement: Mapping[str, Any]) -> list[str]:
+    def complaints(cls, measurement: Json) -> list[str]:
         """Return the error, or how many answers differ."""
-        if "error" in measurement:
-            return [measurement["error"]]
-        different = measurement["different"]
-        wrong = sum(different.values()) if measurement["experiment"] == "turns" else different
-        return [f"{wrong} answers differ from those before the first sleep"] if wrong else []
+        different = measurement.get("different", 0)
+        wrong = sum(different.values()) if isinstance(different, dict) else different
+        texts = [f"{wrong} answers differ from those before the first sleep"] if wrong else []
+        return super().complaints(measurement) + texts
 
     def measure(self, case: SleepCase, number: int) -> dict[str, Any]:  # noqa: ARG002
         with tempfile.TemporaryDirectory(prefix="ortmulti-") as cache:
@@ -322,26 +299,19 @@ class Sleep(Experiment[SleepCase]):
         own = {"repeat": self.turns, "random": self.sleeps, "kinds": self.chosen, "timeout": self.timeout}
         return {**own, **self._shared()}
 
-    def rows(self, rounds: Sequence[Mapping[SleepCase, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    def rows(self, rounds: Sequence[Mapping[SleepCase, Json]]) -> list[dict[str, Any]]:
         """Return a row for each model and kind, and for what those are compared with; seconds as spreads."""
         return [
-            row
-            for found in rounds
-            for case, result in found.items()
-            if case.experiment == "turns" and "error" not in result
-            for row in _rows(case, result)
-        ]
-
-
-def _rows(case: SleepCase, result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for kind in ("shared", "awake", *case.kinds, "copy", "onnxruntime"):
-        figures = result["seconds"].get(kind, {})
-        if figures or kind in result["memory"]:
-            different = result["different"].get(kind)
-            yield {
+            {
                 "model": str(case.model),
                 "kind": kind,
                 "memory": result["memory"].get(kind),
-                "equal": None if different is None else different == 0,
-                **{name: Spread.json(figures.get(name, ())) for name in FIGURES},
+                "equal": result["different"][kind] == 0 if kind in case.kinds else None,
+                **{name: Spread.json(seconds.get(name, ())) for name in (column.key for column in COLUMNS)},
             }
+            for found in rounds
+            for case, result in found.items()
+            if case.experiment == "turns" and "error" not in result
+            for kind in ("shared", "awake", *case.kinds, "copy", "onnxruntime")
+            if (seconds := result["seconds"].get(kind, {})) or kind in result["memory"]
+        ]

@@ -3,53 +3,63 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ortmulti.bench import strategies
 from ortmulti.bench.measure.devices import describe
-from ortmulti.bench.measure.rounds import Spread
+from ortmulti.bench.measure.rounds import Interval, Spread, by_device
 from ortmulti.bench.reports import plots
 from ortmulti.bench.reports.tables import (
+    MIB,
     Cell,
     Column,
     Report,
     Sheet,
-    equal_cell,
     failed_text,
-    interval_of,
-    largest_gpu,
-    mebibytes,
     model_text,
     number,
-    spread_of,
     times_text,
+    whole,
 )
 
 Json = Mapping[str, Any]
 
 
-def _plain(value: float | None) -> Cell:
-    return ("-" if value is None else f"{value:.2f}"), ""
+def _seconds_of_all(each: Iterable[Sequence[float]]) -> Json | None:
+    return Spread.json(itertools.chain.from_iterable(each))
 
 
-_COLUMNS = (
-    Column("starting, s", spread_of("starting"), detail=True),
-    Column("creation, s", spread_of("creation")),
-    Column("a session, s", spread_of("session"), detail=True),
-    Column("ready, s", spread_of("ready")),
-    Column("first run, s", spread_of("first_run")),
-    Column("driver floor, s", spread_of("driver_floor"), "driver_floor", detail=True),
-    Column("above floor, s", interval_of("above_floor"), "above_floor", detail=True),
-    Column("sequential read, s", spread_of("sequential_read"), "sequential_read", detail=True),
-    Column("creation / floors", interval_of("times_floors"), "times_floors", detail=True),
-    Column("peak RSS, MiB", lambda row: mebibytes(row["peak_rss"])),
-    Column("GPU, MiB", largest_gpu, "gpu_memory"),
-    Column("speedup", lambda row: _plain(row["speedup"])),
-    Column("S/N", lambda row: _plain(row["efficiency"]), detail=True),
-    Column("(S-1)/(N-1)", lambda row: _plain(row["parallel_efficiency"]), detail=True),
-    Column("equal", equal_cell),
+def _over_floor(measured: Json) -> float | None:
+    return measured["creation"] - measured["driver_floor"] if "driver_floor" in measured else None
+
+
+def _times_floors(measured: Json) -> float | None:
+    """Return the creation over the later of its driver floor and its sequential reading."""
+    read = measured.get("sequential_read")
+    return None if read is None else float(measured["creation"] / max(measured.get("driver_floor", 0.0), read))
+
+
+COLUMNS = (
+    Column("starting", "starting, s", detail=True),
+    Column("creation", "creation, s"),
+    Column("session", "a session, s", lambda one: one["sessions"], _seconds_of_all, detail=True),
+    Column("ready", "ready, s", lambda one: one["starting"] + one["creation"]),
+    Column("first_run", "first run, s"),
+    Column("driver_floor", "driver floor, s", rare=True, detail=True),
+    Column("above_floor", "above floor, s", _over_floor, Interval.json, rare=True, detail=True),
+    Column("sequential_read", "sequential read, s", rare=True, detail=True),
+    Column("times_floors", "creation / floors", _times_floors, Interval.json, rare=True, detail=True),
+    Column("peak_rss", "peak RSS, MiB", scale=MIB, text=whole),
+    Column("gpu_memory", "GPU, MiB", summary=by_device, scale=MIB, text=whole, rare=True),
+    Column("speedup", "speedup", summary=None, text="{:.2f}".format),
+    Column("efficiency", "S/N", summary=None, text="{:.2f}".format, detail=True),
+    Column("parallel_efficiency", "(S-1)/(N-1)", summary=None, text="{:.2f}".format, detail=True),
+    Column("equal", "equal", summary=None),
+    Column("pss"),
+    Column("entry_bytes", of=lambda one: one["entry"]["bytes"] if one.get("entry") else None),
+    Column("after_contexts", of=lambda one: one.get("details", {}).get("after_contexts"), summary=Interval.json),
 )
 
 PLAIN = "plain onnxruntime in a loop"
@@ -145,7 +155,7 @@ def sheets(document: Json) -> Iterator[Sheet]:
             *_BEFORE[settings.get("before", "nothing")],
             times_text(settings["repeat"], "repetition"),
         ]
-        yield Sheet(", ".join(parts), ["devices", "strategy"], _labels, _COLUMNS, _rows(document, model))
+        yield Sheet(", ".join(parts), ["devices", "strategy"], _labels, COLUMNS, _rows(document, model))
 
 
 def save_plot(document: Json, path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ortmulti.bench.reports.tables import Column, Report, Sheet, model_text, spread_cell, spread_of, times_text
+from ortmulti.bench.reports.tables import Column, Report, Sheet, model_text, times_text
 
 Json = Mapping[str, Any]
 
@@ -19,11 +19,12 @@ def _percent(value: float) -> str:
     return f"{value:.1f}%"
 
 
-_COLUMNS = (
-    Column("creation, s", spread_of("creation")),
-    Column("delay, s", spread_of("delay")),
-    Column("delay / creation", lambda row: spread_cell(row["delay_share"], 0.01, _percent)),
-    Column("largest / creation", lambda row: spread_cell(row["largest_share"], 0.01, _percent)),
+COLUMNS = (
+    Column("creation", "creation, s"),
+    Column("delay", "delay, s"),
+    Column("largest"),
+    Column("delay_share", "delay / creation", scale=0.01, text=_percent),
+    Column("largest_share", "largest / creation", scale=0.01, text=_percent),
 )
 
 
@@ -43,7 +44,7 @@ def sheets(document: Json) -> Iterator[Sheet]:
     how = f"{document['settings']['page_cache']} page cache, {times_text(document['settings']['repeat'], 'repetition')}"
     title = f"{model_text(document['models'][0])}, {how}"
     labels = ["library", "release"]
-    yield Sheet(title, labels, lambda row: [(row[name] or "-", "") for name in labels], _COLUMNS, document["rows"])
+    yield Sheet(title, labels, lambda row: [(row[name] or "-", "") for name in labels], COLUMNS, document["rows"])
 
 
 REPORT = Report(headline, sheets, lambda _document, _details: _NOTES)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortmulti.bench.reports import plots
-from ortmulti.bench.reports.tables import Cell, Column, Report, Sheet, mebibytes_text, number, spread_cell, spread_of
+from ortmulti.bench.reports.tables import MIB, Cell, Column, Report, Sheet, mebibytes_text, number, whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,6 +48,13 @@ def headline(document: Json) -> str:
 _STATES = {"awake": "found awake", "asleep": "found asleep"}
 
 
+COLUMNS = (
+    Column("misses", "misses, %", scale=0.01),
+    Column("wakes", "wakes"),
+    Column("evictions", "evictions"),
+)
+
+
 def sheets(document: Json) -> Iterator[Sheet]:
     """Yield the tables of latencies, of the models' states, and of bursts."""
     settings = document["settings"]
@@ -56,7 +63,7 @@ def sheets(document: Json) -> Iterator[Sheet]:
         f"budget {mebibytes_text(settings['budget'])} MiB, {settings['trace']}",
         ["experiment", "requests"],
         lambda row: [(row["experiment"], ""), (_STATES.get(row["group"], row["group"]), "")],
-        [Column(f"{name}, ms", spread_of(name, 1e-3)) for name in QUANTILES],
+        [Column(name, f"{name}, ms", scale=1e-3) for name in QUANTILES],
         [
             {"experiment": row["experiment"], "group": group, **latency}
             for row in rows
@@ -68,24 +75,21 @@ def sheets(document: Json) -> Iterator[Sheet]:
     def experiment(row: Json) -> list[Cell]:
         return [(row["experiment"], "")]
 
-    def count(name: str, of_simulation: bool = False) -> Callable[[Json], Cell]:
-        return lambda row: (str(row[name]) if of_simulation or row["experiment"] != "simulated" else "-", "")
+    def measured(key: str) -> Callable[[Json], Any]:
+        return lambda row: None if row["experiment"] == "simulated" else row[key]
 
+    counts = {"different": "differ", "failed": "failed", "unanswered": "left"}
     columns = [
-        Column("requests", count("requests", True)),
-        Column("misses, %", spread_of("misses", 0.01)),
-        Column("wakes", spread_of("wakes")),
-        Column("evictions", spread_of("evictions")),
-        Column("used, MiB", lambda row: (mebibytes_text(row["used"]), "")),
-        Column("differ", count("different")),
-        Column("failed", count("failed")),
-        Column("left", count("unanswered")),
+        Column("requests", "requests"),
+        *COLUMNS,
+        Column("used", "used, MiB", scale=MIB, text=whole),
+        *(Column(key, head, show=measured(key)) for key, head in counts.items()),
     ]
     yield Sheet("", ["experiment"], experiment, columns, rows)
     if bursts := [row for row in rows if row["burst_first"]]:
         columns = [
-            Column("first answer, ms", spread_of("burst_first", 1e-3)),
-            Column("beyond wake and run, ms", lambda row: spread_cell(row["burst_over"], 1e-3, "{:.2f}".format)),
+            Column("burst_first", "first answer, ms", scale=1e-3),
+            Column("burst_over", "beyond wake and run, ms", scale=1e-3, text="{:.2f}".format),
         ]
         yield Sheet("bursts", ["experiment"], experiment, columns, bursts)
 

@@ -7,29 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortmulti.bench.measure.devices import describe
+from ortmulti.bench.measure.rounds import Interval, by_device
 from ortmulti.bench.reports import plots
 from ortmulti.bench.reports.plots import COLOURS, OTHER_COLOURS
-from ortmulti.bench.reports.tables import (
-    Cell,
-    Column,
-    Report,
-    Sheet,
-    failed_text,
-    interval_cell,
-    interval_of,
-    largest_gpu,
-    mebibytes,
-    number,
-    spread_of,
-    times_text,
-)
+from ortmulti.bench.reports.tables import MIB, Cell, Column, Report, Sheet, cell, failed_text, number, times_text, whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Json = Mapping[str, Any]
-
-_MILLI = 1e-3
 
 _NOTES = (
     "Medians over the rounds, below them the ranges; of the rate and scaling the confidence intervals (95% from six "
@@ -54,23 +40,38 @@ def notes(document: Json, details: bool) -> str:
 
 
 def _rate(row: Json) -> Cell:
-    text, interval = interval_cell(row["throughput"])
+    text, interval = cell(row["throughput"])
     return (text, f"of {number(row['offered']['median'])}") if row["offered"] else (text, interval)
 
 
-_COLUMNS = (
-    Column("rate, 1/s", _rate),
-    Column("ceiling, 1/s", lambda row: ("-" if row["ceiling"] is None else number(row["ceiling"]), ""), "ceiling"),
-    Column("scaling", interval_of("scaling"), "scaling"),
-    Column("ratio", interval_of("over_first"), "over_first", detail=True),
-    Column("p50, ms", spread_of("p50", _MILLI), "p50"),
-    Column("p99, ms", spread_of("p99", _MILLI), "p99"),
-    Column("p99.9, ms", spread_of("p999", _MILLI), "p999", detail=True),
-    Column("CPU, ms/request", spread_of("cpu_per_request", _MILLI), "cpu_per_request", detail=True),
-    Column("cores", spread_of("cores"), "cores", detail=True),
-    Column("memory, MiB", lambda row: mebibytes(row["pss"]), "pss"),
-    Column("GPU, MiB", largest_gpu, "gpu_memory"),
-    Column("asked late, ms", spread_of("lag", _MILLI), "lag", detail=True),
+def _latency(name: str) -> Callable[[Json], float | None]:
+    return lambda one: one["latency"] and one["latency"][name]
+
+
+COLUMNS = (
+    Column("throughput", "rate, 1/s", None, Interval.json, _rate),
+    Column("ceiling", "ceiling, 1/s", summary=None, rare=True),
+    Column("scaling", "scaling", summary=None, rare=True),
+    Column("over_first", "ratio", summary=None, rare=True, detail=True),
+    Column("p50", "p50, ms", _latency("p50"), scale=1e-3, rare=True),
+    Column("p95", of=_latency("p95")),
+    Column("p99", "p99, ms", _latency("p99"), scale=1e-3, rare=True),
+    Column("p999", "p99.9, ms", _latency("p999"), scale=1e-3, rare=True, detail=True),
+    Column("cpu_per_request", "CPU, ms/request", scale=1e-3, rare=True, detail=True),
+    Column(
+        "cores", "cores", lambda one: one["cpu_seconds"] and one["cpu_seconds"] / one["window"], rare=True, detail=True
+    ),
+    Column("pss", "memory, MiB", scale=MIB, text=whole, rare=True),
+    Column("gpu_memory", "GPU, MiB", summary=by_device, scale=MIB, text=whole, rare=True),
+    Column(
+        "lag",
+        "asked late, ms",
+        lambda one: one["lag"]["p99"] if one.get("lag") else None,
+        scale=1e-3,
+        rare=True,
+        detail=True,
+    ),
+    Column("offered"),
 )
 
 
@@ -97,7 +98,7 @@ def sheets(document: Json) -> Iterator[Sheet]:
     )
     for name, rows in _groups(document, document["rows"]).items():
         yield Sheet(
-            f"{name}, {how}", ["devices", "variant", "load"], _labels, _COLUMNS, rows, lambda row: bool(row["errors"])
+            f"{name}, {how}", ["devices", "variant", "load"], _labels, COLUMNS, rows, lambda row: bool(row["errors"])
         )
 
 

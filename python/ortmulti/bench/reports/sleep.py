@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ortmulti.bench.reports.tables import (
-    Cell,
-    Column,
-    Report,
-    Sheet,
-    equal_cell,
-    mebibytes_text,
-    number,
-    spread_of,
-    times_text,
-)
+from ortmulti.bench.reports.tables import MIB, Cell, Column, Report, Sheet, mebibytes_text, number, times_text, whole
 
 Json = Mapping[str, Any]
 
 THREADS = 4
 """Clients of the random sleeps. Each has inputs of its own."""
 
-FIGURES = {
-    "first_sleep": "first sleep, ms",
-    "sleep": "sleep, ms",
-    "wake": "wake, ms",
-    "request": "request that wakes, ms",
-    "run": "next run, ms",
-}
-"""The figures of a row in seconds, with the heads of their columns."""
+COLUMNS = tuple(
+    Column(key, head, scale=1e-3)
+    for key, head in {
+        "first_sleep": "first sleep, ms",
+        "sleep": "sleep, ms",
+        "wake": "wake, ms",
+        "request": "request that wakes, ms",
+        "run": "next run, ms",
+    }.items()
+)
 
 _NAMES = {
     "shared": "left by a closed pool",
@@ -75,46 +67,36 @@ def sheets(document: Json) -> Iterator[Sheet]:
     """Yield the tables of each model: of the sleeps in turns, and of those at random times."""
     settings = document["settings"]
     places = ["host"] if settings["device"] == "cpu" else ["gpu", "host"]
+    mib: Any = {"scale": MIB, "text": whole}
+    in_use = [Column(place, f"{_PLACES[place]}, MiB", show=_in_use(place), **mib) for place in places]
+    growth = [Column(place, f"{_PLACES[place]} growth, MiB", show=_growth(place)) for place in places]
+    counts = {"slept": "sleeps", "woken": "wakes", "answers": "answers", "different": "differ"}
     for model in document["models"]:
         measured = [one for one in document["measurements"] if one["model"] == model["path"] and "error" not in one]
         for turns in (one for one in measured if one["experiment"] == "turns"):
             weights = [f"weights {mebibytes_text(turns['weights'])} MiB"] if turns["weights"] else []
             graphs = ["CUDA graphs"] if settings["graphs"] else []
             parts = [model["name"], settings["device"], *weights, *graphs, times_text(settings["repeat"], "round")]
-            columns = [
-                *(Column(head, spread_of(figure, 1e-3)) for figure, head in FIGURES.items()),
-                *(Column(f"{_PLACES[place]}, MiB", _in_use(place)) for place in places),
-                Column("equal", equal_cell),
-            ]
             rows = [row for row in document["rows"] if row["model"] == model["path"]]
+            columns = (*COLUMNS, *in_use, Column("equal", "equal"))
             yield Sheet(", ".join(parts), ["sleep"], lambda row: [(_NAMES[row["kind"]], "")], columns, rows)
         if randoms := [one for one in measured if one["experiment"] == "random"]:
-            counts = {"sleeps": "slept", "wakes": "woken", "answers": "answers", "differ": "different"}
             yield Sheet(
                 f"{model['name']}, sleeps at random times, {THREADS} threads",
                 ["sleep"],
                 lambda one: [(_NAMES[one["kinds"][0]], "")],
-                [
-                    *(Column(head, lambda one, key=key: (str(one[key]), "")) for head, key in counts.items()),  # type: ignore[misc]
-                    *(Column(f"{_PLACES[place]} growth, MiB", _growth(place)) for place in places),
-                ],
+                [*(Column(key, head) for key, head in counts.items()), *growth],
                 randoms,
                 lambda one: bool(one["different"]),
             )
 
 
-def _in_use(place: str) -> Any:
-    def cell(row: Json) -> Cell:
-        return (mebibytes_text(row["memory"][place]) if row["memory"] else "-"), ""
-
-    return cell
+def _in_use(place: str) -> Callable[[Json], int | None]:
+    return lambda row: row["memory"] and row["memory"][place]
 
 
-def _growth(place: str) -> Any:
-    def cell(one: Json) -> Cell:
-        return f"{(one['memory']['end'][place] - one['memory']['settled'][place]) / (1 << 20):.1f}", ""
-
-    return cell
+def _growth(place: str) -> Callable[[Json], Cell]:
+    return lambda one: (f"{(one['memory']['end'][place] - one['memory']['settled'][place]) / MIB:.1f}", "")
 
 
 REPORT = Report(headline, sheets, lambda _document, _details: _NOTES)

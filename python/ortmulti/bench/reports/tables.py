@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+from ortmulti.bench.measure.rounds import Spread
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,7 +17,7 @@ Json = Mapping[str, Any]
 Cell = tuple[str, str]
 """A text, and what goes below it in the terminal and behind it in brackets in Markdown."""
 
-_MIB = 1 << 20
+MIB = 1 << 20
 _UNLIMITED = 10_000
 
 
@@ -32,67 +34,68 @@ def whole(value: float) -> str:
     return f"{value:.0f}"
 
 
-def spread_cell(spread: Json | None, scale: float = 1.0, text: Callable[[float], str] = number) -> Cell:
-    """Return the median and the range ("" where all values are one) as texts."""
-    if spread is None:
-        return "-", ""
-    median, lowest, highest = (text(spread[key] / scale) for key in ("median", "lowest", "highest"))
-    return median, "" if lowest == highest else f"{lowest}-{highest}"
-
-
-def interval_cell(interval: Json | None) -> Cell:
-    """Return the median and its confidence interval as texts."""
-    if interval is None:
-        return "-", ""
-    median, low, high = (number(interval[key]) for key in ("median", "low", "high"))
-    return median, "" if low == high else f"{low} to {high}"
-
-
-def spread_of(key: str, scale: float = 1.0) -> Callable[[Json], Cell]:
-    """Return the cell of a row's spread."""
-    return lambda row: spread_cell(row[key], scale)
-
-
-def interval_of(key: str) -> Callable[[Json], Cell]:
-    """Return the cell of a row's interval."""
-    return lambda row: interval_cell(row[key])
-
-
-def mebibytes(spread: Json | None) -> Cell:
-    """Return the cell of a spread of bytes."""
-    return spread_cell(spread, _MIB, whole)
-
-
 def mebibytes_text(size: float) -> str:
     """Return bytes in MiB."""
-    return whole(size / _MIB)
+    return whole(size / MIB)
 
 
-def largest_gpu(row: Json) -> Cell:
-    """Return the cell of the GPU with the most memory in use."""
-    spreads = (row["gpu_memory"] or {}).values()
-    return mebibytes(max(spreads, key=lambda spread: float(spread["median"]), default=None))
+def cell(value: Any, scale: float = 1.0, text: Callable[[float], str] = number) -> Cell:
+    """Return the cell of a row's figure: a spread or an interval, the largest one of several by device, a number,
+    whether something holds, or a cell already.
+    """
+    if isinstance(value, Mapping) and "median" not in value:
+        value = max(value.values(), key=lambda spread: float(spread["median"]), default=None)
+    if isinstance(value, tuple):
+        return value
+    if isinstance(value, Mapping):
+        ends, between = (("low", "high"), " to ") if "low" in value else (("lowest", "highest"), "-")
+        median, *texts = (text(value[key] / scale) for key in ("median", *ends))
+        return median, "" if texts[0] == texts[1] else between.join(texts)
+    if value is None or isinstance(value, bool):
+        return {True: "yes", False: "NO", None: "-"}[value], ""
+    return text(value / scale) if isinstance(value, float) or scale != 1 else str(value), ""
 
 
-def equal_cell(row: Json) -> Cell:
-    """Return the cell of whether the outputs are equal."""
-    return {True: "yes", False: "NO", None: "-"}[row["equal"]], ""
-
-
-class Column(NamedTuple):
-    """A column of numbers.
+@dataclass(frozen=True)
+class Column:
+    """A figure of the rows, and how a table shows it.
 
     Attributes:
-        name: its head; a unit comes after a comma.
-        cell: makes the cell of a row.
-        needs: the column is left out where no row has this.
+        key: its field of a row.
+        head: the column's; a unit comes after a comma. "" for a figure that only the JSON has.
+        of: returns the figure of a measurement, or None; default: its field `key`.
+        summary: makes the row's figure from those of its measurements; None: the row has it in another way.
+        show: returns what the column shows of a row, see `cell`; default: the field `key`.
+        scale: the unit of the column.
+        text: makes a number a text.
+        rare: whether the column is left out where no row has the figure.
         detail: whether only specialists read it.
     """
 
-    name: str
-    cell: Callable[[Json], Cell]
-    needs: str = ""
+    key: str
+    head: str = ""
+    of: Callable[[Json], Any] | None = None
+    summary: Callable[[Iterable[Any]], Any] | None = Spread.json
+    show: Callable[[Json], Any] | None = None
+    scale: float = 1.0
+    text: Callable[[float], str] = number
+    rare: bool = False
     detail: bool = False
+
+    def cell(self, row: Json) -> Cell:
+        """Return the cell of a row."""
+        return cell(self.show(row) if self.show else row[self.key], self.scale, self.text)
+
+
+def figures(columns: Iterable[Column], measurements: Sequence[Json]) -> dict[str, Any]:
+    """Return the figures of a row from its measurements, by key."""
+    return {
+        column.key: column.summary(
+            value for one in measurements if (value := column.of(one) if column.of else one.get(column.key)) is not None
+        )
+        for column in columns
+        if column.summary
+    }
 
 
 def failed_text(row: Json) -> str:
@@ -127,8 +130,8 @@ class Sheet:
 
     def shown(self, details: bool) -> list[Column]:
         """Return the columns to show."""
-        columns = [column for column in self.columns if details or not column.detail]
-        return [column for column in columns if not column.needs or any(row[column.needs] for row in self.rows)]
+        columns = [column for column in self.columns if column.head and (details or not column.detail)]
+        return [column for column in columns if not column.rare or any(row[column.key] for row in self.rows)]
 
     def tables(self, console: Console, details: bool) -> list[Table]:
         """Return one rich table, or as many as it takes where `console` is too narrow; the first has the title."""
@@ -146,7 +149,16 @@ class Sheet:
         return found
 
     def _table(self, columns: Sequence[Column], titled: bool) -> Table:
-        table = _plain_table(self.title if titled else "", self.heads, [column.name for column in columns])
+        from rich.box import SIMPLE_HEAD
+        from rich.markup import escape
+        from rich.table import Table
+
+        title = escape(self.title) if titled and self.title else None
+        table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+        for head in self.heads:
+            table.add_column(f"{head}\n", no_wrap=True)
+        for head in (column.head for column in columns):  # the unit goes below the name
+            table.add_column(head.replace(", ", "\n") if "," in head else f"{head}\n", justify="right", no_wrap=True)
         labels = [self.labels(row) for row in self.rows]
         grouped = len({first for first, *_ in labels}) < len(labels)
         for place, row in enumerate(self.rows):
@@ -162,7 +174,7 @@ class Sheet:
         """Return a heading and the table."""
         columns = self.shown(details)
         lines = [
-            [*self.heads, *(column.name for column in columns)],
+            [*self.heads, *(column.head for column in columns)],
             ["---"] * len(self.heads) + ["---:"] * len(columns),
         ]
         for row in self.rows:
@@ -201,27 +213,6 @@ class Report:
 def pipes(lines: Sequence[Sequence[str]]) -> str:
     """Lines of cells as a Markdown table."""
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _plain_table(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:
-    """Return an empty rich table: columns of texts, then those of numbers, whose units go below their names."""
-    from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(
-        title=escape(title) if title else None,
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    for name in texts:
-        table.add_column(f"{name}\n", no_wrap=True)
-    for name in numbers:
-        # The unit goes below the name.
-        table.add_column(name.replace(", ", "\n") if "," in name else f"{name}\n", justify="right", no_wrap=True)
-    return table
 
 
 def model_text(model: Json) -> str:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from ortmulti.bench.experiment import Experiment, Json, gpu_memory, split
+from ortmulti.bench.experiment import Experiment, Json
 from ortmulti.bench.files import write_arrays
 from ortmulti.bench.measure import fresh_process
 from ortmulti.bench.measure.devices import describe
-from ortmulti.bench.measure.rounds import Interval, Spread, alternating, failure, of_case, ratios, rotated
+from ortmulti.bench.measure.rounds import Interval, alternating, failure, ratios, rotated
 from ortmulti.bench.models import make as make_model
 from ortmulti.bench.models import sample_inputs
-from ortmulti.bench.reports.run import REPORT
-from ortmulti.bench.reports.tables import Report
+from ortmulti.bench.reports.run import COLUMNS, REPORT
 from ortmulti.errors import Error, InvalidArgument
 
 from .cases import Load, Variant, closed, parse_variant
@@ -80,8 +79,7 @@ class RunPlan(Experiment[RunCase]):
             last one. The first is always measured.
     """
 
-    kind: ClassVar[str] = "run"
-    report: ClassVar[Report] = REPORT
+    kind, report, columns = "run", REPORT, COLUMNS
 
     models: Sequence[Path]
     device_sets: Sequence[tuple[str, ...]]
@@ -228,56 +226,29 @@ class RunPlan(Experiment[RunCase]):
             "loads": [asdict(load) for load in (self.closed, *self.loads)],
         }
 
-    def rows(self, rounds: Sequence[Mapping[RunCase, Json]]) -> list[dict[str, Any]]:
-        """Return a row for each case, with the measurements' figures as spreads and intervals. Beside them:
+    def beside(self, case: RunCase, good: Sequence[Json], rounds: Sequence[Mapping[RunCase, Json]]) -> dict[str, Any]:
+        """Return further fields of a row.
 
-        "scaling": of N devices: the throughput over N times that of the same variant on one device, in the same round.
-        "over_first": the throughput over the first variant's, in the same round. "ceiling": answers a second of a pool
-        of this kind whose model does nothing. These three are of closed loops.
-
-        "lag": of an open loop: delay that 99% of the requests did not exceed when they were sent. "unanswered": of an
-        open loop: requests without an answer when the measurement ended, of all rounds. "cores": processor seconds a
-        second, of all processes.
+        "kind": of the load. "unanswered": of an open loop: requests without an answer when the measurement ended, of
+        all rounds. The others are of closed loops. "scaling": of N devices: the throughput over N times that of the
+        same variant on one device, in the same round. "over_first": the throughput over the first variant's, in the
+        same round. "ceiling": answers a second of a pool of this kind whose model does nothing.
         """
-        return [self._row(case, rounds) for case in self.cases()]
+        if case.load.kind == "open":
+            nothing = {"scaling": None, "over_first": None, "ceiling": None}
+            return {"kind": "open", "unanswered": sum(m["unanswered"] for m in good), **nothing}
 
-    def _row(self, case: RunCase, rounds: Sequence[Mapping[RunCase, Json]]) -> dict[str, Any]:
-        good, outcome = split(of_case(rounds, case))
-        is_closed = case.load.kind == "closed"
-        single = next((devices for devices in self.device_sets if len(devices) == 1), case.devices)
-
-        def over(times: int = 1, **base: Any) -> dict[str, float] | None:
-            other = replace(case, **base)
-            if other == case or not is_closed:
-                return None
+        def over(other: RunCase, times: int = 1) -> dict[str, float] | None:
             found = ratios(rounds, case, other, lambda one: one.get("throughput"))
-            return Interval.json(value / times for value in found)
+            return None if other == case else Interval.json(value / times for value in found)
 
-        def latency(name: str) -> Callable[[Json], float | None]:
-            return lambda m: m["latency"][name] if m["latency"] is not None else None
-
-        ceilings = [
-            one["throughput"]
-            for one in self._ceilings
-            if (one["sessions"], one["variant"]) == (len(case.devices), case.variant.name) and "error" not in one
-        ]
+        sessions = len(case.devices)
+        single = next((devices for devices in self.device_sets if len(devices) == 1), case.devices)
+        of_case = (one for one in self._ceilings if (one["sessions"], one["variant"]) == (sessions, case.variant.name))
         return {
-            **self.describe(case),
-            "kind": case.load.kind,
-            **outcome,
-            "throughput": Interval.json(m["throughput"] for m in good),
-            "scaling": over(len(case.devices), devices=single),
-            "over_first": over(variant=self.variants[0]),
-            **Spread.each(
-                good,
-                offered=lambda m: m.get("offered"),
-                **{name: latency(name) for name in ("p50", "p95", "p99", "p999")},
-                lag=lambda m: m["lag"]["p99"] if m.get("lag") else None,
-                cpu_per_request=lambda m: m["cpu_per_request"],
-                cores=lambda m: m["cpu_seconds"] / m["window"] if m["cpu_seconds"] is not None else None,
-                pss=lambda m: m["pss"],
-            ),
-            "unanswered": None if is_closed else sum(m["unanswered"] for m in good),
-            "gpu_memory": gpu_memory(good),
-            "ceiling": ceilings[0] if ceilings and is_closed else None,
+            "kind": "closed",
+            "unanswered": None,
+            "scaling": over(replace(case, devices=single), sessions),
+            "over_first": over(replace(case, variant=self.variants[0])),
+            "ceiling": next((one["throughput"] for one in of_case if "error" not in one), None),
         }
