@@ -6,16 +6,17 @@ the latencies from the times of a run and of a wake.
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import functools
 import itertools
 import random
 import statistics
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,13 +84,11 @@ def read_trace(path: Path, names: Sequence[str]) -> list[tuple[float, int]]:
             where = f"{path}, line {rows.line_num}"
             if row["model"] not in numbers:
                 raise InvalidArgument(f"{where}: unknown model {row['model']!r}, expected one of {', '.join(names)}")
-            try:
-                seconds = float(row["seconds"])
-            except (TypeError, ValueError):
-                seconds = -1.0
-            if not 0 <= seconds < float("inf"):
-                raise InvalidArgument(f"{where}: {row['seconds']!r} is not a time: give seconds from the start")
-            arrivals.append((seconds, numbers[row["model"]]))
+            with contextlib.suppress(TypeError, ValueError):
+                if 0 <= (seconds := float(row["seconds"])) < float("inf"):
+                    arrivals.append((seconds, numbers[row["model"]]))
+                    continue
+            raise InvalidArgument(f"{where}: {row['seconds']!r} is not a time: give seconds from the start")
     if not arrivals:
         raise InvalidArgument(f"{path} has no arrivals: add lines such as 0.5,{names[0]}")
     return sorted(arrivals)
@@ -141,6 +140,15 @@ class _Repository(Closing):
         for name, path in zip(self.names, spec["models"], strict=True):
             self.repository.add(name, path, **({} if on_cpu else {"in_flight": 1}))
         wait_for_entries()
+        self.budget = self.repository.stats().devices[0].budget
+
+    def add_sizes(self, models: Sequence[dict[str, Any]]) -> None:
+        """Add to each model what it takes awake and keeps asleep; to the first one, what is beside all models."""
+        stats = self.repository.stats()
+        for name, model in zip(self.names, models, strict=True):
+            [resident] = stats.models[name].devices
+            model.update(weights=resident.weights, kept=resident.kept)
+        models[0]["other"] = stats.devices[0].used - stats.devices[0].models
 
     def close(self) -> None:
         self.repository.close(cancel_pending=True)
@@ -184,7 +192,7 @@ class _OnDemand(Closing):
         self._sessions: OrderedDict[int, Any] = OrderedDict()  # None while it is created
         self._users: Counter[int] = Counter()
         self._changed = threading.Condition()
-        self._counts = [0, 0]
+        self._created = self._evicted = 0
         self._threads = ThreadPoolExecutor(_THREADS)
 
     def close(self) -> None:
@@ -196,44 +204,32 @@ class _OnDemand(Closing):
 
     def run(self, model: int, feed: Any) -> list[Any]:
         with self._changed:
-            session = self._take(model)
-            create = session is None
+            self._changed.wait_for(lambda: self._sessions[model] if model in self._sessions else self._make_room(model))
+            session = self._sessions.setdefault(model)
+            self._sessions.move_to_end(model)
+            self._users[model] += 1
+            self._created += session is None
         try:
-            if create:
-                session = create_session(self._package, self._specs[model])
+            session = session or create_session(self._package, self._specs[model])
             answer: list[Any] = session.run(None, feed)
         finally:
             with self._changed:
                 self._users[model] -= 1
-                if create and session is None:
+                if session is None:  # it could not be created
                     del self._sessions[model]
-                elif create:
+                else:
                     self._sessions[model] = session
                 self._changed.notify_all()
         return answer
 
-    def _take(self, model: int) -> Any:
-        """Return the model's session, or None after making room for it: the caller creates it. With the lock."""
-        while True:
-            if model not in self._sessions:
-                if self._make_room(self._sizes[model]):
-                    self._sessions[model] = None
-                    self._users[model] += 1
-                    self._counts[0] += 1
-                    return None
-            elif self._sessions[model] is not None:
-                self._sessions.move_to_end(model)
-                self._users[model] += 1
-                return self._sessions[model]
-            self._changed.wait()
-
-    def _make_room(self, size: int) -> bool:
-        for other in [one for one, session in self._sessions.items() if session is not None and not self._users[one]]:
-            if self.used() + size <= self._budget:
-                break
-            del self._sessions[other]
-            self._counts[1] += 1
-        return bool(self.used() + size <= self._budget)
+    def _make_room(self, model: int) -> bool:
+        idle = [one for one, session in self._sessions.items() if session is not None and not self._users[one]]
+        while self.used() + self._sizes[model] > self._budget:
+            if not idle:
+                return False
+            del self._sessions[idle.pop(0)]
+            self._evicted += 1
+        return True
 
     def let_sleep(self, model: int) -> None:
         with self._changed:
@@ -247,7 +243,7 @@ class _OnDemand(Closing):
         return sum(self._sizes[model] for model in list(self._sessions))
 
     def counts(self) -> tuple[int, int]:
-        return self._counts[0], self._counts[1]
+        return self._created, self._evicted
 
 
 _Server = _Repository | _OnDemand
@@ -269,31 +265,27 @@ def measure(spec: Mapping[str, Any]) -> dict[str, Any]:
     """
     spec = dict(spec)
     feeds = [sample_inputs(path, spec["batch"], spec["sequence"], 0) for path in spec["models"]]
-    with ExitStack() as stack:
-        server: _Server
-        budget = spec["budget"]
-        if spec["experiment"] == "onnxruntime":
-            server = stack.enter_context(_OnDemand(spec))
-        elif spec["experiment"] == "repository":
-            server = stack.enter_context(_Repository(spec, budget))
-        else:
-            try:
-                server = stack.enter_context(_Repository(spec, 0.9))
-            except OutOfMemory as error:
-                return {"skipped": str(error)}
-            budget = server.repository.stats().devices[0].budget
+    budget = 0.9 if spec["experiment"] == "awake" else spec["budget"]
+    try:
+        server: _Server = _OnDemand(spec) if spec["experiment"] == "onnxruntime" else _Repository(spec, budget)
+    except OutOfMemory as error:
+        if spec["experiment"] == "awake":
+            return {"skipped": str(error)}
+        raise
+    with server:
         models, expected = _warm(server, feeds)
         if spec["experiment"] == "awake" and "-" in server.states():
             return {"skipped": "the device has no room for all models"}
         if isinstance(server, _Repository):
-            _add_sizes(server, models)
+            server.add_sizes(models)
         capacity = None
         if spec["plan"] is None:
             if spec["experiment"] == "awake":
                 capacity = _capacity(server, feeds, spec)
             spec["plan"] = _make_plan(spec, models, capacity)
         result = _open_loop(server, feeds, expected, spec, models)
-        return {**result, "plan": spec["plan"], "models": models, "capacity": capacity, "budget": budget}
+        more = {"plan": spec["plan"], "models": models, "capacity": capacity}
+        return {**result, **more, "budget": server.budget if isinstance(server, _Repository) else budget}
 
 
 def _warm(server: _Server, feeds: Sequence[Any]) -> tuple[list[dict[str, float]], list[list[Any]]]:
@@ -304,39 +296,25 @@ def _warm(server: _Server, feeds: Sequence[Any]) -> tuple[list[dict[str, float]]
     answers: list[list[Any]] = [[] for _ in feeds]
     for model in reversed(range(len(feeds))):
         server.let_sleep(model)
-        times = []
-        for number in range(1 + _RUNS):
-            begin = time.perf_counter()
-            answer = server.run(model, feeds[model])
-            times.append(time.perf_counter() - begin)
-            if number == 0:
-                answers[model] = answer
-        run = statistics.median(times[1:])
-        models[model] = {"run": run, "wake": max(0.0, times[0] - run)}
+        times = [time.perf_counter()]
+        for _ in range(1 + _RUNS):
+            answers[model] = server.run(model, feeds[model])
+            times.append(time.perf_counter())
+        first, *others = (end - begin for begin, end in itertools.pairwise(times))
+        run = statistics.median(others)
+        models[model] = {"run": run, "wake": max(0.0, first - run)}
     return models, answers
-
-
-def _add_sizes(server: _Repository, models: Sequence[dict[str, Any]]) -> None:
-    stats = server.repository.stats()
-    for name, model in zip(server.names, models, strict=True):
-        [resident] = stats.models[name].devices
-        model.update(weights=resident.weights, kept=resident.kept)
-    models[0]["other"] = stats.devices[0].used - stats.devices[0].models
 
 
 def _capacity(server: _Server, feeds: Sequence[Any], spec: Mapping[str, Any]) -> float:
     """Return the answers a second of clients that each wait for their answer."""
     shares = _shares(spec)
-    numbers = [random.Random(client) for client in range(CLIENTS)]
 
-    def client(random: random.Random) -> Callable[[], Any]:
-        def ask() -> list[Any]:
-            [model] = random.choices(range(len(shares)), shares)
-            return server.run(model, feeds[model])
+    def client(choose: random.Random) -> list[Any]:
+        [model] = choose.choices(range(len(shares)), shares)
+        return server.run(model, feeds[model])
 
-        return ask
-
-    with ClosedLoop([client(number) for number in numbers]) as loop:
+    with ClosedLoop([functools.partial(client, random.Random(number)) for number in range(CLIENTS)]) as loop:
         loop.until_answered()
         window = loop.go_on(min(3.0, spec["seconds"]))
     return float(closed_loop(itertools.chain(*loop.answers), *window)["throughput"])
@@ -373,31 +351,6 @@ def _seconds_per_byte(models: Sequence[Mapping[str, Any]]) -> float:
     return float(statistics.median(model["wake"] / max(1, model["weights"]) for model in models))
 
 
-class _Watch(Closing):
-    """Looks at an experiment's memory and at what is awake, all the time."""
-
-    def __init__(self, server: _Server) -> None:
-        self.used = 0
-        self.states: list[tuple[float, str]] = []
-        self._server = server
-        self._over = threading.Event()
-        self._start = time.perf_counter()
-        self._thread = threading.Thread(target=self._look, name="watch", daemon=True)
-        self._thread.start()
-
-    def _look(self) -> None:
-        for number in itertools.count():
-            self.used = max(self.used, self._server.used())
-            if number % 10 == 0:
-                self.states.append((time.perf_counter() - self._start, self._server.states()))
-            if self._over.wait(_SAMPLE_SECONDS):
-                return
-
-    def close(self) -> None:
-        self._over.set()
-        self._thread.join()
-
-
 def _open_loop(
     server: _Server,
     feeds: Sequence[Any],
@@ -411,50 +364,46 @@ def _open_loop(
     awake: list[bool] = []
     errors: list[str] = []
     different: list[int] = []
-    compared = threading.Semaphore(0)
+    used: list[int] = [0]
+    states: list[tuple[float, str]] = []
+    begin = time.perf_counter()
 
     def submit(number: int) -> Future[Any]:
         model = arrivals[number][1]
         awake.append(server.states()[model] == "A")
-        answer: Future[Any] = Future()
-        answer.set_running_or_notify_cancel()
-
-        def done(future: Any) -> None:
-            # Its time is taken before the outputs are compared.
-            answer.set_result(None)
-            if future.cancelled():
-                return
-            if (error := future.exception()) is not None:
-                errors.append(f"{type(error).__name__}: {error}")
-            elif not comparison.same_bits(future.result(), expected[model]):
-                different.append(model)
-            compared.release()
-
         try:
-            server.submit(model, feeds[model]).add_done_callback(done)
+            return server.submit(model, feeds[model])
         except Error as error:
-            errors.append(str(error))
-            answer.set_result(None)
-            compared.release()
-        return answer
+            refused: Future[Any] = Future()
+            refused.set_exception(error)
+            return refused
+
+    def compare(number: int, future: Future[Any]) -> None:
+        model = arrivals[number][1]
+        if (error := future.exception()) is not None:
+            errors.append(f"{type(error).__name__}: {error}")
+        elif not comparison.same_bits(future.result(), expected[model]):
+            different.append(model)
+
+    def look(numbers: Iterator[int]) -> None:
+        used[0] = max(used[0], server.used())
+        if next(numbers) % 10 == 0:
+            states.append((time.perf_counter() - begin, server.states()))
+        time.sleep(_SAMPLE_SECONDS)
 
     times = np.asarray([seconds * NANOSECONDS for seconds, *_ in arrivals], np.int64)
     before = server.counts()
-    with _Watch(server) as watch:
-        found, _start, now = ask_at(submit, times, patience=spec["warm_seconds"] + spec["seconds"])
+    with ClosedLoop([functools.partial(look, itertools.count())]):
+        found, _start, now = ask_at(submit, times, spec["warm_seconds"] + spec["seconds"], compare)
     after = server.counts()
-    answered = [one for one in found if one.done is not None]
-    for _ in answered:
-        compared.acquire()
     seconds = [((now if one.done is None else one.done) - one.intended) / NANOSECONDS for one in found]
-    step = max(1, len(watch.states) // _ROWS_OF_PLOT)
     return {
-        "used": watch.used,
+        "used": used[0],
         "requests": len(found),
         "failed": len(errors),
         "errors": list(dict.fromkeys(errors))[:5],
         "different": len(different),
-        "unanswered": len(found) - len(answered),
+        "unanswered": sum(one.done is None for one in found),
         **_figures(spec, arrivals, seconds, awake),
         "wakes": after[0] - before[0],
         "evictions": after[1] - before[1],
@@ -464,7 +413,9 @@ def _open_loop(
             "seconds": [round(one, 6) for one in seconds],
             "awake": "".join("A" if one else "-" for one in awake),
         },
-        "states": [[round(moment, 3), states] for moment, states in watch.states[::step]],
+        "states": [
+            [round(moment, 3), awake_then] for moment, awake_then in states[:: max(1, len(states) // _ROWS_OF_PLOT)]
+        ],
     }
 
 
@@ -485,15 +436,14 @@ def _figures(
         if begins and burst < 0:
             after = any(0 <= moment - begin < BURST_WINDOW for begin in begins)
             groups["after bursts" if after else "between bursts"].append(latency)
+    ordered = {group: sorted(found) for group, found in groups.items() if found}
     return {
-        "latency": {group: _latencies(found) for group, found in groups.items() if found},
+        "latency": {
+            group: {"count": len(found), **{name: quantile(found, share) for name, share in QUANTILES.items()}}
+            for group, found in ordered.items()
+        },
         "misses": len(groups["asleep"]) / len(groups["all"]),
     }
-
-
-def _latencies(seconds: Sequence[float]) -> dict[str, float]:
-    ordered = sorted(seconds)
-    return {"count": len(ordered), **{name: quantile(ordered, share) for name, share in QUANTILES.items()}}
 
 
 def _burst_answers(
@@ -506,10 +456,9 @@ def _burst_answers(
     first: dict[int, dict[str, Any]] = {}
     for (_, model, burst), latency, one in zip(arrivals, seconds, found, strict=True):
         if burst >= 0 and one.done is not None:
-            mine = first.setdefault(
-                burst, {"first": latency, "wake_and_run": models[model]["wake"] + models[model]["run"]}
-            )
-            mine["first"] = min(mine["first"], latency)
+            wake_and_run = models[model]["wake"] + models[model]["run"]
+            earlier = first.get(burst, {"first": latency})["first"]
+            first[burst] = {"first": min(earlier, latency), "wake_and_run": wake_and_run}
     return [*first.values()]
 
 
@@ -676,13 +625,13 @@ def _simulate(spec: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, An
     capacity = spec["plan"]["capacity"]
     # Clients keep more than one run under way. What overlaps does not occupy the device.
     overlap = min(1.0, 1 / (capacity * run)) if capacity else 1.0
+    level = "session" if spec["device"] == "cpu" else "weights"
     models = [
         SimulatedModel(
-            mine["weights"], mine["kept"], one["run"], one["run"] * overlap, mine["weights"] * per_byte, sleep,
-            sleeps=spec["device"] != "cpu",
+            mine["weights"], mine["kept"], one["run"], one["run"] * overlap, mine["weights"] * per_byte, sleep, level
         )
         for mine, one in zip(squeezed, alone, strict=True)
-    ]  # fmt: skip
+    ]
     arrivals = _arrivals(spec)
     # As the measuring process: each model once, the most popular ones last.
     gap = 2 * max(model.wake + model.run for model in models)
@@ -691,10 +640,9 @@ def _simulate(spec: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, An
     simulation.run(first)
     before = (simulation.wakes, simulation.evictions)
     simulation.run((moment, number) for moment, number, _ in arrivals)
-    seconds = [one for one in simulation.latencies[len(first) :] if one is not None]
     return {
         "requests": len(arrivals),
-        **_figures(spec, arrivals, seconds, simulation.found_awake[len(first) :]),
+        **_figures(spec, arrivals, simulation.latencies[len(first) :], simulation.found_awake[len(first) :]),
         "wakes": simulation.wakes - before[0],
         "evictions": simulation.evictions - before[1],
         "used": simulation.used + squeezed[0]["other"],

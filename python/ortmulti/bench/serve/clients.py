@@ -168,7 +168,10 @@ class ClosedLoop(Closing):
 
 
 def ask_at(
-    submit: Callable[[int], Future[Any]], times: NDArray[np.int64], patience: float
+    submit: Callable[[int], Future[Any]],
+    times: NDArray[np.int64],
+    patience: float,
+    then: Callable[[int, Future[Any]], None] | None = None,
 ) -> tuple[list[Arrival], int, int]:
     """Send requests at given times, independently of earlier answers.
 
@@ -176,12 +179,13 @@ def ask_at(
         submit: called with a request's number, from 0 on; returns at once.
         times: planned time of each, in nanoseconds from the call's beginning, ascending.
         patience: seconds to wait for answers after the last request; later requests are cancelled.
+        then: called with a request's number and its future after the time of the answer was taken; it handles errors.
 
     Returns:
         The requests; when the call began, and when waiting ended, in nanoseconds of `time.perf_counter_ns`.
 
     Raises:
-        What a request raised.
+        What a request raised, without `then`.
     """
     clock, sleep = time.perf_counter_ns, time.sleep
     done: list[int | None] = [None] * len(times)
@@ -194,7 +198,9 @@ def ask_at(
             moment = clock()
             if not future.cancelled():
                 done[number] = moment
-                if (error := future.exception()) is not None:
+                if then is not None:
+                    then(number, future)
+                elif (error := future.exception()) is not None:
                     errors.append(error)
             pending.pop(number, None)
             ended.release()
