@@ -1,6 +1,6 @@
-"""Ways to create sessions on several devices and to feed them, behind one small protocol.
+"""Ways to create sessions on several devices and to run them, behind one small protocol.
 
-Each strategy has its own file, imported by need: a measurement of one strategy loads nothing of another.
+Modules are imported by need: a measurement of one strategy loads nothing of another.
 """
 
 from __future__ import annotations
@@ -13,21 +13,12 @@ from ortmulti.errors import InvalidArgument
 
 from .base import Creation, FirstRun, SessionSettings, Strategy
 
-__all__ = [
-    "Creation",
-    "FirstRun",
-    "SessionSettings",
-    "Strategy",
-    "check_name",
-    "load",
-    "names",
-    "open_strategy",
-]
+__all__ = ["Creation", "FirstRun", "SessionSettings", "Strategy", "check_name", "load", "names", "open_strategy"]
 
 # name -> (module of this package, class). The order is the one in which tables and plots show them.
 _REGISTRY = {
-    "sequential": ("in_process", "Sequential"),
-    "threads": ("in_process", "Threads"),
+    "sequential": ("base", "Sequential"),
+    "threads": ("base", "Threads"),
     "processes": ("processes", "Processes"),
     "native": ("core", "Native"),
     "shared": ("core", "Shared"),
@@ -62,11 +53,7 @@ def open_strategy(
 ) -> Strategy:
     """Return the strategy called `name` for one session of `model` on each of `devices`; nothing is started yet.
 
-    Args:
-        name: one of `names()`.
-        model: the .onnx file.
-        devices: "cpu" or "cuda:<index>", one for each session; a device may be named several times.
-        settings: the options that every session gets; defaults to `SessionSettings()`.
+    Arguments as of `Strategy`; `settings` defaults to `SessionSettings()`.
 
     Raises:
         InvalidArgument: the strategy does not exist, or a device's name has another form.

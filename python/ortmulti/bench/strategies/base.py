@@ -1,4 +1,4 @@
-"""The interface of every strategy: start, create, first_run, close."""
+"""The interface of every strategy: start, create, first_run, close; and onnxruntime's sessions in this process."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ortmulti import _core
 from ortmulti._runtime.closing import Closing
+from ortmulti.bench.measure.floor import cuda_devices
 from ortmulti.devices.device import Device
 from ortmulti.devices.providers import CPU, CUDA
 from ortmulti.errors import Error, InvalidArgument
 from ortmulti.interface.onnxruntime_errors import error_of, kind_of
-from ortmulti.interface.onnxruntime_sessions import SessionSpec
+from ortmulti.interface.onnxruntime_sessions import SessionSpec, create_session, open_package
 from ortmulti.interface.session_observer import observer
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -93,21 +95,8 @@ class FirstRun:
 
 def make_contexts(devices: Sequence[str]) -> None:
     """Make the CUDA contexts of `devices` in this process, in that order, without opening the CUDA libraries."""
-    from ortmulti import _core
-
-    for device in dict.fromkeys(devices):
-        if device.startswith("cuda:"):
-            _core.cuda_memory(int(device.removeprefix("cuda:")))
-
-
-def run_session(session: Any, device: str, feeds: Mapping[str, Array]) -> list[Array]:
-    """Run all outputs of a session in this process; an error names the device."""
-    try:
-        with observer().running(session):
-            outputs: list[Array] = session.run(None, dict(feeds))
-    except Exception as error:  # onnxruntime's exceptions share no base class of their own
-        raise first_run_error(device, error) from error
-    return outputs
+    for device in cuda_devices(devices):
+        _core.cuda_memory(int(device.removeprefix("cuda:")))
 
 
 def first_run_error(name: str, error: Exception) -> Error:
@@ -121,11 +110,18 @@ class Strategy(Closing):
     The calls come in this order: `start`, `create`, `first_run`, `close`; `close` may come at any point and again.
     `make_contexts` may come before `create`. Usable as a context manager, which closes.
 
-    Attributes:
-        model: the .onnx file. It may be changed before another `create`. The earlier sessions are closed with the
-            strategy, or by that `create`.
-        devices: the sessions' devices.
+    Args:
+        model: the .onnx file.
+        devices: "cpu" or "cuda:<index>", one for each session; a device may be named several times.
         settings: the options that every session gets.
+
+    Raises:
+        InvalidArgument: `devices` is empty, or has another kind of name.
+
+    Attributes:
+        model: as given. It may be changed before another `create`. The earlier sessions are closed with the strategy,
+            or by that `create`.
+        devices, settings: as given.
     """
 
     name: ClassVar[str]
@@ -133,15 +129,6 @@ class Strategy(Closing):
     _threads: ThreadPoolExecutor | None = None
 
     def __init__(self, model: Path, devices: Sequence[str], settings: SessionSettings) -> None:
-        """
-        Args:
-            model: the .onnx file.
-            devices: "cpu" or "cuda:<index>", one for each session.
-            settings: the options that every session gets.
-
-        Raises:
-            InvalidArgument: `devices` is empty, or has another kind of name.
-        """
         if not devices:
             raise InvalidArgument("no device was given")
         for device in devices:
@@ -187,9 +174,18 @@ class Strategy(Closing):
         outputs = self._each(self._run, self._sessions, self.devices, [feeds] * len(self.devices))
         return FirstRun(time.perf_counter() - begin, tuple(outputs))
 
-    _run: ClassVar[Callable[..., list[Array]]] = staticmethod(run_session)
+    def _run(self, session: Any, device: str, feeds: Mapping[str, Array]) -> list[Array]:
+        try:
+            with observer().running(session):
+                outputs: list[Array] = session.run(None, dict(feeds))
+        except Exception as error:  # onnxruntime's exceptions share no base class of their own
+            raise first_run_error(device, error) from error
+        return outputs
 
-    def _each(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    def _specs(self) -> list[SessionSpec]:
+        return [self.settings.spec(self.model, device) for device in self.devices]
+
+    def _each(self, function: Callable[..., Any], *arguments: Sequence[Any]) -> list[Any]:
         """Call a function for each session, all at the same time, and raise the earliest failure."""
         assert self._threads is not None, "start() comes first"
         futures = [self._threads.submit(function, *each) for each in zip(*arguments, strict=True)]
@@ -203,3 +199,38 @@ class Strategy(Closing):
             self._threads.shutdown(cancel_futures=True)
             self._threads = None
         self._sessions = ()
+
+
+class Threads(Strategy):
+    """onnxruntime sessions, created and run by as many Python threads.
+
+    The longer onnxruntime holds the GIL, the less happens at the same time.
+    """
+
+    name: ClassVar[str] = "threads"
+
+    def create(self) -> Creation:
+        """Same as `Strategy.create`. Details: "opening", the seconds until the libraries were open."""
+        begin = time.perf_counter()
+        specs = self._specs()
+        onnxruntime = open_package([spec.device for spec in specs])
+        opening = time.perf_counter() - begin
+
+        def create(spec: SessionSpec) -> tuple[Any, float]:
+            start = time.perf_counter()
+            return create_session(onnxruntime, spec), time.perf_counter() - start
+
+        self._sessions, seconds = zip(*self._each(create, specs), strict=True)
+        return Creation(time.perf_counter() - begin, seconds, {"opening": opening})
+
+
+class Sequential(Threads):
+    """onnxruntime sessions, created and run one after the other: the base of the comparison."""
+
+    name: ClassVar[str] = "sequential"
+
+    def start(self) -> float:
+        return 0.0
+
+    def _each(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        return list(map(function, *arguments))

@@ -47,7 +47,7 @@ class Native(Strategy):
             list(self.devices),
             options=options,
             provider_options=dict(self.settings.provider_options) if on_cuda else None,
-            strategy="shared" if self.name == "shared" else "native",
+            strategy=self.name,  # type: ignore[arg-type]
         )
         end = time.monotonic_ns()
         if self._sessions:
@@ -92,12 +92,7 @@ def session_seconds(spans: Sequence[Span], devices: Sequence[str]) -> tuple[floa
 
 
 def describe(timeline: Timeline, begin_ns: int, end_ns: int) -> dict[str, Any]:
-    """Return a creation's timeline in short.
-
-    Args:
-        timeline: of the creation's sessions.
-        begin_ns: when the creation began, as `time.monotonic_ns` gives it.
-        end_ns: when its sessions were ready.
+    """Return in short the timeline of a creation that began and ended at these times of `time.monotonic_ns`.
 
     Returns:
         "spans": for each name and device ("context cuda:0") the "count" and the sum of "seconds". The "begin" of the
@@ -105,21 +100,20 @@ def describe(timeline: Timeline, begin_ns: int, end_ns: int) -> dict[str, Any]:
         context until all sessions were ready; None if no context was made. "not_shared": reasons why some or all
         weights were not shared.
     """
-    spans = timeline.spans
-    summary: dict[str, dict[str, float]] = {}
-    for span in spans:
-        begin, end = ((time - begin_ns) / 1e9 for time in (span.start_ns, span.end_ns))
-        whole = summary.setdefault(
-            f"{span.name} {span.device}".rstrip(), {"count": 0, "begin": begin, "end": end, "seconds": 0.0}
-        )
-        whole["count"] += 1
-        whole["begin"] = min(whole["begin"], begin)
-        whole["end"] = max(whole["end"], end)
-        whole["seconds"] += span.seconds
-    contexts = [span.end_ns for span in spans if span.name == _CONTEXT and span.end_ns > begin_ns]
-    last_context = max(contexts, default=None)
+    groups: dict[str, list[Span]] = {}
+    for span in timeline.spans:
+        groups.setdefault(f"{span.name} {span.device}".rstrip(), []).append(span)
+    contexts = [span.end_ns for span in timeline.spans if span.name == _CONTEXT and span.end_ns > begin_ns]
     return {
-        "spans": summary,
-        "after_contexts": None if last_context is None else (end_ns - last_context) / 1e9,
+        "spans": {
+            name: {
+                "count": len(spans),
+                "begin": (min(span.start_ns for span in spans) - begin_ns) / 1e9,
+                "end": (max(span.end_ns for span in spans) - begin_ns) / 1e9,
+                "seconds": sum(span.seconds for span in spans),
+            }
+            for name, spans in groups.items()
+        },
+        "after_contexts": (end_ns - max(contexts)) / 1e9 if contexts else None,
         "not_shared": timeline.not_shared,
     }
