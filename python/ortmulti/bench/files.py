@@ -6,7 +6,6 @@ stored as NumPy's "U" arrays.
 
 from __future__ import annotations
 
-import math
 import os
 import zipfile
 from collections.abc import Mapping
@@ -38,58 +37,36 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
         raise NoSuchFile(f"the inputs '{path}' cannot be read: {error.strerror or error}") from error
     except ValueError as error:  # a NUL in the path
         raise InvalidArgument(f"the inputs {str(path)!r} cannot be read: {error}") from error
+    where = ""
     with file:
         try:
-            return _read(file)
+            arrays: dict[str, npt.NDArray[Any]] = {}
+            with zipfile.ZipFile(file) as archive:
+                # A member yields at most the bytes of its size, so this bounds the memory of all arrays.
+                _check_memory(sum(member.file_size for member in archive.infolist()))
+                for member in archive.infolist():
+                    name = member.filename.removesuffix(".npy")
+                    where = f"array {name!r}: "
+                    if name in arrays:
+                        raise InvalidArgument("there are two arrays of this name")
+                    with archive.open(member) as content:
+                        arrays[name] = np.lib.format.read_array(content, allow_pickle=False)
+            return arrays
         except Exception as error:  # damaged files raise a dozen types in zipfile, zlib and NumPy
             reason = str(error) or type(error).__name__
-    raise InvalidArgument(f"'{path}' is no .npz file with an array for each input: {reason}")
-
-
-def _read(file: Any) -> dict[str, npt.NDArray[Any]]:
-    arrays: dict[str, npt.NDArray[Any]] = {}
-    with zipfile.ZipFile(file) as archive:
-        # A member yields at most the bytes of its size, so this bounds the memory of all arrays.
-        _check_memory(sum(member.file_size for member in archive.infolist()))
-        for member in archive.infolist():
-            name = member.filename.removesuffix(".npy")
-            if name in arrays:
-                raise InvalidArgument(f"it has two arrays of the name {name!r}")
-            try:
-                arrays[name] = _read_member(archive, member)
-            except Exception as error:
-                raise InvalidArgument(f"array {name!r}: {str(error) or type(error).__name__}") from error
-    return arrays
+    if reason.startswith("Object arrays"):
+        reason = "Python objects are never loaded: save strings as np.array(strings, 'U')"
+    raise InvalidArgument(f"'{path}' is no .npz file with an array for each input: {where}{reason}")
 
 
 def _check_memory(needed: int) -> None:
     if needed <= _FITS:
         return
-    from ortmulti.bench.measure.machine import (
-        available_memory,  # takes too long to import in a process that is measured
-    )
+    from ortmulti.bench.measure.machine import available_memory  # takes long to import for a process that is measured
 
     free = available_memory()
     if needed > free:
         raise InvalidArgument(f"its arrays need {needed} bytes of memory, and {free} are free")
-
-
-def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> npt.NDArray[Any]:
-    # LZMA and bzip2 expand a file without bounds, and NumPy writes neither.
-    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise InvalidArgument(f"compression method {member.compress_type}: save it by numpy.savez_compressed")
-    with archive.open(member) as file:
-        version = np.lib.format.read_magic(file)
-        if version not in _HEADERS:
-            raise InvalidArgument(f"version {version} of NumPy's format, expected (1, 0) or (2, 0)")
-        shape, _, dtype = _HEADERS[version](file)
-        if dtype.hasobject:
-            raise InvalidArgument("Python objects are never loaded: save strings as np.array(strings, 'U')")
-        if math.prod(shape) * max(dtype.itemsize, 1) > member.file_size:
-            raise InvalidArgument(f"shape {shape} of {dtype} does not fit into {member.file_size} bytes")
-        file.seek(0)
-        array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-        return array
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
