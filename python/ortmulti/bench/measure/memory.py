@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ortmulti import _core
+from ortmulti.bench.measure.floor import cuda_devices
 from ortmulti.bench.measure.nvml import Nvml
 
 _PROC = Path("/proc")
@@ -37,25 +39,27 @@ def process_tree(pid: int) -> list[int]:
     for entry in _PROC.iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):  # the process has ended meanwhile
-                # The second field, the command's name in brackets, may itself hold blanks and brackets.
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                children.setdefault(parent, []).append(int(entry.name))
+                children.setdefault(int(stat_fields(int(entry.name))[1]), []).append(int(entry.name))
     found = [pid]
     for member in found:
         found.extend(children.get(member, []))
     return found
 
 
+def stat_fields(pid: int) -> list[str]:
+    """Return the fields of a process's stat behind its command's name: its state, its parent, ..."""
+    # The name, in brackets, may itself hold blanks and brackets.
+    return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+
+
 def process_memory(pid: int | None = None) -> ProcessMemory:
     """Return the memory of `pid` (this process if None) and its descendants."""
-    peak = pss = count = 0
+    found = []
     for member in process_tree(pid if pid is not None else os.getpid()):
         with contextlib.suppress(OSError):
             folder = _PROC / str(member)
-            member_peak = _kilobytes(folder / "status", "VmHWM:")
-            member_pss = _kilobytes(folder / "smaps_rollup", "Pss:")
-            peak, pss, count = peak + member_peak, pss + member_pss, count + 1
-    return ProcessMemory(peak, pss, count)
+            found.append((_kilobytes(folder / "status", "VmHWM:"), _kilobytes(folder / "smaps_rollup", "Pss:")))
+    return ProcessMemory(sum(peak for peak, _ in found), sum(pss for _, pss in found), len(found))
 
 
 def figures(before: dict[str, int], devices: Sequence[str]) -> dict[str, Any]:
@@ -85,8 +89,7 @@ def gpu_memory_used() -> dict[str, int]:
     NVML is closed again at once. Without persistence mode an open one would keep the driver loaded, and the measured
     start of CUDA would be shorter.
     """
-    nvml = Nvml.open()
-    if nvml is None:
+    if (nvml := Nvml.open()) is None:
         return {}
     with nvml:
         return {gpu.uuid: gpu.memory_used for gpu in nvml.gpus() if gpu.memory_used is not None}
@@ -103,11 +106,9 @@ def gpu_memory_growth(before: dict[str, int], after: dict[str, int], devices: Se
         after: its result afterwards.
         devices: the sessions' devices.
     """
-    wanted = {device for device in devices if device.startswith("cuda:")}
+    wanted = cuda_devices(devices)
     if not wanted or not after:
         return {}
-    from ortmulti import _core
-
     uuids = {f"cuda:{device.index}": device.uuid for device in _core.cuda_devices()}
     return {
         device: after[uuids[device]] - before.get(uuids[device], 0)

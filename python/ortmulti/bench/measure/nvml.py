@@ -8,7 +8,6 @@ without it, or without a driver, `Nvml.open` gives None.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 from ortmulti._runtime.closing import Closing
@@ -69,14 +68,15 @@ class GpuActivity:
 # NVML's reasons for a lower clock, as its documentation numbers them.
 _SLOWED_BY = {"power": 0x4 | 0x80, "heat": 0x20 | 0x40, "hardware": 0x8}
 
+_SM_CLOCK = 1
 
 # What belongs to the whole GPU: a MIG instance has none of its own.
 _OF_THE_WHOLE = {
-    "persistence_mode": "nvmlDeviceGetPersistenceMode",
-    "pcie_generation": "nvmlDeviceGetCurrPcieLinkGeneration",
-    "pcie_generation_max": "nvmlDeviceGetMaxPcieLinkGeneration",
-    "pcie_width": "nvmlDeviceGetCurrPcieLinkWidth",
-    "pcie_width_max": "nvmlDeviceGetMaxPcieLinkWidth",
+    "persistence_mode": "PersistenceMode",
+    "pcie_generation": "CurrPcieLinkGeneration",
+    "pcie_generation_max": "MaxPcieLinkGeneration",
+    "pcie_width": "CurrPcieLinkWidth",
+    "pcie_width_max": "MaxPcieLinkWidth",
 }
 
 
@@ -92,13 +92,8 @@ class Nvml(Closing):
 
     @classmethod
     def open(cls) -> Nvml | None:
-        """Open NVML.
-
-        Returns:
-            NVML, or None where nvidia-ml-py is not installed or there is no working NVIDIA driver.
-        """
-        library = _import_pynvml()
-        if library is None:
+        """Open NVML; None where nvidia-ml-py is not installed or there is no working NVIDIA driver."""
+        if (library := _import_pynvml()) is None:
             return None
         try:
             library.nvmlInit()
@@ -126,19 +121,15 @@ class Nvml(Closing):
 
     def gpus(self) -> list[Gpu]:
         """Return every GPU of the machine that NVML shows, whether CUDA sees it or not."""
-        count = self._ask("nvmlDeviceGetCount") or 0
-        handles = [self._ask("nvmlDeviceGetHandleByIndex", index) for index in range(count)]
+        handles = [self._device("HandleByIndex", index) for index in range(self._device("Count") or 0)]
         return [self._describe(handle) for handle in handles if handle is not None]
 
     def gpu(self, uuid: str | None = None, pci_bus_id: str | None = None) -> Gpu | None:
-        """Return one GPU.
+        """Return one GPU, or None where NVML does not know it.
 
         Args:
             uuid: as CUDA or NVML writes it; CUDA's "GPU-..." for a MIG instance is understood too.
             pci_bus_id: used where the UUID is not given or not known to NVML.
-
-        Returns:
-            The GPU, or None where NVML does not know it.
         """
         handle = self._handle(uuid, pci_bus_id)
         return None if handle is None else self._describe(handle)
@@ -148,39 +139,36 @@ class Nvml(Closing):
         handle = self._handle(uuid, pci_bus_id)
         if handle is None:
             return None
-        multiprocessors = getattr(self._library, "NVML_CLOCK_SM", 1)
-        reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle) or 0
+        reasons = self._device("CurrentClocksThrottleReasons", handle) or 0
         return GpuActivity(
-            clock=self._ask("nvmlDeviceGetClockInfo", handle, multiprocessors),
-            clock_max=self._ask("nvmlDeviceGetMaxClockInfo", handle, multiprocessors),
-            clock_limit=self._ask("nvmlDeviceGetApplicationsClock", handle, multiprocessors),
+            clock=self._device("ClockInfo", handle, _SM_CLOCK),
+            clock_max=self._device("MaxClockInfo", handle, _SM_CLOCK),
+            clock_limit=self._device("ApplicationsClock", handle, _SM_CLOCK),
             slowed_by=tuple(name for name, bits in _SLOWED_BY.items() if reasons & bits),
-            utilization=getattr(self._ask("nvmlDeviceGetUtilizationRates", handle), "gpu", None),
-            processes=tuple(one.pid for one in self._ask("nvmlDeviceGetComputeRunningProcesses", handle) or []),
+            utilization=getattr(self._device("UtilizationRates", handle), "gpu", None),
+            processes=tuple(one.pid for one in self._device("ComputeRunningProcesses", handle) or []),
         )
 
     def _handle(self, uuid: str | None, pci_bus_id: str | None) -> Any:
-        if uuid is not None:
-            kind, _, identity = uuid.partition("-")
-            for prefix in dict.fromkeys((kind, "GPU", "MIG")):
-                handle = self._ask("nvmlDeviceGetHandleByUUID", f"{prefix}-{identity}")
-                if handle is not None:
-                    return handle
-        return None if pci_bus_id is None else self._ask("nvmlDeviceGetHandleByPciBusId", pci_bus_id)
+        kind, _, identity = (uuid or "").partition("-")
+        for prefix in dict.fromkeys((kind, "GPU", "MIG")) if uuid else ():
+            if (handle := self._device("HandleByUUID", f"{prefix}-{identity}")) is not None:
+                return handle
+        return None if pci_bus_id is None else self._device("HandleByPciBusId", pci_bus_id)
 
     def _describe(self, handle: Any) -> Gpu:
         whole = handle
         if self._ask("nvmlDeviceIsMigDeviceHandle", handle):
-            whole = self._ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle) or handle
+            whole = self._device("DeviceHandleFromMigDeviceHandle", handle) or handle
         # The second version excludes memory that the driver reserves, as nvidia-smi does; older drivers lack it.
         second = getattr(self._library, "nvmlMemory_v2", None)
-        memory = self._ask("nvmlDeviceGetMemoryInfo", handle, second) or self._ask("nvmlDeviceGetMemoryInfo", handle)
-        pci = self._ask("nvmlDeviceGetPciInfo", whole)
-        facts = {fact: self._ask(name, whole) for fact, name in _OF_THE_WHOLE.items()}
+        memory = self._device("MemoryInfo", handle, second) or self._device("MemoryInfo", handle)
+        pci = self._device("PciInfo", whole)
+        facts = {fact: self._device(name, whole) for fact, name in _OF_THE_WHOLE.items()}
         mode = facts.pop("persistence_mode")
         return Gpu(
-            name=self._ask("nvmlDeviceGetName", handle),
-            uuid=self._ask("nvmlDeviceGetUUID", handle) or "",
+            name=self._device("Name", handle),
+            uuid=self._device("UUID", handle) or "",
             pci_bus_id=None if pci is None else f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0",
             memory_total=getattr(memory, "total", None),
             memory_used=getattr(memory, "used", None),
@@ -188,6 +176,9 @@ class Nvml(Closing):
             persistence_mode=None if mode is None else bool(mode),
             **facts,
         )
+
+    def _device(self, what: str, *arguments: Any) -> Any:
+        return self._ask(f"nvmlDeviceGet{what}", *arguments)
 
     def _ask(self, name: str, *arguments: Any) -> Any:
         """Return NVML's answer, or None where this GPU or this driver has none."""
@@ -197,10 +188,9 @@ class Nvml(Closing):
             return None
 
 
-def _import_pynvml() -> ModuleType | None:
+def _import_pynvml() -> Any:
     try:
         import pynvml
     except ImportError:
         return None
-    library: ModuleType = pynvml
-    return library
+    return pynvml

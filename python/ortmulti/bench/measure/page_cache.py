@@ -41,31 +41,22 @@ def resident_share(files: Iterable[Path]) -> float:
 
     Linux shows this only to users who own the file or may write to it; for others every page looks resident.
     """
-    resident = pages = 0
-    for file in files:
-        flags = _page_flags(file)
-        pages += len(flags)
-        resident += sum(flag & 1 for flag in flags)
-    return resident / pages if pages else 1.0
-
-
-def _page_flags(file: Path) -> bytes:
-    """mincore's byte for each page of the file; the lowest bit says whether it is resident."""
-    size = file.stat().st_size
-    if size == 0:
-        return b""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
-    flags = ctypes.create_string_buffer(-(-size // mmap.PAGESIZE))
-    # A private mapping is writable, which ctypes asks for, over a file that is only open for reading.
-    with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY) as mapping:
-        first_byte = ctypes.c_char.from_buffer(mapping)
-        failed = libc.mincore(ctypes.addressof(first_byte), size, flags)
-        del first_byte  # the mapping cannot be closed while something points into it
-    if failed:
-        code = ctypes.get_errno()
-        raise Error(f"mincore on {file} failed: {os.strerror(code)}")
-    return flags.raw
+    flags = b""
+    for file in files:
+        if (size := file.stat().st_size) == 0:
+            continue
+        pages = ctypes.create_string_buffer(-(-size // mmap.PAGESIZE))
+        # A private mapping is writable, which ctypes asks for, over a file that is only open for reading.
+        with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY) as mapping:
+            first_byte = ctypes.c_char.from_buffer(mapping)
+            failed = libc.mincore(ctypes.addressof(first_byte), size, pages)
+            del first_byte  # the mapping cannot be closed while something points into it
+        if failed:
+            raise Error(f"mincore on {file} failed: {os.strerror(ctypes.get_errno())}")
+        flags += pages.raw
+    return sum(flag & 1 for flag in flags) / len(flags) if flags else 1.0
 
 
 def drop(files: Sequence[Path], tolerated_share: float = 0.01) -> float:
@@ -99,12 +90,11 @@ def read_sequentially(files: Sequence[Path]) -> float:
     """Return the seconds that `cat` takes to read the files, one after the other."""
     begin = time.perf_counter()
     done = subprocess.run(
-        ["cat", "--", *map(str, files)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
+        ["cat", "--", *files], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
     )
-    seconds = time.perf_counter() - begin
     if done.returncode:
         raise Error(f"reading the model's files failed: {done.stderr.strip()}")
-    return seconds
+    return time.perf_counter() - begin
 
 
 def warm(files: Sequence[Path]) -> float:

@@ -8,14 +8,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import ortmulti
 from ortmulti.bench.files import read_arrays
-from ortmulti.bench.measure.memory import figures, gpu_memory_used, process_tree
+from ortmulti.bench.measure.memory import figures, gpu_memory_used, process_tree, stat_fields
 from ortmulti.bench.serve.cases import NANOSECONDS, Load, Variant, arrival_times
 from ortmulti.bench.serve.clients import ClosedLoop, ask_at, closed_loop, open_loop
 from ortmulti.bench.serve.onnxruntime_threads import OnnxruntimeThreads
@@ -27,7 +26,7 @@ class ProcessorTime:
     """Processor time of this process and of its present descendants."""
 
     def __init__(self) -> None:
-        self._children = [Path("/proc") / str(member) / "stat" for member in process_tree(os.getpid())[1:]]
+        self._children = process_tree(os.getpid())[1:]
         self._tick = 1 / os.sysconf("SC_CLK_TCK")
 
     def seconds(self) -> float:
@@ -35,11 +34,9 @@ class ProcessorTime:
         the others.
         """
         total = time.process_time()
-        for stat in self._children:
+        for child in self._children:
             with contextlib.suppress(OSError):  # it has ended meanwhile
-                # Behind the command's name, which may hold anything: user and system time are the 12th and 13th field.
-                fields = stat.read_text().rpartition(")")[2].split()
-                total += (int(fields[11]) + int(fields[12])) * self._tick
+                total += sum(map(int, stat_fields(child)[11:13])) * self._tick
         return total
 
 
