@@ -51,21 +51,16 @@ class Options:
 class Plan(Experiment[Case]):
     """A whole comparison.
 
-    Attributes:
-        models: .onnx files.
+    Attributes: the options of `ortmulti bench create`. Those that have another form than there:
         device_sets: the devices of each number of sessions that is compared.
         strategies: names, see `ortmulti.bench.strategies.names`.
-        repeat: how often each case is measured.
-        cold: whether the model is removed from the page cache before each measurement; otherwise it is read into it.
-        entry: whether measurements find the model's entry in the cache of optimized models. Otherwise the cache, a
-            temporary one, is emptied before each, as for the first load ever.
+        entry: whether measurements find the model's entry in the cache of optimized models, a temporary one. Otherwise
+            it is emptied before each, as for the first load ever.
         before: state of each measured process before the creation: nothing, the devices' CUDA contexts, or sessions of
             a small model (with contexts and all libraries).
-        intra_op_num_threads: CPU threads of each session; None shares the cores among the sessions of a case.
-        cores: the cores to share.
+        cores: the cores that the sessions of a case share, unless `intra_op_num_threads` is given.
         options: options of every session.
         strategy_options: further options of one strategy's sessions, by its name.
-        timeout: seconds that one measurement may take.
     """
 
     kind, report, columns = "create", REPORT, COLUMNS
@@ -84,10 +79,7 @@ class Plan(Experiment[Case]):
     timeout: float = 1800.0
 
     def __post_init__(self) -> None:
-        """
-        Raises:
-            InvalidArgument: an empty list, an unknown strategy, or a number below its lower limit.
-        """
+        """Refuse what cannot be measured: `InvalidArgument`, or `NoSuchFile` for a file that does not exist."""
         self.check_not_empty("models", "device_sets", "strategies")
         for strategy in (*self.strategies, *self.strategy_options):
             check_name(strategy)

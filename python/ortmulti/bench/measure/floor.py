@@ -31,7 +31,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     _core.cuda_device_count()
     times.append(time.perf_counter())
     for device in cuda_devices(spec["devices"]):
-        _core.cuda_memory(int(device.removeprefix("cuda:")))
+        _core.cuda_memory(_core.parse_device(device)[1])
         times.append(time.perf_counter())
     parts = [end - begin for begin, end in itertools.pairwise(times)]
     return {"driver_floor": times[-1] - times[0], "cuInit": parts[0], "contexts": parts[1:]}

@@ -7,7 +7,6 @@ interpreter's switch interval has waited for the GIL (or for a core). Its whole 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import sys
 import threading
@@ -30,23 +29,8 @@ LIBRARIES = ("onnxruntime", "ortmulti")
 BEAT_SECONDS = 0.001
 
 
-@dataclass(frozen=True)
-class Delay:
-    """The delays of the beats within a time, in seconds.
-
-    Attributes:
-        total: the sum.
-        largest: the largest delay.
-        for_core: time in which the heartbeat thread was ready, but no core was free; 0 if the kernel does not say.
-    """
-
-    total: float
-    largest: float
-    for_core: float = 0.0
-
-
-def delay(beats: Sequence[float], begin: float, end: float, tolerance: float) -> Delay:
-    """Compute the delays of the beats.
+def delays(beats: Sequence[float], begin: float, end: float, tolerance: float) -> list[float]:
+    """Return the seconds by which beats were late, without those up to `tolerance`.
 
     Args:
         beats: times of the heartbeats, ascending, in seconds; from before `begin` until after `end`.
@@ -54,24 +38,16 @@ def delay(beats: Sequence[float], begin: float, end: float, tolerance: float) ->
         end: when it ended. Delays outside the creation do not count.
         tolerance: largest delay of a beat that counts as on time, seconds.
     """
-    total = largest = 0.0
-    for previous, beat in itertools.pairwise(beats):
-        late = min(beat, end) - max(previous + BEAT_SECONDS, begin)
-        if late > tolerance:
-            total += late
-            largest = max(largest, late)
-    return Delay(total, largest)
+    late = (min(beat, end) - max(previous + BEAT_SECONDS, begin) for previous, beat in itertools.pairwise(beats))
+    return [seconds for seconds in late if seconds > tolerance]
 
 
-def beside(work: Callable[[], object], tolerance: float | None = None) -> tuple[float, Delay]:
+def beside(work: Callable[[], object]) -> tuple[float, list[float], float]:
     """Call `work` in this thread with the heartbeat beside it.
 
-    Args:
-        work: the function to call.
-        tolerance: see `delay`; the interpreter's switch interval if None.
-
     Returns:
-        The seconds that `work` took, and the delay of the heartbeat.
+        The seconds that `work` took; the delays that are longer than the interpreter's switch interval; and for how
+        long the heartbeat thread was ready, but no core was free: 0 if the kernel does not say.
     """
     beats: list[float] = []
     running, stop = threading.Event(), threading.Event()
@@ -83,28 +59,24 @@ def beside(work: Callable[[], object], tolerance: float | None = None) -> tuple[
             time.sleep(BEAT_SECONDS)
         beats.append(time.perf_counter())
 
+    def waited_for_core() -> float:
+        with contextlib.suppress(OSError):
+            return int(Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text().split()[1]) / 1e9
+        return 0.0
+
     thread = threading.Thread(target=beat, name="heartbeat")
     thread.start()
     try:
         running.wait()
-        waited = _waited_for_core(thread)
+        waited = waited_for_core()
         begin = time.perf_counter()
         work()
         end = time.perf_counter()
-        waited = _waited_for_core(thread) - waited
+        waited = waited_for_core() - waited
     finally:
         stop.set()
         thread.join()
-    late = delay(beats, begin, end, sys.getswitchinterval() if tolerance is None else tolerance)
-    return end - begin, dataclasses.replace(late, for_core=waited)
-
-
-def _waited_for_core(thread: threading.Thread) -> float:
-    try:
-        fields = Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text().split()
-    except OSError:
-        return 0.0
-    return int(fields[1]) / 1e9
+    return end - begin, delays(beats, begin, end, sys.getswitchinterval()), waited
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
@@ -121,16 +93,10 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     settings = SessionSettings(**{**spec.get("settings", {}), "intra_op_num_threads": spec["threads"]})
     create, release = _creator(spec["library"], Path(spec["model"]), spec["device"], settings)
     created: list[Any] = []
-    creation, lateness = beside(lambda: created.append(create()))
-    return {
-        "release": release,
-        "creation": creation,
-        "delay": lateness.total,
-        "largest": lateness.largest,
-        "delay_share": lateness.total / creation,
-        "largest_share": lateness.largest / creation,
-        "for_core": lateness.for_core,
-    }
+    creation, late, for_core = beside(lambda: created.append(create()))
+    figures = {"delay": sum(late), "largest": max(late, default=0.0)}
+    shares = {f"{name}_share": seconds / creation for name, seconds in figures.items()}
+    return {"release": release, "creation": creation, **figures, **shares, "for_core": for_core}
 
 
 def _creator(library: str, model: Path, device: str, settings: SessionSettings) -> tuple[Callable[[], Any], str]:
@@ -148,25 +114,14 @@ def _creator(library: str, model: Path, device: str, settings: SessionSettings) 
     native = Native(model, [device], settings)
     native.start()
     ortmulti.RunOptions()  # opens ONNX Runtime, as the import of onnxruntime above
-
-    def create() -> Native:
-        native.create()
-        return native
-
-    return create, find_onnxruntime().version
+    return lambda: (native.create(), native), find_onnxruntime().version
 
 
 @dataclass
 class Gil(Experiment[str]):
     """The delay for each library, in turns and in fresh processes, with the model in the page cache.
 
-    Attributes:
-        models: one .onnx file.
-        libraries: which of `LIBRARIES`.
-        device: "cpu" or "cuda:<index>".
-        threads: the session's CPU threads; 0 is ONNX Runtime's default.
-        repeat: measurements of each.
-        timeout: seconds that one may take.
+    Attributes: the options of `ortmulti bench gil`; `models` is one .onnx file, `libraries` some of `LIBRARIES`.
     """
 
     kind, report, columns = "gil", REPORT, COLUMNS
@@ -179,10 +134,7 @@ class Gil(Experiment[str]):
     timeout: float = 600.0
 
     def __post_init__(self) -> None:
-        """
-        Raises:
-            InvalidArgument: nothing to measure, or an unknown library.
-        """
+        """Refuse what cannot be measured: `InvalidArgument`, or `NoSuchFile` for a file that does not exist."""
         unknown = set(self.libraries) - set(LIBRARIES)
         if unknown or not self.libraries or self.repeat < 1:
             raise InvalidArgument(

@@ -396,7 +396,7 @@ def _open_loop(
     with ClosedLoop([functools.partial(look, itertools.count())]):
         found, _start, now = ask_at(submit, times, spec["warm_seconds"] + spec["seconds"], compare)
     after = server.counts()
-    seconds = [((now if one.done is None else one.done) - one.intended) / NANOSECONDS for one in found]
+    seconds = [one.latency(now) for one in found]
     return {
         "used": used[0],
         "requests": len(found),
@@ -469,19 +469,7 @@ def _burst_answers(
 class Repository(Experiment[str]):
     """A repository of models behind a budget, all of them awake, and onnxruntime; and a prediction of the first.
 
-    Attributes:
-        models: .onnx files with different names. Zipf's most popular one comes first.
-        device: "cpu" or "cuda:<index>".
-        budget_text: of the device's memory, such as "8GiB".
-        trace: "zipf", or the path of a CSV file, see `read_trace`.
-        zipf: the exponent.
-        burst: whether the models that fit get the load, and each second one of the others 20 requests at once.
-        rate: requests a second; None: see `_make_plan`.
-        seconds: of the open loop after `warm_seconds`; None: 20, and of a file all.
-        warm_seconds: at the beginning, whose latencies do not count.
-        repeat: rounds of all experiments.
-        batch, sequence: see `sample_inputs`.
-        timeout: seconds that one process may take.
+    Attributes: the options of `ortmulti bench repository`, `budget_text` for --budget. `models` have different names.
     """
 
     kind, report, columns = "repository", REPORT, COLUMNS
@@ -501,11 +489,7 @@ class Repository(Experiment[str]):
     timeout: float = 1800.0
 
     def __post_init__(self) -> None:
-        """
-        Raises:
-            InvalidArgument: names that are equal, a budget smaller than a model, or a wrong number or trace.
-            NoSuchFile: a model or the trace does not exist.
-        """
+        """Refuse what cannot be measured: `InvalidArgument`, or `NoSuchFile` for a file that does not exist."""
         self.check_at_least(repeat=1, batch=1)
         for name in ("rate", "seconds", "zipf"):
             amount = getattr(self, name)

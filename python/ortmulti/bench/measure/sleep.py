@@ -83,17 +83,13 @@ def _memory(device: str) -> dict[str, int]:
     gc.collect()
     found = {"host": process_memory().pss}
     if device != "cpu":
-        free, total = _core.cuda_memory(_index(device))
+        free, total = _core.cuda_memory(_core.parse_device(device)[1])
         found["gpu"] = total - free
     return found
 
 
 def _growth(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     return {where: after[where] - before[where] for where in before}
-
-
-def _index(device: str) -> int:
-    return int(device.removeprefix("cuda:"))
 
 
 def _turns(spec: Mapping[str, Any], feeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -133,7 +129,7 @@ def _turns(spec: Mapping[str, Any], feeds: Sequence[Mapping[str, Any]]) -> dict[
             pool.sleep("session")
             _warm(pool, feed)
         weights = max((memory["awake"]["gpu"] - memory[kind]["gpu"] for kind in kinds if kind != "session"), default=0)
-        copy = _pinned_copy(_index(device), weights) if weights > 0 else None
+        copy = _pinned_copy(_core.parse_device(device)[1], weights) if weights > 0 else None
         create = _onnxruntime(spec)
         for _ in range(spec["repeat"]):
             for kind, how in kinds.items():
@@ -223,15 +219,9 @@ class SleepCase:
 class Sleep(Experiment[SleepCase]):
     """How models sleep and wake on a device, each in a process of its own.
 
-    Attributes:
-        models: .onnx files.
+    Attributes: the options of `ortmulti bench sleep`; `turns` is --repeat, `sleeps` is --random. Further ones:
         device: "cpu" or "cuda:<index>".
         kinds: which of `KINDS`; None: all that the device has. The CPU has "session" alone.
-        graphs: whether runs become CUDA graphs.
-        turns: rounds within a process; each takes all kinds in turns.
-        sleeps: sleeps of each kind at random times under load; 0: none.
-        batch, sequence: see `sample_inputs`.
-        timeout: seconds that one process may take.
     """
 
     kind, report = "sleep", REPORT
@@ -248,10 +238,7 @@ class Sleep(Experiment[SleepCase]):
     repeat: int = field(default=1, init=False)
 
     def __post_init__(self) -> None:
-        """
-        Raises:
-            InvalidArgument: an unknown kind, one that the device does not have, or a number that is too small.
-        """
+        """Refuse what cannot be measured: `InvalidArgument`, or `NoSuchFile` for a file that does not exist."""
         on_cpu = self.device == "cpu"
         chosen = self.kinds if self.kinds is not None else ["session"] if on_cpu else KINDS
         self.chosen = tuple(dict.fromkeys(chosen))

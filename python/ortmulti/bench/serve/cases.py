@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from ortmulti.errors import InvalidArgument
 
-Arrivals = Literal["poisson", "constant"]
 ARRIVALS = ("poisson", "constant")
 
 NANOSECONDS = 1_000_000_000
@@ -21,20 +20,18 @@ class Load:
     """One kind of load.
 
     Attributes:
-        kind: "closed": a constant number of requests is in flight. "open": requests arrive independently of earlier
-            answers.
-        in_flight: for a closed loop: requests in flight for each session.
-        rate: for an open loop: requests per second; if `relative`, a share of the closed loop's rate in the same case
-            and round.
-        relative: whether `rate` is a share.
-        arrivals: for an open loop: "poisson": independent of each other; "constant": at equal distances.
+        kind: "closed": a constant number of requests, `in_flight` for each session, is in flight. "open": requests
+            arrive independently of earlier answers, `rate` a second.
+        relative: whether `rate` is a share of the closed loop's rate in the same case and round.
+        arrivals: of an open loop, one of `ARRIVALS`: "poisson": independent of each other; "constant": at equal
+            distances.
     """
 
     kind: Literal["closed", "open"]
     in_flight: int = 0
     rate: float = 0.0
     relative: bool = False
-    arrivals: Arrivals = "poisson"
+    arrivals: str = "poisson"
 
     @property
     def name(self) -> str:
@@ -45,9 +42,7 @@ class Load:
 
     def at(self, capacity: float) -> Load:
         """Return the same load in requests per second; `capacity` is the closed loop's rate."""
-        if not self.relative:
-            return self
-        return Load("open", rate=self.rate * capacity, arrivals=self.arrivals)
+        return replace(self, rate=self.rate * capacity, relative=False) if self.relative else self
 
 
 def closed(in_flight: int = 4) -> Load:
@@ -77,7 +72,7 @@ def parse_rate(text: str, arrivals: str = "poisson") -> Load:
         rate = 0.0
     if not 0 < rate < float("inf"):
         raise InvalidArgument(f"{name!r} is not a rate, such as 200 (requests a second) or 0.8x (of the closed loop's)")
-    return Load("open", rate=rate, relative=relative, arrivals=arrivals)  # type: ignore[arg-type]
+    return Load("open", rate=rate, relative=relative, arrivals=arrivals)
 
 
 def arrival_times(rate: float, seconds: float, arrivals: str, seed: int) -> NDArray[np.int64]:

@@ -7,8 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,19 +32,22 @@ def summarize(seconds: Iterable[float]) -> dict[str, float] | None:
     return {"count": len(ordered), "mean": math.fsum(ordered) / len(ordered), "max": ordered[-1], **shares}
 
 
-@dataclass(frozen=True)
-class Arrival:
-    """One request of an open loop, in nanoseconds of one clock.
-
-    Attributes:
-        intended: its planned time.
-        sent: when it was.
-        done: when it was answered; None if it was not, until `closed_loop` or `open_loop` is called.
+class Arrival(NamedTuple):
+    """One request of an open loop: its planned time, when it was sent, and when it was answered, in nanoseconds of one
+    clock. `done` is None if it was not answered.
     """
 
     intended: int
     sent: int
     done: int | None
+
+    def latency(self, now: int) -> float:
+        """Return the seconds from the planned time until the answer, or at `now` if there is none (a lower bound).
+
+        So it includes waits behind slow requests and delays of the client. To leave them out would be coordinated
+        omission.
+        """
+        return ((now if self.done is None else self.done) - self.intended) / NANOSECONDS
 
 
 def closed_loop(answers: Iterable[tuple[int, int]], begin: int, end: int) -> dict[str, Any]:
@@ -69,14 +71,11 @@ def closed_loop(answers: Iterable[tuple[int, int]], begin: int, end: int) -> dic
 def open_loop(arrivals: Iterable[Arrival], begin: int, end: int, now: int) -> dict[str, Any]:
     """Summarize an open loop within a time window.
 
-    Latency begins at a request's planned time. So it includes waits behind slow requests and delays of the client. To
-    leave them out would be coordinated omission.
-
     Args:
         arrivals: all requests of the loop.
         begin, end: the window, in nanoseconds. Requests planned within it are offered and have a latency; requests
             answered within it are achieved.
-        now: the present time, for the latency of unanswered requests (a lower bound).
+        now: the present time, see `Arrival.latency`.
 
     Returns:
         "requests" and "offered" (a second), "throughput" (answers a second), "unanswered", "latency" (`summarize`),
@@ -90,7 +89,7 @@ def open_loop(arrivals: Iterable[Arrival], begin: int, end: int, now: int) -> di
         "offered": len(offered) * NANOSECONDS / (end - begin),
         "throughput": achieved * NANOSECONDS / (end - begin),
         "unanswered": sum(1 for one in offered if one.done is None),
-        "latency": summarize(((now if one.done is None else one.done) - one.intended) / NANOSECONDS for one in offered),
+        "latency": summarize(one.latency(now) for one in offered),
         "lag": summarize((one.sent - one.intended) / NANOSECONDS for one in offered),
     }
 

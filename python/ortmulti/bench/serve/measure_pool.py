@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import ortmulti
+from ortmulti import _core
 from ortmulti.bench.files import read_arrays
 from ortmulti.bench.measure.memory import figures, gpu_memory_used, process_tree, stat_fields
 from ortmulti.bench.serve.cases import NANOSECONDS, Load, Variant, arrival_times
@@ -146,8 +147,8 @@ class _Asker:
 
 
 def _values(feed: Mapping[str, Any], device: str) -> dict[str, Any]:
-    kind, _, index = device.partition(":")
-    return {name: ortmulti.OrtValue.ortvalue_from_numpy(array, kind, int(index or 0)) for name, array in feed.items()}
+    place = _core.parse_device(device)
+    return {name: ortmulti.OrtValue.ortvalue_from_numpy(array, *place) for name, array in feed.items()}
 
 
 def _arrays(answer: Sequence[Any]) -> list[Any]:

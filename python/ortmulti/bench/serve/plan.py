@@ -56,27 +56,12 @@ def _variants() -> tuple[Variant, ...]:
 class RunPlan(Experiment[RunCase]):
     """A whole comparison.
 
-    Attributes:
-        models: .onnx files.
+    Attributes: the options of `ortmulti bench run`. Those that have another form than there:
         device_sets: the devices to compare. A device that is named N times has N times a variant's sessions.
-        variants: the pools, and onnxruntime in threads.
         loads: the loads beside the closed loop.
         closed: the closed loop of every variant; scaling refers to its throughput.
-        batches: sizes of the dynamic batch dimension.
-        sequence: size of other dynamic dimensions, see `ortmulti.bench.models.sample_inputs`.
-        inputs: "host": NumPy arrays; "device": values on the device that runs them.
-        outputs: "host": NumPy arrays; "device": values that stay there.
-        repeat: rounds; each measures every case once.
-        seconds: how long each measurement lasts.
-        warm_seconds: seconds of load before it that do not count.
-        ceiling: whether to measure each variant with a model that does nothing, on the CPU, with as many sessions. That
-            is the highest rate of these clients.
         intra_op_num_threads: CPU threads of each session; None leaves the pool's default.
-        provider_options: of the CUDA provider.
-        config_entries: session configuration entries.
-        timeout: seconds that one measurement may take, loading included.
-        budget: seconds for all rounds; None: no limit. No round begins that would end later, if it takes as long as the
-            last one. The first is always measured.
+        budget: seconds for all rounds, see `ortmulti.bench.measure.rounds.round_numbers`.
     """
 
     kind, report, columns = "run", REPORT, COLUMNS
@@ -102,11 +87,7 @@ class RunPlan(Experiment[RunCase]):
     _ceilings: list[dict[str, Any]] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        """
-        Raises:
-            InvalidArgument: an empty list, a number that is too small, or values on devices for another backend than
-                the core's.
-        """
+        """Refuse what cannot be measured: `InvalidArgument`, or `NoSuchFile` for a file that does not exist."""
         self.check_not_empty("models", "device_sets", "variants", "batches")
         self.check_at_least(repeat=1, sequence=1, warm_seconds=0, intra_op_num_threads=0, budget=0)
         if not 0 < self.seconds < float("inf"):

@@ -47,12 +47,12 @@ class SessionSettings:
 
     def spec(self, model: str | Path, device: str) -> SessionSpec:
         """Return the onnxruntime session of ``model`` on ``device`` with these settings."""
-        kind, _, index = device.partition(":")
+        kind, index = _core.parse_device(device)
         return SessionSpec(
             str(Path(model).absolute()),
             f"'{model}'",
-            Device(kind, int(index or 0)),
-            [(CUDA, {"device_id": index, **self.provider_options})] if kind == "cuda" else [(CPU, {})],
+            Device(kind, index),
+            [(CUDA, {"device_id": str(index), **self.provider_options})] if kind == "cuda" else [(CPU, {})],
             {"intra_op_num_threads": self.intra_op_num_threads},
             dict(self.config_entries),
             custom_op_libraries=list(self.custom_op_libraries),
@@ -96,7 +96,7 @@ class FirstRun:
 def make_contexts(devices: Sequence[str]) -> None:
     """Make the CUDA contexts of `devices` in this process, in that order, without opening the CUDA libraries."""
     for device in cuda_devices(devices):
-        _core.cuda_memory(int(device.removeprefix("cuda:")))
+        _core.cuda_memory(_core.parse_device(device)[1])
 
 
 def first_run_error(name: str, error: Exception) -> Error:
