@@ -33,6 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("create absent.onnx --devices moon", "moon"),
         ("create absent.onnx --strategies magic", "'magic'"),
         ("create absent.onnx --repeat 0", "repeat is at least 1, not 0"),
+        ("create absent.onnx --threads -1", "intra_op_num_threads is at least 0, not -1"),
         ("create absent.onnx --provider-option x", "NAME=VALUE"),
         ("create absent.onnx --config shared:=1", "NAME=VALUE"),
         ("create absent.onnx --config magic:a=b", "'magic'"),

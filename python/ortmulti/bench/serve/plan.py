@@ -183,18 +183,20 @@ class RunPlan(Experiment[RunCase]):
         return result
 
     def _process(self, case: RunCase, load: Load, **more: Any) -> dict[str, Any]:
-        names = (*_CEILING, "seconds")
-        spec = {
+        cache = {"ORTMULTI_CACHE": str(self._folder / "cache")}
+        spec = {**self.spec(case, load), **more}
+        return fresh_process.run("ortmulti.bench.serve.measure_pool", spec, self.timeout, cache)
+
+    def spec(self, case: RunCase, load: Load) -> dict[str, Any]:
+        """Return the argument of `ortmulti.bench.serve.measure_pool.measure`."""
+        return {
             **self.describe(case),
             "variant": asdict(case.variant),
             "load": asdict(load),
             "feeds": str(self._feeds[case.model, case.batch]),
             "seed": 0,
-            **{name: getattr(self, name) for name in names},
-            **more,
+            **{name: getattr(self, name) for name in (*_CEILING, "seconds")},
         }
-        cache = {"ORTMULTI_CACHE": str(self._folder / "cache")}
-        return fresh_process.run("ortmulti.bench.serve.measure_pool", spec, self.timeout, cache)
 
     def more(self) -> dict[str, Any]:
         return {"ceilings": self._ceilings}
