@@ -37,28 +37,16 @@ def file(disk: Path) -> Path:
     return path
 
 
-def test_dropped_file_is_not_resident_though_it_was_just_written(file: Path) -> None:
-    assert page_cache.resident_share([file]) == NEARLY_ALL
-    assert page_cache.drop([file]) == 0.0
-    assert page_cache.resident_share([file]) == 0.0
-    assert len(file.read_bytes()) == SIZE
-
-
-def test_sequential_reading_reads_every_page(file: Path) -> None:
-    page_cache.drop([file])
-    assert page_cache.read_sequentially([file]) > 0
-    assert page_cache.resident_share([file]) == NEARLY_ALL
-
-
-def test_file_that_cannot_be_read_is_said(tmp_path: Path) -> None:
-    with pytest.raises(Error, match=r"absent"):
-        page_cache.read_sequentially([tmp_path / "absent"])
-
-
-def test_warmed_file_is_wholly_resident(file: Path) -> None:
-    page_cache.drop([file])
+def test_a_dropped_file_is_not_resident_and_reading_or_warming_it_brings_every_page(file: Path) -> None:
+    assert page_cache.resident_share([file]) == NEARLY_ALL  # it was just written
+    for read in (page_cache.read_sequentially, page_cache.warm):
+        assert page_cache.drop([file]) == 0.0
+        assert page_cache.resident_share([file]) == 0.0
+        assert read([file]) > 0
+        assert page_cache.resident_share([file]) == NEARLY_ALL
     assert page_cache.warm([file]) == 1.0
-    assert page_cache.resident_share([file]) == NEARLY_ALL
+    with pytest.raises(Error, match=r"absent"):
+        page_cache.read_sequentially([file.with_name("absent")])
 
 
 def test_what_the_kernel_takes_while_a_file_is_warmed_is_read_again(
@@ -80,18 +68,13 @@ def test_what_the_kernel_takes_while_a_file_is_warmed_is_read_again(
 
 
 def test_share_is_by_bytes_of_all_files(file: Path) -> None:
-    small = file.with_name("small")
+    small, empty = file.with_name("small"), file.with_name("empty")
     small.write_bytes(bytes(SIZE // 8))
-    page_cache.drop([file, small])
-    page_cache.warm([small])
-    assert page_cache.resident_share([file, small]) == pytest.approx(1 / 9, abs=0.01)
-
-
-def test_file_without_bytes_is_no_trouble(disk: Path) -> None:
-    empty = disk / "empty"
     empty.touch()
+    page_cache.drop([file, small, empty])
+    page_cache.warm([small, empty])
+    assert page_cache.resident_share([file, small, empty]) == pytest.approx(1 / 9, abs=0.01)
     assert page_cache.resident_share([empty]) == 1.0
-    assert page_cache.warm([empty]) == 1.0
 
 
 def test_file_that_somebody_maps_is_refused(file: Path) -> None:

@@ -16,16 +16,6 @@ from ortmulti.bench.files import read_arrays, write_arrays
 from ortmulti.errors import InvalidArgument, NoSuchFile
 
 
-def test_arrays_come_back_by_their_names(tmp_path: Path) -> None:
-    path = tmp_path / "inputs.npz"
-    np.savez(path, x=np.ones((2, 3), np.float16), y=np.array(["a", "b"]))
-    arrays = read_arrays(path)
-    assert list(arrays) == ["x", "y"]
-    np.testing.assert_array_equal(arrays["x"], np.ones((2, 3), np.float16))
-    assert arrays["x"].dtype == np.float16
-    assert arrays["y"].tolist() == ["a", "b"]
-
-
 def _npy(array: Any) -> bytes:
     file = io.BytesIO()
     np.save(file, array)
@@ -63,44 +53,13 @@ def _overwritten(content: bytes, place: int) -> bytes:
 ARRAY = _npy(np.arange(1000.0))
 
 
-def _truncated(path: Path) -> None:
-    np.savez(path, x=np.zeros(1000))
-    path.write_bytes(path.read_bytes()[:500])
-
-
-def _damaged(path: Path) -> None:
-    np.savez(path, x=np.zeros(1000))
-    content = bytearray(path.read_bytes())
-    content[200] ^= 1  # within the array
-    path.write_bytes(content)
-
-
-def _one_array(path: Path) -> None:
-    with path.open("wb") as file:
-        np.save(file, np.zeros(3))
-
-
-@pytest.mark.parametrize(
-    "write",
-    [
-        lambda path: path.write_text("no archive"),
-        lambda path: path.write_bytes(b""),
-        _truncated,
-        _damaged,
-        _one_array,
-    ],
-    ids=["text", "empty", "truncated", "damaged", "one array"],
-)
-def test_what_is_no_archive_of_arrays_is_refused(write, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    path = tmp_path / "inputs.npz"
-    write(path)
-    with pytest.raises(InvalidArgument, match=r"inputs\.npz' is no \.npz file with an array for each input: \w"):
-        read_arrays(path)
-
-
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
+        (b"no archive", "not a zip file"),
+        (b"", "not a zip file"),
+        (ARRAY, "not a zip file"),
+        (_archive(ARRAY)[:50], "not a zip file"),
         (_archive(_npy(np.array([{}], object))), "Python objects are never loaded"),
         (_archive(b"hello world"), "the magic string is not correct"),
         (_archive(b"hello", name="readme.txt"), "array 'readme.txt': "),
@@ -153,18 +112,12 @@ def test_arrays_that_need_more_memory_than_there_is_are_refused(tmp_path: Path) 
 
 
 def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NoSuchFile, match=r"missing\.npz' cannot be read: No such file"):
-        read_arrays(tmp_path / "missing.npz")
-    with pytest.raises(NoSuchFile, match="cannot be read: Is a directory"):
-        read_arrays(tmp_path)
+    os.mkfifo(tmp_path / "fifo")
+    for path, reason in {"missing.npz": "No such file", "": "Is a directory", "fifo": "not a regular file"}.items():
+        with pytest.raises(NoSuchFile, match=f"cannot be read: {reason}"):
+            read_arrays(tmp_path / path)
     with pytest.raises(InvalidArgument, match="embedded null byte"):
         read_arrays(tmp_path / "a\0b")
-
-
-def test_a_fifo_is_refused(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "inputs.npz")
-    with pytest.raises(NoSuchFile, match="cannot be read: not a regular file"):
-        read_arrays(tmp_path / "inputs.npz")
 
 
 def test_arrays_are_written_for_reading(tmp_path: Path) -> None:

@@ -195,44 +195,37 @@ class LibraryWithoutDriver:
 
 
 class TestNvml:
-    def test_a_device_is_found_by_uuid_or_address(self) -> None:
-        nvml = Nvml(LibraryWithoutDriver())
-        for identity, uuid in {
-            ("GPU-bbbb", None): "GPU-bbbb",
-            (None, "0000:1B:00.0"): "GPU-bbbb",
-            ("GPU-unknown", "0000:9b:00.0"): "GPU-aaaa",
-            ("GPU-unknown", None): None,
-            ("GPU-unknown", "0000:9c:00.0"): None,
-            (None, None): None,
-        }.items():
-            assert getattr(nvml.gpu(*identity), "uuid", None) == uuid
+    def test_a_device_is_found_by_uuid_or_address_and_closed_once(self) -> None:
+        library = LibraryWithoutDriver()
+        with Nvml(library) as nvml:
+            for identity, uuid in {
+                ("GPU-bbbb", None): "GPU-bbbb",
+                (None, "0000:1B:00.0"): "GPU-bbbb",
+                ("GPU-unknown", "0000:9b:00.0"): "GPU-aaaa",
+                ("GPU-unknown", None): None,
+                ("GPU-unknown", "0000:9c:00.0"): None,
+                (None, None): None,
+            }.items():
+                assert getattr(nvml.gpu(*identity), "uuid", None) == uuid
+            assert library.times_closed == 0
+        nvml.close()
+        assert library.times_closed == 1
 
-    def test_a_mig_instance(self) -> None:
-        nvml = Nvml(LibraryWithoutDriver())
-        for uuid in ("MIG-cccc", "GPU-cccc"):  # NVML's name for it, and CUDA's
-            gpu = nvml.gpu(uuid, "0000:1b:00.0")
-            assert gpu is not None
-            assert (gpu.uuid, gpu.memory_used) == ("MIG-cccc", GIB)
-            assert gpu.pci_bus_id == "0000:1b:00.0"
-            assert gpu.persistence_mode is True
+    @pytest.mark.parametrize("uuid", ["MIG-cccc", "GPU-cccc"])  # NVML's name for it, and CUDA's
+    def test_a_mig_instance(self, uuid: str) -> None:
+        gpu = Nvml(LibraryWithoutDriver()).gpu(uuid, "0000:1b:00.0")
+        assert gpu is not None
+        assert (gpu.uuid, gpu.memory_used) == ("MIG-cccc", GIB)
+        assert (gpu.pci_bus_id, gpu.persistence_mode) == ("0000:1b:00.0", True)
 
-    def test_what_a_gpu_does_not_tell_is_none(self) -> None:
+    def test_what_a_gpu_does_not_tell_is_none_and_older_drivers_count_what_they_reserve(self) -> None:
         [first, second] = Nvml(LibraryWithoutDriver()).gpus()
         assert (first.uuid, first.pci_bus_id) == ("GPU-aaaa", "0000:9b:00.0")
         assert (second.uuid, second.pci_bus_id) == ("GPU-bbbb", "0000:1b:00.0")
         assert (first.memory_total, first.memory_free) == (80 * GIB, 77 * GIB)
         assert (first.name, first.pcie_generation_max, first.pcie_width) == ("Some GPU", 5, None)
-
-    def test_older_drivers_count_what_they_reserve(self) -> None:
         [first, _] = Nvml(LibraryWithoutDriver(knows_second_version=False)).gpus()
         assert first.memory_used == 4 * GIB
-
-    def test_it_is_closed_once(self) -> None:
-        library = LibraryWithoutDriver()
-        with Nvml(library) as nvml:
-            assert library.times_closed == 0
-        nvml.close()
-        assert library.times_closed == 1
 
 
 class TestRealNvml:
