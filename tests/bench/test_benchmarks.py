@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -32,16 +35,28 @@ from ortmulti.bench import models
 from tests.support import fake_driver, onnx_models, plugins
 from tests.support.processes import check_child
 
+Measure = Callable[..., Any]
 
-def test_run_overhead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "overhead.json"
-    assert run_overhead.main(["--pairs", "5", "--runs", "5", "--limit", "inf", "--json", str(path)]) == 0
+
+@pytest.fixture
+def measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Measure:
+    """Runs a script, whose limits must hold, and returns its JSON. It must print a text."""
+
+    def run(script: ModuleType, arguments: str, prints: str, *, option: str = "--json") -> Any:
+        path = tmp_path / "result.json"
+        assert script.main([*shlex.split(arguments), option, str(path)]) == 0
+        assert prints in capsys.readouterr().out
+        return json.loads(path.read_text())
+
+    return run
+
+
+def test_run_overhead(measured: Measure) -> None:
+    report = measured(run_overhead, "--pairs 5 --runs 5 --limit inf", "upper 95% bound")
     assert run_overhead.main(["--pairs", "5", "--runs", "5", "--limit", "0"]) == 1
-    report = json.loads(path.read_text())
     assert set(report["models"]) == set(run_overhead.CASES)
     for result in report["models"].values():
         assert 0 < result["ratio"] <= result["upper_bound"]
-    assert "upper 95% bound" in capsys.readouterr().out
 
 
 def test_repository_memory(tmp_path: Path) -> None:
@@ -64,35 +79,25 @@ def test_the_upper_bound_is_that_of_the_median() -> None:
 
 
 @pytest.mark.parametrize("part", ["rates", "latencies", "map"])
-def test_feeding(part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "feeding.json"
-    arguments = ["--quick", "--rounds", "1", "--seconds", "0.05", "--only", part, "--json", str(path)]
-    assert feeding.main([*arguments, "--models", "MLP, 0.3 MB", "conv net"]) == 0
-    report = json.loads(path.read_text())
-    assert report[part]["wrong"] == 0
-    assert "wrong answers: 0" in capsys.readouterr().out
+def test_feeding(part: str, measured: Measure) -> None:
+    arguments = f"--quick --rounds 1 --seconds 0.05 --only {part} --models 'MLP, 0.3 MB' 'conv net'"
+    assert measured(feeding, arguments, "wrong answers: 0")[part]["wrong"] == 0
 
 
-def test_service(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_service(measured: Measure) -> None:
     for needed in ("fastapi", "uvicorn"):
         pytest.importorskip(needed)
-    path = tmp_path / "service.json"
-    assert service.main(["--rounds", "1", "--seconds", "0.3", "--json", str(path)]) == 0
-    report = json.loads(path.read_text())
+    report = measured(service, "--rounds 1 --seconds 0.3", "0 lost")
     assert report["wrong"] == report["SIGTERM"]["lost"] == 0
     assert report["SIGTERM"]["answered"] >= 200
-    assert "0 lost" in capsys.readouterr().out
 
 
-def test_pool_overhead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "pool.json"
-    arguments = ["--rounds", "2", "--runs", "5", "--requests", "400", "--threads", "3", "--most-growth", "inf"]
-    assert pool_overhead.main([*arguments, "--most-overhead", "inf", "--json", str(path)]) == 0
-    assert pool_overhead.main([*arguments, "--most-overhead=-inf"]) == 1
-    report = json.loads(path.read_text())
+def test_pool_overhead(measured: Measure) -> None:
+    arguments = "--rounds 2 --runs 5 --requests 400 --threads 3 --most-growth inf"
+    report = measured(pool_overhead, f"{arguments} --most-overhead inf", "0 wrong answers")
+    assert pool_overhead.main([*arguments.split(), "--most-overhead=-inf"]) == 1
     assert report["overhead"]["over_session_run_us"]["session.run"] == 0
     assert (report["load"]["requests"], report["load"]["wrong"]) == (400, 0)
-    assert "0 wrong answers" in capsys.readouterr().out
 
 
 def test_wrong_answers_are_counted() -> None:
@@ -104,20 +109,17 @@ def test_wrong_answers_are_counted() -> None:
 
 
 @pytest.mark.parametrize("wait", ["none", "first"])
-def test_first_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str], wait: str) -> None:
-    model, path = models.make("identity", tmp_path), tmp_path / "first.json"
-    arguments = [str(model), "--devices", "cpu", "--repeat", "2", "--wait", wait, "--json", str(path)]
-    assert first_answers.main(arguments) == 0
-    report = json.loads(path.read_text())
+def test_first_answers(tmp_path: Path, measured: Measure, wait: str) -> None:
+    arguments = f"{models.make('identity', tmp_path)} --devices cpu --repeat 2 --wait {wait}"
+    report = measured(first_answers, arguments, "first answer after")
     assert (report["devices"], report["wait"]) == (["cpu"], wait)
     for each in report["rounds"]:
-        for measured in each.values():
-            assert measured["returned"] > 0
-            assert 0 < measured["ready"]["cpu"] < measured["answers"]["cpu"]
-            assert 0 < measured["runs"]["cpu"] < measured["one"] < measured["answers"]["cpu"]
-            assert measured["contexts"] is None
+        for one in each.values():
+            assert one["returned"] > 0
+            assert 0 < one["ready"]["cpu"] < one["answers"]["cpu"]
+            assert 0 < one["runs"]["cpu"] < one["one"] < one["answers"]["cpu"]
+            assert one["contexts"] is None
     assert report["summary"]["largest_difference"] == 0
-    assert "first answer after" in capsys.readouterr().out
 
 
 def test_first_answers_are_held_against_the_last_context_and_one_device() -> None:
@@ -146,19 +148,16 @@ def test_first_answers_of_gpus(tmp_path: Path) -> None:
     assert set(each["all"]["answers"]) == set(json.loads(path.read_text())["devices"])
 
 
-def test_batching(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "batching.json"
-    arguments = ["--device", "cpu", "--megabytes", "1", "--max-size", "3", "--rounds", "2", "--seconds", "0.1"]
-    assert batching.main([*arguments, "--least-share=0", "--most-p99=inf", "--json", str(path)]) == 0
-    assert batching.main([*arguments, "--least-share=0", "--most-p99=0"]) == 1
-    assert batching.main([*arguments, "--least-share=inf", "--most-p99=inf"]) == 1
-    report = json.loads(path.read_text())
+def test_batching(measured: Measure) -> None:
+    arguments = "--device cpu --megabytes 1 --max-size 3 --rounds 2 --seconds 0.1"
+    report = measured(batching, f"{arguments} --least-share=0 --most-p99=inf", "max_delay + 2 runs")
+    for limits in ("--least-share=0 --most-p99=0", "--least-share=inf --most-p99=inf"):
+        assert batching.main([*arguments.split(), *limits.split()]) == 1
     assert len(report["rounds"]) == 2
     for one in report["rounds"]:
         assert one["limit_seconds"] == pytest.approx(0.005 + 2 * one["batch_seconds"])
         assert one["offered"] > one["single"]
         assert one["requests_a_run"] >= 1
-    assert "max_delay + 2 runs" in capsys.readouterr().out
 
 
 def test_a_batch_is_judged_within_its_round() -> None:
@@ -214,13 +213,10 @@ def test_torch_compare_misses_what_is_slower() -> None:
     assert shown.value.code == 0
 
 
-def test_import_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "import.json"
-    assert import_time.main(["--pairs", "2", "--limit", "inf", "--out", str(path)]) == 0
+def test_import_time(measured: Measure) -> None:
+    report = measured(import_time, "--pairs 2 --limit inf", "difference", option="--out")
     assert import_time.main(["--pairs", "1", "--limit=-inf"]) == 1
-    report = json.loads(path.read_text())
     assert {name: len(times) for name, times in report["times_ms"].items()} == dict.fromkeys(import_time.CASES, 2)
-    assert "difference" in capsys.readouterr().out
     with pytest.raises(RuntimeError, match="failed: 3"):
         import_time.milliseconds("raise SystemExit(3)")
 
@@ -235,43 +231,33 @@ def test_import_times_are_compared_in_pairs() -> None:
     assert (summary["difference_ms"], summary["difference_processor_ms"]) == (20.0, 25.0)
 
 
-def test_create_close_cycles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "cycles.json"
-    arguments = ["--cycles", "4", "--warm", "2", "--repeat", "1"]
-    assert create_close_cycles.main([*arguments, "--allowance", "inf", "--json", str(path)]) == 0
-    assert create_close_cycles.main([*arguments, "--allowance=-inf"]) == 1
-    report = json.loads(path.read_text())
+def test_create_close_cycles(measured: Measure) -> None:
+    report = measured(create_close_cycles, "--cycles 4 --warm 2 --repeat 1 --allowance inf", "median growth")
+    assert create_close_cycles.main(["--cycles", "4", "--warm", "2", "--repeat", "1", "--allowance=-inf"]) == 1
     for library in create_close_cycles.LIBRARIES:
-        [measured] = report["measured"][library]
-        assert measured["growth_mb"] == pytest.approx(measured["end_mb"] - measured["warm_mb"])
-        assert measured["end_mb"] > 10
-    assert "median growth" in capsys.readouterr().out
+        [one] = report["measured"][library]
+        assert one["growth_mb"] == pytest.approx(one["end_mb"] - one["warm_mb"])
+        assert one["end_mb"] > 10
 
 
-def test_cpu_sharing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "sharing.json"
-    arguments = ["--megabytes", "1", "--repeat", "1"]
-    assert cpu_sharing.main([*arguments, "--most-memory=inf", "--most-creation=inf", "--json", str(path)]) == 0
-    assert cpu_sharing.main([*arguments, "--most-memory=inf", "--most-creation=0"]) == 1
-    report = json.loads(path.read_text())
+def test_cpu_sharing(measured: Measure) -> None:
+    arguments = "--megabytes 1 --repeat 1 --most-memory=inf"
+    report = measured(cpu_sharing, f"{arguments} --most-creation=inf", "8 sessions take")
+    assert cpu_sharing.main([*arguments.split(), "--most-creation=0"]) == 1
     assert set(report["measured"]) == set(cpu_sharing.CASES)
     [eight] = report["measured"][cpu_sharing.EIGHT_SHARED]
     assert len(eight["outputs"]) == 8
     assert report["summary"]["identical"] is True
     assert report["summary"]["pss"][cpu_sharing.EIGHT_SHARED] == eight["pss"]
-    assert "8 sessions take" in capsys.readouterr().out
 
 
-def test_plugin_creation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "plugin.json"
-    model = models.make("matmul", tmp_path, megabytes=1)
-    arguments = [f"--library={plugins.openvino(tmp_path)}", f"--model={model}", "--repeat=1", "--most-creation=inf"]
-    assert plugin_creation.main([*arguments, "--json", str(path)]) == 0
-    assert plugin_creation.main([*arguments, "--most-difference=-1"]) == 1
-    report = json.loads(path.read_text())
+def test_plugin_creation(tmp_path: Path, measured: Measure) -> None:
+    library, model = plugins.openvino(tmp_path), models.make("matmul", tmp_path, megabytes=1)
+    arguments = f"--library={library} --model={model} --repeat=1 --most-creation=inf"
+    report = measured(plugin_creation, arguments, "in f32")
+    assert plugin_creation.main([*arguments.split(), "--most-difference=-1"]) == 1
     assert len(report["measured"]) == len(plugin_creation.CASES)
     assert report["difference_in_f32"] <= max(report["summary"]["difference"].values()) < 0.1
-    assert "in f32" in capsys.readouterr().out
 
 
 def test_the_difference_is_a_part_of_the_largest_value() -> None:

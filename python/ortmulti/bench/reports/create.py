@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -168,25 +168,19 @@ def save_plot(document: Json, path: Path) -> None:
     measured = [(model, rows) for model, rows in found if rows]
     settings = document["settings"]
     how = f"{settings['page_cache']} page cache, {times_text(settings['repeat'], 'repetition')}"
+    names = strategies.names()
     with plots.plot_of(document, path, 3.9 * len(measured), how) as figure:
         axes = figure.subplots(len(measured), 2, squeeze=False)
         for (left, right), (model, rows) in zip(axes, measured, strict=True):
             title = f"{model_text(model)}: creation (median, range)"
-            seconds = _by_strategy(rows, lambda row: row["creation"])
-            plots.lines(left, title, ("sessions", "creation, seconds"), seconds, plots.line_style)
-            speedups = _by_strategy(rows, lambda row: row["speedup"] and Spread.json([row["speedup"]]))
+            seconds = plots.over_devices(rows, "strategy", lambda row: row["creation"])
+            plots.lines(left, title, ("sessions", "creation, seconds"), seconds, names)
+            speedups = plots.over_devices(
+                rows, "strategy", lambda row: row["speedup"] and Spread.json([row["speedup"]])
+            )
             labels = ("sessions", "times as fast as sequential")
             ideal = [(count, count) for count in sorted({len(row["devices"]) for row in rows})]
-            title = "speedup; dotted: N sessions in the time of one"
-            plots.lines(right, title, labels, speedups, plots.line_style, ideal)
-
-
-def _by_strategy(rows: Sequence[Json], figure: Callable[[Json], Json | None]) -> dict[str, list[tuple[int, Json]]]:
-    found: dict[str, list[tuple[int, Json]]] = {}
-    for row in sorted(rows, key=lambda row: (strategies.names().index(row["strategy"]), len(row["devices"]))):
-        if (spread := figure(row)) is not None:
-            found.setdefault(row["strategy"], []).append((len(row["devices"]), spread))
-    return found
+            plots.lines(right, "speedup; dotted: N sessions in the time of one", labels, speedups, names, ideal)
 
 
 REPORT = Report(headline, sheets, notes, save_plot)

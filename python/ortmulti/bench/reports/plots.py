@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,9 +24,10 @@ COLOURS = {
     "processes": "#56B4E9",
     "native": "#009E73",
     "shared": "#0072B2",
+    "core": "#0072B2",
 }
-OTHER_COLOURS = ("#CC79A7", "#D55E00")
-_MARKERS = {"sequential": "o", "threads": "s", "processes": "^", "native": "D", "shared": "P"}
+OTHER_COLOURS = ("#CC79A7", "#D55E00", "#009E73", "#7f7f7f")
+_MARKERS = ("o", "s", "^", "D", "P", "X", "v")
 
 
 def new_figure(width: float, height: float, path: Path) -> Figure:
@@ -48,10 +49,22 @@ def new_figure(width: float, height: float, path: Path) -> Figure:
     return figure
 
 
-def line_style(name: str) -> dict[str, Any]:
-    """Return how `Axes.plot` draws a strategy."""
-    colour = COLOURS.get(name, OTHER_COLOURS[sum(map(ord, name)) % len(OTHER_COLOURS)])
-    return {"marker": _MARKERS.get(name, "o"), "color": colour, "linewidth": 1.8, "zorder": 2}
+def line_style(name: str, names: Sequence[str] = tuple(COLOURS)) -> dict[str, Any]:
+    """Return how `Axes.plot` draws a strategy or a variant of these `names`."""
+    place = names.index(name) if name in names else sum(map(ord, name))
+    colour = COLOURS.get(name, OTHER_COLOURS[place % len(OTHER_COLOURS)])
+    return {"marker": _MARKERS[place % len(_MARKERS)], "color": colour, "linewidth": 1.8, "zorder": 2}
+
+
+def over_devices(
+    rows: Iterable[Json], name: str, figure: Callable[[Json], Json | None]
+) -> dict[str, list[tuple[float, Json]]]:
+    """Return for `lines` a figure over the number of devices, of the rows that have one, by their field `name`."""
+    found: dict[str, list[tuple[float, Json]]] = {}
+    for row in sorted(rows, key=lambda row: len(row["devices"])):
+        if (spread := figure(row)) is not None:
+            found.setdefault(row[name], []).append((len(row["devices"]), spread))
+    return found
 
 
 @contextlib.contextmanager
@@ -77,7 +90,7 @@ def lines(
     title: str,
     labels: tuple[str, str],
     series: Mapping[str, Sequence[tuple[float, Json]]],
-    look: Callable[[str], dict[str, Any]],
+    names: Sequence[str],
     ideal: Sequence[tuple[float, float]] = (),
 ) -> None:
     """Draw spreads over a number: a line through the medians, with the ranges.
@@ -86,8 +99,8 @@ def lines(
         axes: where.
         title: of the axes.
         labels: of x and y.
-        series: each line's points by its name, in the legend's order.
-        look: how `Axes.errorbar` draws a line, by its name.
+        series: each line's points by its name.
+        names: of all lines, in the legend's order.
         ideal: points of a dotted line.
     """
     title_axes(axes, title, *labels)
@@ -95,12 +108,13 @@ def lines(
     if not places:
         axes.text(0.5, 0.5, "nothing to compare with", transform=axes.transAxes, ha="center", color="#555555")
         return
-    for name, points in series.items():
+    for name in (name for name in names if name in series):
+        points = series[name]
         spreads = [spread for _, spread in points]
         medians = [spread["median"] for spread in spreads]
         below = [spread["median"] - spread["lowest"] for spread in spreads]
         above = [spread["highest"] - spread["median"] for spread in spreads]
-        style = {"capsize": 3, "elinewidth": 1, **look(name)}
+        style = {"capsize": 3, "elinewidth": 1, **line_style(name, names)}
         axes.errorbar([place for place, _ in points], medians, yerr=[below, above], label=name, **style)
     axes.plot([x for x, _ in ideal], [y for _, y in ideal], linestyle=":", color="#999999", zorder=1)
     axes.set_xticks(places)

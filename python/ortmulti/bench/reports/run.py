@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from ortmulti.bench.measure.devices import describe
 from ortmulti.bench.measure.rounds import Interval, by_device
 from ortmulti.bench.reports import plots
-from ortmulti.bench.reports.plots import COLOURS, OTHER_COLOURS
 from ortmulti.bench.reports.tables import MIB, Cell, Column, Report, Sheet, cell, failed_text, number, times_text, whole
 
 if TYPE_CHECKING:
@@ -44,33 +43,30 @@ def _rate(row: Json) -> Cell:
     return (text, f"of {number(row['offered']['median'])}") if row["offered"] else (text, interval)
 
 
-def _latency(name: str) -> Callable[[Json], float | None]:
-    return lambda one: one["latency"] and one["latency"][name]
+def _within(field: str, key: str) -> Callable[[Json], float | None]:
+    """Return what a measurement's summary of latencies says, if it has one."""
+    return lambda one: one[field][key] if one.get(field) else None
 
 
+def _cores(one: Json) -> float | None:
+    return one["cpu_seconds"] and one["cpu_seconds"] / one["window"]  # type: ignore[no-any-return]
+
+
+_MS: Any = {"scale": 1e-3, "rare": True}
 COLUMNS = (
     Column("throughput", "rate, 1/s", None, Interval.json, _rate),
     Column("ceiling", "ceiling, 1/s", summary=None, rare=True),
     Column("scaling", "scaling", summary=None, rare=True),
     Column("over_first", "ratio", summary=None, rare=True, detail=True),
-    Column("p50", "p50, ms", _latency("p50"), scale=1e-3, rare=True),
-    Column("p95", of=_latency("p95")),
-    Column("p99", "p99, ms", _latency("p99"), scale=1e-3, rare=True),
-    Column("p999", "p99.9, ms", _latency("p999"), scale=1e-3, rare=True, detail=True),
-    Column("cpu_per_request", "CPU, ms/request", scale=1e-3, rare=True, detail=True),
-    Column(
-        "cores", "cores", lambda one: one["cpu_seconds"] and one["cpu_seconds"] / one["window"], rare=True, detail=True
-    ),
+    Column("p50", "p50, ms", _within("latency", "p50"), **_MS),
+    Column("p95", of=_within("latency", "p95")),
+    Column("p99", "p99, ms", _within("latency", "p99"), **_MS),
+    Column("p999", "p99.9, ms", _within("latency", "p999"), **_MS, detail=True),
+    Column("cpu_per_request", "CPU, ms/request", **_MS, detail=True),
+    Column("cores", "cores", _cores, rare=True, detail=True),
     Column("pss", "memory, MiB", scale=MIB, text=whole, rare=True),
     Column("gpu_memory", "GPU, MiB", summary=by_device, scale=MIB, text=whole, rare=True),
-    Column(
-        "lag",
-        "asked late, ms",
-        lambda one: one["lag"]["p99"] if one.get("lag") else None,
-        scale=1e-3,
-        rare=True,
-        detail=True,
-    ),
+    Column("lag", "asked late, ms", _within("lag", "p99"), **_MS, detail=True),
     Column("offered"),
 )
 
@@ -126,10 +122,6 @@ def _sentence(rows: Sequence[Json]) -> str:
     return f"{where} wins with {rate}, {compared}"
 
 
-_COLOURS = {"core": COLOURS["shared"], "threads": COLOURS["threads"], "processes": COLOURS["processes"]}
-_MARKERS = ("o", "s", "^", "D", "P", "X", "v")
-
-
 def save_plot(document: Json, path: Path) -> None:
     """Draw a result, for each model and batch size.
 
@@ -144,38 +136,27 @@ def save_plot(document: Json, path: Path) -> None:
     how = f"{times_text(settings['rounds'], 'round')} of {settings['seconds']:g} s, inputs on the {settings['inputs']}"
     variants = list(dict.fromkeys(row["variant"] for row in document["rows"]))
 
-    def look(name: str) -> dict[str, Any]:
-        number_of = variants.index(name)
-        others = (*OTHER_COLOURS, COLOURS["native"], COLOURS["sequential"])
-        colour = _COLOURS.get(name, others[number_of % len(others)])
-        return {"color": colour, "marker": _MARKERS[number_of % len(_MARKERS)], "linewidth": 1.8}
-
     with plots.plot_of(document, path, 3.9 * len(groups), how) as figure:
         axes = figure.subplots(len(groups), 2, squeeze=False)
         for (left, right), (name, rows) in zip(axes, groups.items(), strict=True):
-            rates, scalings = (_by_variant(rows, figure_of) for figure_of in ("throughput", "scaling"))
+            closed = [row for row in rows if row["kind"] == "closed"]
+            rates, scalings = (
+                plots.over_devices(closed, "variant", lambda row, key=key: row[key])  # type: ignore[misc]
+                for key in ("throughput", "scaling")
+            )
             best = max((points[0][1]["median"] for points in rates.values() if points[0][0] == 1), default=None)
             counts = sorted({len(row["devices"]) for row in rows})
             ideal = [] if best is None else [(count, best * count) for count in counts]
             labels = ("devices", "answers a second, closed loop")
-            plots.lines(left, f"{name}: answers a second (median, range)", labels, rates, look, ideal)
+            plots.lines(left, f"{name}: answers a second (median, range)", labels, rates, variants, ideal)
             if opened := [row for row in rows if row["kind"] == "open" and row["p50"] is not None]:
-                _draw_latency(right, opened, look)
+                _draw_latency(right, opened, variants)
             else:
                 title, flat = "rate over N times one device's, same round", [(count, 1.0) for count in counts]
-                plots.lines(right, title, ("devices", "scaling"), scalings, look, flat)
+                plots.lines(right, title, ("devices", "scaling"), scalings, variants, flat)
 
 
-def _by_variant(rows: Sequence[Json], figure: str) -> dict[str, list[tuple[int, Json]]]:
-    """Return a figure of the closed loops over the number of devices."""
-    found: dict[str, list[tuple[int, Json]]] = {}
-    for row in sorted(rows, key=lambda row: len(row["devices"])):
-        if row["kind"] == "closed" and row[figure] is not None:
-            found.setdefault(row["variant"], []).append((len(row["devices"]), row[figure]))
-    return found
-
-
-def _draw_latency(axes: Axes, rows: Sequence[Json], look: Callable[[str], dict[str, Any]]) -> None:
+def _draw_latency(axes: Axes, rows: Sequence[Json], variants: Sequence[str]) -> None:
     most = max(len(row["devices"]) for row in rows)
     title = f"latency, {times_text(most, 'device')}: p50 filled, p99 hollow and dashed"
     plots.title_axes(axes, title, "requests offered a second", "milliseconds")
@@ -186,7 +167,7 @@ def _draw_latency(axes: Axes, rows: Sequence[Json], look: Callable[[str], dict[s
         rates = [row["offered"]["median"] for row in mine]
         for key, line, face in (("p50", "-", "full"), ("p99", "--", "none")):
             seconds = [row[key]["median"] * 1000 for row in mine]
-            axes.plot(rates, seconds, linestyle=line, fillstyle=face, **look(name))
+            axes.plot(rates, seconds, linestyle=line, fillstyle=face, **plots.line_style(name, variants))
     axes.set_xlim(left=0)
 
 
