@@ -121,11 +121,10 @@ def test_the_first_session_of_a_library_registers_it_alone(strategy: str, tmp_pa
         check_child(
             """
             import ctypes, sys
-            from pathlib import Path
-            from ortmulti.bench.strategies import SessionSettings, load
+            from ortmulti.bench.strategies import SessionSettings, open_strategy
 
             settings = SessionSettings(intra_op_num_threads=1, custom_op_libraries=[sys.argv[1]])
-            strategy = load(sys.argv[3])(Path(sys.argv[2]), ["cpu"] * 4, settings)
+            strategy = open_strategy(sys.argv[3], sys.argv[2], ["cpu"] * 4, settings)
             strategy.start()
             strategy.create()
             print(ctypes.CDLL(sys.argv[1]).looks_beside_first())

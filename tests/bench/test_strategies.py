@@ -37,9 +37,9 @@ def feeds(model: Path) -> Mapping[str, Array]:
 
 
 def test_names_are_those_of_the_strategies() -> None:
-    assert all(strategies.load(name).name == name for name in strategies.names())
+    assert all(strategies.open_strategy(name, "m.onnx", ["cpu"]).name == name for name in strategies.names())
     with pytest.raises(InvalidArgument, match=r"'magic'.*sequential, threads, processes, native, shared"):
-        strategies.load("magic")
+        strategies.open_strategy("magic", "m.onnx", ["cpu"])
 
 
 @pytest.mark.parametrize("devices", [(), ("gpu",), ("cuda",), ("cpu", "cuda:-1")])

@@ -45,7 +45,6 @@ def run(
     spec: dict[str, Any],
     timeout: float,
     environment: Mapping[str, str] | None = None,
-    *,
     first: str = "",
 ) -> dict[str, Any]:
     """Call ``measure(spec)`` of a module in a fresh process.

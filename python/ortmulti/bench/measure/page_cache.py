@@ -59,25 +59,21 @@ def resident_share(files: Iterable[Path]) -> float:
     return sum(flag & 1 for flag in flags) / len(flags) if flags else 1.0
 
 
-def drop(files: Sequence[Path], tolerated_share: float = 0.01) -> float:
+def drop(files: Sequence[Path]) -> float:
     """Remove the files from the page cache, so that the next read comes from the disk.
-
-    Args:
-        files: the files; they must not be mapped by a running process, whose pages would stay.
-        tolerated_share: how much may stay resident.
 
     Returns:
         The share that is still resident.
 
     Raises:
-        Error: more than `tolerated_share` is still resident.
+        Error: more than 1% is still resident, as pages that a running process maps.
     """
     for file in files:
         with file.open("rb") as stream:
             os.fsync(stream.fileno())  # pages that are not yet on the disk are not dropped
             os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     share = resident_share(files)
-    if share > tolerated_share:
+    if share > 0.01:
         names = ", ".join(str(file) for file in files)
         raise Error(
             f"{share:.0%} of {names} stayed in the page cache: the files are in memory (tmpfs), mapped by another "

@@ -51,7 +51,7 @@ class Arrival(NamedTuple):
 
 
 def closed_loop(answers: Iterable[tuple[int, int]], begin: int, end: int) -> dict[str, Any]:
-    """Summarize a closed loop within a time window. The window's ends may lie within requests.
+    """Summarize a closed loop within a time window, whose ends may lie within requests.
 
     Args:
         answers: (asked, answered) of each request, in nanoseconds.
@@ -61,14 +61,11 @@ def closed_loop(answers: Iterable[tuple[int, int]], begin: int, end: int) -> dic
         "requests", "throughput" (answers a second) and "latency" (`summarize`).
     """
     counted = [(done - asked) / NANOSECONDS for asked, done in answers if begin < done <= end]
-    return {
-        "requests": len(counted),
-        "throughput": len(counted) * NANOSECONDS / (end - begin),
-        "latency": summarize(counted),
-    }
+    throughput = len(counted) * NANOSECONDS / (end - begin)
+    return {"requests": len(counted), "throughput": throughput, "latency": summarize(counted)}
 
 
-def open_loop(arrivals: Iterable[Arrival], begin: int, end: int, now: int) -> dict[str, Any]:
+def open_loop(arrivals: Sequence[Arrival], begin: int, end: int, now: int) -> dict[str, Any]:
     """Summarize an open loop within a time window.
 
     Args:
@@ -81,14 +78,13 @@ def open_loop(arrivals: Iterable[Arrival], begin: int, end: int, now: int) -> di
         "requests" and "offered" (a second), "throughput" (answers a second), "unanswered", "latency" (`summarize`),
         and "lag" (`summarize`): how late requests were sent.
     """
-    everything = list(arrivals)
-    offered = [one for one in everything if begin <= one.intended < end]
-    achieved = sum(1 for one in everything if one.done is not None and begin < one.done <= end)
+    offered = [one for one in arrivals if begin <= one.intended < end]
+    achieved = sum(one.done is not None and begin < one.done <= end for one in arrivals)
     return {
         "requests": len(offered),
         "offered": len(offered) * NANOSECONDS / (end - begin),
         "throughput": achieved * NANOSECONDS / (end - begin),
-        "unanswered": sum(1 for one in offered if one.done is None),
+        "unanswered": sum(one.done is None for one in offered),
         "latency": summarize(one.latency(now) for one in offered),
         "lag": summarize((one.sent - one.intended) / NANOSECONDS for one in offered),
     }
@@ -101,16 +97,15 @@ _NAP_SECONDS = 0.05
 class ClosedLoop(Closing):
     """Threads that send requests one after another until the loop is closed. A context manager.
 
+    Args:
+        asks: a function for each client, called again and again; it returns the answer.
+
     Attributes:
         answers: (asked, answered) of each request, in nanoseconds of `time.perf_counter_ns`, by client.
         last: each client's last answer.
     """
 
     def __init__(self, asks: Sequence[Callable[[], Any]]) -> None:
-        """
-        Args:
-            asks: a function for each client, called again and again; it returns the answer.
-        """
         self.answers: list[list[tuple[int, int]]] = [[] for _ in asks]
         self.last: list[Any] = [None] * len(asks)
         self._errors: list[BaseException] = []
@@ -135,14 +130,7 @@ class ClosedLoop(Closing):
             self._stop.set()
 
     def go_on(self, seconds: float) -> tuple[int, int]:
-        """Let the clients send requests for so long.
-
-        Returns:
-            The begin and the end, in nanoseconds of `time.perf_counter_ns`.
-
-        Raises:
-            What a client's call raised.
-        """
+        """Let the clients send requests for so long, and return the begin and the end. Raises what a client raised."""
         begin = time.perf_counter_ns()
         self._stop.wait(seconds)
         end = time.perf_counter_ns()
@@ -150,7 +138,7 @@ class ClosedLoop(Closing):
         return begin, end
 
     def until_answered(self) -> None:
-        """Wait until each client has an answer. Raises the error of a client's call."""
+        """Wait until each client has an answer. Raises what a client raised."""
         while not all(self.answers) and not self._stop.wait(_NAP_SECONDS):
             pass
         self._raise()

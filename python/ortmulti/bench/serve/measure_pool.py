@@ -110,35 +110,33 @@ class _Asker:
         self, pool: ortmulti.Pool | OnnxruntimeThreads, feed: Mapping[str, Any], inputs: str, outputs: str
     ) -> None:
         self.pool = pool
-        self.devices = list(dict.fromkeys(pool.devices))
         self.sessions = len(pool.devices)
-        self._on_device = inputs == "device"
-        # As for who does not use it: a pool that does not know the argument is not told its default.
+        # Without a default: `OnnxruntimeThreads` does not know the argument.
         self._more: dict[str, Any] = {"outputs": "device"} if outputs == "device" else {}
-        self._feeds = {device: _values(feed, device) if self._on_device else feed for device in self.devices}
-
-    def _where(self, number: int) -> tuple[Mapping[str, Any], dict[str, Any]]:
-        device = self.devices[number % len(self.devices)]
-        return self._feeds[device], {**self._more, "device": device} if self._on_device else self._more
+        on_device = inputs == "device"
+        self._feeds = {device: _values(feed, device) if on_device else feed for device in dict.fromkeys(pool.devices)}
+        # Inputs on a device run there, others on any device.
+        self._requests = [
+            (each, {**self._more, "device": device} if on_device else self._more)
+            for device, each in self._feeds.items()
+        ]
 
     def client(self, number: int) -> Callable[[], list[Any]]:
-        """Run one request of a client: inputs on a device run there, others on any device."""
-        run, (feed, more) = self.pool.run, self._where(number)
+        """Run one request of a client."""
+        run, (feed, more) = self.pool.run, self._requests[number % len(self._requests)]
         return lambda: run(None, feed, **more)
 
     def submit(self, number: int) -> Future[list[Any]]:
-        feed, more = self._where(number)
+        feed, more = self._requests[number % len(self._requests)]
         return self.pool.submit(None, feed, **more)
 
     def first(self) -> list[Any]:
         """Return one device's first answer, after one request for each session."""
         if isinstance(self.pool, OnnxruntimeThreads):
-            answers = self.pool.run_each(self._feeds[self.devices[0]])
+            answers = self.pool.run_each(next(iter(self._feeds.values())))
         else:
             futures = [
-                self.pool.submit(None, self._feeds[device], device=device, **self._more)
-                for device in self.devices
-                for _ in range(self.sessions // len(self.devices))
+                self.pool.submit(None, self._feeds[device], device=device, **self._more) for device in self.pool.devices
             ]
             answers = [_arrays(future.result()) for future in futures]
         for answer in answers:

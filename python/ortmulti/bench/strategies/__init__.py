@@ -13,7 +13,7 @@ from ortmulti.errors import InvalidArgument
 
 from .base import Creation, FirstRun, SessionSettings, Strategy
 
-__all__ = ["Creation", "FirstRun", "SessionSettings", "Strategy", "check_name", "load", "names", "open_strategy"]
+__all__ = ["Creation", "FirstRun", "SessionSettings", "Strategy", "check_name", "names", "open_strategy"]
 
 # name -> (module of this package, class). The order is the one in which tables and plots show them.
 _REGISTRY = {
@@ -36,18 +36,6 @@ def check_name(name: str) -> None:
         raise InvalidArgument(f"unknown strategy {name!r}; there are {', '.join(_REGISTRY)}")
 
 
-def load(name: str) -> type[Strategy]:
-    """Import the strategy called `name` and return its class.
-
-    Raises:
-        InvalidArgument: there is no such strategy.
-    """
-    check_name(name)
-    module, attribute = _REGISTRY[name]
-    strategy: type[Strategy] = getattr(importlib.import_module(f".{module}", __name__), attribute)
-    return strategy
-
-
 def open_strategy(
     name: str, model: str | Path, devices: Sequence[str], settings: SessionSettings | None = None
 ) -> Strategy:
@@ -58,4 +46,9 @@ def open_strategy(
     Raises:
         InvalidArgument: the strategy does not exist, or a device's name has another form.
     """
-    return load(name)(Path(model), devices, settings or SessionSettings())
+    check_name(name)
+    module, strategy = _REGISTRY[name]
+    made: Strategy = getattr(importlib.import_module(f".{module}", __name__), strategy)(
+        Path(model), devices, settings or SessionSettings()
+    )
+    return made

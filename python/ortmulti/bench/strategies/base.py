@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -69,8 +69,7 @@ class SessionSettings:
         return cls(intra_op_num_threads=max(1, cores // len(devices)) if on_cpu else 1, **others)
 
 
-@dataclass(frozen=True)
-class Creation:
+class Creation(NamedTuple):
     """The seconds of one creation.
 
     Attributes:
@@ -82,11 +81,10 @@ class Creation:
 
     wall: float
     sessions: tuple[float, ...]
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class FirstRun:
+class FirstRun(NamedTuple):
     """The first inference of every session: seconds until the last one was done, and each session's outputs."""
 
     wall: float
@@ -139,11 +137,7 @@ class Strategy(Closing):
         self.settings = settings
 
     def start(self) -> float:
-        """Start interpreters and import Python's own modules, without ONNX Runtime and CUDA.
-
-        Returns:
-            The seconds of the start.
-        """
+        """Start interpreters and import Python's own modules, without ONNX Runtime and CUDA. Return its seconds."""
         begin = time.perf_counter()
         self._threads = ThreadPoolExecutor(len(self.devices), "session")
         self._start()
@@ -165,11 +159,7 @@ class Strategy(Closing):
         """
 
     def first_run(self, feeds: Mapping[str, Array]) -> FirstRun:
-        """Run every session once with the same inputs, as this strategy would in use.
-
-        Args:
-            feeds: input name -> array.
-        """
+        """Run every session once with the same inputs by name, as this strategy would in use."""
         begin = time.perf_counter()
         outputs = self._each(self._run, self._sessions, self.devices, [feeds] * len(self.devices))
         return FirstRun(time.perf_counter() - begin, tuple(outputs))
