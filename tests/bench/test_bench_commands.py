@@ -49,7 +49,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("run", "--demo"),
         ("run absent.onnx", "absent.onnx does not exist"),
         ("run magic", "'magic'"),
-        ("run identity --devices 99", "cuda:99"),
         ("run identity --counts 0", "numbers of sessions"),
         ("run identity --variants magic", "variant"),
         ("run identity --rate fast", "rate"),
@@ -57,11 +56,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("run identity --batch x", "batch sizes"),
         ("run identity --inputs device", "threads, processes"),
         ("run identity --in-flight 0", "in flight"),
-        ("run identity --provider-option x", "NAME=VALUE"),
         ("run identity --plot p.xyz", "matplotlib does not write .xyz"),
         ("sleep absent.onnx", "absent.onnx does not exist"),
-        ("sleep absent.onnx --devices cpu*2", "one device is measured at a time, not cpu x2"),
-        ("sleep absent.onnx --devices 99", "cuda:99"),
         ("sleep absent.onnx --kinds deep", "unknown kind of sleep 'deep': it is one of files,"),
         ("sleep absent.onnx --kinds session,files", "session, files are not for the CPU"),
         ("sleep absent.onnx --graphs", "--graphs is not for the CPU"),
@@ -134,12 +130,20 @@ def test_run_prints_tables_and_writes_what_was_asked_for(model: Path, tmp_path: 
 
 
 def test_gil(model: Path, tmp_path: Path) -> None:
-    shown = run("bench", "gil", model, "--repeat", "1", "--no-onnxruntime", "--json", "g.json", cwd=tmp_path)
+    shown = run("bench", "gil", model, "--repeat", "2", "--json", "g.json", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.startswith("matmul-1-mb on cpu: other Python threads stand still for ")
     assert re.search(r"ortmulti +\d+\.\d+\.\d+", shown.stdout)
     document = results.load(tmp_path / "g.json")
     assert document["kind"] == "gil"
-    assert [row["library"] for row in document["rows"]] == ["ortmulti"]
+    assert [row["library"] for row in document["rows"]] == ["onnxruntime", "ortmulti"]
+    for row in document["rows"]:
+        assert (row["measured"], row["errors"]) == (2, [])
+        assert row["creation"]["lowest"] > 0
+        assert 0 <= row["largest_share"]["median"] <= row["delay_share"]["median"] <= 1
+        assert row["release"] == document["releases"]["onnxruntime"]
+    only = run("bench", "gil", model, "--repeat", "1", "--no-onnxruntime", "--json", "-")
+    assert [row["library"] for row in json.loads(only.stdout)["rows"]] == ["ortmulti"]
 
 
 def test_failed_measurement_ends_with_status_1_after_the_table(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from ortmulti.bench.experiment import Experiment, Json
 from ortmulti.bench.measure import results
 from ortmulti.bench.measure.rounds import Spread, by_device, rotated
 from ortmulti.bench.reports.tables import Column, Report, Sheet, number
-from ortmulti.errors import Fail, InvalidArgument, NoSuchFile
+from ortmulti.errors import Fail, InvalidArgument
 
 SHEET = Sheet(
     "title",
@@ -140,11 +140,6 @@ def test_no_round_begins_that_the_budget_has_no_time_for(model: Path) -> None:
     document = Letters([model], repeat=1000, budget=0.0).run()
     assert document["settings"] == {"repeat": 1000, "rounds": 1}
     assert [row["measured"] for row in document["rows"]] == [1, 1]
-
-
-def test_missing_model_is_refused_before_anything_is_measured(model: Path) -> None:
-    with pytest.raises(NoSuchFile, match=r"absent\.onnx does not exist"):
-        Letters([model, Path("absent.onnx")], lambda *_: pytest.fail("measured")).run()
 
 
 def test_settings_have_lower_limits(model: Path) -> None:

@@ -38,18 +38,6 @@ def _archive(content: bytes, method: int = zipfile.ZIP_DEFLATED, name: str = "x.
     return file.getvalue()
 
 
-def _patched(content: bytes, local: int, central: int, value: int) -> bytes:
-    """An archive with another value in both of its headers."""
-    patched = bytearray(content)
-    struct.pack_into("<H", patched, local, value)
-    struct.pack_into("<H", patched, patched.find(b"PK\x01\x02") + central, value)
-    return bytes(patched)
-
-
-def _overwritten(content: bytes, place: int) -> bytes:
-    return content[:place] + b"\xff" * 10 + content[place + 10 :]
-
-
 ARRAY = _npy(np.arange(1000.0))
 
 
@@ -57,26 +45,17 @@ ARRAY = _npy(np.arange(1000.0))
     ("content", "reason"),
     [
         (b"no archive", "not a zip file"),
-        (b"", "not a zip file"),
         (ARRAY, "not a zip file"),
         (_archive(ARRAY)[:50], "not a zip file"),
-        (_archive(_npy(np.array([{}], object))), "Python objects are never loaded"),
-        (_archive(b"hello world"), "the magic string is not correct"),
+        (_archive(_npy(np.array([{}], object))), "array 'x': Python objects are never loaded"),
         (_archive(b"hello", name="readme.txt"), "array 'readme.txt': "),
-        (_archive(b""), "EOF"),
-        (_patched(_archive(ARRAY), 8, 10, 99), "compression method is not supported"),
-        (_patched(_archive(ARRAY), 6, 8, 1), "encrypted"),
-        (_overwritten(_archive(ARRAY), 60), "Error -3 while decompressing"),
+        (_archive(ARRAY)[:60] + b"\xff" * 10 + _archive(ARRAY)[70:], "Error -3 while decompressing"),
         (_archive(_header("(" * 9000, 9100)), "array 'x': "),
-        (_archive(_header("-" * 9000 + "1", 9100)), "array 'x': "),
-        (_archive(_header("{")), "array 'x': "),
         (_archive(_shaped("(3,)", "zzz")), "array 'x': "),
         (_archive(_shaped("(-3,)")), "array 'x': "),
-        (_archive(_shaped("(10**12,)")), "array 'x': "),
         (_archive(_shaped("(1000000000000,)")), "array 'x': "),
         (_archive(_shaped("(4611686018427387904, 4)")), "array 'x': "),
         (_archive(_shaped("(1000000000,)", "|u1")), "array 'x': EOF"),
-        (_archive(b"\x93NUMPY\x09\x00" + bytes(100)), r"format version .*not \(9, 0\)"),
     ],
 )
 def test_damaged_arrays_are_refused(content: bytes, reason: str, tmp_path: Path) -> None:

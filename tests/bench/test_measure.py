@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from ortmulti._runtime.regular_file import write_atomically
-from ortmulti.bench import models
 from ortmulti.bench.measure import devices, floor, fresh_process, gil, results
 from ortmulti.bench.measure.rounds import Interval, Spread
 from ortmulti.errors import InvalidArgument, NoSuchFile
@@ -274,18 +273,6 @@ def test_work_that_holds_the_gil_delays_the_heartbeat() -> None:
     holding = ctypes.PyDLL(None).usleep  # PyDLL, unlike CDLL, keeps the GIL during a call
     seconds, late, _ = gil.beside(lambda: holding(300_000))
     assert 0.25 < max(late) <= sum(late) <= seconds
-
-
-def test_delay_of_each_library(tmp_path: Path) -> None:
-    model = models.make("matmul", tmp_path, megabytes=2)
-    document = gil.Gil([model], repeat=2).run()
-    assert [row["library"] for row in document["rows"]] == ["onnxruntime", "ortmulti"]
-    for row in document["rows"]:
-        assert (row["measured"], row["errors"]) == (2, [])
-        assert row["creation"]["lowest"] > 0
-        assert 0 <= row["largest_share"]["median"] <= row["delay_share"]["median"] <= 1
-        assert row["release"] == document["releases"]["onnxruntime"]
-    assert gil.Gil.report.headline(document).startswith("matmul-2-mb on cpu: other Python threads stand still for ")
 
 
 @pytest.mark.parametrize("changes", [{"libraries": ["torch"]}, {"libraries": []}, {"repeat": 0}])
