@@ -107,7 +107,7 @@ class Variant:
     Attributes:
         name: as the user wrote it.
         backend: one of `BACKENDS`. "core" and "processes" are `ortmulti.load`'s. "threads": no pool but
-            `onnxruntime_threads.OnnxruntimeThreads`.
+            `measure_pool.OnnxruntimeThreads`.
         cuda_graph: whether runs are captured as CUDA graphs.
         sessions: sessions on each device.
         in_flight: requests that a session handles at the same time; None: the pool's default.

@@ -1,12 +1,13 @@
-"""One measurement of a pool, or of onnxruntime in threads, under load; in a process of its own."""
+"""One measurement of a pool, or of onnxruntime in threads as users write it, under load; in a process of its own."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
@@ -14,13 +15,13 @@ import numpy as np
 
 import ortmulti
 from ortmulti import _core
+from ortmulti._runtime.closing import Closing
 from ortmulti.bench.files import read_arrays
 from ortmulti.bench.measure.memory import figures, gpu_memory_used, process_tree, stat_fields
 from ortmulti.bench.serve.cases import NANOSECONDS, Load, Variant, arrival_times
 from ortmulti.bench.serve.clients import ClosedLoop, ask_at, closed_loop, open_loop
-from ortmulti.bench.serve.onnxruntime_threads import OnnxruntimeThreads
 from ortmulti.errors import Error
-from ortmulti.interface.onnxruntime_sessions import session_specs
+from ortmulti.interface.onnxruntime_sessions import SessionSpec, create_session, open_package, session_specs
 
 
 class ProcessorTime:
@@ -86,6 +87,51 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
         **memory,
         "stats": {device.device: asdict(device) for device in stats},
     }
+
+
+class OnnxruntimeThreads(Closing):
+    """Sessions of onnxruntime, and a thread for each.
+
+    Attributes:
+        devices: the device of each session.
+    """
+
+    def __init__(self, specs: Sequence[SessionSpec]) -> None:
+        onnxruntime = open_package([spec.device for spec in specs])
+        self.devices = [str(spec.device) for spec in specs]
+        self._sessions = [create_session(onnxruntime, spec) for spec in specs]
+        self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        for session in self._sessions:
+            self._free.put(session)
+        self._threads = ThreadPoolExecutor(len(specs), "session")
+
+    def run(self, names: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Any]:
+        """Run a request and wait for its answer.
+
+        The threads take requests in their order. Callers that took a free session themselves would not: who gives one
+        back takes it again before a waiting thread has the GIL, and the others wait for ever.
+        """
+        return self.submit(names, feed).result()
+
+    def submit(self, names: Sequence[str] | None, feed: Mapping[str, Any]) -> Future[list[Any]]:
+        """Run a request in one of the threads."""
+        return self._threads.submit(self._run, names, feed)
+
+    def _run(self, names: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Any]:
+        session = self._free.get()
+        try:
+            outputs: list[Any] = session.run(names, feed)
+            return outputs
+        finally:
+            self._free.put(session)
+
+    def run_each(self, feed: Mapping[str, Any]) -> list[list[Any]]:
+        """Run a request on every session and return the answers."""
+        return [session.run(None, feed) for session in self._sessions]
+
+    def close(self) -> None:
+        """End the threads after their present requests."""
+        self._threads.shutdown(cancel_futures=True)
 
 
 def _load(spec: Mapping[str, Any]) -> ortmulti.Pool | OnnxruntimeThreads:
