@@ -25,7 +25,7 @@ from benchmarks.published.verdicts import Verdict, judge, show
 from ortmulti.bench import models, serve
 from ortmulti.bench.measure import results
 from ortmulti.bench.measure.devices import describe, device_sets, parse_counts, parse_devices
-from ortmulti.bench.reports.run import REPORT
+from ortmulti.bench.serve.plan import REPORT
 
 LEAST_SCALING = 0.90
 GRAPH = "core+graph"

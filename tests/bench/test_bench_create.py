@@ -11,10 +11,9 @@ import pytest
 
 from ortmulti.bench import models
 from ortmulti.bench.create.measure_strategy import digest
-from ortmulti.bench.create.plan import Case, Options, Plan, efficiencies
+from ortmulti.bench.create.plan import REPORT, Case, Options, Plan, efficiencies, headline
 from ortmulti.bench.measure import fresh_process, page_cache
 from ortmulti.bench.measure.rounds import Interval, Spread
-from ortmulti.bench.reports.create import REPORT, headline
 
 MODEL = Path("folder/model.onnx")
 TWO = ("cpu", "cpu")

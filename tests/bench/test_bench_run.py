@@ -19,10 +19,10 @@ import ortmulti
 from ortmulti.bench import models, serve
 from ortmulti.bench.measure import results
 from ortmulti.bench.measure.rounds import Interval
-from ortmulti.bench.reports.run import REPORT, headline, save_plot
 from ortmulti.bench.serve import RunPlan, cases, clients, measure_pool
 from ortmulti.bench.serve.clients import Arrival, ClosedLoop, ask_at
 from ortmulti.bench.serve.measure_pool import OnnxruntimeThreads, ProcessorTime
+from ortmulti.bench.serve.plan import REPORT, headline, save_plot
 from ortmulti.cli import bench_run
 from ortmulti.errors import InvalidArgument
 from ortmulti.interface.onnxruntime_sessions import session_specs

@@ -11,13 +11,13 @@ import itertools
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ortmulti.bench.experiment import Experiment, Json
-from ortmulti.bench.reports.gil import COLUMNS, REPORT
+from ortmulti.bench.reports.tables import Column, Report, Sheet, model_text, times_text
 from ortmulti.bench.strategies import SessionSettings
 from ortmulti.errors import Error, InvalidArgument
 
@@ -115,6 +115,49 @@ def _creator(library: str, model: Path, device: str, settings: SessionSettings) 
     native.start()
     ortmulti.RunOptions()  # opens ONNX Runtime, as the import of onnxruntime above
     return lambda: (native.create(), native), find_onnxruntime().version
+
+
+# --- What it says -----------------------------------------------------------------------------------------------------
+
+_NOTES = (
+    "Medians, below them the ranges. delay: how long a Python thread beside the creation stood still in all; largest: "
+    "at once, in percent of the creation."
+)
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1f}%"
+
+
+COLUMNS = (
+    Column("creation", "creation, s"),
+    Column("delay", "delay, s"),
+    Column("largest"),
+    Column("delay_share", "delay / creation", scale=0.01, text=_percent),
+    Column("largest_share", "largest / creation", scale=0.01, text=_percent),
+)
+
+
+def headline(document: Json) -> str:
+    """Return one sentence: for which part of a creation other threads stand still."""
+    shares = [
+        f"{_percent(100 * row['delay_share']['median'])} of a creation by {row['library']}"
+        for row in document["rows"]
+        if row["delay_share"]
+    ]
+    text = f"other Python threads stand still for {' and '.join(shares)}" if shares else "nothing was measured"
+    return f"{document['models'][0]['name']} on {document['settings']['device']}: {text}."
+
+
+def sheets(document: Json) -> Iterator[Sheet]:
+    """Yield the table."""
+    how = f"{document['settings']['page_cache']} page cache, {times_text(document['settings']['repeat'], 'repetition')}"
+    title = f"{model_text(document['models'][0])}, {how}"
+    labels = ["library", "release"]
+    yield Sheet(title, labels, lambda row: [(row[name] or "-", "") for name in labels], COLUMNS, document["rows"])
+
+
+REPORT = Report(headline, sheets, lambda _document, _details: _NOTES)
 
 
 @dataclass

@@ -1,1 +1,1 @@
-"""The texts, tables and plots of measurements."""
+"""Tables and plots of measurements."""
