@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import shutil
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from ortmulti.bench.experiment import Experiment, Json, worked
 from ortmulti.bench.files import write_arrays
 from ortmulti.bench.measure import floor, fresh_process, page_cache
 from ortmulti.bench.measure.devices import describe
-from ortmulti.bench.measure.rounds import Interval, Spread, by_device, of_case, rotated
+from ortmulti.bench.measure.rounds import Interval, Spread, by_device, of_case, rotated, spread_of_all
 from ortmulti.bench.models import make as make_model
 from ortmulti.bench.models import sample_inputs
 from ortmulti.bench.reports import plots
@@ -64,10 +64,6 @@ class Options:
 # --- What it says -----------------------------------------------------------------------------------------------------
 
 
-def _seconds_of_all(each: Iterable[Sequence[float]]) -> Json | None:
-    return Spread.json(itertools.chain.from_iterable(each))
-
-
 def _over_floor(measured: Json) -> float | None:
     return measured["creation"] - measured["driver_floor"] if "driver_floor" in measured else None
 
@@ -81,7 +77,7 @@ def _times_floors(measured: Json) -> float | None:
 COLUMNS = (
     Column("starting", "starting, s", detail=True),
     Column("creation", "creation, s"),
-    Column("session", "a session, s", lambda one: one["sessions"], _seconds_of_all, detail=True),
+    Column("session", "a session, s", lambda one: one["sessions"], spread_of_all, detail=True),
     Column("ready", "ready, s", lambda one: one["starting"] + one["creation"]),
     Column("first_run", "first run, s"),
     Column("driver_floor", "driver floor, s", rare=True, detail=True),
@@ -295,9 +291,8 @@ class Plan(Experiment[Case]):
         for strategy in self.strategies:
             cases[Case(self.models[0], smallest, strategy)] = None
             if strategy == "shared" and self.entry:
-                cases.update(
-                    {Case(model, devices, strategy): None for model in self.models for devices in by_kinds.values()}
-                )
+                by_model = itertools.product(self.models, by_kinds.values())
+                cases |= {Case(model, devices, strategy): None for model, devices in by_model}
         return list(cases)
 
     def describe(self, case: Case) -> dict[str, Any]:
@@ -321,10 +316,8 @@ class Plan(Experiment[Case]):
 
     def measure(self, case: Case, number: int) -> dict[str, Any]:
         """Measure a case once. Its floors come before it and after it in turns."""
-        floors_first = number % 2 == 0
-        floors = self._floors(case) if floors_first else {}
-        result = self._creation(case)
-        return {**result, **(floors if floors_first else self._floors(case))}
+        first, second = (self._floors, self._creation) if number % 2 == 0 else (self._creation, self._floors)
+        return first(case) | second(case)
 
     def _entry_files(self, case: Case) -> list[Path]:
         """Return the files of complete entries; staged entries and locks lie elsewhere in the cache."""

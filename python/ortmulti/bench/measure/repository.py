@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from ortmulti.bench.experiment import Experiment, Json
 from ortmulti.bench.reports import plots
-from ortmulti.bench.reports.tables import MIB, Cell, Column, Report, Sheet, mebibytes_text, number, whole
+from ortmulti.bench.reports.tables import MIB, Cell, Column, Report, Sheet, figures, mebibytes_text, number, whole
 from ortmulti.create.model import Model
 from ortmulti.errors import Error, InvalidArgument, NoSuchFile
 from ortmulti.repository import _bytes, _size
 
 from . import fresh_process
 from .repository_process import EXPERIMENTS, GROUPS, QUANTILES, arrivals_of, figures_of, popularity, seconds_per_byte
-from .rounds import Spread, of_case
+from .rounds import of_case, spread_of_all
 from .simulated_repository import SimulatedModel, Simulation
 
 if TYPE_CHECKING:
@@ -97,53 +98,57 @@ def headline(document: Json) -> str:
     return "\n".join([f"{where}: {', '.join(parts) or 'nothing was measured'}.", *skipped])
 
 
-_STATES = {"awake": "found awake", "asleep": "found asleep"}
+def _measured(key: str) -> Callable[[Json], Any]:
+    return lambda row: None if row["experiment"] == "simulated" else row[key]
 
 
-COLUMNS = (
+def _of_bursts(figure: Callable[[Json], float]) -> Callable[[Json], list[float]]:
+    return lambda one: [figure(burst) for burst in one.get("bursts", ())]
+
+
+_highest = functools.partial(max, default=None)
+_LATENCIES = tuple(Column(name, f"{name}, ms", scale=1e-3) for name in QUANTILES)
+_COUNTS = (
+    Column("requests", "requests", summary=sum),
     Column("misses", "misses, %", scale=0.01),
     Column("wakes", "wakes"),
     Column("evictions", "evictions"),
+    Column("used", "used, MiB", summary=_highest, scale=MIB, text=whole),
+    Column("different", "differ", summary=sum, show=_measured("different")),
+    Column("failed", "failed", summary=sum, show=_measured("failed")),
+    Column("unanswered", "left", summary=sum, show=_measured("unanswered")),
+    Column("budget", summary=_highest),
 )
+_BURSTS = (
+    Column("burst_first", "first answer, ms", _of_bursts(lambda one: one["first"]), spread_of_all, scale=1e-3),
+    Column(
+        "burst_over", "beyond wake and run, ms", _of_bursts(lambda one: one["first"] - one["wake_and_run"]),
+        spread_of_all, scale=1e-3, text="{:.2f}".format,
+    ),
+)  # fmt: skip
+_STATES = {"awake": "found awake", "asleep": "found asleep"}
 
 
 def sheets(document: Json) -> Iterator[Sheet]:
     """Yield the tables of latencies, of the models' states, and of bursts."""
     settings = document["settings"]
     rows = [row for row in document["rows"] if row["measured"]]
-    yield Sheet(
-        f"budget {mebibytes_text(settings['budget'])} MiB, {settings['trace']}",
-        ["experiment", "requests"],
-        lambda row: [(row["experiment"], ""), (_STATES.get(row["group"], row["group"]), "")],
-        [Column(name, f"{name}, ms", scale=1e-3) for name in QUANTILES],
-        [
-            {"experiment": row["experiment"], "group": group, **latency}
-            for row in rows
-            for group, latency in row["latency"].items()
-            if latency is not None
-        ],
-    )
-
-    def experiment(row: Json) -> list[Cell]:
-        return [(row["experiment"], "")]
-
-    def measured(key: str) -> Callable[[Json], Any]:
-        return lambda row: None if row["experiment"] == "simulated" else row[key]
-
-    counts = {"different": "differ", "failed": "failed", "unanswered": "left"}
-    columns = [
-        Column("requests", "requests"),
-        *COLUMNS,
-        Column("used", "used, MiB", scale=MIB, text=whole),
-        *(Column(key, head, show=measured(key)) for key, head in counts.items()),
+    groups = [
+        {"experiment": row["experiment"], "group": group, **latency}
+        for row in rows
+        for group, latency in row["latency"].items()
+        if latency is not None
     ]
-    yield Sheet("", ["experiment"], experiment, columns, rows)
+
+    def labels(row: Json) -> list[Cell]:
+        group = row.get("group")
+        return [(row["experiment"], ""), *([(_STATES.get(group, group), "")] if group else [])]
+
+    title = f"budget {mebibytes_text(settings['budget'])} MiB, {settings['trace']}"
+    yield Sheet(title, ["experiment", "requests"], labels, _LATENCIES, groups)
+    yield Sheet("", ["experiment"], labels, _COUNTS, rows)
     if bursts := [row for row in rows if row["burst_first"]]:
-        columns = [
-            Column("burst_first", "first answer, ms", scale=1e-3),
-            Column("burst_over", "beyond wake and run, ms", scale=1e-3, text="{:.2f}".format),
-        ]
-        yield Sheet("bursts", ["experiment"], experiment, columns, bursts)
+        yield Sheet("bursts", ["experiment"], labels, _BURSTS, bursts)
 
 
 def save_plot(document: Json, path: Path) -> None:
@@ -186,7 +191,7 @@ class Repository(Experiment[str]):
     Attributes: the options of `ortmulti bench repository`, `budget_text` for --budget. `models` have different names.
     """
 
-    kind, report, columns = "repository", REPORT, COLUMNS
+    kind, report, columns = "repository", REPORT, (*_COUNTS, *_BURSTS)
 
     models: Sequence[Path]
     device: str
@@ -295,21 +300,11 @@ class Repository(Experiment[str]):
         return {**self._shared, **own, **(self._spec["plan"] or {})}
 
     def beside(self, case: str, good: Sequence[Json], rounds: Sequence[Mapping[str, Json]]) -> dict[str, Any]:
-        """Return further fields of a row: latencies by group and of bursts as spreads over the rounds, sums of the
-        counts, the highest "used", and why the experiment was skipped.
-        """
-        bursts = [one for result in good for one in result.get("bursts", ())]
-        groups = {group: [one["latency"][group] for one in good if group in one["latency"]] for group in GROUPS}
+        """Return further fields of a row: the latencies by group, and why the experiment was skipped."""
+        found = {group: [one["latency"][group] for one in good if group in one["latency"]] for group in GROUPS}
         return {
             "skipped": next((one["skipped"] for one in of_case(rounds, case) if "skipped" in one), None),
-            "latency": {
-                group: {name: Spread.json(one[name] for one in found) for name in QUANTILES} if found else None
-                for group, found in groups.items()
-            },
-            **{key: sum(one.get(key, 0) for one in good) for key in ("requests", "failed", "different", "unanswered")},
-            **{key: max((one[key] for one in good), default=None) for key in ("budget", "used")},
-            "burst_first": Spread.json(one["first"] for one in bursts),
-            "burst_over": Spread.json(one["first"] - one["wake_and_run"] for one in bursts),
+            "latency": {group: figures(_LATENCIES, each) if each else None for group, each in found.items()},
         }
 
 

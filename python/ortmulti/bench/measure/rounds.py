@@ -6,6 +6,7 @@ and its median is taken over the rounds.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import time
@@ -212,6 +213,11 @@ class Interval(Spread):
             outside, confidence = outside + 1, next_confidence
         median = statistics.median(ordered)
         return cls(median, ordered[0], ordered[-1], ordered[outside], ordered[-1 - outside], confidence)
+
+
+def spread_of_all(lists: Iterable[Iterable[float]]) -> dict[str, float] | None:
+    """Return the spread of all values of several measurements."""
+    return Spread.json(itertools.chain.from_iterable(lists))
 
 
 def by_device(values: Iterable[Mapping[str, float]]) -> dict[str, Any]:
