@@ -52,11 +52,8 @@ class Experiment(abc.ABC, Generic[Case]):
         """Return the fields of a measurement that say which case it is."""
 
     def prepare(self, folder: Path, step: Callable[[str], None]) -> None:
-        """Do what comes before the first round.
-
-        Args:
-            folder: a temporary folder, until the last round has ended.
-            step: called with a text before each step that takes long.
+        """Do what comes before the first round, with a temporary folder that is there until the last one has ended.
+        `step` is called with a text before each step that takes long.
         """
 
     @abc.abstractmethod
@@ -130,16 +127,14 @@ class Experiment(abc.ABC, Generic[Case]):
                 raise NoSuchFile(f"model {model} does not exist")
 
     def run(self, progress: Step | None = None) -> dict[str, Any]:
-        """Measure every case, `repeat` times or as often as the budget allows.
+        """Measure every case, `repeat` times or as often as the budget allows, and return the result, see
+        `ortmulti.bench.measure.results.document`.
 
         A measurement that fails becomes part of the result, and the others go on. Ctrl-C ends the measurements, not the
-        call: it returns the results so far.
+        call: "partial" is "interrupted" then.
 
         Args:
             progress: called before each measurement and at the end.
-
-        Returns:
-            The result, see `ortmulti.bench.measure.results.document`; "partial" is "interrupted" after Ctrl-C.
 
         Raises:
             NoSuchFile: a model, or a file that it names, does not exist.

@@ -192,11 +192,7 @@ def sheets(document: Json) -> Iterator[Sheet]:
 
 
 def save_plot(document: Json, path: Path) -> None:
-    """Draw, for each model, the creation with its range, and the speedup over sequential.
-
-    Raises:
-        LibraryError, InvalidArgument: see `plots.plot_of`.
-    """
+    """Draw, for each model, the creation with its range, and the speedup over sequential. Errors of `plots.plot_of`."""
     found = [(model, [row for row in _rows(document, model) if row["creation"]]) for model in document["models"]]
     measured = [(model, rows) for model, rows in found if rows]
     settings = document["settings"]
@@ -351,9 +347,7 @@ class Plan(Experiment[Case]):
         return result
 
     def _floors(self, case: Case) -> dict[str, Any]:
-        """Measure the lower bounds of all strategies: the driver's start and, with a cold page cache, reading the
-        files.
-        """
+        """Measure the lower bounds: the driver's start and, with a cold page cache, reading the files."""
         floors: dict[str, Any] = {}
         if (devices := floor.cuda_devices(case.devices)) and self.before == "nothing":
             floors |= fresh_process.run("ortmulti.bench.measure.floor", {"devices": devices}, self.timeout)

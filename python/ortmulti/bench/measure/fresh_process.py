@@ -47,7 +47,7 @@ def run(
     environment: Mapping[str, str] | None = None,
     first: str = "",
 ) -> dict[str, Any]:
-    """Call ``measure(spec)`` of a module in a fresh process.
+    """Call ``measure(spec)`` of a module in a fresh process and return its result.
 
     The result is passed in a file, so a library's output cannot damage it. The process has its own process group, which
     is ended with it, so no child outlives this call.
@@ -58,9 +58,6 @@ def run(
         timeout: seconds after which the process is killed.
         environment: variables to set, besides this process's own.
         first: a statement behind `import ortmulti`, whose time counts as that of the import.
-
-    Returns:
-        The result of `measure`.
 
     Raises:
         MeasurementError: `measure` raised, the process died, or it took longer than `timeout`.
@@ -89,11 +86,7 @@ def run(
 
 
 def answer(measure: Any, import_seconds: float) -> int:
-    """Serve `run` in the fresh process: read the request, call `measure`, write the answer.
-
-    Returns:
-        The exit status.
-    """
+    """Serve `run` in the fresh process: read the request, call `measure`, write the answer. Return the exit status."""
     request = json.loads(Path(sys.argv[1]).read_text())
     try:
         result = measure({**request["spec"], "import_seconds": import_seconds})

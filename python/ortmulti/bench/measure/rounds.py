@@ -197,9 +197,7 @@ class Interval(Spread):
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Interval | None:
-        """Return the shortest interval of `values` with a confidence of 0.95; of few values their range; of none
-        None.
-        """
+        """Return the shortest interval of `values` with a confidence of 0.95; of few values their range."""
         ordered = sorted(values)
         if not ordered:
             return None

@@ -304,9 +304,7 @@ class RunPlan(Experiment[RunCase]):
         )
 
     def prepare(self, folder: Path, step: Callable[[str], None]) -> None:
-        """Save the inputs, and measure the requests a second of the clients and each kind of pool with a model that
-        does nothing.
-        """
+        """Save the inputs, and measure the ceilings."""
         self._folder = folder
         self._feeds: dict[tuple[Path, int], Path] = {}
         self._ceilings = []
