@@ -160,8 +160,9 @@ class Simulation:
             self._put_to_sleep()
 
     def _look(self) -> None:
-        self._next_look = float("inf")
-        self._make_room()
+        if self._now >= self._next_look:  # else an earlier look came in between
+            self._next_look = float("inf")
+            self._make_room()
 
     def _put_to_sleep(self) -> None:
         if self._evicting:
