@@ -82,7 +82,7 @@ def cases(
 def opened(case: Case, model: Path, device: str, feed: Mapping[str, Any]) -> Iterator[tuple[Callable[[], Any], Any]]:
     """What a client calls, and the pool, warm; None for onnxruntime."""
     if case.way == "onnxruntime":
-        [spec] = session_specs(str(model), device, 1, None, None)
+        [spec] = session_specs(ortmulti.Model(model), device, 1, None, None)
         session = create_session(open_package([spec.device]), spec)
         session.run(None, feed)
         yield lambda: session.run(None, feed), None
