@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from benchmarks import diagnose_prediction
+from ortmulti.bench.diagnose import diagnose
+from ortmulti.bench.diagnose.conclusions import conclude
 from ortmulti.bench.diagnose.diagnosis import publishable
-from ortmulti.bench.diagnose.findings import conclude
-from ortmulti.bench.diagnose.runs import DiagnosisPlan
 from ortmulti.bench.measure.rounds import Interval
 from ortmulti.errors import InvalidArgument
 from tests.support import onnx_models
@@ -211,7 +211,7 @@ def test_arguments_that_mean_nothing(tmp_path: Path, arguments: dict[str, Any]) 
     model = tmp_path / "model.onnx"
     model.write_bytes(onnx_models.identity())
     with pytest.raises(InvalidArgument):
-        DiagnosisPlan(model, **arguments)
+        diagnose(model, **{"devices": "cpu", **arguments})
 
 
 def test_when_a_prediction_agrees() -> None:

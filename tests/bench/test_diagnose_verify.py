@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from ortmulti.bench.diagnose import environment, experiments
-from ortmulti.bench.diagnose.findings import conclude
-from ortmulti.bench.diagnose.runs import Bench
+from ortmulti.bench.diagnose import diagnosis, environment
+from ortmulti.bench.diagnose.bench import Bench
+from ortmulti.bench.diagnose.conclusions import conclude
 from ortmulti.bench.diagnose.verify import verify
 from ortmulti.bench.measure import nvml
 from tests.support.compiling import compile_library
@@ -88,12 +88,10 @@ def test_persistence_mode_that_is_off(tmp_path: Path, monkeypatch: pytest.Monkey
     bench = bench_of(tmp_path)
     found_gpus = [{"device": "cuda:0", "uuid": "GPU-a", "pci_bus_id": "0000:1b:00.0"}]
     around = environment.look(found_gpus)
-    assert (
-        around["gpus"][0] | {"persistence_mode": False, "processes": 2, "slowed_by": ["heat"], "clock": 345}
-        == (around["gpus"][0])
-    )
+    facts = {"persistence_mode": False, "processes": 2, "slowed_by": ("heat",), "clock": 345}
+    assert around["gpus"][0] | facts == around["gpus"][0]
     bench.held_open_helps = True
-    experiments.driver(bench, list(GPUS), {"visible": 2})
+    diagnosis.driver(bench, GPUS, 2)
     of = document(run("sequential", 2.0, causes={"cuInit": 0.8}), *bench.runs, environment=around)
     verify(of, conclude(of), bench)
     first = of["findings"][0]
@@ -107,7 +105,7 @@ def test_persistence_mode_that_is_off(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.usefixtures("driver", "floor_of_fake_driver")
 def test_contexts_that_a_driver_makes_one_after_another(tmp_path: Path) -> None:
     bench = bench_of(tmp_path)
-    experiments.driver(bench, list(GPUS), {"visible": 2})
+    diagnosis.driver(bench, GPUS, 2)
     of = document(run("sequential", 2.0, causes={"cuInit": 0.8, "context": 0.2}), *bench.runs)
     conclude(of)
     [sequential] = of["serialization"]
@@ -123,7 +121,7 @@ def test_a_driver_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """Nor is there one in the tests' own environment, unless it has a GPU."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     bench = bench_of(tmp_path)
-    made = bench.experiment("contexts", lambda: bench.probe("contexts", devices=GPUS), way="native", devices=GPUS)
+    made = bench.experiment("contexts", "native", GPUS, lambda: bench.probe("contexts", devices=GPUS))
     assert "CUDA driver" in made["error"]
 
 
@@ -172,8 +170,9 @@ def verified_with(bench: Bench, monkeypatch: pytest.MonkeyPatch, shared: float) 
     """The findings where a cold disk costs 9 s for certain, and `shared` may be faster than 2 s."""
 
     def trace(_self: Bench, way: str, devices: tuple[str, ...], **options: Any) -> dict[str, Any]:
-        seconds = {"cold": 10.0, "warm": {"sequential": 2.0, "shared": shared}[way]}[options["cache"]]
-        made = run(way, seconds, devices, experiment="verify", cache=options["cache"])
+        cache = options.get("cache", "warm")
+        seconds = {"cold": 10.0, "warm": {"sequential": 2.0, "shared": shared}[way]}[cache]
+        made = run(way, seconds, devices, experiment="verify", cache=cache)
         bench.runs.append(made)
         return made
 
@@ -186,7 +185,7 @@ def verified_with(bench: Bench, monkeypatch: pytest.MonkeyPatch, shared: float) 
 
 def longer(bench: Bench, budget: float) -> Bench:
     """With all repetitions that so many seconds allow."""
-    return dataclasses.replace(bench, plan=dataclasses.replace(bench.plan, quick=False, budget=budget))
+    return dataclasses.replace(bench, quick=False, budget=budget)
 
 
 def test_further_changes_are_run_while_the_budget_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

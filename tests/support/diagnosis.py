@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ortmulti.bench.diagnose.findings import conclude
-from ortmulti.bench.diagnose.runs import Bench, DiagnosisPlan
+from ortmulti.bench.diagnose.bench import Bench
+from ortmulti.bench.diagnose.conclusions import conclude
 from ortmulti.bench.measure import results
 from tests.support import onnx_models
 
@@ -77,12 +77,30 @@ def found(of: dict[str, Any]) -> list[str]:
     return [finding.id for finding in conclude(of)]
 
 
+class _BenchWithoutGpus(Bench):
+    """Its devices are never looked for."""
+
+    def check_devices(self) -> None:
+        pass
+
+
 def bench_of(folder: Path) -> Bench:
     model = folder / "model.onnx"
     model.write_bytes(onnx_models.identity())
-    plan = DiagnosisPlan(model, GPUS, quick=True)
     nothing = folder / "nothing"
-    return Bench(plan, GPUS, 2, (model,), nothing, nothing, lambda *_: None, lambda: None)
+    return _BenchWithoutGpus(
+        devices=GPUS,
+        ways=WAYS,
+        repeat=5,
+        budget=50.0,
+        quick=True,
+        settings={},
+        timeout=600.0,
+        files=(model,),
+        feeds=nothing,
+        cache=nothing,
+        progress=lambda *_: None,
+    )
 
 
 HOSTILE = (

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ortmulti import _core
 from ortmulti.bench import strategies
 from ortmulti.bench.diagnose import environment
-from ortmulti.bench.diagnose.experiments import measure_all
-from ortmulti.bench.diagnose.findings import conclude
-from ortmulti.bench.diagnose.runs import BUDGET_SECONDS, QUICK_SECONDS, REPEAT, Bench, DiagnosisPlan, EndedError
+from ortmulti.bench.diagnose.bench import Bench, EndedError, find_devices
+from ortmulti.bench.diagnose.conclusions import conclude
 from ortmulti.bench.diagnose.verify import verify
 from ortmulti.bench.files import write_arrays
-from ortmulti.bench.measure import fresh_process, page_cache, results
+from ortmulti.bench.measure import page_cache, results
 from ortmulti.bench.measure.devices import check_measurable
+from ortmulti.bench.measure.floor import cuda_devices
 from ortmulti.bench.measure.rounds import rotated, round_numbers
 from ortmulti.bench.models import sample_inputs
 from ortmulti.devices.device import Device, name_devices
-from ortmulti.errors import DeviceError, Error, InvalidArgument, LibraryError
+from ortmulti.errors import Error, InvalidArgument, LibraryError, NoSuchFile
 
 __all__ = ["diagnose", "publishable"]
 
-_DEVICES_TIMEOUT = 120.0
 # The time of a further session is compared with its time in these ways.
 _REFERENCES = ("sequential", "native")
+# The shares of the budget after which no further repetition of a trace begins, and no further experiment.
+_TRACES, _EXPERIMENTS = 0.5, 0.75
+_LEVELS_SECONDS = 4.0
 
 
 def diagnose(
@@ -87,35 +89,46 @@ def diagnose(
         raise InvalidArgument("batch and sequence are for inputs that are made up, and inputs were given")
     named = name_devices(devices)
     check_measurable(named)
-    plan = DiagnosisPlan(
-        model=Path(model),
-        devices=None if named is None else tuple(map(str, named)),
-        ways=tuple(ways) if ways is not None else strategies.names(),
-        repeat=repeat if repeat is not None else 1 if quick else REPEAT,
-        budget=budget if budget is not None else QUICK_SECONDS if quick else BUDGET_SECONDS,
-        quick=quick,
-        batch=batch,
-        sequence=sequence,
-        inputs=inputs,
-        settings=dict(settings or {}),
-        timeout=timeout,
-    )
-    files = (plan.model, *page_cache.external_files(plan.model))
-    found = _find_devices(plan.devices, plan.timeout)
-    with tempfile.TemporaryDirectory(prefix="ortmulti-") as name:
-        folder = Path(name)
+    ways = strategies.names() if ways is None else tuple(ways)
+    repeat = repeat if repeat is not None else 1 if quick else 5
+    budget = budget if budget is not None else 20.0 if quick else 50.0
+    _check_ways(ways)
+    for what, seconds in (("budget", budget), ("timeout", timeout)):
+        if not (math.isfinite(seconds) and seconds > 0):
+            raise InvalidArgument(f"{what} is a number of seconds above 0, not {seconds}")
+    for what, number in (("repeat", repeat), ("batch", batch), ("sequence", sequence)):
+        if number < 1:
+            raise InvalidArgument(f"{what} is at least 1, not {number}")
+    known = strategies.SessionSettings.__dataclass_fields__
+    if unknown := set(settings or ()) - set(known):
+        raise InvalidArgument(f"unknown settings {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    model = Path(model)
+    if not model.is_file():
+        raise NoSuchFile(f"model {model} does not exist")
+    files = (model, *page_cache.external_files(model))
+    found = find_devices(None if named is None else map(str, named), timeout)
+    with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
         bench = Bench(
-            plan,
-            tuple(found["devices"]),
-            _core.usable_cores(),
-            files,
-            _save_inputs(plan, folder),
-            folder / "cache",
-            progress or (lambda _done, _total, _text: None),
-            functools.partial(_check_devices, tuple(found["devices"]), plan.timeout),
+            devices=tuple(found["devices"]),
+            ways=ways,
+            repeat=repeat,
+            budget=budget,
+            quick=quick,
+            settings=dict(settings or {}),
+            timeout=timeout,
+            files=files,
+            feeds=Path(folder, "feeds.npz"),
+            cache=Path(folder, "cache"),
+            progress=progress or (lambda _done, _total, _text: None),
         )
         bench.cache.mkdir()
-        return _measure(bench, found)
+        if inputs is None:
+            try:
+                inputs = sample_inputs(model, batch, sequence)
+            except LibraryError as error:
+                raise LibraryError(f"without inputs, they are made from what the model declares: {error}") from error
+        write_arrays(bench.feeds, inputs)
+        return _measure(bench, found, {"batch": batch, "sequence": sequence})
 
 
 def publishable(document: Mapping[str, Any], model: Path) -> dict[str, Any]:
@@ -128,8 +141,16 @@ def publishable(document: Mapping[str, Any], model: Path) -> dict[str, Any]:
     return {**document, "findings": findings}
 
 
-def _measure(bench: Bench, found: Mapping[str, Any]) -> dict[str, Any]:
-    plan = bench.plan
+def _check_ways(ways: Sequence[str]) -> None:
+    if not ways:
+        raise InvalidArgument(f"no way to create sessions was named; there are {', '.join(strategies.names())}")
+    for way in ways:
+        strategies.check_name(way)
+    if len(set(ways)) < len(ways):
+        raise InvalidArgument(f"a way is named twice: {', '.join(ways)}")
+
+
+def _measure(bench: Bench, found: Mapping[str, Any], inputs: Mapping[str, int]) -> dict[str, Any]:
     around: dict[str, Any] = {}
     partial: str | None = None
     try:
@@ -138,28 +159,29 @@ def _measure(bench: Bench, found: Mapping[str, Any]) -> dict[str, Any]:
         first_error = _warm_up(bench)
         _traces(bench)
         if not any("error" not in run for run in bench.runs):
-            raise Error(f"{plan.model} cannot be run here in any way: {first_error or bench.runs[0]['error']}")
-        measure_all(bench, found)
+            raise Error(f"{bench.model} cannot be run here in any way: {first_error or bench.runs[0]['error']}")
+        _experiments(bench, found["visible"])
     except KeyboardInterrupt:
         partial = "interrupted"
     except EndedError as reason:
         partial = str(reason)
     own, *external = (file.stat().st_size if file.is_file() else 0 for file in bench.files)
     facts = {
-        "name": plan.model.stem,
-        "path": str(plan.model),
-        "given": str(plan.model),  # for the commands of findings
+        "name": bench.model.stem,
+        "path": str(bench.model),
+        "given": str(bench.model),  # for the commands of findings
         "bytes": own,
         "external_bytes": sum(external),
-        "external": [os.path.relpath(file, plan.model.parent) for file in bench.files[1:]],
+        "external": [os.path.relpath(file, bench.model.parent) for file in bench.files[1:]],
     }
     document = results.document(
         "diagnose",
         settings={
             "devices": list(bench.devices),
-            "ways": list(plan.ways),
-            **{name: getattr(plan, name) for name in ("repeat", "budget", "quick", "batch", "sequence")},
-            "session": dict(plan.settings_for(bench.devices, bench.cores)),
+            "ways": list(bench.ways),
+            **{name: getattr(bench, name) for name in ("repeat", "budget", "quick")},
+            **inputs,
+            "session": bench.settings_for(bench.devices),
             "visible_gpus": found["visible"],
         },
         environment=around,
@@ -167,16 +189,16 @@ def _measure(bench: Bench, found: Mapping[str, Any]) -> dict[str, Any]:
         partial=partial,
         runs=bench.runs,
     )
-    found_out = conclude(document)
+    findings = conclude(document)
     if partial is None:
         try:
-            verify(document, found_out, bench)
+            verify(document, findings, bench)
         except KeyboardInterrupt:
             document["partial"] = "interrupted"
         except EndedError as reason:
             document["partial"] = str(reason)
     document["models"][0].pop("given")
-    document["seconds"] = bench.elapsed()
+    document["seconds"] = bench.budget - bench.left()
     return document
 
 
@@ -191,74 +213,95 @@ def _warm_up(bench: Bench) -> str | None:
     groups = [("sequential", "threads", "processes"), ("native", "shared")]
     if any(device != "cpu" for device in bench.devices):
         groups.append(("shared",))
-    chosen = dict.fromkeys(way for group in groups for way in [way for way in bench.plan.ways if way in group][:1])
+    chosen = dict.fromkeys(way for group in groups for way in [way for way in bench.ways if way in group][:1])
     runs = [bench.trace(way, bench.devices[:1], counted=False) for way in chosen]
     return next((str(run["error"]) for run in runs if "error" in run), None)
 
 
 def _traces(bench: Bench) -> None:
-    """Run every way on the first device and on all devices, in turns, within the plan's repetitions and budget.
+    """Run every way on all devices, in turns, within the repetitions and the budget. These figures compare the ways.
 
-    Each way is traced on both. On all devices it is also measured without recording. These figures compare the ways.
+    Each way is traced there once, since causes vary less between starts than the gains of changes. On the first device
+    the way that findings are about and the ways for comparison are traced; the others while there is time.
     """
-    plan = bench.plan
 
     def plain(order: Sequence[str]) -> None:
         for way in order:
             bench.trace(way, bench.devices, experiment="plain", instrumented=False)
 
     # The starts on all devices come first, so that the main figures exist after an interruption.
-    begin = bench.elapsed()
-    plain(plan.ways)
-    seconds = bench.elapsed() - begin
-    for way in plan.ways:  # once: causes vary less between starts than the gains of changes
+    before = bench.left()
+    plain(bench.ways)
+    seconds = before - bench.left()
+    for way in bench.ways:
         bench.trace(way, bench.devices)
-    _one_session_each(bench, plan.ways)
-    left = plan.part_of_budget("traces") - bench.elapsed()
-    for number in round_numbers(plan.repeat - 1, left, least=0, before=seconds):
-        plain(rotated(plan.ways, number + 1))
+    needed = {bench.ways[0]} if bench.quick else {bench.ways[0], *_REFERENCES}
+    for way in sorted(bench.ways, key=lambda way: way not in needed):
+        if len(bench.devices) > 1 and (way in needed or (not bench.quick and bench.left(_TRACES) >= 0)):
+            bench.trace(way, bench.devices[:1])
+    for number in round_numbers(bench.repeat - 1, bench.left(_TRACES), least=0, before=seconds):
+        plain(rotated(bench.ways, number + 1))
 
 
-def _one_session_each(bench: Bench, order: Sequence[str]) -> None:
-    """Trace ways on the first device alone.
+def _experiments(bench: Bench, visible: int | None) -> None:
+    """Measure what each way waits for, and which of the machine's settings cost time, as far as the budget allows."""
+    gpus = cuda_devices(bench.devices)
+    for number in round_numbers(1 if bench.quick else 3, bench.left(_EXPERIMENTS), estimate="none"):
+        _gil(bench)
+        if gpus:
+            driver(bench, gpus, visible or 0)
+        if number < 2:  # the second one says whether the first one met another load by chance
+            _cold(bench)
+    if not bench.quick and bench.left(_EXPERIMENTS) > 0:
+        threads = len(bench.devices)
+        bench.experiment("memory", "native", bench.devices, lambda: bench.probe("bandwidth", threads=threads))
+    if not bench.quick and bench.left(_EXPERIMENTS) > 0:
+        page_cache.warm(bench.files)
+        spec = {**_session(bench), "seconds": _LEVELS_SECONDS}
+        bench.experiment("levels", "native", bench.devices[:1], lambda: bench.probe("levels", **spec))
 
-    The way that findings are about and the ways for comparison are always traced. The others follow while there is
-    time, but not in a quick diagnosis.
-    """
-    plan = bench.plan
-    if len(bench.devices) == 1:
+
+def _session(bench: Bench) -> dict[str, Any]:
+    """Return what probes are told of a session on the first device."""
+    [device] = bench.devices[:1]
+    return {"model": str(bench.model), "device": device, "settings": bench.settings_for([device])}
+
+
+def _gil(bench: Bench) -> None:
+    """The heartbeat beside a creation, for onnxruntime's sessions and for ortmulti's."""
+    spec = _session(bench)
+    spec["threads"] = spec["settings"]["intra_op_num_threads"]
+    for library, ways in (("onnxruntime", ("threads", "sequential", "processes")), ("ortmulti", ("native", "shared"))):
+        way = next((way for way in ways if way in bench.ways), None)
+        if way is not None:
+            page_cache.warm(bench.files)
+            measure = functools.partial(bench.fresh, "ortmulti.bench.measure.gil", library=library, **spec)
+            bench.experiment("gil", way, bench.devices[:1], measure, library=library)
+
+
+def driver(bench: Bench, gpus: Sequence[str], visible: int) -> None:
+    """The driver's start alone: contexts one by one and at once; with the used GPUs visible alone; kept loaded."""
+    bench.driver_start("contexts", gpus, at_once=False)
+    if len(gpus) > 1:
+        bench.experiment("contexts", "native", gpus, lambda: bench.probe("contexts", devices=list(gpus)), at_once=True)
+    if visible > len(gpus):
+        bench.driver_start("visible", gpus, alone=True)
+    if bench.held_open_helps:
+        bench.driver_start("held", gpus, held=True)
+
+
+def _cold(bench: Bench) -> None:
+    """A start with the model out of the page cache, and how fast its files are read then and a moment later."""
+    way, device = bench.ways[0], bench.devices[:1]
+    try:
+        page_cache.drop(bench.files)
+    except Error:  # a file system in memory, or files of others: they never come from a disk
         return
-    needed = {plan.ways[0]} if plan.quick else {plan.ways[0], *_REFERENCES}
-    for way in sorted(order, key=lambda way: way not in needed):
-        if way not in needed and (plan.quick or bench.elapsed() > plan.part_of_budget("traces")):
-            return
-        bench.trace(way, bench.devices[:1])
+    bench.trace(way, device, cache="cold")
+    for cache, prepare in (("cold", page_cache.drop), ("warm", page_cache.warm)):
+        bench.experiment("disk", way, device, functools.partial(_read, bench.files, prepare), cache=cache)
 
 
-def _find_devices(devices: Sequence[str] | None, timeout: float) -> dict[str, Any]:
-    if devices is not None and all(device == "cpu" for device in devices):
-        return {"devices": list(devices), "visible": None, "gpus": []}
-    spec = {"probe": "devices", "devices": None if devices is None else list(devices)}
-    try:
-        return fresh_process.run("ortmulti.bench.diagnose.probes", spec, min(timeout, _DEVICES_TIMEOUT))
-    except fresh_process.MeasurementError as error:
-        raise DeviceError(str(error)) from error
-
-
-def _check_devices(devices: Sequence[str], timeout: float) -> None:
-    try:
-        _find_devices(devices, timeout)
-    except DeviceError as error:
-        raise EndedError(f"a device has vanished: {error}") from error
-
-
-def _save_inputs(plan: DiagnosisPlan, folder: Path) -> Path:
-    feeds = folder / "feeds.npz"
-    arrays = plan.inputs
-    if arrays is None:
-        try:
-            arrays = sample_inputs(plan.model, plan.batch, plan.sequence)
-        except LibraryError as error:
-            raise LibraryError(f"without inputs, they are made from what the model declares: {error}") from error
-    write_arrays(feeds, arrays)
-    return feeds
+def _read(files: Sequence[Path], prepare: Callable[[Sequence[Path]], float]) -> dict[str, float]:
+    prepare(files)
+    return {"seconds": page_cache.read_sequentially(files), "bytes": sum(file.stat().st_size for file in files)}

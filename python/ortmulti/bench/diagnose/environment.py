@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -30,11 +29,21 @@ def look(gpus: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     before = _busy_ticks()
     time.sleep(_WATCHED_SECONDS)
     ticks = _busy_ticks() - before
+    found = []
+    # Closed at once: without persistence mode an open NVML keeps the driver loaded, and its start is measured.
+    if gpus and (nvml := Nvml.open()) is not None:
+        with nvml:
+            for gpu in gpus:
+                identity = (gpu["uuid"], gpu["pci_bus_id"])
+                known, activity = nvml.gpu(*identity), nvml.activity(*identity)
+                if known is not None and activity is not None:
+                    facts = {"device": gpu["device"], "persistence_mode": known.persistence_mode, **vars(activity)}
+                    found.append({**facts, "processes": len(activity.processes)})
     return {
         "cores": _core.usable_cores(),
         "busy_cores": ticks / os.sysconf("SC_CLK_TCK") / _WATCHED_SECONDS,
         "governor": read(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
-        "gpus": _gpus(gpus),
+        "gpus": found,
     }
 
 
@@ -43,20 +52,3 @@ def _busy_ticks() -> int:
     first = (read(Path("/proc/stat")) or "").partition("\n")[0].split()
     numbers = [int(number) for number in first[1:9]]  # user, nice, system, idle, iowait, irq, softirq, steal
     return sum(numbers) - sum(numbers[3:5])
-
-
-def _gpus(gpus: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    # Closed at once: without persistence mode an open NVML keeps the driver loaded, and its start is measured.
-    nvml = Nvml.open() if gpus else None
-    if nvml is None:
-        return []
-    found = []
-    with nvml:
-        for gpu in gpus:
-            identity = (gpu["uuid"], gpu["pci_bus_id"])
-            known, activity = nvml.gpu(*identity), nvml.activity(*identity)
-            if known is not None and activity is not None:
-                facts = dataclasses.asdict(activity)
-                facts.update(slowed_by=list(activity.slowed_by), processes=len(activity.processes))
-                found.append({"device": gpu["device"], "persistence_mode": known.persistence_mode, **facts})
-    return found

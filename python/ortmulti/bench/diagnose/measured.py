@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
+from ortmulti.bench.measure.floor import cuda_devices
 from ortmulti.bench.measure.rounds import Interval
 
 Run = Mapping[str, Any]
@@ -17,67 +16,46 @@ Run = Mapping[str, Any]
 _BEFORE = ("interpreter", "imports", "measurement")
 
 
-@dataclass(frozen=True)
+class DriverSeconds(NamedTuple):
+    """Seconds of the driver's start with nothing else running: cuInit with the contexts one by one, these contexts
+    alone, and the contexts at once (None for a single one).
+    """
+
+    floor: float
+    one_by_one: float
+    at_once: float | None
+
+
 class Measured:
     """The runs of a diagnosis.
 
     Attributes:
-        document: its "runs", "devices", "ways", "machine", "releases" and "environment" are read.
+        document: its "runs", "settings", "models", "machine", "releases" and "environment" are read.
+        devices, gpus: the devices of all sessions, and the GPUs among them, each once.
+        sessions: N.
+        model: the model's path, as the user gave it if known.
+        external: the files of its weights, seen from its folder.
+        model_bytes: the size of the model with its weights.
+        release: ONNX Runtime's release, for sentences.
+        ways: the ways that created all sessions, in the requested order.
+        usual: the way that findings are about: the first requested way that works; "" if there is none.
+        best: the way that creates all sessions first; "" if there is none.
     """
 
-    document: Mapping[str, Any]
-
-    @cached_property
-    def good(self) -> list[Run]:
-        """The runs that did not fail."""
-        return [run for run in self.document["runs"] if not run.get("error")]
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """The devices of all sessions."""
-        return tuple(self.document["settings"]["devices"])
-
-    @property
-    def sessions(self) -> int:
-        """N."""
-        return len(self.devices)
-
-    @property
-    def model(self) -> str:
-        """The model's path, as the user gave it if known."""
-        facts = self.document["models"][0]
-        return str(facts.get("given") or facts["path"])
-
-    @property
-    def external(self) -> list[str]:
-        """The files of the model's weights, seen from its folder."""
-        return list(self.document["models"][0]["external"])
-
-    @property
-    def model_bytes(self) -> int:
-        """The size of the model with its weights."""
-        facts = self.document["models"][0]
-        return int(facts["bytes"] + facts["external_bytes"])
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether a session is on a GPU."""
-        return any(device.startswith("cuda") for device in self.devices)
-
-    @property
-    def ways(self) -> list[str]:
-        """The ways that created all sessions, in the requested order."""
-        return [way for way in self.document["settings"]["ways"] if self.creations(way)]
-
-    @property
-    def usual(self) -> str | None:
-        """The way that findings are about: the first requested way that works."""
-        return next(iter(self.ways), None)
-
-    @property
-    def release(self) -> str:
-        """ONNX Runtime's release, for sentences."""
-        return f"onnxruntime {self.document['releases'].get('onnxruntime') or '(unknown release)'}"
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self.document = document
+        settings, model = document["settings"], document["models"][0]
+        self.devices: tuple[str, ...] = tuple(settings["devices"])
+        self.gpus = tuple(cuda_devices(self.devices))
+        self.sessions = len(self.devices)
+        self.model = str(model.get("given") or model["path"])
+        self.external: list[str] = list(model["external"])
+        self.model_bytes = int(model["bytes"] + model["external_bytes"])
+        self.release = f"onnxruntime {document['releases'].get('onnxruntime') or '(unknown release)'}"
+        self._good = [run for run in document["runs"] if not run.get("error")]
+        self.ways = [way for way in settings["ways"] if self.starts(way)]
+        self.usual = next(iter(self.ways), "")
+        self.best = min(self.ways, key=lambda way: self.creation(way) or 0.0, default="")
 
     def traces(self, way: str, sessions: int | None = None, cache: str = "warm") -> list[Run]:
         """Return the traces of a way with this many sessions, all of them by default."""
@@ -88,54 +66,45 @@ class Measured:
 
         They were not recorded, which would slow them. Without such starts these are the traces.
         """
-        verified = [run for run in self._starts("verify", way, None, "warm") if run.get("changed") is False]
-        return [*self._starts("plain", way, None, "warm"), *verified] or self.traces(way)
+        verified = [run for run in self._starts("verify", way) if run.get("changed") is False]
+        return [*self._starts("plain", way), *verified] or self.traces(way)
 
-    def _starts(self, experiment: str, way: str, sessions: int | None, cache: str) -> list[Run]:
-        count = self.sessions if sessions is None else sessions
+    def _starts(self, experiment: str, way: str, sessions: int | None = None, cache: str = "warm") -> list[Run]:
+        wanted = experiment, way, self.sessions if sessions is None else sessions, cache
         return [
             run
-            for run in self.good
-            if (run["experiment"], run["way"], len(run["devices"]), run["cache"]) == (experiment, way, count, cache)
-            and "ready" in run
+            for run in self._good
+            if (run["experiment"], run["way"], len(run["devices"]), run["cache"]) == wanted and "ready" in run
         ]
 
     def experiment(self, name: str, **fields: Any) -> list[dict[str, Any]]:
         """Return the measurements of an experiment's runs with these fields."""
-        return [
-            run["measured"]
-            for run in self.good
-            if run["experiment"] == name and all(run.get(key) == value for key, value in fields.items())
-        ]
-
-    def creations(self, way: str) -> list[float]:
-        """Return seconds of each creation on all devices, see `starts`."""
-        return [creation_of(run) for run in self.starts(way)]
-
-    def creation(self, way: str) -> float | None:
-        """Return the median of `creations`."""
-        return median(self.creations(way))
+        wanted = {"experiment": name, **fields}
+        return [run["measured"] for run in self._good if all(run.get(key) == wanted[key] for key in wanted)]
 
     def creation_interval(self, way: str) -> Interval | None:
-        """`creation` with its confidence interval."""
-        return Interval.of(self.creations(way))
+        """Return the median seconds of a creation on all devices with its confidence interval, see `starts`."""
+        return Interval.of(map(creation_of, self.starts(way)))
+
+    def creation(self, way: str) -> float | None:
+        """Return the median of `creation_interval`."""
+        return median(map(creation_of, self.starts(way)))
 
     def watched_creation(self, way: str, sessions: int | None = None, cache: str = "warm") -> float | None:
         """Median seconds of a creation of which there is a trace; for comparing these with each other."""
-        return median(creation_of(run) for run in self.traces(way, sessions, cache))
+        return median(map(creation_of, self.traces(way, sessions, cache)))
 
     def wall(self, way: str) -> float | None:
         """Median seconds from a process's start until its last first answer, on all devices."""
         return median(run["wall"] for run in self.starts(way))
 
-    def cause(self, way: str, wanted: Callable[[str], bool]) -> float:
-        """Median seconds of a way's start on all devices that have one of the causes that `wanted` takes.
+    def cause(self, way: str, *names: str) -> float:
+        """Median seconds of a way's start on all devices that have one of these causes.
 
         Recording takes time, so they are scaled to an unwatched start. 0 if nothing was measured.
         """
-        runs = self.traces(way)
-        spent = median(sum(seconds for name, seconds in run["causes"].items() if wanted(name)) for run in runs) or 0.0
-        return spent * self.scale(way)
+        spent = median(sum(run["causes"].get(name, 0.0) for name in names) for run in self.traces(way))
+        return (spent or 0.0) * self.scale(way)
 
     def scale(self, way: str) -> float:
         """Return an unwatched creation over a watched one; at most 1."""
@@ -147,6 +116,39 @@ class Measured:
         runs = sorted(self.traces(way), key=lambda run: float(run["wall"]))
         return runs[(len(runs) - 1) // 2] if runs else None
 
+    def speedup(self, way: str) -> float | None:
+        """Return the sequential way's creation time divided by this one's, on all devices."""
+        sequential, own = self.creation("sequential"), self.creation(way)
+        return sequential / own if sequential and own else None
+
+    def gil_share(self, way: str) -> float | None:
+        """Return the share of a session's creation during which no other Python thread could run, by this way's
+        library.
+
+        Time in which the heartbeat waited for a core does not count.
+        """
+        library = "ortmulti" if way in ("native", "shared") else "onnxruntime"
+        return median(
+            min(max(found["delay"] - found["for_core"], 0.0) / found["creation"], 1.0)
+            for found in self.experiment("gil", library=library)
+        )
+
+    def driver(self) -> DriverSeconds | None:
+        """Return the medians of the driver's experiments. None without GPUs."""
+        found = self.experiment("contexts", at_once=False)
+        if not found:
+            return None
+        return DriverSeconds(
+            median(one["driver_floor"] for one in found) or 0.0,
+            median(sum(one["contexts"]) for one in found) or 0.0,
+            median(one["at_once"] for one in self.experiment("contexts", at_once=True)),
+        )
+
+    def reading_rate(self, cache: str) -> float | None:
+        """Return the bytes a second at which `cat` reads the model's files from a "cold" or "warm" page cache."""
+        found = self.experiment("disk", cache=cache)
+        return median(one["bytes"] / one["seconds"] for one in found if one["seconds"] > 0)
+
 
 def creation_of(run: Run) -> float:
     """Return the seconds of a creation, from the moment when the process could begin.
@@ -154,18 +156,18 @@ def creation_of(run: Run) -> float:
     The start of worker processes counts. For ortmulti's sessions its import counts, too.
     """
     before: float = sum(run["causes"].get(cause, 0.0) for cause in _BEFORE)
-    needed = math.fsum(
-        span["end"] - span["start"]
-        for span in run["spans"]
-        if span["cause"] == "imports" and span["name"].startswith("import ortmulti")
-    )
     ready: float = run["ready"]
-    return max(ready - before + needed, 0.0)
+    return max(ready - before + _seconds(run, "imports", "import ortmulti"), 0.0)
 
 
 def start_of_workers(run: Run) -> float:
     """Return the part of a creation in which worker processes are started; 0 where there are none."""
-    spans = (span for span in run["spans"] if (span["cause"], span["name"]) == ("processes", "start"))
+    return _seconds(run, "processes", "start")
+
+
+def _seconds(run: Run, cause: str, beginning: str) -> float:
+    """Return the seconds of the spans of a cause whose names begin so."""
+    spans = (span for span in run["spans"] if span["cause"] == cause and span["name"].startswith(beginning))
     return math.fsum(span["end"] - span["start"] for span in spans)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import shutil
 import statistics
@@ -12,14 +11,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ortmulti.bench.diagnose.experiments import floor
-from ortmulti.bench.diagnose.findings import conclude_again
+from ortmulti.bench.diagnose.bench import Bench
+from ortmulti.bench.diagnose.conclusions import LEAST_SECONDS, conclude_again, nothing
+from ortmulti.bench.diagnose.measured import creation_of, start_of_workers
+from ortmulti.bench.diagnose.rules import Finding
 from ortmulti.bench.measure.rounds import Interval, alternating, of_case, ratios, round_numbers
 from ortmulti.errors import Error
-
-from .findings import LEAST_SECONDS, DriverStart, Finding, Recipe, Start, nothing
-from .measured import Measured, creation_of, start_of_workers
-from .runs import Bench
 
 # Six pairs are the fewest whose interval has a confidence of 0.95.
 _PAIRS = 6
@@ -48,47 +45,35 @@ def verify(document: dict[str, Any], found: list[Finding], bench: Bench) -> None
         EndedError, KeyboardInterrupt: the document has the results so far.
     """
     known = len(bench.runs)
+    left, tried = list(found), list[Finding]()
+    confirmed = False
     try:
-        confirmed, left, tried = _verify(document, found, bench)
+        for finding in [one for one in found if one.recipe is not None]:
+            spent = bench.left() < 0
+            if confirmed:
+                if bench.quick or spent:
+                    break
+            # A finding that cannot be run keeps its place, if it would save the most.
+            elif (left[0] is not finding and left[0].seconds > 0) or len(tried) == _CANDIDATES or (tried and spent):
+                break
+            finding.verified = _run(bench, finding)
+            if finding.verified is not None and finding.verified["interval"][0] <= 1:
+                # A change that is known to save nothing is not among the first findings.
+                left.remove(finding)
+                tried.append(finding)
+            elif not confirmed:
+                confirmed = True
+                left.remove(finding)
+                left.insert(0, finding)
+            document["findings"] = [finding.as_json() for finding in (*left, *tried)]
     finally:
         document["runs"] += bench.runs[known:]
     if confirmed or not tried:
         return  # the other conclusions are of the runs of which the findings speak
-    conclude_again(document)
+    measured = conclude_again(document)
     if not any(finding.seconds for finding in left):
-        nothing_else = nothing(Measured(document), document["prediction"]["best"])
-        left = [nothing_else, *(finding for finding in left if finding.id != "nothing")]
+        left = [nothing(measured), *(finding for finding in left if finding.id != "nothing")]
         document["findings"] = [finding.as_json() for finding in (*left, *tried)]
-
-
-def _verify(
-    document: dict[str, Any], found: list[Finding], bench: Bench
-) -> tuple[list[Finding], list[Finding], list[Finding]]:
-    """Return the confirmed findings, those in their place behind them, and those whose change gains nothing."""
-    left, tried = list(found), list[Finding]()
-    confirmed: list[Finding] = []
-
-    for finding in [one for one in found if one.recipe is not None]:
-        spent = bench.elapsed() > bench.plan.budget
-        if confirmed:
-            if bench.plan.quick or spent:
-                break
-        # A finding that cannot be run keeps its place, if it would save the most.
-        elif (left[0] is not finding and left[0].seconds > 0) or len(tried) == _CANDIDATES or (tried and spent):
-            break
-        verified = _run(bench, finding)
-        after = dataclasses.replace(finding, verified=verified)
-        place = left.index(finding)
-        left.pop(place)
-        if verified is not None and verified["interval"][0] <= 1:
-            tried.append(after)
-        elif confirmed:
-            left.insert(place, after)
-        else:
-            confirmed.append(after)
-        # A change that is known to save nothing is not among the first findings.
-        document["findings"] = [finding.as_json() for finding in (*confirmed, *left, *tried)]
-    return confirmed, left, tried
 
 
 def _run(bench: Bench, finding: Finding) -> dict[str, Any] | None:
@@ -96,21 +81,19 @@ def _run(bench: Bench, finding: Finding) -> dict[str, Any] | None:
     recipe = finding.recipe
     assert recipe is not None
     pairs: list[dict[str, float]] = []
-    try:
-        with _models(bench, recipe) as models:
-            most = _QUICK_PAIRS if bench.plan.quick else _PAIRS
-            left = bench.plan.budget - bench.elapsed()
-            for number in round_numbers(most, left, least=_LEAST_PAIRS, estimate="none"):
-                pair = {
-                    name: _seconds(bench, finding, recipe, getattr(recipe, name), models)
-                    for name in alternating(("before", "after"), number)
-                }
-                pairs.append(pair)
-    except _NotPossibleError:
-        if not pairs:
-            return None
+    with contextlib.suppress(_NotPossibleError), _model(bench, recipe.after.get("model")) as model:
+        most = _QUICK_PAIRS if bench.quick else _PAIRS
+        for number in round_numbers(most, bench.left(), least=_LEAST_PAIRS, estimate="none"):
+            pair = {}
+            for name in alternating(("before", "after"), number):
+                start = dict(getattr(recipe, name))
+                if "model" in start:
+                    start["model"] = model
+                pair[name] = _seconds(bench, finding, start, recipe.until)
+            pairs.append(pair)
     interval = Interval.of(ratios(pairs, "before", "after", float))
-    assert interval is not None
+    if interval is None:
+        return None
     return {
         "before": statistics.median(of_case(pairs, "before")),
         "after": statistics.median(of_case(pairs, "after")),
@@ -123,54 +106,46 @@ def _run(bench: Bench, finding: Finding) -> dict[str, Any] | None:
     }
 
 
-def _seconds(
-    bench: Bench, finding: Finding, recipe: Recipe, start: Start | DriverStart, models: Mapping[str, Path | None]
-) -> float:
-    if isinstance(start, DriverStart):
-        run = floor(bench, "verify", list(start.gpus), only_these=start.only_these, held=start.held)
-        if "error" in run:
-            raise _NotPossibleError(run["error"])
-        return max(float(run["measured"]["driver_floor"]), 1e-9)
-    run = bench.trace(
-        start.way,
-        start.devices,
-        cache=start.cache,
-        experiment="verify",
-        model=models[start.model],
-        settings=start.settings,
-        environment=start.environment,
-        instrumented=False,
-    )
+def _seconds(bench: Bench, finding: Finding, start: Mapping[str, Any], until: str) -> float:
+    """Run a start of a recipe, and return its seconds."""
+    if until == "driver":
+        run = bench.driver_start("verify", **start)
+    else:
+        run = bench.trace(**start, experiment="verify", instrumented=False)
     if "error" in run:
         raise _NotPossibleError(run["error"])
-    run["finding"] = finding.id
-    run["changed"] = start != Start(start.way, start.devices)
-    seconds = float(run["wall"]) if recipe.until == "answered" else creation_of(run)
-    if recipe.until == "created by workers":
+    if until == "driver":
+        return max(float(run["measured"]["driver_floor"]), 1e-9)
+    run |= {"finding": finding.id, "changed": start.keys() > {"way", "devices"}}
+    seconds = float(run["wall"]) if until == "answered" else creation_of(run)
+    if until == "created by workers":
         seconds -= start_of_workers(run)
     return max(seconds, LEAST_SECONDS / 1e3)
 
 
 @contextlib.contextmanager
-def _models(bench: Bench, recipe: Recipe) -> Iterator[dict[str, Path | None]]:
-    """Make the models for a recipe, and remove them at the end.
+def _model(bench: Bench, kind: str | None) -> Iterator[Path]:
+    """Make the model of a recipe, "optimized" or a copy "in memory", and remove it at the end; None: the usual one.
 
     Raises:
-        _NotPossibleError: one cannot be made here.
+        _NotPossibleError: it cannot be made here.
     """
-    starts = [start for start in (recipe.before, recipe.after) if isinstance(start, Start)]
-    models: dict[str, Path | None] = {"as it is": None}
-    with contextlib.ExitStack() as stack:
-        for start in starts:
-            if start.model == "in memory":
-                models[start.model] = stack.enter_context(_copy_in_memory(bench))
-            elif start.model == "optimized":
-                models[start.model] = stack.enter_context(_optimized(bench, start))
-        yield models
+    if kind is None:
+        yield bench.model
+        return
+    in_memory = kind == "in memory"
+    if in_memory:
+        _check_memory(bench)
+    with tempfile.TemporaryDirectory(prefix="ortmulti-", dir=_MEMORY if in_memory else None) as folder:
+        target = Path(folder).resolve() / bench.model.name
+        if in_memory:
+            _copy(bench, target.parent)
+        else:
+            _optimize(bench, target)
+        yield target
 
 
-@contextlib.contextmanager
-def _copy_in_memory(bench: Bench) -> Iterator[Path]:
+def _check_memory(bench: Bench) -> None:
     size = sum(file.stat().st_size for file in bench.files)
     try:
         available = shutil.disk_usage(_MEMORY).free
@@ -178,27 +153,23 @@ def _copy_in_memory(bench: Bench) -> Iterator[Path]:
         raise _NotPossibleError(f"{_MEMORY} cannot be used: {error}") from error
     if size > available // 2:
         raise _NotPossibleError(f"{_MEMORY} has {available} bytes and the model {size}")
+
+
+def _copy(bench: Bench, folder: Path) -> None:
     bench.say("copying the model into memory")
-    with tempfile.TemporaryDirectory(prefix="ortmulti-", dir=_MEMORY) as name:
-        top = bench.plan.model.parent
-        for file in bench.files:
-            target = Path(name, os.path.relpath(file, top))
-            if not target.resolve().is_relative_to(Path(name).resolve()):
-                raise _NotPossibleError(f"{file} lies outside of the model's folder")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, target)
-        yield Path(name, bench.plan.model.name)
+    for file in bench.files:
+        copy = folder / os.path.relpath(file, bench.model.parent)
+        if not copy.resolve().is_relative_to(folder):
+            raise _NotPossibleError(f"{file} lies outside of the model's folder")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, copy)
 
 
-@contextlib.contextmanager
-def _optimized(bench: Bench, start: Start) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="ortmulti-") as name:
-        target = Path(name) / bench.plan.model.name
-        bench.say("saving the optimized model")
-        settings = bench.plan.settings_for(start.devices, bench.cores)
-        model = str(bench.plan.model)
-        try:
-            bench.probe("optimized", model=model, target=str(target), device=start.devices[0], settings=settings)
-        except Error as error:
-            raise _NotPossibleError(str(error)) from error
-        yield target
+def _optimize(bench: Bench, target: Path) -> None:
+    bench.say("saving the optimized model")
+    device = bench.devices[0]
+    settings = bench.settings_for(bench.devices)
+    try:
+        bench.probe("optimized", model=str(bench.model), target=str(target), device=device, settings=settings)
+    except Error as error:
+        raise _NotPossibleError(str(error)) from error

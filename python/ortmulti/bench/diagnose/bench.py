@@ -1,119 +1,56 @@
-"""The arguments of a diagnosis, and its bench: one measurement after the other, each in a fresh process."""
+"""The bench of a diagnosis: one measurement after the other, each in a fresh process."""
 
 from __future__ import annotations
 
-import math
+import contextlib
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from ortmulti import _core
 from ortmulti.bench.measure import fresh_process
 from ortmulti.bench.measure.devices import describe
-from ortmulti.bench.strategies import SessionSettings, check_name, names
-from ortmulti.devices.device import name_devices
-from ortmulti.errors import Error, InvalidArgument, NoSuchFile
+from ortmulti.bench.measure.nvml import Nvml
+from ortmulti.bench.strategies import SessionSettings
+from ortmulti.errors import DeviceError, Error
 
-BUDGET_SECONDS = 50.0
-QUICK_SECONDS = 20.0
-REPEAT = 5
-_PARTS_OF_BUDGET = {"traces": 0.5, "experiments": 0.75}
-
-
-@dataclass(frozen=True)
-class DiagnosisPlan:
-    """The arguments of `diagnose`.
-
-    Attributes:
-        devices: one for each session; None: every GPU, or the CPU on a machine without NVIDIA hardware.
-        settings: fields of `SessionSettings` that every session gets; the threads default to the cores divided by the
-            sessions.
-    """
-
-    model: Path
-    devices: tuple[str, ...] | None = None
-    ways: Sequence[str] = field(default_factory=names)
-    repeat: int = REPEAT
-    budget: float = BUDGET_SECONDS
-    quick: bool = False
-    batch: int = 1
-    sequence: int = 16
-    inputs: Mapping[str, Any] | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    timeout: float = 600.0
-
-    def __post_init__(self) -> None:
-        """
-        Raises:
-            InvalidArgument: an unknown way, device or setting, or a wrong number.
-            NoSuchFile: the model does not exist.
-        """
-        if not self.ways:
-            raise InvalidArgument(f"no way to create sessions was named; there are {', '.join(names())}")
-        for way in self.ways:
-            check_name(way)
-        if len(set(self.ways)) < len(self.ways):
-            raise InvalidArgument(f"a way is named twice: {', '.join(self.ways)}")
-        if self.devices is not None:
-            name_devices(self.devices)
-        for what in ("budget", "timeout"):
-            value = getattr(self, what)
-            if not (math.isfinite(value) and value > 0):
-                raise InvalidArgument(f"{what} is a number of seconds above 0, not {value}")
-        for what in ("repeat", "batch", "sequence"):
-            if getattr(self, what) < 1:
-                raise InvalidArgument(f"{what} is at least 1, not {getattr(self, what)}")
-        unknown = set(self.settings) - set(SessionSettings.__dataclass_fields__)
-        if unknown:
-            known = ", ".join(SessionSettings.__dataclass_fields__)
-            raise InvalidArgument(f"unknown settings {', '.join(sorted(unknown))}; there are {known}")
-        if not self.model.is_file():
-            raise NoSuchFile(f"model {self.model} does not exist")
-
-    def settings_for(self, devices: Sequence[str], cores: int) -> dict[str, Any]:
-        """Return the settings of sessions side by side on `devices`, as the fields of `SessionSettings`."""
-        shared = SessionSettings.side_by_side(devices, cores)
-        return {"intra_op_num_threads": shared.intra_op_num_threads, **self.settings}
-
-    def part_of_budget(self, part: str) -> float:
-        """Return seconds after the beginning until which a part of the diagnosis may begin something."""
-        return self.budget * _PARTS_OF_BUDGET.get(part, 1.0)
-
-
+_DEVICES_TIMEOUT = 120.0
 # Where ortmulti keeps optimized models.
-CACHE_VARIABLE = "ORTMULTI_CACHE"
+_CACHE_VARIABLE = "ORTMULTI_CACHE"
 
 
 class EndedError(Exception):
     """The diagnosis cannot go on; the text says why, for its reader."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Bench:
-    """The measurements of one diagnosis.
+    """What one diagnosis measures, as `diagnose` was asked for it, and its runs so far.
 
     Attributes:
-        plan: what to measure.
         devices: one for each session.
-        cores: that this process may use.
-        files: the model's.
+        files: the model's, its own first.
         feeds: an .npz file with the inputs.
         cache: a folder for the model's optimized forms alone.
         progress: called before each measurement with the number of finished ones, an estimate of all, and a text.
-        check_devices: raises `EndedError` if a device is no longer there.
         held_open_helps: whether a GPU has no persistence mode. Then the driver is unloaded between processes.
         runs: the measured runs of the document.
     """
 
-    plan: DiagnosisPlan
     devices: tuple[str, ...]
-    cores: int
+    ways: Sequence[str]
+    repeat: int
+    budget: float
+    quick: bool
+    settings: Mapping[str, Any]
+    timeout: float
     files: tuple[Path, ...]
     feeds: Path
     cache: Path
     progress: Callable[[int, int, str], None]
-    check_devices: Callable[[], None]
     held_open_helps: bool = False
     begin: float = field(default_factory=time.monotonic)
     runs: list[dict[str, Any]] = field(default_factory=list)
@@ -121,14 +58,23 @@ class Bench:
     _failures: int = 0
     _done: int = 0
 
-    def elapsed(self) -> float:
-        """Return seconds since the diagnosis began."""
-        return time.monotonic() - self.begin
+    @property
+    def model(self) -> Path:
+        return self.files[0]
+
+    def left(self, share: float = 1.0) -> float:
+        """Return the seconds that are left of a share of the budget."""
+        return share * self.budget - (time.monotonic() - self.begin)
+
+    def settings_for(self, devices: Sequence[str]) -> dict[str, Any]:
+        """Return the settings of sessions side by side on `devices`, as the fields of `SessionSettings`."""
+        shared = SessionSettings.side_by_side(devices, _core.usable_cores())
+        return {"intra_op_num_threads": shared.intra_op_num_threads, **self.settings}
 
     def say(self, text: str) -> None:
         """Report the progress and the next step."""
-        repetitions = 1 if self.plan.quick else 2
-        expected = 3 + 3 * repetitions * len(self.plan.ways) + 20 * repetitions
+        repetitions = 1 if self.quick else 2
+        expected = 3 + 3 * repetitions * len(self.ways) + 20 * repetitions
         self.progress(self._done, max(expected, self._done + 1), text)
         self._done += 1
 
@@ -137,7 +83,7 @@ class Bench:
         way: str,
         devices: Sequence[str],
         *,
-        cache: Literal["warm", "cold"] = "warm",
+        cache: str = "warm",
         experiment: str = "trace",
         model: Path | None = None,
         settings: Mapping[str, Any] | None = None,
@@ -145,38 +91,35 @@ class Bench:
         counted: bool = True,
         instrumented: bool = True,
     ) -> dict[str, Any]:
-        """Trace a start as `ortmulti.bench.diagnose.trace.trace` does.
+        """Trace a start as `ortmulti.bench.diagnose.trace.trace` does, and return the run; with "error" if it failed.
 
         Args:
             way, devices, cache, experiment, instrumented: see there.
-            model: in place of the plan's.
+            model: in place of the diagnosed one.
             settings: changes of the session settings.
             environment: variables to set besides.
             counted: whether the run becomes part of the document.
-
-        Returns:
-            The run; with "error" if it failed.
 
         Raises:
             EndedError: a device is gone, or a way that worked before fails repeatedly.
         """
         from ortmulti.bench.diagnose.trace import trace
 
-        chosen = {**self.plan.settings_for(devices, self.cores), **(settings or {})}
+        chosen = {**self.settings_for(devices), **(settings or {})}
         what = "" if experiment == "trace" else f"{experiment}, "
         cold = ", cold page cache" if cache == "cold" else ""
         self.say(f"{'' if counted else 'uncounted: '}{what}{way} on {describe(devices)}{cold}")
 
         def run() -> dict[str, Any]:
             return trace(
-                model or self.plan.model,
+                model or self.model,
                 way,
                 devices,
                 settings=SessionSettings(**chosen),
                 cache=cache,
                 feeds=self.feeds,
-                timeout=self.plan.timeout,
-                environment={CACHE_VARIABLE: str(self.cache), **(environment or {})},
+                timeout=self.timeout,
+                environment={_CACHE_VARIABLE: str(self.cache), **(environment or {})},
                 instrumented=instrumented,
                 experiment=experiment,
             )
@@ -184,18 +127,9 @@ class Bench:
         return self._keep(run, counted, experiment, way, devices, cache=cache, settings=chosen)
 
     def experiment(
-        self, name: str, work: Callable[[], Any], *, way: str, devices: Sequence[str], **fields: Any
+        self, name: str, way: str, devices: Sequence[str], work: Callable[[], Any], **fields: Any
     ) -> dict[str, Any]:
-        """Run an experiment; its answer is the run's "measured".
-
-        Args:
-            name: the experiment's.
-            work: measures.
-            way, devices: the way and the devices of the experiment.
-            fields: further fields of the run.
-
-        Returns:
-            The run; with "error" if it failed.
+        """Run an experiment and return its run, with the answer of `work` as "measured", or with "error" if it failed.
 
         Raises:
             EndedError: as `trace`.
@@ -203,13 +137,43 @@ class Bench:
         self.say(f"{name}, {way} on {', '.join(devices)}" if len(devices) < 5 else f"{name}, {way}")
         return self._keep(lambda: {"measured": work()}, True, name, way, devices, **fields)
 
+    def driver_start(
+        self, name: str, gpus: Sequence[str], *, alone: bool = False, held: bool = False, **fields: Any
+    ) -> dict[str, Any]:
+        """The experiment of cuInit and the contexts one by one.
+
+        Args:
+            name: the experiment's.
+            gpus: whose contexts.
+            alone: whether the process sees only these GPUs.
+            held: whether something keeps the driver loaded meanwhile, as persistence mode would.
+            fields: further fields of the run.
+        """
+        environment = {"CUDA_VISIBLE_DEVICES": visible_devices(gpus)} if alone else {}
+        named = [f"cuda:{number}" for number in range(len(gpus))] if alone else list(gpus)
+        with (Nvml.open() if held else None) or contextlib.nullcontext():
+            return self.experiment(
+                name,
+                "native",
+                gpus,
+                lambda: self.fresh("ortmulti.bench.measure.floor", environment, devices=named),
+                **fields,
+            )
+
     def fresh(self, module: str, environment: Mapping[str, str] | None = None, **spec: Any) -> Any:
         """Return the answer of a module's `measure` to a spec, in a fresh process with these variables besides."""
-        return fresh_process.run(module, spec, self.plan.timeout, environment)
+        return fresh_process.run(module, spec, self.timeout, environment)
 
     def probe(self, name: str, **spec: Any) -> Any:
         """Return the answer of one of `ortmulti.bench.diagnose.probes`, in a fresh process."""
         return self.fresh("ortmulti.bench.diagnose.probes", probe=name, **spec)
+
+    def check_devices(self) -> None:
+        """Raise `EndedError` if a device is no longer there."""
+        try:
+            find_devices(self.devices, self.timeout)
+        except DeviceError as error:
+            raise EndedError(f"a device has vanished: {error}") from error
 
     def _keep(
         self,
@@ -241,3 +205,27 @@ class Bench:
                 where = ", ".join(dict.fromkeys(devices))
                 raise EndedError(f"{way} on {where} worked before and does not any more: {result['error']}")
         return result
+
+
+def find_devices(devices: Iterable[str] | None, timeout: float) -> dict[str, Any]:
+    """Return what `probes.devices` finds in a fresh process; None are all devices.
+
+    Raises:
+        DeviceError: a device does not exist.
+    """
+    named = None if devices is None else list(devices)
+    if named is not None and set(named) == {"cpu"}:
+        return {"devices": named, "visible": None, "gpus": []}
+    spec = {"probe": "devices", "devices": named}
+    try:
+        return fresh_process.run("ortmulti.bench.diagnose.probes", spec, min(timeout, _DEVICES_TIMEOUT))
+    except fresh_process.MeasurementError as error:
+        raise DeviceError(str(error)) from error
+
+
+def visible_devices(gpus: Iterable[str]) -> str:
+    """Return the CUDA_VISIBLE_DEVICES with which a process sees only these GPUs."""
+    current = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [] if current is None else [name.strip() for name in current.split(",")]
+    indices = [int(gpu.removeprefix("cuda:")) for gpu in gpus]
+    return ",".join(names[index] if index < len(names) else str(index) for index in indices)

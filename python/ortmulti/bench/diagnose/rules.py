@@ -1,0 +1,608 @@
+"""The rules of a diagnosis: each looks at what was measured for one thing that costs time, and gives a finding or none.
+
+Rules are independent. Two may find the same seconds, and only runs of the changes show which can be saved.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ortmulti.bench.diagnose.bench import visible_devices
+from ortmulti.bench.diagnose.measured import Measured, median, seconds_text, start_of_workers
+from ortmulti.bench.diagnose.probes import LEVELS
+from ortmulti.bench.diagnose.serialization import serialization
+from ortmulti.bench.measure.devices import describe
+
+Until = Literal["created", "created by workers", "answered", "driver"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A change that can be verified: starts before and after it are run in turns.
+
+    Attributes:
+        before, after: the arguments of `Bench.trace`, whose "model" may be "optimized" (by ONNX Runtime, before) or
+            "in memory" (a copy); of `Bench.driver_start` where `until` is "driver".
+        what: description of the comparison.
+        until: end of the measured time: all sessions created, the same without the start of worker processes, the first
+            answers, or the driver's start alone.
+    """
+
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    what: str
+    until: Until = "created"
+
+
+@dataclass(eq=False)
+class Finding:
+    """One thing that costs time.
+
+    Attributes:
+        id: the rule's name.
+        title: one sentence with its figures.
+        cause: one of `ortmulti.bench.diagnose.causes.CAUSES`, or another text.
+        seconds: saving of a start on all devices; 0 if unknown.
+        evidence: the sources of the figures, a sentence each.
+        change: what to do, one sentence.
+        command: a command, or a line of Python, that does it.
+        share: saving as a share of what it is a part of; `find` fills in that of the creation.
+        recipe: how to verify it; None if nothing can be run.
+        verified: result of the verification, see `verify`.
+    """
+
+    id: str
+    title: str
+    cause: str
+    seconds: float
+    evidence: list[str]
+    change: str
+    command: str | None = None
+    share: float = 0.0
+    recipe: Recipe | None = None
+    verified: Mapping[str, Any] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the finding as the document has it."""
+        return {name: value for name, value in vars(self).items() if name != "recipe"}
+
+
+def _between(
+    measured: Measured, before: str, after: str, what: str = "", *, until: Until = "created", **changes: Any
+) -> Recipe:
+    """Compare a start in one way with a start in another, or with one that has these arguments of `Bench.trace`."""
+    first, second = ({"way": way, "devices": measured.devices} for way in (before, after))
+    return Recipe(first, {**second, **changes}, what or f"{before} against {after}", until)
+
+
+def _driver_starts(measured: Measured, what: str, **changes: bool) -> Recipe:
+    return Recipe({"gpus": measured.gpus}, {"gpus": measured.gpus, **changes}, what, "driver")
+
+
+# --- The way in which sessions are created ----------------------------------------------------------------------------
+
+# From here on a session's creation keeps other threads from creating theirs.
+_HOLDS = 0.3
+# Below this share of the best way's time another one is clearly better.
+_BETTER = 0.8
+
+
+def strategy(measured: Measured) -> Finding | None:
+    """Another way is faster, because of the GIL or another bottleneck of the usual way."""
+    usual, best = measured.usual, measured.best
+    before, after = measured.creation(usual), measured.creation(best)
+    if usual == best or not before or not after:
+        return None
+    held = measured.gil_share("threads") if measured.sessions > 1 and best not in ("threads", "sequential") else None
+    on = describe(measured.devices)
+    if held is not None and held >= _HOLDS and usual in ("sequential", "threads"):
+        name, cause = "gil", "wait for the GIL"
+        threads, with_best = measured.speedup("threads"), measured.speedup(best)
+        title = f"{measured.release} holds the GIL for {held:.0%} of creation"
+        if threads is not None:
+            title = f"threads are {threads:.2f}x as fast as sequential: {title}"
+        title += (
+            f"; strategy {best} does not need it"
+            if with_best is None
+            else f"; with strategy {best} {with_best:.1f}x (measured)"
+        )
+    else:
+        name = cause = "strategy"
+        ratio = before / after
+        title = (
+            f"{usual} takes {seconds_text(before)} to create the sessions on {on}; strategy {best} is "
+            f"{f'{ratio:.1f}x' if ratio >= 1.95 else f'{ratio:.2f}x'} as fast (measured)"
+        )
+    return Finding(
+        id=name,
+        title=title,
+        cause=cause,
+        seconds=before - after,
+        evidence=_ways(measured),
+        change=f"create the sessions with {best}",
+        command=_command(measured, best),
+        recipe=_between(measured, usual, best, f"{usual} against {best}, {measured.sessions} sessions on {on}"),
+    )
+
+
+def _ways(measured: Measured) -> list[str]:
+    """Return the seconds of each way, and what the interesting ones serialize on."""
+    found = []
+    for way in measured.ways:
+        if interval := measured.creation_interval(way):
+            text = f"{way}: {seconds_text(interval.median)}"
+            if interval.lowest < interval.highest:
+                text += f" ({seconds_text(interval.lowest)} to {seconds_text(interval.highest)})"
+            if way != "sequential" and (factor := measured.speedup(way)):
+                text += f", {factor:.2f}x as fast as sequential"
+            found.append(text)
+    for one in serialization(measured):
+        if one["way"] in (measured.usual, measured.best, "threads"):
+            found += [f"{one['way']}, {part['what']}: {part['evidence']}" for part in one["on"]]
+    return found
+
+
+def _command(measured: Measured, way: str) -> str:
+    model, devices = json.dumps(measured.model), json.dumps(measured.devices)
+    session = f"[onnxruntime.InferenceSession({model}) for each of {devices}"
+    return {
+        "shared": f"ortmulti.load({model}, {devices})",
+        "native": f"ortmulti.create_sessions({model}, {devices}, strategy='native')",
+        "processes": f"ortmulti.load({model}, {devices}, backend='processes')",
+        "threads": f"{session}, each in a thread]",
+        "sequential": f"{session}]",
+    }[way]
+
+
+def processes(measured: Measured) -> Finding | None:
+    """The start of worker processes costs time. It matters if they are used, or would otherwise be the best way."""
+    best = measured.best
+    creation, least = measured.creation("processes"), measured.creation(best)
+    if creation is None or least is None:
+        return None
+    starting = median(map(start_of_workers, measured.starts("processes"))) or 0.0
+    used = measured.usual == "processes"
+    left = max(creation - starting, 0.0)
+    saved = starting if used else least - left
+    if starting <= 0 or saved <= 0 or (not used and left > _BETTER * least):
+        return None
+    other = used and best != "processes"
+    recipe = _between(measured, "processes", best) if other else None
+    if not used:
+        what = f"{best} against processes that have been started before"
+        recipe = _between(measured, best, "processes", what, until="created by workers")
+    return Finding(
+        id="processes",
+        title=f"processes spend {seconds_text(starting)} of {seconds_text(creation)} on starting "
+        f"{measured.sessions} interpreters",
+        cause="processes",
+        seconds=saved,
+        evidence=[f"without their start processes would take {seconds_text(left)}, {best} takes {seconds_text(least)}"],
+        change="keep worker processes and give them the next model, or use a way without them"
+        if used
+        else "start worker processes before there is a model to load",
+        command=_command(measured, best) if other else None,
+        recipe=recipe,
+    )
+
+
+def cores(measured: Measured) -> Finding | None:
+    """More sessions on the CPU than cores: each has less than one."""
+    on_cpu, available = measured.devices.count("cpu"), measured.document["environment"].get("cores")
+    if not available or on_cpu <= available:
+        return None
+    alone, together = measured.watched_creation("native", 1), measured.watched_creation("native")
+    shared = measured.watched_creation("shared")
+    saved = together - shared if together and shared and measured.usual == "native" else 0.0
+    evidence = [f"this process may use {available} cores"]
+    if alone and together:
+        evidence.append(f"native creates one session in {seconds_text(alone)} and {on_cpu} in {seconds_text(together)}")
+    return Finding(
+        id="cores",
+        title=f"{on_cpu} sessions on the CPU share {available} cores",
+        cause="cores",
+        seconds=saved,
+        share=saved / together if together else 0.0,
+        evidence=evidence,
+        change="use no more sessions on the CPU than cores; ortmulti's are handles to one, which many threads may run",
+        command=_command(measured, "shared"),
+        recipe=_between(measured, "native", "shared") if saved > 0 and measured.best == "shared" else None,
+    )
+
+
+# --- What a session's creation and first run do -----------------------------------------------------------------------
+
+OPTIMIZATIONS = tuple(f"optimization level {level}" for level in (1, 2, 3))
+_READING = ("read model", "read weights")
+# Reading from memory or from a fast disk is not worth a finding.
+_SLOW_BYTES_PER_SECOND = 1e9
+_SLEEPS = 0.5
+_SLOWER_THAN_CAT = 3.0
+
+
+def optimization(measured: Measured) -> Finding | None:
+    """Graph optimization takes long: it can be done once, ahead."""
+    usual, model = measured.usual, measured.model
+    seconds, creation = measured.cause(usual, *OPTIMIZATIONS), measured.creation(usual)
+    if not creation or not seconds:
+        return None
+    by_level = {cause: measured.cause(usual, cause) for cause in OPTIMIZATIONS}
+    evidence = [f"{cause}: {seconds_text(spent)} of {usual}'s creation" for cause, spent in by_level.items() if spent]
+    found = measured.experiment("levels")
+    levels = {level: median(seconds for one in found for seconds in one.get(level, ())) for level in LEVELS}
+    if texts := [f"{level} {seconds_text(spent)}" for level, spent in levels.items() if spent is not None]:
+        evidence.append(f"one session's creation by graph optimization level: {', '.join(texts)}")
+    if measured.gpus and measured.best == "shared":
+        change = "optimize the model ahead; loading it takes it from the cache"
+        command = f"ortmulti optimize -- {shlex.quote(model)}"
+        recipe = _between(measured, usual, "shared", "the model against its optimized form, shared")
+    else:
+        change = "let ONNX Runtime save the optimized model once, on a machine of this kind, and load that"
+        command = (
+            "options.optimized_model_filepath = 'optimized.onnx'; InferenceSession("
+            f"{json.dumps(model)}, options)  # once; later load optimized.onnx"
+        )
+        what = f"the model against its optimized form, {usual}"
+        recipe = _between(measured, usual, usual, what, model="optimized")
+    return Finding(
+        id="optimization",
+        title=f"graph optimization takes {seconds_text(seconds)} of {seconds_text(creation)} of creation with {usual} "
+        f"({min(seconds / creation, 1.0):.0%})",
+        cause=max(by_level, key=lambda cause: by_level[cause]),
+        seconds=seconds,
+        evidence=evidence,
+        change=change,
+        command=command,
+        recipe=recipe,
+    )
+
+
+def slow_disk(measured: Measured) -> Finding | None:
+    """Reading sleeps although the page cache was filled: a file system that is slow by itself."""
+    usual, size = measured.usual, measured.model_bytes
+    run, creation = measured.typical(usual), measured.creation(usual)
+    if run is None or not creation:
+        return None
+    spans = [span for span in run["spans"] if span["cause"] in _READING and span["cpu"] is not None]
+    by_cause = dict.fromkeys(_READING, 0.0)
+    asleep = 0.0
+    for span in spans:
+        length = span["end"] - span["start"]
+        by_cause[span["cause"]] += length
+        asleep += max(length - span["cpu"], 0.0)
+    seconds = sum(by_cause.values())
+    readers = len({(span["session"], span["device"]) for span in spans})
+    saved = min(sum(run["causes"].get(cause, 0.0) for cause in _READING), asleep) * measured.scale(usual)
+    if asleep < _SLEEPS * seconds or saved <= 0:
+        return None
+    # A reader may also have waited for a core; then reading the files by itself is fast.
+    rate = measured.reading_rate("warm")
+    if rate is None or rate >= _SLOW_BYTES_PER_SECOND or size * readers / rate < 0.5 * asleep:
+        return None
+    # `cp` into one folder would lose the folders below the model's.
+    model, command = Path(measured.model), f"cp -- {_files(measured)} /dev/shm/"
+    if any(Path(name).name != name for name in measured.external):
+        files = shlex.join([model.name, *measured.external])
+        command = f"cd -- {shlex.quote(str(model.parent))} && cp --parents -- {files} /dev/shm/"
+    what = f"the model where it is against a copy in memory, {usual}"
+    return Finding(
+        id="slow disk",
+        title=f"reading the model takes {seconds_text(saved)} of {seconds_text(creation)} of creation with {usual}, "
+        f"asleep: its file system gives {rate / 1e6:.0f} MB/s from a warm page cache",
+        cause=max(by_cause, key=lambda cause: by_cause[cause]),
+        seconds=saved,
+        evidence=[
+            f"{size / 1e6:.3g} MB, read {readers} times in {seconds_text(seconds)}, of which the reading threads were "
+            f"off the CPU for {seconds_text(asleep)}",
+            "`cat` reads the files no faster, a moment after it has read them",
+        ],
+        change="keep the model on a local disk, or in memory (/dev/shm)",
+        command=command,
+        recipe=_between(measured, usual, usual, what, model="in memory"),
+    )
+
+
+def _files(measured: Measured) -> str:
+    """Return the model's file and those of its weights, quoted."""
+    model = Path(measured.model)
+    return shlex.join([str(model), *(str(model.parent / name) for name in measured.external)])
+
+
+def cold(measured: Measured) -> Finding | None:
+    """The first start after the model left the page cache takes longer."""
+    usual = measured.document["settings"]["ways"][0]
+    warm, from_disk = measured.watched_creation(usual, 1), measured.watched_creation(usual, 1, "cold")
+    if not warm or not from_disk:
+        return None
+    first = {"way": usual, "devices": measured.devices[:1]}
+    slow, fast = measured.reading_rate("cold"), measured.reading_rate("warm")
+    evidence = [f"{usual} on {measured.devices[0]}, cold against warm"]
+    if slow is not None:
+        evidence.append(f"from a cold page cache `cat` reads the files at {slow / 1e6:.0f} MB/s")
+    saved = from_disk - warm
+    if slow and fast:
+        # A larger loss than that of a reader in small pieces comes from other load on the machine.
+        saved = min(saved, _SLOWER_THAN_CAT * measured.model_bytes * (1 / slow - 1 / fast))
+    if saved < 0.1 * warm:
+        return None
+    return Finding(
+        id="cold disk",
+        title=f"from a cold page cache a session takes {seconds_text(warm + saved)} instead of {seconds_text(warm)}",
+        cause="disk",
+        seconds=saved,
+        share=saved / from_disk,
+        evidence=evidence,
+        change="read the model's files before they are needed (on GPUs strategy shared reads them ahead), or keep them "
+        "in memory",
+        command=f"cat -- {_files(measured)} > /dev/null",
+        recipe=Recipe({**first, "cache": "cold"}, first, f"cold against warm page cache, {usual}"),
+    )
+
+
+def waiting(measured: Measured) -> Finding | None:
+    """A thread sleeps inside a creation, and no known cause explains it."""
+    usual, best = measured.usual, measured.best
+    run, creation, seconds = measured.typical(usual), measured.creation(usual), measured.cause(usual, "wait")
+    spans = [span for span in (run["spans"] if run else ()) if span["cause"] == "wait"]
+    if not spans or not seconds or not creation:
+        return None
+    spans.sort(key=lambda span: span["start"] - span["end"])
+    name, length = spans[0]["name"], spans[0]["end"] - spans[0]["start"]
+    overlaps = measured.sessions > 1 and best != usual
+    return Finding(
+        id="wait",
+        title=f"creation with {usual} sleeps for {seconds_text(seconds)} of {seconds_text(creation)}, the longest time "
+        f'in "{name}", thread {spans[0]["thread"]}',
+        cause="wait",
+        seconds=seconds,
+        evidence=[
+            *map(_wait_text, spans[:4]),
+            f"the longest takes {seconds_text(length)}: neither computing nor reading, and off the CPU",
+        ],
+        change=f'find out what "{name}" waits for (py-spy or gdb on that thread)'
+        + (f"; until then strategy {best} lets sessions wait at once" if overlaps else ""),
+        recipe=_between(measured, usual, best) if overlaps else None,
+    )
+
+
+def _wait_text(span: Mapping[str, Any]) -> str:
+    where = f"session {span['session']}" if span["session"] is not None else "no session"
+    return (
+        f'"{span["name"]}", thread {span["thread"]}, {where} on {span["device"] or "no device"}: '
+        f"{seconds_text(span['end'] - span['start'])} from {span['start']:.3f} s on"
+    )
+
+
+def algorithm_search(measured: Measured) -> Finding | None:
+    """cuDNN tries every algorithm in the first run."""
+    usual = measured.usual
+    chosen = measured.document["settings"]["session"].get("provider_options", {}).get("cudnn_conv_algo_search")
+    seconds, wall = measured.cause(usual, "algorithm search"), measured.wall(usual)
+    if not measured.gpus or chosen not in (None, "EXHAUSTIVE") or not wall or not seconds:
+        return None
+    return Finding(
+        id="algorithm search",
+        title=f"the first run spends {seconds_text(seconds)} on trying cuDNN's algorithms (EXHAUSTIVE, the default)",
+        cause="algorithm search",
+        seconds=seconds,
+        share=seconds / wall,
+        evidence=[f"what the first run of convolutions takes longer than the second, {usual}"],
+        change="choose algorithms by cuDNN's heuristics; later runs may be slower, so measure these too",
+        command="provider_options={'cudnn_conv_algo_search': 'HEURISTIC'}",
+        recipe=_between(
+            measured,
+            usual,
+            usual,
+            f"EXHAUSTIVE against HEURISTIC until the first answers, {usual}",
+            until="answered",
+            settings={"provider_options": {"cudnn_conv_algo_search": "HEURISTIC"}},
+        ),
+    )
+
+
+# --- The CUDA driver's start ------------------------------------------------------------------------------------------
+
+
+def persistence(measured: Measured) -> Finding | None:
+    """Without persistence mode the driver initializes the GPUs for each process that comes when there is no other."""
+    off = ", ".join(gpu["device"] for gpu in _gpu_facts(measured) if gpu["persistence_mode"] is False)
+    driver = measured.driver()
+    if not off or driver is None:
+        return None
+    title = f"persistence mode is off on {off}: the driver's start takes {seconds_text(driver.floor)}"
+    evidence = [f"NVML says that persistence mode is off on {off}"]
+    held = median(found["driver_floor"] for found in measured.experiment("held"))
+    if held is not None:
+        title += f", and {seconds_text(held)} where the driver stays loaded"
+        evidence.append(f"with something that keeps the driver loaded the same takes {seconds_text(held)}")
+    saved = max(driver.floor - held, 0.0) if held is not None else 0.0
+    what = "cuInit and the contexts, against the same while NVML keeps the driver loaded, as persistence mode does"
+    return Finding(
+        id="persistence mode",
+        title=title,
+        cause="cuInit",
+        seconds=saved,
+        evidence=evidence,
+        change="turn persistence mode on (as root; nvidia-persistenced keeps it after a restart)",
+        command="nvidia-smi -pm 1",
+        recipe=_driver_starts(measured, what, held=True) if saved else None,
+    )
+
+
+def visible(measured: Measured) -> Finding | None:
+    """The driver initializes every GPU that a process sees."""
+    count, used = measured.document["settings"].get("visible_gpus") or 0, len(measured.gpus)
+    driver = measured.driver()
+    alone = median(found["driver_floor"] for found in measured.experiment("visible"))
+    if count <= used or driver is None or alone is None:
+        return None
+    return Finding(
+        id="visible devices",
+        title=f"{count} GPUs are visible and {used} used: the driver's start takes {seconds_text(driver.floor)} "
+        f"instead of {seconds_text(alone)}",
+        cause="cuInit",
+        seconds=driver.floor - alone,
+        evidence=["cuInit and the contexts alone, with all GPUs visible and with the used ones"],
+        change="let the process see the GPUs that it uses; they are then cuda:0 and so on",
+        command=f"CUDA_VISIBLE_DEVICES={visible_devices(measured.gpus)}",
+        recipe=_driver_starts(measured, "cuInit and the contexts", alone=True),
+    )
+
+
+def driver_start(measured: Measured) -> Finding | None:
+    """The driver's start comes before all other work on a GPU. It can run while modules are imported."""
+    driver, usual, best = measured.driver(), measured.usual, measured.best
+    if driver is None or usual == "shared":
+        return None
+    before = measured.cause(usual, "imports", "libraries")
+    evidence = [f"cuInit and the contexts alone take {seconds_text(driver.floor)}"]
+    if driver.at_once is not None:
+        how = "one after another" if driver.at_once > 0.7 * driver.one_by_one else "side by side"
+        evidence.append(
+            f"contexts at once take {seconds_text(driver.at_once)}, one by one {seconds_text(driver.one_by_one)}: the "
+            f"driver makes them {how}"
+        )
+    return Finding(
+        id="driver",
+        title=f"the CUDA driver's start takes {seconds_text(driver.floor)}, and imports and libraries "
+        f"{seconds_text(before)} before it",
+        cause="cuInit",
+        seconds=min(driver.floor, before) if best == "shared" else 0.0,  # what cannot be tried must not be the first
+        evidence=evidence,
+        change="start the driver in the background before other modules are imported",
+        command=f"ortmulti.prewarm({list(measured.gpus)})",
+        recipe=_between(measured, usual, best) if best == "shared" else None,
+    )
+
+
+def module_loading(measured: Measured) -> Finding | None:
+    """CUDA_MODULE_LOADING=EAGER loads every kernel of the libraries."""
+    value = measured.document["machine"].get("environment", {}).get("CUDA_MODULE_LOADING", "")
+    if value.upper() != "EAGER" or not measured.gpus:
+        return None
+    usual = measured.usual
+    seconds = measured.cause(usual, "libraries", "context", "load kernels")
+    return Finding(
+        id="module loading",
+        title=f"CUDA_MODULE_LOADING=EAGER loads all kernels of the CUDA libraries: {seconds_text(seconds)}",
+        cause="load kernels",
+        seconds=seconds,
+        evidence=["the environment says so"],
+        change="leave kernels to be loaded at their first use",
+        command="CUDA_MODULE_LOADING=LAZY",
+        recipe=_between(
+            measured,
+            usual,
+            usual,
+            f"EAGER against LAZY until the first answers, {usual}",
+            until="answered",
+            environment={"CUDA_MODULE_LOADING": "LAZY"},
+        ),
+    )
+
+
+# --- The machine's other work and settings, whose cost cannot be measured ---------------------------------------------
+
+_BUSY_SHARE = 0.25
+_SLOW_CLOCK = 0.8
+
+
+def _gpu_facts(measured: Measured) -> list[Mapping[str, Any]]:
+    return list(measured.document["environment"].get("gpus", ()))
+
+
+def _note(name: str, title: str, evidence: list[str], change: str, command: str | None = None) -> Finding:
+    return Finding(name, title, "machine", 0.0, evidence, change, command)
+
+
+def busy_cores(measured: Measured) -> Finding | None:
+    """Other processes use the CPU."""
+    around = measured.document["environment"]
+    cores, busy = around.get("cores"), around.get("busy_cores", 0.0)
+    if not cores or busy < _BUSY_SHARE * cores:
+        return None
+    return _note(
+        "busy cores",
+        f"other processes keep {busy:.1f} cores busy, of which this one may use {cores}",
+        ["all cores' times before the first measurement"],
+        "measure again, or load models, while the machine has nothing else to do",
+    )
+
+
+def governor(measured: Measured) -> Finding | None:
+    """The kernel keeps the CPU's clock low."""
+    name = measured.document["environment"].get("governor")
+    if name not in ("powersave", "conservative"):
+        return None
+    return _note(
+        "governor",
+        f"the CPU's frequency governor is {name}",
+        ["/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"],
+        "let the CPU run at its full clock while models are loaded",
+        "cpupower frequency-set -g performance",
+    )
+
+
+def other_gpu_processes(measured: Measured) -> Finding | None:
+    """Other processes use the GPUs."""
+    shared = {
+        gpu["device"]: f"{gpu['processes']} processes"
+        + (f", {gpu['utilization']}% busy" if gpu["utilization"] is not None else "")
+        for gpu in _gpu_facts(measured)
+        if gpu["processes"]
+    }
+    if not shared:
+        return None
+    return _note(
+        "busy GPUs",
+        f"other processes compute on {', '.join(shared)}",
+        [f"{device}: {text}" for device, text in shared.items()],
+        "use GPUs that are free, or measure again when they are",
+        "nvidia-smi",
+    )
+
+
+def clocks(measured: Measured) -> Finding | None:
+    """A GPU's clock is held down."""
+    slow: dict[str, str] = {}
+    for gpu in _gpu_facts(measured):
+        limit, highest = gpu["clock_limit"], gpu["clock_max"]
+        if gpu["slowed_by"]:
+            slow[gpu["device"]] = f"slowed by {' and '.join(gpu['slowed_by'])}, {gpu['clock']} MHz"
+        elif limit and highest and limit < _SLOW_CLOCK * highest:
+            slow[gpu["device"]] = f"limited to {limit} of {highest} MHz"
+    if not slow:
+        return None
+    return _note(
+        "clocks",
+        f"the clock is held down on {', '.join(slow)}",
+        [f"{device}: {text}" for device, text in slow.items()],
+        "look at the power limit, the cooling and the application clocks",
+        "nvidia-smi -q -d CLOCK,PERFORMANCE,POWER",
+    )
+
+
+RULES: tuple[Callable[[Measured], Finding | None], ...] = (
+    strategy,
+    processes,
+    cores,
+    optimization,
+    slow_disk,
+    cold,
+    waiting,
+    algorithm_search,
+    persistence,
+    visible,
+    driver_start,
+    module_loading,
+    busy_cores,
+    governor,
+    other_gpu_processes,
+    clocks,
+)
+"""All rules. A rule's place settles ties."""
