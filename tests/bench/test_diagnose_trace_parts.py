@@ -14,13 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortmulti.bench.diagnose.trace import events, waits
+from ortmulti.bench.diagnose.trace import waits
 from ortmulti.bench.diagnose.trace.assemble import Window, attribute, flatten
-from ortmulti.bench.diagnose.trace.events import RawSpan
+from ortmulti.bench.diagnose.trace.events import Events, EventWriter, Span
 from ortmulti.bench.diagnose.trace.phases import (
     Mark,
     Node,
-    Phase,
     Run,
     core_spans,
     phases,
@@ -28,14 +27,14 @@ from ortmulti.bench.diagnose.trace.phases import (
     read_profile,
     split_first_run,
 )
-from ortmulti.bench.diagnose.trace.sampler import Sample, Sampler, ThreadSamples
+from ortmulti.bench.diagnose.trace.sampler import Sample, Samples, sampled
 
 MS = 1_000_000
 
 
-def span(cause: str | None, start: int, end: int, thread: int = 1, name: str = "", **fields: Any) -> RawSpan:
+def span(cause: str | None, start: int, end: int, thread: int = 1, name: str = "", **fields: Any) -> Span:
     """A span, in milliseconds."""
-    return RawSpan(cause, name or str(cause), start * MS, end * MS, 1, thread, **fields)
+    return Span(cause, name or str(cause), start * MS, end * MS, 1, thread, **fields)
 
 
 def transformed(name: str, modified: int = 0) -> str:
@@ -71,7 +70,7 @@ CREATION = [
 
 
 def test_phases_lie_between_the_marks() -> None:
-    found = phases([Mark(when * MS, text) for when, text in CREATION], 0, 460 * MS)
+    found = phases(span(None, 0, 460), [Mark(when * MS, text) for when, text in CREATION])
     assert [(part.cause, part.start // MS, part.end // MS) for part in found] == [
         ("set up", 0, 1),
         ("set up", 1, 2),
@@ -94,13 +93,13 @@ def test_phases_lie_between_the_marks() -> None:
 
 def test_a_creation_that_ends_early_has_the_phases_until_then() -> None:
     said = [Mark(when * MS, text) for when, text in CREATION if when <= 100]
-    assert phases(said, 0, 105 * MS)[-1] == Phase("set up", "providers", 100 * MS, 105 * MS)
-    assert phases([], 0, 105 * MS, "libraries") == [Phase("libraries", "set up", 0, 105 * MS)]
+    assert phases(span(None, 0, 105), said)[-1] == span("set up", 100, 105, name="providers")
+    assert phases(span(None, 0, 105), [], "libraries") == [span("libraries", 0, 105, name="set up")]
 
 
 @given(st.lists(st.tuples(st.integers(0, 500), st.sampled_from([text for _, text in CREATION])), max_size=30))
 def test_phases_have_no_gaps(said: list[tuple[int, str]]) -> None:
-    found = phases([Mark(when * MS, text) for when, text in sorted(said)], 10 * MS, 400 * MS)
+    found = phases(span(None, 10, 400), [Mark(when * MS, text) for when, text in sorted(said)])
     assert (found[0].start, found[-1].end) == (10 * MS, 400 * MS)
     assert all(one.end == other.start for one, other in itertools.pairwise(found))
 
@@ -124,26 +123,32 @@ def test_the_log_is_read_in_any_time_zone(tmp_path: Path, hours: float) -> None:
 
 def test_events_of_an_unfinished_process(tmp_path: Path) -> None:
     file = tmp_path / "events"
-    writer = events.EventWriter(str(file))
+    writer = EventWriter(str(file))
+    ended = 2 * time.monotonic_ns()
     with writer.span("imports", "outer"), writer.span("libraries", "inner", 3, "cuda:1"):
-        found = events.read(file)
-    assert [(one.cause, one.name, one.end) for one in found.spans] == [
-        ("imports", "outer", None),
-        ("libraries", "inner", None),
+        found = Events(file, ended).spans
+    assert [(one.cause, one.name, one.end) for one in found] == [
+        ("imports", "outer", ended),
+        ("libraries", "inner", ended),
     ]
-    assert (found.spans[1].session, found.spans[1].device) == (3, "cuda:1")
+    assert (found[1].session, found[1].device) == (3, "cuda:1")
     with file.open("a") as half:
         half.write('{"kind": "ready", "ti')
-    done = events.read(file)
-    assert all(one.end is not None and one.cpu is not None and one.cpu >= 0 for one in done.spans)
+    done = Events(file, ended)
+    assert all(one.end < ended and one.cpu is not None and one.cpu >= 0 for one in done.spans)
     assert done.one("ready") == {}
-    assert events.read(tmp_path / "absent").spans == []
+    assert Events(tmp_path / "absent", ended).spans == []
 
 
 def test_the_innermost_span_counts() -> None:
     outer, inner, within = span(None, 0, 100), span("run", 20, 60), span("handles", 30, 40)
-    found = [(one.start // MS, one.end // MS, one.span) for one in flatten([within, outer, inner])]
-    assert found == [(0, 20, outer), (20, 30, inner), (30, 40, within), (40, 60, inner), (60, 100, outer)]
+    assert flatten([within, outer, inner]) == [
+        span(None, 0, 20),
+        span("run", 20, 30),
+        within,
+        span("run", 40, 60),
+        span(None, 60, 100),
+    ]
 
 
 def test_waits_are_given_to_what_is_waited_for() -> None:
@@ -182,7 +187,7 @@ _SPANS = st.lists(
 
 
 @given(_SPANS, st.integers(1, 3), st.integers(0, 120))
-def test_every_instant_has_one_cause(spans: list[RawSpan], thread: int, middle: int) -> None:
+def test_every_instant_has_one_cause(spans: list[Span], thread: int, middle: int) -> None:
     lanes = {number: flatten(one for one in spans if one.thread == number) for number in (1, 2, 3)}
     for segments in lanes.values():
         assert all(one.start < one.end <= other.start for one, other in itertools.pairwise(segments))
@@ -194,9 +199,8 @@ def first_run(device: str, runs: list[Run], second: int) -> dict[tuple[str, str]
     """Milliseconds of what only the first run has, by cause and name."""
     found: dict[tuple[str, str], int] = {}
     for part in split_first_run(span("run", 1000, 1100, device=device), second * MS, runs):
-        assert part.end is not None
         key = str(part.cause), part.name
-        found[key] = found.get(key, 0) + (part.end - part.start) // MS
+        found[key] = found.get(key, 0) + part.length // MS
     return found
 
 
@@ -270,7 +274,7 @@ def test_a_profile_is_read_without_nodes_of_sub_graphs(tmp_path: Path) -> None:
     assert read_profile(file) == []
 
 
-def sampled(*stretches: tuple[int, float, int | None], timed: bool = False) -> ThreadSamples:
+def samples_of(*stretches: tuple[int, float, int | None], timed: bool = False) -> list[Sample]:
     """A thread for milliseconds at a share of a CPU each, in a system call where it sleeps; every 5 ms a sample."""
     samples = [Sample(0, 0, 0, 0, False, None)]
     for length, share, call in stretches:
@@ -279,7 +283,7 @@ def sampled(*stretches: tuple[int, float, int | None], timed: bool = False) -> T
             faults = last.faults + (call == -1)
             on_cpu = last.on_cpu + int(5 * MS * share)
             samples.append(Sample(last.time + 5 * MS, on_cpu, 0, faults, call is not None, call, timed))
-    return ThreadSamples(1, samples)
+    return samples
 
 
 FILE, LOCK, DRIVER, SLEEP = 17, 202, 16, 230
@@ -304,12 +308,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_sleep_is_found_with_its_reason(call: int, beside: bool, cause: str) -> None:
-    threads = {1: sampled((50, 1, None), (100, 0, call), (50, 1, None))}
-    [found] = waits.split_off_cpu(span("prepacking", 20, 190), threads, beside)
-    assert (found.cause, found.start // MS, (found.end or 0) // MS) == (cause, 50, 150)
-    assert waits.split_off_cpu(span("read model", 20, 190), threads, beside) == []  # it has a reason to sleep
-    assert waits.split_off_cpu(span("prepacking", 20, 55), threads, beside) == []  # too short to be told
-    driving = {1: sampled((50, 1, None), (100, 0, DRIVER))}
+    samples = samples_of((50, 1, None), (100, 0, call), (50, 1, None))
+    [found] = waits.split_off_cpu(span("prepacking", 20, 190), samples, beside)
+    assert (found.cause, found.start // MS, found.end // MS) == (cause, 50, 150)
+    assert waits.split_off_cpu(span("read model", 20, 190), samples, beside) == []  # it has a reason to sleep
+    assert waits.split_off_cpu(span("prepacking", 20, 55), samples, beside) == []  # too short to be told
+    driving = samples_of((50, 1, None), (100, 0, DRIVER))
     assert waits.split_off_cpu(span("prepacking", 20, 150), driving, beside) == []
 
 
@@ -325,14 +329,14 @@ def test_waits_for_the_gil_lie_between_calls_and_at_their_ends() -> None:
         span("set up", 205, 300, thread=3, name="initialize", session=1),
     ]
     waiting = ((80, 1, None), (120, 0.1, LOCK), (100, 1, None))
-    threads = {2: sampled((200, 1, None)), 3: sampled(*waiting, timed=True)}
-    found = {(one.session, one.start // MS, (one.end or 0) // MS) for one in waits.find_waits(spans, threads)}
+    threads = {2: samples_of((200, 1, None)), 3: samples_of(*waiting, timed=True)}
+    found = {(one.session, one.start // MS, one.end // MS) for one in waits.find_waits(spans, threads)}
     # From the import to its first call, from where it has read the model, and until its second call.
     assert found == {(1, 10, 40), (1, 80, 190), (1, 190, 205)}
-    threads[3] = sampled(*waiting)
-    assert len(waits.find_waits(spans, threads)) == 2  # who waits for the GIL asks for it again and again
-    threads[3] = sampled((80, 1, None), (120, 0.1, DRIVER), (100, 1, None))
-    assert len(waits.find_waits(spans, threads)) == 2  # the driver has no GIL
+    threads[3] = samples_of(*waiting)
+    assert len(list(waits.find_waits(spans, threads))) == 2  # who waits for the GIL asks for it again and again
+    threads[3] = samples_of((80, 1, None), (120, 0.1, DRIVER), (100, 1, None))
+    assert len(list(waits.find_waits(spans, threads))) == 2  # the driver has no GIL
 
 
 def test_a_lock_and_the_gil_are_told_apart() -> None:
@@ -353,21 +357,18 @@ while True: ctypes.PyDLL(None).usleep(100_000)
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         lock, thread = (int(number) for number in process.stdout.readline().split())
-        sampler = Sampler(process.pid)
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            if all(len(sleeping(sampler, one)) >= 20 for one in (lock, thread)):
-                break
-        sampler.stop()
+        with sampled(process.pid) as found:
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline and any(len(sleeping(found, one)) < 20 for one in (lock, thread)):
+                pass
         process.kill()
-    assert waits.sleeps_for_the_gil(sleeping(sampler, thread))
-    assert not waits.sleeps_for_the_gil(sleeping(sampler, lock))
+    assert waits.sleeps_for_the_gil(sleeping(found, thread))
+    assert not waits.sleeps_for_the_gil(sleeping(found, lock))
 
 
-def sleeping(sampler: Sampler, thread: int) -> list[Sample]:
+def sleeping(found: Samples, thread: int) -> list[Sample]:
     """The samples that tell in which system call a thread sleeps."""
-    found = sampler.threads.get(thread)
-    return [] if found is None else [sample for sample in list(found.samples) if sample.call is not None]
+    return [sample for sample in list(found.get(thread, ())) if sample.call is not None]
 
 
 def test_spans_of_the_core_have_their_sessions() -> None:

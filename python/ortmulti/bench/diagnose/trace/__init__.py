@@ -8,17 +8,35 @@ print(run["wall"], run["causes"], run["explained"])
 
 from __future__ import annotations
 
+import contextlib
+import json
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ortmulti.bench.strategies import SessionSettings, check_name
 from ortmulti.bench.strategies.base import Array
 from ortmulti.errors import Error, InvalidArgument, NoSuchFile
 
 __all__ = ["trace"]
+
+# What the process runs. The time is read before anything is imported that an interpreter does not have from its start.
+_PRELUDE = """
+import time
+steps = [(time.monotonic_ns(), time.thread_time_ns())]
+import numpy
+steps.append((time.monotonic_ns(), time.thread_time_ns()))
+import ortmulti
+steps.append((time.monotonic_ns(), time.thread_time_ns()))
+import json, sys
+from ortmulti.bench.diagnose.trace import traced_process
+steps.append((time.monotonic_ns(), time.thread_time_ns()))
+with open(sys.argv[1]) as file:
+    traced_process.main(json.load(file), steps)
+"""
 
 
 def trace(
@@ -27,7 +45,7 @@ def trace(
     devices: Sequence[str],
     *,
     settings: SessionSettings | None = None,
-    cache: Literal["warm", "cold"] = "warm",
+    cache: str = "warm",
     feeds: Mapping[str, Array] | str | Path | None = None,
     timeout: float = 600.0,
     environment: Mapping[str, str] | None = None,
@@ -68,10 +86,8 @@ def trace(
     model = Path(model)
     if not model.is_file():
         raise NoSuchFile(f"model {model} does not exist")
+    from ortmulti.bench.files import read_arrays, write_arrays
     from ortmulti.bench.measure import page_cache
-
-    from .assemble import fill
-    from .launch import launch
 
     options = asdict(settings or SessionSettings())
     run: dict[str, Any] = {
@@ -85,41 +101,67 @@ def trace(
     }
     with tempfile.TemporaryDirectory(prefix="ortmulti-trace-") as name:
         folder = Path(name)
-        feeds_file = folder / "feeds.npz"
-        _save(feeds, model, feeds_file)
-        files = (model, *_external_files(model))
+        if feeds is None:
+            from ortmulti.bench.models import sample_inputs
+
+            feeds = sample_inputs(model)
+        write_arrays(folder / "feeds.npz", read_arrays(feeds) if isinstance(feeds, (str, Path)) else feeds)
+        files = [model]
+        try:
+            files += page_cache.external_files(model)
+        except NoSuchFile:
+            raise
+        except Error:  # ONNX Runtime itself has to refuse the model
+            pass
         (page_cache.warm if cache == "warm" else page_cache.drop)(files)
         spec = {
             "way": way,
             "model": str(model.absolute()),
             "devices": list(devices),
             "settings": options,
-            "feeds": str(feeds_file.absolute()),
+            "feeds": f"{folder}/feeds.npz",
             "instrumented": instrumented,
+            "events": f"{folder}/events",
+            "profiles": f"{folder}/profile-",
         }
-        recording, problem = launch(spec, folder, timeout, environment or {}, instrumented, way == "processes")
-        if problem is not None:
-            run["error"] = problem
-        fill(run, recording)
+        _run_process(run, spec, folder, timeout, environment or {})
     return run
 
 
-def _save(feeds: Mapping[str, Array] | str | Path | None, model: Path, file: Path) -> None:
-    from ortmulti.bench.files import read_arrays, write_arrays
+def _run_process(
+    run: dict[str, Any], spec: dict[str, Any], folder: Path, timeout: float, environment: Mapping[str, str]
+) -> None:
+    """Run `traced_process.main` in a fresh process with its own process group, which is ended with it. Fill in the run.
 
-    if feeds is None:
-        from ortmulti.bench.models import sample_inputs
+    Args:
+        run: see `assemble.fill`; "error" is added if the process failed.
+        spec: see `traced_process.main`.
+        folder: for the process's files.
+        timeout: seconds after which the process is killed.
+        environment: variables to set, besides this process's own.
+    """
+    from ortmulti._runtime.child_process import ChildProcess
 
-        feeds = sample_inputs(model)
-    write_arrays(file, read_arrays(feeds) if isinstance(feeds, (str, Path)) else feeds)
+    from .assemble import Recording, fill
+    from .events import Events
+    from .sampler import sampled
 
-
-def _external_files(model: Path) -> tuple[Path, ...]:
-    from ortmulti.bench.measure import page_cache
-
-    try:
-        return page_cache.external_files(model)
-    except NoSuchFile:
-        raise
-    except Error:  # ONNX Runtime itself has to refuse the model
-        return ()
+    log = folder / "log"
+    (folder / "spec.json").write_text(json.dumps(spec))
+    with log.open("ab") as output:
+        process = ChildProcess(_PRELUDE, [f"{folder}/spec.json"], output=output, environment=environment)
+        sampling = sampled(process.pid, descendants=run["way"] == "processes")
+        with sampling if run["instrumented"] else contextlib.nullcontext({}) as samples:
+            try:
+                in_time = process.wait(timeout)
+            finally:
+                ended = time.monotonic_ns()
+                process.kill_group()
+    told = Events(Path(spec["events"]), ended)
+    if not in_time:
+        run["error"] = f"took longer than {timeout:g} seconds and was ended"
+    elif failure := told.one("failed"):
+        run["error"] = failure["text"]
+    elif not told.one("answered"):
+        run["error"] = f"the process {process.ending(log)}"
+    fill(run, Recording(process.started, process.pid, told, log, time.time_ns() - time.monotonic_ns(), samples))

@@ -1,4 +1,4 @@
-"""Events of a traced process: a file to which it and its workers append lines.
+"""Spans of a traced process, and the file to which it and its workers append their events, a line each.
 
 The lines of a process that dies stay, with its last spans still open.
 """
@@ -12,18 +12,17 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 
 @dataclass
-class RawSpan:
+class Span:
     """A part of one thread's time, in nanoseconds of `time.monotonic_ns`'s clock.
 
     Attributes:
         cause: a name of `causes.CAUSES`; None if the inner spans and the gaps between them say more.
-        end: None while the span is open.
         cpu: seconds that the thread was on a CPU, if known.
         waits_for: the causes of other threads' work for which this thread waits.
     """
@@ -31,7 +30,7 @@ class RawSpan:
     cause: str | None
     name: str
     start: int
-    end: int | None
+    end: int
     pid: int
     thread: int
     session: int | None = None
@@ -39,12 +38,29 @@ class RawSpan:
     cpu: float | None = None
     waits_for: tuple[str, ...] = ()
 
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.startswith("cuda:")
+
+    def part(self, start: int, end: int, cause: str | None = None, name: str = "") -> Span:
+        """Return the span between other times, and with another cause and name if they are given."""
+        if (start, end, cause) == (self.start, self.end, None):
+            return self
+        return replace(self, cause=cause or self.cause, name=name or self.name, start=start, end=end, cpu=None)
+
+    def common(self, start: int, end: int) -> int:
+        """Return how long it lasts between two times; negative if it does not reach them."""
+        return min(self.end, end) - max(self.start, start)
+
 
 class EventWriter:
     """The process's side. Lines are appended whole, so that several processes and threads may write."""
 
     def __init__(self, path: str) -> None:
-        self.path = path
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._numbers = itertools.count()
 
@@ -55,54 +71,45 @@ class EventWriter:
     @contextlib.contextmanager
     def span(self, cause: str | None, name: str, session: int | None = None, device: str = "") -> Iterator[None]:
         """A span of the calling thread around the body."""
-        number = next(self._numbers)
-        thread = threading.get_native_id()
-        start, start_cpu = time.monotonic_ns(), time.thread_time_ns()
-        fields = {"cause": cause, "name": name, "session": session, "device": device}
-        self.write("begin", number=number, start=start, thread=thread, **fields)
+        start_cpu = time.thread_time_ns()
+        number = self.add(cause, name, time.monotonic_ns(), session=session, device=device)
         try:
             yield
         finally:
             end = time.monotonic_ns()
             self.write("end", number=number, end=end, cpu=(time.thread_time_ns() - start_cpu) / 1e9)
 
-    def past(self, cause: str | None, name: str, start: int, end: int, **fields: Any) -> None:
-        """A span that has ended already, by default of the calling thread."""
-        fields.setdefault("thread", threading.get_native_id())
-        self.write("past", cause=cause, name=name, start=start, end=end, **fields)
+    def add(self, cause: str | None, name: str, start: int, **fields: Any) -> int:
+        """Write the begin of a span of the calling thread, and its "end" if it is over, and return its number."""
+        number = next(self._numbers)
+        fields |= {"cause": cause, "name": name, "start": start, "thread": threading.get_native_id()}
+        self.write("begin", number=number, **fields)
+        return number
 
 
-@dataclass
 class Events:
-    """The events read from the file: the spans, and the other lines by their kind, in order."""
+    """The events in a file so far, without an incomplete last line.
 
-    spans: list[RawSpan] = field(default_factory=list)
-    others: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    Attributes:
+        others: the lines that are no spans, by their kind, in order.
+        end: when the process answered or failed, or else when its end was noticed; that of spans that are still open.
+        spans: the spans.
+    """
+
+    def __init__(self, path: Path, ended: int) -> None:
+        spans: dict[tuple[int, int], dict[str, Any]] = {}
+        self.others: dict[str, list[dict[str, Any]]] = {}
+        for line in path.read_text().splitlines() if path.exists() else ():
+            with contextlib.suppress(ValueError):
+                event = json.loads(line)
+                kind = event.pop("kind")
+                if kind in ("begin", "end"):
+                    spans.setdefault((event["pid"], event.pop("number")), {}).update(event)
+                else:
+                    self.others.setdefault(kind, []).append(event)
+        self.end: int = self.one("answered").get("time") or self.one("failed").get("time", ended)
+        self.spans = [Span(**{"end": max(span["start"], self.end), **span}) for span in spans.values()]
 
     def one(self, kind: str) -> Mapping[str, Any]:
         """Return the first line of a kind; empty if there is none."""
         return next(iter(self.others.get(kind, ())), {})
-
-
-def read(path: Path) -> Events:
-    """Read the events so far, without an incomplete last line."""
-    events = Events()
-    open_spans: dict[tuple[int, int], RawSpan] = {}
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        kind = event.pop("kind")
-        if kind == "begin":
-            span = RawSpan(**{key: value for key, value in event.items() if key != "number"}, end=None)
-            open_spans[event["pid"], event["number"]] = span
-            events.spans.append(span)
-        elif kind == "end":
-            span = open_spans[event["pid"], event["number"]]
-            span.end, span.cpu = event["end"], event["cpu"]
-        elif kind == "past":
-            events.spans.append(RawSpan(**event))
-        else:
-            events.others.setdefault(kind, []).append(event)
-    return events

@@ -6,8 +6,11 @@ import bisect
 import contextlib
 import threading
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from ortmulti.bench.measure.memory import process_tree
 
@@ -21,8 +24,7 @@ _SHARE = 0.25
 _TIMEOUT = 3
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """A thread at one moment.
 
     Attributes:
@@ -44,91 +46,66 @@ class Sample:
     timed: bool = False
 
 
-@dataclass
-class ThreadSamples:
-    """One thread's samples, in their order."""
-
-    pid: int
-    samples: list[Sample] = field(default_factory=list)
-
-    def on_cpu(self, start: int, end: int) -> float | None:
-        """Return seconds on a CPU between two times, between samples by proportion; None where it was not sampled."""
-        if not self.samples or end <= self.samples[0].time or start >= self.samples[-1].time:
-            return None
-        return (self._at(end) - self._at(start)) / 1e9
-
-    def _at(self, when: int) -> float:
-        index = bisect.bisect_right(self.samples, when, key=lambda sample: sample.time)
-        if index == 0:
-            return self.samples[0].on_cpu
-        before = self.samples[index - 1]
-        if index == len(self.samples):
-            return before.on_cpu
-        after = self.samples[index]
-        share = (when - before.time) / (after.time - before.time)
-        return before.on_cpu + share * (after.on_cpu - before.on_cpu)
+Samples = dict[int, list[Sample]]
+"""Each thread's samples, in their order."""
 
 
-class Sampler:
-    """Samples all threads of a process, from a thread of this process."""
+def seconds_on_cpu(samples: Sequence[Sample], start: int, end: int) -> float | None:
+    """Return seconds on a CPU between two times, between samples by proportion; None where it was not sampled."""
+    if not samples or end <= samples[0].time or start >= samples[-1].time:
+        return None
 
-    def __init__(self, pid: int, descendants: bool = False) -> None:
-        """
-        Args:
-            pid: the process.
-            descendants: whether its children and theirs are sampled too.
-        """
-        self.threads: dict[int, ThreadSamples] = {}
-        self._pids = [pid]
-        self._descendants = descendants
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._sample_until_stopped, name="sampler", daemon=True)
-        self._thread.start()
+    def at(when: int) -> float:
+        index = bisect.bisect_right(samples, when, key=lambda sample: sample.time)
+        near = samples[max(index - 1, 0) : index + 1]
+        return float(np.interp(when, [sample.time for sample in near], [sample.on_cpu for sample in near]))
 
-    def stop(self) -> None:
-        """End the sampling; the samples stay."""
-        self._stop.set()
-        self._thread.join()
+    return (at(end) - at(start)) / 1e9
 
-    def _sample_until_stopped(self) -> None:
-        known: list[tuple[int, Path]] = []
-        turn, period = 0, _PERIOD_SECONDS
-        while not self._stop.wait(period):
-            begin = time.monotonic()
-            if self._descendants and turn % _LOOK_FOR_PROCESSES == 0:
-                self._pids = process_tree(self._pids[0])
-            if turn % _LOOK_FOR_THREADS == 0:
-                known = self._find_threads()
-            turn += 1
-            for pid, folder in known:
-                self._sample(pid, folder)
-            period = max(_PERIOD_SECONDS, (time.monotonic() - begin) * (1 / _SHARE - 1))
 
-    def _find_threads(self) -> list[tuple[int, Path]]:
-        found = []
-        for pid in self._pids:
-            with contextlib.suppress(OSError):
-                found += [(pid, folder) for folder in Path(f"/proc/{pid}/task").iterdir()]
-        return found
+@contextlib.contextmanager
+def sampled(pid: int, *, descendants: bool = False) -> Iterator[Samples]:
+    """Sample all threads of a process during the body, and with `descendants` those of its children and theirs."""
+    found: Samples = {}
+    stop = threading.Event()
+    arguments = (pid, descendants, found, stop)
+    thread = threading.Thread(target=_sample_until_stopped, args=arguments, name="sampler", daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        stop.set()
+        thread.join()
 
-    def _sample(self, pid: int, folder: Path) -> None:
+
+def _sample_until_stopped(pid: int, descendants: bool, found: Samples, stop: threading.Event) -> None:
+    pids, folders = [pid], list[Path]()
+    turn, period = 0, _PERIOD_SECONDS
+    while not stop.wait(period):
+        begin = time.monotonic()
+        if descendants and turn % _LOOK_FOR_PROCESSES == 0:
+            pids = process_tree(pid)
+        if turn % _LOOK_FOR_THREADS == 0:
+            folders = []
+            for one in pids:
+                with contextlib.suppress(OSError):
+                    folders += Path(f"/proc/{one}/task").iterdir()
+        turn += 1
+        for folder in folders:
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                _sample(folder, found.setdefault(int(folder.name), []))
+        period = max(_PERIOD_SECONDS, (time.monotonic() - begin) * (1 / _SHARE - 1))
+
+
+def _sample(folder: Path, samples: list[Sample]) -> None:
+    on_cpu, waited = (int(part) for part in (folder / "schedstat").read_text().split()[:2])
+    now = time.monotonic_ns()
+    # After the name in brackets, which may itself hold blanks and brackets: the state, then the numbers.
+    fields = (folder / "stat").read_text().rpartition(")")[2].split()
+    asleep = fields[0] in "SD"
+    call, timed = None, False
+    if asleep and samples and on_cpu - samples[-1].on_cpu < (now - samples[-1].time) / 2:
         with contextlib.suppress(OSError, ValueError, IndexError):
-            on_cpu, waited = (int(part) for part in (folder / "schedstat").read_text().split()[:2])
-            now = time.monotonic_ns()
-            # After the name in brackets, which may itself hold blanks and brackets: the state, then the numbers.
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            asleep = fields[0] in "SD"
-            thread = self.threads.setdefault(int(folder.name), ThreadSamples(pid))
-            before = thread.samples[-1] if thread.samples else None
-            call, timed = None, False
-            if asleep and before is not None and on_cpu - before.on_cpu < (now - before.time) / 2:
-                call, timed = _system_call(folder)
-            thread.samples.append(Sample(now, on_cpu, waited, int(fields[9]), asleep, call, timed))
-
-
-def _system_call(folder: Path) -> tuple[int | None, bool]:
-    """Its number, and whether there is a fourth argument, futex's time-out; None: unknown."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        number, *arguments = (folder / "syscall").read_text().split()
-        return int(number), len(arguments) > _TIMEOUT and int(arguments[_TIMEOUT], 16) != 0
-    return None, False
+            number, *arguments = (folder / "syscall").read_text().split()
+            call, timed = int(number), len(arguments) > _TIMEOUT and int(arguments[_TIMEOUT], 16) != 0
+    samples.append(Sample(now, on_cpu, waited, int(fields[9]), asleep, call, timed))

@@ -23,7 +23,7 @@ def make_observer(path: str, devices: Sequence[str], profiles: str, number: int)
 
     events = EventWriter(path)
     observer = Observer(events, devices, profiles, number)
-    events.past("measurement", "watch", begin, time.monotonic_ns(), session=number)
+    events.add("measurement", "watch", begin, end=time.monotonic_ns(), session=number)
     return observer
 
 
@@ -41,7 +41,7 @@ def main(spec: dict[str, Any], steps: Sequence[tuple[int, int]]) -> None:
     own = "imports" if spec["way"] in OWN_WAYS else "measurement"
     names = (("imports", "import numpy"), (own, "import ortmulti"), ("measurement", "import the measurement"))
     for (cause, name), (start, start_cpu), (end, end_cpu) in zip(names, steps, steps[1:], strict=False):
-        events.past(cause, name, start, end, cpu=(end_cpu - start_cpu) / 1e9)
+        events.add(cause, name, start, end=end, cpu=(end_cpu - start_cpu) / 1e9)
     try:
         _measure(spec, events, steps[-1][0])
     except Exception as error:
@@ -64,7 +64,7 @@ def _measure(spec: dict[str, Any], events: EventWriter, begin: int) -> None:
                 make_observer, spec["events"], devices, spec["profiles"]
             )
     feeds = read_arrays(spec["feeds"])
-    events.past("measurement", "prepare", begin, time.monotonic_ns())
+    events.add("measurement", "prepare", begin, end=time.monotonic_ns())
     with strategy:
         with events.span("processes" if way == "processes" else "imports", "start"):
             strategy.start()
