@@ -164,10 +164,10 @@ def test_durations(seconds: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "gained", "begin"),
     [
-        ({}, True, "verified: 7.60 s before, 3.31 s after: 2.3 times as fast (2.1 to 2.5); threads against"),
-        ({"confidence": 0.96, "pairs": 6}, True, "verified: "),
-        ({"interval": [0.99, 4.0]}, False, "tried, no certain gain: "),
-        ({"confidence": 0.5, "pairs": 2}, False, "not verified: faster in each of 2 pairs, but 6 pairs are needed: "),
+        ({}, True, "Verified: 7.60 s before, 3.31 s after: 2.3 times as fast (2.1 to 2.5); threads against"),
+        ({"confidence": 0.96, "pairs": 6}, True, "Verified: "),
+        ({"interval": [0.99, 4.0]}, False, "Tried, no certain gain: "),
+        ({"confidence": 0.5, "pairs": 2}, False, "Not verified: faster in each of 2 pairs, but 6 pairs are needed: "),
     ],
 )
 def test_a_gain_is_confirmed_by_its_interval_and_enough_pairs(
@@ -178,7 +178,7 @@ def test_a_gain_is_confirmed_by_its_interval_and_enough_pairs(
 
 
 def test_what_was_not_run_is_not_verified() -> None:
-    assert view.verified_text(None) == (False, "not verified by a run")
+    assert view.verified_text(None) == (False, "Not verified by a run.")
 
 
 # --- colours
@@ -262,7 +262,7 @@ def test_colours_are_those_of_the_page(document: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("make", "suffix", "begin"),
     [
-        (lambda: diagnosis.make_document((2,), repeat=1, pieces=False), ".png", b"\x89PNG"),
+        (lambda: diagnosis.make_document((2,), repeat=1), ".png", b"\x89PNG"),
         (diagnosis.make_hostile, ".svg", b"<?xml"),
         (diagnosis.make_partial, ".pdf", b"%PDF"),
     ],
@@ -341,7 +341,7 @@ def test_the_sentence_and_the_figures_below_it_agree(tmp_path: Path) -> None:
 
 
 def test_thousands_of_spans_stay_a_page(tmp_path: Path) -> None:
-    document = diagnosis.make_document((1,), repeat=1, pieces=False)
+    document = diagnosis.make_document((1,), repeat=1)
     document["runs"] = document["runs"][:1]
     names = list(causes.CAUSES)
     document["runs"][0]["spans"] = [

@@ -21,7 +21,7 @@ DOCUMENTS: dict[str, Callable[[], dict[str, Any]]] = {
     "hostile": diagnosis.make_hostile,
     "partial": diagnosis.make_partial,
     "empty": diagnosis.make_empty,
-    "on the CPU": lambda: diagnosis.make_document((2,), repeat=1, pieces=False, gpus=False, findings=[]),
+    "on the CPU": lambda: diagnosis.make_document((2,), repeat=1, gpus=False, findings=[]),
 }
 
 

@@ -142,10 +142,9 @@ _FIRST_RUN: tuple[_Part, ...] = (
     ("load kernels", "Gemm, Relu, Add", 0.090, 0.9),
     ("run", "run", 0.006, 0.5),
 )
-_PIECES = {"optimization level 1": 60, "optimization level 2": 45, "algorithm search": 53, "load kernels": 40}
 
 
-def make_run(way: str, devices: list[str], pieces: bool = True, slower: float = 1.0) -> dict[str, Any]:
+def make_run(way: str, devices: list[str], slower: float = 1.0) -> dict[str, Any]:
     """A trace of one way whose sessions are created one after another, or side by side, as that way's are."""
     spans: list[dict[str, Any]] = []
     causes: defaultdict[str, float] = defaultdict(float)
@@ -158,11 +157,6 @@ def make_run(way: str, devices: list[str], pieces: bool = True, slower: float = 
             spans.append(
                 {"cause": cause, "name": name, "start": now, "end": now + seconds, "cpu": seconds * on_cpu, **where}
             )
-            count = _PIECES.get(cause, 0) if pieces else 0
-            for piece in range(count):
-                begin, name_of_piece = now + seconds * piece / count, f"{name} /node_{piece}"
-                end = begin + 0.9 * seconds / count
-                spans.append({"cause": cause, "name": name_of_piece, "start": begin, "end": end, "cpu": None, **where})
             if session in (None, len(devices) - 1) or way == "sequential":  # the last one's critical path
                 causes[cause] += seconds
             now += seconds
@@ -194,14 +188,14 @@ def make_run(way: str, devices: list[str], pieces: bool = True, slower: float = 
 
 
 def make_document(
-    counts: tuple[int, ...] = (1, 8), repeat: int = 2, pieces: bool = True, gpus: bool = True, **changes: Any
+    counts: tuple[int, ...] = (1, 8), repeat: int = 2, gpus: bool = True, **changes: Any
 ) -> dict[str, Any]:
     """A whole diagnosis: five ways, on each number of devices; `changes` replace fields."""
     runs = []
     for number in range(repeat):
         for count in counts:
             devices = [f"cuda:{place}" for place in range(count)] if gpus else ["cpu"] * count
-            runs += [make_run(way, devices, pieces, 1 + 0.04 * number) for way in WAYS]
+            runs += [make_run(way, devices, 1 + 0.04 * number) for way in WAYS]
     runs.append(heartbeat("onnxruntime", 0.91))
     settings = {"repeat": repeat, "devices": devices, "ways": list(WAYS), "session": {}}
     facts = {"name": "resnet50", "path": "resnet50.onnx", "bytes": 102_450_000, "external_bytes": 0, "external": []}
@@ -220,7 +214,7 @@ def make_document(
 
 def make_hostile() -> dict[str, Any]:
     """A document whose every name tries to break out of where it is shown."""
-    document = make_document((1, 2), repeat=1, pieces=False)
+    document = make_document((1, 2), repeat=1)
     document["models"][0]["name"] = HOSTILE[0]
     traces = [run for run in document["runs"] if run["experiment"] == "trace"]
     for run, name in zip(traces, HOSTILE * 2, strict=False):
@@ -250,7 +244,7 @@ def make_hostile() -> dict[str, Any]:
 def make_empty() -> dict[str, Any]:
     """A diagnosis that ended before anything was measured."""
     changes: dict[str, Any] = {"findings": [], "serialization": [], "prediction": None, "runs": []}
-    return make_document((1, 8), repeat=1, pieces=False, partial="interrupted", **changes)
+    return make_document((1, 8), repeat=1, partial="interrupted", **changes)
 
 
 def make_partial() -> dict[str, Any]:
@@ -258,7 +252,7 @@ def make_partial() -> dict[str, Any]:
     error = "DeviceError: cuda:5 vanished: CUDA_ERROR_NO_DEVICE\nwhile the context was created"
     devices = [f"cuda:{place}" for place in range(8)]
     failed = {"id": "", "experiment": "trace", "way": "processes", "devices": devices, "error": error}
-    return {**make_empty(), "runs": [*(make_run(way, devices[:1], pieces=False) for way in WAYS[:3]), failed]}
+    return {**make_empty(), "runs": [*(make_run(way, devices[:1]) for way in WAYS[:3]), failed]}
 
 
 def save(document: dict[str, Any], folder: Path) -> Path:

@@ -13,9 +13,8 @@ from typing import Any
 from ortmulti.bench.measure import results
 from ortmulti.errors import InvalidArgument
 
-_OPTIONAL = "?"
-"""Ends the name of a field that may be missing or null."""
-
+# What the reports read. A "?" ends the name of a field that may be missing or null; "" is any name.
+_TIMES = {"start": float, "end": float, "cpu?": float}
 _RUN = {
     "id": str,
     "experiment": str,
@@ -27,18 +26,7 @@ _RUN = {
     "wall?": float,
     "ready?": float,
     "first_answers?": [float],
-    "spans?": [
-        {
-            "cause": str,
-            "name": str,
-            "start": float,
-            "end": float,
-            "thread": int,
-            "session?": int,
-            "device": str,
-            "cpu?": float,
-        }
-    ],
+    "spans?": [{"cause": str, "name": str, "thread": int, "session?": int, "device": str, **_TIMES}],
     "causes?": {"": float},
     "explained?": float,
 }
@@ -53,28 +41,22 @@ _FINDING = {
     "command?": str,
     "verified?": {"before": float, "after": float, "speedup": float, "interval": [float], "what": str},
 }
+_BOTTLENECK = {"what": str, "share?": float, "evidence": str}
+_MACHINE = {
+    "cpu": {"model?": str, "architecture": str, "usable_physical_cores": int},
+    "gpus?": [{"name": str}],
+    "driver?": {"version?": str},
+    "system?": dict,
+    "memory?": {"total?": float},
+    "environment?": dict,
+}
 _DOCUMENT = {
     "partial?": str,
     "runs": [_RUN],
-    "serialization?": [
-        {
-            "way": str,
-            "devices": int,
-            "speedup?": float,
-            "ideal?": float,
-            "on": [{"what": str, "share?": float, "evidence": str}],
-        }
-    ],
+    "serialization?": [{"way": str, "devices": int, "speedup?": float, "ideal?": float, "on": [_BOTTLENECK]}],
     "prediction?": {"best": str, "seconds": {"": float}, "why": str},
     "findings": [_FINDING],
-    "machine": {
-        "cpu": {"model?": str, "architecture": str, "usable_physical_cores": int},
-        "gpus?": [{"name": str}],
-        "driver?": {"version?": str},
-        "system?": dict,
-        "memory?": {"total?": float},
-        "environment?": dict,
-    },
+    "machine": _MACHINE,
     "releases": dict,
     "models": [{"name?": str, "path?": str, "bytes?": float, "external_bytes?": float}],
     "settings?": dict,
@@ -137,32 +119,22 @@ def check_document(document: Mapping[str, Any]) -> None:
 
 
 def _check(value: Any, shape: Any, where: str) -> None:
+    kind = shape if isinstance(shape, type) else type(shape)
+    right = isinstance(value, (int, float) if kind is float else kind) and not isinstance(value, bool)
+    if not right or (kind is float and not abs(value) <= _MAX_NUMBER):
+        shown = repr(value) if isinstance(value, (str, int, float)) else type(value).__name__
+        raise InvalidArgument(f"{where or 'the document'} is {shown[:60]}, not {_NAMES[kind]}")
     if isinstance(shape, list):
-        _check_type(value, list, where)
         for number, item in enumerate(value):
             _check(item, shape[0], f"{where}[{number}]")
+    elif isinstance(shape, dict) and "" in shape:
+        for name, item in value.items():
+            _check(item, shape[""], f"{where}[{name!r}]")
     elif isinstance(shape, dict):
-        _check_type(value, dict, where)
-        if "" in shape:
-            for name, item in value.items():
-                _check(item, shape[""], f"{where}[{name!r}]")
-            return
         for field, inner in shape.items():
-            name = field.removesuffix(_OPTIONAL)
+            name = field.removesuffix("?")
             place = f"{where}.{name}".lstrip(".")
             if value.get(name) is not None:
                 _check(value[name], inner, place)
             elif name == field:
                 raise InvalidArgument(f"{place} is missing")
-    else:
-        _check_type(value, shape, where)
-
-
-def _check_type(value: Any, kind: type, where: str) -> None:
-    if kind is float:
-        right = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _MAX_NUMBER
-    else:
-        right = isinstance(value, kind) and not isinstance(value, bool)
-    if not right:
-        shown = repr(value) if isinstance(value, (str, int, float)) else type(value).__name__
-        raise InvalidArgument(f"{where or 'the document'} is {shown[:60]}, not {_NAMES[kind]}")

@@ -16,12 +16,11 @@ from ortmulti.bench.reports.plots import caption, clean, line_style, new_figure
 from ortmulti.errors import InvalidArgument
 
 from . import view
-from .view import Trace
+from .view import Json, Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Json = Mapping[str, Any]
 Row = tuple[str, int]
 
 _LONGEST_NAME = 44
@@ -95,9 +94,8 @@ def _parts(found: Sequence[Trace], run: Json | None) -> dict[str, tuple[float, C
         parts["traces"] = 0.34 * len(found) + 0.9, lambda axes: _draw_traces(axes, found)
         parts["scaling"] = 3.6, lambda axes: _draw_scaling(axes, found)
     if run:
-        rows = _lanes(run["spans"], run["devices"])
-        height = 0.24 * sum(len(lanes) for lanes in rows.values()) + 0.12 * len(rows) + 0.9
-        parts["timeline"] = height, lambda axes: _draw_timeline(axes, rows)
+        rows = _rows(run)
+        parts["timeline"] = 0.36 * len(rows) + 0.9, lambda axes: _draw_timeline(axes, rows)
     return parts
 
 
@@ -133,26 +131,23 @@ def _draw_traces(axes: Axes, found: Sequence[Trace]) -> None:
     _finish(axes)
 
 
-def _draw_timeline(axes: Axes, rows: Mapping[Row, Sequence[Sequence[Json]]]) -> None:
-    top, ticks, labels = 0.0, [], []
-    as_image = sum(len(lane) for lanes in rows.values() for lane in lanes) > _MOST_SHAPES
-    for (device, thread), lanes in rows.items():
-        for number, lane in enumerate(lanes):
-            for cause in ordered({span["cause"] for span in lane}):
-                ranges = [(span["start"], span["end"] - span["start"]) for span in lane if span["cause"] == cause]
-                bars = axes.broken_barh(ranges, (top + number + 0.08, 0.84), linewidth=0.3, **_look(cause))
-                bars.set_rasterized(as_image)
-        ticks.append(top + len(lanes) / 2)
-        labels.append(f"{_plain(device or 'process')}, thread {thread}")
-        top += len(lanes) + 0.5
-    axes.set_yticks(ticks, labels, fontsize=8)
-    axes.set_ylim(top, -0.4)
+def _draw_timeline(axes: Axes, rows: Mapping[Row, Sequence[Json]]) -> None:
+    as_image = sum(map(len, rows.values())) > _MOST_SHAPES
+    places = [1.5 * number for number in range(len(rows))]
+    for place, spans in zip(places, rows.values(), strict=True):
+        for cause in ordered({span["cause"] for span in spans}):
+            ranges = [(span["start"], span["end"] - span["start"]) for span in spans if span["cause"] == cause]
+            bars = axes.broken_barh(ranges, (place + 0.08, 0.84), linewidth=0.3, **_look(cause))
+            bars.set_rasterized(as_image)
+    labels = [f"{_plain(device or 'process')}, thread {thread}" for device, thread in rows]
+    axes.set_yticks([place + 0.5 for place in places], labels, fontsize=8)
+    axes.set_ylim(1.5 * len(rows), -0.4)
     axes.set_xlim(left=0)
     _finish(axes)
 
 
 def _draw_scaling(axes: Axes, found: Sequence[Trace]) -> None:
-    warm = [trace for trace in found if trace.cache == "warm"] or found
+    warm = [trace for trace in found if trace.warm] or found
     points: dict[str, list[tuple[int, float]]] = {}
     for trace in warm:
         points.setdefault(trace.way, []).append((len(trace.devices), trace.wall))
@@ -182,22 +177,14 @@ def _look(cause: str) -> dict[str, Any]:
     return {"facecolor": drawn.colour, "edgecolor": drawn.colour}
 
 
-def _lanes(spans: Sequence[Json], devices: Sequence[str]) -> dict[Row, list[list[Json]]]:
-    """Return the spans of each device and thread; a span that is part of another is in the lane below it.
-
-    Work for a session without a device is shown with the session's device.
-    """
-    rows: dict[Row, list[list[Json]]] = {}
-    for span in sorted(spans, key=lambda span: (span["start"], -span["end"])):
-        session = span.get("session")
-        of_session = devices[session] if session is not None and 0 <= session < len(devices) else ""
-        lanes = rows.setdefault((span["device"] or of_session, span["thread"]), [])
-        lane = next((lane for lane in lanes if lane[-1]["end"] <= span["start"]), None)
-        if lane is None:
-            lanes.append([span])
-        else:
-            lane.append(span)
-    return dict(sorted(rows.items(), key=lambda row: (_device_order(row[0][0]), row[1][0][0]["start"])))
+def _rows(run: Json) -> dict[Row, list[Json]]:
+    """Return the spans of each device and thread. Work for a session without a device is shown with the session's."""
+    rows: dict[Row, list[Json]] = {}
+    devices = dict(enumerate(run["devices"]))
+    for span in sorted(run["spans"], key=lambda span: span["start"]):
+        device = span["device"] or devices.get(span.get("session"), "")
+        rows.setdefault((device, span["thread"]), []).append(span)
+    return dict(sorted(rows.items(), key=lambda row: (_device_order(row[0][0]), row[1][0]["start"])))
 
 
 def _device_order(device: str) -> tuple[int, str, int]:

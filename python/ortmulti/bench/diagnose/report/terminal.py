@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, repeat
 from string import ascii_lowercase, ascii_uppercase
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
@@ -16,13 +15,10 @@ from rich.text import Text
 
 from ortmulti.bench.diagnose.causes import cause_of
 from ortmulti.bench.diagnose.measured import seconds_text
-from ortmulti.bench.files import printable
-from ortmulti.bench.reports import plots
+from ortmulti.bench.files import printable, printable_lines
 
 from . import view
-from .view import Trace
-
-Json = Mapping[str, Any]
+from .view import Json, Trace
 
 _NARROW = 78
 """Columns below which ways stand below each other instead of beside each other."""
@@ -43,50 +39,50 @@ def print_diagnosis(document: Json, console: Console) -> None:
 
 
 def _parts(document: Json, console: Console) -> Iterator[RenderableType]:
-    yield Text.assemble(("Where the time goes: ", "bold"), (view.models_text(document), "bold"))
+    yield Text(f"Where the time goes: {view.models_text(document)}", "bold")
     if partial := view.partial_text(document):
         yield Panel(Text(partial), style="yellow", title="partial")
     yield Text(view.headline(document))
     found = view.traces(document)
     keys = _keys(view.causes_of(found), console)
     longest = max((trace.wall for trace in found), default=0)
-    for group in view.by_device_count(found).values():
+    for group in view.by_device_count(found):
         yield Text(f"From the process's start to the first answer on {view.devices_text(group[0].devices)}", "bold")
         yield _bars(group, longest, keys, console)
         for columns in [group] if console.width >= _NARROW else [[trace] for trace in group]:
             yield _table(columns, keys)
     if document.get("serialization"):
         yield Text("What each way serializes on", "bold")
-        yield _serialization(document)
+        yield Text("\n").join(map(_serialization, document["serialization"]))
     if prediction := document.get("prediction"):
-        yield _prediction(prediction)
-    yield from _findings(document)
+        best, by_way = view.predicted(prediction)
+        seconds = ", ".join(f"{way} {text}" for way, text in by_way)
+        yield Text.assemble((f"{best} ", "bold"), printable(prediction["why"]), (f"\nPredicted: {seconds}", "dim"))
+    if document["findings"]:
+        yield Text("Findings, the one that would help most first", "bold")
+    else:
+        yield Text(view.no_findings_text(document), style="bold")
+    for number, finding in enumerate(document["findings"], 1):
+        heading = Text(f"{number}. {printable(finding['title'])}", style="bold")
+        yield Group(heading, *(Padding(line, (0, 0, 0, 3)) for line in _finding(finding)))
     if failed := view.failures(document):
         yield Text("\n".join(["Failed:", *(f"  {text}" for text in failed)]), style="red")
-    yield Text(f"{_machine_text(document)}; {str(document.get('created', ''))[:10]}", style="dim")
+    where = view.where_text(document, "; ", "onnxruntime", "ortmulti", "python")
+    yield Text(f"{where}; {str(document.get('created', ''))[:10]}", style="dim")
 
 
-def _findings(document: Json) -> Iterator[RenderableType]:
-    if not document["findings"]:
-        yield Text(view.no_findings_text(document), style="bold")
-        return
-    yield Text("Findings, the one that would help most first", "bold")
-    for number, finding in enumerate(document["findings"], 1):
-        what = cause_of(finding["cause"]).title
-        if finding["seconds"]:
-            what += f": {seconds_text(finding['seconds'])}, {view.percent(finding['share'])}"
+def _finding(finding: Json) -> Iterator[Text]:
+    known = finding["cause"] != "none"
+    if known:
+        what = [cause_of(finding["cause"]).title, view.amount_text(finding)]
+        yield Text(printable(": ".join(filter(None, what))), style="dim")
+    yield from (Text(printable(line)) for line in finding["evidence"])
+    yield Text.assemble(("Change: ", "bold"), printable(finding["change"]))
+    if finding.get("command"):
+        yield Text(printable_lines(finding["command"]), style="cyan")
+    if known:
         gained, gain = view.verified_text(finding.get("verified"))
-        lines = [
-            *([] if finding["cause"] == "none" else [Text(printable(what), style="dim")]),
-            *(Text(printable(line)) for line in finding["evidence"]),
-            Text.assemble(("Change: ", "bold"), printable(finding["change"])),
-        ]
-        if finding.get("command"):
-            lines.append(Text(view.code_text(finding["command"]), style="cyan"))
-        if finding["cause"] != "none":
-            lines.append(Text(f"{gain[:1].upper()}{gain[1:]}.", style="green" if gained else "yellow"))
-        heading = Text(f"{number}. {printable(finding['title'])}", style="bold")
-        yield Group(heading, *(Padding(line, (0, 0, 0, 3)) for line in lines))
+        yield Text(gain, style="green" if gained else "yellow")
 
 
 def _keys(causes: Sequence[str], console: Console) -> dict[str, tuple[str, str]]:
@@ -109,8 +105,7 @@ def _bars(group: Sequence[Trace], longest: float, keys: Mapping[str, tuple[str, 
         for cause, cells in cells_of(trace, max(1, round(width * trace.wall / longest))):
             character, colour = keys[cause]
             line.append(character * cells, style=colour)
-        line.append(f" {seconds_text(trace.wall)}", style="bold")
-        lines.append(line)
+        lines.append(line.append(f" {seconds_text(trace.wall)}", style="bold"))
     return Text("\n").join(lines)
 
 
@@ -136,8 +131,9 @@ def _table(group: Sequence[Trace], keys: Mapping[str, tuple[str, str]]) -> Rende
         table.add_row(Text.assemble(keys[cause], " ", printable(cause_of(cause).title)), *cells)
     table.add_section()
     table.add_row("from start to last answer", *(Text(seconds_text(trace.wall), "bold") for trace in group))
-    table.add_row("explained", *(_explained(trace) for trace in group))
-    if any(trace.range for trace in group):
+    marks = ["" if trace.explained >= view.LEAST_EXPLAINED else "red bold" for trace in group]
+    table.add_row("explained", *(Text(f"{one.explained:.1%}", mark) for one, mark in zip(group, marks, strict=True)))
+    if any(len(trace.walls) > 1 for trace in group):
         table.add_row("repetitions", *(str(len(trace.walls)) for trace in group))
         spans = [f"{seconds_text(trace.walls[0])}\n{seconds_text(trace.walls[-1])}" for trace in group]
         table.add_row("shortest\nlongest", *spans)
@@ -151,37 +147,8 @@ def _cell(trace: Trace, cause: str) -> Text:
     return Text(seconds_text(length), style="bold" if length >= trace.wall / 5 else "")
 
 
-def _explained(trace: Trace) -> Text:
-    enough = trace.explained >= view.LEAST_EXPLAINED
-    return Text(f"{trace.explained:.1%}", style="" if enough else "red bold")
-
-
-def _serialization(document: Json) -> Text:
-    lines = []
-    for one in document["serialization"]:
-        line = Text(f"{printable(one['way'])} on {one['devices']}: ", style="bold")
-        line.append(view.speedup_text(one), style="not bold")
-        for cause in one["on"]:
-            share = "" if cause.get("share") is None else f" {view.percent(cause['share'])}"
-            name = view.what_text(cause["what"])
-            line.append(f"\n  {name}{share}: {printable(cause['evidence'])}", style="not bold")
-        if not one["on"]:
-            line.append("\n  nothing found that it waits for", style="not bold dim")
-        lines.append(line)
-    return Text("\n").join(lines)
-
-
-def _prediction(prediction: Json) -> Text:
-    by_way = sorted(prediction["seconds"].items(), key=lambda item: item[1])
-    return Text.assemble(
-        (f"Best way to create sessions here: {printable(prediction['best'])}. ", "bold"),
-        printable(prediction["why"]),
-        ("\nPredicted: " + ", ".join(f"{printable(way)} {seconds_text(s)}" for way, s in by_way), "dim"),
-    )
-
-
-def _machine_text(document: Json) -> str:
-    releases = document["releases"]
-    parts = [plots.machine_text(document["machine"])]
-    parts += [f"{name} {releases[name]}" for name in ("onnxruntime", "ortmulti", "python") if releases.get(name)]
-    return printable("; ".join(parts))
+def _serialization(one: Json) -> Text:
+    line = Text.assemble((f"{printable(one['way'])} on {one['devices']}: ", "bold"), view.speedup_text(one))
+    for name, share, evidence in view.bottlenecks(one):
+        line.append(f"\n  {name}{share and f' {share}'}: {evidence}")
+    return line if one["on"] else line.append("\n  nothing found that it waits for", style="dim")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ortmulti.bench import strategies
 from ortmulti.bench.diagnose.causes import ordered
 from ortmulti.bench.diagnose.measured import seconds_text
-from ortmulti.bench.files import printable, printable_lines
+from ortmulti.bench.files import printable
 from ortmulti.bench.measure.devices import describe
 from ortmulti.bench.measure.rounds import CONFIDENCE
+from ortmulti.bench.reports.plots import machine_text
 
 Json = Mapping[str, Any]
 
@@ -32,48 +32,36 @@ _WHAT = {
 }
 
 
-@dataclass(frozen=True)
 class Trace:
     """One way's trace on one number of devices. What only the measurement needs is not counted.
 
     Attributes:
+        run: the repetition with the median time (the lower one of two).
         way: the strategy.
         devices: one for each session.
-        cache: "warm" or "cold".
-        run: the repetition with the median time (the lower one of two).
-        causes: its seconds by cause.
+        warm: whether the page cache was.
+        name: the way, and the cache if it was cold.
         walls: seconds from the process's start to the last device's first answer, of every repetition, ascending.
+        wall: those of `run`.
+        causes: its seconds by cause.
+        explained: the share of the wall time that has a cause.
     """
 
-    way: str
-    devices: tuple[str, ...]
-    cache: str
-    run: Json
-    causes: Mapping[str, float]
-    walls: tuple[float, ...]
-
-    @property
-    def wall(self) -> float:
-        """Seconds from the process's start to the last device's first answer."""
-        return own_seconds(self.run)
-
-    @property
-    def name(self) -> str:
-        return self.way if self.cache == "warm" else f"{self.way}, {self.cache} cache"
-
-    @property
-    def explained(self) -> float:
-        """The share of the wall time that has a cause."""
-        if self.run.get("explained") is not None:
-            return float(self.run["explained"])
-        return 1 - self.causes.get("unexplained", 0) / self.wall if self.wall else 1.0
-
-    @property
-    def range(self) -> str:
-        """The shortest and the longest repetition; empty for a single one."""
-        if len(self.walls) < 2:
-            return ""
-        return f"{len(self.walls)} runs, {seconds_text(self.walls[0])} to {seconds_text(self.walls[-1])}"
+    def __init__(self, runs: Iterable[Json]) -> None:
+        ascending = sorted(runs, key=own_seconds)
+        self.run = ascending[(len(ascending) - 1) // 2]
+        self.way: str = self.run["way"]
+        self.devices: tuple[str, ...] = tuple(self.run["devices"])
+        cache = self.run.get("cache") or "warm"
+        self.warm = cache == "warm"
+        self.name = self.way if self.warm else f"{self.way}, {cache} cache"
+        self.walls = tuple(map(own_seconds, ascending))
+        self.wall = own_seconds(self.run)
+        causes = {**self.run["causes"], "measurement": 0}
+        self.causes: dict[str, float] = {cause: length for cause, length in causes.items() if length > 0}
+        explained = self.run.get("explained")
+        unexplained = self.causes.get("unexplained", 0) / self.wall
+        self.explained: float = 1 - unexplained if explained is None else float(explained)
 
 
 def own_seconds(run: Json) -> float:
@@ -90,26 +78,67 @@ def traces(document: Json) -> list[Trace]:
             key = (run["way"], tuple(run["devices"]), run.get("cache") or "warm")
             groups.setdefault(key, []).append(run)
     places = {way: place for place, way in enumerate(strategies.names())}
-    found = []
-    for (way, devices, cache), runs in groups.items():
-        walls = sorted(map(own_seconds, runs))
-        run = sorted(runs, key=own_seconds)[(len(runs) - 1) // 2]
-        causes = {cause: length for cause, length in run["causes"].items() if cause != "measurement" and length > 0}
-        found.append(Trace(way, devices, cache, run, causes, tuple(walls)))
-    return sorted(found, key=lambda one: (len(one.devices), places.get(one.way, len(places)), one.cache != "warm"))
+    found = map(Trace, groups.values())
+    return sorted(found, key=lambda one: (len(one.devices), places.get(one.way, len(places)), not one.warm))
 
 
-def by_device_count(found: Iterable[Trace]) -> dict[int, list[Trace]]:
+def by_device_count(found: Iterable[Trace]) -> list[list[Trace]]:
     """Return the traces of each number of devices."""
-    groups: dict[int, list[Trace]] = {}
-    for trace in found:
-        groups.setdefault(len(trace.devices), []).append(trace)
-    return groups
+    return [list(group) for _, group in itertools.groupby(found, key=lambda trace: len(trace.devices))]
 
 
 def causes_of(found: Iterable[Trace]) -> list[str]:
     """Return the causes that any of the traces has, in the vocabulary's order."""
     return ordered({cause for trace in found for cause in trace.causes})
+
+
+def default_run(document: Json) -> Json | None:
+    """Return the run whose timeline is shown: of the traces on the most devices, the slowest way's."""
+    of_traces = [trace.run for trace in traces(document) if trace.run.get("spans")]
+    if of_traces:
+        return max(of_traces, key=lambda run: (len(run["devices"]), own_seconds(run)))
+    with_spans = (run for run in document["runs"] if run.get("spans"))
+    return min(with_spans, key=lambda run: run["experiment"] != "trace", default=None)
+
+
+# --- Texts ------------------------------------------------------------------------------------------------------------
+
+
+def headline(document: Json) -> str:
+    """Return one sentence on the most devices: which way is ready first, and how much sooner than plain onnxruntime."""
+    found = traces(document)
+    if not found:
+        return "No trace was measured."
+    last = by_device_count(found)[-1]
+    warm = [trace for trace in last if trace.warm] or last
+    slowest, fastest = max(warm, key=lambda a: a.wall), min(warm, key=lambda a: a.wall)
+    where = devices_text(fastest.devices)
+    plain = next((trace for trace in warm if trace.way == "sequential"), None)
+    if plain is not None and len(warm) > 1:
+        text = f"Today, with plain onnxruntime in a loop, the first answers on {where} take {seconds_text(plain.wall)}"
+        notable = _NOTABLE if len(plain.walls) > 1 else _NOTABLE_ONCE
+        if plain.walls[0] <= fastest.walls[-1] or plain.wall < notable * fastest.wall:
+            best = min((trace for trace in warm if trace is not plain), key=lambda a: a.wall)
+            text += f"; no way is clearly faster: {best.name} takes {seconds_text(best.wall)}"
+        else:
+            factor = plain.wall / fastest.wall
+            text += f"; with {fastest.name} they take {seconds_text(fastest.wall)}, {factor:.2f} times as fast"
+    else:
+        text = f"From the process's start to the first answer on {where}: {seconds_text(fastest.wall)}"
+        text += f" with {fastest.name}"
+        if slowest is not fastest:
+            factor = slowest.wall / fastest.wall
+            text += f", {seconds_text(slowest.wall)} with {slowest.name}, {factor:.1f} times as long"
+    return printable(f"{text}.")
+
+
+def partial_text(document: Json) -> str:
+    """Return the reason why the diagnosis is not complete; empty if it is."""
+    reason = document.get("partial")
+    if not reason:
+        return ""
+    why = "it was interrupted" if reason == "interrupted" else printable(str(reason))
+    return f"Partial: {why}. What had been measured by then is shown; what is missing was not looked at."
 
 
 def failures(document: Json) -> list[str]:
@@ -122,13 +151,60 @@ def failures(document: Json) -> list[str]:
     return list(dict.fromkeys(printable(" ".join(text.split())) for text in texts))
 
 
-def default_run(document: Json) -> Json | None:
-    """Return the run whose timeline is shown first: of the traces on the most devices, the slowest way's."""
-    of_traces = [trace for trace in traces(document) if trace.run.get("spans")]
-    if of_traces:
-        return max(of_traces, key=lambda trace: (len(trace.devices), trace.wall)).run
-    with_spans = (run for run in document["runs"] if run.get("spans"))
-    return min(with_spans, key=lambda run: run["experiment"] != "trace", default=None)
+def no_findings_text(document: Json) -> str:
+    """Return the text for a diagnosis without findings."""
+    if document.get("partial"):
+        return "No findings: the diagnosis ended before they could be drawn."
+    return "No findings: nothing that was measured here would make a difference worth a change."
+
+
+def amount_text(finding: Json) -> str:
+    """Return a finding's seconds and share; empty if they are unknown."""
+    return f"{seconds_text(finding['seconds'])}, {percent(finding['share'])}" if finding["seconds"] else ""
+
+
+def verified_text(verified: Json | None) -> tuple[bool, str]:
+    """Return whether a gain was confirmed, and the measured gain in words."""
+    if not verified:
+        return False, "Not verified by a run."
+    low, high = verified["interval"]
+    before, after = seconds_text(verified["before"]), seconds_text(verified["after"])
+    figures = (
+        f"{before} before, {after} after: {verified['speedup']:.3g} times as fast ({low:.3g} to {high:.3g}); "
+        f"{printable(verified['what'])}."
+    )
+    if low <= 1:
+        return False, f"Tried, no certain gain: {figures}"
+    if verified.get("confidence", CONFIDENCE) < CONFIDENCE:
+        return False, f"Not verified: faster in each of {verified['pairs']} pairs, but 6 pairs are needed: {figures}"
+    return True, f"Verified: {figures}"
+
+
+def speedup_text(one: Json) -> str:
+    """Return an entry of the document's "serialization" as its speedup over sequential."""
+    if one.get("speedup") is None:
+        return "speedup not measured"
+    ideal = f", ideally {one['ideal']:.3g} times" if one.get("ideal") is not None else ""
+    return f"{one['speedup']:.2f} times as fast as sequential{ideal}"
+
+
+def bottlenecks(one: Json) -> list[tuple[str, str, str]]:
+    """Return what such an entry waits for: a name, the share (may be empty) and the evidence."""
+    return [
+        (
+            _WHAT.get(cause["what"]) or printable(cause["what"]),
+            "" if cause.get("share") is None else percent(cause["share"]),
+            printable(cause["evidence"]),
+        )
+        for cause in one["on"]
+    ]
+
+
+def predicted(prediction: Json) -> tuple[str, list[tuple[str, str]]]:
+    """Return which way is the best, and each way with its seconds, the fastest first."""
+    by_way = sorted(prediction["seconds"].items(), key=lambda item: item[1])
+    best = printable(f"Best way to create sessions here: {prediction['best']}.")
+    return best, [(printable(way), seconds_text(seconds)) for way, seconds in by_way]
 
 
 def run_text(run: Json) -> str:
@@ -140,120 +216,36 @@ def run_text(run: Json) -> str:
         parts.append(f"{run['cache']} cache")
     if run.get("error"):
         parts.append("failed")
-    text = ", ".join(parts)
-    return printable(f"{text}: {seconds_text(own_seconds(run))}" if run.get("wall") is not None else text)
+    seconds = "" if run.get("wall") is None else f": {seconds_text(own_seconds(run))}"
+    return printable(", ".join(parts) + seconds)
 
 
 def models_text(document: Json) -> str:
     """Return the models' names and sizes."""
-    return printable(", ".join(_model_text(model) for model in document["models"])) or "no model"
+    texts = []
+    for model in document["models"]:
+        text = str(model.get("name") or Path(str(model.get("path", "model"))).name)
+        if size := (model.get("bytes") or 0) + (model.get("external_bytes") or 0):
+            text += f" ({size / 1e9:.2f} GB)" if size >= 1e9 else f" ({size / 1e6:.3g} MB)"
+        texts.append(text)
+    return printable(", ".join(texts)) or "no model"
 
 
-def _model_text(model: Json) -> str:
-    name = str(model.get("name") or Path(str(model.get("path", "model"))).name)
-    size = (model.get("bytes") or 0) + (model.get("external_bytes") or 0)
-    if not size:
-        return name
-    return f"{name} ({size / 1e9:.2f} GB)" if size >= 1e9 else f"{name} ({size / 1e6:.3g} MB)"
+def where_text(document: Json, separator: str, *packages: str) -> str:
+    """Return the machine, and the releases of these packages."""
+    releases = {name: document["releases"].get(name) for name in packages}
+    parts = [f"{name} {release}" for name, release in releases.items() if release]
+    return printable(separator.join([machine_text(document["machine"]), *parts]))
 
 
-def partial_text(document: Json) -> str:
-    """Return the reason why the diagnosis is not complete; empty if it is."""
-    reason = document.get("partial")
-    if not reason:
-        return ""
-    why = "it was interrupted" if reason == "interrupted" else printable(str(reason))
-    return f"Partial: {why}. What had been measured by then is shown; what is missing was not looked at."
-
-
-def headline(document: Json) -> str:
-    """Return one sentence on the most devices: which way is ready first, and how much sooner than plain onnxruntime."""
-    found = traces(document)
-    if not found:
-        return "No trace was measured."
-    last = list(by_device_count(found).values())[-1]
-    warm = [trace for trace in last if trace.cache == "warm"] or last
-    slowest, fastest = max(warm, key=lambda a: a.wall), min(warm, key=lambda a: a.wall)
-    where = devices_text(fastest.devices)
-    plain = next((trace for trace in warm if trace.way == "sequential"), None)
-    if plain is not None and len(warm) > 1:
-        today = f"Today, with plain onnxruntime in a loop, the first answers on {where} take {seconds_text(plain.wall)}"
-        notable = _NOTABLE if len(plain.walls) > 1 else _NOTABLE_ONCE
-        if plain.walls[0] <= fastest.walls[-1] or plain.wall < notable * fastest.wall:
-            best = min((trace for trace in warm if trace is not plain), key=lambda a: a.wall)
-            return printable(f"{today}; no way is clearly faster: {best.name} takes {seconds_text(best.wall)}.")
-        return printable(
-            f"{today}; with {fastest.name} they take {seconds_text(fastest.wall)}, {plain.wall / fastest.wall:.2f} "
-            "times as fast."
-        )
-    text = f"From the process's start to the first answer on {where}: {seconds_text(fastest.wall)} with {fastest.name}"
-    if slowest is not fastest:
-        text += f", {seconds_text(slowest.wall)} with {slowest.name}, {slowest.wall / fastest.wall:.1f} times as long"
-    return printable(f"{text}.")
-
-
-def no_findings_text(document: Json) -> str:
-    """Return the text for a diagnosis without findings."""
-    if document.get("partial"):
-        return "No findings: the diagnosis ended before they could be drawn."
-    return "No findings: nothing that was measured here would make a difference worth a change."
-
-
-def verified_text(verified: Json | None) -> tuple[bool, str]:
-    """Return whether a gain was confirmed, and the measured gain in words."""
-    if not verified:
-        return False, "not verified by a run"
-    low, high = verified["interval"]
-    before, after = seconds_text(verified["before"]), seconds_text(verified["after"])
-    figures = (
-        f"{before} before, {after} after: {verified['speedup']:.3g} times as fast ({low:.3g} to {high:.3g}); "
-        f"{printable(verified['what'])}"
-    )
-    if low <= 1:
-        return False, f"tried, no certain gain: {figures}"
-    if verified.get("confidence", CONFIDENCE) < CONFIDENCE:
-        return False, f"not verified: faster in each of {verified['pairs']} pairs, but 6 pairs are needed: {figures}"
-    return True, f"verified: {figures}"
-
-
-def command_text(document: Json) -> str:
-    """Return the command that wrote the document."""
-    return printable(shlex.join(map(str, document.get("command") or [])))
-
-
-def devices_text(devices: Iterable[str]) -> str:
+def devices_text(devices: Sequence[str]) -> str:
     """Return the devices in short: "cuda:0", "cuda:0-7", "cpu x2"."""
-    names = list(devices)
     try:
-        return printable(describe(names))
+        return printable(describe(devices))
     except ValueError:
-        return printable(", ".join(names))
-
-
-def count_text(devices: Sequence[str]) -> str:
-    """Return how many: "8 devices", or "2 sessions" where several are on one device."""
-    noun = "device" if len(set(devices)) == len(devices) else "session"
-    return f"{len(devices)} {noun}{'s'[: len(devices) != 1]}"
+        return printable(", ".join(devices))
 
 
 def percent(share: float) -> str:
     """Return a share in per cent; a small share is not rounded to 0."""
     return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
-
-
-def what_text(what: str) -> str:
-    """Return the name of a bottleneck."""
-    return _WHAT.get(what) or printable(what)
-
-
-def speedup_text(one: Json) -> str:
-    """Return an entry of the document's "serialization" as its speedup over sequential."""
-    if one.get("speedup") is None:
-        return "speedup not measured"
-    ideal = f", ideally {one['ideal']:.3g} times" if one.get("ideal") is not None else ""
-    return f"{one['speedup']:.2f} times as fast as sequential{ideal}"
-
-
-def code_text(command: str) -> str:
-    """Return a command or code, of one line or several."""
-    return printable_lines(command)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -15,13 +16,11 @@ from ortmulti.bench.diagnose.causes import cause_of, ordered
 from ortmulti.bench.diagnose.measured import seconds_text
 from ortmulti.bench.diagnose.report import check_document, view
 from ortmulti.bench.diagnose.report.plot import page_figures
-from ortmulti.bench.diagnose.report.view import Trace
-from ortmulti.bench.files import printable
+from ortmulti.bench.diagnose.report.view import Json, Trace
+from ortmulti.bench.files import printable, printable_lines
 from ortmulti.bench.reports.plots import machine_text
 
 __all__ = ["write_html"]
-
-Json = Mapping[str, Any]
 
 _LONGEST_SPANS = 15
 
@@ -48,34 +47,44 @@ class _Page:
     def __init__(self, document: Json) -> None:
         self.document = document
         self.traces = view.traces(document)
-        self.groups = list(view.by_device_count(self.traces).values())
+        self.groups = view.by_device_count(self.traces)
         self.shown = view.default_run(document)
         named = {*view.causes_of(self.traces), *(finding["cause"] for finding in document["findings"])}
         self.causes = ordered(named | {span["cause"] for span in (self.shown["spans"] if self.shown else ())})
-        light, dark = page_figures(document, "light"), page_figures(document, "dark")
-        self.figures = {name: (light[name], dark[name]) for name in light}
+        self.light, self.dark = page_figures(document, "light"), page_figures(document, "dark")
 
     def text(self) -> str:
+        document = self.document
         css = _read("page.css") + "".join(map(self._colour, self.causes))
         sections = {
-            "findings": ("Findings", self.findings()),
-            "trace": ("Where the time goes", self.trace()),
-            "timeline": ("Timeline", self.timeline()),
-            "serialization": ("What each way serializes on", self.serialization()),
-            "scaling": ("Scaling", self.scaling()),
-            "machine": ("Machine and releases", self.machine()),
+            "findings": ("Findings", self._findings()),
+            "trace": ("Where the time goes", self._traces() if self.traces else ""),
+            "timeline": ("Timeline", self._timeline(self.shown) if self.shown else ""),
+            "serialization": (
+                "What each way serializes on",
+                "".join(map(_serialization, document.get("serialization") or ())),
+            ),
+            "scaling": ("Scaling", self._scaling()),
+            "machine": ("Machine and releases", _machine(document)),
         }
         shown = {name: section for name, section in sections.items() if section[1]}
+        facts = [view.where_text(document, " · ", "onnxruntime", "ortmulti"), str(document.get("created", ""))[:10]]
+        partial = view.partial_text(document)
+        command = shlex.join(map(str, document.get("command") or []))
         return Template(_read("page.html")).substitute(
-            title=_escape(f"Diagnosis of {view.models_text(self.document)}"),
+            title=_escape(f"Diagnosis of {view.models_text(document)}"),
             css=css,
             css_hash=base64.b64encode(hashlib.sha256(css.encode()).digest()).decode(),
-            header=self.header(),
+            heading=_escape(view.models_text(document)),
+            facts=_escape(" · ".join(filter(None, facts))),
+            partial=f'<p class="partial" role="note">{_escape(partial)}</p>' if partial else "",
+            headline=_escape(view.headline(document)),
+            tiles=f'<dl class="tiles">{self._tiles()}</dl>' if self.traces else "",
             links="".join(f'<a href="#{name}">{name.capitalize()}</a>' for name in shown),
             main="\n".join(
                 f'<section id="{name}"><h2>{head}</h2>{part}</section>' for name, (head, part) in shown.items()
             ),
-            footer=f"<code>{_escape(view.command_text(self.document))}</code>: {len(self.document['runs'])} runs",
+            footer=f"<code>{_escape(command)}</code>: {len(document['runs'])} runs",
         )
 
     def _colour(self, cause: str) -> str:
@@ -91,29 +100,17 @@ class _Page:
         )
 
     def _figure(self, name: str, about: str) -> str:
-        light, dark = (f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}" for svg in self.figures[name])
+        light, dark = (
+            f"data:image/svg+xml;base64,{base64.b64encode(figures[name]).decode()}"
+            for figures in (self.light, self.dark)
+        )
         return (
             '<figure class="scroll" tabindex="0"><picture><source media="screen and (prefers-color-scheme: dark)" '
             f'srcset="{dark}"><img src="{light}" alt="{_escape(about)}"></picture></figure>'
         )
 
-    def header(self) -> str:
-        """Return the models, the machine, the releases, the answer in a sentence, and its figures."""
-        document, releases = self.document, self.document["releases"]
-        facts = [machine_text(document["machine"])]
-        facts += [f"{name} {releases[name]}" for name in ("onnxruntime", "ortmulti") if releases.get(name)]
-        facts.append(str(document.get("created", ""))[:10])
-        partial = view.partial_text(document)
-        return (
-            f"<h1>{_escape(view.models_text(document))}</h1><p>{_escape(' · '.join(filter(None, facts)))}</p>"
-            + (f'<p class="partial" role="note">{_escape(partial)}</p>' if partial else "")
-            + f'<p class="headline">{_escape(view.headline(document))}</p>{self.tiles()}'
-        )
-
-    def tiles(self) -> str:
+    def _tiles(self) -> str:
         """Return the fastest and the slowest way, the slowest one's largest cause, and how much is explained."""
-        if not self.traces:
-            return ""
         fastest = min(self.groups[-1], key=lambda trace: trace.wall)
         slowest = max(self.groups[-1], key=lambda trace: trace.wall)
         least = min(self.traces, key=lambda trace: trace.explained)
@@ -124,40 +121,39 @@ class _Page:
             ("of that, most for", view.percent(slowest.causes[biggest] / slowest.wall), cause_of(biggest).title),
             ("explained at least", _explained(least), f"of a trace's time ({least.name})"),
         ]
-        return (
-            '<dl class="tiles">'
-            + "".join(
-                f"<div><dt>{_escape(name)}</dt><dd><strong>{figure}</strong> {_escape(about)}</dd></div>"
-                for name, figure, about in tiles
-            )
-            + "</dl>"
+        return "".join(
+            f"<div><dt>{name}</dt><dd><strong>{figure}</strong> {_escape(about)}</dd></div>"
+            for name, figure, about in tiles
         )
 
-    def findings(self) -> str:
+    def _findings(self) -> str:
         """Return the findings, the largest saving first, and what failed."""
-        failed = "".join(f"<li>{_escape(text)}</li>" for text in view.failures(self.document))
         found = "".join(map(self._finding, self.document["findings"]))
-        return (
-            f'<ol class="findings">{found}</ol>' if found else f"<p>{_escape(view.no_findings_text(self.document))}</p>"
-        ) + (f'<h3>What failed</h3><ul class="bad">{failed}</ul>' if failed else "")
+        text = f'<ol class="findings">{found}</ol>' if found else f"<p>{view.no_findings_text(self.document)}</p>"
+        if failed := view.failures(self.document):
+            text += f'<h3>What failed</h3><ul class="bad">{_items(failed)}</ul>'
+        return text
 
     def _finding(self, finding: Json) -> str:
-        gained, gain = view.verified_text(finding.get("verified"))
-        amount = f" {seconds_text(finding['seconds'])}, {view.percent(finding['share'])}" if finding["seconds"] else ""
-        evidence = "".join(f"<li>{_escape(line)}</li>" for line in finding["evidence"])
-        command = finding.get("command")
-        return (
-            f"<li><h3>{_escape(finding['title'])}</h3><p>{self._named(finding['cause'])}{amount}</p><ul>{evidence}</ul>"
-            f"<p><b>Change</b> {_escape(finding['change'])}</p>"
-            + (f'<pre tabindex="0"><code>{html.escape(view.code_text(command))}</code></pre>' if command else "")
-            + (_before_after(finding["verified"]) if finding.get("verified") else "")
-            + f'<p class="{"good" if gained else "unsure"}">{_escape(gain[:1].upper() + gain[1:])}.</p></li>'
+        verified, command, amount = finding.get("verified"), finding.get("command"), view.amount_text(finding)
+        gained, gain = view.verified_text(verified)
+        text = (
+            f"<li><h3>{_escape(finding['title'])}</h3><p>{self._named(finding['cause'])}{amount and f' {amount}'}</p>"
+            f"<ul>{_items(finding['evidence'])}</ul><p><b>Change</b> {_escape(finding['change'])}</p>"
         )
+        if command:
+            text += f'<pre tabindex="0"><code>{html.escape(printable_lines(command))}</code></pre>'
+        if verified:
+            longest = max(verified["before"], verified["after"]) or 1
+            text += "".join(
+                f'<p class="bar">{name} <meter value="{verified[name] / longest:.3f}"></meter> '
+                f"{seconds_text(verified[name])}</p>"
+                for name in ("before", "after")
+            )
+        return text + f'<p class="{"good" if gained else "unsure"}">{_escape(gain)}</p></li>'
 
-    def trace(self) -> str:
-        """Return each way's time by cause: bars, and tables that are their legend; empty if none was traced."""
-        if not self.traces:
-            return ""
+    def _traces(self) -> str:
+        """Return each way's time by cause: bars, and tables that are their legend."""
         return (
             "<p>From the start of the process to the first answer of the last device, without the measurement's own "
             "time. Every moment has one cause.</p>"
@@ -170,79 +166,65 @@ class _Page:
         rows = [[self._named(cause), *(_length(one, cause) for one in group)] for cause in view.causes_of(group)]
         rows.append(["<b>All</b>", *(f"<b>{seconds_text(one.wall)}</b>" for one in group)])
         rows.append(["Explained", *map(_explained, group)])
-        if any(one.range for one in group):
-            rows.append(["Repetitions", *(f"<small>{_escape(one.range)}</small>" for one in group)])
-        on = f"{view.count_text(devices)}: {view.devices_text(devices)}"
+        if any(len(one.walls) > 1 for one in group):
+            rows.append(["Repetitions", *map(_repetitions, group)])
+        noun = "device" if len(set(devices)) == len(devices) else "session"
+        on = f"{len(devices)} {noun}{'s'[: len(devices) != 1]}: {view.devices_text(devices)}"
         return f"<h3>{_escape(on)}</h3>" + _table(["Cause", *(_escape(one.name) for one in group)], rows)
 
-    def timeline(self) -> str:
-        """Return one run's timeline and its longest spans; empty if no run has one."""
-        if self.shown is None:
-            return ""
-        longest = sorted(self.shown["spans"], key=lambda span: span["start"] - span["end"])[:_LONGEST_SPANS]
-        rows = [self._span(span) for span in sorted(longest, key=lambda span: span["start"])]
-        run = _escape(view.run_text(self.shown))
+    def _timeline(self, run: Json) -> str:
+        """Return one run's timeline and its longest spans."""
+        longest = sorted(run["spans"], key=lambda span: span["start"] - span["end"])[:_LONGEST_SPANS]
+        rows = []
+        for span in sorted(longest, key=lambda span: span["start"]):
+            length, cpu = span["end"] - span["start"], span.get("cpu")
+            on_cpu = "-" if cpu is None or not length else view.percent(min(1.0, cpu / length))
+            where = [_escape(span["device"]) or "-", str(span["thread"])]
+            times = [seconds_text(span["start"]), seconds_text(length), on_cpu]
+            rows.append([_escape(span["name"]), self._named(span["cause"]), *where, *times])
         return (
-            f"<p>{run}. What every thread did, and for which device; what is part of something else lies below it.</p>"
+            f"<p>{_escape(view.run_text(run))}. What every thread did, and for which device.</p>"
             + self._figure("timeline", "The spans of each thread over time; the longest ones are in the table below.")
             + f"<details><summary>The {len(rows)} longest spans</summary>"
             + _table(["Name", "Cause", "Device", "Thread", "Start", "Length", "On the CPU"], rows)
             + "</details>"
         )
 
-    def _span(self, span: Json) -> list[str]:
-        length = span["end"] - span["start"]
-        cpu = "-" if span.get("cpu") is None or not length else view.percent(min(1.0, span["cpu"] / length))
-        return [
-            _escape(span["name"]),
-            self._named(span["cause"]),
-            _escape(span["device"]) or "-",
-            str(span["thread"]),
-            seconds_text(span["start"]),
-            seconds_text(length),
-            cpu,
-        ]
-
-    def serialization(self) -> str:
-        """Return the causes that keep each way from a perfect speedup; empty if that was not measured."""
-        return "".join(map(self._serializes, self.document.get("serialization") or ()))
-
-    def _serializes(self, one: Json) -> str:
-        on = ""
-        for cause in one["on"]:
-            share = "" if cause.get("share") is None else f" <b>{view.percent(cause['share'])}</b>"
-            on += f"<li>{_escape(view.what_text(cause['what']))}{share}: {_escape(cause['evidence'])}</li>"
-        return (
-            f"<h3>{_escape(one['way'])} on {one['devices']}</h3><p>{_escape(view.speedup_text(one))}</p>"
-            f"<ul>{on or '<li>nothing found that it waits for</li>'}</ul>"
-        )
-
-    def scaling(self) -> str:
+    def _scaling(self) -> str:
         """Return seconds over devices, and which way is expected to be best."""
         text = self._figure("scaling", "Seconds of each way over the number of devices.") if self.traces else ""
         if prediction := self.document.get("prediction"):
-            by_way = sorted(prediction["seconds"].items(), key=lambda item: item[1])
-            best = _escape(f"Best way to create sessions here: {prediction['best']}.")
-            text += f'<p class="good"><b>{best}</b> {_escape(prediction["why"])}</p>'
-            text += _table(["Way", "Predicted"], [[_escape(way), seconds_text(value)] for way, value in by_way])
+            best, by_way = view.predicted(prediction)
+            text += f'<p class="good"><b>{_escape(best)}</b> {_escape(prediction["why"])}</p>'
+            text += _table(["Way", "Predicted"], [[_escape(way), seconds] for way, seconds in by_way])
         return text
 
-    def machine(self) -> str:
-        """Return the machine, the releases and the settings."""
-        machine = self.document["machine"]
-        system, memory = machine.get("system") or {}, machine.get("memory") or {}
-        facts = {
-            "Machine": machine_text(machine),
-            "System": ", ".join(str(system[key]) for key in ("distribution", "kernel") if system.get(key)),
-            "Memory": f"{memory['total'] / 2**30:.0f} GiB" if memory.get("total") else "",
-            **self.document["releases"],
-            **(machine.get("environment") or {}),
-            **(self.document.get("settings") or {}),
-        }
-        shown = {name: _plain(value) for name, value in facts.items() if value not in (None, "")}
-        return (
-            f"<dl>{''.join(f'<dt>{_escape(name)}</dt><dd>{_escape(text)}</dd>' for name, text in shown.items())}</dl>"
-        )
+
+def _serialization(one: Json) -> str:
+    on = "".join(
+        f"<li>{_escape(name)}{share and f' <b>{share}</b>'}: {_escape(evidence)}</li>"
+        for name, share, evidence in view.bottlenecks(one)
+    )
+    return (
+        f"<h3>{_escape(one['way'])} on {one['devices']}</h3><p>{view.speedup_text(one)}</p>"
+        f"<ul>{on or '<li>nothing found that it waits for</li>'}</ul>"
+    )
+
+
+def _machine(document: Json) -> str:
+    """Return the machine, the releases and the settings."""
+    machine = document["machine"]
+    system, memory = machine.get("system") or {}, machine.get("memory") or {}
+    facts = {
+        "Machine": machine_text(machine),
+        "System": ", ".join(str(system[key]) for key in ("distribution", "kernel") if system.get(key)),
+        "Memory": f"{memory['total'] / 2**30:.0f} GiB" if memory.get("total") else "",
+        **document["releases"],
+        **(machine.get("environment") or {}),
+        **(document.get("settings") or {}),
+    }
+    shown = {name: _plain(value) for name, value in facts.items() if value not in (None, "")}
+    return f"<dl>{''.join(f'<dt>{_escape(name)}</dt><dd>{_escape(text)}</dd>' for name, text in shown.items())}</dl>"
 
 
 def _read(name: str) -> str:
@@ -253,13 +235,8 @@ def _escape(text: str) -> str:
     return html.escape(printable(str(text)))
 
 
-def _before_after(verified: Json) -> str:
-    longest = max(verified["before"], verified["after"]) or 1
-    return "".join(
-        f'<p class="bar">{name} <meter value="{verified[name] / longest:.3f}"></meter> '
-        f"{seconds_text(verified[name])}</p>"
-        for name in ("before", "after")
-    )
+def _items(texts: Iterable[str]) -> str:
+    return "".join(f"<li>{_escape(text)}</li>" for text in texts)
 
 
 def _table(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
@@ -283,6 +260,11 @@ def _length(one: Trace, cause: str) -> str:
 def _explained(one: Trace) -> str:
     text = f"{one.explained:.1%}"
     return text if one.explained >= view.LEAST_EXPLAINED else f'<b class="bad">{text}</b>'
+
+
+def _repetitions(one: Trace) -> str:
+    shortest, longest = seconds_text(one.walls[0]), seconds_text(one.walls[-1])
+    return f"<small>{len(one.walls)} runs, {shortest} to {longest}</small>" if len(one.walls) > 1 else "<small></small>"
 
 
 def _plain(value: Any) -> str:
