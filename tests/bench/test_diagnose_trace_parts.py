@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from ortmulti.bench.diagnose.trace import waits
 from ortmulti.bench.diagnose.trace.assemble import Window, attribute, flatten
-from ortmulti.bench.diagnose.trace.events import Events, EventWriter, Span
+from ortmulti.bench.diagnose.trace.events import EventWriter, Recording, Span
 from ortmulti.bench.diagnose.trace.phases import (
     Mark,
     Node,
@@ -122,22 +122,25 @@ def test_the_log_is_read_in_any_time_zone(tmp_path: Path, hours: float) -> None:
 
 
 def test_events_of_an_unfinished_process(tmp_path: Path) -> None:
-    file = tmp_path / "events"
-    writer = EventWriter(str(file))
     ended = 2 * time.monotonic_ns()
+
+    def recording() -> Recording:
+        return Recording(tmp_path, 0, ended, 1, {})
+
+    assert recording().spans == []
+    writer = EventWriter(str(tmp_path / "events"))
     with writer.span("imports", "outer"), writer.span("libraries", "inner", 3, "cuda:1"):
-        found = Events(file, ended).spans
+        found = recording().spans
     assert [(one.cause, one.name, one.end) for one in found] == [
         ("imports", "outer", ended),
         ("libraries", "inner", ended),
     ]
     assert (found[1].session, found[1].device) == (3, "cuda:1")
-    with file.open("a") as half:
+    with (tmp_path / "events").open("a") as half:
         half.write('{"kind": "ready", "ti')
-    done = Events(file, ended)
+    done = recording()
     assert all(one.end < ended and one.cpu is not None and one.cpu >= 0 for one in done.spans)
     assert done.one("ready") == {}
-    assert Events(tmp_path / "absent", ended).spans == []
 
 
 def test_the_innermost_span_counts() -> None:

@@ -77,18 +77,11 @@ def found(of: dict[str, Any]) -> list[str]:
     return [finding.id for finding in conclude(of)]
 
 
-class _BenchWithoutGpus(Bench):
-    """Its devices are never looked for."""
-
-    def check_devices(self) -> None:
-        pass
-
-
 def bench_of(folder: Path) -> Bench:
     model = folder / "model.onnx"
     model.write_bytes(onnx_models.identity())
     nothing = folder / "nothing"
-    return _BenchWithoutGpus(
+    return Bench(
         devices=GPUS,
         ways=WAYS,
         repeat=5,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -82,23 +83,20 @@ class Bench:
         self,
         way: str,
         devices: Sequence[str],
+        experiment: str = "trace",
         *,
         cache: str = "warm",
-        experiment: str = "trace",
         model: Path | None = None,
         settings: Mapping[str, Any] | None = None,
         environment: Mapping[str, str] | None = None,
-        counted: bool = True,
-        instrumented: bool = True,
     ) -> dict[str, Any]:
-        """Trace a start as `ortmulti.bench.diagnose.trace.trace` does, and return the run; with "error" if it failed.
+        """Run a start by `ortmulti.bench.diagnose.trace.trace`, and return its run; with "error" if it failed.
 
         Args:
-            way, devices, cache, experiment, instrumented: see there.
+            way, devices, cache, environment: see there.
+            experiment: "trace" and "uncounted" are instrumented; the latter becomes no part of the document.
             model: in place of the diagnosed one.
             settings: changes of the session settings.
-            environment: variables to set besides.
-            counted: whether the run becomes part of the document.
 
         Raises:
             EndedError: a device is gone, or a way that worked before fails repeatedly.
@@ -108,57 +106,41 @@ class Bench:
         chosen = {**self.settings_for(devices), **(settings or {})}
         what = "" if experiment == "trace" else f"{experiment}, "
         cold = ", cold page cache" if cache == "cold" else ""
-        self.say(f"{'' if counted else 'uncounted: '}{what}{way} on {describe(devices)}{cold}")
-
-        def run() -> dict[str, Any]:
-            return trace(
-                model or self.model,
-                way,
-                devices,
-                settings=SessionSettings(**chosen),
-                cache=cache,
-                feeds=self.feeds,
-                timeout=self.timeout,
-                environment={_CACHE_VARIABLE: str(self.cache), **(environment or {})},
-                instrumented=instrumented,
-                experiment=experiment,
-            )
-
-        return self._keep(run, counted, experiment, way, devices, cache=cache, settings=chosen)
+        self.say(f"{what}{way} on {describe(devices)}{cold}")
+        start = functools.partial(
+            trace,
+            model or self.model,
+            way,
+            devices,
+            settings=SessionSettings(**chosen),
+            cache=cache,
+            feeds=self.feeds,
+            timeout=self.timeout,
+            environment={_CACHE_VARIABLE: str(self.cache), **(environment or {})},
+            instrumented=experiment in ("trace", "uncounted"),
+            experiment=experiment,
+        )
+        return self._keep(start, experiment, way, devices, cache=cache, settings=chosen)
 
     def experiment(
         self, name: str, way: str, devices: Sequence[str], work: Callable[[], Any], **fields: Any
     ) -> dict[str, Any]:
-        """Run an experiment and return its run, with the answer of `work` as "measured", or with "error" if it failed.
-
-        Raises:
-            EndedError: as `trace`.
-        """
+        """Return the run of an experiment: "measured" is what `work` returns. See `trace` for errors."""
         self.say(f"{name}, {way} on {', '.join(devices)}" if len(devices) < 5 else f"{name}, {way}")
-        return self._keep(lambda: {"measured": work()}, True, name, way, devices, **fields)
+        return self._keep(lambda: {"measured": work()}, name, way, devices, **fields)
 
     def driver_start(
         self, name: str, gpus: Sequence[str], *, alone: bool = False, held: bool = False, **fields: Any
     ) -> dict[str, Any]:
-        """The experiment of cuInit and the contexts one by one.
+        """Return the run of an experiment with cuInit and the contexts one by one.
 
-        Args:
-            name: the experiment's.
-            gpus: whose contexts.
-            alone: whether the process sees only these GPUs.
-            held: whether something keeps the driver loaded meanwhile, as persistence mode would.
-            fields: further fields of the run.
+        The process sees the GPUs `alone`, or the driver is `held` loaded meanwhile, as persistence mode would.
         """
         environment = {"CUDA_VISIBLE_DEVICES": visible_devices(gpus)} if alone else {}
         named = [f"cuda:{number}" for number in range(len(gpus))] if alone else list(gpus)
+        start = functools.partial(self.fresh, "ortmulti.bench.measure.floor", environment, devices=named)
         with (Nvml.open() if held else None) or contextlib.nullcontext():
-            return self.experiment(
-                name,
-                "native",
-                gpus,
-                lambda: self.fresh("ortmulti.bench.measure.floor", environment, devices=named),
-                **fields,
-            )
+            return self.experiment(name, "native", gpus, start, **fields)
 
     def fresh(self, module: str, environment: Mapping[str, str] | None = None, **spec: Any) -> Any:
         """Return the answer of a module's `measure` to a spec, in a fresh process with these variables besides."""
@@ -168,51 +150,36 @@ class Bench:
         """Return the answer of one of `ortmulti.bench.diagnose.probes`, in a fresh process."""
         return self.fresh("ortmulti.bench.diagnose.probes", probe=name, **spec)
 
-    def check_devices(self) -> None:
-        """Raise `EndedError` if a device is no longer there."""
-        try:
-            find_devices(self.devices, self.timeout)
-        except DeviceError as error:
-            raise EndedError(f"a device has vanished: {error}") from error
-
     def _keep(
-        self,
-        run: Callable[[], dict[str, Any]],
-        counted: bool,
-        experiment: str,
-        way: str,
-        devices: Sequence[str],
-        **fields: Any,
+        self, work: Callable[[], dict[str, Any]], experiment: str, way: str, devices: Sequence[str], **fields: Any
     ) -> dict[str, Any]:
         described = {"experiment": experiment, "way": way, "devices": list(devices), "cache": "warm", "settings": {}}
         described |= fields
         try:
-            result = run()
+            run = {**described, **work(), **described}  # the run's own names of these hold
         except Error as error:  # of the measuring process, or of the page cache
-            result = {"error": str(error) or type(error).__name__}
-        result = {**described, **result, **described}  # the run's own names of these hold
-        if counted:
-            result["id"] = f"{experiment}-{len(self.runs) + 1}"
-            self.runs.append(result)
-        if "error" not in result:
-            self._worked.add((way, tuple(devices)))
+            run = {**described, "error": str(error) or type(error).__name__}
+        if experiment != "uncounted":
+            run["id"] = f"{experiment}-{len(self.runs) + 1}"
+            self.runs.append(run)
+        case = way, tuple(devices)
+        if "error" not in run:
+            self._worked.add(case)
             self._failures = 0
-            return result
-        self.check_devices()
-        if (way, tuple(devices)) in self._worked:
-            self._failures += 1
-            if self._failures >= 2:
-                where = ", ".join(dict.fromkeys(devices))
-                raise EndedError(f"{way} on {where} worked before and does not any more: {result['error']}")
-        return result
+            return run
+        try:
+            find_devices(self.devices, self.timeout)
+        except DeviceError as error:
+            raise EndedError(f"a device has vanished: {error}") from error
+        self._failures += case in self._worked
+        if case in self._worked and self._failures >= 2:
+            where = ", ".join(dict.fromkeys(devices))
+            raise EndedError(f"{way} on {where} worked before and does not any more: {run['error']}")
+        return run
 
 
 def find_devices(devices: Iterable[str] | None, timeout: float) -> dict[str, Any]:
-    """Return what `probes.devices` finds in a fresh process; None are all devices.
-
-    Raises:
-        DeviceError: a device does not exist.
-    """
+    """Return what `probes.devices` finds in a fresh process, or raise `DeviceError`; None are all devices."""
     named = None if devices is None else list(devices)
     if named is not None and set(named) == {"cpu"}:
         return {"devices": named, "visible": None, "gpus": []}

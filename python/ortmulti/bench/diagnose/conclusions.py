@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from ortmulti.bench.diagnose.measured import Measured, seconds_text
@@ -42,7 +43,7 @@ def _find(measured: Measured) -> list[Finding]:
     creation = measured.creation(measured.usual) or 0.0
     least = max(LEAST_SECONDS, _LEAST_SHARE * creation)
     worth = []
-    for finding in filter(None, (rule(measured) for rule in RULES)):
+    for finding in itertools.chain.from_iterable(rule(measured) for rule in RULES):
         finding.seconds = max(finding.seconds, 0.0)
         share = finding.share or (finding.seconds / creation if creation else 0.0)
         finding.share = min(max(share, 0.0), 1.0)

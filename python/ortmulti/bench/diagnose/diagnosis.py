@@ -203,8 +203,7 @@ def _measure(bench: Bench, found: Mapping[str, Any], inputs: Mapping[str, int]) 
 
 
 def _warm_up(bench: Bench) -> str | None:
-    """Run starts that bring the libraries into the page cache, and the model's entry into the cache of optimized
-    models.
+    """Bring the libraries into the page cache, and the model's entry into that of optimized models, by starts.
 
     Returns:
         The first error, or None.
@@ -214,7 +213,7 @@ def _warm_up(bench: Bench) -> str | None:
     if any(device != "cpu" for device in bench.devices):
         groups.append(("shared",))
     chosen = dict.fromkeys(way for group in groups for way in [way for way in bench.ways if way in group][:1])
-    runs = [bench.trace(way, bench.devices[:1], counted=False) for way in chosen]
+    runs = [bench.trace(way, bench.devices[:1], "uncounted") for way in chosen]
     return next((str(run["error"]) for run in runs if "error" in run), None)
 
 
@@ -227,7 +226,7 @@ def _traces(bench: Bench) -> None:
 
     def plain(order: Sequence[str]) -> None:
         for way in order:
-            bench.trace(way, bench.devices, experiment="plain", instrumented=False)
+            bench.trace(way, bench.devices, "plain")
 
     # The starts on all devices come first, so that the main figures exist after an interruption.
     before = bench.left()

@@ -17,13 +17,11 @@ _BEFORE = ("interpreter", "imports", "measurement")
 
 
 class DriverSeconds(NamedTuple):
-    """Seconds of the driver's start with nothing else running: cuInit with the contexts one by one, these contexts
-    alone, and the contexts at once (None for a single one).
-    """
+    """Seconds of the driver's start with nothing else running."""
 
-    floor: float
-    one_by_one: float
-    at_once: float | None
+    floor: float  # cuInit and the contexts one by one
+    one_by_one: float  # these contexts alone
+    at_once: float | None  # the contexts at once; None for a single one
 
 
 class Measured:
@@ -122,8 +120,7 @@ class Measured:
         return sequential / own if sequential and own else None
 
     def gil_share(self, way: str) -> float | None:
-        """Return the share of a session's creation during which no other Python thread could run, by this way's
-        library.
+        """Return the share of a creation in which no other Python thread could run, by this way's library.
 
         Time in which the heartbeat waited for a core does not count.
         """

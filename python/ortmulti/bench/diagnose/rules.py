@@ -1,4 +1,4 @@
-"""The rules of a diagnosis: each looks at what was measured for one thing that costs time, and gives a finding or none.
+"""The rules of a diagnosis: each looks at what was measured for something that costs time, and yields findings.
 
 Rules are independent. Two may find the same seconds, and only runs of the changes show which can be saved.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -80,10 +80,6 @@ def _between(
     return Recipe(first, {**second, **changes}, what or f"{before} against {after}", until)
 
 
-def _driver_starts(measured: Measured, what: str, **changes: bool) -> Recipe:
-    return Recipe({"gpus": measured.gpus}, {"gpus": measured.gpus, **changes}, what, "driver")
-
-
 # --- The way in which sessions are created ----------------------------------------------------------------------------
 
 # From here on a session's creation keeps other threads from creating theirs.
@@ -92,12 +88,12 @@ _HOLDS = 0.3
 _BETTER = 0.8
 
 
-def strategy(measured: Measured) -> Finding | None:
+def strategy(measured: Measured) -> Iterator[Finding]:
     """Another way is faster, because of the GIL or another bottleneck of the usual way."""
     usual, best = measured.usual, measured.best
     before, after = measured.creation(usual), measured.creation(best)
     if usual == best or not before or not after:
-        return None
+        return
     held = measured.gil_share("threads") if measured.sessions > 1 and best not in ("threads", "sequential") else None
     on = describe(measured.devices)
     if held is not None and held >= _HOLDS and usual in ("sequential", "threads"):
@@ -118,7 +114,7 @@ def strategy(measured: Measured) -> Finding | None:
             f"{usual} takes {seconds_text(before)} to create the sessions on {on}; strategy {best} is "
             f"{f'{ratio:.1f}x' if ratio >= 1.95 else f'{ratio:.2f}x'} as fast (measured)"
         )
-    return Finding(
+    yield Finding(
         id=name,
         title=title,
         cause=cause,
@@ -159,24 +155,24 @@ def _command(measured: Measured, way: str) -> str:
     }[way]
 
 
-def processes(measured: Measured) -> Finding | None:
+def processes(measured: Measured) -> Iterator[Finding]:
     """The start of worker processes costs time. It matters if they are used, or would otherwise be the best way."""
     best = measured.best
     creation, least = measured.creation("processes"), measured.creation(best)
     if creation is None or least is None:
-        return None
+        return
     starting = median(map(start_of_workers, measured.starts("processes"))) or 0.0
     used = measured.usual == "processes"
     left = max(creation - starting, 0.0)
     saved = starting if used else least - left
     if starting <= 0 or saved <= 0 or (not used and left > _BETTER * least):
-        return None
+        return
     other = used and best != "processes"
     recipe = _between(measured, "processes", best) if other else None
     if not used:
         what = f"{best} against processes that have been started before"
         recipe = _between(measured, best, "processes", what, until="created by workers")
-    return Finding(
+    yield Finding(
         id="processes",
         title=f"processes spend {seconds_text(starting)} of {seconds_text(creation)} on starting "
         f"{measured.sessions} interpreters",
@@ -191,18 +187,18 @@ def processes(measured: Measured) -> Finding | None:
     )
 
 
-def cores(measured: Measured) -> Finding | None:
+def cores(measured: Measured) -> Iterator[Finding]:
     """More sessions on the CPU than cores: each has less than one."""
     on_cpu, available = measured.devices.count("cpu"), measured.document["environment"].get("cores")
     if not available or on_cpu <= available:
-        return None
+        return
     alone, together = measured.watched_creation("native", 1), measured.watched_creation("native")
     shared = measured.watched_creation("shared")
     saved = together - shared if together and shared and measured.usual == "native" else 0.0
     evidence = [f"this process may use {available} cores"]
     if alone and together:
         evidence.append(f"native creates one session in {seconds_text(alone)} and {on_cpu} in {seconds_text(together)}")
-    return Finding(
+    yield Finding(
         id="cores",
         title=f"{on_cpu} sessions on the CPU share {available} cores",
         cause="cores",
@@ -225,12 +221,12 @@ _SLEEPS = 0.5
 _SLOWER_THAN_CAT = 3.0
 
 
-def optimization(measured: Measured) -> Finding | None:
+def optimization(measured: Measured) -> Iterator[Finding]:
     """Graph optimization takes long: it can be done once, ahead."""
     usual, model = measured.usual, measured.model
     seconds, creation = measured.cause(usual, *OPTIMIZATIONS), measured.creation(usual)
     if not creation or not seconds:
-        return None
+        return
     by_level = {cause: measured.cause(usual, cause) for cause in OPTIMIZATIONS}
     evidence = [f"{cause}: {seconds_text(spent)} of {usual}'s creation" for cause, spent in by_level.items() if spent]
     found = measured.experiment("levels")
@@ -249,7 +245,7 @@ def optimization(measured: Measured) -> Finding | None:
         )
         what = f"the model against its optimized form, {usual}"
         recipe = _between(measured, usual, usual, what, model="optimized")
-    return Finding(
+    yield Finding(
         id="optimization",
         title=f"graph optimization takes {seconds_text(seconds)} of {seconds_text(creation)} of creation with {usual} "
         f"({min(seconds / creation, 1.0):.0%})",
@@ -262,12 +258,12 @@ def optimization(measured: Measured) -> Finding | None:
     )
 
 
-def slow_disk(measured: Measured) -> Finding | None:
+def slow_disk(measured: Measured) -> Iterator[Finding]:
     """Reading sleeps although the page cache was filled: a file system that is slow by itself."""
     usual, size = measured.usual, measured.model_bytes
     run, creation = measured.typical(usual), measured.creation(usual)
     if run is None or not creation:
-        return None
+        return
     spans = [span for span in run["spans"] if span["cause"] in _READING and span["cpu"] is not None]
     by_cause = dict.fromkeys(_READING, 0.0)
     asleep = 0.0
@@ -279,18 +275,18 @@ def slow_disk(measured: Measured) -> Finding | None:
     readers = len({(span["session"], span["device"]) for span in spans})
     saved = min(sum(run["causes"].get(cause, 0.0) for cause in _READING), asleep) * measured.scale(usual)
     if asleep < _SLEEPS * seconds or saved <= 0:
-        return None
+        return
     # A reader may also have waited for a core; then reading the files by itself is fast.
     rate = measured.reading_rate("warm")
     if rate is None or rate >= _SLOW_BYTES_PER_SECOND or size * readers / rate < 0.5 * asleep:
-        return None
+        return
     # `cp` into one folder would lose the folders below the model's.
     model, command = Path(measured.model), f"cp -- {_files(measured)} /dev/shm/"
     if any(Path(name).name != name for name in measured.external):
         files = shlex.join([model.name, *measured.external])
         command = f"cd -- {shlex.quote(str(model.parent))} && cp --parents -- {files} /dev/shm/"
     what = f"the model where it is against a copy in memory, {usual}"
-    return Finding(
+    yield Finding(
         id="slow disk",
         title=f"reading the model takes {seconds_text(saved)} of {seconds_text(creation)} of creation with {usual}, "
         f"asleep: its file system gives {rate / 1e6:.0f} MB/s from a warm page cache",
@@ -313,12 +309,12 @@ def _files(measured: Measured) -> str:
     return shlex.join([str(model), *(str(model.parent / name) for name in measured.external)])
 
 
-def cold(measured: Measured) -> Finding | None:
+def cold(measured: Measured) -> Iterator[Finding]:
     """The first start after the model left the page cache takes longer."""
     usual = measured.document["settings"]["ways"][0]
     warm, from_disk = measured.watched_creation(usual, 1), measured.watched_creation(usual, 1, "cold")
     if not warm or not from_disk:
-        return None
+        return
     first = {"way": usual, "devices": measured.devices[:1]}
     slow, fast = measured.reading_rate("cold"), measured.reading_rate("warm")
     evidence = [f"{usual} on {measured.devices[0]}, cold against warm"]
@@ -329,8 +325,8 @@ def cold(measured: Measured) -> Finding | None:
         # A larger loss than that of a reader in small pieces comes from other load on the machine.
         saved = min(saved, _SLOWER_THAN_CAT * measured.model_bytes * (1 / slow - 1 / fast))
     if saved < 0.1 * warm:
-        return None
-    return Finding(
+        return
+    yield Finding(
         id="cold disk",
         title=f"from a cold page cache a session takes {seconds_text(warm + saved)} instead of {seconds_text(warm)}",
         cause="disk",
@@ -344,17 +340,17 @@ def cold(measured: Measured) -> Finding | None:
     )
 
 
-def waiting(measured: Measured) -> Finding | None:
+def waiting(measured: Measured) -> Iterator[Finding]:
     """A thread sleeps inside a creation, and no known cause explains it."""
     usual, best = measured.usual, measured.best
     run, creation, seconds = measured.typical(usual), measured.creation(usual), measured.cause(usual, "wait")
     spans = [span for span in (run["spans"] if run else ()) if span["cause"] == "wait"]
     if not spans or not seconds or not creation:
-        return None
+        return
     spans.sort(key=lambda span: span["start"] - span["end"])
     name, length = spans[0]["name"], spans[0]["end"] - spans[0]["start"]
     overlaps = measured.sessions > 1 and best != usual
-    return Finding(
+    yield Finding(
         id="wait",
         title=f"creation with {usual} sleeps for {seconds_text(seconds)} of {seconds_text(creation)}, the longest time "
         f'in "{name}", thread {spans[0]["thread"]}',
@@ -378,14 +374,16 @@ def _wait_text(span: Mapping[str, Any]) -> str:
     )
 
 
-def algorithm_search(measured: Measured) -> Finding | None:
+def algorithm_search(measured: Measured) -> Iterator[Finding]:
     """cuDNN tries every algorithm in the first run."""
     usual = measured.usual
     chosen = measured.document["settings"]["session"].get("provider_options", {}).get("cudnn_conv_algo_search")
     seconds, wall = measured.cause(usual, "algorithm search"), measured.wall(usual)
     if not measured.gpus or chosen not in (None, "EXHAUSTIVE") or not wall or not seconds:
-        return None
-    return Finding(
+        return
+    change = {"cudnn_conv_algo_search": "HEURISTIC"}
+    what = f"EXHAUSTIVE against HEURISTIC until the first answers, {usual}"
+    yield Finding(
         id="algorithm search",
         title=f"the first run spends {seconds_text(seconds)} on trying cuDNN's algorithms (EXHAUSTIVE, the default)",
         cause="algorithm search",
@@ -393,101 +391,90 @@ def algorithm_search(measured: Measured) -> Finding | None:
         share=seconds / wall,
         evidence=[f"what the first run of convolutions takes longer than the second, {usual}"],
         change="choose algorithms by cuDNN's heuristics; later runs may be slower, so measure these too",
-        command="provider_options={'cudnn_conv_algo_search': 'HEURISTIC'}",
-        recipe=_between(
-            measured,
-            usual,
-            usual,
-            f"EXHAUSTIVE against HEURISTIC until the first answers, {usual}",
-            until="answered",
-            settings={"provider_options": {"cudnn_conv_algo_search": "HEURISTIC"}},
-        ),
+        command=f"provider_options={change}",
+        recipe=_between(measured, usual, usual, what, until="answered", settings={"provider_options": change}),
     )
 
 
-# --- The CUDA driver's start ------------------------------------------------------------------------------------------
+# --- The CUDA driver, and the machine ---------------------------------------------------------------------------------
 
 
-def persistence(measured: Measured) -> Finding | None:
-    """Without persistence mode the driver initializes the GPUs for each process that comes when there is no other."""
-    off = ", ".join(gpu["device"] for gpu in _gpu_facts(measured) if gpu["persistence_mode"] is False)
-    driver = measured.driver()
-    if not off or driver is None:
-        return None
-    title = f"persistence mode is off on {off}: the driver's start takes {seconds_text(driver.floor)}"
-    evidence = [f"NVML says that persistence mode is off on {off}"]
-    held = median(found["driver_floor"] for found in measured.experiment("held"))
-    if held is not None:
-        title += f", and {seconds_text(held)} where the driver stays loaded"
-        evidence.append(f"with something that keeps the driver loaded the same takes {seconds_text(held)}")
-    saved = max(driver.floor - held, 0.0) if held is not None else 0.0
-    what = "cuInit and the contexts, against the same while NVML keeps the driver loaded, as persistence mode does"
-    return Finding(
-        id="persistence mode",
-        title=title,
-        cause="cuInit",
-        seconds=saved,
-        evidence=evidence,
-        change="turn persistence mode on (as root; nvidia-persistenced keeps it after a restart)",
-        command="nvidia-smi -pm 1",
-        recipe=_driver_starts(measured, what, held=True) if saved else None,
-    )
+def driver(measured: Measured) -> Iterator[Finding]:
+    """The driver initializes all GPUs before other work on them, for each process if nothing keeps it loaded."""
+    seconds, gpus, usual, best = measured.driver(), measured.gpus, measured.usual, measured.best
+    if seconds is None:
+        return
+    start = f"the driver's start takes {seconds_text(seconds.floor)}"
 
+    def driver_starts(what: str, **changes: bool) -> Recipe:
+        return Recipe({"gpus": gpus}, {"gpus": gpus, **changes}, what, "driver")
 
-def visible(measured: Measured) -> Finding | None:
-    """The driver initializes every GPU that a process sees."""
-    count, used = measured.document["settings"].get("visible_gpus") or 0, len(measured.gpus)
-    driver = measured.driver()
-    alone = median(found["driver_floor"] for found in measured.experiment("visible"))
-    if count <= used or driver is None or alone is None:
-        return None
-    return Finding(
-        id="visible devices",
-        title=f"{count} GPUs are visible and {used} used: the driver's start takes {seconds_text(driver.floor)} "
-        f"instead of {seconds_text(alone)}",
-        cause="cuInit",
-        seconds=driver.floor - alone,
-        evidence=["cuInit and the contexts alone, with all GPUs visible and with the used ones"],
-        change="let the process see the GPUs that it uses; they are then cuda:0 and so on",
-        command=f"CUDA_VISIBLE_DEVICES={visible_devices(measured.gpus)}",
-        recipe=_driver_starts(measured, "cuInit and the contexts", alone=True),
-    )
-
-
-def driver_start(measured: Measured) -> Finding | None:
-    """The driver's start comes before all other work on a GPU. It can run while modules are imported."""
-    driver, usual, best = measured.driver(), measured.usual, measured.best
-    if driver is None or usual == "shared":
-        return None
-    before = measured.cause(usual, "imports", "libraries")
-    evidence = [f"cuInit and the contexts alone take {seconds_text(driver.floor)}"]
-    if driver.at_once is not None:
-        how = "one after another" if driver.at_once > 0.7 * driver.one_by_one else "side by side"
-        evidence.append(
-            f"contexts at once take {seconds_text(driver.at_once)}, one by one {seconds_text(driver.one_by_one)}: the "
-            f"driver makes them {how}"
+    held, alone = (median(one["driver_floor"] for one in measured.experiment(name)) for name in ("held", "visible"))
+    facts = measured.document["environment"].get("gpus", ())
+    if off := ", ".join(gpu["device"] for gpu in facts if gpu["persistence_mode"] is False):
+        title = f"persistence mode is off on {off}: {start}"
+        evidence = [f"NVML says that persistence mode is off on {off}"]
+        saved = 0.0
+        if held is not None:
+            title += f", and {seconds_text(held)} where the driver stays loaded"
+            evidence.append(f"with something that keeps the driver loaded the same takes {seconds_text(held)}")
+            saved = max(seconds.floor - held, 0.0)
+        what = "cuInit and the contexts, against the same while NVML keeps the driver loaded, as persistence mode does"
+        yield Finding(
+            id="persistence mode",
+            title=title,
+            cause="cuInit",
+            seconds=saved,
+            evidence=evidence,
+            change="turn persistence mode on (as root; nvidia-persistenced keeps it after a restart)",
+            command="nvidia-smi -pm 1",
+            recipe=driver_starts(what, held=True) if saved else None,
         )
-    return Finding(
+    visible = measured.document["settings"].get("visible_gpus") or 0
+    if visible > len(gpus) and alone is not None:
+        yield Finding(
+            id="visible devices",
+            title=f"{visible} GPUs are visible and {len(gpus)} used: {start} instead of {seconds_text(alone)}",
+            cause="cuInit",
+            seconds=seconds.floor - alone,
+            evidence=["cuInit and the contexts alone, with all GPUs visible and with the used ones"],
+            change="let the process see the GPUs that it uses; they are then cuda:0 and so on",
+            command=f"CUDA_VISIBLE_DEVICES={visible_devices(gpus)}",
+            recipe=driver_starts("cuInit and the contexts", alone=True),
+        )
+    if usual == "shared":  # which starts the driver while modules are imported
+        return
+    before = measured.cause(usual, "imports", "libraries")
+    evidence = [f"cuInit and the contexts alone take {seconds_text(seconds.floor)}"]
+    if seconds.at_once is not None:
+        how = "one after another" if seconds.at_once > 0.7 * seconds.one_by_one else "side by side"
+        evidence.append(
+            f"contexts at once take {seconds_text(seconds.at_once)}, one by one {seconds_text(seconds.one_by_one)}: "
+            f"the driver makes them {how}"
+        )
+    yield Finding(
         id="driver",
-        title=f"the CUDA driver's start takes {seconds_text(driver.floor)}, and imports and libraries "
+        title=f"the CUDA driver's start takes {seconds_text(seconds.floor)}, and imports and libraries "
         f"{seconds_text(before)} before it",
         cause="cuInit",
-        seconds=min(driver.floor, before) if best == "shared" else 0.0,  # what cannot be tried must not be the first
+        seconds=min(seconds.floor, before) if best == "shared" else 0.0,  # what cannot be tried must not be the first
         evidence=evidence,
         change="start the driver in the background before other modules are imported",
-        command=f"ortmulti.prewarm({list(measured.gpus)})",
+        command=f"ortmulti.prewarm({list(gpus)})",
         recipe=_between(measured, usual, best) if best == "shared" else None,
     )
 
 
-def module_loading(measured: Measured) -> Finding | None:
+def module_loading(measured: Measured) -> Iterator[Finding]:
     """CUDA_MODULE_LOADING=EAGER loads every kernel of the libraries."""
     value = measured.document["machine"].get("environment", {}).get("CUDA_MODULE_LOADING", "")
     if value.upper() != "EAGER" or not measured.gpus:
-        return None
+        return
     usual = measured.usual
     seconds = measured.cause(usual, "libraries", "context", "load kernels")
-    return Finding(
+    what = f"EAGER against LAZY until the first answers, {usual}"
+    change = {"CUDA_MODULE_LOADING": "LAZY"}
+    yield Finding(
         id="module loading",
         title=f"CUDA_MODULE_LOADING=EAGER loads all kernels of the CUDA libraries: {seconds_text(seconds)}",
         cause="load kernels",
@@ -495,99 +482,67 @@ def module_loading(measured: Measured) -> Finding | None:
         evidence=["the environment says so"],
         change="leave kernels to be loaded at their first use",
         command="CUDA_MODULE_LOADING=LAZY",
-        recipe=_between(
-            measured,
-            usual,
-            usual,
-            f"EAGER against LAZY until the first answers, {usual}",
-            until="answered",
-            environment={"CUDA_MODULE_LOADING": "LAZY"},
-        ),
+        recipe=_between(measured, usual, usual, what, until="answered", environment=change),
     )
 
-
-# --- The machine's other work and settings, whose cost cannot be measured ---------------------------------------------
 
 _BUSY_SHARE = 0.25
 _SLOW_CLOCK = 0.8
 
 
-def _gpu_facts(measured: Measured) -> list[Mapping[str, Any]]:
-    return list(measured.document["environment"].get("gpus", ()))
+def machine(measured: Measured) -> Iterator[Finding]:
+    """The machine's other work and settings, whose cost cannot be measured."""
 
+    def note(name: str, title: str, evidence: list[str], change: str, command: str | None = None) -> Finding:
+        return Finding(name, title, "machine", 0.0, evidence, change, command)
 
-def _note(name: str, title: str, evidence: list[str], change: str, command: str | None = None) -> Finding:
-    return Finding(name, title, "machine", 0.0, evidence, change, command)
-
-
-def busy_cores(measured: Measured) -> Finding | None:
-    """Other processes use the CPU."""
     around = measured.document["environment"]
     cores, busy = around.get("cores"), around.get("busy_cores", 0.0)
-    if not cores or busy < _BUSY_SHARE * cores:
-        return None
-    return _note(
-        "busy cores",
-        f"other processes keep {busy:.1f} cores busy, of which this one may use {cores}",
-        ["all cores' times before the first measurement"],
-        "measure again, or load models, while the machine has nothing else to do",
-    )
-
-
-def governor(measured: Measured) -> Finding | None:
-    """The kernel keeps the CPU's clock low."""
-    name = measured.document["environment"].get("governor")
-    if name not in ("powersave", "conservative"):
-        return None
-    return _note(
-        "governor",
-        f"the CPU's frequency governor is {name}",
-        ["/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"],
-        "let the CPU run at its full clock while models are loaded",
-        "cpupower frequency-set -g performance",
-    )
-
-
-def other_gpu_processes(measured: Measured) -> Finding | None:
-    """Other processes use the GPUs."""
-    shared = {
-        gpu["device"]: f"{gpu['processes']} processes"
-        + (f", {gpu['utilization']}% busy" if gpu["utilization"] is not None else "")
-        for gpu in _gpu_facts(measured)
-        if gpu["processes"]
-    }
-    if not shared:
-        return None
-    return _note(
-        "busy GPUs",
-        f"other processes compute on {', '.join(shared)}",
-        [f"{device}: {text}" for device, text in shared.items()],
-        "use GPUs that are free, or measure again when they are",
-        "nvidia-smi",
-    )
-
-
-def clocks(measured: Measured) -> Finding | None:
-    """A GPU's clock is held down."""
-    slow: dict[str, str] = {}
-    for gpu in _gpu_facts(measured):
+    if cores and busy >= _BUSY_SHARE * cores:
+        yield note(
+            "busy cores",
+            f"other processes keep {busy:.1f} cores busy, of which this one may use {cores}",
+            ["all cores' times before the first measurement"],
+            "measure again, or load models, while the machine has nothing else to do",
+        )
+    governor = around.get("governor")
+    if governor in ("powersave", "conservative"):
+        yield note(
+            "governor",
+            f"the CPU's frequency governor is {governor}",
+            ["/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"],
+            "let the CPU run at its full clock while models are loaded",
+            "cpupower frequency-set -g performance",
+        )
+    shared, slow = {}, {}
+    for gpu in around.get("gpus", ()):
         limit, highest = gpu["clock_limit"], gpu["clock_max"]
+        if gpu["processes"]:
+            utilization = "" if gpu["utilization"] is None else f", {gpu['utilization']}% busy"
+            shared[gpu["device"]] = f"{gpu['processes']} processes{utilization}"
         if gpu["slowed_by"]:
             slow[gpu["device"]] = f"slowed by {' and '.join(gpu['slowed_by'])}, {gpu['clock']} MHz"
         elif limit and highest and limit < _SLOW_CLOCK * highest:
             slow[gpu["device"]] = f"limited to {limit} of {highest} MHz"
-    if not slow:
-        return None
-    return _note(
-        "clocks",
-        f"the clock is held down on {', '.join(slow)}",
-        [f"{device}: {text}" for device, text in slow.items()],
-        "look at the power limit, the cooling and the application clocks",
-        "nvidia-smi -q -d CLOCK,PERFORMANCE,POWER",
-    )
+    if shared:
+        yield note(
+            "busy GPUs",
+            f"other processes compute on {', '.join(shared)}",
+            [f"{device}: {text}" for device, text in shared.items()],
+            "use GPUs that are free, or measure again when they are",
+            "nvidia-smi",
+        )
+    if slow:
+        yield note(
+            "clocks",
+            f"the clock is held down on {', '.join(slow)}",
+            [f"{device}: {text}" for device, text in slow.items()],
+            "look at the power limit, the cooling and the application clocks",
+            "nvidia-smi -q -d CLOCK,PERFORMANCE,POWER",
+        )
 
 
-RULES: tuple[Callable[[Measured], Finding | None], ...] = (
+RULES = (
     strategy,
     processes,
     cores,
@@ -596,13 +551,8 @@ RULES: tuple[Callable[[Measured], Finding | None], ...] = (
     cold,
     waiting,
     algorithm_search,
-    persistence,
-    visible,
-    driver_start,
+    driver,
     module_loading,
-    busy_cores,
-    governor,
-    other_gpu_processes,
-    clocks,
+    machine,
 )
 """All rules. A rule's place settles ties."""

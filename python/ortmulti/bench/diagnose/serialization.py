@@ -15,12 +15,12 @@ _EQUAL = 0.03
 
 
 def serialization(measured: Measured) -> list[dict[str, Any]]:
-    """Return the serial part of each way and its causes.
+    """Return the serial part of each way on N > 1 devices, and its causes.
 
     Returns:
-        For each way on N > 1 devices: "way", "devices" (N), "ideal" (N), and "speedup" over sequential (None if not
-        measured). "serial" is the share of further sessions' creation that does not overlap (None if unknown). "on"
-        lists the causes: "what", "share" (of the creation) and "evidence".
+        For each way "way", "devices" (N), "ideal" (N), and "speedup" over sequential (None if not measured). "serial"
+        is the share of further sessions' creation that does not overlap (None if unknown). "on" lists the causes:
+        "what", "share" (of the creation) and "evidence".
     """
     if measured.sessions < 2:
         return []

@@ -108,13 +108,11 @@ def _run(bench: Bench, finding: Finding) -> dict[str, Any] | None:
 
 def _seconds(bench: Bench, finding: Finding, start: Mapping[str, Any], until: str) -> float:
     """Run a start of a recipe, and return its seconds."""
-    if until == "driver":
-        run = bench.driver_start("verify", **start)
-    else:
-        run = bench.trace(**start, experiment="verify", instrumented=False)
+    on_driver = until == "driver"
+    run = bench.driver_start("verify", **start) if on_driver else bench.trace(experiment="verify", **start)
     if "error" in run:
         raise _NotPossibleError(run["error"])
-    if until == "driver":
+    if on_driver:
         return max(float(run["measured"]["driver_floor"]), 1e-9)
     run |= {"finding": finding.id, "changed": start.keys() > {"way", "devices"}}
     seconds = float(run["wall"]) if until == "answered" else creation_of(run)

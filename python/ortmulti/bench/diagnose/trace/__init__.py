@@ -131,19 +131,14 @@ def trace(
 def _run_process(
     run: dict[str, Any], spec: dict[str, Any], folder: Path, timeout: float, environment: Mapping[str, str]
 ) -> None:
-    """Run `traced_process.main` in a fresh process with its own process group, which is ended with it. Fill in the run.
+    """Run `traced_process.main` in a fresh process with its own process group, which is ended with it.
 
-    Args:
-        run: see `assemble.fill`; "error" is added if the process failed.
-        spec: see `traced_process.main`.
-        folder: for the process's files.
-        timeout: seconds after which the process is killed.
-        environment: variables to set, besides this process's own.
+    The run is filled in, see `assemble.fill`, with "error" if the process failed. The process's files are in `folder`.
     """
     from ortmulti._runtime.child_process import ChildProcess
 
-    from .assemble import Recording, fill
-    from .events import Events
+    from .assemble import fill
+    from .events import Recording
     from .sampler import sampled
 
     log = folder / "log"
@@ -157,11 +152,11 @@ def _run_process(
             finally:
                 ended = time.monotonic_ns()
                 process.kill_group()
-    told = Events(Path(spec["events"]), ended)
+    recording = Recording(folder, process.started, ended, process.pid, samples)
     if not in_time:
         run["error"] = f"took longer than {timeout:g} seconds and was ended"
-    elif failure := told.one("failed"):
+    elif failure := recording.one("failed"):
         run["error"] = failure["text"]
-    elif not told.one("answered"):
+    elif not recording.one("answered"):
         run["error"] = f"the process {process.ending(log)}"
-    fill(run, Recording(process.started, process.pid, told, log, time.time_ns() - time.monotonic_ns(), samples))
+    fill(run, recording)

@@ -6,12 +6,12 @@ import heapq
 import itertools
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ortmulti.bench.diagnose.causes import CAUSES, UNEXPLAINED
-from ortmulti.bench.diagnose.trace.events import Events, Span
+from ortmulti.bench.diagnose.trace.events import Recording, Span
 from ortmulti.bench.diagnose.trace.phases import (
     CREATION,
     Mark,
@@ -22,7 +22,7 @@ from ortmulti.bench.diagnose.trace.phases import (
     split_first_run,
     unfinished_spans,
 )
-from ortmulti.bench.diagnose.trace.sampler import Samples, seconds_on_cpu
+from ortmulti.bench.diagnose.trace.sampler import seconds_on_cpu
 from ortmulti.bench.diagnose.trace.waits import find_waits, split_off_cpu
 
 
@@ -67,16 +67,11 @@ class Window(NamedTuple):
 
 
 def attribute(lanes: _Lanes, windows: Sequence[Window], main_thread: int) -> dict[str, int]:
-    """Return nanoseconds of each cause. They add up to the windows' length.
+    """Return nanoseconds of each cause, by the spans of each thread. They add up to the windows' length.
 
     At each instant the cause is the work of the window's thread. If this thread waits for other threads, the cause is
     their work, for its device if any. If it does nothing, the cause is the work of the main thread, or else of any
     thread.
-
-    Args:
-        lanes: each thread's spans without overlaps.
-        windows: the parts of the run, in their order.
-        main_thread: the first process's.
     """
     times = sorted({time for lane in lanes.values() for span in lane for time in (span.start, span.end)})
     sums: dict[str, int] = {}
@@ -109,35 +104,14 @@ _SHORTEST_SPAN_NS = 50_000
 """Shorter ones count in the sums and are not listed."""
 
 
-@dataclass
-class Recording:
-    """The records of a process that has ended; times in nanoseconds of `time.monotonic_ns`'s clock.
-
-    Attributes:
-        started: when its parent started it.
-        pid: its number.
-        events: its own events.
-        log: the file with its standard output and error.
-        realtime_offset: nanoseconds by which the system's clock is ahead.
-        samples: of its threads.
-    """
-
-    started: int
-    pid: int
-    events: Events
-    log: Path
-    realtime_offset: int
-    samples: Samples
-
-
 def fill(run: dict[str, Any], recording: Recording) -> None:
     """Add to a run what follows from its recording: "wall", "ready", "first_answers", "spans", "causes", "explained",
     "onnxruntime" (the package's release, None without it).
 
     A run that failed is traced up to its last event.
     """
-    ready = recording.events.one("ready").get("time")
-    end = recording.events.end
+    ready = recording.one("ready").get("time")
+    end = recording.end
     spans = [span for span in _spans(run["way"], run["devices"], recording) if span.length > 0]
     lanes: dict[int, list[Span]] = {}
     for span in spans:
@@ -168,26 +142,26 @@ def fill(run: dict[str, Any], recording: Recording) -> None:
     ]
     run["causes"] = {cause: sums[cause] / 1e9 for cause in CAUSES if sums.get(cause)}
     run["explained"] = 1 - sums.get(UNEXPLAINED, 0) / wall if wall else 0.0
-    run["onnxruntime"] = recording.events.one("onnxruntime").get("release")
+    run["onnxruntime"] = recording.one("onnxruntime").get("release")
 
 
 def _spans(way: str, devices: Sequence[str], recording: Recording) -> list[Span]:
     """Return all spans of a process, divided as far as its records tell; they may overlap."""
-    own, pid, told, samples = way in ("native", "shared"), recording.pid, recording.events, recording.samples
-    began = min((span.start for span in told.spans if span.pid == pid), default=told.end)
-    spans = [Span("interpreter", "interpreter", recording.started, began, pid, pid), *told.spans]
+    own, pid, samples = way in ("native", "shared"), recording.pid, recording.samples
+    began = min((span.start for span in recording.spans if span.pid == pid), default=recording.end)
+    spans = [Span("interpreter", "interpreter", recording.started, began, pid, pid), *recording.spans]
     marks: dict[int, list[Mark]] = {}
     if own:
-        for mark in sorted(told.others.get("mark", ()), key=lambda mark: mark["time"]):
+        for mark in sorted(recording.others.get("mark", ()), key=lambda mark: mark["time"]):
             marks.setdefault(mark["thread"], []).append(Mark(mark["time"], mark["text"]))
-        if "core" in told.others:
-            spans += core_spans(told.others["core"], devices)
+        if "core" in recording.others:
+            spans += core_spans(recording.others["core"], devices)
         else:  # the timeline was lost with the creation
-            spans += unfinished_spans(marks, devices, pid, told.end)
+            spans += unfinished_spans(marks, devices, pid, recording.end)
     else:
         marks = read_log(recording.log, recording.realtime_offset)
     waits = list(find_waits(spans, samples)) if way == "threads" else []
-    found = _divide_runs(_divide_creations(spans, marks, own), told)
+    found = _divide_runs(_divide_creations(spans, marks, own), recording)
     creations = [span for span in found if span.name in (CREATION, _INITIALIZE)]
     for span in list(found):
         if span.on_gpu and span.cause == "set up":  # it waits for the driver
@@ -209,12 +183,8 @@ _FIRST_RUN, _SECOND_RUN = "first run", "second run"
 
 
 def _divide_creations(spans: Sequence[Span], marks: Mapping[int, Sequence[Mark]], own: bool) -> list[Span]:
-    """Return the spans, with ONNX Runtime's creations divided by its marks.
-
-    Args:
-        spans: all that have ended.
-        marks: by thread for `own` sessions, by session for onnxruntime's.
-        own: whether the sessions are ortmulti's.
+    """Return the spans, with ONNX Runtime's creations divided by its marks: by thread for ortmulti's `own` sessions, by
+    session for onnxruntime's.
     """
     found: list[Span] = []
     opened: dict[int, int] = {}  # process -> when its first session on a GPU had opened the CUDA provider
@@ -236,10 +206,10 @@ def _divide_creations(spans: Sequence[Span], marks: Mapping[int, Sequence[Mark]]
     return found
 
 
-def _divide_runs(spans: Sequence[Span], told: Events) -> list[Span]:
+def _divide_runs(spans: Sequence[Span], recording: Recording) -> list[Span]:
     """Return the spans with what only the first runs have, without the second ones."""
     second = {span.session: span.length for span in spans if span.name == _SECOND_RUN}
-    profiles = {profile["session"]: Path(profile["path"]) for profile in told.others.get("profile", ())}
+    profiles = {profile["session"]: Path(profile["path"]) for profile in recording.others.get("profile", ())}
     found = [span for span in spans if span.name != _SECOND_RUN]
     for span in [span for span in found if span.name == _FIRST_RUN and span.session in second]:
         runs = read_profile(profiles[span.session]) if span.session in profiles else []

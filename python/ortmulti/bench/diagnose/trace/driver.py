@@ -11,7 +11,7 @@ def open_driver(*, hold_gil: bool) -> ctypes.CDLL:
     """Open the driver's library; `hold_gil`: whether other Python threads wait during its calls.
 
     Raises:
-        DeviceError: there is no driver.
+        DeviceError: there is no driver; or, in the functions below, it refuses.
     """
     try:
         return (ctypes.PyDLL if hold_gil else ctypes.CDLL)("libcuda.so.1")
@@ -20,20 +20,12 @@ def open_driver(*, hold_gil: bool) -> ctypes.CDLL:
 
 
 def init(driver: ctypes.CDLL) -> None:
-    """Call cuInit.
-
-    Raises:
-        DeviceError: the driver refuses.
-    """
+    """Call cuInit."""
     _check(driver.cuInit(0), "cuInit")
 
 
 def make_context(driver: ctypes.CDLL, device: str) -> None:
-    """Make the primary context of a device, "cuda:<index>", which is kept until the process ends.
-
-    Raises:
-        DeviceError: the driver refuses.
-    """
+    """Make the primary context of a device, "cuda:<index>", which is kept until the process ends."""
     handle, context = ctypes.c_int(), ctypes.c_void_p()
     index = int(device.removeprefix("cuda:"))
     _check(driver.cuDeviceGet(ctypes.byref(handle), index), f"{device}: cuDeviceGet")

@@ -14,7 +14,10 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ortmulti.bench.diagnose.trace.sampler import Samples
 
 
 @dataclass
@@ -87,20 +90,30 @@ class EventWriter:
         return number
 
 
-class Events:
-    """The events in a file so far, without an incomplete last line.
+class Recording:
+    """The records of a process that has ended; times in nanoseconds of `time.monotonic_ns`'s clock.
 
     Attributes:
-        others: the lines that are no spans, by their kind, in order.
-        end: when the process answered or failed, or else when its end was noticed; that of spans that are still open.
-        spans: the spans.
+        started: when its parent started it.
+        pid: its number.
+        log: the file with its standard output and error.
+        samples: of its threads.
+        realtime_offset: nanoseconds by which the system's clock is ahead.
+        others: the lines in its file of events that are no spans, by their kind, in order.
+        end: when it answered or failed, or else when its end was noticed; that of spans that are still open.
+        spans: its own spans.
     """
 
-    def __init__(self, path: Path, ended: int) -> None:
-        spans: dict[tuple[int, int], dict[str, Any]] = {}
+    def __init__(self, folder: Path, started: int, ended: int, pid: int, samples: Samples) -> None:
+        """Read the files "events" and "log" of a folder; `ended` is when the process's end was noticed."""
+        self.started, self.pid, self.samples = started, pid, samples
+        self.log = folder / "log"
+        self.realtime_offset = time.time_ns() - time.monotonic_ns()
         self.others: dict[str, list[dict[str, Any]]] = {}
-        for line in path.read_text().splitlines() if path.exists() else ():
-            with contextlib.suppress(ValueError):
+        spans: dict[tuple[int, int], dict[str, Any]] = {}
+        file = folder / "events"
+        for line in file.read_text().splitlines() if file.exists() else ():
+            with contextlib.suppress(ValueError):  # the last line may be incomplete
                 event = json.loads(line)
                 kind = event.pop("kind")
                 if kind in ("begin", "end"):

@@ -40,11 +40,9 @@ _CORE_SPANS: Sequence[tuple[str, str | None, tuple[str, ...]]] = (
 
 
 def core_spans(events: Sequence[Mapping[str, Any]], devices: Sequence[str]) -> list[Span]:
-    """Return the timeline's spans, with the sessions' numbers.
+    """Return the timeline's spans as the process wrote them, with the sessions' numbers.
 
-    Args:
-        events: the spans as the process wrote them.
-        devices: the devices of all sessions. If a device has more sessions than spans, the last ones are handles.
+    If a device has more sessions than spans, the last ones are handles.
     """
     left: dict[str, list[int]] = {}
     for number, device in enumerate(devices):
@@ -66,13 +64,9 @@ def core_spans(events: Sequence[Mapping[str, Any]], devices: Sequence[str]) -> l
 
 
 def unfinished_spans(marks: Mapping[int, Sequence[Mark]], devices: Sequence[str], pid: int, end: int) -> list[Span]:
-    """Return the creations of a process that ended without a timeline, from ONNX Runtime's log alone.
+    """Return the creations until `end` of a process without a timeline, from the marks of its threads alone.
 
-    Args:
-        marks: the marks of each thread.
-        devices: the devices of all sessions, assumed to begin in this order.
-        pid: the process.
-        end: the end of the creations.
+    Sessions are assumed to begin in the order of the devices.
     """
     begun = sorted((found[0].time, thread) for thread, found in marks.items())
     return [
@@ -103,9 +97,7 @@ class Mark(NamedTuple):
 def read_log(path: Path, realtime_offset: int) -> dict[int, list[Mark]]:
     """Return the marks of each session, by the number in its logid, from onnxruntime's standard error.
 
-    Args:
-        path: the file.
-        realtime_offset: nanoseconds by which the system's clock is ahead of `time.monotonic_ns`.
+    `realtime_offset` are nanoseconds by which the system's clock is ahead of `time.monotonic_ns`.
     """
     found: dict[int, list[Mark]] = {}
     zone: int | None = None
@@ -120,12 +112,9 @@ def read_log(path: Path, realtime_offset: int) -> dict[int, list[Mark]]:
 
 
 def phases(span: Span, marks: Sequence[Mark], before: str = "set up") -> list[Span]:
-    """Return the phases of one creation, without gaps.
+    """Return the phases of one creation by the marks inside of it, without gaps.
 
-    Args:
-        span: the creation, or until it was given up.
-        marks: the session's marks in their order; marks outside of the creation are ignored.
-        before: the cause of the time before the first mark.
+    `before` is the cause of the time before the first mark.
     """
     found: list[Span] = []
     previous, left = span.start, (before, "set up")

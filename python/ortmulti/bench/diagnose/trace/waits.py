@@ -34,12 +34,9 @@ _FILES, _LOCK, _DRIVER = {
 
 
 def split_off_cpu(span: Span, samples: Sequence[Sample], beside: bool) -> list[Span]:
-    """Return the parts of a span in which its thread slept without a reason.
+    """Return the parts of a span in which its thread slept without a reason, by the thread's samples.
 
-    Args:
-        span: one that has ended.
-        samples: of its thread.
-        beside: whether other sessions are created in the same process meanwhile.
+    `beside` says whether other sessions are created in the same process meanwhile.
     """
     found: list[Span] = []
     if span.cause in _COMPUTING:
@@ -98,10 +95,6 @@ def find_waits(spans: Sequence[Span], samples: Samples) -> Iterator[Span]:
 
     A thread is between two calls of ONNX Runtime for microseconds only. It waits if it stays there while another thread
     is inside of such a call. It also waits if it is hardly on a CPU at the end of a call that has released the GIL.
-
-    Args:
-        spans: all of a process, which have ended.
-        samples: of its threads.
     """
     cause = "wait for the GIL"
     # The threads were started when the package had been imported.
