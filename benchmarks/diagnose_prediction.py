@@ -22,7 +22,7 @@ import numpy as np
 from ortmulti import _core
 from ortmulti.bench import models
 from ortmulti.bench.create.plan import Plan
-from ortmulti.bench.diagnose import diagnose
+from ortmulti.bench.diagnose.diagnosis import diagnose
 from ortmulti.bench.measure import devices, results
 from ortmulti.bench.measure.rounds import Interval
 

@@ -17,7 +17,7 @@ import pytest
 
 import ortmulti
 from ortmulti.bench import models
-from ortmulti.bench.diagnose import diagnose
+from ortmulti.bench.diagnose.diagnosis import diagnose
 from ortmulti.bench.diagnose.report import check_document
 from ortmulti.bench.measure import page_cache, results
 from ortmulti.errors import DeviceError, Error, InvalidArgument, InvalidProtobuf, NoSuchFile

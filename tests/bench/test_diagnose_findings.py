@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ortmulti.bench.diagnose import diagnose
+from ortmulti.bench.diagnose.diagnosis import diagnose
 from tests.support import custom_ops, onnx_models
 from tests.support.compiling import compile_library
 

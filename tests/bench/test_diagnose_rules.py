@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks import diagnose_prediction
-from ortmulti.bench.diagnose import diagnose
 from ortmulti.bench.diagnose.conclusions import conclude
-from ortmulti.bench.diagnose.diagnosis import publishable
+from ortmulti.bench.diagnose.diagnosis import diagnose, publishable
 from ortmulti.bench.measure.rounds import Interval
 from ortmulti.errors import InvalidArgument
 from tests.support import onnx_models

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ortmulti import _core
-from ortmulti.bench.diagnose import diagnose
+from ortmulti.bench.diagnose.diagnosis import diagnose
 from ortmulti.bench.diagnose.report import check_document
 from tests.support import gpus
 

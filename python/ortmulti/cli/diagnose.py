@@ -100,7 +100,7 @@ def diagnose_command(
     for library in custom_ops or []:
         if not library.is_file():
             raise NoSuchFile(f"library {library} does not exist")
-    from ortmulti.bench.diagnose import diagnose
+    from ortmulti.bench.diagnose.diagnosis import diagnose
 
     with steps() as step:
         document = diagnose(

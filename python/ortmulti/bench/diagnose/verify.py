@@ -26,10 +26,6 @@ _CANDIDATES = 3
 _MEMORY = Path("/dev/shm")
 
 
-class _NotPossibleError(Exception):
-    """The change cannot be run here; the text says why."""
-
-
 def verify(document: dict[str, Any], found: list[Finding], bench: Bench) -> None:
     """Verify the findings in order until one is confirmed; it becomes the first. Verify the others while the budget
     lasts.
@@ -81,7 +77,7 @@ def _run(bench: Bench, finding: Finding) -> dict[str, Any] | None:
     recipe = finding.recipe
     assert recipe is not None
     pairs: list[dict[str, float]] = []
-    with contextlib.suppress(_NotPossibleError), _model(bench, recipe.after.get("model")) as model:
+    with contextlib.suppress(Error, OSError), _model(bench, recipe.after.get("model")) as model:
         most = _QUICK_PAIRS if bench.quick else _PAIRS
         for number in round_numbers(most, bench.left(), least=_LEAST_PAIRS, estimate="none"):
             pair = {}
@@ -111,7 +107,7 @@ def _seconds(bench: Bench, finding: Finding, start: Mapping[str, Any], until: st
     on_driver = until == "driver"
     run = bench.driver_start("verify", **start) if on_driver else bench.trace(experiment="verify", **start)
     if "error" in run:
-        raise _NotPossibleError(run["error"])
+        raise Error(run["error"])
     if on_driver:
         return max(float(run["measured"]["driver_floor"]), 1e-9)
     run |= {"finding": finding.id, "changed": start.keys() > {"way", "devices"}}
@@ -126,48 +122,30 @@ def _model(bench: Bench, kind: str | None) -> Iterator[Path]:
     """Make the model of a recipe, "optimized" or a copy "in memory", and remove it at the end; None: the usual one.
 
     Raises:
-        _NotPossibleError: it cannot be made here.
+        Error, OSError: it cannot be made here.
     """
     if kind is None:
         yield bench.model
         return
     in_memory = kind == "in memory"
-    if in_memory:
-        _check_memory(bench)
     with tempfile.TemporaryDirectory(prefix="ortmulti-", dir=_MEMORY if in_memory else None) as folder:
         target = Path(folder).resolve() / bench.model.name
         if in_memory:
             _copy(bench, target.parent)
         else:
-            _optimize(bench, target)
+            bench.say("saving the optimized model")
+            spec = {"device": bench.devices[0], "settings": bench.settings_for(bench.devices)}
+            bench.probe("optimized", model=str(bench.model), target=str(target), **spec)
         yield target
 
 
-def _check_memory(bench: Bench) -> None:
-    size = sum(file.stat().st_size for file in bench.files)
-    try:
-        available = shutil.disk_usage(_MEMORY).free
-    except OSError as error:
-        raise _NotPossibleError(f"{_MEMORY} cannot be used: {error}") from error
-    if size > available // 2:
-        raise _NotPossibleError(f"{_MEMORY} has {available} bytes and the model {size}")
-
-
 def _copy(bench: Bench, folder: Path) -> None:
+    if 2 * sum(file.stat().st_size for file in bench.files) > shutil.disk_usage(folder).free:
+        raise Error("the model would take more than half of the free memory")
     bench.say("copying the model into memory")
     for file in bench.files:
         copy = folder / os.path.relpath(file, bench.model.parent)
         if not copy.resolve().is_relative_to(folder):
-            raise _NotPossibleError(f"{file} lies outside of the model's folder")
+            raise Error(f"{file} lies outside of the model's folder")
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, copy)
-
-
-def _optimize(bench: Bench, target: Path) -> None:
-    bench.say("saving the optimized model")
-    device = bench.devices[0]
-    settings = bench.settings_for(bench.devices)
-    try:
-        bench.probe("optimized", model=str(bench.model), target=str(target), device=device, settings=settings)
-    except Error as error:
-        raise _NotPossibleError(str(error)) from error
