@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks import diagnose_prediction
-from ortmulti.bench.diagnose.conclusions import conclude
 from ortmulti.bench.diagnose.diagnosis import diagnose, publishable
+from ortmulti.bench.diagnose.findings import conclude
 from ortmulti.bench.measure.rounds import Interval
 from ortmulti.errors import InvalidArgument
 from tests.support import onnx_models
@@ -91,89 +91,89 @@ def test_without_any_run_there_is_no_finding() -> None:
     assert (of["serialization"], of["prediction"], of["findings"]) == ([], None, [])
 
 
-@pytest.mark.parametrize(("chosen", "expected"), [(None, True), ("EXHAUSTIVE", True), ("HEURISTIC", False)])
-def test_the_search_for_algorithms(chosen: str | None, expected: bool) -> None:
+def algorithms(**options: str) -> dict[str, Any]:
     of = document(run("sequential", 1.0, causes={"algorithm search": 0.4}))
-    if chosen is not None:
-        of["settings"]["session"] = {"provider_options": {"cudnn_conv_algo_search": chosen}}
-    assert (found(of)[0] == "algorithm search") == expected
+    of["settings"]["session"] = {"provider_options": options}
+    return of
 
 
-def test_gpus_that_are_not_used() -> None:
+def gpus(visible: int) -> dict[str, Any]:
+    """A document of two GPUs, whose driver starts sooner if they are the only ones."""
     driver = experiment("contexts", {"driver_floor": 2.5, "cuInit": 2.2, "contexts": [0.3]}, at_once=False)
-    alone = experiment("visible", {"driver_floor": 0.6, "cuInit": 0.3, "contexts": [0.3]})
-    of = document(run("sequential", 4.0), driver, alone, visible=8)
-    [first, *_] = conclude(of)
-    assert first.id == "visible devices"
-    assert (first.seconds, first.share) == pytest.approx((1.9, 0.475))
-    assert first.command == "CUDA_VISIBLE_DEVICES=0,1"
-    assert "visible devices" not in found(document(run("sequential", 4.0), driver, alone, visible=2))
+    return document(run("sequential", 4.0), driver, experiment("visible", {"driver_floor": 0.6}), visible=visible)
 
 
-def test_modules_that_are_loaded_at_once() -> None:
+def loading(value: str) -> dict[str, Any]:
     slow = run("sequential", 4.0, causes={"libraries": 3.0})
-    assert found(document(slow, variables={"CUDA_MODULE_LOADING": "EAGER"}))[0] == "module loading"
-    assert "module loading" not in found(document(slow, variables={"CUDA_MODULE_LOADING": "LAZY"}))
+    return document(slow, variables={"CUDA_MODULE_LOADING": value})
 
 
-def test_processes_that_would_be_the_best() -> None:
-    def processes(starting: float) -> dict[str, Any]:
-        span = {"cause": "processes", "name": "start", "start": 0.1, "end": 0.1 + starting}
-        return run("processes", 1.0, spans=[span])
-
-    of = document(run("sequential", 0.9), processes(0.6))
-    [first, *_] = conclude(of)
-    assert first.id == "processes"
-    assert first.seconds == pytest.approx(0.5)
-    assert "processes" not in found(document(run("sequential", 0.9), processes(0.2)))
+def processes(starting: float) -> dict[str, Any]:
+    span = {"cause": "processes", "name": "start", "start": 0.1, "end": 0.1 + starting}
+    return document(run("sequential", 0.9), run("processes", 1.0, spans=[span]))
 
 
-@pytest.mark.parametrize(
-    ("external", "command"),
-    [
-        ([], "cat -- 'a model.onnx' > /dev/null"),
-        (["a model.onnx.data"], "cat -- 'a model.onnx' 'a model.onnx.data' > /dev/null"),
-        (["weights/1.bin", "2.bin"], "cat -- 'a model.onnx' weights/1.bin 2.bin > /dev/null"),
-    ],
-)
-def test_a_cold_disks_command_reads_every_file(external: list[str], command: str) -> None:
+def crowded(cores: int) -> dict[str, Any]:
+    cpus = ("cpu",) * 4
+    return document(run("sequential", 1.0, cpus), devices=cpus, environment={"cores": cores})
+
+
+def cold_disk(*external: str) -> dict[str, Any]:
     of = from_a_cold_disk(run("sequential", 1.0))
-    of["models"][0] |= {"path": "a model.onnx", "external": external}
-    first = conclude(of)[0]
-    assert first.id == "cold disk"
-    assert first.seconds == pytest.approx(9.0)
-    assert first.command == command
+    of["models"][0] |= {"path": "a model.onnx", "external": list(external)}
+    return of
 
 
-@pytest.mark.parametrize(
-    ("external", "command"),
-    [
-        (["model.onnx.data"], "cp -- models/model.onnx models/model.onnx.data /dev/shm/"),
-        (["weights/1.bin"], "cd -- models && cp --parents -- model.onnx weights/1.bin /dev/shm/"),
-        (["-t/x"], "cd -- models && cp --parents -- model.onnx -t/x /dev/shm/"),
-    ],
-)
-def test_a_slow_disks_command_copies_every_file(external: list[str], command: str) -> None:
+def slow_disk(*external: str) -> dict[str, Any]:
     span = {"cause": "read weights", "name": "read", "start": 0.5, "end": 2.5, "cpu": 0.1}
     span |= {"session": 0, "device": "cuda:0"}
     slow = run("sequential", 3.0, causes={"read weights": 2.0}, spans=[span])
     of = document(slow, experiment("disk", {"bytes": 10**9, "seconds": 2.0}, cache="warm"))
-    of["models"][0] |= {"path": "models/model.onnx", "external": external}
+    of["models"][0] |= {"path": "models/model.onnx", "external": list(external)}
+    return of
+
+
+HEURISTIC = "provider_options={'cudnn_conv_algo_search': 'HEURISTIC'}"
+
+
+@pytest.mark.parametrize(
+    ("of", "name", "seconds", "command"),
+    [
+        (algorithms(), "algorithm search", 0.4, HEURISTIC),
+        (algorithms(cudnn_conv_algo_search="EXHAUSTIVE"), "algorithm search", 0.4, HEURISTIC),
+        (gpus(8), "visible devices", 1.9, "CUDA_VISIBLE_DEVICES=0,1"),
+        (loading("EAGER"), "module loading", 3.0, "CUDA_MODULE_LOADING=LAZY"),
+        (processes(0.6), "processes", 0.5, None),
+        (cold_disk(), "cold disk", 9.0, "cat -- 'a model.onnx' > /dev/null"),
+        (cold_disk("b/1.bin", "2"), "cold disk", 9.0, "cat -- 'a model.onnx' b/1.bin 2 > /dev/null"),
+        (slow_disk("data"), "slow disk", 1.9, "cp -- models/model.onnx models/data /dev/shm/"),
+        (slow_disk("-t/x"), "slow disk", 1.9, "cd -- models && cp --parents -- model.onnx -t/x /dev/shm/"),
+    ],
+)
+def test_what_costs_time_is_the_first_finding(of: dict[str, Any], name: str, seconds: float, command: str) -> None:
     first = conclude(of)[0]
-    assert (first.id, first.command) == ("slow disk", command)
+    assert (first.id, first.command) == (name, command)
+    assert first.seconds == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("of", "name"),
+    [
+        (algorithms(cudnn_conv_algo_search="HEURISTIC"), "algorithm search"),
+        (gpus(2), "visible devices"),
+        (loading("LAZY"), "module loading"),
+        (processes(0.2), "processes"),
+        (crowded(4), "cores"),
+    ],
+)
+def test_what_costs_no_time_is_no_finding(of: dict[str, Any], name: str) -> None:
+    assert name not in found(of)
+    assert "cores" in found(crowded(2))
 
 
 def test_a_busy_and_slow_machine_is_noted_and_not_first() -> None:
-    gpu = {
-        "device": "cuda:0",
-        "persistence_mode": True,
-        "clock": 345,
-        "clock_max": 1980,
-        "clock_limit": 1000,
-        "slowed_by": ["heat"],
-        "utilization": 90,
-        "processes": 2,
-    }
+    clocks = {"clock": 345, "clock_max": 1980, "clock_limit": 1000, "slowed_by": ["heat"]}
+    gpu = {"device": "cuda:0", "persistence_mode": True, "utilization": 90, "processes": 2, **clocks}
     around = {"cores": 4, "busy_cores": 3.1, "governor": "powersave", "gpus": [gpu]}
     names = found(document(run("sequential", 4.0), run("shared", 1.0), environment=around))
     assert names[0] == "strategy"
@@ -183,26 +183,13 @@ def test_a_busy_and_slow_machine_is_noted_and_not_first() -> None:
     assert found(document(run("sequential", 4.0), run("shared", 1.0), environment=quiet)) == ["strategy"]
 
 
-def test_more_sessions_than_cores() -> None:
-    cpus = ("cpu",) * 4
-    of = document(run("sequential", 1.0, cpus), devices=cpus, environment={"cores": 2})
-    assert "cores" in found(of)
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"ways": ()},
-        {"ways": ("quickest",)},
-        {"ways": ("native", "native")},
-        {"devices": ("gpu",)},
-        {"devices": ()},
-        {"budget": 0.0},
-        {"budget": float("nan")},
-        {"timeout": -1.0},
-        {"repeat": 0},
-        {"batch": 0},
-        {"sequence": 0},
+        *({"ways": ways} for ways in ((), ("quickest",), ("native", "native"))),
+        *({"devices": devices} for devices in ((), ("gpu",))),
+        *({"budget": 0.0}, {"budget": float("nan")}, {"timeout": -1.0}),
+        *({name: 0} for name in ("repeat", "batch", "sequence")),
         {"settings": {"threads": 2}},
     ],
 )

@@ -154,27 +154,32 @@ def test_the_innermost_span_counts() -> None:
     ]
 
 
-def test_waits_are_given_to_what_is_waited_for() -> None:
-    spans = [
-        span("wait for another session", 0, 100, thread=2, device="cuda:1", waits_for=("context", "cuInit")),
-        span("cuInit", 0, 40, thread=3),
-        span("context", 40, 50, thread=3, device="cuda:0"),
-        span("context", 50, 70, thread=4, device="cuda:1"),
-        span("optimization level 1", 40, 200, thread=5, device="cuda:0"),
-    ]
-    lanes = {thread: flatten(one for one in spans if one.thread == thread) for thread in (2, 3, 4, 5)}
-    sums = attribute(lanes, [Window(0, 100 * MS, 2, "cuda:1")], main_thread=1)
-    assert sums == {"cuInit": 40 * MS, "context": 30 * MS, "wait for another session": 30 * MS}
+def lanes_of(spans: list[Span]) -> dict[int, list[Span]]:
+    return {thread: flatten(one for one in spans if one.thread == thread) for thread in range(1, 6)}
 
 
-def test_what_nobody_does_is_unexplained() -> None:
-    spans = [span("imports", 0, 40), span(None, 40, 100), span("run", 60, 80, thread=2)]
-    lanes = {thread: flatten(one for one in spans if one.thread == thread) for thread in (1, 2)}
-    assert attribute(lanes, [Window(0, 100 * MS, 1, "")], 1) == {
-        "imports": 40 * MS,
-        "unexplained": 40 * MS,
-        "run": 20 * MS,
-    }
+@pytest.mark.parametrize(
+    ("spans", "sums"),
+    [
+        (
+            [
+                span("wait for another session", 0, 100, device="cuda:1", waits_for=("context", "cuInit")),
+                span("cuInit", 0, 40, thread=3),
+                span("context", 40, 50, thread=3, device="cuda:0"),
+                span("context", 50, 70, thread=4, device="cuda:1"),
+                span("optimization level 1", 40, 200, thread=5, device="cuda:0"),
+            ],
+            {"cuInit": 40 * MS, "context": 30 * MS, "wait for another session": 30 * MS},
+        ),
+        (
+            [span("imports", 0, 40), span(None, 40, 100), span("run", 60, 80, thread=2)],
+            {"imports": 40 * MS, "unexplained": 40 * MS, "run": 20 * MS},
+        ),
+    ],
+    ids=["a wait is what is waited for", "what nobody does is unexplained"],
+)
+def test_an_instant_has_the_cause_of_its_thread_or_of_others(spans: list[Span], sums: dict[str, int]) -> None:
+    assert attribute(lanes_of(spans), [Window(0, 100 * MS, 1, "cuda:1")], main_thread=1) == sums
 
 
 _SPANS = st.lists(
@@ -191,66 +196,49 @@ _SPANS = st.lists(
 
 @given(_SPANS, st.integers(1, 3), st.integers(0, 120))
 def test_every_instant_has_one_cause(spans: list[Span], thread: int, middle: int) -> None:
-    lanes = {number: flatten(one for one in spans if one.thread == number) for number in (1, 2, 3)}
+    lanes = lanes_of(spans)
     for segments in lanes.values():
         assert all(one.start < one.end <= other.start for one, other in itertools.pairwise(segments))
     windows = [Window(0, middle * MS, thread, ""), Window(middle * MS, 160 * MS, 1, "")]
     assert sum(attribute(lanes, windows, 1).values()) == 160 * MS
 
 
-def first_run(device: str, runs: list[Run], second: int) -> dict[tuple[str, str], int]:
-    """Milliseconds of what only the first run has, by cause and name."""
+def ran(start: int, *nodes: tuple[str, str, int]) -> Run:
+    """A run of nodes, each with its name, operator and milliseconds, after 10 ms without any."""
+    ends = list(itertools.accumulate((length for *_, length in nodes), initial=start + 10))
+    made = [Node(name, op, at * MS, length * MS) for (name, op, length), at in zip(nodes, ends, strict=False)]
+    return Run(start * MS, ends[-1] * MS, made)
+
+
+AGAIN = ran(490, ("conv", "Conv", 10), ("gemm", "Gemm", 2), ("gemm2", "Gemm", 2), ("relu", "Relu", 2))
+RUNS = [
+    ran(0, ("conv", "Conv", 40), ("gemm", "Gemm", 20), ("gemm2", "Gemm", 10), ("relu", "Relu", 20)),
+    AGAIN._replace(start=500 * MS),
+]
+
+
+@pytest.mark.parametrize(
+    ("device", "runs", "second", "expected"),
+    [
+        ("cuda:0", RUNS, 16, {("handles", "before the nodes"): 10, ("algorithm search", "first Conv"): 30,
+                              ("handles", "first Gemm"): 18, ("load kernels", "first Gemm"): 8,
+                              ("load kernels", "first Relu"): 18}),
+        ("cpu", RUNS, 16, {("first use", "before the nodes"): 10, ("first use", "first Conv"): 30,
+                           ("first use", "first Gemm"): 26, ("first use", "first Relu"): 18}),
+        # No more of it is its own than it took longer.
+        ("cuda:0", RUNS, 60, {("algorithm search", "first Conv"): 30, ("handles", "first Gemm"): 10}),
+        ("cuda:0", RUNS, 120, {}),
+        ("cpu", [], 60, {("first use", "first use"): 40}),
+    ],
+)  # fmt: skip
+def test_a_first_run_is_divided_by_operators(
+    device: str, runs: list[Run], second: int, expected: dict[tuple[str, str], int]
+) -> None:
     found: dict[tuple[str, str], int] = {}
     for part in split_first_run(span("run", 1000, 1100, device=device), second * MS, runs):
         key = str(part.cause), part.name
         found[key] = found.get(key, 0) + part.length // MS
-    return found
-
-
-RUNS = [
-    Run(
-        0,
-        100 * MS,
-        [
-            Node("conv", "Conv", 10 * MS, 40 * MS),
-            Node("gemm", "Gemm", 50 * MS, 20 * MS),
-            Node("gemm2", "Gemm", 70 * MS, 10 * MS),
-            Node("relu", "Relu", 80 * MS, 20 * MS),
-        ],
-    ),
-    Run(
-        500 * MS,
-        516 * MS,
-        [
-            Node("conv", "Conv", 500 * MS, 10 * MS),
-            Node("gemm", "Gemm", 510 * MS, 2 * MS),
-            Node("gemm2", "Gemm", 512 * MS, 2 * MS),
-            Node("relu", "Relu", 514 * MS, 2 * MS),
-        ],
-    ),
-]
-
-
-def test_a_first_run_is_divided_by_operators() -> None:
-    assert first_run("cuda:0", RUNS, second=16) == {
-        ("handles", "before the nodes"): 10,
-        ("algorithm search", "first Conv"): 30,
-        ("handles", "first Gemm"): 18,
-        ("load kernels", "first Gemm"): 8,
-        ("load kernels", "first Relu"): 18,
-    }
-    on_cpu = first_run("cpu", RUNS, second=16)
-    assert {cause for cause, _ in on_cpu} == {"first use"}
-    assert sum(on_cpu.values()) == 84
-
-
-def test_no_more_of_a_first_run_is_its_own_than_it_took_longer() -> None:
-    assert first_run("cuda:0", RUNS, second=60) == {
-        ("algorithm search", "first Conv"): 30,
-        ("handles", "first Gemm"): 10,
-    }
-    assert first_run("cuda:0", RUNS, second=120) == {}
-    assert first_run("cpu", [], second=60) == {("first use", "first use"): 40}
+    assert found == expected
 
 
 def test_a_profile_is_read_without_nodes_of_sub_graphs(tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +13,35 @@ import pytest
 
 from ortmulti.bench.diagnose import diagnosis, environment
 from ortmulti.bench.diagnose.bench import Bench
-from ortmulti.bench.diagnose.conclusions import conclude
+from ortmulti.bench.diagnose.findings import conclude
 from ortmulti.bench.diagnose.verify import verify
 from ortmulti.bench.measure import nvml
+from tests.support import onnx_models
 from tests.support.compiling import compile_library
-from tests.support.diagnosis import GPUS, bench_of, document, from_a_cold_disk, run
+from tests.support.diagnosis import GPUS, WAYS, document, from_a_cold_disk, run
+
+
+class FakeBench(Bench):
+    """Its starts take so many seconds, by the page cache and the way, instead of being run."""
+
+    seconds: Mapping[str, Mapping[str, float]]
+
+    def trace(self, way: str, devices: Sequence[str], experiment: str = "trace", **options: Any) -> dict[str, Any]:
+        cache = options.get("cache", "warm")
+        made = run(way, self.seconds[cache][way], tuple(devices), experiment=experiment, cache=cache)
+        self.runs.append(made)
+        return made
+
+
+def bench_of(folder: Path, seconds: Mapping[str, Mapping[str, float]] | None = None, **changes: Any) -> FakeBench:
+    model = folder / "model.onnx"
+    model.write_bytes(onnx_models.identity())
+    nothing = folder / "nothing"
+    usual = {"ways": WAYS, "repeat": 5, "budget": 50.0, "quick": True, "settings": {}, "timeout": 600.0}
+    places = {"files": (model,), "feeds": nothing, "cache": nothing}
+    bench = FakeBench(devices=GPUS, progress=lambda *_: None, **places, **{**usual, **changes})
+    bench.seconds = seconds or {}
+    return bench
 
 
 class LibraryWithoutPersistence:
@@ -126,23 +150,10 @@ def test_a_driver_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "CUDA driver" in made["error"]
 
 
-def pair(bench: Bench, before: float, after: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Starts of "sequential" that take `before`, and of "shared" that take `after`."""
-    seconds = {"sequential": before, "shared": after}
-
-    def trace(_self: Bench, way: str, devices: tuple[str, ...], **_options: Any) -> dict[str, Any]:
-        made = run(way, seconds[way], devices, experiment="verify")
-        bench.runs.append(made)
-        return made
-
-    monkeypatch.setattr(Bench, "trace", trace)
-
-
-def test_a_change_that_gains_nothing_is_no_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_that_gains_nothing_is_no_finding(tmp_path: Path) -> None:
     """The first measurements said so by chance; then nothing is to gain, and what was tried is told."""
-    bench = bench_of(tmp_path)
+    bench = bench_of(tmp_path, {"warm": {"sequential": 1.5, "shared": 1.5}})
     of = document(run("sequential", 2.0), run("shared", 1.0))
-    pair(bench, 1.5, 1.5, monkeypatch)
     verify(of, conclude(of), bench)
     first, second = of["findings"]
     assert (first["id"], second["id"]) == ("nothing", "strategy")
@@ -152,10 +163,9 @@ def test_a_change_that_gains_nothing_is_no_finding(tmp_path: Path, monkeypatch: 
     assert of["prediction"]["seconds"] == pytest.approx({"sequential": 1.5, "shared": 1.5})
 
 
-def test_a_change_that_helps_stays_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = bench_of(tmp_path)
+def test_a_change_that_helps_stays_the_first(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path, {"warm": {"sequential": 3.0, "shared": 1.5}})
     of = document(run("sequential", 2.0), run("shared", 1.0), environment={"cores": 2, "busy_cores": 2.0})
-    pair(bench, 3.0, 1.5, monkeypatch)
     verify(of, conclude(of), bench)
     first, second = of["findings"]
     assert (first["id"], second["id"]) == ("strategy", "busy cores")
@@ -167,42 +177,19 @@ def test_a_change_that_helps_stays_the_first(tmp_path: Path, monkeypatch: pytest
     assert of["prediction"]["seconds"] == pytest.approx({"sequential": 2.0, "shared": 1.0})
 
 
-def verified_with(bench: Bench, monkeypatch: pytest.MonkeyPatch, shared: float) -> list[dict[str, Any]]:
-    """The findings where a cold disk costs 9 s for certain, and `shared` may be faster than 2 s."""
-
-    def trace(_self: Bench, way: str, devices: tuple[str, ...], **options: Any) -> dict[str, Any]:
-        cache = options.get("cache", "warm")
-        seconds = {"cold": 10.0, "warm": {"sequential": 2.0, "shared": shared}[way]}[cache]
-        made = run(way, seconds, devices, experiment="verify", cache=cache)
-        bench.runs.append(made)
-        return made
-
-    monkeypatch.setattr(Bench, "trace", trace)
+@pytest.mark.parametrize(
+    ("budget", "shared", "pairs", "speedup"),
+    [(1e6, 1.0, 6, 2.0), (1e6, 2.0, 6, 1.0), (1e-6, 1.0, 3, None)],
+    ids=["gains", "gains nothing", "no budget"],
+)
+def test_further_changes_are_run_while_the_budget_lasts(
+    budget: float, shared: float, pairs: int, speedup: float | None, tmp_path: Path
+) -> None:
+    """A cold disk costs 9 s for certain, and `shared` may be faster than 2 s."""
+    seconds = {"cold": {"sequential": 10.0}, "warm": {"sequential": 2.0, "shared": shared}}
+    bench = bench_of(tmp_path, seconds, quick=False, budget=budget)
     of = from_a_cold_disk(run("sequential", 2.0), run("shared", 1.0))
     verify(of, conclude(of), bench)
-    findings: list[dict[str, Any]] = of["findings"]
-    return findings
-
-
-def longer(bench: Bench, budget: float) -> Bench:
-    """With all repetitions that so many seconds allow."""
-    return dataclasses.replace(bench, quick=False, budget=budget)
-
-
-def test_further_changes_are_run_while_the_budget_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = verified_with(longer(bench_of(tmp_path), 1e6), monkeypatch, shared=1.0)
-    assert (first["id"], second["id"]) == ("cold disk", "strategy")
-    assert first["verified"]["pairs"] == second["verified"]["pairs"] == 6
-    assert second["verified"]["speedup"] == pytest.approx(2.0)
-
-
-def test_a_further_change_that_gains_nothing_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = verified_with(longer(bench_of(tmp_path), 1e6), monkeypatch, shared=2.0)
-    assert (first["id"], second["id"]) == ("cold disk", "strategy")
-    assert second["verified"]["speedup"] == pytest.approx(1.0)
-
-
-def test_without_a_budget_the_first_change_alone_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = verified_with(longer(bench_of(tmp_path), 1e-6), monkeypatch, shared=1.0)
-    assert (first["id"], first["verified"]["pairs"]) == ("cold disk", 3)
-    assert (second["id"], second["verified"]) == ("strategy", None)
+    first, second = of["findings"]
+    assert (first["id"], first["verified"]["pairs"], second["id"]) == ("cold disk", pairs, "strategy")
+    assert (second["verified"] and second["verified"]["speedup"]) == (speedup and pytest.approx(speedup))

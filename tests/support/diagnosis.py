@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ortmulti.bench.diagnose.bench import Bench
-from ortmulti.bench.diagnose.conclusions import conclude
+from ortmulti.bench.diagnose.findings import conclude
 from ortmulti.bench.measure import results
-from tests.support import onnx_models
 
 GPUS = ("cuda:0", "cuda:1")
 WAYS = ("sequential", "threads", "processes", "native", "shared")
@@ -77,25 +75,6 @@ def found(of: dict[str, Any]) -> list[str]:
     return [finding.id for finding in conclude(of)]
 
 
-def bench_of(folder: Path) -> Bench:
-    model = folder / "model.onnx"
-    model.write_bytes(onnx_models.identity())
-    nothing = folder / "nothing"
-    return Bench(
-        devices=GPUS,
-        ways=WAYS,
-        repeat=5,
-        budget=50.0,
-        quick=True,
-        settings={},
-        timeout=600.0,
-        files=(model,),
-        feeds=nothing,
-        cache=nothing,
-        progress=lambda *_: None,
-    )
-
-
 HOSTILE = (
     "</script><b id=broken>bold</b>",
     "<!--<script>alert(1)//",
@@ -114,27 +93,9 @@ VERIFIED = {
     "what": "threads against shared on 8 devices, 5 runs each, interleaved",
 }
 
-_Part = tuple[str, str, float, float]
-"""A cause, a name, seconds and the share of them on the CPU."""
-
-_SESSION: tuple[_Part, ...] = (
-    ("read model", "read resnet50.onnx", 0.012, 0.95),
-    ("optimization level 1", "GraphTransformer", 0.060, 1.0),
-    ("optimization level 2", "GraphTransformer", 0.045, 1.0),
-    ("optimization level 3", "GraphTransformer", 0.020, 1.0),
-    ("planning", "partition and plan", 0.015, 1.0),
-    ("read weights", "read initializers", 0.210, 0.4),
-    ("stage weights", "stage into pinned memory", 0.080, 0.9),
-    ("copy weights", "copy to the device", 0.120, 0.1),
-    ("prepacking", "prepack", 0.030, 1.0),
-    ("unexplained", "unexplained", 0.008, 0.0),
-)
-_FIRST_RUN: tuple[_Part, ...] = (
-    ("handles", "cudnnCreate, cublasCreate", 0.080, 0.7),
-    ("algorithm search", "Conv", 0.150, 0.8),
-    ("load kernels", "Gemm, Relu, Add", 0.090, 0.9),
-    ("run", "run", 0.006, 0.5),
-)
+_SESSION = {"read model": 0.012, "optimization level 1": 0.06, "planning": 0.015, "read weights": 0.21,
+            "copy weights": 0.12, "unexplained": 0.008}  # fmt: skip
+_FIRST_RUN = {"handles": 0.08, "algorithm search": 0.15, "load kernels": 0.09, "run": 0.006}
 
 
 def make_run(way: str, devices: list[str], slower: float = 1.0) -> dict[str, Any]:
@@ -142,41 +103,35 @@ def make_run(way: str, devices: list[str], slower: float = 1.0) -> dict[str, Any
     spans: list[dict[str, Any]] = []
     causes: defaultdict[str, float] = defaultdict(float)
 
-    def add(now: float, parts: Iterable[_Part], session: int | None = None) -> float:
+    def add(now: float, parts: Mapping[str, float], session: int | None = None) -> float:
         thread = 4000 if session is None or way == "sequential" else 4001 + session
         where = {"thread": thread, "session": session, "device": "" if session is None else devices[session]}
-        for cause, name, seconds, on_cpu in parts:
-            seconds *= slower
-            spans.append(
-                {"cause": cause, "name": name, "start": now, "end": now + seconds, "cpu": seconds * on_cpu, **where}
-            )
+        for cause, seconds in parts.items():
+            end = now + slower * seconds
+            if end > now:
+                spans.append({"cause": cause, "name": cause, "start": now, "end": end, "cpu": (end - now) / 2, **where})
             if session in (None, len(devices) - 1) or way == "sequential":  # the last one's critical path
-                causes[cause] += seconds
-            now += seconds
+                causes[cause] += end - now
+            now = end
         return now
 
-    gpus = devices[0] != "cpu"
-    start: list[_Part] = [("interpreter", "python", 0.032, 1.0), ("imports", "import numpy", 0.21, 1.0)]
-    start += [("libraries", "open CUDA libraries", 0.46, 0.6)]
-    start += [("cuInit", "cuInit", 0.12 * len(devices), 0.5)] * gpus
-    start += [("processes", "start", 0.5, 0.5)] * (way == "processes")
-    begin = created = add(0.0, start)
-    own: list[_Part] = [("context", "context", 0.11, 0.6)] * gpus
+    on_gpu = devices[0] != "cpu"
+    start = {"interpreter": 0.032, "imports": 0.21, "libraries": 0.46, "cuInit": 0.12 * len(devices) * on_gpu}
+    begin = created = add(0.0, {**start, "processes": 0.5 * (way == "processes")})
     ready, answers = [], []
     for session in range(len(devices)):
-        waits: list[_Part] = []
+        waits = {"wait for another session": 0.11 * session * on_gpu * (way != "sequential")}
         if way == "threads":
-            waits = [("wait for the GIL", "construct", (created - begin) / slower, 0.0)]
-        elif way != "sequential":
-            waits = [("wait for another session", "wait for context", 0.11 * session * gpus, 0.0)]
+            waits = {"wait for the GIL": (created - begin) / slower}
         after = created if way == "sequential" else begin
         less = 0.1 if way == "shared" and session else 1.0
-        parts = [(cause, name, seconds * less ** ("weights" in cause), cpu) for cause, name, seconds, cpu in _SESSION]
-        ready.append(add(after, [part for part in (*waits, *own, *parts) if part[2]], session))
+        parts = {cause: seconds * less ** ("weights" in cause) for cause, seconds in _SESSION.items()}
+        ready.append(add(after, {**waits, "context": 0.11 * on_gpu, **parts}, session))
         created = add(ready[-1], _FIRST_RUN, session)
         answers.append(created)
     wall = max(answers)
-    made = {"causes": dict(causes), "spans": spans, "first_answers": answers, "wall": wall, "ready": max(ready)}
+    used = {cause: seconds for cause, seconds in causes.items() if seconds}
+    made = {"causes": used, "spans": spans, "first_answers": answers, "wall": wall, "ready": max(ready)}
     return {**run(way, 0.0, tuple(devices)), **made, "explained": 1 - causes["unexplained"] / wall}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from ortmulti.bench import strategies
 from ortmulti.bench.diagnose import environment
 from ortmulti.bench.diagnose.bench import Bench, EndedError, find_devices
-from ortmulti.bench.diagnose.conclusions import conclude
+from ortmulti.bench.diagnose.findings import conclude
 from ortmulti.bench.diagnose.verify import verify
 from ortmulti.bench.files import write_arrays
 from ortmulti.bench.measure import page_cache, results

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ortmulti.bench.diagnose.bench import Bench
-from ortmulti.bench.diagnose.conclusions import LEAST_SECONDS, conclude_again, nothing
+from ortmulti.bench.diagnose.findings import LEAST_SECONDS, Finding, conclude_again, nothing
 from ortmulti.bench.diagnose.measured import creation_of, start_of_workers
-from ortmulti.bench.diagnose.rules import Finding
 from ortmulti.bench.measure.rounds import Interval, alternating, of_case, ratios, round_numbers
 from ortmulti.errors import Error
 
