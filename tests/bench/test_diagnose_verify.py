@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +15,7 @@ from ortmulti.bench.diagnose.bench import Bench
 from ortmulti.bench.diagnose.findings import conclude
 from ortmulti.bench.diagnose.verify import verify
 from ortmulti.bench.measure import nvml
-from tests.support import onnx_models
-from tests.support.compiling import compile_library
+from tests.support import fake_driver, onnx_models
 from tests.support.diagnosis import GPUS, WAYS, document, from_a_cold_disk, run
 
 
@@ -81,64 +79,31 @@ class LibraryWithoutPersistence:
         return answer
 
 
-@pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One whose cuInit takes 0.8 s, and each context 0.1 s, one after another."""
-    compile_library("slow_driver.c", tmp_path / "libcuda.so.1")
-    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("LD_LIBRARY_PATH")]))
-    for name, value in {"LD_LIBRARY_PATH": path, "INIT_MS": "800", "CONTEXT_MS": "100"}.items():
+def test_the_drivers_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without persistence mode, of a driver that makes contexts one after another."""
+    slow = {**fake_driver.build(tmp_path).environment, "INIT_MS": "800", "CONTEXT_MS": "100"}
+    for name, value in slow.items():
         monkeypatch.setenv(name, value)
-
-
-@pytest.fixture
-def floor_of_fake_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The core asks for more of a driver than the fake one has: contexts one by one are made as those at once are."""
-    usual = Bench.fresh
-
-    def measure(self: Bench, module: str, environment: dict[str, str] | None = None, **spec: Any) -> Any:
-        if module != "ortmulti.bench.measure.floor":
-            return usual(self, module, environment, **spec)
-        begin = time.monotonic()
-        made = self.probe("contexts", **spec)
-        assert time.monotonic() - begin >= made["cuInit"]
-        return {**made, "driver_floor": made["cuInit"] + made["at_once"]}
-
-    monkeypatch.setattr(Bench, "fresh", measure)
-
-
-@pytest.mark.usefixtures("driver", "floor_of_fake_driver")
-def test_persistence_mode_that_is_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "_import_pynvml", LibraryWithoutPersistence)
-    bench = bench_of(tmp_path)
-    found_gpus = [{"device": "cuda:0", "uuid": "GPU-a", "pci_bus_id": "0000:1b:00.0"}]
-    around = environment.look(found_gpus)
+    around = environment.look([{"device": "cuda:0", "uuid": "GPU-a", "pci_bus_id": "0000:1b:00.0"}])
     facts = {"persistence_mode": False, "processes": 2, "slowed_by": ("heat",), "clock": 345}
     assert around["gpus"][0] | facts == around["gpus"][0]
-    bench.held_open_helps = True
+    bench = bench_of(tmp_path, held_open_helps=True)
     diagnosis.driver(bench, GPUS, 2)
-    of = document(run("sequential", 2.0, causes={"cuInit": 0.8}), *bench.runs, environment=around)
+    [at_once] = [run["measured"] for run in bench.runs if run.get("at_once")]
+    assert at_once["at_once"] >= 0.2
+    assert min(at_once["contexts"]) >= 0.1
+    of = document(run("sequential", 2.0, causes={"cuInit": 0.8, "context": 0.2}), *bench.runs, environment=around)
     verify(of, conclude(of), bench)
+    [on] = [part for part in of["serialization"][0]["on"] if part["what"] == "driver"]
+    assert on["share"] == pytest.approx(0.5)
+    assert "all at once" in on["evidence"]
     first = of["findings"][0]
     assert (first["id"], first["cause"], first["command"]) == ("persistence mode", "cuInit", "nvidia-smi -pm 1")
     assert first["title"].startswith("persistence mode is off on cuda:0: the driver's start takes 1")
     assert first["seconds"] > 0.4  # half of the delay in cuInit
     assert first["verified"]["interval"][0] > 1
     assert first["verified"]["before"] > first["verified"]["after"]
-
-
-@pytest.mark.usefixtures("driver", "floor_of_fake_driver")
-def test_contexts_that_a_driver_makes_one_after_another(tmp_path: Path) -> None:
-    bench = bench_of(tmp_path)
-    diagnosis.driver(bench, GPUS, 2)
-    of = document(run("sequential", 2.0, causes={"cuInit": 0.8, "context": 0.2}), *bench.runs)
-    conclude(of)
-    [sequential] = of["serialization"]
-    [on] = [part for part in sequential["on"] if part["what"] == "driver"]
-    assert on["share"] == pytest.approx(0.5)
-    assert "all at once" in on["evidence"]
-    [at_once] = [run["measured"] for run in bench.runs if run.get("at_once")]
-    assert at_once["at_once"] >= 0.2
-    assert min(at_once["contexts"]) >= 0.1
 
 
 def test_a_driver_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,11 @@
 // file that FAKE_DRIVER_LOG names. live() counts what was not freed, copies() the copies from the host,
 // frees_with_gil() the calls of cuMemFree by a thread that held the GIL. The last GPU reaches no other.
 // FAKE_DRIVER_FULL names a GPU without memory; FAKE_DRIVER_INTERRUPT is the copy at which this process gets a SIGINT,
-// after which a copy takes a millisecond.
+// after which a copy takes a millisecond. INIT_MS and CONTEXT_MS are the milliseconds that the first cuInit and each
+// context take, one after another as the real driver makes them.
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -37,8 +39,20 @@ static void say(const char* format, ...) {
   fclose(log);
 }
 static int succeed(void) { return 0; }
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+static void sleep_in_turn(const char* name) {
+  const int milliseconds = setting(name);
+  if (milliseconds > 0) {
+    pthread_mutex_lock(&turn);
+    usleep((useconds_t)milliseconds * 1000);
+    pthread_mutex_unlock(&turn);
+  }
+}
+static pthread_once_t started = PTHREAD_ONCE_INIT;
+static void start(void) { sleep_in_turn("INIT_MS"); }
 DRIVER int cuInit(unsigned flags) {
   say("init %u\n", flags);
+  pthread_once(&started, start);
   return 0;
 }
 static int not_supported(void) {
@@ -81,6 +95,7 @@ static int can_access_peer(int* can, int device, int peer) {
 }
 DRIVER int cuDevicePrimaryCtxRetain(void** context, int handle) {
   say("context %d\n", handle);
+  sleep_in_turn("CONTEXT_MS");
   *context = (void*)(intptr_t)(handle + 1);
   return 0;
 }

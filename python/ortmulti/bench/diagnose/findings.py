@@ -559,7 +559,7 @@ RULES = (
 """All rules. A rule's place settles ties."""
 
 
-# --- Conclusions -------------------------------------------------------------------------------------------------------
+# --- Conclusions ------------------------------------------------------------------------------------------------------
 
 # The smallest saving that is worth a change: a share of the creation, and seconds.
 _LEAST_SHARE = 0.05

@@ -71,17 +71,8 @@ def save_plot(document: Json, path: Path) -> None:
 
 
 def page_figures(document: Json, scheme: str) -> dict[str, bytes]:
-    """Draw the figures of the page, each as an SVG document.
-
-    Args:
-        document: the diagnosis.
-        scheme: "light" or "dark".
-
-    Returns:
-        "traces", "timeline" and "scaling": those that the document has something for.
-
-    Raises:
-        LibraryError: matplotlib is not installed (the extra ``ortmulti[plot]``).
+    """Draw the figures of the page in a "light" or "dark" scheme, each as an SVG document: "traces", "timeline" and
+    "scaling", those that the document has something for. `LibraryError`: matplotlib is not installed.
     """
     parts = _parts(view.traces(document), view.default_run(document))
     return {name: _svg(draw, height, scheme) for name, (height, draw) in parts.items()}
@@ -184,12 +175,8 @@ def _rows(run: Json) -> dict[Row, list[Json]]:
     for span in sorted(run["spans"], key=lambda span: span["start"]):
         device = span["device"] or devices.get(span.get("session"), "")
         rows.setdefault((device, span["thread"]), []).append(span)
-    return dict(sorted(rows.items(), key=lambda row: (_device_order(row[0][0]), row[1][0]["start"])))
-
-
-def _device_order(device: str) -> tuple[int, str, int]:
-    kind, _, number = device.partition(":")
-    return (0 if not device else 1 if device == "cpu" else 2, kind, int(number) if number.isdecimal() else 0)
+    places = {device: place for place, device in devices.items()}
+    return dict(sorted(rows.items(), key=lambda row: (places.get(row[0][0], -1), row[1][0]["start"])))
 
 
 def _plain(text: str, longest: int = _LONGEST_NAME) -> str:

@@ -16,8 +16,7 @@ from ortmulti.bench.measure.memory import process_tree
 
 _PERIOD_SECONDS = 0.005
 # Every so many samplings new threads are looked for, and new processes, for which all of /proc has to be read.
-_LOOK_FOR_THREADS = 2
-_LOOK_FOR_PROCESSES = 10
+_THREADS, _PROCESSES = 2, 10
 # With very many threads, sampling itself may take this share of a core.
 _SHARE = 0.25
 # Which argument of futex is its time-out.
@@ -83,9 +82,9 @@ def _sample_until_stopped(pid: int, descendants: bool, found: Samples, stop: thr
     turn, period = 0, _PERIOD_SECONDS
     while not stop.wait(period):
         begin = time.monotonic()
-        if descendants and turn % _LOOK_FOR_PROCESSES == 0:
+        if descendants and turn % _PROCESSES == 0:
             pids = process_tree(pid)
-        if turn % _LOOK_FOR_THREADS == 0:
+        if turn % _THREADS == 0:
             folders = []
             for one in pids:
                 with contextlib.suppress(OSError):

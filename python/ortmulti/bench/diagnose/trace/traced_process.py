@@ -12,9 +12,6 @@ from ortmulti.interface.session_observer import SessionObserver, observe
 
 from .events import EventWriter
 
-OWN_WAYS = ("native", "shared")
-"""The strategies that need ortmulti itself."""
-
 
 def make_observer(path: str, devices: Sequence[str], profiles: str, number: int) -> SessionObserver:
     """Return the observer of a worker process, made there."""
@@ -38,7 +35,7 @@ def main(spec: dict[str, Any], steps: Sequence[tuple[int, int]]) -> None:
     """
     events = EventWriter(spec["events"])
     # A program with onnxruntime's sessions would not need ortmulti.
-    own = "imports" if spec["way"] in OWN_WAYS else "measurement"
+    own = "imports" if spec["way"] in ("native", "shared") else "measurement"
     names = (("imports", "import numpy"), (own, "import ortmulti"), ("measurement", "import the measurement"))
     for (cause, name), (start, start_cpu), (end, end_cpu) in zip(names, steps, steps[1:], strict=False):
         events.add(cause, name, start, end=end, cpu=(end_cpu - start_cpu) / 1e9)
@@ -51,29 +48,29 @@ def main(spec: dict[str, Any], steps: Sequence[tuple[int, int]]) -> None:
 def _measure(spec: dict[str, Any], events: EventWriter, begin: int) -> None:
     from ortmulti.bench.files import read_arrays
 
-    way, devices = spec["way"], spec["devices"]
-    observer = None
-    strategy = open_strategy(way, spec["model"], devices, SessionSettings(**spec["settings"]))
-    if spec["instrumented"]:
+    observer = SessionObserver()
+    strategy = open_strategy(spec["way"], spec["model"], spec["devices"], SessionSettings(**spec["settings"]))
+    apart = "processes" if spec["way"] == "processes" else None
+    watched = spec["instrumented"]
+    if watched:
         from .observer import Observer
 
-        observer = Observer(events, devices, spec["profiles"])
+        observer = Observer(events, spec["devices"], spec["profiles"])
         observe(observer)
-        if way == "processes":
-            strategy.make_observer = functools.partial(  # type: ignore[attr-defined]
-                make_observer, spec["events"], devices, spec["profiles"]
-            )
+        if apart:
+            arguments = (spec["events"], spec["devices"], spec["profiles"])
+            strategy.make_observer = functools.partial(make_observer, *arguments)  # type: ignore[attr-defined]
     feeds = read_arrays(spec["feeds"])
     events.add("measurement", "prepare", begin, end=time.monotonic_ns())
     with strategy:
-        with events.span("processes" if way == "processes" else "imports", "start"):
+        with events.span(apart or "imports", "start"):
             strategy.start()
-        with events.span("processes" if way == "processes" else None, "create"):
+        with events.span(apart, "create"):
             strategy.create()
         events.write("ready", time=time.monotonic_ns())
-        with events.span("processes" if way == "processes" else None, "run"):
+        with events.span(apart, "run"):
             strategy.first_run(feeds)
         events.write("answered", time=time.monotonic_ns())
-        if observer is not None:
+        if watched:
             strategy.first_run(feeds)
             observer.finish()
