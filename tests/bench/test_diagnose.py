@@ -18,7 +18,7 @@ from ortmulti.bench import models
 from ortmulti.bench.diagnose.diagnosis import diagnose
 from ortmulti.bench.diagnose.report import check_document
 from ortmulti.bench.measure import page_cache, results
-from ortmulti.errors import Error, InvalidProtobuf, NoSuchFile
+from ortmulti.errors import Error, InvalidArgument, InvalidProtobuf, NoSuchFile
 from tests.support import command, onnx_models
 
 SHORT = ("--devices", "cpu*2", "--quick", "--ways", "sequential,native", "--budget", "1")
@@ -82,10 +82,15 @@ def test_inputs_from_a_file_and_json_to_the_terminal(model: Path, tmp_path: Path
         (("--devices", "cuda:99"), 1, "cuda:99"),
         (("--ways", "fastest"), 1, "sequential, threads, processes, native, shared"),
         (("--ways", ""), 1, "unknown strategy"),
+        (("--ways", "native,native"), 1, "named twice"),
         (("--faster",), 2, "--faster"),
         (("--repeat", "0"), 1, "at least 1"),
         (("--quick", "--repeat", "3"), 1, "repeat is 3"),
-        (("--budget", "-3"), 1, "budget"),
+        (("--budget", "0"), 1, "budget"),
+        (("--budget", "nan"), 1, "budget"),
+        (("--timeout", "-1"), 1, "timeout"),
+        (("--batch", "0"), 1, "batch"),
+        (("--sequence", "0"), 1, "sequence"),
         (("--input", "missing.npz"), 1, "missing.npz"),
         (("--custom-ops", "missing.so"), 1, "missing.so"),
         (("--threads", "-1"), 1, "must not be negative"),
@@ -107,6 +112,9 @@ def test_what_is_no_model(tmp_path: Path) -> None:
         diagnose(_saved(tmp_path, b"not a model"), "cpu")
     with pytest.raises(NoSuchFile):
         diagnose(tmp_path / "missing.onnx", "cpu")
+    for wrong in ({"ways": ()}, {"devices": ()}, {"settings": {"colour": "red"}}):
+        with pytest.raises(InvalidArgument):
+            diagnose(_saved(tmp_path), **{"devices": "cpu", **wrong})
 
 
 def _saved(folder: Path, content: bytes | None = None) -> Path:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ortmulti.bench.diagnose.diagnosis import diagnose
 from tests.support import custom_ops, onnx_models
 from tests.support.compiling import compile_library
+from tests.support.diagnosis import at_start
 
 CPUS = ("cpu", "cpu")
 
@@ -31,11 +30,6 @@ def _diagnose(model: Path, **arguments: Any) -> dict[str, Any]:
     return document
 
 
-def _first(document: dict[str, Any]) -> dict[str, Any]:
-    finding: dict[str, Any] = document["findings"][0]
-    return finding
-
-
 def _verified(finding: dict[str, Any]) -> None:
     verified = finding["verified"]
     assert verified is not None, finding
@@ -44,53 +38,45 @@ def _verified(finding: dict[str, Any]) -> None:
     assert verified["after"] < verified["before"]
 
 
-def _pairs(document: dict[str, Any]) -> int:
-    """The pairs of starts that were run to verify findings."""
-    return sum(run["experiment"] == "verify" for run in document["runs"]) // 2
-
-
 def _save(proto: onnx.ModelProto, folder: Path) -> Path:
     onnx.save(proto, folder / "model.onnx")
     return folder / "model.onnx"
 
 
+# A release of onnxruntime that holds the GIL while it creates a session, for 0.8 s.
+HOLDING = """
+import ctypes, importlib.abc, importlib.machinery, sys
+
+class Holding(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "onnxruntime":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        load = spec.loader.exec_module
+
+        def exec_module(module):
+            load(module)
+            usual = module.InferenceSession
+
+            class InferenceSession(usual):
+                def __init__(self, *arguments, **options):
+                    ctypes.PyDLL(None).usleep(800_000)
+                    super().__init__(*arguments, **options)
+
+            module.InferenceSession = InferenceSession
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+sys.meta_path.insert(0, Holding())
+"""
+
+
 def test_the_gil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a release of onnxruntime that holds it while it creates a session, for 0.8 s."""
-    (tmp_path / "sitecustomize.py").write_text(
-        textwrap.dedent(
-            """
-            import ctypes, importlib.abc, importlib.machinery, sys
-
-            class Holding(importlib.abc.MetaPathFinder):
-                def find_spec(self, name, path, target=None):
-                    if name != "onnxruntime":
-                        return None
-                    sys.meta_path.remove(self)
-                    spec = importlib.machinery.PathFinder.find_spec(name, path)
-                    load = spec.loader.exec_module
-
-                    def exec_module(module):
-                        load(module)
-                        usual = module.InferenceSession
-
-                        class InferenceSession(usual):
-                            def __init__(self, *arguments, **options):
-                                ctypes.PyDLL(None).usleep(800_000)
-                                super().__init__(*arguments, **options)
-
-                        module.InferenceSession = InferenceSession
-
-                    spec.loader.exec_module = exec_module
-                    return spec
-
-            sys.meta_path.insert(0, Holding())
-            """
-        )
-    )
-    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.setenv(*at_start(tmp_path, HOLDING).popitem())
     document = _diagnose(_save(onnx_models.matmul_proto(), tmp_path), ways=("sequential", "threads", "native"))
-    finding = _first(document)
+    finding = document["findings"][0]
     assert (finding["id"], finding["cause"]) == ("gil", "wait for the GIL")
     assert re.match(r"threads are \d+\.\d\dx as fast as sequential: onnxruntime \d", finding["title"])
     assert "holds the GIL for" in finding["title"]
@@ -101,7 +87,7 @@ def test_the_gil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [gil] = [part for part in threads["on"] if part["what"] == "gil"]
     assert gil["share"] > 0
     assert document["prediction"]["best"] == "native"
-    assert _pairs(document) == finding["verified"]["pairs"] == 2
+    assert [run["experiment"] for run in document["runs"]].count("verify") == 2 * finding["verified"]["pairs"] == 4
 
 
 def test_a_slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +98,7 @@ def test_a_slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_PRELOAD", str(library))
     monkeypatch.setenv("THROTTLED_FOLDER", str(folder))
     monkeypatch.setenv("THROTTLED_RATE", str(model.stat().st_size / 0.8))
-    finding = _first(_diagnose(model))
+    finding = _diagnose(model)["findings"][0]
     assert (finding["id"], finding["cause"]) == ("slow disk", "read model")
     assert finding["seconds"] > PLANTED
     assert "MB/s" in finding["title"]
@@ -132,7 +118,7 @@ def test_optimization_that_takes_most_of_the_time(tmp_path: Path) -> None:
         [numpy_helper.from_array(ones, name) for name in ("factor", "value0")],
     )
     document = _diagnose(_save(model, tmp_path))
-    finding = _first(document)
+    finding = document["findings"][0]
     assert (finding["id"], finding["cause"]) == ("optimization", "optimization level 1")
     assert finding["share"] > 0
     _verified(finding)
@@ -142,7 +128,7 @@ def test_a_thread_that_sleeps_inside_creation(tmp_path: Path) -> None:
     library = custom_ops.build_library(tmp_path, CREATION_MS=800)
     model = tmp_path / "model.onnx"
     model.write_bytes(custom_ops.scaled())
-    finding = _first(_diagnose(model, settings={"custom_op_libraries": [str(library)]}))
+    finding = _diagnose(model, settings={"custom_op_libraries": [str(library)]})["findings"][0]
     assert (finding["id"], finding["cause"]) == ("wait", "wait")
     assert finding["seconds"] > PLANTED
     assert "thread" in finding["title"]

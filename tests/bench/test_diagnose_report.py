@@ -274,7 +274,7 @@ def test_without_matplotlib_the_extra_is_named(
 def test_the_page_is_one_file(make: Callable[[], dict[str, Any]], tmp_path: Path) -> None:
     write_html(make(), tmp_path / "page.html")
     parser, tags = HTMLParser(), list[tuple[str, dict[str, str | None]]]()
-    parser.handle_starttag = lambda tag, attributes: tags.append((tag, dict(attributes)))  # type: ignore[method-assign]
+    parser.handle_starttag = lambda tag, attrs: tags.append((tag, dict(attrs)))  # type: ignore[method-assign]
     parser.feed((tmp_path / "page.html").read_text("utf-8"))
     assert not {"script", "iframe", "object", "embed", "form", "base", "b id=broken"} & {tag for tag, _ in tags}
     policy = [attributes["content"] or "" for _, attributes in tags if "http-equiv" in attributes]

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from benchmarks import diagnose_prediction
-from ortmulti.bench.diagnose.diagnosis import diagnose, publishable
+from ortmulti.bench.diagnose.diagnosis import publishable
 from ortmulti.bench.diagnose.findings import conclude
 from ortmulti.bench.measure.rounds import Interval
-from ortmulti.errors import InvalidArgument
 from tests.support import onnx_models
 from tests.support.diagnosis import GPUS, document, experiment, found, from_a_cold_disk, heartbeat, run
 
@@ -181,23 +180,6 @@ def test_a_busy_and_slow_machine_is_noted_and_not_first() -> None:
     quiet = {**around, "busy_cores": 0.2, "governor": "performance"}
     quiet["gpus"] = [{**gpu, "slowed_by": [], "clock_limit": 1980, "processes": 0}]
     assert found(document(run("sequential", 4.0), run("shared", 1.0), environment=quiet)) == ["strategy"]
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        *({"ways": ways} for ways in ((), ("quickest",), ("native", "native"))),
-        *({"devices": devices} for devices in ((), ("gpu",))),
-        *({"budget": 0.0}, {"budget": float("nan")}, {"timeout": -1.0}),
-        *({name: 0} for name in ("repeat", "batch", "sequence")),
-        {"settings": {"threads": 2}},
-    ],
-)
-def test_arguments_that_mean_nothing(tmp_path: Path, arguments: dict[str, Any]) -> None:
-    model = tmp_path / "model.onnx"
-    model.write_bytes(onnx_models.identity())
-    with pytest.raises(InvalidArgument):
-        diagnose(model, **{"devices": "cpu", **arguments})
 
 
 def test_when_a_prediction_agrees() -> None:

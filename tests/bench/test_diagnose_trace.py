@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from ortmulti.bench.strategies import SessionSettings, names
 from ortmulti.errors import InvalidArgument, NoSuchFile
 from tests.support import custom_ops, fake_driver, onnx_models
 from tests.support.compiling import compile_library
+from tests.support.diagnosis import at_start
 
 ONE_THREAD = SessionSettings(intra_op_num_threads=1)
 DELAY = 0.8
@@ -85,9 +85,8 @@ def test_a_plain_run_is_not_watched(model: Path) -> None:
 
 
 def test_a_slow_start_of_the_interpreter(model: Path, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(f"import time\ntime.sleep({DELAY})\n")
-    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    run = trace(model, "sequential", ["cpu"], settings=ONE_THREAD, environment={"PYTHONPATH": path})
+    slow = at_start(tmp_path, f"import time\ntime.sleep({DELAY})\n")
+    run = trace(model, "sequential", ["cpu"], settings=ONE_THREAD, environment=slow)
     assert run["causes"]["interpreter"] >= DELAY
 
 
@@ -128,16 +127,15 @@ def test_a_custom_operator_that_sleeps(tmp_path: Path, way: str, where: str, cau
 
 
 def test_a_process_that_dies_leaves_what_it_did(model: Path, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys, threading, time\n"
-        "def die():\n"
-        "    while 'onnxruntime' not in sys.modules:\n"
-        "        time.sleep(0.01)\n"
-        "    os.abort()\n"
-        "threading.Thread(target=die, daemon=True).start()\n"
-    )
-    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    run = trace(model, "sequential", ["cpu"], settings=ONE_THREAD, environment={"PYTHONPATH": path})
+    code = """
+import os, sys, threading, time
+def die():
+    while "onnxruntime" not in sys.modules:
+        time.sleep(0.01)
+    os.abort()
+threading.Thread(target=die, daemon=True).start()
+"""
+    run = trace(model, "sequential", ["cpu"], settings=ONE_THREAD, environment=at_start(tmp_path, code))
     assert "signal 6" in run["error"]
     _check(run)
     assert run["causes"]["imports"] > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -201,6 +202,12 @@ def make_partial() -> dict[str, Any]:
     devices = [f"cuda:{place}" for place in range(8)]
     failed = {"id": "", "experiment": "trace", "way": "processes", "devices": devices, "error": error}
     return {**make_empty(), "runs": [*(make_run(way, devices[:1]) for way in WAYS[:3]), failed]}
+
+
+def at_start(folder: Path, code: str) -> dict[str, str]:
+    """Variables with which interpreters run this code at their start; it is saved in the folder."""
+    (folder / "sitecustomize.py").write_text(code)
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
 
 
 def save(document: dict[str, Any], folder: Path) -> Path:

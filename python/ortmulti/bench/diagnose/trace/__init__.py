@@ -139,14 +139,16 @@ def _run_process(
 
     from .assemble import fill
     from .events import Recording
-    from .sampler import sampled
+    from .sampler import Samples, sampled
 
     log = folder / "log"
     (folder / "spec.json").write_text(json.dumps(spec))
     with log.open("ab") as output:
         process = ChildProcess(_PRELUDE, [f"{folder}/spec.json"], output=output, environment=environment)
-        sampling = sampled(process.pid, descendants=run["way"] == "processes")
-        with sampling if run["instrumented"] else contextlib.nullcontext({}) as samples:
+        sampling: contextlib.AbstractContextManager[Samples] = contextlib.nullcontext({})
+        if run["instrumented"]:
+            sampling = sampled(process.pid, descendants=run["way"] == "processes")
+        with sampling as samples:
             try:
                 in_time = process.wait(timeout)
             finally:
