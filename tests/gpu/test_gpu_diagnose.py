@@ -1,7 +1,9 @@
-"""`ortmulti diagnose` on GPUs: the driver's experiments, findings about it, and a GPU that vanishes meanwhile."""
+"""`ortmulti diagnose` on GPUs: traces, the driver's experiments, findings about it, and a GPU that vanishes."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import pytest
 from ortmulti import _core
 from ortmulti.bench.diagnose.diagnosis import diagnose
 from ortmulti.bench.diagnose.report import check_document
+from ortmulti.bench.diagnose.trace import trace
+from ortmulti.bench.strategies import SessionSettings, names
 from tests.support import gpus
 
 pytestmark = pytest.mark.gpu
@@ -41,8 +45,7 @@ def test_every_gpu(resnet50: Path) -> None:
 def test_what_the_search_for_algorithms_costs(resnet50: Path) -> None:
     document = diagnose(resnet50, "cuda:0", ways=("sequential", "shared"), quick=True)
     check(document)
-    names = [finding["id"] for finding in document["findings"]]
-    assert "algorithm search" in names
+    assert "algorithm search" in [finding["id"] for finding in document["findings"]]
     heuristic = diagnose(
         resnet50,
         "cuda:0",
@@ -79,3 +82,26 @@ def test_a_gpu_that_vanishes(resnet50: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert [run["way"] for run in document["runs"] if not run.get("error")] == ["sequential"]
     assert document["prediction"]["best"] == "sequential"
     assert all(finding["verified"] is None for finding in document["findings"])
+
+
+@pytest.fixture(scope="module")
+def every_gpu() -> list[str]:
+    """All of them, counted by another process: this one is not to start the driver."""
+    code = "from ortmulti import _core; print(_core.cuda_device_count())"
+    counted = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return [f"cuda:{index}" for index in range(int(counted.stdout))]
+
+
+@pytest.mark.parametrize("every", [False, True], ids=["one", "all"])
+@pytest.mark.parametrize("way", names())
+def test_every_way_has_the_causes_of_gpus(resnet50: Path, every_gpu: list[str], way: str, every: bool) -> None:
+    if every and len(every_gpu) < 2:
+        pytest.skip("needs 2 GPUs")
+    devices = every_gpu if every else every_gpu[:1]
+    run = trace(resnet50, way, devices, settings=SessionSettings(intra_op_num_threads=1))
+    assert "error" not in run, run
+    assert sum(run["causes"].values()) == pytest.approx(run["wall"])
+    assert len(run["first_answers"]) == len(devices)
+    # Spans, not "causes": each may lie wholly beside another one, which the first session waits for as well.
+    assert {"cuInit", "context", "libraries", "algorithm search"} <= {span["cause"] for span in run["spans"]}
+    assert {span["device"] for span in run["spans"] if span["cause"] == "context"} == set(devices)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,53 +151,45 @@ def _check_ways(ways: Sequence[str]) -> None:
         raise InvalidArgument(f"a way is named twice: {', '.join(ways)}")
 
 
-def _measure(bench: Bench, found: Mapping[str, Any], inputs: Mapping[str, int]) -> dict[str, Any]:
-    around: dict[str, Any] = {}
-    partial: str | None = None
+@contextlib.contextmanager
+def _partial(document: dict[str, Any]) -> Iterator[None]:
+    """Say in the document why the body has ended early, after Ctrl-C or where measuring cannot go on."""
     try:
-        around = environment.look(found["gpus"])
+        yield
+    except KeyboardInterrupt:
+        document["partial"] = "interrupted"
+    except EndedError as reason:
+        document["partial"] = str(reason)
+
+
+def _measure(bench: Bench, found: Mapping[str, Any], inputs: Mapping[str, int]) -> dict[str, Any]:
+    model = results.model_facts(bench.model, bench.files[1:])
+    model["external"] = [os.path.relpath(file, bench.model.parent) for file in bench.files[1:]]
+    known: dict[str, Any] = {"environment": {}, "partial": None, "runs": bench.runs}
+    with _partial(known):
+        around = known["environment"] = environment.look(found["gpus"])
         bench.held_open_helps = any(gpu["persistence_mode"] is False for gpu in around["gpus"])
         first_error = _warm_up(bench)
         _traces(bench)
         if not any("error" not in run for run in bench.runs):
             raise Error(f"{bench.model} cannot be run here in any way: {first_error or bench.runs[0]['error']}")
         _experiments(bench, found["visible"])
-    except KeyboardInterrupt:
-        partial = "interrupted"
-    except EndedError as reason:
-        partial = str(reason)
-    own, *external = (file.stat().st_size if file.is_file() else 0 for file in bench.files)
-    facts = {
-        "name": bench.model.stem,
-        "path": str(bench.model),
-        "given": str(bench.model),  # for the commands of findings
-        "bytes": own,
-        "external_bytes": sum(external),
-        "external": [os.path.relpath(file, bench.model.parent) for file in bench.files[1:]],
-    }
+    settings = {name: getattr(bench, name) for name in ("devices", "ways", "repeat", "budget", "quick")}
     document = results.document(
         "diagnose",
         settings={
-            "devices": list(bench.devices),
-            "ways": list(bench.ways),
-            **{name: getattr(bench, name) for name in ("repeat", "budget", "quick")},
+            **settings,
             **inputs,
             "session": bench.settings_for(bench.devices),
             "visible_gpus": found["visible"],
         },
-        environment=around,
-        models=[facts],
-        partial=partial,
-        runs=bench.runs,
+        models=[{**model, "given": str(bench.model)}],  # for the commands of findings
+        **known,
     )
     findings = conclude(document)
-    if partial is None:
-        try:
+    if document["partial"] is None:
+        with _partial(document):
             verify(document, findings, bench)
-        except KeyboardInterrupt:
-            document["partial"] = "interrupted"
-        except EndedError as reason:
-            document["partial"] = str(reason)
     document["models"][0].pop("given")
     document["seconds"] = bench.budget - bench.left()
     return document

@@ -19,7 +19,7 @@ def look(gpus: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Observe the machine for a fifth of a second, in which this process does nothing.
 
     Args:
-        gpus: the GPUs of the sessions, each with "device", "uuid" and "pci_bus_id".
+        gpus: see `probes.devices`.
 
     Returns:
         "cores": how many this process may use. "busy_cores": how many are busy with others. "governor": the frequency

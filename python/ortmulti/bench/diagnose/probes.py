@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortmulti import _core
-from ortmulti.bench.diagnose.trace.driver import init, make_context, open_driver
+from ortmulti.bench.diagnose.trace.observer import make_context, open_driver, start_driver
 from ortmulti.bench.measure.floor import cuda_devices
 from ortmulti.bench.measure.rounds import alternating, round_numbers
 from ortmulti.bench.strategies import SessionSettings, open_strategy
@@ -47,25 +47,19 @@ def contexts(spec: dict[str, Any]) -> dict[str, Any]:
 
     Returns:
         Seconds: "cuInit"; "at_once", from the first context's begin to the last one's end; "contexts", each one's own.
-
-    Raises:
-        DeviceError: the driver cannot be opened, or refuses.
     """
     driver = open_driver(hold_gil=False)
 
-    def timed(call: Callable[..., None], *arguments: Any) -> tuple[float, float]:
+    def timed(call: Callable[..., None], *arguments: Any) -> float:
         begin = time.perf_counter()
         call(driver, *arguments)
-        return begin, time.perf_counter()
+        return time.perf_counter() - begin
 
-    started = timed(init)
+    started = timed(start_driver)
     with ThreadPoolExecutor(len(spec["devices"])) as executor:
+        begin = time.perf_counter()
         made = list(executor.map(lambda device: timed(make_context, device), spec["devices"]))
-    return {
-        "cuInit": started[1] - started[0],
-        "at_once": max(end for _, end in made) - min(begin for begin, _ in made),
-        "contexts": [end - begin for begin, end in made],
-    }
+        return {"cuInit": started, "at_once": time.perf_counter() - begin, "contexts": made}
 
 
 LEVELS = {

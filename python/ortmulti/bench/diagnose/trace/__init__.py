@@ -89,14 +89,13 @@ def trace(
     from ortmulti.bench.files import read_arrays, write_arrays
     from ortmulti.bench.measure import page_cache
 
-    options = asdict(settings or SessionSettings())
     run: dict[str, Any] = {
         "id": f"{experiment} {way} {'+'.join(devices)} {cache}{'' if instrumented else ' plain'}",
         "experiment": experiment,
         "way": way,
         "devices": list(devices),
         "cache": cache,
-        "settings": options,
+        "settings": asdict(settings or SessionSettings()),
         "instrumented": instrumented,
     }
     with tempfile.TemporaryDirectory(prefix="ortmulti-trace-") as name:
@@ -114,16 +113,8 @@ def trace(
         except Error:  # ONNX Runtime itself has to refuse the model
             pass
         (page_cache.warm if cache == "warm" else page_cache.drop)(files)
-        spec = {
-            "way": way,
-            "model": str(model.absolute()),
-            "devices": list(devices),
-            "settings": options,
-            "feeds": f"{folder}/feeds.npz",
-            "instrumented": instrumented,
-            "events": f"{folder}/events",
-            "profiles": f"{folder}/profile-",
-        }
+        paths = {"feeds": f"{folder}/feeds.npz", "events": f"{folder}/events", "profiles": f"{folder}/profile-"}
+        spec = {**run, "model": str(model.absolute()), **paths}
         _run_process(run, spec, folder, timeout, environment or {})
     return run
 

@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortmulti.bench.diagnose.trace import driver
 from ortmulti.bench.diagnose.trace.events import EventWriter
+from ortmulti.errors import DeviceError
 from ortmulti.interface.session_observer import SessionObserver
 
 if TYPE_CHECKING:
@@ -97,11 +97,11 @@ class Observer(SessionObserver):
             self._started.add(device)
             if self._driver is None:
                 with self._span("libraries", "open the CUDA driver", ""):
-                    self._driver = driver.open_driver(hold_gil=hold_gil)
+                    self._driver = open_driver(hold_gil=hold_gil)
         with self._span("cuInit", "cuInit", ""):  # by every thread: the later ones wait in it for the first
-            driver.init(self._driver)
+            start_driver(self._driver)
         with self._span("context", "context"):
-            driver.make_context(self._driver, device)
+            make_context(self._driver, device)
 
     def options(self, options: Any) -> None:
         options.log_severity_level = INFO
@@ -176,3 +176,36 @@ class _MarkWriter(logging.Handler):
             # There is also a line for each weight; its beginning tells the kind.
             text=record.getMessage()[:120],
         )
+
+
+# The driver's start, call by call: what ONNX Runtime's CUDA provider does first, and finds done after these.
+
+
+def open_driver(*, hold_gil: bool) -> ctypes.CDLL:
+    """Open the CUDA driver; `hold_gil`: whether other Python threads wait during its calls.
+
+    Raises:
+        DeviceError: there is no driver; or, in the functions below, it refuses.
+    """
+    try:
+        return (ctypes.PyDLL if hold_gil else ctypes.CDLL)("libcuda.so.1")
+    except OSError as error:
+        raise DeviceError(f"the CUDA driver cannot be opened: {error}") from error
+
+
+def start_driver(driver: ctypes.CDLL) -> None:
+    """Call cuInit."""
+    _check(driver.cuInit(0), "cuInit")
+
+
+def make_context(driver: ctypes.CDLL, device: str) -> None:
+    """Make the primary context of a device, "cuda:<index>", which is kept until the process ends."""
+    handle, context = ctypes.c_int(), ctypes.c_void_p()
+    index = int(device.removeprefix("cuda:"))
+    _check(driver.cuDeviceGet(ctypes.byref(handle), index), f"{device}: cuDeviceGet")
+    _check(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle), f"{device}: making its context")
+
+
+def _check(code: int, what: str) -> None:
+    if code:
+        raise DeviceError(f"{what} failed with CUDA's error {code}")

@@ -106,20 +106,21 @@ def find_waits(spans: Sequence[Span], samples: Samples) -> Iterator[Span]:
             if span.session == creation.session and (span.name in _CALLS or span.cause in ("cuInit", "context"))
         ]
         others = [span for span in spans if span.name in _CALLS and span.session != creation.session]
-
-        def others_are_in(start: int, end: int, others: Sequence[Span] = others) -> bool:
-            return 2 * max((other.common(start, end) for other in others), default=0) >= end - start
-
         reached = max(before, default=creation.start)
         stretches = [(span.start, span.end) for span in sorted(busy, key=lambda span: span.start)]
         for start, end in [*stretches, (creation.end, creation.end)]:
-            if start - reached >= _BETWEEN_NS and others_are_in(reached, start):
+            if start - reached >= _BETWEEN_NS and _overlap(others, reached, start):
                 yield creation.part(reached, start, cause, cause)
             reached = max(reached, end)
         for call in [span for span in busy if span.name in _CALLS]:
             last = _last_busy(call, samples.get(call.thread, ()))
-            if last is not None and call.end - last >= _INSIDE_NS and others_are_in(last, call.end):
+            if last is not None and call.end - last >= _INSIDE_NS and _overlap(others, last, call.end):
                 yield call.part(last, call.end, cause, cause)
+
+
+def _overlap(others: Sequence[Span], start: int, end: int) -> bool:
+    """Return whether one of the spans covers at least half of a time."""
+    return 2 * max((other.common(start, end) for other in others), default=0) >= end - start
 
 
 def _last_busy(call: Span, samples: Sequence[Sample]) -> int | None:
