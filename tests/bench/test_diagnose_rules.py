@@ -47,6 +47,7 @@ def test_commands_have_the_path_that_the_user_gave_and_what_is_published_has_not
     assert first.command == 'ortmulti.load("../some folder/model.onnx", ["cuda:0", "cuda:1"])'
     [public, *_] = publishable(of, Path("../some folder/model.onnx"))["findings"]
     assert public["command"] == 'ortmulti.load("model.onnx", ["cuda:0", "cuda:1"])'
+    assert publishable({"findings": [public]}, Path())["findings"] == [public]
 
 
 def test_a_heartbeat_that_waited_for_a_core_does_not_accuse_the_gil() -> None:

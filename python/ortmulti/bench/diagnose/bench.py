@@ -104,7 +104,7 @@ class Bench:
         from ortmulti.bench.diagnose.trace import trace
 
         chosen = {**self.settings_for(devices), **(settings or {})}
-        what = "" if experiment == "trace" else f"{experiment}, "
+        what = {"trace": "", "uncounted": "uncounted: "}.get(experiment, f"{experiment}, ")
         cold = ", cold page cache" if cache == "cold" else ""
         self.say(f"{what}{way} on {describe(devices)}{cold}")
         start = functools.partial(

@@ -133,8 +133,11 @@ def diagnose(
 
 
 def publishable(document: Mapping[str, Any], model: Path) -> dict[str, Any]:
-    """Copy a diagnosis for others to read: its commands name the model without the folder that the user gave."""
-    folder = str(model).removesuffix(model.name)
+    """Copy a diagnosis for others to read: its commands name the model without the folder that the user gave.
+
+    A diagnosis that is reported again has no folder any more; its model is `Path()`.
+    """
+    folder = str(model).removesuffix(model.name) if model.name else ""
     findings = [dict(finding) for finding in document["findings"]]
     for finding in findings:
         if folder and finding.get("command"):

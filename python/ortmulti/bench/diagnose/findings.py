@@ -52,7 +52,7 @@ class Finding:
         evidence: the sources of the figures, a sentence each.
         change: what to do, one sentence.
         command: a command, or a line of Python, that does it.
-        share: saving as a share of what it is a part of; `find` fills in that of the creation.
+        share: saving as a share of what it is a part of; `conclude` fills in that of the creation.
         recipe: how to verify it; None if nothing can be run.
         verified: result of the verification, see `verify`.
     """
