@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from benchmarks import diagnose_prediction
-from ortmulti.bench.diagnose import environment
 from ortmulti.bench.diagnose.bench import Bench
-from ortmulti.bench.diagnose.diagnosis import driver, publishable
+from ortmulti.bench.diagnose.diagnosis import driver, look, publishable
 from ortmulti.bench.diagnose.findings import conclude
 from ortmulti.bench.diagnose.verify import verify
 from ortmulti.bench.measure import nvml
@@ -277,11 +276,14 @@ def test_the_drivers_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for name, value in slow.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(nvml, "_import_pynvml", LibraryWithoutPersistence)
-    around = environment.look([{"device": "cuda:0", "uuid": "GPU-a", "pci_bus_id": "0000:1b:00.0"}])
+    around = look([{"device": "cuda:0", "uuid": "GPU-a", "pci_bus_id": "0000:1b:00.0"}])
     facts = {"persistence_mode": False, "processes": 2, "slowed_by": ("heat",), "clock": 345}
     assert around["gpus"][0] | facts == around["gpus"][0]
     bench = bench_of(tmp_path, held_open_helps=True)
-    driver(bench, GPUS, 2)
+    driver(bench, GPUS, 3)
+    assert [(one["experiment"], one.get("error")) for one in bench.runs] == [
+        (name, None) for name in ("contexts", "contexts", "visible", "held")
+    ]
     [at_once] = [run["measured"] for run in bench.runs if run.get("at_once")]
     assert at_once["at_once"] >= 0.2
     assert min(at_once["contexts"]) >= 0.1

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ortmulti.bench.diagnose.trace import waits
-from ortmulti.bench.diagnose.trace.assemble import Window, attribute, flatten
-from ortmulti.bench.diagnose.trace.events import EventWriter, Recording, Span
+from ortmulti.bench.diagnose.trace.assemble import Recording, Window, attribute, flatten
+from ortmulti.bench.diagnose.trace.events import EventWriter, Span
 from ortmulti.bench.diagnose.trace.phases import (
     Mark,
     Node,
@@ -27,7 +27,7 @@ from ortmulti.bench.diagnose.trace.phases import (
     read_profile,
     split_first_run,
 )
-from ortmulti.bench.diagnose.trace.sampler import Sample, Samples, sampled
+from ortmulti.bench.diagnose.trace.waits import Sample, Samples, sampled
 
 MS = 1_000_000
 

@@ -7,12 +7,14 @@ import functools
 import math
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ortmulti import _core
+from ortmulti._runtime.machine import read
 from ortmulti.bench import strategies
-from ortmulti.bench.diagnose import environment
 from ortmulti.bench.diagnose.bench import Bench, EndedError, find_devices
 from ortmulti.bench.diagnose.findings import conclude
 from ortmulti.bench.diagnose.verify import verify
@@ -20,6 +22,7 @@ from ortmulti.bench.files import write_arrays
 from ortmulti.bench.measure import page_cache, results
 from ortmulti.bench.measure.devices import check_measurable
 from ortmulti.bench.measure.floor import cuda_devices
+from ortmulti.bench.measure.nvml import Nvml
 from ortmulti.bench.measure.rounds import rotated, round_numbers
 from ortmulti.bench.models import sample_inputs
 from ortmulti.devices.device import Device, name_devices
@@ -32,6 +35,7 @@ _REFERENCES = ("sequential", "native")
 # The shares of the budget after which no further repetition of a trace begins, and no further experiment.
 _TRACES, _EXPERIMENTS = 0.5, 0.75
 _LEVELS_SECONDS = 4.0
+_WATCHED_SECONDS = 0.2
 
 
 def diagnose(
@@ -170,7 +174,7 @@ def _measure(bench: Bench, found: Mapping[str, Any], inputs: Mapping[str, int]) 
     model["external"] = [os.path.relpath(file, bench.model.parent) for file in bench.files[1:]]
     known: dict[str, Any] = {"environment": {}, "partial": None, "runs": bench.runs}
     with _partial(known):
-        around = known["environment"] = environment.look(found["gpus"])
+        around = known["environment"] = look(found["gpus"])
         bench.held_open_helps = any(gpu["persistence_mode"] is False for gpu in around["gpus"])
         first_error = _warm_up(bench)
         _traces(bench)
@@ -196,6 +200,45 @@ def _measure(bench: Bench, found: Mapping[str, Any], inputs: Mapping[str, int]) 
     document["models"][0].pop("given")
     document["seconds"] = bench.budget - bench.left()
     return document
+
+
+def look(gpus: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Observe the machine for a fifth of a second, in which this process does nothing.
+
+    Args:
+        gpus: see `probes.devices`.
+
+    Returns:
+        "cores": how many this process may use. "busy_cores": how many are busy with others. "governor": the frequency
+        governor, None where there is none. "gpus": for each GPU its "device", "persistence_mode" and the fields of
+        `ortmulti.bench.measure.nvml.GpuActivity`; its "processes" are only counted. Empty without NVML.
+    """
+    before = _busy_ticks()
+    time.sleep(_WATCHED_SECONDS)
+    ticks = _busy_ticks() - before
+    found = []
+    # Closed at once: without persistence mode an open NVML keeps the driver loaded, and its start is measured.
+    if gpus and (nvml := Nvml.open()) is not None:
+        with nvml:
+            for gpu in gpus:
+                identity = (gpu["uuid"], gpu["pci_bus_id"])
+                known, activity = nvml.gpu(*identity), nvml.activity(*identity)
+                if known is not None and activity is not None:
+                    facts = {"device": gpu["device"], "persistence_mode": known.persistence_mode, **vars(activity)}
+                    found.append({**facts, "processes": len(activity.processes)})
+    return {
+        "cores": _core.usable_cores(),
+        "busy_cores": ticks / os.sysconf("SC_CLK_TCK") / _WATCHED_SECONDS,
+        "governor": read(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
+        "gpus": found,
+    }
+
+
+def _busy_ticks() -> int:
+    """Ticks of all cores that were not idle nor waiting for a disk; 0 if the kernel does not say."""
+    first = (read(Path("/proc/stat")) or "").partition("\n")[0].split()
+    numbers = [int(number) for number in first[1:9]]  # user, nice, system, idle, iowait, irq, softirq, steal
+    return sum(numbers) - sum(numbers[3:5])
 
 
 def _warm_up(bench: Bench) -> str | None:

@@ -14,9 +14,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ortmulti.bench.diagnose.bench import visible_devices
-from ortmulti.bench.diagnose.measured import Measured, median, seconds_text, start_of_workers
+from ortmulti.bench.diagnose.measured import (
+    Measured,
+    median,
+    prediction,
+    seconds_text,
+    serialization,
+    start_of_workers,
+)
 from ortmulti.bench.diagnose.probes import LEVELS
-from ortmulti.bench.diagnose.serialization import prediction, serialization
 from ortmulti.bench.measure.devices import describe
 
 Until = Literal["created", "created by workers", "answered", "driver"]

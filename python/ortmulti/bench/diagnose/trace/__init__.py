@@ -128,9 +128,8 @@ def _run_process(
     """
     from ortmulti._runtime.child_process import ChildProcess
 
-    from .assemble import fill
-    from .events import Recording
-    from .sampler import Samples, sampled
+    from .assemble import Recording, fill
+    from .waits import Samples, sampled
 
     log = folder / "log"
     (folder / "spec.json").write_text(json.dumps(spec))

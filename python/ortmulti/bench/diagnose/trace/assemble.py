@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
+import json
+import time
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ortmulti.bench.diagnose.causes import CAUSES, UNEXPLAINED
-from ortmulti.bench.diagnose.trace.events import Recording, Span
+from ortmulti.bench.diagnose.trace.events import Span
 from ortmulti.bench.diagnose.trace.phases import (
     CREATION,
     Mark,
@@ -22,8 +25,7 @@ from ortmulti.bench.diagnose.trace.phases import (
     split_first_run,
     unfinished_spans,
 )
-from ortmulti.bench.diagnose.trace.sampler import seconds_on_cpu
-from ortmulti.bench.diagnose.trace.waits import find_waits, split_off_cpu
+from ortmulti.bench.diagnose.trace.waits import Samples, find_waits, seconds_on_cpu, split_off_cpu
 
 
 def flatten(spans: Iterable[Span]) -> list[Span]:
@@ -102,6 +104,44 @@ def _work(lanes: _Lanes, device: str, time: int, causes: Sequence[str] | None = 
 
 _SHORTEST_SPAN_NS = 50_000
 """Shorter ones count in the sums and are not listed."""
+
+
+class Recording:
+    """The records of a process that has ended; times in nanoseconds of `time.monotonic_ns`'s clock.
+
+    Attributes:
+        started: when its parent started it.
+        pid: its number.
+        log: the file with its standard output and error.
+        samples: of its threads.
+        realtime_offset: nanoseconds by which the system's clock is ahead.
+        others: the lines in its file of events that are no spans, by their kind, in order.
+        end: when it answered or failed, or else when its end was noticed; that of spans that are still open.
+        spans: its own spans.
+    """
+
+    def __init__(self, folder: Path, started: int, ended: int, pid: int, samples: Samples) -> None:
+        """Read the files "events" and "log" of a folder; `ended` is when the process's end was noticed."""
+        self.started, self.pid, self.samples = started, pid, samples
+        self.log = folder / "log"
+        self.realtime_offset = time.time_ns() - time.monotonic_ns()
+        self.others: dict[str, list[dict[str, Any]]] = {}
+        spans: dict[tuple[int, int], dict[str, Any]] = {}
+        file = folder / "events"
+        for line in file.read_text().splitlines() if file.exists() else ():
+            with contextlib.suppress(ValueError):  # the last line may be incomplete
+                event = json.loads(line)
+                kind = event.pop("kind")
+                if kind in ("begin", "end"):
+                    spans.setdefault((event["pid"], event.pop("number")), {}).update(event)
+                else:
+                    self.others.setdefault(kind, []).append(event)
+        self.end: int = self.one("answered").get("time") or self.one("failed").get("time", ended)
+        self.spans = [Span(**{"end": max(span["start"], self.end), **span}) for span in spans.values()]
+
+    def one(self, kind: str) -> Mapping[str, Any]:
+        """Return the first line of a kind; empty if there is none."""
+        return next(iter(self.others.get(kind, ())), {})
 
 
 def fill(run: dict[str, Any], recording: Recording) -> None:

@@ -11,13 +11,9 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from ortmulti.bench.diagnose.trace.sampler import Samples
+from typing import Any
 
 
 @dataclass
@@ -88,41 +84,3 @@ class EventWriter:
         fields |= {"cause": cause, "name": name, "start": start, "thread": threading.get_native_id()}
         self.write("begin", number=number, **fields)
         return number
-
-
-class Recording:
-    """The records of a process that has ended; times in nanoseconds of `time.monotonic_ns`'s clock.
-
-    Attributes:
-        started: when its parent started it.
-        pid: its number.
-        log: the file with its standard output and error.
-        samples: of its threads.
-        realtime_offset: nanoseconds by which the system's clock is ahead.
-        others: the lines in its file of events that are no spans, by their kind, in order.
-        end: when it answered or failed, or else when its end was noticed; that of spans that are still open.
-        spans: its own spans.
-    """
-
-    def __init__(self, folder: Path, started: int, ended: int, pid: int, samples: Samples) -> None:
-        """Read the files "events" and "log" of a folder; `ended` is when the process's end was noticed."""
-        self.started, self.pid, self.samples = started, pid, samples
-        self.log = folder / "log"
-        self.realtime_offset = time.time_ns() - time.monotonic_ns()
-        self.others: dict[str, list[dict[str, Any]]] = {}
-        spans: dict[tuple[int, int], dict[str, Any]] = {}
-        file = folder / "events"
-        for line in file.read_text().splitlines() if file.exists() else ():
-            with contextlib.suppress(ValueError):  # the last line may be incomplete
-                event = json.loads(line)
-                kind = event.pop("kind")
-                if kind in ("begin", "end"):
-                    spans.setdefault((event["pid"], event.pop("number")), {}).update(event)
-                else:
-                    self.others.setdefault(kind, []).append(event)
-        self.end: int = self.one("answered").get("time") or self.one("failed").get("time", ended)
-        self.spans = [Span(**{"end": max(span["start"], self.end), **span}) for span in spans.values()]
-
-    def one(self, kind: str) -> Mapping[str, Any]:
-        """Return the first line of a kind; empty if there is none."""
-        return next(iter(self.others.get(kind, ())), {})
