@@ -101,6 +101,8 @@ def _changed(**changes: Any) -> str:
         (_changed(settings=[1]), "settings cannot be"),
         (_changed(devices=[]), "devices cannot be"),
         (_changed(model=None), "model cannot be None"),
+        (_changed(machine={"cpu": "@"}).replace('"@"', "[" * 900 + "]" * 900), "it is nested too deeply"),
+        (_changed(gain={"low": "@"}).replace('"@"', "[[[[]]]]"), "it is nested too deeply"),
         (json.dumps({key: value for key, value in tuning().as_json().items() if key != "gain"}), "'?gain'? is missing"),
     ],
 )
@@ -177,7 +179,7 @@ def test_what_the_caller_gives_himself_wins() -> None:
 def test_every_option_goes_somewhere() -> None:
     def value(name: str) -> Any:
         option = OPTIONS[name]
-        return {bool: True, int: 2, str: (option.words or ("cores",))[0]}[option.kind]
+        return {bool: True, int: 2, str: next(iter(option.words), "cores")}[option.kind]
 
     names = [name for name, option in OPTIONS.items() if option.where != "environment"]
     applied = apply({name: value(name) for name in names})
@@ -288,13 +290,14 @@ def test_global_thread_pools_are_made_with_the_environment() -> None:
     assert printed.split() == ["False", "False", "True", "True"]
 
 
-def test_affinities() -> None:
+def test_affinities(monkeypatch: pytest.MonkeyPatch) -> None:
     usable = sorted(os.sched_getaffinity(0))
     assert affinities("cores", 1) == ""
     assert affinities("cores", 2) == str(usable[1 % len(usable)] + 1)
-    assert affinities("node:1", 3, {0: (0,), 1: (2, 5)}) == "3,6;3,6"
+    monkeypatch.setattr("ortmulti.loading.tuning_options.numa_nodes", lambda: {0: (0,), 1: (2, 5)})
+    assert affinities("node:1", 3) == "3,6;3,6"
     with pytest.raises(InvalidArgument, match="no NUMA node 7"):
-        affinities("node:7", 2, {0: (0,)})
+        affinities("node:7", 2)
 
 
 def test_numa_nodes(tmp_path: Path) -> None:

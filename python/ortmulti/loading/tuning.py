@@ -10,7 +10,7 @@ import os
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -97,31 +97,20 @@ def _gpus() -> dict[str, Any]:
     return {"gpus": None, "driver": None}
 
 
-_TITLES = {
-    "cpu": "CPU",
-    "cores": "cores",
-    "numa_nodes": "NUMA nodes",
-    "gpus": "GPU",
-    "driver": "driver",
-    "onnxruntime": "onnxruntime",
-    "distribution": "distribution",
-    "ortmulti": "ortmulti",
-}
-
-
 def differences(measured: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """Return the differences from the machine of the measurement, such as "cores 8, here 2"."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, list):
+            return " and ".join(map(str, value)) or "none"
+        return "unknown" if value is None else str(value)
+
+    titles = {"cpu": "CPU", "numa_nodes": "NUMA nodes", "gpus": "GPU"}
     return [
-        f"{title} {_text(measured[name])}, here {_text(here.get(name))}"
-        for name, title in _TITLES.items()
-        if name in measured and measured[name] != here.get(name)
+        f"{titles.get(name, name)} {text(measured[name])}, here {text(value)}"
+        for name, value in here.items()
+        if name in measured and measured[name] != value
     ]
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return " and ".join(map(str, value)) or "none"
-    return "unknown" if value is None else str(value)
 
 
 _OF_ARENAS = ("enable_cpu_mem_arena", "gpu_mem_limit", "arena_extend_strategy")
@@ -172,46 +161,39 @@ def apply(
     defaults = result._core
     given = core_options(options)
     result._core = given.copy()
-    if given.config_entries.get(ENV_ALLOCATORS) == "1":
-        # The arenas are the environment's, as the caller wants them.
-        settings = {name: value for name, value in settings.items() if name not in _OF_ARENAS}
+    arguments: dict[str, Any] = {**LOAD_DEFAULTS, **(load or {})}
+    provider: dict[str, Any] = {}
+    # Arenas of the environment are as the caller wants them.
+    left_alone = _OF_ARENAS if given.config_entries.get(ENV_ALLOCATORS) == "1" else ()
     for name, value in settings.items():
-        if OPTIONS[name].where == "session" and getattr(given, name) == getattr(defaults, name):
-            setattr(result, name, _converted(name, value))
-    for name, value in settings.items():
-        if OPTIONS[name].where == "config" and name != "thread_affinity":
-            for key in OPTIONS[name].keys:
+        option = OPTIONS[name]
+        if name in left_alone or name == "thread_affinity":
+            continue
+        if option.where == "session" and getattr(given, name) == getattr(defaults, name):
+            setattr(result, name, _MEMBERS.get(name, {}).get(value, value))
+        elif option.where == "config":
+            for key in option.keys:
                 if key not in given.config_entries:
                     result.add_session_config_entry(key, str(int(value)))
-    left_out = []
+        elif option.where == "provider":
+            provider[name] = value
+        elif option.where == "load" and arguments[name] == LOAD_DEFAULTS[name]:
+            arguments[name] = value
+    left_out: tuple[str, ...] = ()
     if given.threads is None and AFFINITIES not in given.config_entries and given.use_per_session_threads:
-        bound = _bound(result, str(settings.get("thread_affinity", "")))
-        if settings.get("global_thread_pools"):
-            reason = _use_global_pools(result, bound)
-            left_out += [f"global_thread_pools: {reason}"] if reason else []
+        # With an affinity, ONNX Runtime needs the number of threads, too.
+        threads = result.intra_op_num_threads or _core.usable_cores()
+        bound = affinities(str(settings["thread_affinity"]), threads) if "thread_affinity" in settings else ""
+        if bound:
+            result.intra_op_num_threads = threads
+        if settings.get("global_thread_pools") and (reason := _use_global_pools(result, bound)):
+            left_out = (f"global_thread_pools: {reason}",)
         if bound and result.use_per_session_threads:
             result.add_session_config_entry(AFFINITIES, bound)
-    provider = {name: value for name, value in settings.items() if OPTIONS[name].where == "provider"}
-    arguments: dict[str, Any] = {**LOAD_DEFAULTS, **(load or {})}
-    for name, default in LOAD_DEFAULTS.items():
-        if name in settings and arguments[name] == default:
-            arguments[name] = settings[name]
-    return Applied(result, {**provider, **(provider_options or {})}, arguments, tuple(left_out))
+    return Applied(result, {**provider, **(provider_options or {})}, arguments, left_out)
 
 
-def _converted(name: str, value: Scalar) -> Any:
-    words: Mapping[str, Mapping[str, Any]] = {"graph_optimization_level": LEVELS, "execution_mode": MODES}
-    return words[name][str(value)] if name in words else value
-
-
-def _bound(options: SessionOptions, where: str) -> str:
-    """Return the affinities of the session's threads, whose number is then set."""
-    # With an affinity, ONNX Runtime needs the number of threads, too.
-    threads = options.intra_op_num_threads or _core.usable_cores()
-    text = affinities(where, threads) if where else ""
-    if text:
-        options.intra_op_num_threads = threads
-    return text
+_MEMBERS: Mapping[str, Mapping[Scalar, Any]] = {"graph_optimization_level": LEVELS, "execution_mode": MODES}
 
 
 def _use_global_pools(options: SessionOptions, bound: str) -> str | None:
@@ -295,21 +277,22 @@ class Tuning:
             raise InvalidArgument(f"'{name}' is not a tuning file: {error}") from error
         try:
             return cls._checked(content)
-        except (InvalidArgument, KeyError, TypeError, ValueError) as error:
-            what = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
-            raise InvalidArgument(f"the tuning '{name}' cannot be used: {what}") from error
+        except KeyError as error:
+            raise InvalidArgument(f"the tuning '{name}' cannot be used: {error} is missing") from error
+        except (InvalidArgument, InvalidType) as error:
+            raise InvalidArgument(f"the tuning '{name}' cannot be used: {error}") from error
 
     @classmethod
     def _checked(cls, content: Any) -> Self:
+        if not _is_flat(content, 3):
+            raise InvalidArgument("it is nested too deeply")
         if not isinstance(content, dict) or content.get("kind") != _KIND:
             raise InvalidArgument("it is not a tuning file")
         if content.get("version") != _VERSION:
             raise InvalidArgument(f"its version is {content.get('version')!r}, and this release reads {_VERSION}")
-        names = [one.name for one in fields(cls)]
-        unknown = sorted(set(content) - {"kind", "version", *names})
-        if unknown:
+        if unknown := sorted(set(content) - {"kind", "version", *_TYPES}):
             raise InvalidArgument(f"there is no field {', '.join(map(repr, unknown))} in a tuning")
-        values = {name: content[name] for name in names}
+        values = {name: content[name] for name in _TYPES}
         for name, kind in _TYPES.items():
             if not isinstance(values[name], kind):
                 raise InvalidType(f"{name} cannot be {values[name]!r}")
@@ -329,7 +312,6 @@ class Tuning:
         Raises:
             OSError: It cannot be written.
         """
-
         text = json.dumps(self.as_json(), indent=1) + "\n"
         write_atomically(Path(path), lambda file: file.write_text(text, "utf-8"))
 
@@ -344,6 +326,12 @@ _TYPES: Mapping[str, Any] = {
     "partial": str | None,
     "created": str,
 }
+
+
+def _is_flat(value: Any, depth: int) -> bool:
+    """Return whether a value from JSON has no more than so many lists and objects within each other."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return inner is None or (depth > 0 and all(_is_flat(one, depth - 1) for one in inner))
 
 
 def use(
@@ -374,6 +362,10 @@ def use(
         name = "the tuning"
     else:
         raise InvalidType(f"tuning is the path of a file or an ortmulti.Tuning, not {tuning!r}")
+
+    def warn(text: str) -> None:
+        warnings.warn(text, TuningWarning, stacklevel=stacklevel + 1)
+
     here = describe_model(model)
     shapes = tuning.model.get("shapes")
     if shapes is not None and here["shapes"] is not None and shapes != here["shapes"]:
@@ -382,16 +374,15 @@ def use(
             "types or shapes"
         )
     if set(kinds) != {tuning.kind}:
-        here_on = " and ".join(sorted({_WHERE.get(kind, kind) for kind in kinds}))
-        _warn(f"{name} is for {_WHERE[tuning.kind]} and not used: these sessions are on {here_on}", stacklevel)
+        where = {"cpu": "the CPU", "cuda": "GPUs"}
+        here_on = " and ".join(sorted({where.get(kind, kind) for kind in kinds}))
+        warn(f"{name} is for {where[tuning.kind]} and not used: these sessions are on {here_on}")
         return apply({}, options, provider_options, load)
     elsewhere = differences(tuning.machine, describe_machine(tuning.kind))
     if tuning.model.get("graph") != here["graph"]:
         elsewhere.insert(0, "another graph or other small weights")
     if elsewhere:
-        _warn(
-            f"{name} was measured elsewhere, and other settings may be better here: {'; '.join(elsewhere)}", stacklevel
-        )
+        warn(f"{name} was measured elsewhere, and other settings may be better here: {'; '.join(elsewhere)}")
     release = providers.loaded_release()
     settings = {key: check(key, value) for key, value in tuning.settings.items()}
     new = [key for key, value in settings.items() if not known_to(release, key, value)]
@@ -401,7 +392,7 @@ def use(
         *applied.left_out,
     ]
     if left_out:
-        _warn(f"{name} is used without {'; '.join(left_out)}", stacklevel)
+        warn(f"{name} is used without {'; '.join(left_out)}")
     return applied
 
 
@@ -430,10 +421,3 @@ def use_for_request(
     applied = use(tuning, request.model, kinds, request.options, request.provider_options, load, stacklevel=5)
     changed = dataclasses.replace(request, options=applied.options, provider_options=applied.provider_options or None)
     return changed, applied.load
-
-
-_WHERE = {"cpu": "the CPU", "cuda": "GPUs"}
-
-
-def _warn(text: str, stacklevel: int) -> None:
-    warnings.warn(text, TuningWarning, stacklevel=stacklevel + 1)

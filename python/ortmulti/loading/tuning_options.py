@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -35,7 +35,6 @@ class TuningOption:
     """One option.
 
     Attributes:
-        name: Its name in files and on the command line.
         where: ``"session"``: an attribute of `SessionOptions`. ``"config"``: config entries. ``"environment"``: fixed
             with ONNX Runtime's environment. ``"load"``: an argument of `load`. ``"provider"``: an option of the CUDA
             provider.
@@ -45,66 +44,62 @@ class TuningOption:
         minimum: The smallest int.
     """
 
-    name: str
     where: Where
     kind: type[bool] | type[int] | type[str]
-    words: tuple[str, ...] = ()
+    words: Collection[str] = ()
     keys: tuple[str, ...] = ()
     minimum: int = 0
 
-    def since(self) -> tuple[int, ...]:
-        """Return the first release of ONNX Runtime with the option; empty if all supported ones have it."""
-        if self.where == "provider":
-            return PROVIDER_OPTIONS[CUDA][self.name].since or ()
-        return max((release_of(config_entries.SESSION[key]) for key in self.keys), default=())
+
+def _config(kind: type[bool] | type[int] | type[str], *keys: str, minimum: int = 0) -> TuningOption:
+    return TuningOption("config", kind, keys=tuple(f"session.{key}" for key in keys), minimum=minimum)
 
 
-def _of_both_pools(key: str) -> tuple[str, ...]:
-    return (f"session.intra_op.{key}", f"session.inter_op.{key}")
+def _of_both_pools(kind: type[bool] | type[int], key: str, minimum: int = 0) -> TuningOption:
+    return _config(kind, f"intra_op.{key}", f"inter_op.{key}", minimum=minimum)
 
 
-_PROVIDER = (
-    TuningOption("cudnn_conv_algo_search", "provider", str, PROVIDER_OPTIONS[CUDA]["cudnn_conv_algo_search"].words),
-    TuningOption("cudnn_conv_use_max_workspace", "provider", bool),
-    TuningOption("cudnn_conv1d_pad_to_nc1d", "provider", bool),
-    TuningOption("use_tf32", "provider", bool),
-    TuningOption("prefer_nhwc", "provider", bool),
-    TuningOption("fuse_conv_bias", "provider", bool),
-    TuningOption("arena_extend_strategy", "provider", str, PROVIDER_OPTIONS[CUDA]["arena_extend_strategy"].words),
-    TuningOption("gpu_mem_limit", "provider", int, minimum=1),
-    TuningOption("do_copy_in_default_stream", "provider", bool),
-    TuningOption("use_ep_level_unified_stream", "provider", bool),
-    TuningOption("external_data_loader_reading_threads", "provider", int),
-)
+def _provider(name: str) -> TuningOption:
+    known = PROVIDER_OPTIONS[CUDA][name]
+    kind = {"enum": str, "bool": bool, "int": int}[known.kind]
+    return TuningOption("provider", kind, known.words, minimum=int(name == "gpu_mem_limit"))
+
 
 OPTIONS: Mapping[str, TuningOption] = {
-    option.name: option
-    for option in (
-        TuningOption("graph_optimization_level", "session", str, tuple(LEVELS)),
-        TuningOption("execution_mode", "session", str, tuple(MODES)),
-        TuningOption("intra_op_num_threads", "session", int),
-        TuningOption("inter_op_num_threads", "session", int),
-        TuningOption("enable_mem_pattern", "session", bool),
-        TuningOption("enable_cpu_mem_arena", "session", bool),
-        TuningOption("allow_spinning", "config", bool, keys=_of_both_pools("allow_spinning")),
-        TuningOption("spin_duration_us", "config", int, keys=_of_both_pools("spin_duration_us")),
-        TuningOption("spin_backoff_max", "config", int, keys=_of_both_pools("spin_backoff_max"), minimum=1),
-        # "cores": each thread on a core of its own; "node:N": all on that NUMA node.
-        TuningOption("thread_affinity", "config", str, keys=("session.intra_op_thread_affinities",)),
-        TuningOption("disable_prepacking", "config", bool, keys=("session.disable_prepacking",)),
-        TuningOption("parallel_prepacking", "config", bool, keys=("session.prepack.enable_parallel",)),
-        TuningOption(
-            "use_device_allocator_for_initializers",
-            "config",
-            bool,
-            keys=("session.use_device_allocator_for_initializers",),
-        ),
-        TuningOption("global_thread_pools", "environment", bool),
-        TuningOption("sessions_per_device", "load", int, minimum=1),
-        TuningOption("in_flight", "load", int, minimum=1),
-        TuningOption("cuda_graph", "load", bool),
-        *_PROVIDER,
-    )
+    "graph_optimization_level": TuningOption("session", str, LEVELS),
+    "execution_mode": TuningOption("session", str, MODES),
+    "intra_op_num_threads": TuningOption("session", int),
+    "inter_op_num_threads": TuningOption("session", int),
+    "enable_mem_pattern": TuningOption("session", bool),
+    "enable_cpu_mem_arena": TuningOption("session", bool),
+    "allow_spinning": _of_both_pools(bool, "allow_spinning"),
+    "spin_duration_us": _of_both_pools(int, "spin_duration_us"),
+    "spin_backoff_max": _of_both_pools(int, "spin_backoff_max", 1),
+    # "cores": each thread on a core of its own; "node:N": all on that NUMA node.
+    "thread_affinity": _config(str, "intra_op_thread_affinities"),
+    "disable_prepacking": _config(bool, "disable_prepacking"),
+    "parallel_prepacking": _config(bool, "prepack.enable_parallel"),
+    "use_device_allocator_for_initializers": _config(bool, "use_device_allocator_for_initializers"),
+    "global_thread_pools": TuningOption("environment", bool),
+    "sessions_per_device": TuningOption("load", int, minimum=1),
+    "in_flight": TuningOption("load", int, minimum=1),
+    "cuda_graph": TuningOption("load", bool),
+    **{
+        name: _provider(name)
+        for name in (
+            "cudnn_conv_algo_search",
+            "cudnn_conv_use_max_workspace",
+            "cudnn_conv1d_pad_to_nc1d",
+            "use_tf32",
+            "prefer_nhwc",
+            "fuse_conv_bias",
+            "arena_extend_strategy",
+            "gpu_mem_limit",
+            "do_copy_in_default_stream",
+            "use_ep_level_unified_stream",
+            "external_data_loader_reading_threads",
+        )
+    },
 }
 """Every option by its name."""
 
@@ -120,31 +115,29 @@ def check(name: object, value: object) -> Scalar:
         raise InvalidArgument(f"there is no setting {name!r}{near(str(name), OPTIONS)}")
     if type(value) is not option.kind:
         raise InvalidType(f"{name} is of type {option.kind.__name__}, not {value!r}")
-    if isinstance(value, str):
-        if option.words and value not in option.words:
-            raise InvalidArgument(f"{name} is {' or '.join(map(repr, option.words))}, not {value!r}")
-        if name == "thread_affinity" and value != "cores" and not value.removeprefix("node:").isdecimal():
-            raise InvalidArgument(f"{name} is 'cores' or 'node:N', not {value!r}")
-        return value
-    assert isinstance(value, int)
-    if not isinstance(value, bool) and value < option.minimum:
+    assert isinstance(value, (bool, int, str))
+    if option.words and value not in option.words:
+        raise InvalidArgument(f"{name} is {' or '.join(map(repr, option.words))}, not {value!r}")
+    if name == "thread_affinity" and value != "cores" and not str(value).removeprefix("node:").isdecimal():
+        raise InvalidArgument(f"{name} is 'cores' or 'node:N', not {value!r}")
+    if option.kind is int and int(value) < option.minimum:
         raise InvalidArgument(f"{name} is {option.minimum} or more, not {value}")
     return value
 
 
 def since(name: str, value: Scalar) -> tuple[int, ...]:
-    """Return the first release of ONNX Runtime that has an option with a value, as `TuningOption.since`."""
-    return max(OPTIONS[name].since(), _VALUES_SINCE.get((name, value), ()))
+    """Return the first release of ONNX Runtime that has an option with a value; empty if all supported ones do."""
+    if (name, value) == ("graph_optimization_level", "layout"):
+        return (1, 23)  # found by trying: the others refuse it
+    if OPTIONS[name].where == "provider":
+        return PROVIDER_OPTIONS[CUDA][name].since or ()
+    return max((release_of(config_entries.SESSION[key]) for key in OPTIONS[name].keys), default=())
 
 
 def known_to(release: str, name: str, value: Scalar) -> bool:
     """Return whether ONNX Runtime of this release has an option with a value; of an unknown release (empty): yes."""
     numbers = release_of(release)
     return not numbers or since(name, value) <= numbers
-
-
-# Found by trying: the others refuse it.
-_VALUES_SINCE: Mapping[tuple[str, Scalar], tuple[int, ...]] = {("graph_optimization_level", "layout"): (1, 23)}
 
 
 def near(name: str, names: Mapping[str, Any] | set[str]) -> str:
@@ -165,13 +158,12 @@ def numa_nodes(folder: Path = NODES) -> dict[int, tuple[int, ...]]:
     return found
 
 
-def affinities(where: str, threads: int, nodes: dict[int, tuple[int, ...]] | None = None) -> str:
+def affinities(where: str, threads: int) -> str:
     """ONNX Runtime's notation for ``thread_affinity``: the processors, from 1 on, of each thread but the calling one.
 
     Args:
         where: ``"cores"``: a processor for each thread; ``"node:N"``: all processors of that NUMA node for each.
         threads: How many there are, the calling one included.
-        nodes: The NUMA nodes; default: this machine's.
 
     Returns:
         The text; empty for one thread.
@@ -185,7 +177,7 @@ def affinities(where: str, threads: int, nodes: dict[int, tuple[int, ...]] | Non
         usable = sorted(os.sched_getaffinity(0))
         # The first one is left to the calling thread.
         return ";".join(str(usable[number % len(usable)] + 1) for number in range(1, threads))
-    nodes = numa_nodes() if nodes is None else nodes
+    nodes = numa_nodes()
     number = int(where.removeprefix("node:"))
     if number not in nodes:
         raise InvalidArgument(f"there is no NUMA node {number} that this process may use")
