@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,21 +28,19 @@ INLINE_BYTES = 1024
 
 
 @dataclass(frozen=True)
-class Normal:
-    """Random values: normal with this mean and standard deviation."""
-
-    mean: float = 0.0
-    std: float = 1.0
-
-
-@dataclass(frozen=True)
 class Weight:
-    """One initializer. Its values are given, or drawn when it is written."""
+    """One initializer.
+
+    Attributes:
+        values: Its values; or the mean and the standard deviation of those that are drawn when it is written.
+        offset: Where it begins in the data file; None: it is in the .onnx file.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    values: Normal | NDArray[Any]
+    values: tuple[float, float] | NDArray[Any]
+    offset: int | None
 
     @property
     def elements(self) -> int:
@@ -53,27 +51,29 @@ class Weight:
         return self.elements * self.dtype.itemsize
 
 
-Placement = Literal["inline", "external"]
-
-
 class Graph:
     """The graph under construction; every method that adds something returns the name of the value it makes.
 
     Args:
         name: the graph's.
-        placement: where its weights lie: in the .onnx file, or in a file beside it.
+        external: whether its weights lie in a file beside the .onnx file.
         dtype: of its weights.
+
+    Attributes:
+        weights: every initializer, in the files' order.
+        data_bytes: size of the data file.
 
     Raises:
         LibraryError: The onnx package is not installed.
     """
 
-    def __init__(self, name: str, placement: Placement = "inline", dtype: type[np.generic] = np.float32) -> None:
+    def __init__(self, name: str, *, external: bool = False, dtype: type[np.generic] = np.float32) -> None:
+        self.onnx = require_onnx()
         self.dtype = np.dtype(dtype)
         self.weights: list[Weight] = []
-        self._placement = placement
-        self._helper = require_onnx().helper
-        self._graph = self._helper.make_graph([], name, [], [])
+        self.data_bytes = 0
+        self._external = external
+        self._graph = self.onnx.helper.make_graph([], name, [], [])
 
     def input(self, name: str, shape: tuple[int | str, ...], dtype: type[np.generic] | None = None) -> str:
         self._graph.input.append(self._value(name, shape, dtype))
@@ -87,62 +87,55 @@ class Graph:
         self._graph.value_info.append(self._value(name, shape))
 
     def _value(self, name: str, shape: tuple[int | str, ...], dtype: type[np.generic] | None = None) -> Any:
-        element_type = self._helper.np_dtype_to_tensor_dtype(np.dtype(dtype or self.dtype))
-        return self._helper.make_tensor_value_info(name, element_type, shape)
+        return self.onnx.helper.make_tensor_value_info(name, self.element_type(np.dtype(dtype or self.dtype)), shape)
+
+    def element_type(self, dtype: np.dtype[Any]) -> int:
+        """Return ONNX's number of a type."""
+        number: int = self.onnx.helper.np_dtype_to_tensor_dtype(dtype)
+        return number
 
     def weight(self, name: str, shape: tuple[int, ...], *, std: float, mean: float = 0.0) -> str:
-        self.weights.append(Weight(name, shape, self.dtype, Normal(mean, std)))
-        return name
+        return self._add(name, shape, self.dtype, (mean, std))
 
     def constant(self, name: str, array: NDArray[Any]) -> str:
-        self.weights.append(Weight(name, array.shape, array.dtype, array))
+        return self._add(name, array.shape, array.dtype, array)
+
+    def _add(
+        self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], values: tuple[float, float] | NDArray[Any]
+    ) -> str:
+        offset = None
+        size = math.prod(shape) * dtype.itemsize
+        if self._external and size > INLINE_BYTES:
+            offset = -(-self.data_bytes // ALIGNMENT) * ALIGNMENT
+            self.data_bytes = offset + size
+        self.weights.append(Weight(name, shape, dtype, values, offset))
         return name
 
     def node(self, op: str, *inputs: str, name: str, output: str | None = None, **attributes: Any) -> str:
         """Add a node with one output. The output has the node's name, or `output`."""
-        result = output or f"{name}/output"
-        self._graph.node.append(self._helper.make_node(op, inputs, [result], name=name, **attributes))
-        return result
-
-    def cast(self, value: str, dtype: np.dtype[Any], *, name: str) -> str:
-        """Add a Cast."""
-        return self.node("Cast", value, name=name, to=self._helper.np_dtype_to_tensor_dtype(dtype))
+        return self._nodes(op, inputs, [output or f"{name}/output"], name, attributes)[0]
 
     def split(self, value: str, sizes: str, *, count: int, name: str, axis: int) -> list[str]:
         """Add a Split into `count` parts whose sizes the int64 tensor `sizes` holds."""
-        results = [f"{name}/output_{i}" for i in range(count)]
-        self._graph.node.append(self._helper.make_node("Split", [value, sizes], results, name=name, axis=axis))
-        return results
+        return self._nodes("Split", (value, sizes), [f"{name}/output_{i}" for i in range(count)], name, {"axis": axis})
+
+    def _nodes(
+        self, op: str, inputs: tuple[str, ...], outputs: list[str], name: str, more: dict[str, Any]
+    ) -> list[str]:
+        self._graph.node.append(self.onnx.helper.make_node(op, inputs, outputs, name=name, **more))
+        return outputs
 
     def serialize(self, tensors: list[Any]) -> bytes:
         """Return the .onnx file's bytes, with these initializers."""
         self._graph.initializer.extend(tensors)
-        model = self._helper.make_model(
+        model = self.onnx.helper.make_model(
             self._graph,
-            opset_imports=[self._helper.make_opsetid("", OPSET)],
+            opset_imports=[self.onnx.helper.make_opsetid("", OPSET)],
             ir_version=IR_VERSION,
             producer_name="ortmulti",
         )
         result: bytes = model.SerializeToString(deterministic=True)
         return result
-
-    def is_external(self, weight: Weight) -> bool:
-        return self._placement == "external" and weight.nbytes > INLINE_BYTES
-
-    def external_layout(self) -> tuple[list[tuple[Weight, int]], int]:
-        """Where each external weight lies in the data file.
-
-        Returns:
-            The external weights with their offsets in bytes, in file order, and the file's size in bytes.
-        """
-        layout: list[tuple[Weight, int]] = []
-        end = 0
-        for weight in self.weights:
-            if self.is_external(weight):
-                offset = -(-end // ALIGNMENT) * ALIGNMENT
-                layout.append((weight, offset))
-                end = offset + weight.nbytes
-        return layout, end
 
     @property
     def weight_bytes(self) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -42,18 +42,6 @@ def sample_inputs(
         ortmulti.errors.LibraryError: The onnx package is not installed.
         ortmulti.errors.InvalidArgument: As there.
     """
-    return of_declarations.sample_inputs(_read(model), batch, sequence, seed)
-
-
-@dataclass(frozen=True)
-class _FromFile:
-    name: str
-    type: str
-    shape: list[int | str | None]
-
-
-def _read(model: str | os.PathLike[str]) -> list[Declaration]:
-    """Return the inputs that an .onnx file declares, without reading its external data."""
     onnx = require_onnx()
     decode_error = import_module("google.protobuf.message").DecodeError
     try:
@@ -64,16 +52,16 @@ def _read(model: str | os.PathLike[str]) -> list[Declaration]:
         raise InvalidProtobuf(f"{os.fspath(model)} is not an ONNX model: {error}") from error
     # Before IR version 4 every initializer was declared as an input, too.
     initializers = {tensor.name for tensor in graph.initializer}
-    return [_declaration(onnx, value) for value in graph.input if value.name not in initializers]
+    declarations = [_declaration(onnx, value) for value in graph.input if value.name not in initializers]
+    return of_declarations.sample_inputs(declarations, batch, sequence, seed)
 
 
 def _declaration(onnx: Any, value: Any) -> Declaration:
+    """Return what a session would say of an input."""
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
-        return _FromFile(value.name, kind or "undeclared", [])
+        return SimpleNamespace(name=value.name, type=kind or "undeclared", shape=[])
     tensor = value.type.tensor_type
     name = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
-    shape: list[int | str | None] = [
-        size.dim_value if size.HasField("dim_value") else (size.dim_param or None) for size in tensor.shape.dim
-    ]
-    return _FromFile(value.name, f"tensor({name})", shape)
+    shape = [size.dim_value if size.HasField("dim_value") else (size.dim_param or None) for size in tensor.shape.dim]
+    return SimpleNamespace(name=value.name, type=f"tensor({name})", shape=shape)

@@ -45,17 +45,35 @@ class Description:
         name: The model's name.
         stem: The files' names without suffixes: the model's name and every option that is not the default.
         options: All options, including defaults.
-        weights: Shape of every initializer by its name, in the file's order.
-        weight_bytes: Bytes of all weights.
-        data_bytes: Size in bytes of the external data file; 0 if the weights are in the .onnx file.
     """
 
     name: str
     stem: str
     options: Mapping[str, int | str]
-    weights: Mapping[str, tuple[int, ...]]
-    weight_bytes: int
-    data_bytes: int
+    _seed: int
+    _graph: Graph
+
+    @property
+    def weights(self) -> Mapping[str, tuple[int, ...]]:
+        """Shape of every initializer by its name, in the file's order."""
+        return {weight.name: weight.shape for weight in self._graph.weights}
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights."""
+        return self._graph.weight_bytes
+
+    @property
+    def data_bytes(self) -> int:
+        """Size in bytes of the external data file; 0 if the weights are in the .onnx file."""
+        return self._graph.data_bytes
+
+    @property
+    def _parameters(self) -> dict[str, Any]:
+        return {"generator": GENERATOR, "name": self.name, "seed": self._seed, **self.options}
+
+    def _find(self, directory: Path) -> Path | None:
+        return find_complete(directory, self.stem, self._parameters, self.data_bytes)
 
 
 _ALL = (
@@ -114,13 +132,13 @@ def make(
         ortmulti.errors.LibraryError: The onnx package is not installed.
         WriteError: The disk is too small or full, or the directory cannot be written.
     """
-    plan = _plan(name, layers=layers, precision=precision, megabytes=megabytes, seed=seed)
-    path = plan.find(Path(directory))
+    described = describe(name, layers=layers, precision=precision, megabytes=megabytes, seed=seed)
+    path = described._find(Path(directory))
     if path is None:
-        return write(plan.graph, Path(directory), plan.stem, plan.parameters, seed, progress)
+        return write(described._graph, Path(directory), described.stem, described._parameters, seed, progress)
     _log.info("reusing %s", path)
     if progress:
-        progress(plan.graph.weight_bytes, plan.graph.weight_bytes)
+        progress(described.weight_bytes, described.weight_bytes)
     return path
 
 
@@ -129,60 +147,30 @@ def find(name: str, directory: str | os.PathLike[str], *, seed: int = 0, **optio
 
     Args and errors are those of `make`.
     """
-    return _plan(name, seed=seed, **options).find(Path(directory))
+    return describe(name, seed=seed, **options)._find(Path(directory))
 
 
 def describe(name: str, *, seed: int = 0, **options: int | str | None) -> Description:
     """Describe the files that `make` would write. Args and errors are those of `make`."""
-    plan = _plan(name, seed=seed, **options)
-    return Description(
-        name=name,
-        stem=plan.stem,
-        options=MappingProxyType(plan.options),
-        weights=MappingProxyType({weight.name: weight.shape for weight in plan.graph.weights}),
-        weight_bytes=plan.graph.weight_bytes,
-        data_bytes=plan.graph.external_layout()[1],
-    )
-
-
-@dataclass(frozen=True)
-class _Plan:
-    graph: Graph
-    stem: str
-    options: dict[str, int | str]
-    parameters: dict[str, Any]
-
-    def find(self, directory: Path) -> Path | None:
-        return find_complete(directory, self.stem, self.parameters, self.graph.external_layout()[1])
-
-
-def _plan(name: str, *, seed: int, **given: int | str | None) -> _Plan:
     model = MODELS.get(name)
     if model is None:
         raise InvalidArgument(f"no model is called {name!r}; there are {', '.join(MODELS)}")
     if not _is_integer(seed) or seed < 0:
         raise InvalidArgument(f"seed must be an integer of at least 0, not {seed!r}")
-    chosen = {key: value for key, value in given.items() if value is not None}
+    chosen = {key: value for key, value in options.items() if value is not None}
     for key, value in chosen.items():
         if key not in model.options:
             takes = ", ".join(model.options) or "none"
             raise InvalidArgument(f"model {name} does not take the option {key}; its options: {takes}")
-        _check_option(key, value)
-    options = {**model.options, **chosen}
-    parts = [name]
-    parts += [_STEM_PARTS[key].format(value) for key, value in options.items() if value != model.options[key]]
-    if seed:
-        parts.append(_STEM_PARTS["seed"].format(seed))
-    parameters = {"generator": GENERATOR, "name": name, "seed": seed, **options}
-    return _Plan(model._build(**options), "-".join(parts), options, parameters)
-
-
-def _check_option(key: str, value: int | str) -> None:
-    if key == "precision":
-        if value not in PRECISIONS:
-            raise InvalidArgument(f"precision must be one of {', '.join(PRECISIONS)}, not {value!r}")
-    elif not _is_integer(value) or not 1 <= int(value) <= _LARGEST[key]:
-        raise InvalidArgument(f"{key} must be an integer from 1 to {_LARGEST[key]}, not {value!r}")
+        if key == "precision":
+            if value not in PRECISIONS:
+                raise InvalidArgument(f"precision must be one of {', '.join(PRECISIONS)}, not {value!r}")
+        elif not _is_integer(value) or not 1 <= int(value) <= _LARGEST[key]:
+            raise InvalidArgument(f"{key} must be an integer from 1 to {_LARGEST[key]}, not {value!r}")
+    every = {**model.options, **chosen}
+    defaults = {**model.options, "seed": 0}
+    parts = [_STEM_PARTS[key].format(value) for key, value in {**every, "seed": seed}.items() if value != defaults[key]]
+    return Description(name, "-".join([name, *parts]), MappingProxyType(every), seed, model._build(**every))
 
 
 def _is_integer(value: object) -> bool:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ortmulti.bench.models._graph import PRECISIONS, Graph
 
@@ -46,175 +44,127 @@ def build(layers: int = LAYERS, precision: str = "fp16", dimensions: Dimensions 
         precision: "fp16", or "fp32": twice the size, and the one that CPUs compute without conversions.
         dimensions: Sizes other than Phi-3-mini's.
     """
-    graph = Graph("phi3-mini", "external", PRECISIONS[precision])
-    return _Decoder(graph, dimensions or Dimensions()).build(layers)
+    return _Decoder(layers, PRECISIONS[precision], dimensions or Dimensions())
 
 
-@dataclass(frozen=True)
-class _Shared:
-    """Values that the graph computes once for all layers."""
-
-    cos: str
-    sin: str
-    mask: str
-    qkv_shape: str
-    merged_shape: str
-    half_sizes: str
-    gate_up_sizes: str
-    qkv_sizes: str
-    scale: str
-    two: str
-    epsilon: str
-
-
-class _Decoder:
-    def __init__(self, graph: Graph, dimensions: Dimensions) -> None:
-        self._graph = graph
-        self._dtype = graph.dtype
-        self._dims = dimensions
-
-    def build(self, layers: int) -> Graph:
-        graph, dims = self._graph, self._dims
-        ids = graph.input("input_ids", ("batch", "sequence"), np.int64)
-        shared = self._shared(ids)
-        table = graph.weight("model.embed_tokens.weight", (dims.vocabulary, dims.hidden), std=1.0)
-        hidden = graph.node("Gather", table, ids, name="model.embed_tokens", axis=0)
+class _Decoder(Graph):
+    def __init__(self, layers: int, dtype: type[np.generic], dims: Dimensions) -> None:
+        super().__init__("phi3-mini", external=True, dtype=dtype)
+        self._dims = dims
+        ids = self.input("input_ids", ("batch", "sequence"), np.int64)
+        self._tables_and_mask(ids)
+        # Constants of all layers, by the names that the nodes below have for them.
+        for name, values, kind in (
+            ("qkv_shape", [0, 0, 3 * dims.heads, dims.head_size], np.int64),
+            ("merged_shape", [0, 0, dims.hidden], np.int64),
+            ("half_sizes", [dims.head_size // 2] * 2, np.int64),
+            ("gate_up_sizes", [dims.intermediate] * 2, np.int64),
+            ("qkv_sizes", [dims.heads] * 3, np.int64),
+            ("scale", 1 / math.sqrt(dims.head_size), self.dtype),
+            ("two", 2, np.float32),
+            ("epsilon", EPSILON, np.float32),
+        ):
+            self.constant(f"constants.{name}", np.array(values, kind))
+        table = self.weight("model.embed_tokens.weight", (dims.vocabulary, dims.hidden), std=1.0)
+        hidden = self.node("Gather", table, ids, name="model.embed_tokens", axis=0)
         for layer in range(layers):
-            hidden = self._layer(hidden, f"model.layers.{layer}", shared)
-        hidden = self._rms_norm(hidden, "model.norm", shared)
+            hidden = self._layer(hidden, f"model.layers.{layer}")
+        hidden = self._rms_norm(hidden, "model.norm")
         head = self._matrix("lm_head.weight", dims.hidden, dims.vocabulary)
-        graph.node("MatMul", hidden, head, name="lm_head", output="logits")
-        graph.output("logits", ("batch", "sequence", dims.vocabulary))
-        return graph
+        self.node("MatMul", hidden, head, name="lm_head", output="logits")
+        self.output("logits", ("batch", "sequence", dims.vocabulary))
 
-    def _shared(self, ids: str) -> _Shared:
-        graph, dims = self._graph, self._dims
-        cos, sin = _rotary_tables(dims)
-        zero = graph.constant("constants.zero", np.array(0, np.int64))
-        one = graph.constant("constants.one", np.array(1, np.int64))
-        first = graph.constant("constants.first", np.array([0], np.int64))
-        second = graph.constant("constants.second", np.array([1], np.int64))
-        shape = graph.node("Shape", ids, name="rotary.ids_shape")
-        length = graph.node("Gather", shape, one, name="rotary.length", axis=0)
-        end = graph.node("Unsqueeze", length, first, name="rotary.end")
-        tables = [
-            graph.node(
-                "Slice",
-                graph.constant(f"rotary.{name}_table", table.astype(self._dtype)),
-                first,
-                end,
-                first,
-                name=f"rotary.{name}",
-            )
-            for name, table in (("cos", cos), ("sin", sin))
-        ]
-        positions = graph.node("Range", zero, length, one, name="mask.positions")
-        rows = graph.node("Unsqueeze", positions, second, name="mask.rows")
-        later = graph.node("Less", rows, positions, name="mask.later")
-        lowest = graph.constant("mask.lowest", np.array(np.finfo(np.float16).min, self._dtype))
-        nothing = graph.constant("mask.nothing", np.array(0, self._dtype))
-        mask = graph.node("Where", later, lowest, nothing, name="mask")
+    def _tables_and_mask(self, ids: str) -> None:
+        """Add what all layers use: "cos", "sin" and "mask", for the sequence's length."""
+        dims = self._dims
+        zero = self.constant("constants.zero", np.array(0, np.int64))
+        one = self.constant("constants.one", np.array(1, np.int64))
+        first = self.constant("constants.first", np.array([0], np.int64))
+        second = self.constant("constants.second", np.array([1], np.int64))
+        shape = self.node("Shape", ids, name="rotary.ids_shape")
+        length = self.node("Gather", shape, one, name="rotary.length", axis=0)
+        end = self.node("Unsqueeze", length, first, name="rotary.end")
+        # Of every position's angles: [positions, head_size / 2].
+        frequencies = 10000.0 ** (-np.arange(0, dims.head_size, 2) / dims.head_size)
+        angles = np.outer(np.arange(dims.positions), frequencies)
+        tables = []
+        for name, function in (("cos", np.cos), ("sin", np.sin)):
+            table = self.constant(f"rotary.{name}_table", function(angles).astype(self.dtype))
+            tables.append(self.node("Slice", table, first, end, first, name=f"rotary.{name}"))
+        self._cos, self._sin = tables
+        positions = self.node("Range", zero, length, one, name="mask.positions")
+        rows = self.node("Unsqueeze", positions, second, name="mask.rows")
+        later = self.node("Less", rows, positions, name="mask.later")
+        lowest = self.constant("mask.lowest", np.array(np.finfo(np.float16).min, self.dtype))
+        nothing = self.constant("mask.nothing", np.array(0, self.dtype))
+        self._mask = self.node("Where", later, lowest, nothing, name="mask")
         # As PyTorch's exporter does for every value. Without them no shape below would be known, and ONNX Runtime's
         # memory planner, which compares each with all others, would take longer than the weights.
         for table in tables:
-            graph.declare(table, ("sequence", dims.head_size // 2))
-        graph.declare(mask, ("sequence", "sequence"))
-        return _Shared(
-            cos=tables[0],
-            sin=tables[1],
-            mask=mask,
-            qkv_shape=graph.constant("constants.qkv_shape", np.array([0, 0, 3 * dims.heads, dims.head_size], np.int64)),
-            merged_shape=graph.constant("constants.merged_shape", np.array([0, 0, dims.hidden], np.int64)),
-            half_sizes=graph.constant("constants.half_sizes", np.array([dims.head_size // 2] * 2, np.int64)),
-            gate_up_sizes=graph.constant("constants.gate_up_sizes", np.array([dims.intermediate] * 2, np.int64)),
-            qkv_sizes=graph.constant("constants.qkv_sizes", np.array([dims.heads] * 3, np.int64)),
-            scale=graph.constant("constants.scale", np.array(1 / math.sqrt(dims.head_size), self._dtype)),
-            two=graph.constant("constants.two", np.array(2, np.float32)),
-            epsilon=graph.constant("constants.epsilon", np.array(EPSILON, np.float32)),
-        )
+            self.declare(table, ("sequence", dims.head_size // 2))
+        self.declare(self._mask, ("sequence", "sequence"))
 
-    def _layer(self, hidden: str, name: str, shared: _Shared) -> str:
-        graph = self._graph
-        normed = self._rms_norm(hidden, f"{name}.input_layernorm", shared)
-        attended = self._attention(normed, f"{name}.self_attn", shared)
-        hidden = graph.node("Add", hidden, attended, name=f"{name}.attention_residual")
-        normed = self._rms_norm(hidden, f"{name}.post_attention_layernorm", shared)
-        return graph.node("Add", hidden, self._mlp(normed, f"{name}.mlp", shared), name=f"{name}.mlp_residual")
+    def _layer(self, hidden: str, name: str) -> str:
+        normed = self._rms_norm(hidden, f"{name}.input_layernorm")
+        attended = self._attention(normed, f"{name}.self_attn")
+        hidden = self.node("Add", hidden, attended, name=f"{name}.attention_residual")
+        normed = self._rms_norm(hidden, f"{name}.post_attention_layernorm")
+        return self.node("Add", hidden, self._mlp(normed, f"{name}.mlp"), name=f"{name}.mlp_residual")
 
-    def _attention(self, hidden: str, name: str, shared: _Shared) -> str:
-        graph, dims = self._graph, self._dims
-        qkv = graph.node(
-            "MatMul", hidden, self._matrix(f"{name}.qkv_proj.weight", dims.hidden, 3 * dims.hidden), name=f"{name}.qkv"
-        )
-        qkv = graph.node("Reshape", qkv, shared.qkv_shape, name=f"{name}.heads")
-        qkv = graph.node("Transpose", qkv, name=f"{name}.by_head", perm=[0, 2, 1, 3])
-        query, key, value = graph.split(qkv, shared.qkv_sizes, count=3, name=f"{name}.split", axis=1)
-        query = self._rotate(query, f"{name}.query", shared)
-        query = graph.node("Mul", query, shared.scale, name=f"{name}.scaled_query")
-        key = self._rotate(key, f"{name}.key", shared)
-        key = graph.node("Transpose", key, name=f"{name}.key_transposed", perm=[0, 1, 3, 2])
-        scores = graph.node("MatMul", query, key, name=f"{name}.scores")
-        scores = graph.node("Add", scores, shared.mask, name=f"{name}.masked")
-        weights = graph.node("Softmax", scores, name=f"{name}.softmax", axis=-1)
-        mixed = graph.node("MatMul", weights, value, name=f"{name}.mixed")
-        mixed = graph.node("Transpose", mixed, name=f"{name}.by_position", perm=[0, 2, 1, 3])
-        mixed = graph.node("Reshape", mixed, shared.merged_shape, name=f"{name}.merged")
-        return graph.node(
-            "MatMul", mixed, self._matrix(f"{name}.o_proj.weight", dims.hidden, dims.hidden), name=f"{name}.o"
-        )
+    def _attention(self, hidden: str, name: str) -> str:
+        dims = self._dims
+        qkv = self._linear(hidden, f"{name}.qkv", dims.hidden, 3 * dims.hidden)
+        qkv = self.node("Reshape", qkv, "constants.qkv_shape", name=f"{name}.heads")
+        qkv = self.node("Transpose", qkv, name=f"{name}.by_head", perm=[0, 2, 1, 3])
+        query, key, value = self.split(qkv, "constants.qkv_sizes", count=3, name=f"{name}.split", axis=1)
+        query = self._rotate(query, f"{name}.query")
+        query = self.node("Mul", query, "constants.scale", name=f"{name}.scaled_query")
+        key = self._rotate(key, f"{name}.key")
+        key = self.node("Transpose", key, name=f"{name}.key_transposed", perm=[0, 1, 3, 2])
+        scores = self.node("MatMul", query, key, name=f"{name}.scores")
+        scores = self.node("Add", scores, self._mask, name=f"{name}.masked")
+        weights = self.node("Softmax", scores, name=f"{name}.softmax", axis=-1)
+        mixed = self.node("MatMul", weights, value, name=f"{name}.mixed")
+        mixed = self.node("Transpose", mixed, name=f"{name}.by_position", perm=[0, 2, 1, 3])
+        mixed = self.node("Reshape", mixed, "constants.merged_shape", name=f"{name}.merged")
+        return self._linear(mixed, f"{name}.o", dims.hidden, dims.hidden)
 
-    def _rotate(self, value: str, name: str, shared: _Shared) -> str:
+    def _rotate(self, value: str, name: str) -> str:
         """Rotary position embedding over the two halves of each head."""
-        graph = self._graph
-        first, second = graph.split(value, shared.half_sizes, count=2, name=f"{name}.halves", axis=-1)
+        first, second = self.split(value, "constants.half_sizes", count=2, name=f"{name}.halves", axis=-1)
         products = {
-            f"{half}_{table}": graph.node("Mul", part, factor, name=f"{name}.{half}_{table}")
+            f"{half}_{table}": self.node("Mul", part, factor, name=f"{name}.{half}_{table}")
             for half, part in (("first", first), ("second", second))
-            for table, factor in (("cos", shared.cos), ("sin", shared.sin))
+            for table, factor in (("cos", self._cos), ("sin", self._sin))
         }
-        real = graph.node("Sub", products["first_cos"], products["second_sin"], name=f"{name}.real")
-        imaginary = graph.node("Add", products["second_cos"], products["first_sin"], name=f"{name}.imaginary")
-        return graph.node("Concat", real, imaginary, name=f"{name}.rotated", axis=-1)
+        real = self.node("Sub", products["first_cos"], products["second_sin"], name=f"{name}.real")
+        imaginary = self.node("Add", products["second_cos"], products["first_sin"], name=f"{name}.imaginary")
+        return self.node("Concat", real, imaginary, name=f"{name}.rotated", axis=-1)
 
-    def _mlp(self, hidden: str, name: str, shared: _Shared) -> str:
-        graph, dims = self._graph, self._dims
-        both = graph.node(
-            "MatMul",
-            hidden,
-            self._matrix(f"{name}.gate_up_proj.weight", dims.hidden, 2 * dims.intermediate),
-            name=f"{name}.gate_up",
-        )
-        gate, up = graph.split(both, shared.gate_up_sizes, count=2, name=f"{name}.split", axis=-1)
-        gate = graph.node("Mul", gate, graph.node("Sigmoid", gate, name=f"{name}.sigmoid"), name=f"{name}.silu")
-        inner = graph.node("Mul", gate, up, name=f"{name}.gated")
-        return graph.node(
-            "MatMul",
-            inner,
-            self._matrix(f"{name}.down_proj.weight", dims.intermediate, dims.hidden),
-            name=f"{name}.down",
-        )
+    def _mlp(self, hidden: str, name: str) -> str:
+        dims = self._dims
+        both = self._linear(hidden, f"{name}.gate_up", dims.hidden, 2 * dims.intermediate)
+        gate, up = self.split(both, "constants.gate_up_sizes", count=2, name=f"{name}.split", axis=-1)
+        gate = self.node("Mul", gate, self.node("Sigmoid", gate, name=f"{name}.sigmoid"), name=f"{name}.silu")
+        inner = self.node("Mul", gate, up, name=f"{name}.gated")
+        return self._linear(inner, f"{name}.down", dims.intermediate, dims.hidden)
 
-    def _rms_norm(self, hidden: str, name: str, shared: _Shared) -> str:
+    def _rms_norm(self, hidden: str, name: str) -> str:
         """Root-mean-square normalization, its statistics in fp32 as exported models have it."""
-        graph, dims = self._graph, self._dims
-        narrow, wide = self._dtype, np.dtype(np.float32)
-        value = hidden if narrow == wide else graph.cast(hidden, wide, name=f"{name}.wide")
-        squares = graph.node("Pow", value, shared.two, name=f"{name}.squares")
-        mean = graph.node("ReduceMean", squares, name=f"{name}.mean", axes=[-1], keepdims=1)
-        root = graph.node("Sqrt", graph.node("Add", mean, shared.epsilon, name=f"{name}.stable"), name=f"{name}.root")
-        value = graph.node("Div", value, root, name=f"{name}.normalized")
+        narrow, wide = self.element_type(self.dtype), self.element_type(np.dtype(np.float32))
+        value = hidden if narrow == wide else self.node("Cast", hidden, name=f"{name}.wide", to=wide)
+        squares = self.node("Pow", value, "constants.two", name=f"{name}.squares")
+        mean = self.node("ReduceMean", squares, name=f"{name}.mean", axes=[-1], keepdims=1)
+        stable = self.node("Add", mean, "constants.epsilon", name=f"{name}.stable")
+        value = self.node("Div", value, self.node("Sqrt", stable, name=f"{name}.root"), name=f"{name}.normalized")
         if narrow != wide:
-            value = graph.cast(value, narrow, name=f"{name}.narrow")
-        weight = graph.weight(f"{name}.weight", (dims.hidden,), mean=1.0, std=0.1)
-        return graph.node("Mul", value, weight, name=name)
+            value = self.node("Cast", value, name=f"{name}.narrow", to=narrow)
+        weight = self.weight(f"{name}.weight", (self._dims.hidden,), mean=1.0, std=0.1)
+        return self.node("Mul", value, weight, name=name)
+
+    def _linear(self, value: str, name: str, rows: int, columns: int) -> str:
+        return self.node("MatMul", value, self._matrix(f"{name}_proj.weight", rows, columns), name=name)
 
     def _matrix(self, name: str, rows: int, columns: int) -> str:
         """Return a matrix that keeps the variance of its input, so that all layers add about the same amount."""
-        return self._graph.weight(name, (rows, columns), std=1 / math.sqrt(rows))
-
-
-def _rotary_tables(dims: Dimensions) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Cosines and sines of every position's angles: float64 [positions, head_size / 2] each."""
-    frequencies = 10000.0 ** (-np.arange(0, dims.head_size, 2) / dims.head_size)
-    angles = np.outer(np.arange(dims.positions), frequencies)
-    return np.cos(angles), np.sin(angles)
+        return self.weight(name, (rows, columns), std=1 / math.sqrt(rows))

@@ -35,7 +35,7 @@ def build_matmul(megabytes: int = MEGABYTES) -> Graph:
     width = WIDEST
     while width > 64 and elements < 4 * width * width:
         width //= 2
-    graph = Graph("matmul", placement="external")
+    graph = Graph("matmul", external=True)
     value = graph.input("x", ("batch", width))
     remaining = elements
     layer = 0
