@@ -22,8 +22,7 @@ from ortmulti.bench import models
 from ortmulti.bench.measure.memory import process_tree
 from ortmulti.bench.tune import outputs
 from ortmulti.bench.tune.candidate import Target
-from ortmulti.bench.tune.measurements import Bench, Job
-from ortmulti.bench.tune.process import CandidateProcess
+from ortmulti.bench.tune.measurements import Bench, CandidateProcess, Job
 from ortmulti.bench.tune.space import DEFAULTS, RejectedError
 from ortmulti.errors import Fail, InvalidArgument, InvalidType, NoSuchFile
 from tests.support import onnx_models
@@ -188,7 +187,7 @@ def test_a_candidate_that_fails_or_dies_leaves_the_others(tiny: Path, tmp_path: 
                 measure()
         assert defaults() > 0
         os.kill(reference, signal.SIGKILL)
-        with pytest.raises(Fail, match=r"cannot be measured with the defaults: .*signal 9"):
+        with pytest.raises(Fail, match=r"cannot be run with the defaults: .*signal 9"):
             defaults()
     assert started() == []
 
@@ -242,7 +241,7 @@ def test_importing_the_package_imports_nothing_of_it() -> None:
 def test_wrong_arguments_are_errors_before_anything_is_measured(
     tiny: Path, arguments: dict[str, Any], error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ortmulti.bench.tune.process.ChildProcess", None)  # no process is started
+    monkeypatch.setattr("ortmulti.bench.tune.measurements.ChildProcess", None)  # no process is started
     with pytest.raises(error, match=message):
         ortmulti.tune(**{"model": tiny, "devices": "cpu", **arguments})
 

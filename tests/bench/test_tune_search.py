@@ -81,7 +81,7 @@ def product(effects: dict[Options, float]) -> Callable[[Options], float]:
 
 
 def search(simulated: Simulated, budget: float | None = None) -> Outcome:
-    return Search(SETTINGS, simulated, lambda: simulated.now, EFFORT, budget).run()
+    return Search(SETTINGS, simulated.candidate, lambda: simulated.now, EFFORT, budget).run()
 
 
 def chosen(outcome: Outcome) -> set[tuple[str, object]]:
@@ -171,7 +171,7 @@ def test_an_interrupt_leaves_what_is_certain_by_then(at: int, certain: set[objec
 
                 yield interrupted
 
-    tried = Search(SETTINGS, Interrupting(), lambda: simulated.now, EFFORT)
+    tried = Search(SETTINGS, Interrupting().candidate, lambda: simulated.now, EFFORT)
     with pytest.raises(KeyboardInterrupt):
         tried.run()
     outcome = tried.so_far("interrupted")

@@ -37,6 +37,9 @@ class Target(Closing):
     Args:
         spec: "model" (path), "devices", "options" (names and values), "through" ("pool" or "session"). "feeds": an .npz
             file with the inputs; if it does not exist, random inputs are written there.
+
+    Attributes:
+        run: Runs once and returns the outputs.
     """
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
@@ -45,25 +48,24 @@ class Target(Closing):
         if applied.left_out:
             raise ortmulti.Fail("; ".join(applied.left_out))
         self._model: ortmulti.Pool | ortmulti.InferenceSession
+        given = applied.provider_options
         if spec["through"] == "pool":
-            given = applied.provider_options or None
             self._model = ortmulti.load(
-                spec["model"], spec["devices"], options=applied.options, provider_options=given, **applied.load
+                spec["model"], spec["devices"], options=applied.options, provider_options=given or None, **applied.load
             )
         else:
-            given_providers = _providers(spec["devices"][0], applied.provider_options)
-            self._model = ortmulti.InferenceSession(spec["model"], applied.options, given_providers)
+            kind, _, index = spec["devices"][0].partition(":")
+            cuda = ("CUDAExecutionProvider", {"device_id": index, **given})
+            providers = ["CPUExecutionProvider"] if kind == "cpu" else [cuda]
+            self._model = ortmulti.InferenceSession(spec["model"], applied.options, providers)
         try:
-            self._ask = partial(self._model.run, None, self._read_feed())
+            feeds = Path(spec["feeds"])
+            if not feeds.exists():
+                write_arrays(feeds, self._make_feed())
+            self.run = partial(self._model.run, None, read_arrays(feeds))
         except BaseException:
             self.close()
             raise
-
-    def _read_feed(self) -> dict[str, Any]:
-        path = Path(self._spec["feeds"])
-        if not path.exists():
-            write_arrays(path, self._make_feed())
-        return read_arrays(path)
 
     def _make_feed(self) -> dict[str, Any]:
         if isinstance(self._model, ortmulti.InferenceSession):
@@ -74,19 +76,13 @@ class Target(Closing):
         with ortmulti.InferenceSession(self._spec["model"], plain, ["CPUExecutionProvider"]) as session:
             return _fitting(session)
 
-    def run(self) -> Any:
-        """Run once and return the outputs."""
-        return self._ask()
-
     def warm_up(self) -> Any:
         """Run a few times and return the last outputs."""
-        for _ in range(_WARM_UP_RUNS - 1):
-            self._ask()
-        return self._ask()
+        return [self.run() for _ in range(_WARM_UP_RUNS)][-1]
 
     def latency(self, seconds: float) -> float:
         """Return the median seconds of single runs, after some that do not count."""
-        ask, clock = self._ask, time.perf_counter
+        ask, clock = self.run, time.perf_counter
         begin = clock()
         ask()
         if clock() - begin < seconds:
@@ -107,7 +103,7 @@ class Target(Closing):
         """Return seconds per answer with so many clients; each sends a request after each answer."""
         from ortmulti.bench.serve.clients import ClosedLoop
 
-        with ClosedLoop([self._ask] * clients) as loop:
+        with ClosedLoop([self.run] * clients) as loop:
             loop.until_answered()
             begin, end = loop.go_on(seconds)
             # A few answers tell little of what is done in between.
@@ -145,18 +141,8 @@ def _fitting(session: Any) -> dict[str, Any]:
     return first_fit(growing_inputs(session.get_inputs()), run)
 
 
-def _providers(device: str, options: Mapping[str, Any]) -> list[Any]:
-    if device == "cpu":
-        return ["CPUExecutionProvider"]
-    return [("CUDAExecutionProvider", {"device_id": device.partition(":")[2], **options})]
-
-
 def first_answer(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Make the model ready and run it once, in a process that has done nothing else.
-
-    Args:
-        spec: That of `Target`, with "outputs" (a path for them) and "spawned" (the process's start, in seconds of
-            `time.monotonic`).
 
     Returns:
         Seconds: "first_answer", since the process was started.
@@ -171,14 +157,10 @@ def first_answer(spec: Mapping[str, Any]) -> dict[str, Any]:
 def memory(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Make the model ready and run it a few times.
 
-    Args:
-        spec: That of `Target`, with "outputs".
-
     Returns:
-        Bytes: "pss", the growth of the process since it had imported the package. By device: "gpu_memory", the growth
-            of used memory, and "gpu_free".
+        Bytes: "pss", the growth of the process since it had imported the package; "gpu_memory", by device the growth
+        of used memory.
     """
-    from ortmulti import _core
     from ortmulti.bench.measure.memory import gpu_memory_growth, gpu_memory_used, process_memory
 
     pss = process_memory().pss
@@ -186,12 +168,7 @@ def memory(spec: Mapping[str, Any]) -> dict[str, Any]:
     with Target(spec) as target:
         outputs.save(target.warm_up(), Path(spec["outputs"]))
         grown = process_memory().pss - pss
-        gpus = [device for device in spec["devices"] if device != "cpu"]
-        return {
-            "pss": grown,
-            "gpu_memory": gpu_memory_growth(used, gpu_memory_used(), spec["devices"]),
-            "gpu_free": {device: _core.cuda_memory(int(device.partition(":")[2]))[0] for device in gpus},
-        }
+        return {"pss": grown, "gpu_memory": gpu_memory_growth(used, gpu_memory_used(), spec["devices"])}
 
 
 def main() -> int:
@@ -199,9 +176,9 @@ def main() -> int:
 
     Both use the socket whose descriptor is the process's argument. The process ends with the input.
 
-    The spec is that of `Target`, with "measure", "block_seconds", "clients" and "outputs" (a path for the outputs of
-    the warm-up). For "creation" and "memory" there are no requests. For "latency" and "throughput" every request is
-    "block".
+    The spec is that of `Target`, with "measure", "block_seconds", "clients", "outputs" (a path for the outputs of the
+    first runs) and "spawned" (the process's start, in seconds of `time.monotonic`). For "creation" and "memory" there
+    are no requests. For "latency" and "throughput" every request is "block".
     """
     with (
         socket.socket(fileno=int(sys.argv[1])) as channel,
@@ -215,8 +192,8 @@ def main() -> int:
 
         spec = json.loads(requests.readline())
         try:
-            if spec["measure"] in ("creation", "memory"):
-                reply(**(first_answer if spec["measure"] == "creation" else memory)(spec))
+            if once := {"creation": first_answer, "memory": memory}.get(spec["measure"]):
+                reply(**once(spec))
                 return 0
             with Target(spec) as target:
                 outputs.save(target.warm_up(), Path(spec["outputs"]))
@@ -227,14 +204,7 @@ def main() -> int:
                     else:
                         cost = target.throughput(spec["block_seconds"], spec["clients"])
                     reply(cost=cost)
-        except Error as error:
-            reply(error=str(error))
-            return 1
         except Exception as error:
-            reply(error=f"{type(error).__name__}: {error}")
+            reply(error=str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}")
             return 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,22 +4,97 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ortmulti._runtime.child_process import ChildProcess
+from ortmulti._runtime.closing import Closing
 from ortmulti.bench.tune import outputs
-from ortmulti.bench.tune.process import CandidateProcess
 from ortmulti.bench.tune.space import DEFAULTS, Objective, Options, RejectedError, Through
 from ortmulti.errors import Fail
 
 _LEAST_TIMEOUT = 20.0
 _TIMEOUT_FACTOR = 10.0
+_CODE = "import sys; from ortmulti.bench.tune.candidate import main; sys.exit(main())"
 
 Measure: TypeAlias = Callable[[], float]
 """Measures a candidate once: seconds per request, seconds to the first answer, or bytes; less is better."""
+
+
+class CandidateProcess(Closing):
+    """Starts `ortmulti.bench.tune.candidate` and sends requests to it. Closing ends the process and all of its
+    children.
+
+    Args:
+        spec: The spec for the process.
+        environment: Variables to set, besides this process's own.
+        timeout: Seconds for the start, and for each block. After that the process counts as hung.
+        log: The file for its output.
+
+    Attributes:
+        first: Its first message: that it is ready, or the only measurement.
+
+    Raises:
+        RejectedError: It failed, died or took too long.
+    """
+
+    def __init__(self, spec: Mapping[str, Any], environment: Mapping[str, str], timeout: float, log: Path) -> None:
+        self._log = log
+        self._channel, for_worker = socket.socketpair()
+        self._channel.settimeout(timeout)
+        self._answers = self._channel.makefile("r")
+        with for_worker, log.open("wb") as output, contextlib.ExitStack() as failed:
+            failed.enter_context(self._channel)
+            number = for_worker.fileno()
+            self._process = ChildProcess(
+                _CODE, [str(number)], output=output, environment=environment, descriptors=[number]
+            )
+            failed.pop_all()
+        with contextlib.ExitStack() as failed:
+            failed.push(self)
+            self.first = self._answer_to(json.dumps(spec))
+            failed.pop_all()
+
+    def block(self) -> float:
+        """Measure once and return the cost.
+
+        Raises:
+            RejectedError: It failed, died or took too long.
+        """
+        return float(self._answer_to("block")["cost"])
+
+    def close(self) -> None:
+        """End the process. A second call does nothing."""
+        if not self._answers.closed:
+            self._answers.close()
+            self._channel.close()
+            self._process.kill_group()
+
+    def _answer_to(self, request: str) -> dict[str, Any]:
+        timeout = self._channel.gettimeout()
+        line = ""
+        # Of one that has died, the answer is missing; a reset: it has not read all.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            try:
+                self._channel.sendall(request.encode() + b"\n")
+                line = self._answers.readline()
+            except TimeoutError:
+                self.close()
+                raise RejectedError("hung", f"did not answer within {timeout:.3g} seconds") from None
+        if not line:
+            ended = self._process.wait(timeout)
+            self.close()
+            how = f"the process {self._process.ending(self._log)}" if ended else "closed its socket and went on"
+            raise RejectedError("crashed", how)
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise RejectedError("failed", answer["error"])
+        return answer
 
 
 @dataclass(frozen=True)
@@ -49,11 +124,6 @@ class Job:
     def on_gpu(self) -> bool:
         """Whether a device is a GPU."""
         return any(device != "cpu" for device in self.devices)
-
-    @property
-    def stays(self) -> bool:
-        """Whether a candidate's process is measured more than once."""
-        return self.objective in ("latency", "throughput")
 
 
 class Bench:
@@ -90,6 +160,12 @@ class Bench:
         if job.timeout is None:
             self._timeout = max(_LEAST_TIMEOUT, _TIMEOUT_FACTOR * took)
 
+    def _probe(self) -> tuple[Path, Mapping[str, Any]]:
+        with self._named(DEFAULTS):
+            process, path = self._start(DEFAULTS, "memory")
+        process.close()
+        return path, process.first
+
     @contextlib.contextmanager
     def candidate(self, options: Options) -> Iterator[Measure]:
         """Yield the function that measures a candidate; its process, if it stays, ends with the block.
@@ -98,29 +174,28 @@ class Bench:
             RejectedError: The candidate cannot be used. The function raises it, too.
             Fail: The same for the defaults.
         """
-        if not self.job.stays:
-            yield lambda: self._fresh(options)
-            return
         with contextlib.ExitStack() as stack:
-            # Not around the block: an error in there may be another candidate's.
-            with self._named(options):
-                process, path = stack.enter_context(self._process(options, self.job.objective))
-                self._check(options, path)
-            yield lambda: self._kept(options, process.block)
+            if stays := self.job.objective in ("latency", "throughput"):
+                staying = stack.enter_context(self._checked(options))
 
-    def _fresh(self, options: Options) -> float:
-        def measure() -> float:
-            with self._process(options, self.job.objective) as (process, path):
-                self._check(options, path)
-                return _cost(self.job, process.first)
+            def measure() -> float:
+                if stays:
+                    with self._named(options):
+                        cost = staying.block()
+                else:
+                    with self._checked(options) as process:
+                        cost = self._cost(process.first)
+                self.costs.setdefault(options, []).append(cost)
+                return cost
 
-        return self._kept(options, measure)
+            yield measure
 
-    def _kept(self, options: Options, measure: Measure) -> float:
-        with self._named(options):
-            cost = measure()
-        self.costs.setdefault(options, []).append(cost)
-        return cost
+    def _cost(self, measured: Mapping[str, Any]) -> float:
+        if self.job.objective == "creation":
+            return float(measured["first_answer"])
+        used = sum(measured["gpu_memory"].values()) if self.job.on_gpu else measured["pss"]
+        # Growth may be lost in what others do.
+        return float(max(1, used))
 
     @contextlib.contextmanager
     def _named(self, options: Options) -> Iterator[None]:
@@ -128,50 +203,34 @@ class Bench:
             yield
         except RejectedError as error:
             if options == DEFAULTS:
-                raise Fail(f"the model cannot be measured with the defaults: {error}") from error
+                name = Path(self.job.model).name
+                raise Fail(f"{name} cannot be run with the defaults: {error}") from error
             raise
 
-    @contextlib.contextmanager
-    def _process(self, options: Options, measure: Objective) -> Iterator[tuple[CandidateProcess, Path]]:
-        """A new process, and the file with the outputs of its first runs."""
+    def _checked(self, options: Options) -> CandidateProcess:
+        """Start a process whose first outputs are those of the defaults."""
+        with self._named(options), contextlib.ExitStack() as failed:
+            process, path = self._start(options, self.job.objective)
+            failed.push(process)
+            difference = outputs.compare(self._expected, path, self.job.tolerance, self.job.on_gpu)
+            path.unlink()
+            self.differences[options] = difference
+            if not difference.allowed and self.repeats.allowed and options != DEFAULTS:
+                raise RejectedError("outputs", difference.text)
+            failed.pop_all()
+        return process
+
+    def _start(self, options: Options, measure: Objective) -> tuple[CandidateProcess, Path]:
+        """Return a new process, and the file with the outputs of its first runs."""
         path = self._folder / f"outputs{next(self._numbers)}.npz"
-        job = self.job
         spec = {
-            "model": job.model,
-            "devices": list(job.devices),
+            **asdict(self.job),
             "options": dict(options),
-            "through": job.through,
             "feeds": str(self._feeds),
             "measure": measure,
-            "block_seconds": job.block_seconds,
-            "clients": job.clients,
             "spawned": time.monotonic(),
             "outputs": str(path),
         }
         # Loads of candidates shall not fill the user's cache of optimized models.
         environment = {"ORTMULTI_CACHE": str(self._folder / "cache")}
-        with CandidateProcess(spec, environment, self._timeout, path.with_suffix(".log")) as process:
-            yield process, path
-
-    def _probe(self) -> tuple[Path, Mapping[str, Any]]:
-        try:
-            with self._process(DEFAULTS, "memory") as (process, path):
-                return path, process.first
-        except RejectedError as error:
-            raise Fail(f"{Path(self.job.model).name} cannot be run with the defaults: {error}") from error
-
-    def _check(self, options: Options, path: Path) -> None:
-        """Compare outputs with those of the defaults, and remove their file."""
-        difference = outputs.compare(self._expected, path, self.job.tolerance, self.job.on_gpu)
-        path.unlink()
-        self.differences[options] = difference
-        if not difference.allowed and self.repeats.allowed and options != DEFAULTS:
-            raise RejectedError("outputs", difference.text)
-
-
-def _cost(job: Job, measured: Mapping[str, Any]) -> float:
-    if job.objective == "creation":
-        return float(measured["first_answer"])
-    used = sum(measured["gpu_memory"].values()) if job.on_gpu else measured["pss"]
-    # Growth may be lost in what others do.
-    return float(max(1, used))
+        return CandidateProcess(spec, environment, self._timeout, path.with_suffix(".log")), path

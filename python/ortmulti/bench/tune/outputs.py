@@ -79,29 +79,25 @@ def compare(expected: Path, found: Path, tolerance: float | None, on_gpu: bool =
 def _compare(
     expected: Array, found: Array, dtype: str, number: int, tolerance: float | None, on_gpu: bool
 ) -> Difference:
-    infinite = float("inf")
+    def other(what: str) -> Difference:
+        return Difference(float("inf"), f"output {number} {what}", False)
+
     if expected.shape != found.shape:
-        return Difference(infinite, f"output {number} has the shape {found.shape}, not {expected.shape}", False)
+        return other(f"has the shape {found.shape}, not {expected.shape}")
     if not np.issubdtype(expected.dtype, np.floating):
-        equal = bool(np.array_equal(expected, found))
-        return Difference(0.0 if equal else infinite, "equal" if equal else f"output {number} is not equal", equal)
-    limit = tolerance if tolerance is not None else _tolerance(dtype, on_gpu)
+        return Difference(0.0, "equal", True) if np.array_equal(expected, found) else other("is not equal")
     finite = np.isfinite(expected)
     if not np.array_equal(expected[~finite], found[~finite], equal_nan=True) or not np.isfinite(found[finite]).all():
-        return Difference(infinite, f"output {number} is infinite or no number elsewhere", False)
+        return other("is infinite or no number elsewhere")
     if not finite.any():
         return Difference(0.0, "equal", True)
-    wide = np.float64
-    largest = float(np.abs(expected[finite].astype(wide)).max())
-    error = float(np.abs(expected[finite].astype(wide) - found[finite].astype(wide)).max()) / (largest or 1.0)
+    limit = tolerance
+    if limit is None:  # other floats have eight bits
+        limit = TF32_TOLERANCE if dtype == "float32" and on_gpu else TOLERANCES.get(dtype, 0.1)
+    wide, found = expected[finite].astype(np.float64), found[finite].astype(np.float64)
+    error = float(np.abs(wide - found).max()) / (float(np.abs(wide).max()) or 1.0)
     text = f"output {number} ({dtype}) differs by {error:.2g} of its largest value, and {limit:.2g} is allowed"
     return Difference(error, text, error <= limit)
-
-
-def _tolerance(dtype: str, on_gpu: bool) -> float:
-    if dtype == "float32" and on_gpu:
-        return TF32_TOLERANCE
-    return TOLERANCES.get(dtype, 0.1)  # the floats of eight bits
 
 
 def _storable(array: Array) -> Array:
@@ -109,8 +105,5 @@ def _storable(array: Array) -> Array:
     if array.dtype.hasobject:  # equal objects have equal texts, and a text has no NUL at its end
         return np.array([repr(one) for one in array.ravel().tolist()], "U").reshape(array.shape)
     # Files of NumPy's do not keep the dtypes of ml_dtypes.
-    return array.astype(np.float32) if _is_ml_float(array) else array
-
-
-def _is_ml_float(array: Array) -> bool:
-    return array.dtype.kind == "V" or ("float" in array.dtype.name and array.dtype.kind != "f")
+    of_ml_dtypes = array.dtype.kind == "V" or ("float" in array.dtype.name and array.dtype.kind != "f")
+    return array.astype(np.float32) if of_ml_dtypes else array

@@ -6,7 +6,6 @@ import contextlib
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from ortmulti.bench.measure.rounds import Interval, alternating
 from ortmulti.bench.tune.measurements import Measure
@@ -17,17 +16,6 @@ PAIRS = 6
 
 _CHOICES_PART = 0.75
 """Of the budget; the rest is for the confirmation."""
-
-
-class Candidates(Protocol):
-    """Starts candidates; `ortmulti.bench.tune.measurements.Bench` is one."""
-
-    def candidate(self, options: Options, /) -> contextlib.AbstractContextManager[Measure]:
-        """Return the function that measures a candidate, for a ``with`` block.
-
-        Raises:
-            RejectedError: The candidate cannot be used. The function raises it, too.
-        """
 
 
 @dataclass(frozen=True)
@@ -99,7 +87,7 @@ class Search:
 
     Args:
         settings: What to try.
-        candidates: Starts candidates.
+        candidate: As `ortmulti.bench.tune.measurements.Bench.candidate`.
         clock: The time in seconds.
         effort: How much is measured.
         budget: Seconds for all; None: no limit.
@@ -110,7 +98,7 @@ class Search:
     def __init__(
         self,
         settings: Sequence[Setting],
-        candidates: Candidates,
+        candidate: Callable[[Options], contextlib.AbstractContextManager[Measure]],
         clock: Callable[[], float],
         effort: Effort,
         budget: float | None = None,
@@ -118,7 +106,7 @@ class Search:
         tell: Callable[[str, str], None] | None = None,
     ) -> None:
         self._settings = settings
-        self._candidates = candidates
+        self._candidate = candidate
         self._clock = clock
         self._effort = effort
         self._minimum_gain = minimum_gain
@@ -136,7 +124,7 @@ class Search:
         """
         outcome, best = self.outcome, None
         try:
-            with self._candidates.candidate(DEFAULTS) as defaults:
+            with self._candidate(DEFAULTS) as defaults:
                 for options in (choice for one in self._settings for choice in one.choices):
                     with self._naming_rejected(options):
                         outcome.trials.append(self._tried("each setting alone", options, defaults))
@@ -173,7 +161,7 @@ class Search:
     def _tried(self, stage: str, options: Options, reference: Measure) -> Trial:
         """Measure a candidate against another one, less often if the time ends meanwhile."""
         self._tell(stage, describe(dict(options)))
-        with self._candidates.candidate(options) as candidate:
+        with self._candidate(options) as candidate:
             ratios = [*self._ratios(reference, candidate, self._effort.least)]
             if ratios and statistics.median(ratios) < 1:
                 ratios += self._ratios(reference, candidate, self._effort.most - self._effort.least)
@@ -193,7 +181,7 @@ class Search:
             if best == DEFAULTS:  # it was measured against the defaults already
                 yield (best := together)
                 continue
-            with self._naming_rejected(together), self._candidates.candidate(best) as reference:
+            with self._naming_rejected(together), self._candidate(best) as reference:
                 if self._tried("combinations", together, reference).median <= 1 - self._minimum_gain:
                     yield (best := together)
 
@@ -205,7 +193,7 @@ class Search:
         ratios: list[float] = []
         for number in range(self._effort.pairs):
             self._tell("confirmation", f"{describe(dict(options))}, {number + 1} of {self._effort.pairs}")
-            with self._candidates.candidate(DEFAULTS) as defaults, self._candidates.candidate(options) as candidate:
+            with self._candidate(DEFAULTS) as defaults, self._candidate(options) as candidate:
                 # Pairs with one measurement each take turns, too.
                 found = [*self._ratios(defaults, candidate, self._effort.repeat, first=number)]
             if not found:

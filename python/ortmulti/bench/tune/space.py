@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -19,11 +19,8 @@ DEFAULTS: Options = ()
 
 def describe(options: Mapping[str, Scalar]) -> str:
     """Options as a text on one line; none: ``"the defaults"``."""
-    return ", ".join(f"{name}={_text(value)}" for name, value in options.items()) or "the defaults"
-
-
-def _text(value: Scalar) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    texts = (f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in options.items())
+    return ", ".join(texts) or "the defaults"
 
 
 @dataclass(frozen=True)
@@ -61,25 +58,21 @@ def select(settings: Sequence[Setting], only: Sequence[str] | None, skip: Collec
         options = {name for name, _ in choice}
         return (only is None or one.name in only or options <= set(only)) and not ({one.name} | options) & set(skip)
 
-    wanted = _without_empty(
-        Setting(one.name, tuple(choice for choice in one.choices if is_wanted(one, choice))) for one in settings
-    )
-    if not wanted:
+    if not (wanted := _with_choices(settings, is_wanted)):
         raise InvalidArgument("no setting is left to be tuned")
     return wanted
 
 
-def _without_empty(settings: Iterable[Setting]) -> tuple[Setting, ...]:
-    return tuple(one for one in settings if one.choices)
+def _with_choices(settings: Iterable[Setting], wanted: Callable[[Setting, Options], bool]) -> tuple[Setting, ...]:
+    """Return the settings with the wanted ones of their choices, those that have any."""
+    kept = (Setting(one.name, tuple(choice for choice in one.choices if wanted(one, choice))) for one in settings)
+    return tuple(one for one in kept if one.choices)
 
 
 Objective: TypeAlias = Literal["latency", "throughput", "creation", "memory"]
 Through: TypeAlias = Literal["pool", "session"]
 
 OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput", "creation", "memory")
-
-_RUNS: tuple[Objective, ...] = ("latency", "throughput")
-_STARTS: tuple[Objective, ...] = ("creation", "memory")
 
 
 @dataclass(frozen=True)
@@ -108,119 +101,79 @@ class Host:
 
 def space(objective: Objective, through: Through, host: Host) -> tuple[Setting, ...]:
     """Return the settings to try for an objective, without options that the release lacks."""
-    candidates = [*_graph(objective), *_threads(objective, through, host), *_memory()]
-    if host.kind == "cuda":
-        candidates += [*_cuda(objective, host), *_streams(objective, through)]
-    return _without_empty(
-        Setting(
-            one.name, tuple(choice for choice in one.choices if all(known_to(host.release, *item) for item in choice))
-        )
-        for one in candidates
+    on_cpu, on_cuda = host.kind == "cpu", host.kind == "cuda"
+    runs = objective in ("latency", "throughput")
+    nodes = [f"node:{node}" for node in sorted(host.nodes) if len(host.nodes) > 1]
+    parts = (host.gpu_memory * 3 // 4, host.gpu_memory // 2) if host.gpu_memory else ()
+    candidates = (
+        (True, _of("graph_optimization_level", "layout", "extended", "basic", "disabled")),
+        (not runs, setting("prepacking", {"disable_prepacking": True}, {"parallel_prepacking": True})),
+        # An arena that holds weights too grows in larger steps.
+        (not runs, _of("use_device_allocator_for_initializers", True)),
+        (True, setting("threads", *_threads(objective, through, host))),
+        (
+            runs,
+            setting(
+                "spinning",
+                {"allow_spinning": False},
+                {"spin_duration_us": 1000, "spin_backoff_max": 8},
+                {"spin_duration_us": 50},
+                {"spin_backoff_max": 8},
+            ),
+        ),
+        (runs and on_cpu and host.cores > 1, _of("thread_affinity", "cores", *nodes)),
+        (on_cpu and objective != "creation", _of("global_thread_pools", True)),
+        (True, _of("enable_mem_pattern", False)),
+        (True, _of("enable_cpu_mem_arena", False)),
+        (on_cuda, _of("cudnn_conv_algo_search", "HEURISTIC", "DEFAULT")),
+        (on_cuda, _of("cudnn_conv_use_max_workspace", False)),
+        (on_cuda, _of("cudnn_conv1d_pad_to_nc1d", True)),
+        (on_cuda, _of("use_tf32", False)),
+        (on_cuda, _of("prefer_nhwc", True)),
+        (on_cuda, _of("fuse_conv_bias", True)),
+        (on_cuda, _of("arena_extend_strategy", "kSameAsRequested")),
+        (on_cuda and objective == "memory", _of("gpu_mem_limit", *parts)),
+        (on_cuda and objective == "creation", _of("external_data_loader_reading_threads", 1, 8, 16)),
+        (on_cuda and runs, _of("do_copy_in_default_stream", False)),
+        (on_cuda and runs, _of("use_ep_level_unified_stream", True)),
+        (on_cuda and runs and through == "pool", _of("cuda_graph", True)),
+        (on_cuda and objective == "throughput" and through == "pool", _of("in_flight", 1, 2, 4, 6)),
+    )
+    return _with_choices(
+        (one for condition, one in candidates if condition),
+        lambda _, choice: all(known_to(host.release, *item) for item in choice),
     )
 
 
-def _graph(objective: Objective) -> Iterator[Setting]:
-    levels = ("layout", "extended", "basic", "disabled")
-    yield setting("graph_optimization_level", *({"graph_optimization_level": level} for level in levels))
-    if objective in _STARTS:
-        yield setting("prepacking", {"disable_prepacking": True}, {"parallel_prepacking": True})
-        # An arena that holds weights too grows in larger steps.
-        yield setting("use_device_allocator_for_initializers", {"use_device_allocator_for_initializers": True})
+def _of(name: str, *values: Scalar) -> Setting:
+    """Return the setting of one option."""
+    return setting(name, *({name: value} for value in values))
 
 
-def _threads(objective: Objective, through: Through, host: Host) -> Iterator[Setting]:
-    # These depend on each other, so they are one setting: the best threads of a node may depend on the nodes that run
-    # at the same time.
-    counts = thread_counts(host.cores) if host.kind == "cpu" else (2, 4)
-    choices: list[Mapping[str, Scalar]] = [{"intra_op_num_threads": count} for count in counts]
-    if objective in _RUNS:
-        for inter, intra in _splits(host.cores):
-            choices.append({"execution_mode": "parallel", "inter_op_num_threads": inter, "intra_op_num_threads": intra})
+def _threads(objective: Objective, through: Through, host: Host) -> Iterator[Mapping[str, Scalar]]:
+    """Yield numbers of threads, with what depends on them: the best threads of a node may depend on the nodes that run
+    at the same time.
+    """
+    cores = host.cores
+    for count in thread_counts(cores) if host.kind == "cpu" else (2, 4):
+        yield {"intra_op_num_threads": count}
+    if objective in ("latency", "throughput") and cores > 1:
+        # Threads across nodes and within nodes: with the cores as their product, and all cores for both.
+        splits = [(inter, max(1, cores // inter)) for inter in (2, 4, cores // 2, cores) if 1 < inter <= cores]
+        for inter, intra in [*splits, (cores, cores)]:
+            yield {"execution_mode": "parallel", "inter_op_num_threads": inter, "intra_op_num_threads": intra}
     if objective == "throughput" and through == "pool":
-        choices += _sessions(host)
-    yield setting("threads", *choices)
-    if objective in _RUNS:
-        yield setting(
-            "spinning",
-            {"allow_spinning": False},
-            {"spin_duration_us": 1000, "spin_backoff_max": 8},
-            {"spin_duration_us": 50},
-            {"spin_backoff_max": 8},
-        )
-        if host.kind == "cpu" and host.cores > 1:
-            nodes = sorted(host.nodes) if len(host.nodes) > 1 else []
-            yield setting(
-                "thread_affinity",
-                {"thread_affinity": "cores"},
-                *({"thread_affinity": f"node:{node}"} for node in nodes),
-            )
-    if host.kind == "cpu" and objective != "creation":
-        yield setting("global_thread_pools", {"global_thread_pools": True})
+        for count in (2, cores // 2, cores) if host.kind == "cpu" else (2, 4):
+            if host.kind == "cpu" and 1 < count <= cores:
+                yield {"sessions_per_device": count, "intra_op_num_threads": max(1, cores // count)}
+            if host.kind == "cuda" or 1 < count <= cores:
+                yield {"sessions_per_device": count}
 
 
 def thread_counts(cores: int) -> tuple[int, ...]:
     """Return numbers of threads worth trying beside all cores: one, and halves and powers of two between."""
-    counts = {1, cores // 4, cores // 2, 3 * cores // 4}
-    power = 2
-    while power <= min(cores, 16):
-        counts.add(power)
-        power *= 2
+    counts = {1, cores // 4, cores // 2, 3 * cores // 4, *(power for power in (2, 4, 8, 16) if power <= cores)}
     return tuple(sorted(count for count in counts if 0 < count < cores))
-
-
-def _splits(cores: int) -> list[tuple[int, int]]:
-    """Return pairs of threads across nodes and within nodes: with the cores as their product, and all cores for
-    both.
-    """
-    found = [(inter, max(1, cores // inter)) for inter in (2, 4, cores // 2, cores) if 1 < inter <= cores]
-    return list(dict.fromkeys([*found, (cores, cores)] if cores > 1 else []))
-
-
-def _sessions(host: Host) -> list[Mapping[str, Scalar]]:
-    if host.kind == "cuda":
-        return [{"sessions_per_device": count} for count in (2, 4)]
-    found: list[Mapping[str, Scalar]] = []
-    for count in (2, host.cores // 2, host.cores):
-        if 1 < count <= host.cores:
-            found.append({"sessions_per_device": count, "intra_op_num_threads": max(1, host.cores // count)})
-            found.append({"sessions_per_device": count})
-    return found
-
-
-def _memory() -> Iterator[Setting]:
-    yield setting("enable_mem_pattern", {"enable_mem_pattern": False})
-    yield setting("enable_cpu_mem_arena", {"enable_cpu_mem_arena": False})
-
-
-def _cuda(objective: Objective, host: Host) -> Iterator[Setting]:
-    yield setting(
-        "cudnn_conv_algo_search", {"cudnn_conv_algo_search": "HEURISTIC"}, {"cudnn_conv_algo_search": "DEFAULT"}
-    )
-    yield setting("cudnn_conv_use_max_workspace", {"cudnn_conv_use_max_workspace": False})
-    yield setting("cudnn_conv1d_pad_to_nc1d", {"cudnn_conv1d_pad_to_nc1d": True})
-    yield setting("use_tf32", {"use_tf32": False})
-    yield setting("prefer_nhwc", {"prefer_nhwc": True})
-    yield setting("fuse_conv_bias", {"fuse_conv_bias": True})
-    yield setting("arena_extend_strategy", {"arena_extend_strategy": "kSameAsRequested"})
-    if objective == "memory" and host.gpu_memory:
-        parts: Sequence[int] = (host.gpu_memory * 3 // 4, host.gpu_memory // 2)
-        yield setting("gpu_mem_limit", *({"gpu_mem_limit": part} for part in parts))
-    if objective == "creation":
-        yield setting(
-            "external_data_loader_reading_threads",
-            *({"external_data_loader_reading_threads": count} for count in (1, 8, 16)),
-        )
-
-
-def _streams(objective: Objective, through: Through) -> Iterator[Setting]:
-    if objective not in _RUNS:
-        return
-    yield setting("do_copy_in_default_stream", {"do_copy_in_default_stream": False})
-    yield setting("use_ep_level_unified_stream", {"use_ep_level_unified_stream": True})
-    if through == "pool":
-        yield setting("cuda_graph", {"cuda_graph": True})
-        if objective == "throughput":
-            yield setting("in_flight", *({"in_flight": count} for count in (1, 2, 4, 6)))
 
 
 Why: TypeAlias = Literal["failed", "crashed", "hung", "outputs"]

@@ -16,10 +16,9 @@ from ortmulti import _core
 from ortmulti.bench.files import read_arrays, write_arrays
 from ortmulti.bench.measure import results
 from ortmulti.bench.measure.devices import check_measurable
-from ortmulti.bench.measure.rounds import Interval
 from ortmulti.bench.tune.measurements import Bench, Job
 from ortmulti.bench.tune.outputs import TF32_TOLERANCE, TOLERANCES
-from ortmulti.bench.tune.search import Effort, Outcome, Search
+from ortmulti.bench.tune.search import Effort, Outcome, Search, Trial
 from ortmulti.bench.tune.space import DEFAULTS, OBJECTIVES, Host, Setting, select, space
 from ortmulti.create.model import Model
 from ortmulti.devices.device import Device, name_devices, parse_devices
@@ -118,7 +117,20 @@ def tune(
     path = Model.of(model).path
     if not path:
         raise InvalidType("tuning needs the path of a model: its candidates are processes")
-    _check(objective, through, budget, tolerance, block_seconds, timeout, minimum_gain, clients)
+    seconds = {"budget": budget, "block_seconds": block_seconds, "timeout": timeout}
+    for name, value, is_allowed, rule in (
+        ("objective", objective, objective in OBJECTIVES, " or ".join(map(repr, OBJECTIVES))),
+        ("through", through, through in ("pool", "session"), "'pool' or 'session'"),
+        *(
+            (name, given, given is None or 0 < given < float("inf"), "a number of seconds above 0")
+            for name, given in seconds.items()
+        ),
+        ("tolerance", tolerance, tolerance is None or 0 <= tolerance < float("inf"), "0 or more"),
+        ("minimum_gain", minimum_gain, 0 <= minimum_gain < 1, "a part, from 0 to below 1"),
+        ("clients", clients, clients is None or clients >= 1, "1 or more"),
+    ):
+        if not is_allowed:
+            raise InvalidArgument(f"{name} is {rule}, not {value!r}")
     check_measurable(name_devices(devices))
     found = [str(device) for device in parse_devices(devices)]
     if len({name.partition(":")[0] for name in found}) > 1:
@@ -148,41 +160,19 @@ def tune(
         feeds = _feeds(inputs, Path(folder))
         tell("the defaults", Path(path).name)
         bench = Bench(job, Path(folder), feeds)
-        host = Host.here(kind, bench.gpu_memory)
-        settings = select(space(objective, through, host), only, skip)
+        settings = select(space(objective, through, Host.here(kind, bench.gpu_memory)), only, skip)
         begin = time.monotonic()
-        search = Search(settings, bench, time.monotonic, _EFFORT[objective], budget, minimum_gain, tell)
+        search = Search(settings, bench.candidate, time.monotonic, _EFFORT[objective], budget, minimum_gain, tell)
         try:
             outcome = search.run()
         except KeyboardInterrupt:
             outcome = search.so_far("interrupted")
-        result = TuneResult(
-            _as_tuning(job, host, outcome),
-            result_document(bench, settings, outcome, time.monotonic() - begin, budget),
-        )
+        result = _result(bench, settings, outcome, time.monotonic() - begin, budget)
     if out is not None and (result.tuning.partial is None or result.tuning.settings):
         result.tuning.write(out)
     if result.tuning.partial == "interrupted":
         raise TuningInterrupted(result)
     return result
-
-
-def _as_tuning(job: Job, host: Host, outcome: Outcome) -> Tuning:
-    best = outcome.best
-    gain = {}
-    if best is not None:
-        found = _ratio(best.interval, inverse=True)
-        gain = {"ratio": found["median"], "low": found["low"], "high": found["high"]}
-    return Tuning(
-        settings={} if best is None else dict(best.options),
-        objective=job.objective,
-        devices=job.devices,
-        model={"name": Path(job.model).name, **describe_model(Model(job.model))},
-        machine=describe_machine(host.kind),
-        gain=gain,
-        partial=outcome.partial,
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    )
 
 
 def check_writable(path: Path) -> None:
@@ -202,60 +192,43 @@ def check_writable(path: Path) -> None:
         raise InvalidArgument(f"'{path}' cannot be written: {error.strerror}") from error
 
 
-def _check(
-    objective: object,
-    through: object,
-    budget: float | None,
-    tolerance: float | None,
-    block_seconds: float | None,
-    timeout: float | None,
-    minimum_gain: float,
-    clients: int | None,
-) -> None:
-    if objective not in OBJECTIVES:
-        raise InvalidArgument(f"the objective is {' or '.join(map(repr, OBJECTIVES))}, not {objective!r}")
-    if through not in ("pool", "session"):
-        raise InvalidArgument(f"through is 'pool' or 'session', not {through!r}")
-    for name, value in (("budget", budget), ("block_seconds", block_seconds), ("timeout", timeout)):
-        if value is not None and not 0 < value < float("inf"):
-            raise InvalidArgument(f"{name} is a number of seconds above 0, not {value!r}")
-    if tolerance is not None and not 0 <= tolerance < float("inf"):
-        raise InvalidArgument(f"tolerance is 0 or more, not {tolerance!r}")
-    if not 0 <= minimum_gain < 1:
-        raise InvalidArgument(f"minimum_gain is a part, from 0 to below 1, not {minimum_gain!r}")
-    if clients is not None and clients < 1:
-        raise InvalidArgument(f"clients is 1 or more, not {clients!r}")
-
-
 def _feeds(inputs: object, folder: Path) -> Path | None:
     """Return a file with the inputs; None: random inputs are needed."""
     if inputs is None:
         return None
-    if isinstance(inputs, Mapping):
-        arrays = {str(name): array for name, array in inputs.items()}
-    elif isinstance(inputs, (str, os.PathLike)):
-        arrays = read_arrays(inputs)
-    else:
+    if isinstance(inputs, (str, os.PathLike)):
+        inputs = read_arrays(inputs)
+    if not isinstance(inputs, Mapping):
         raise InvalidType(f"inputs is the path of an .npz file or a dict of arrays, not {inputs!r}")
     # Candidates read this copy: the caller's file may change while they are measured.
     path = folder / "given.npz"
-    write_arrays(path, arrays)
+    write_arrays(path, inputs)
     return path
 
 
-UNITS = {"latency": "s", "throughput": "s per answer", "creation": "s", "memory": "bytes"}
-"""Of costs, by objective."""
+_UNITS = {"latency": "s", "throughput": "s per answer", "creation": "s", "memory": "bytes"}
 
 
-def result_document(
+def _result(
     bench: Bench, settings: Sequence[Setting], outcome: Outcome, seconds: float, budget: float | None
-) -> dict[str, Any]:
-    """Return all measurements: a result of kind "tune", see `ortmulti.bench.measure.results`.
+) -> TuneResult:
+    """Return the tuning and all measurements: a document of kind "tune", see `ortmulti.bench.measure.results`.
 
     Ratios are costs divided by the defaults' cost: below 1 is better. "gain" is the inverse.
     """
-    job, best, again = bench.job, outcome.best, outcome.confirmation
-    return results.document(
+    job, best, again, path = bench.job, outcome.best, outcome.confirmation, Path(bench.job.model)
+    winner, gain = None, {}
+    if best is not None:
+        interval = best.interval
+        gain = {"median": 1 / interval.median, "low": 1 / interval.high, "high": 1 / interval.low}
+        winner = {
+            "settings": dict(best.options),
+            "cost": _median(bench.costs[best.options]),
+            "gain": {**gain, "confidence": interval.confidence},
+            "outputs": bench.differences[best.options].error,
+        }
+    tolerances = {**TOLERANCES, **({"float32": TF32_TOLERANCE} if job.on_gpu else {})}
+    document = results.document(
         "tune",
         settings={
             "objective": job.objective,
@@ -264,32 +237,18 @@ def result_document(
             "clients": job.clients,
             "block_seconds": job.block_seconds,
             "budget": budget,
-            "tolerance": _tolerance(job.tolerance, job.on_gpu),
+            "tolerance": tolerances if job.tolerance is None else {"floats": job.tolerance},
             "candidates": {one.name: [dict(choice) for choice in one.choices] for one in settings},
         },
-        models=[{"name": Path(job.model).stem, "path": job.model, "bytes": Path(job.model).stat().st_size}],
+        models=[{"name": path.stem, "path": job.model, "bytes": path.stat().st_size}],
         partial=outcome.partial,
         seconds=seconds,
-        unit=UNITS[job.objective],
+        unit=_UNITS[job.objective],
         defaults=_median(bench.costs.get(DEFAULTS, [])),
-        best=None
-        if best is None
-        else {
-            "settings": dict(best.options),
-            "cost": _median(bench.costs[best.options]),
-            "gain": _ratio(best.interval, inverse=True),
-            "outputs": bench.differences[best.options].error,
-        },
-        confirmation=None
-        if again is None
-        else {"settings": dict(again.options), "ratio": _ratio(again.interval), "held_up": again is best},
+        best=winner,
+        confirmation=again and {**_ratio(again), "held_up": again is best},
         trials=[
-            {
-                "settings": dict(trial.options),
-                "ratio": _ratio(trial.interval),
-                "samples": len(trial.ratios),
-                "outputs": bench.differences[trial.options].error,
-            }
+            {**_ratio(trial), "samples": len(trial.ratios), "outputs": bench.differences[trial.options].error}
             for trial in outcome.trials
         ],
         rejected=[
@@ -298,21 +257,24 @@ def result_document(
         ],
         outputs_repeat={"compared": bench.repeats.allowed, "text": bench.repeats.text},
     )
-
-
-def _tolerance(given: float | None, on_gpu: bool) -> dict[str, float]:
-    if given is not None:
-        return {"floats": given}
-    return {**TOLERANCES, **({"float32": TF32_TOLERANCE} if on_gpu else {})}
+    tuning = Tuning(
+        settings={} if best is None else dict(best.options),
+        objective=job.objective,
+        devices=job.devices,
+        model={"name": path.name, **describe_model(Model(job.model))},
+        machine=describe_machine("cuda" if job.on_gpu else "cpu"),
+        gain=gain and {"ratio": gain["median"], "low": gain["low"], "high": gain["high"]},
+        partial=outcome.partial,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+    return TuneResult(tuning, document)
 
 
 def _median(values: list[float]) -> float | None:
     return statistics.median(values) if values else None
 
 
-def _ratio(interval: Interval, inverse: bool = False) -> dict[str, float]:
-    """The ratio of costs; its inverse: how many times as good."""
-    median, low, high = interval.median, interval.low, interval.high
-    if inverse:
-        median, low, high = 1 / median, 1 / high, 1 / low
-    return {"median": median, "low": low, "high": high, "confidence": interval.confidence}
+def _ratio(trial: Trial) -> dict[str, Any]:
+    interval = trial.interval
+    ends = {"median": interval.median, "low": interval.low, "high": interval.high, "confidence": interval.confidence}
+    return {"settings": dict(trial.options), "ratio": ends}
