@@ -297,7 +297,7 @@ _COMMAND = "import sys; from ortmulti.cli import main; sys.argv[0] = 'ortmulti';
 def test_the_command_prints_and_writes_what_it_found(tiny: Path, tmp_path: Path) -> None:
     out, results = tmp_path / "found.json", tmp_path / "all.json"
     child = run_child(
-        _COMMAND, "tune", tiny, "--device", "cpu", "--only", "enable_mem_pattern", "--budget", "10",
+        _COMMAND, "tune", tiny, "--device", "cpu", "--only", "enable_mem_pattern", "--budget", "40",
         "--out", out, "--json", results, timeout=60,
     )  # fmt: skip
     assert child.returncode == 0, child.stderr

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text
 
 from ortmulti import _core
 from ortmulti._runtime import cuda_libraries as _cuda
@@ -22,7 +24,7 @@ from ortmulti.devices.provider_options import CUDA
 from ortmulti.errors import DeviceError, Error, LibraryError
 
 from .options import AsJson
-from .output import print_json, stdout
+from .output import print_json, stdout, table
 
 
 def devices_command(as_json: AsJson = False) -> None:
@@ -44,29 +46,29 @@ def collect() -> dict[str, Any]:
         plug-ins, each with its ``problem``. ``hidden_gpus`` are GPUs that CUDA does not show to this process.
         ``cuda_sessions`` has ``usable`` and, if False, the ``reasons``. Sizes are in bytes.
     """
-    nvml = Nvml.open()
-    try:
+    with Nvml.open() or contextlib.nullcontext() as nvml:
         cuda, problem = _cuda_devices()
         driver = _core.cuda_driver_version()
-        matched = [nvml.gpu(device.uuid, device.pci_bus_id) if nvml else None for device in cuda]
+        cpu = {"device": "cpu", "name": cpu_model(), "cores": _core.usable_cores()}
+        gpus = [_describe_gpu(one, nvml.gpu(one.uuid, one.pci_bus_id) if nvml else None) for one in cuda]
         shown = {device.pci_bus_id.lower() for device in cuda}
-        gpus = nvml.gpus() if nvml else []
-        hidden = [gpu for gpu in gpus if gpu.pci_bus_id is not None and gpu.pci_bus_id not in shown]
+        hidden = [
+            {"name": gpu.name, "uuid": gpu.uuid, "pci_bus_id": gpu.pci_bus_id}
+            for gpu in (nvml.gpus() if nvml else [])
+            if gpu.pci_bus_id is not None and gpu.pci_bus_id not in shown
+        ]
         facts: dict[str, Any] = {
-            "devices": [_describe_cpu(), *(_describe_gpu(d, gpu) for d, gpu in zip(cuda, matched, strict=True))],
+            "devices": [{**cpu, "memory_total": describe_memory()["total"]}, *gpus],
             "peer_access": [
                 [a.index == b.index or _core.cuda_peer_access(a.index, b.index) for b in cuda] for a in cuda
             ],
-            "hidden_gpus": [{"name": gpu.name, "uuid": gpu.uuid, "pci_bus_id": gpu.pci_bus_id} for gpu in hidden],
+            "hidden_gpus": hidden,
             "driver": {
                 "version": nvml.driver_version if nvml else None,
                 "cuda": None if driver is None else f"{driver // 1000}.{driver % 1000 // 10}",
                 "problem": problem,
             },
         }
-    finally:
-        if nvml:
-            nvml.close()
     return facts | _describe_libraries(driver, problem, bool(cuda), bool(hidden)) | _describe_plugins()
 
 
@@ -107,24 +109,13 @@ def _cuda_devices() -> tuple[list[_core.CudaDevice], str | None]:
     return devices, (None if _core.cuda_driver_version() is not None else _core.cuda_driver_problem() or None)
 
 
-def _describe_cpu() -> dict[str, Any]:
-    return {
-        "device": "cpu",
-        "name": cpu_model(),
-        "cores": _core.usable_cores(),
-        "memory_total": describe_memory()["total"],
-    }
-
-
 def _describe_gpu(device: _core.CudaDevice, gpu: Gpu | None) -> dict[str, Any]:
     free = gpu.memory_free if gpu else None
-    if free is None:
-        free = _core.cuda_memory(device.index)[0]
     return {
         "device": f"cuda:{device.index}",
         "name": device.name,
         "memory_total": device.total_memory,
-        "memory_free": free,
+        "memory_free": _core.cuda_memory(device.index)[0] if free is None else free,
         "compute_capability": "{}.{}".format(*device.compute_capability),
         "pci_bus_id": device.pci_bus_id,
         "uuid": device.uuid,
@@ -160,14 +151,8 @@ def _describe_libraries(driver: int | None, problem: str | None, any_device: boo
         for path, source in zip(found.found, found.sources, strict=True):
             # Opening them is the one proof that they work; without a GPU it would prove nothing and cost memory.
             failure = _why_not_opened(path) if any_device and not found.missing else None
-            libraries["found"].append(
-                {
-                    "path": str(path),
-                    "source": source,
-                    "distribution": _cuda.owner(path) or None,
-                    "problem": failure,
-                }
-            )
+            owner = _cuda.owner(path) or None
+            libraries["found"].append({"path": str(path), "source": source, "distribution": owner, "problem": failure})
             if failure:
                 reasons.append(f"{path} cannot be opened: {failure}")
         if driver is not None and (too_old := _cuda.why_driver_too_old(runtime, driver)):
@@ -199,103 +184,76 @@ def show(facts: dict[str, Any], console: Console) -> None:
         facts: what `collect` gave.
         console: where to.
     """
+
+    def say(*lines: str) -> None:
+        for line in lines:
+            console.print(line, soft_wrap=True, highlight=False)
+
     gpus = facts["devices"][1:]
     console.print(_device_table(facts["devices"]))
     if not gpus:
-        console.print("There is no GPU that this process can use.")
+        say("There is no GPU that this process can use.")
     for gpu in facts["hidden_gpus"]:
-        console.print(f"Not shown to this process: {_text(gpu['name'])}, {gpu['pci_bus_id']}, {gpu['uuid']}")
+        name = "unknown" if gpu["name"] is None else escape(gpu["name"])
+        say(f"Not shown to this process: {name}, {gpu['pci_bus_id']}, {gpu['uuid']}")
     if len(gpus) > 1:
-        console.print(_peer_table(facts["peer_access"]))
-    console.print(_library_table(facts))
-    for package in facts["plugin_packages"]:
-        if package["problem"]:
-            console.print(f"Not usable: {escape(package['problem'])}", soft_wrap=True, highlight=False)
+        names = [gpu["device"] for gpu in gpus]
+        peers = ["", *(Column(name, justify="center") for name in names)]
+        access = (
+            [name, *("" if row == column else "yes" if cell else "no" for column, cell in enumerate(cells))]
+            for row, (name, cells) in enumerate(zip(names, facts["peer_access"], strict=True))
+        )
+        console.print(table(peers, access, "Peer access (the row's GPU reads the column's memory)"))
+    console.print(
+        table(["what", "which", Column("where", overflow="fold")], _libraries_found(facts), "Driver and libraries")
+    )
+    say(*(f"Not usable: {escape(one['problem'])}" for one in facts["plugin_packages"] if one["problem"]))
     if facts["plugin_devices"]:
-        console.print(_plugin_table(facts["plugin_devices"]))
-    verdict = facts["cuda_sessions"]
-    if verdict["usable"]:
-        console.print("[green]Sessions on the GPUs will work.[/green]")
+        keys = ("device", "provider", "version", "hardware", "library")
+        columns = ["device", "provider", "version", "vendor", Column("where", overflow="fold")]
+        rows = ([one[key] for key in keys] for one in facts["plugin_devices"])
+        console.print(table(columns, rows, "Devices of plug-ins"))
+    if facts["cuda_sessions"]["usable"]:
+        say("[green]Sessions on the GPUs will work.[/green]")
     else:
-        console.print("The CPU is ready. [yellow]Sessions on a GPU will not work:[/yellow]")
-        for reason in verdict["reasons"]:
-            console.print(f"  - {escape(reason)}", soft_wrap=True, highlight=False)
+        say("The CPU is ready. [yellow]Sessions on a GPU will not work:[/yellow]")
+        say(*(f"  - {escape(reason)}" for reason in facts["cuda_sessions"]["reasons"]))
 
 
 def _device_table(devices: list[dict[str, Any]]) -> Table:
-    table = Table("device", "name", title="Devices", title_justify="left")
-    only_cpu = len(devices) == 1
-    table.add_column("memory" if only_cpu else "memory free / total", justify="right")
-    for name in () if only_cpu else ("capability", "PCI address", "UUID", "persistence"):
-        table.add_column(name)
-    for device in devices:
-        if device["device"] == "cpu":
-            table.add_row(
-                "cpu", f"{_text(device['name'])}, {device['cores']} cores usable", _gib(device["memory_total"])
-            )
-        else:
-            table.add_row(
-                device["device"],
-                _text(device["name"]),
-                f"{_gib(device['memory_free'])} / {_gib(device['memory_total'])}",
-                device["compute_capability"],
-                device["pci_bus_id"],
-                device["uuid"],
-                {True: "on", False: "off", None: "unknown"}[device["persistence_mode"]],
-            )
-    return table
+    [cpu, *gpus] = devices
+    memory = Column("memory free / total" if gpus else "memory", justify="right")
+    name = f"{cpu['name'] or 'unknown'}, {cpu['cores']} cores usable"
+    rows: list[Sequence[str | None]] = [("cpu", name, _gib(cpu["memory_total"]))]
+    for gpu in gpus:
+        free = f"{_gib(gpu['memory_free'])} / {_gib(gpu['memory_total'])}"
+        persistence = {True: "on", False: "off", None: None}[gpu["persistence_mode"]]
+        facts = (gpu[key] for key in ("compute_capability", "pci_bus_id", "uuid"))
+        rows.append((gpu["device"], gpu["name"], free, *facts, persistence))
+    more = ["capability", "PCI address", "UUID", "persistence"] if gpus else []
+    return table(["device", "name", memory, *more], rows, "Devices")
 
 
-def _plugin_table(devices: list[dict[str, Any]]) -> Table:
-    table = Table("device", "provider", "version", "vendor", title="Devices of plug-ins", title_justify="left")
-    table.add_column("where", overflow="fold")
-    for device in devices:
-        values = (device["provider"], _text(device["version"]), _text(device["hardware"]), _text(device["library"]))
-        table.add_row(device["device"], *values)
-    return table
-
-
-def _peer_table(access: list[list[bool]]) -> Table:
-    table = Table("", title="Peer access (the row's GPU reads the column's memory)", title_justify="left")
-    for column in range(len(access)):
-        table.add_column(f"cuda:{column}", justify="center")
-    for row, cells in enumerate(access):
-        texts = ["" if row == column else "yes" if cell else "no" for column, cell in enumerate(cells)]
-        table.add_row(f"cuda:{row}", *texts)
-    return table
-
-
-def _library_table(facts: dict[str, Any]) -> Table:
-    table = Table("what", "which", title="Driver and libraries", title_justify="left")
-    table.add_column("where", overflow="fold")
-    driver, onnxruntime, libraries = facts["driver"], facts["onnxruntime"], facts["cuda_libraries"]
-    if driver["cuda"] is None:
-        table.add_row("NVIDIA driver", "none", "")
+def _libraries_found(facts: dict[str, Any]) -> Iterator[Sequence[Any]]:
+    """Yield rows: what, which, where."""
+    driver, runtime, libraries = facts["driver"], facts["onnxruntime"], facts["cuda_libraries"]
+    release = f"{driver['version']}, " if driver["version"] else ""
+    yield "NVIDIA driver", "none" if driver["cuda"] is None else f"{release}CUDA {driver['cuda']}", ""
+    if runtime["problem"]:
+        yield "ONNX Runtime", "none", ""
     else:
-        release = f"{driver['version']}, " if driver["version"] else ""
-        table.add_row("NVIDIA driver", f"{release}CUDA {driver['cuda']}", "")
-    if onnxruntime["problem"]:
-        table.add_row("ONNX Runtime", "none", "")
-    else:
-        cuda = f", for CUDA {onnxruntime['cuda']}" if onnxruntime["cuda"] else ", without CUDA"
-        if onnxruntime["cuda_provider"] == "plug-in":
-            cuda += " as a plug-in"
-        name = onnxruntime["distribution"] or "ONNX Runtime"
-        table.add_row("ONNX Runtime", f"{name} {_text(onnxruntime['version'], '')}{cuda}", _text(onnxruntime["path"]))
+        cuda = f", for CUDA {runtime['cuda']}" if runtime["cuda"] else ", without CUDA"
+        plugin = " as a plug-in" if runtime["cuda_provider"] == "plug-in" else ""
+        name = f"{runtime['distribution'] or 'ONNX Runtime'} {runtime['version'] or ''}"
+        yield "ONNX Runtime", f"{name}{cuda}{plugin}", runtime["path"]
     for library in libraries["found"]:
         path = Path(library["path"])
-        source = library["distribution"] or library["source"]
-        table.add_row(path.name, _text(library["problem"] or source), _text(str(path.parent)))
+        yield path.name, library["problem"] or library["distribution"] or library["source"], path.parent
     for name in libraries["missing"]:
-        table.add_row(name, "[red]missing[/red]", "")
+        yield name, Text("missing", "red"), ""
     for name in libraries["missing_optional"]:
         use = _cuda.run_time_use(name)
-        table.add_row(name, "[yellow]missing[/yellow]", f"needed for {use}" if use else "")
-    return table
-
-
-def _text(value: str | None, otherwise: str = "unknown") -> str:
-    return otherwise if value is None else escape(value)
+        yield name, Text("missing", "yellow"), f"needed for {use}" if use else ""
 
 
 def _gib(size: int | None) -> str:

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 import ortmulti
 from ortmulti import _core
@@ -21,16 +20,12 @@ from ortmulti.errors import Error, InvalidArgument, InvalidProtobuf, InvalidType
 from ortmulti.loading.sharing import why_not_worth_it
 
 from .options import AsJson, Model
-from .output import print_json, size_text, stderr, stdout, steps, working
+from .output import print_json, say, size_text, stderr, steps, table, working
 
 _MOST_REASONS = 5
-_PERCENTILE = 99
 
 
-def inspect_command(
-    model: Model,
-    as_json: AsJson = False,
-) -> None:
+def inspect_command(model: Model, as_json: AsJson = False) -> None:
     """Show a model's inputs, outputs, dynamic dimensions, weights and opset, and whether GPUs can share its weights.
 
     Opens the model once on the CPU, without optimizing it.
@@ -97,49 +92,46 @@ def _declarations(values: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def _show_model(facts: Mapping[str, Any]) -> None:
-    console, weights = stdout(), facts["weights"]
+    weights = facts["weights"]
     opsets = ", ".join(f"{domain} {version}" for domain, version in facts["opsets"].items())
-    console.print(
+    say(
         f"[bold]{escape(facts['model'])}[/bold]: {size_text(weights['bytes'])} of weights in {weights['tensors']} "
-        f"tensors, opset {escape(opsets) or 'unknown'}, IR version {facts['ir_version']}",
-        soft_wrap=True,
+        f"tensors, opset {escape(opsets) or 'unknown'}, IR version {facts['ir_version']}"
     )
     if facts["problem"]:
         stderr().print(f"ONNX Runtime cannot open it on the CPU: {escape(facts['problem'])}", style="yellow")
     else:
-        table = Table("", "name", "type", "shape", box=None, pad_edge=False)
-        for what in ("inputs", "outputs"):
-            for number, one in enumerate(facts[what]):
-                name = what[:-1] if number == 0 else ""
-                table.add_row(name, escape(one["name"]), escape(one["type"]), escape(shape_text(one["shape"])))
-        console.print(table)
+        rows = [
+            (what[:-1] if number == 0 else "", one["name"], one["type"], shape_text(one["shape"]))
+            for what in ("inputs", "outputs")
+            for number, one in enumerate(facts[what])
+        ]
         dynamic = ", ".join(facts["dynamic_dimensions"]) or "none"
-        console.print(f"Dynamic dimensions of the inputs: {escape(dynamic)}", soft_wrap=True)
-    console.print(f"Operators: {escape(', '.join(facts['operators'])) or 'none'}", soft_wrap=True)
+        say(table(["", "name", "type", "shape"], rows), f"Dynamic dimensions of the inputs: {escape(dynamic)}")
+    say(f"Operators: {escape(', '.join(facts['operators'])) or 'none'}")
     if facts["external_files"]:
-        console.print(f"Data files beside it: {escape(', '.join(facts['external_files']))}", soft_wrap=True)
-    console.print(_sharing_text(weights), soft_wrap=True)
-    if weights["not_worth_sharing"]:
-        return
-    for one in weights["not_shared"][:_MOST_REASONS]:
-        console.print(f"  - {escape(one['name'])}: {escape(one['reason'])}", soft_wrap=True)
-    if (more := len(weights["not_shared"]) - _MOST_REASONS) > 0:
-        console.print(f"  and {more} more (--json)")
+        say(f"Data files beside it: {escape(', '.join(facts['external_files']))}")
+    say(*_sharing(weights))
 
 
-def _sharing_text(weights: Mapping[str, Any]) -> str:
+def _sharing(weights: Mapping[str, Any]) -> Iterator[str]:
+    """Yield which weights are shared, and which are not, as texts with rich's markup."""
+    reasons = weights["not_shared"]
     if not weights["tensors"]:
-        return "Sharing: the model has no weights."
-    if not weights["shared_tensors"]:
-        why = ":" if weights["not_shared"] else ", since each weight is smaller than 1 KiB."
-        return f"Sharing: sessions on a GPU cannot share the weights. Each one has its own copy{why}"
-    if weights["not_worth_sharing"]:
-        return f"Sharing: each session loads the model by itself: {weights['not_worth_sharing']}."
-    text = (
-        f"Sharing: sessions on a GPU share {size_text(weights['shared_bytes'])} of {size_text(weights['bytes'])} of "
-        "weights."
-    )
-    return text + (" Not shared:" if weights["not_shared"] else "")
+        yield "Sharing: the model has no weights."
+    elif not weights["shared_tensors"]:
+        why = ":" if reasons else ", since each weight is smaller than 1 KiB."
+        yield f"Sharing: sessions on a GPU cannot share the weights. Each one has its own copy{why}"
+    elif weights["not_worth_sharing"]:
+        yield f"Sharing: each session loads the model by itself: {escape(weights['not_worth_sharing'])}."
+        return
+    else:
+        shared = f"{size_text(weights['shared_bytes'])} of {size_text(weights['bytes'])} of weights"
+        yield f"Sharing: sessions on a GPU share {shared}.{' Not shared:' if reasons else ''}"
+    for one in reasons[:_MOST_REASONS]:
+        yield f"  - {escape(one['name'])}: {escape(one['reason'])}"
+    if len(reasons) > _MOST_REASONS:
+        yield f"  and {len(reasons) - _MOST_REASONS} more (--json)"
 
 
 def shape_text(shape: Sequence[Any]) -> str:
@@ -207,10 +199,12 @@ def run_command(
             step(number, repeat, "")
             _, outputs, seconds = run(feed)
             timed.append(seconds)
-        names = [one.name for one in session.get_outputs()]
-    results = dict(zip(names, outputs, strict=True))
+        results = dict(zip((one.name for one in session.get_outputs()), outputs, strict=True))
     if output is not None:
-        write_arrays(output, _arrays(results))
+        for name, value in results.items():
+            if not isinstance(value, np.ndarray):
+                raise InvalidType(f"output {name!r} is a {type(value).__name__}, which an .npz file cannot hold")
+        write_arrays(output, results)
     document = {
         "model": str(model),
         "device": str(named),
@@ -220,7 +214,7 @@ def run_command(
             "loading": loading,
             "first_run": first,
             "median": statistics.median(timed),
-            "p99": float(np.percentile(timed, _PERCENTILE)),
+            "p99": float(np.percentile(timed, 99)),
             "runs": len(timed),
         },
     }
@@ -284,13 +278,6 @@ def _feeds(
         yield {name: given[name] if name in given else made[name] for name in names}
 
 
-def _arrays(results: Mapping[str, Any]) -> dict[str, Any]:
-    for name, value in results.items():
-        if not isinstance(value, np.ndarray):
-            raise InvalidType(f"output {name!r} is a {type(value).__name__}, which an .npz file cannot hold")
-    return dict(results)
-
-
 def _array_facts(name: str, value: Any, given: bool | None = None) -> dict[str, Any]:
     facts: dict[str, Any] = {"name": name, "type": type(value).__name__, "shape": None}
     if isinstance(value, np.ndarray):
@@ -299,30 +286,22 @@ def _array_facts(name: str, value: Any, given: bool | None = None) -> dict[str, 
 
 
 def _show_run(document: Mapping[str, Any], results: Mapping[str, Any]) -> None:
-    console, seconds = stdout(), document["seconds"]
-    console.print(
+    seconds = document["seconds"]
+    say(
         f"[bold]{escape(document['model'])}[/bold] on {document['device']}: a run takes "
         f"{seconds['median'] * 1e3:.3g} ms (median of {seconds['runs']}; p99 {seconds['p99'] * 1e3:.3g} ms). Loading "
-        f"took {seconds['loading']:.3g} s, the first run {seconds['first_run'] * 1e3:.3g} ms.",
-        soft_wrap=True,
+        f"took {seconds['loading']:.3g} s, the first run {seconds['first_run'] * 1e3:.3g} ms."
     )
-    table = Table("", "name", "type", "shape", "values", box=None, pad_edge=False)
-    for number, one in enumerate(document["inputs"]):
-        table.add_row("" if number else "input", *_texts(one), "given" if one["given"] else "random")
-    for number, one in enumerate(document["outputs"]):
-        table.add_row("" if number else "output", *_texts(one), escape(_values_text(results[one["name"]])))
-    console.print(table)
-
-
-def _texts(facts: Mapping[str, Any]) -> tuple[str, str, str]:
-    shape = "" if facts["shape"] is None else shape_text(facts["shape"])
-    return escape(facts["name"]), escape(facts["type"]), shape
+    rows = []
+    for what in ("inputs", "outputs"):
+        for number, one in enumerate(document[what]):
+            shape = "" if one["shape"] is None else shape_text(one["shape"])
+            values = _values_text(results[one["name"]]) if what == "outputs" else "given" if one["given"] else "random"
+            rows.append(("" if number else what[:-1], one["name"], one["type"], shape, values))
+    say(table(["", "name", "type", "shape", "values"], rows))
 
 
 def _values_text(value: Any) -> str:
-    text = (
-        np.array2string(value.ravel(), threshold=4, edgeitems=2, precision=4)
-        if hasattr(value, "ravel")
-        else repr(value)
-    )
+    short = {"threshold": 4, "edgeitems": 2, "precision": 4}
+    text = np.array2string(value.ravel(), **short) if isinstance(value, np.ndarray) else repr(value)
     return " ".join(text.split())[:60]

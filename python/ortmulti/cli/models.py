@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from ortmulti import _core
 from ortmulti.bench import models
 from ortmulti.bench.measure.machine import available_memory
-from ortmulti.cli.output import bytes_written, print_json, stdout
+from ortmulti.cli.output import bytes_written, print_json, say, table
 
 app = typer.Typer(help="Make models of known shape and size, with seeded random weights.", no_args_is_help=True)
 
@@ -23,18 +22,12 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @app.command("list")
 def list_models(json: _Json = False) -> None:
     """List the models that can be generated."""
+    known = [(model.name, model.summary, dict(model.options)) for model in models.MODELS.values()]
     if json:
-        listed = [
-            {"name": model.name, "summary": model.summary, "options": dict(model.options)}
-            for model in models.MODELS.values()
-        ]
-        print_json(listed)
-        return
-    table = Table("name", "what", "options and defaults", box=None, pad_edge=False)
-    for model in models.MODELS.values():
-        options = ", ".join(f"--{key} {value}" for key, value in model.options.items())
-        table.add_row(model.name, model.summary, options)
-    stdout().print(table)
+        print_json([dict(zip(("name", "summary", "options"), facts, strict=True)) for facts in known])
+    else:
+        rows = [(*texts, ", ".join(f"--{key} {value}" for key, value in options.items())) for *texts, options in known]
+        say(table(["name", "what", "options and defaults"], rows))
 
 
 @app.command("make")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,14 +10,17 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Column, Table
+from rich.table import Column
 
 import ortmulti
+from ortmulti.errors import InvalidArgument
 from ortmulti.loading.tuning_options import LEVELS
 from ortmulti.optimized import Cache
 from ortmulti.optimized.entries import Stored
+from ortmulti.optimized.optimize import OptimizedModel
 
-from .output import print_json, size_text, stdout, working
+from .options import name_values
+from .output import print_json, say, size_text, stdout, table, working
 
 _LEVELS = {name: level for name, level in LEVELS.items() if name != "disabled"}
 
@@ -52,91 +54,83 @@ def optimize_command(
     elif clear:
         _clear(Cache.default(), as_json)
     elif model is not None:
-        _optimize(model, device, _parse_options(provider_option or []), _parse_level(level), compare, as_json)
-
-
-def _parse_level(name: str) -> ortmulti.SessionOptions:
-    if name not in _LEVELS:
-        raise typer.BadParameter(f"--level is one of {', '.join(_LEVELS)}, not {name!r}")
-    options = ortmulti.SessionOptions()
-    options.graph_optimization_level = _LEVELS[name]
-    return options
-
-
-def _parse_options(texts: Sequence[str]) -> dict[str, str]:
-    options = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            raise typer.BadParameter(f"--provider-option is NAME=VALUE, not {text!r}")
-        options[name] = value
-    return options
+        result = _optimize(model, device, level, provider_option, compare)
+        if as_json:
+            print_json(dataclasses.asdict(result))
+        else:
+            _show(result)
 
 
 def _optimize(
-    model: Path,
-    device: str | None,
-    provider_options: dict[str, str],
-    options: ortmulti.SessionOptions,
-    compare: bool,
-    as_json: bool,
-) -> None:
+    model: Path, device: str | None, level: str, option_texts: Sequence[str] | None, compare: bool
+) -> OptimizedModel:
+    if level not in _LEVELS:
+        raise typer.BadParameter(f"--level is one of {', '.join(_LEVELS)}, not {level!r}")
+    options = ortmulti.SessionOptions()
+    options.graph_optimization_level = _LEVELS[level]
+    try:
+        provider_options = name_values(option_texts)
+    except InvalidArgument as error:
+        raise typer.BadParameter(f"--provider-option: {error}") from None
     with working(f"optimizing {model}"):
-        result = ortmulti.optimize(model, device, options, provider_options or None, compare=compare)
-    if as_json:
-        print_json(dataclasses.asdict(result))
-        return
-    console = stdout()
+        return ortmulti.optimize(model, device, options, provider_options or None, compare=compare)
+
+
+def _show(result: OptimizedModel) -> None:
     verb = "made" if result.made else "was there already"
-    console.print(f"{verb} in {result.seconds:.2f} s for {result.device}: {escape(result.path)}", soft_wrap=True)
-    console.print(
+    say(
+        f"{verb} in {result.seconds:.2f} s for {result.device}: {escape(result.path)}",
         f"{size_text(result.bytes)} on the disk, of which {size_text(result.own_bytes)} are new tensors of the "
-        "optimization; "
-        f"the sessions of a device share {size_text(result.shared_bytes)} of weights in {result.shared} "
+        f"optimization; the sessions of a device share {size_text(result.shared_bytes)} of weights in {result.shared} "
         f"tensor{'s' * (result.shared != 1)}",
-        soft_wrap=True,
     )
-    if result.left_out:
-        reasons: dict[str, list[str]] = {}
-        for name, reason in result.left_out:
-            reasons.setdefault(reason, []).append(name)
-        for reason, names in reasons.items():
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            console.print(f"not shared: {escape(', '.join(names[:3]))}{more}: {escape(reason)}", soft_wrap=True)
+    reasons: dict[str, list[str]] = {}
+    for name, reason in result.left_out:
+        reasons.setdefault(reason, []).append(name)
+    for reason, names in reasons.items():
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        say(f"not shared: {escape(', '.join(names[:3]))}{more}: {escape(reason)}")
     if result.compared:
-        console.print("[green]its outputs are the model's, bit for bit[/green]")
+        say("[green]its outputs are the model's, bit for bit[/green]")
     elif result.not_compared:
-        console.print(f"[yellow]not compared: {escape(result.not_compared)}[/yellow]", soft_wrap=True)
+        say(f"[yellow]not compared: {escape(result.not_compared)}[/yellow]")
 
 
 def _list(cache: Cache, as_json: bool) -> None:
-    entries = cache.entries()
-    total = sum(entry.bytes for entry in entries)
+    listed = [_facts(entry) for entry in cache.entries()]
+    total = sum(entry["bytes"] for entry in listed)
     if as_json:
-        listed = [_as_json(entry) for entry in entries]
         print_json({"folder": str(cache.folder), "bytes": total, "limit": cache.limit, "entries": listed})
         return
-    console = stdout()
-    if entries:
-        path = Column("model", overflow="fold")
-        table = Table(path, "device", "ONNX Runtime", "size", "last used", "key", box=None, pad_edge=False)
-        for entry in entries:
-            facts = entry.facts
-            device, release = _made_for(facts) if facts is not None else ("damaged", "")
-            used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.last_used))
-            table.add_row(escape(entry.model or "(in memory)"), device, release, size_text(entry.bytes), used,
-                          entry.folder.name[:12])  # fmt: skip
+    rows = [
+        (
+            entry["model"] or "(in memory)",
+            "damaged" if entry["damaged"] else entry["device"],
+            entry["onnxruntime"] or "",
+            size_text(entry["bytes"]),
+            f"{datetime.fromisoformat(entry['last_used']).astimezone():%Y-%m-%d %H:%M}",
+            Path(entry["path"]).name[:12],
+        )
+        for entry in listed
+    ]
+    if rows:
+        console, path = stdout(), Column("model", overflow="fold")
         if not console.is_terminal:
             console.width = 10_000  # whole paths, for grep
-        console.print(table)
-    console.print(
-        f"{len(entries)} in {escape(str(cache.folder))}: {size_text(total)} of at most {size_text(cache.limit)}",
-        soft_wrap=True,
-    )
+        console.print(table([path, "device", "ONNX Runtime", "size", "last used", "key"], rows))
+    say(f"{len(rows)} in {escape(str(cache.folder))}: {size_text(total)} of at most {size_text(cache.limit)}")
 
 
-def _as_json(entry: Stored) -> dict[str, Any]:
-    device, release = _made_for(entry.facts) if entry.facts is not None else (None, None)
+def _facts(entry: Stored) -> dict[str, Any]:
+    device = release = None
+    if entry.facts is not None:
+        made_of = entry.facts["made_of"]
+        capability = made_of["compute_capability"]
+        if "plugin" in made_of:
+            device = made_of["providers"][0][0]
+        else:
+            device = "cpu" if capability is None else f"GPU {capability[0]}.{capability[1]}"
+        release = " ".join(str(part) for part in made_of["onnxruntime"][:2])
     return {
         "model": entry.model,
         "path": str(entry.folder),
@@ -148,23 +142,10 @@ def _as_json(entry: Stored) -> dict[str, Any]:
     }
 
 
-def _made_for(facts: Any) -> tuple[str, str]:
-    made_of = facts["made_of"]
-    capability = made_of["compute_capability"]
-    if "plugin" in made_of:
-        device = made_of["providers"][0][0]
-    else:
-        device = "cpu" if capability is None else f"GPU {capability[0]}.{capability[1]}"
-    return device, " ".join(str(part) for part in made_of["onnxruntime"][:2])
-
-
 def _clear(cache: Cache, as_json: bool) -> None:
     cleared = cache.clear()
     if as_json:
         print_json({"folder": str(cache.folder), **dataclasses.asdict(cleared)})
         return
     in_use = f"; {cleared.in_use} are being loaded and stay" if cleared.in_use else ""
-    stdout().print(
-        f"removed {cleared.entries} of {size_text(cleared.bytes)} from {escape(str(cache.folder))}{in_use}",
-        soft_wrap=True,
-    )
+    say(f"removed {cleared.entries} of {size_text(cleared.bytes)} from {escape(str(cache.folder))}{in_use}")

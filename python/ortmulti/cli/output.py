@@ -6,14 +6,17 @@ import contextlib
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import rich.box
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
 from rich.segment import Segment
+from rich.table import Column, Table
+from rich.text import Text
 
 from ortmulti.bench.files import printable_lines
 
@@ -42,6 +45,22 @@ def stdout() -> Console:
 def stderr() -> Console:
     """Return the console for progress and errors."""
     return _Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+
+
+def say(*results: RenderableType) -> None:
+    """Print results to stdout: tables, and texts with rich's markup, each on one line."""
+    console = stdout()
+    for one in results:
+        console.print(one, soft_wrap=isinstance(one, str))
+
+
+def table(columns: Sequence[str | Column], rows: Iterable[Sequence[Any]], title: str | None = None) -> Table:
+    """Make a table. Its cells are texts without markup, None for what is unknown; without a title it has no lines."""
+    made = Table(*columns, title=title, title_justify="left", box=rich.box.HEAVY_HEAD if title else None)
+    made.pad_edge = title is not None
+    for row in rows:
+        made.add_row(*(one if isinstance(one, Text) else Text("unknown" if one is None else str(one)) for one in row))
+    return made
 
 
 def print_log() -> None:

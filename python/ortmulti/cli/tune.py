@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,13 +12,14 @@ from rich.markup import escape
 from rich.table import Table
 
 import ortmulti
+from ortmulti.bench.measure import results
 from ortmulti.bench.tune.space import describe
-from ortmulti.bench.tune.tuner import BUDGET, TuneResult, check_writable
+from ortmulti.bench.tune.tuner import BUDGET, check_writable
 from ortmulti.errors import InvalidArgument
 
 from .bench import INTERRUPTED
 from .options import Model
-from .output import is_stdout, print_json, stderr, stdout
+from .output import is_stdout, print_json, say, stderr, table
 
 _MOST_TRIALS = 12
 
@@ -89,38 +90,26 @@ def tune_command(
         except KeyboardInterrupt:
             stderr().print("[yellow]interrupted before anything was measured[/yellow]")
             raise typer.Exit(INTERRUPTED) from None
-    show(result, target, json)
+    document = result.document
+    if json is not None and not is_stdout(json):
+        results.save(document, json)
+    if is_stdout(json):
+        print_json(document)
+    else:
+        say(*_lines(document))
+        written = not result.tuning.partial or result.tuning.settings
+        empty = "" if result.tuning.settings else ", with no settings: the defaults are best"
+        say(
+            f"written to {escape(str(target))}{empty}: ortmulti.load(..., tuning={str(target)!r})"
+            if written
+            else f"nothing was confirmed, and {escape(str(target))} is not written"
+        )
     if interrupted:
         raise typer.Exit(INTERRUPTED)
 
 
-def show(result: TuneResult, target: Path, json: Path | None) -> None:
-    """Print the result, or all of it as JSON if requested."""
-    document = result.document
-    if json is not None:
-        from ortmulti.bench.measure import results
-
-        if is_stdout(json):
-            print_json(document)
-            return
-        results.save(document, json)
-    console = stdout()
-    for line in lines(document):
-        console.print(line, soft_wrap=True)
-    if document["trials"]:
-        console.print(_table(document))
-    written = result.tuning.partial is None or result.tuning.settings
-    empty = "" if result.tuning.settings else ", with no settings: the defaults are best"
-    console.print(
-        f"written to {escape(str(target))}{empty}: ortmulti.load(..., tuning={str(target)!r})"
-        if written
-        else f"nothing was confirmed, and {escape(str(target))} is not written",
-        soft_wrap=True,
-    )
-
-
-def lines(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the result as texts with rich's markup."""
+def _lines(document: Mapping[str, Any]) -> Iterator[str | Table]:
+    """Yield the result as texts with rich's markup, and a table."""
     best, objective = document["best"], document["settings"]["objective"]
     if document["partial"] is not None:
         yield f"[yellow]partial ({document['partial']}): not everything was measured[/yellow]"
@@ -134,7 +123,7 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
     else:
         yield (
             f"[bold]{escape(describe(best['settings']))}[/bold] wins: {objective} {_times(best['gain'])} times as good "
-            f"as the defaults: {cost(document, document['defaults'])} -> {cost(document, best['cost'])}"
+            f"as the defaults: {_cost(objective, document['defaults'])} -> {_cost(objective, best['cost'])}"
         )
         if best["outputs"]:
             yield f"its outputs differ from the defaults' by {best['outputs']:.2g} of the largest value"
@@ -145,13 +134,14 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
             "[yellow]outputs were not compared: those of the defaults change from run to run: "
             f"{escape(document['outputs_repeat']['text'])}[/yellow]"
         )
+    if document["trials"]:
+        yield _table(document["trials"], again)
 
 
-def cost(document: Mapping[str, Any], value: float | None) -> str:
+def _cost(objective: str, value: float | None) -> str:
     """Return a cost with its unit."""
     if value is None:
         return "not measured"
-    objective = document["settings"]["objective"]
     if objective == "memory":
         return f"{value / 1e6:.4g} MB"
     if objective == "throughput":
@@ -163,33 +153,25 @@ def _held_up(again: Mapping[str, Any]) -> str:
     return f"{'held up' if again['held_up'] else 'did not hold up'} when measured again: {_times(again['ratio'])}"
 
 
-def _verdict(one: Mapping[str, Any], again: Mapping[str, Any] | None) -> str:
-    """Return whether the confirmation has held up the gain of a candidate's trial."""
-    if again is not None and one["settings"] == again["settings"]:
-        return _held_up(again)
-    return "no gain" if one["ratio"]["high"] >= 1 else "not measured again"
-
-
 def _times(gain: Mapping[str, float]) -> str:
     return f"{gain['median']:.3f} ({gain['low']:.3f} to {gain['high']:.3f})"
 
 
-def _table(document: Mapping[str, Any]) -> Table:
-    table = Table("tried", "cost, at first\n(defaults: 1)", "samples", "outputs\ndiffer by", "verdict", box=None,
-                  pad_edge=False)  # fmt: skip
-    again = document["confirmation"]
+def _table(trials: Sequence[Mapping[str, Any]], again: Mapping[str, Any] | None) -> Table:
+    def is_confirmed(one: Mapping[str, Any]) -> bool:
+        return again is not None and one["settings"] == again["settings"]
+
+    rows = []
     # The confirmed candidate comes first: of many candidates, the luckiest look best at their trial.
-    trials = sorted(
-        document["trials"],
-        key=lambda one: (again is None or one["settings"] != again["settings"], one["ratio"]["median"]),
-    )
-    for one in trials[:_MOST_TRIALS]:
-        outputs = one["outputs"]
-        table.add_row(escape(describe(one["settings"])), _times(one["ratio"]), str(one["samples"]),
-                      "" if outputs is None else f"{outputs:.2g}", _verdict(one, again))  # fmt: skip
+    for one in sorted(trials, key=lambda one: (not is_confirmed(one), one["ratio"]["median"]))[:_MOST_TRIALS]:
+        verdict = "no gain" if one["ratio"]["high"] >= 1 else "not measured again"
+        if again is not None and is_confirmed(one):
+            verdict = _held_up(again)
+        outputs = "" if one["outputs"] is None else f"{one['outputs']:.2g}"
+        rows.append((describe(one["settings"]), _times(one["ratio"]), one["samples"], outputs, verdict))
     if len(trials) > _MOST_TRIALS:
-        table.add_row(f"and {len(trials) - _MOST_TRIALS} more (--json)")
-    return table
+        rows.append((f"and {len(trials) - _MOST_TRIALS} more (--json)", "", "", "", ""))
+    return table(["tried", "cost, at first\n(defaults: 1)", "samples", "outputs\ndiffer by", "verdict"], rows)
 
 
 @contextlib.contextmanager
