@@ -198,7 +198,7 @@ def show(facts: dict[str, Any], console: Console) -> None:
         say(f"Not shown to this process: {name}, {gpu['pci_bus_id']}, {gpu['uuid']}")
     if len(gpus) > 1:
         names = [gpu["device"] for gpu in gpus]
-        peers = ["", *(Column(name, justify="center") for name in names)]
+        peers: list[str | Column] = ["", *(Column(name, justify="center") for name in names)]
         access = (
             [name, *("" if row == column else "yes" if cell else "no" for column, cell in enumerate(cells))]
             for row, (name, cells) in enumerate(zip(names, facts["peer_access"], strict=True))
@@ -210,7 +210,7 @@ def show(facts: dict[str, Any], console: Console) -> None:
     say(*(f"Not usable: {escape(one['problem'])}" for one in facts["plugin_packages"] if one["problem"]))
     if facts["plugin_devices"]:
         keys = ("device", "provider", "version", "hardware", "library")
-        columns = ["device", "provider", "version", "vendor", Column("where", overflow="fold")]
+        columns: list[str | Column] = ["device", "provider", "version", "vendor", Column("where", overflow="fold")]
         rows = ([one[key] for key in keys] for one in facts["plugin_devices"])
         console.print(table(columns, rows, "Devices of plug-ins"))
     if facts["cuda_sessions"]["usable"]:

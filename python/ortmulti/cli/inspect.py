@@ -302,6 +302,6 @@ def _show_run(document: Mapping[str, Any], results: Mapping[str, Any]) -> None:
 
 
 def _values_text(value: Any) -> str:
-    short = {"threshold": 4, "edgeitems": 2, "precision": 4}
-    text = np.array2string(value.ravel(), **short) if isinstance(value, np.ndarray) else repr(value)
-    return " ".join(text.split())[:60]
+    if isinstance(value, np.ndarray):
+        value = np.array2string(value.ravel(), threshold=4, edgeitems=2, precision=4)
+    return " ".join(str(value).split())[:60]

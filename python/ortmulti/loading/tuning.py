@@ -193,7 +193,7 @@ def apply(
     return Applied(result, {**provider, **(provider_options or {})}, arguments, left_out)
 
 
-_MEMBERS: Mapping[str, Mapping[Scalar, Any]] = {"graph_optimization_level": LEVELS, "execution_mode": MODES}
+_MEMBERS: Mapping[str, Mapping[Any, Any]] = {"graph_optimization_level": LEVELS, "execution_mode": MODES}
 
 
 def _use_global_pools(options: SessionOptions, bound: str) -> str | None:
