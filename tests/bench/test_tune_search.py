@@ -43,21 +43,14 @@ class Simulated:
     """
 
     def __init__(
-        self,
-        cost: Callable[[Options], float],
-        noise: float = 0.01,
-        seed: int = 0,
-        drift: float = 0.0,
-        bias: float = 0.0,
+        self, cost: Callable[[Options], float], noise: float = 0.01, seed: int = 0, drift: float = 0, bias: float = 0
     ) -> None:
         self.now = 0.0
         self.measured: list[Options] = []
         self.rejects: dict[Options, RejectedError] = {}
-        self._cost = cost
-        self._noise = noise
+        self.interrupt_at: int | None = None
+        self._cost, self._noise, self._drift, self._bias = cost, noise, drift, bias
         self._random = random.Random(seed)
-        self._drift = drift
-        self._bias = bias
 
     @contextlib.contextmanager
     def candidate(self, options: Options) -> Iterator[Measure]:
@@ -67,6 +60,8 @@ class Simulated:
         process = math.exp(self._random.gauss(0, self._bias))
 
         def measure() -> float:
+            if self.measured.count(NO_PATTERN) == self.interrupt_at:
+                raise KeyboardInterrupt
             self.now += 0.05
             self.measured.append(options)
             noise = math.exp(self._random.gauss(0, self._noise) + self._drift * self.now)
@@ -158,20 +153,8 @@ def test_the_budget_is_kept() -> None:
 @pytest.mark.parametrize(("at", "certain"), [(0, set()), (3, set()), (17, {*NO_PATTERN})])
 def test_an_interrupt_leaves_what_is_certain_by_then(at: int, certain: set[object]) -> None:
     simulated = Simulated(product({NO_PATTERN: 0.7}))
-
-    class Interrupting:
-        @contextlib.contextmanager
-        def candidate(self, options: Options) -> Iterator[Measure]:
-            with simulated.candidate(options) as measure:
-
-                def interrupted() -> float:
-                    if simulated.measured.count(NO_PATTERN) >= at:
-                        raise KeyboardInterrupt
-                    return measure()
-
-                yield interrupted
-
-    tried = Search(SETTINGS, Interrupting().candidate, lambda: simulated.now, EFFORT)
+    simulated.interrupt_at = at
+    tried = Search(SETTINGS, simulated.candidate, lambda: simulated.now, EFFORT)
     with pytest.raises(KeyboardInterrupt):
         tried.run()
     outcome = tried.so_far("interrupted")
