@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,12 @@ import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 from ortmulti.bench import models
 from ortmulti.create.sample_inputs import first_fit, growing_inputs, sample_inputs
 from ortmulti.errors import Fail, InvalidArgument, InvalidProtobuf, NoSuchFile, OutOfMemory
+from tests.support import onnx_models
 
 NUMPY_TYPES = {
     "tensor(float)": np.float32,
@@ -27,11 +29,8 @@ NUMPY_TYPES = {
 }
 
 
-class Declared:
-    def __init__(self, name: str, type: str, shape: Any) -> None:
-        self.name = name
-        self.type = type
-        self.shape = shape
+def declared(name: str, type: str, shape: Any) -> Any:
+    return SimpleNamespace(name=name, type=type, shape=shape)
 
 
 @settings(max_examples=200)
@@ -48,8 +47,8 @@ class Declared:
 def test_inputs_have_the_declared_type_and_shape(
     name: str, type: str, shape: list[Any], batch: int, sequence: int, seed: int
 ) -> None:
-    declared = [Declared(name, type, shape)]
-    value = sample_inputs(declared, batch, sequence, seed, tokens=50)[name]
+    one = [declared(name, type, shape)]
+    value = sample_inputs(one, batch, sequence, seed, tokens=50)[name]
     assert value.dtype == NUMPY_TYPES[type]
     assert value.flags.c_contiguous
     sizes = {"batch": batch, "past_len": 0, "seq": sequence}
@@ -59,42 +58,35 @@ def test_inputs_have_the_declared_type_and_shape(
     )
     if np.issubdtype(value.dtype, np.integer) and value.dtype != np.uint8:
         assert ((value >= 0) & (value < 50)).all()
-    np.testing.assert_array_equal(value, sample_inputs(declared, batch, sequence, seed, tokens=50)[name])
+    np.testing.assert_array_equal(value, sample_inputs(one, batch, sequence, seed, tokens=50)[name])
 
 
 def test_inputs_of_a_language_model_fit_each_other() -> None:
-    declared = [
-        Declared("input_ids", "tensor(int64)", ["batch", "sequence_length"]),
-        Declared("attention_mask", "tensor(int64)", ["batch", "past_sequence_length + sequence_length"]),
-        Declared("position_ids", "tensor(int64)", ["batch", "sequence_length"]),
-        Declared("past.0.key", "tensor(float16)", ["batch", 32, "past_sequence_length", 96]),
-        Declared("pixels", "tensor(float)", ["n", 3, "height", "width"]),
+    declarations = [
+        declared("input_ids", "tensor(int64)", ["batch", "sequence_length"]),
+        declared("attention_mask", "tensor(int64)", ["batch", "past_sequence_length + sequence_length"]),
+        declared("position_ids", "tensor(int64)", ["batch", "sequence_length"]),
+        declared("past.0.key", "tensor(float16)", ["batch", 32, "past_sequence_length", 96]),
+        declared("pixels", "tensor(float)", ["n", 3, "height", "width"]),
     ]
-    inputs = sample_inputs(declared, batch=2, sequence=5)
+    inputs = sample_inputs(declarations, batch=2, sequence=5)
     assert len(np.unique(inputs["input_ids"])) > 5
     np.testing.assert_array_equal(inputs["attention_mask"], np.ones((2, 5)))
     np.testing.assert_array_equal(inputs["position_ids"], [[0, 1, 2, 3, 4]] * 2)
     assert inputs["past.0.key"].shape == (2, 32, 0, 96)
     assert inputs["pixels"].shape == (2, 3, 224, 224)
-    wider = sample_inputs(declared, batch=2, sequence=5, dimensions={"height": 8, "n": 7})
+    wider = sample_inputs(declarations, batch=2, sequence=5, dimensions={"height": 8, "n": 7})
     assert wider["pixels"].shape == (7, 3, 8, 224)
 
 
 def test_inputs_from_a_file_equal_those_from_its_session(tmp_path: Path) -> None:
     # The old way: the initializer "w" is declared as an input, too.
-    values = [
-        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
-        for name, shape in (("x", ["n", None]), ("w", [3]))
-    ]
-    graph = helper.make_graph(
-        [helper.make_node("Add", ["x", "w"], ["y"])],
-        "old",
-        values,
-        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(np.ones(3, np.float32), "w")],
-    )
+    weight = numpy_helper.from_array(np.ones(3, np.float32), "w")
+    model = onnx_models.parsed("(float[n, m] x, float[3] w) => (float[] y) { y = Add(x, w) }", weight)
+    model.graph.input[0].type.tensor_type.shape.dim[1].Clear()
+    model.ir_version = 3
     path = tmp_path / "old.onnx"
-    onnx.save(helper.make_model(graph, ir_version=3, opset_imports=[helper.make_opsetid("", 13)]), path)
+    onnx.save(model, path)
     from_file = models.sample_inputs(path, batch=4, sequence=3)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     from_session = sample_inputs(session.get_inputs(), batch=4, sequence=3)
@@ -103,16 +95,21 @@ def test_inputs_from_a_file_equal_those_from_its_session(tmp_path: Path) -> None
     np.testing.assert_array_equal(from_file["x"], from_session["x"])
 
 
-def test_inputs_that_cannot_be_made_are_errors(tmp_path: Path) -> None:
-    declared = [Declared("x", "tensor(float)", ["n"])]
-    with pytest.raises(InvalidArgument, match="no dynamic dimension called rows; its dimensions: n"):
-        sample_inputs(declared, dimensions={"rows": 2})
-    with pytest.raises(InvalidArgument, match="size of batch must be at least 0, not -1"):
-        sample_inputs(declared, batch=-1)
-    with pytest.raises(InvalidArgument, match="tokens must be at least 1"):
-        sample_inputs(declared, tokens=0)
-    with pytest.raises(InvalidArgument, match=r"input 'list' of type seq\(tensor\(float\)\); pass your own"):
-        sample_inputs([Declared("list", "seq(tensor(float))", [])])
+@pytest.mark.parametrize(
+    ("type", "arguments", "message"),
+    [
+        ("tensor(float)", {"dimensions": {"rows": 2}}, "no dynamic dimension called rows; its dimensions: n"),
+        ("tensor(float)", {"batch": -1}, "size of batch must be at least 0, not -1"),
+        ("tensor(float)", {"tokens": 0}, "tokens must be at least 1"),
+        ("seq(tensor(float))", {}, r"input 'x' of type seq\(tensor\(float\)\); pass your own"),
+    ],
+)
+def test_inputs_that_cannot_be_made_are_errors(type: str, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        sample_inputs([declared("x", type, ["n"])], **arguments)
+
+
+def test_a_file_that_is_no_model_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NoSuchFile, match="there is no model"):
         models.sample_inputs(tmp_path / "absent.onnx")
     (tmp_path / "text.onnx").write_text("not a model")
@@ -130,9 +127,9 @@ def test_inputs_that_cannot_be_made_are_errors(tmp_path: Path) -> None:
     ],
 )
 def test_open_dimensions_grow_while_there_are_any_and_memory_for_them(shape: list[Any], shapes: list[Any]) -> None:
-    declared = [Declared("x", "tensor(float)", shape)]
     dimensions = {"m": 5} if "m" in shape else {}
-    assert [one["x"].shape for one in growing_inputs(declared, 2, dimensions=dimensions)] == shapes
+    found = growing_inputs([declared("x", "tensor(float)", shape)], 2, dimensions=dimensions)
+    assert [one["x"].shape for one in found] == shapes
 
 
 def test_the_first_inputs_that_fit_are_taken() -> None:
