@@ -7,20 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("typer")
-pytest.importorskip("rich")
-
-import typer
 from rich.console import Console
-from typer.testing import CliRunner
 
 import ortmulti
 from ortmulti import _core
 from ortmulti._runtime.libraries import OVERRIDE, find_onnxruntime
-from ortmulti.cli.devices import collect, devices_command, show
+from ortmulti.cli.devices import collect, show
 from ortmulti.devices.plugins import _registrations
 from tests.support import plugins
+from tests.support.command import invoke
 from tests.support.plugins import plugin_package
 from tests.support.processes import check_child
 
@@ -35,37 +30,38 @@ def no_registration_stays() -> Iterator[None]:
         ortmulti.unregister_execution_provider_library(name)
 
 
-def run(*arguments: str) -> str:
-    app = typer.Typer()
-    app.command()(devices_command)
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
 def printed(facts: dict[str, Any]) -> str:
     file = io.StringIO()
     show(facts, Console(file=file, width=200))
     return file.getvalue()
 
 
-def facts_of_two_gpus() -> dict[str, Any]:
-    """What `collect` gives on a machine with two GPUs, the second of which lacks peer access to the first."""
-    gpus = [
-        {
-            "device": f"cuda:{index}",
-            "name": "Some [GPU]",
-            "memory_total": 80 * GIB,
-            "memory_free": (70 + index) * GIB,
-            "compute_capability": "9.0",
-            "pci_bus_id": f"0000:{index}b:00.0",
-            "uuid": f"GPU-{index}",
-            "persistence_mode": [True, None][index],
-        }
-        for index in range(2)
-    ]
+def gpu(index: int, persistence_mode: bool | None) -> dict[str, Any]:
     return {
-        "devices": [{"device": "cpu", "name": "Some CPU", "cores": 8, "memory_total": 64 * GIB}, *gpus],
+        "device": f"cuda:{index}",
+        "name": "Some [GPU]",
+        "memory_total": 80 * GIB,
+        "memory_free": (70 + index) * GIB,
+        "compute_capability": "9.0",
+        "pci_bus_id": f"0000:{index}b:00.0",
+        "uuid": f"GPU-{index}",
+        "persistence_mode": persistence_mode,
+    }
+
+
+@pytest.fixture
+def two_gpus() -> dict[str, Any]:
+    """What `collect` gives on a machine with two GPUs, the second of which lacks peer access to the first."""
+    system, runtime = (
+        {"path": "/lib64/libcublas.so.13", "source": "system", "distribution": None, "problem": None},
+        {"path": "/site/libcudart.so.13", "source": "nvidia", "distribution": "cuda-runtime 13.0.96", "problem": None},
+    )
+    return {
+        "devices": [
+            {"device": "cpu", "name": "Some CPU", "cores": 8, "memory_total": 64 * GIB},
+            gpu(0, True),
+            gpu(1, None),
+        ],
         "peer_access": [[True, True], [False, True]],
         "hidden_gpus": [{"name": "Hidden GPU", "uuid": "GPU-9", "pci_bus_id": "0000:9b:00.0"}],
         "driver": {"version": "580.95.05", "cuda": "13.0", "problem": None},
@@ -77,15 +73,7 @@ def facts_of_two_gpus() -> dict[str, Any]:
             "cuda_provider": "built-in",
             "problem": None,
         },
-        "cuda_libraries": {
-            "found": [
-                {"path": "/lib64/libcublas.so.13", "source": "system", "distribution": None, "problem": None},
-                {"path": "/site/libcudart.so.13", "source": "nvidia", "distribution": "nvidia-cuda-runtime 13.0.96"}
-                | {"problem": None},
-            ],
-            "missing": [],
-            "missing_optional": ["libcudnn.so.9"],
-        },
+        "cuda_libraries": {"found": [system, runtime], "missing": [], "missing_optional": ["libcudnn.so.9"]},
         "cuda_sessions": {"usable": True, "reasons": []},
         "plugin_devices": [],
         "plugin_packages": [],
@@ -93,11 +81,9 @@ def facts_of_two_gpus() -> dict[str, Any]:
 
 
 def test_this_machine() -> None:
-    facts = json.loads(run("--json"))
-    assert [device["device"] for device in facts["devices"]] == [
-        "cpu",
-        *(f"cuda:{index}" for index in range(_core.cuda_device_count())),
-    ]
+    facts = json.loads(invoke("devices", "--json").stdout)
+    gpus = [f"cuda:{index}" for index in range(_core.cuda_device_count())]
+    assert [device["device"] for device in facts["devices"]] == ["cpu", *gpus]
     assert facts["devices"][0]["cores"] == _core.usable_cores()
     runtime = find_onnxruntime()
     assert facts["onnxruntime"]["path"] == str(runtime.path)
@@ -105,15 +91,13 @@ def test_this_machine() -> None:
     assert facts["cuda_sessions"]["usable"] == (not facts["cuda_sessions"]["reasons"])
     if not runtime.has_cuda or _core.cuda_driver_version() is None:
         assert not facts["cuda_sessions"]["usable"]
-    for row, line in enumerate(facts["peer_access"]):
-        assert line[row] is True
-        assert len(line) == len(facts["devices"]) - 1
+    assert all(line[row] is True and len(line) == len(gpus) for row, line in enumerate(facts["peer_access"]))
 
 
 def test_a_machine_without_a_gpu_says_so() -> None:
     if _core.cuda_device_count():
         pytest.skip("needs a machine without a GPU")
-    text = run()
+    text = invoke("devices").stdout
     assert "There is no GPU that this process can use." in text
     assert "Sessions on a GPU will not work:" in text
     assert _core.cuda_driver_problem() in text
@@ -127,29 +111,25 @@ def test_a_missing_onnxruntime_is_a_reason_and_no_failure(monkeypatch: pytest.Mo
     assert facts["onnxruntime"]["problem"] in " ".join(printed(facts).split())
 
 
-def test_two_gpus_are_printed_with_everything_known() -> None:
-    lines = printed(facts_of_two_gpus()).splitlines()
-
-    def line_with(*texts: str) -> str:
-        [found] = [line for line in lines if all(text in line for text in texts)]
-        return found
-
-    first = line_with("cuda:0", "GPU-0")
-    for text in ("Some [GPU]", "70.0 GiB / 80.0 GiB", "9.0", "0000:0b:00.0", "on"):
-        assert text in first
-    assert "unknown" in line_with("cuda:1", "GPU-1")
-    assert "Some CPU, 8 cores usable" in line_with("cpu", "64.0 GiB")
-    assert "0000:9b:00.0" in line_with("Not shown to this process", "Hidden GPU", "GPU-9")
-    assert "580.95.05, CUDA 13.0" in line_with("NVIDIA driver")
-    assert "onnxruntime-gpu 1.31.1, for CUDA 13" in line_with("/somewhere/libonnxruntime.so.1.31.1")
-    assert "/lib64" in line_with("libcublas.so.13", "system")
-    assert "/site" in line_with("libcudart.so.13", "nvidia-cuda-runtime 13.0.96")
-    assert "missing" in line_with("libcudnn.so.9", "needed for convolution")
-    assert line_with("Sessions on the GPUs will work.")
-    peers = [
-        line for line in lines if line.count("yes") + line.count("no") == 1 and "cuda:" in line and "GPU" not in line
-    ]
-    assert ["yes" in line for line in peers] == [True, False]
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("cuda:0", "GPU-0", "Some [GPU]", "70.0 GiB / 80.0 GiB", "9.0", "0000:0b:00.0", "on"),
+        ("cuda:1", "GPU-1", "unknown"),
+        ("cpu", "Some CPU, 8 cores usable", "64.0 GiB"),
+        ("Not shown to this process", "Hidden GPU", "GPU-9", "0000:9b:00.0"),
+        ("NVIDIA driver", "580.95.05, CUDA 13.0"),
+        ("onnxruntime-gpu 1.31.1, for CUDA 13", "/somewhere/libonnxruntime.so.1.31.1"),
+        ("/lib64", "libcublas.so.13", "system"),
+        ("/site", "libcudart.so.13", "cuda-runtime 13.0.96"),
+        ("libcudnn.so.9", "missing", "needed for convolution"),
+        ("cuda:0 │", "yes"),
+        ("cuda:1 │", "   no   "),
+        ("Sessions on the GPUs will work.",),
+    ],
+)
+def test_two_gpus_are_printed_with_everything_known(texts: tuple[str, ...], two_gpus: dict[str, Any]) -> None:
+    assert len([line for line in printed(two_gpus).splitlines() if all(text in line for text in texts)]) == 1
 
 
 def test_plugins_are_listed_with_their_devices(tmp_path: Path) -> None:
@@ -173,18 +153,13 @@ def test_plugins_are_listed_with_their_devices(tmp_path: Path) -> None:
     assert "Not usable: the package onnxruntime_ep_idle supports no hardware of this machine\n" in text
 
 
-def test_cuda_as_a_plugin_is_said() -> None:
-    facts = facts_of_two_gpus()
-    facts["onnxruntime"]["cuda_provider"] = "plug-in"
-    assert "onnxruntime-gpu 1.31.1, for CUDA 13 as a plug-in" in printed(facts)
-
-
-def test_reasons_are_printed_as_they_are() -> None:
-    facts = facts_of_two_gpus()
+def test_what_does_not_work_is_printed_as_it_is(two_gpus: dict[str, Any]) -> None:
     reason = 'install them with pip install "onnxruntime-gpu[cuda,cudnn]==1.31.1"'
-    facts["cuda_sessions"] = {"usable": False, "reasons": [reason]}
-    facts["cuda_libraries"]["missing"] = ["libcurand.so.10"]
-    text = printed(facts)
+    two_gpus["onnxruntime"]["cuda_provider"] = "plug-in"
+    two_gpus["cuda_sessions"] = {"usable": False, "reasons": [reason]}
+    two_gpus["cuda_libraries"]["missing"] = ["libcurand.so.10"]
+    text = printed(two_gpus)
+    assert "onnxruntime-gpu 1.31.1, for CUDA 13 as a plug-in" in text
     assert f"  - {reason}" in text
     assert "will not work" in text
     assert "libcurand.so.10" in text
