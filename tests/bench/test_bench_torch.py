@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,8 @@ from benchmarks.pytorch import Setting, TorchPlan, torch_ways
 from benchmarks.pytorch.comparison import REPORT, _row
 from ortmulti.bench import models
 from ortmulti.bench.measure import results
-from ortmulti.errors import InvalidArgument
-from tests.support.processes import run_child
-
-HAS_TORCH = importlib.util.find_spec("torch") is not None
+from ortmulti.errors import InvalidArgument, LibraryError
+from tests.support.onnx_models import cpu_session
 
 
 @pytest.fixture(scope="module")
@@ -76,69 +74,54 @@ def test_ratio_is_of_the_fastest_of_each_side_in_the_same_round() -> None:
     assert (row["ratio"]["lowest"], row["ratio"]["highest"]) == (0.5, 0.5)
 
 
-def document(*measurements: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "settings": {"device": "cuda:0"},
-        "left_out": [],
-        "measurements": list(measurements),
-        "rows": [_row(one) for one in measurements],
-    }
+def document(*measurements: dict[str, Any], **more: Any) -> dict[str, Any]:
+    rows = [_row(one) for one in measurements]
+    settings = {"device": "cuda:0"}
+    return {"settings": settings, "left_out": [], "measurements": [*measurements], "rows": rows, **more}
 
 
-def test_a_side_that_does_not_run_and_a_wrong_output_are_failures_and_one_way_of_several_is_not() -> None:
-    broken = {"side": "pytorch", "name": "compile", "error": "no compiler"}
-    assert pytorch.failures(document(measurement(way("ortmulti", "pool", [1]), way("pytorch", "a", [1]), broken))) == []
-    [nothing] = pytorch.failures(document(measurement(way("ortmulti", "pool", [1]), broken)))
-    assert "pytorch did not run: no compiler" in nothing
-    wrong = way("ortmulti", "pool", [1], equal=False, difference=0.5)
-    [different] = pytorch.failures(document(measurement(wrong, way("pytorch", "a", [1]))))
-    assert "ortmulti, pool differs by 0.5" in different
-    assert pytorch.failures(document(measurement(errors=["died"]))) == ["fp32, batch 1, host: died"]
-    [left] = pytorch.failures({**document(measurement(way("ortmulti", "a", [1]), way("pytorch", "a", [1]))),
-                               "left_out": ["fp16, batch 1, host"]})  # fmt: skip
-    assert left.startswith("fp16, batch 1, host: left out")
+POOL, EAGER = way("ortmulti", "pool", [0.001]), way("pytorch", "eager", [0.002])
+BROKEN = {"side": "pytorch", "name": "compile", "error": "no compiler"}
+
+
+@pytest.mark.parametrize(
+    ("measured", "more", "failures"),
+    [
+        (measurement(POOL, EAGER, BROKEN), {}, []),
+        (measurement(POOL, BROKEN), {}, ["pytorch did not run: no compiler"]),
+        (measurement({**POOL, "equal": False, "difference": 0.5}, EAGER), {}, ["ortmulti, pool differs by 0.5"]),
+        (measurement(errors=["died"]), {}, ["fp32, batch 1, host: died"]),
+        (measurement(POOL, EAGER), {"left_out": ["fp16, batch 1, host"]}, ["fp16, batch 1, host: left out"]),
+    ],
+)
+def test_a_side_that_does_not_run_and_a_wrong_output_are_failures_and_one_way_of_several_is_not(
+    measured: dict[str, Any], more: dict[str, Any], failures: list[str]
+) -> None:
+    found = pytorch.failures(document(measured, **more))
+    assert [text in one for text, one in zip(failures, found, strict=True)] == [True] * len(failures)
 
 
 def test_tables_have_every_setting_and_way() -> None:
-    broken = {"side": "pytorch", "name": "compile", "error": "no compiler"}
-    whole = document(measurement(way("ortmulti", "pool", [0.001]), way("pytorch", "eager", [0.002]), broken))
-    text = REPORT.markdown(whole)
+    text = REPORT.markdown(document(measurement(POOL, EAGER, BROKEN)))
     assert text.count("\n| fp32, batch 1, host |") == 1 + 3
     assert "| fp32, batch 1, host | pool | eager | 1.00 | 2.00 | 0.50 |" in text
     assert "compile | - (failed) |" in text
 
 
-def test_without_torch_the_error_comes_before_any_work(folder: Path) -> None:
-    code = """
-        import sys
-        sys.modules["torch"] = None
-        from pathlib import Path
-        from benchmarks.pytorch import TorchPlan, bench
-        from ortmulti.errors import LibraryError
-        try:
-            bench(TorchPlan(), Path(sys.argv[1]) / "models")
-        except LibraryError as error:
-            print(error)
-        print((Path(sys.argv[1]) / "models").exists())
-    """
-    shown = run_child(code, folder)
-    assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.splitlines() == [
-        "the comparison with PyTorch needs PyTorch, which is not installed: pip install torch",
-        "False",
-    ]
+def test_without_torch_the_error_comes_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(LibraryError, match="needs PyTorch, which is not installed: pip install torch"):
+        pytorch.bench(TorchPlan(), tmp_path / "models")
+    assert not (tmp_path / "models").exists()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_network_computes_what_the_model_does(precision: str, folder: Path) -> None:
     torch = pytest.importorskip("torch")
-    import onnxruntime
-
     model = models.make("resnet50", folder, precision=precision)
     images = models.sample_inputs(model, batch=2)["input"]
-    [expected] = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"]).run(
-        None, {"input": images}
-    )
+    with cpu_session(model) as session:
+        [expected] = session.run(None, {"input": images})
     with torch.inference_mode():
         made = torch_ways.make_network(torch, model)
         result = made(torch.from_numpy(images)).numpy()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,6 @@ from ortmulti.bench.measure.rounds import Interval
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
-def outcomes(verdicts: Sequence[Verdict]) -> list[str]:
-    return [verdict.outcome for verdict in verdicts]
-
-
 def measured(cases: Mapping[str, Mapping[str, Any]], count: int = 6) -> list[dict[str, Any]]:
     """Rounds in which each case gives the same figures."""
     return [{"case": case, "round": number, **values} for number in range(count) for case, values in cases.items()]
@@ -50,14 +46,9 @@ def test_a_claim_holds_if_the_whole_interval_is_on_its_side(values: list[float],
 
 
 def test_ratios_are_of_the_same_round() -> None:
-    found = [
-        {"case": "a", "round": 0, "s": 6.0},
-        {"case": "b", "round": 0, "s": 2.0},
-        {"case": "a", "round": 1, "s": 8.0},
-        {"case": "b", "round": 1, "error": "died"},
-        {"case": "a", "round": 2, "s": 9.0},
-        {"case": "b", "round": 2, "s": 9.0},
-    ]
+    seconds = [("a", 6.0), ("b", 2.0), ("a", 8.0), ("b", None), ("a", 9.0), ("b", 9.0)]
+    found = [{"case": case, "round": place // 2, "s": taken} for place, (case, taken) in enumerate(seconds)]
+    found[3] = {"case": "b", "round": 1, "error": "died"}
     assert ratios(found, "a", "b", "s") == [3.0, 1.0]
     assert figures(found, "a", "s", 2.0) == [12.0, 16.0, 18.0]
 
@@ -92,102 +83,161 @@ def test_rounds_take_turns_and_failures_do_not_end_them(tmp_path: Path) -> None:
 
 # --- Verdicts ---------------------------------------------------------------------------------------------------------
 
+CODES = {"holds": "+", "does not hold": "-", "undecided": "?", "not measured": "0"}
+
+
+def codes(verdicts: Sequence[Verdict]) -> str:
+    return "".join(CODES[verdict.outcome] for verdict in verdicts)
+
+
+def creation(threads: float, processes: float) -> list[dict[str, Any]]:
+    return measured({"sequential": {"wall": 10.87}, "threads": {"wall": threads}, "processes": {"wall": processes}})
+
+
+def gil(share: float, delay: float) -> list[dict[str, Any]]:
+    figures = {1: {"delay_share": 0.9, "delay": 0.1}, 8: {"delay_share": share, "delay": delay}}
+    return measured({gil_detection.case_name("onnxruntime", size): found for size, found in figures.items()})
+
+
+def options(others: float, **heuristic: dict[str, float]) -> list[dict[str, Any]]:
+    with_option = {"creation": others, "both": 8.0}
+    cases = {"default": {"creation": 4.0, "both": 8.0}, "no optimization": with_option, "pre-optimized": with_option}
+    return measured({f"m: {name}": figures for name, figures in {**cases, **heuristic}.items()})
+
+
+def threads(count: int, bound: int, explicit: int) -> list[dict[str, Any]]:
+    default, four = {"threads": count, "bound": bound}, {"threads": 3, "bound": explicit}
+    return measured({"m: default": default, "m: 4 threads": four})
+
+
+def spinning(run: float, cpu: float, backoff: float) -> list[dict[str, Any]]:
+    spins = {"run": 2.0, "cpu": 4.0}
+    cases = {
+        "default": spins,
+        thread_cases.NO_SPINNING: {"run": run, "cpu": cpu},
+        thread_cases.SPIN_DURATION: spins,
+        thread_cases.SPIN_AND_BACKOFF: {**spins, "run": backoff},
+    }
+    return measured({f"m: {name}": figures for name, figures in cases.items()})
+
+
+def other_threads(good: float) -> list[dict[str, Any]]:
+    runs = {
+        "m: default": 1.0,
+        "b: default": 1.0,
+        "m: parallel": good,
+        "b: parallel": 1 / good,
+        f"m: {thread_cases.FREE}": 1 / good,
+        f"m: {thread_cases.BOUND}": 1.0,
+        f"m: {thread_cases.ONE_NODE}": 1 / good,
+        f"m: {thread_cases.TWO_NODES}": 1.0,
+    }
+    rates = {f"m: {thread_cases.OWN_POOLS}": 1.0, f"m: {thread_cases.ONE_POOL}": good}
+    return measured(
+        {name: {"run": run} for name, run in runs.items()}
+        | {name: {"throughput": rate} for name, rate in rates.items()}
+    )
+
+
+def contention_document(threads: float, processes: float) -> dict[str, Any]:
+    rates = {("threads", 1): 100.0, ("processes", 1): 50.0, ("threads", 4): threads, ("processes", 4): processes}
+    cases = [
+        {
+            "variant": variant,
+            "devices": [f"cuda:{index}" for index in range(count)],
+            "throughput": rate,
+            "round": number,
+        }
+        for (variant, count), rate in rates.items()
+        for number in range(2)
+    ]
+    return {"releases": {"onnxruntime": "1.0"}, "rows": cases, "measurements": cases}
+
+
+def torch_document(pool: float, low: float, high: float, graphs: bool) -> dict[str, Any]:
+    seconds = {("ortmulti", "pool"): pool, ("pytorch", "eager"): 0.005}
+    if graphs:
+        seconds["ortmulti", "pool, graph"] = pool
+    ways = [
+        {"side": side, "name": name, "seconds": [each] * 6, "equal": True} for (side, name), each in seconds.items()
+    ]
+    setting, ratio = "fp32, batch 1, host", {"median": (low + high) / 2, "low": low, "high": high}
+    return {
+        "releases": {"onnxruntime": "1.0"},
+        "measurements": [{"setting": setting, "ways": ways}],
+        "rows": [{"setting": setting, "ratio": ratio}],
+    }
+
+
+def diagnosis(gil: float, search: float, best: str) -> dict[str, Any]:
+    def run(way: str, devices: int, causes: dict[str, float]) -> dict[str, Any]:
+        facts = {"experiment": "trace", "cache": "warm", "wall": 2.0, "explained": 0.99}
+        return {**facts, "way": way, "devices": ["cpu"] * devices, "causes": causes}
+
+    causes = {"algorithm search": 2.0 * search, "run": 2.0 * (1 - search)}
+    return {
+        "partial": None,
+        "runs": [run("sequential", 1, causes), run("threads", 2, {"run": 1.0, "wait for the GIL": 1.0})],
+        "serialization": [{"way": "threads", "devices": 2, "on": [{"what": "gil", "share": gil}]}],
+        "prediction": {"best": best, "seconds": {"processes": 1.0, "shared": 1.0}},
+    }
+
+
+GOOD, BAD = diagnosis(0.9, 0.6, "processes"), diagnosis(0.2, 0.4, "shared")
+
 
 @pytest.mark.parametrize(
-    ("threads", "processes", "small", "expected"),
+    ("judged", "arguments", "expected"),
     [
-        (7.48, 4.38, False, ["holds", "holds", "does not hold"]),  # the report's own times
-        (4.0, 5.0, False, ["does not hold"] * 3),
-        (10.0, 2.8, False, ["holds"] * 3),
-        (3.0, 5.0, True, ["holds"] * 2),
-        (9.0, 7.0, True, ["does not hold"] * 2),
+        (creation_claims.judged, (creation(7.48, 4.38), 4, False), "++-"),  # the report's own times
+        (creation_claims.judged, (creation(4.0, 5.0), 4, False), "---"),
+        (creation_claims.judged, (creation(10.0, 2.8), 4, False), "+++"),
+        (creation_claims.judged, (creation(3.0, 5.0), 4, True), "++"),
+        (creation_claims.judged, (creation(9.0, 7.0), 4, True), "--"),
+        (gil_detection.judged, (gil(0.9, 0.8), (1, 8)), "++"),
+        (gil_detection.judged, (gil(0.9, 0.15), (1, 8)), "+-"),
+        (gil_detection.judged, (gil(0.1, 0.8), (1, 8)), "--"),
+        (init_options.judged, (options(1.0, HEURISTIC={"creation": 3.9, "both": 4.0}), "m", "cuda:0"), "-+++"),
+        (init_options.judged, (options(3.0, HEURISTIC={"creation": 3.9, "both": 7.0}), "m", "cuda:0"), "----"),
+        (init_options.judged, (options(3.0), "m", "cpu"), "00--"),
+        (thread_settings.default_threads, (threads(3, 3, 0), "m", 4), "++"),
+        (thread_settings.default_threads, (threads(7, 0, 0), "m", 4), "--"),
+        (thread_settings.default_threads, (threads(3, 3, 3), "m", 4), "+-"),
+        (thread_settings.default_threads, ([], "m", 4), "00"),
+        (thread_settings.about_spinning, (spinning(3.0, 3.0, 2.0), ["m"]), "++"),
+        (thread_settings.about_spinning, (spinning(1.0, 3.0, 2.0), ["m"]), "--"),
+        (thread_settings.about_spinning, (spinning(3.0, 5.0, 2.1), ["m"]), "--"),
+        (thread_settings.others, (other_threads(1.25), "m", "b"), "+++++"),
+        (thread_settings.others, (other_threads(0.8), "m", "b"), "-----"),
+        (thread_settings.others, ([], "m", "b"), "00000"),
+        # core, threads, processes, core+graph
+        (contention.judged, (contention_document(100.0, 195.0),), "0++0"),
+        (contention.judged, (contention_document(390.0, 100.0),), "0--0"),
+        (torch_compare.judged, (torch_document(0.008, 1.1, 1.2, graphs=False),), "++000"),
+        (torch_compare.judged, (torch_document(0.004, 0.9, 1.0, graphs=True),), "--00-"),
+        (torch_compare.judged, (torch_document(0.004, 0.9, 1.1, graphs=True),), "-?00-"),
+        (session_diagnostics.judged, (GOOD,), "+++"),
+        (session_diagnostics.judged, (BAD,), "---"),
     ],
 )
-def test_creation_of_a_model(threads: float, processes: float, small: bool, expected: list[str]) -> None:
-    found = measured({"sequential": {"wall": 10.87}, "threads": {"wall": threads}, "processes": {"wall": processes}})
-    assert outcomes(creation_claims.judged(found, 4, small)) == expected
-    alone = creation_claims.judged(found, 1, small)[0]
-    assert alone.because == "it takes two devices"
+def test_a_claim_is_judged_both_ways(judged: Any, arguments: tuple[Any, ...], expected: str) -> None:
+    assert codes(judged(*arguments)) == expected
 
 
-def test_the_gil_is_held_and_for_longer_with_a_larger_model() -> None:
-    def verdicts(share: float, delay: float) -> list[str]:
-        cases = {
-            gil_detection.case_name("onnxruntime", 1): {"delay_share": 0.9, "delay": 0.1},
-            gil_detection.case_name("onnxruntime", 8): {"delay_share": share, "delay": delay},
-        }
-        return outcomes(gil_detection.judged(measured(cases), (1, 8)))
-
-    assert verdicts(0.9, 0.8) == ["holds", "holds"]
-    assert verdicts(0.9, 0.15) == ["holds", "does not hold"]
-    assert verdicts(0.1, 0.8) == ["does not hold", "does not hold"]
+def test_a_claim_about_several_devices_is_not_judged_on_one() -> None:
+    assert creation_claims.judged(creation(7.48, 4.38), 1, False)[0].because == "it takes two devices"
 
 
-def test_options_of_one_session() -> None:
-    def verdicts(heuristic: float, others: float, device: str = "cuda:0") -> list[str]:
-        cases = {
-            "m: default": {"creation": 4.0, "both": 8.0},
-            "m: HEURISTIC": {"creation": 3.9, "both": heuristic},
-            "m: no optimization": {"creation": others, "both": 8.0},
-            "m: pre-optimized": {"creation": others, "both": 8.0},
-        }
-        if device == "cpu":
-            del cases["m: HEURISTIC"]
-        return outcomes(init_options.judged(measured(cases), "m", device))
-
-    assert verdicts(4.0, 1.0) == ["does not hold", "holds", "holds", "holds"]
-    assert verdicts(7.0, 3.0) == ["does not hold"] * 4
-    assert verdicts(7.0, 3.0, "cpu")[:2] == ["not measured"] * 2
-
-
-def test_default_threads() -> None:
-    def verdicts(threads: int, bound: int, explicit: int) -> list[str]:
-        cases = {
-            "m: default": {"threads": threads, "bound": bound},
-            "m: 4 threads": {"threads": 3, "bound": explicit},
-        }
-        return outcomes(thread_settings.default_threads(measured(cases), "m", 4))
-
-    assert verdicts(3, 3, 0) == ["holds", "holds"]
-    assert verdicts(7, 0, 0) == ["does not hold", "does not hold"]
-    assert verdicts(3, 3, 3)[1] == "does not hold"
-    assert outcomes(thread_settings.default_threads([], "m", 4)) == ["not measured"] * 2
-
-
-def test_spinning() -> None:
-    def verdicts(without: tuple[float, float], backoff: float) -> list[str]:
-        cases = {
-            "m: default": {"run": 2.0, "cpu": 4.0},
-            f"m: {thread_cases.NO_SPINNING}": {"run": without[0], "cpu": without[1]},
-            f"m: {thread_cases.SPIN_DURATION}": {"run": 2.0, "cpu": 4.0},
-            f"m: {thread_cases.SPIN_AND_BACKOFF}": {"run": backoff, "cpu": 4.0},
-        }
-        return outcomes(thread_settings.about_spinning(measured(cases), ["m"]))
-
-    assert verdicts((3.0, 3.0), 2.0) == ["holds", "holds"]
-    assert verdicts((1.0, 3.0), 2.0) == ["does not hold", "does not hold"]
-    assert verdicts((3.0, 5.0), 2.1) == ["does not hold", "does not hold"]
-
-
-def test_other_thread_settings() -> None:
-    def verdicts(good: float) -> set[str]:
-        cases = {
-            "m: default": {"run": 1.0},
-            "b: default": {"run": 1.0},
-            "m: parallel": {"run": good},
-            "b: parallel": {"run": 1 / good},
-            f"m: {thread_cases.FREE}": {"run": 1 / good},
-            f"m: {thread_cases.BOUND}": {"run": 1.0},
-            f"m: {thread_cases.ONE_NODE}": {"run": 1 / good},
-            f"m: {thread_cases.TWO_NODES}": {"run": 1.0},
-            f"m: {thread_cases.OWN_POOLS}": {"throughput": 1.0},
-            f"m: {thread_cases.ONE_POOL}": {"throughput": good},
-        }
-        return set(outcomes(thread_settings.others(measured(cases), "m", "b")))
-
-    assert verdicts(1.25) == {"holds"}
-    assert verdicts(0.8) == {"does not hold"}
-    assert set(outcomes(thread_settings.others([], "m", "b"))) == {"not measured"}
+def test_diagnoses_are_reported_with_the_verdicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for partial, status in ((None, 0), ("interrupted", 1)):
+        facts = {"schema_version": 3, "partial": partial, "releases": {"onnxruntime": "1.1"}, "models": [{"name": "m"}]}
+        path = tmp_path / "diagnosis.json"
+        path.write_text(json.dumps({**GOOD, **facts}))
+        assert session_diagnostics.main([str(path)]) == status
+    shown = capsys.readouterr()
+    assert "| run | 0.40 | 0.50 |" in shown.out
+    assert "- holds: report: threads fail because of the GIL: threads serialize on: gil 90%" in shown.out
+    assert "is partial: interrupted" in shown.err
 
 
 def test_seven_threads_are_bound_to_one_node_or_split_over_two() -> None:
@@ -211,94 +261,7 @@ def test_a_setting_that_a_release_does_not_know_is_left_out(tmp_path: Path) -> N
     assert names[1] - names[0] == {thread_cases.SPIN_DURATION, thread_cases.SPIN_AND_BACKOFF}
 
 
-def contention_document(threads: float, processes: float) -> dict[str, Any]:
-    rates = {("threads", 1): 100.0, ("processes", 1): 50.0, ("threads", 4): threads, ("processes", 4): processes}
-    cases = [
-        {
-            "variant": variant,
-            "devices": [f"cuda:{index}" for index in range(count)],
-            "throughput": rate,
-            "round": number,
-        }
-        for (variant, count), rate in rates.items()
-        for number in range(2)
-    ]
-    return {"releases": {"onnxruntime": "1.0"}, "rows": cases, "measurements": cases}
-
-
-def test_contention_of_threads_and_of_processes() -> None:
-    def verdicts(threads: float, processes: float) -> list[str]:  # core, threads, processes, core+graph
-        return outcomes(contention.judged(contention_document(threads, processes)))
-
-    assert verdicts(100.0, 195.0) == ["not measured", "holds", "holds", "not measured"]
-    assert verdicts(390.0, 100.0) == ["not measured", "does not hold", "does not hold", "not measured"]
-
-
-def torch_document(pool: float, eager: float, ratio: tuple[float, float], graphs: bool) -> dict[str, Any]:
-    def way(side: str, name: str, seconds: float) -> dict[str, Any]:
-        return {"side": side, "name": name, "seconds": [seconds] * 6, "equal": True}
-
-    ways = [way("ortmulti", "pool", pool), way("pytorch", "eager", eager)]
-    ways += [way("ortmulti", "pool, graph", pool)] if graphs else []
-    interval = {"median": sum(ratio) / 2, "low": ratio[0], "high": ratio[1]}
-    return {
-        "releases": {"onnxruntime": "1.0"},
-        "measurements": [{"setting": "fp32, batch 1, host", "ways": ways}],
-        "rows": [{"setting": "fp32, batch 1, host", "ratio": interval}],
-    }
-
-
-@pytest.mark.parametrize(
-    ("pool", "ratio", "graphs", "expected"),
-    [
-        (0.008, (1.1, 1.2), False, ["holds", "holds", *["not measured"] * 3]),
-        (0.004, (0.9, 1.0), True, ["does not hold", "does not hold", *["not measured"] * 2, "does not hold"]),
-        (0.004, (0.9, 1.1), True, ["does not hold", "undecided", *["not measured"] * 2, "does not hold"]),
-    ],
-)
-def test_pytorch(pool: float, ratio: tuple[float, float], graphs: bool, expected: list[str]) -> None:
-    assert outcomes(torch_compare.judged(torch_document(pool, 0.005, ratio, graphs))) == expected
-
-
-def diagnosis(gil: float, search: float, best: str) -> dict[str, Any]:
-    def run(way: str, devices: int, causes: dict[str, float]) -> dict[str, Any]:
-        return {
-            "experiment": "trace",
-            "way": way,
-            "devices": ["cpu"] * devices,
-            "cache": "warm",
-            "wall": 2.0,
-            "causes": causes,
-            "explained": 0.99,
-        }
-
-    causes = {"algorithm search": 2.0 * search, "run": 2.0 * (1 - search)}
-    return {
-        "partial": None,
-        "runs": [run("sequential", 1, causes), run("threads", 2, {"run": 1.0, "wait for the GIL": 1.0})],
-        "serialization": [{"way": "threads", "devices": 2, "on": [{"what": "gil", "share": gil}]}],
-        "prediction": {"best": best, "seconds": {"processes": 1.0, "shared": 1.0}},
-    }
-
-
-def test_diagnoses_are_held_against_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    good, bad = diagnosis(0.9, 0.6, "processes"), diagnosis(0.2, 0.4, "shared")
-    assert outcomes(session_diagnostics.judged(good)) == ["holds"] * 3
-    assert outcomes(session_diagnostics.judged(bad)) == ["does not hold"] * 3
-    for partial, status in ((None, 0), ("interrupted", 1)):
-        facts = {"schema_version": 3, "partial": partial, "releases": {"onnxruntime": "1.1"}, "models": [{"name": "m"}]}
-        path = tmp_path / "diagnosis.json"
-        path.write_text(json.dumps({**good, **facts}))
-        assert session_diagnostics.main([str(path)]) == status
-    shown = capsys.readouterr()
-    assert "| run | 0.40 | 0.50 |" in shown.out
-    assert "- holds: report: threads fail because of the GIL: threads serialize on: gil 90%" in shown.out
-    assert "is partial: interrupted" in shown.err
-
-
 # --- Scripts ----------------------------------------------------------------------------------------------------------
-
-Main = Callable[[Sequence[str]], int]
 
 
 @pytest.fixture(scope="module")
@@ -306,20 +269,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
 
 
-def run(main: Main, models: Path, tmp_path: Path, *arguments: str, devices: str = "cpu") -> dict[str, Any]:
-    path = tmp_path / "result.json"
-    common = ["--quick", "--devices", devices, "--models", str(models), "--json", str(path)]
-    assert main([*common, *arguments]) == 0
-    document: dict[str, Any] = json.loads(path.read_text())
-    return document
-
-
 @pytest.mark.parametrize("module", [gil_detection, init_options, shared_memory_io, thread_settings])
 def test_an_experiment_runs_and_reports(
     module: Any, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = module.__name__.partition(".")[2]
-    document = run(module.main, models, tmp_path)
+    path = tmp_path / "result.json"
+    assert module.main(["--quick", "--devices", "cpu", "--models", str(models), "--json", str(path)]) == 0
+    document = json.loads(path.read_text())
     assert (document["kind"], document["experiment"]) == ("experiment", name)
     assert document["command"][0] == f"benchmarks/{name}.py"
     assert {"machine", "releases", "settings"} <= document.keys()
@@ -365,17 +322,13 @@ def test_a_measurement_that_fails_is_the_scripts_failure(models: Path, capsys: p
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--repeat", "0"], "at least once"),
-        (["--devices", "tpu"], "tpu"),
-    ],
+    ("option", "value", "message"), [("--repeat", "0", "at least once"), ("--devices", "tpu", "tpu")]
 )
 def test_wrong_arguments_end_with_one_line(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    option: str, value: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as refused:
-        gil_detection.main(arguments)
+        gil_detection.main([option, value])
     assert refused.value.code == 2
     assert message in capsys.readouterr().err
 
