@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ortmulti.bench.tune.measurements import Measure
-from ortmulti.bench.tune.search import Effort, Outcome, Search
+from ortmulti.bench.tune.search import Effort, Search
 from ortmulti.bench.tune.space import Options, RejectedError, select, setting
 from ortmulti.errors import InvalidArgument
 
@@ -75,11 +75,13 @@ def product(effects: dict[Options, float]) -> Callable[[Options], float]:
     return lambda options: math.prod(effect for choice, effect in effects.items() if set(choice) <= set(options))
 
 
-def search(simulated: Simulated, budget: float | None = None) -> Outcome:
-    return Search(SETTINGS, simulated.candidate, lambda: simulated.now, EFFORT, budget).run()
+def search(simulated: Simulated, budget: float | None = None) -> Search:
+    tried = Search(SETTINGS, simulated.candidate, lambda: simulated.now, EFFORT, budget)
+    tried.run()
+    return tried
 
 
-def chosen(outcome: Outcome) -> set[tuple[str, object]]:
+def chosen(outcome: Search) -> set[tuple[str, object]]:
     return set() if outcome.best is None else set(outcome.best.options)
 
 
@@ -157,9 +159,9 @@ def test_an_interrupt_leaves_what_is_certain_by_then(at: int, certain: set[objec
     tried = Search(SETTINGS, simulated.candidate, lambda: simulated.now, EFFORT)
     with pytest.raises(KeyboardInterrupt):
         tried.run()
-    outcome = tried.so_far("interrupted")
-    assert outcome.partial == "interrupted"
-    assert chosen(outcome) == certain
+    tried.end_early("interrupted")
+    assert tried.partial == "interrupted"
+    assert chosen(tried) == certain
 
 
 def test_only_and_skip() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -92,25 +93,21 @@ def choose_layers(folder: Path, device_sets: Sequence[tuple[str, ...]]) -> int:
     """
     largest = max(device_sets, key=len)
     on_cpu = largest.count("cpu")
-    used = {device for device in largest if device != "cpu"}
-    gpus = [gpu for gpu in _core.cuda_devices() if f"cuda:{gpu.index}" in used] if used else []
+    sessions = Counter(device for device in largest if device != "cpu")
+    gpus = {f"cuda:{gpu.index}": gpu.total_memory for gpu in _core.cuda_devices()} if sessions else {}
     memory = available_memory()
+    place = folder
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    disk = shutil.disk_usage(place).free
 
     def fits(layers: int) -> bool:
         size = models.describe("phi3-mini", layers=layers).weight_bytes
-        per_gpu = max((largest.count(f"cuda:{gpu.index}") for gpu in gpus), default=0)
-        there = models.find("phi3-mini", folder, layers=layers) is not None
         return (
-            all(size * _GPU_COPIES * per_gpu <= gpu.total_memory / 2 for gpu in gpus)
-            and size * (1 + _CPU_COPIES * on_cpu + len(largest) - on_cpu) <= memory / 2
-            and (there or size <= _free_disk(folder) / 2)
+            all(size * _GPU_COPIES * count <= gpus[device] / 2 for device, count in sessions.items())
+            and size * (1 + _CPU_COPIES * on_cpu + sessions.total()) <= memory / 2
+            and (size <= disk / 2 or models.find("phi3-mini", folder, layers=layers) is not None)
         )
 
     most = _CPU_LAYERS if on_cpu else _ALL_LAYERS
     return next((layers for layers in range(most, 1, -1) if fits(layers)), 1)
-
-
-def _free_disk(folder: Path) -> int:
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return shutil.disk_usage(folder).free

@@ -68,35 +68,38 @@ class Target(Closing):
             raise
 
     def _make_feed(self) -> dict[str, Any]:
-        if isinstance(self._model, ortmulti.InferenceSession):
-            return _fitting(self._model)
-        # Runs that do not fit would leave their memory in the pool, and count as what the defaults take.
+        from ortmulti.create.sample_inputs import first_fit, growing_inputs
+
+        # Runs that do not fit would leave their memory in the model, and count as what the defaults take.
         plain = ortmulti.SessionOptions()
         plain.graph_optimization_level = ortmulti.GraphOptimizationLevel.ORT_DISABLE_ALL
         with ortmulti.InferenceSession(self._spec["model"], plain, ["CPUExecutionProvider"]) as session:
-            return _fitting(session)
+
+            def run(feed: dict[str, Any]) -> dict[str, Any]:
+                session.run(None, feed)
+                return feed
+
+            return first_fit(growing_inputs(session.get_inputs()), run)
 
     def warm_up(self) -> Any:
         """Run a few times and return the last outputs."""
-        return [self.run() for _ in range(_WARM_UP_RUNS)][-1]
+        for _ in range(_WARM_UP_RUNS - 1):
+            self.run()
+        return self.run()
 
     def latency(self, seconds: float) -> float:
         """Return the median seconds of single runs, after some that do not count."""
         ask, clock = self.run, time.perf_counter
-        begin = clock()
-        ask()
-        if clock() - begin < seconds:
-            while clock() - begin < seconds * _UNCOUNTED_PART:
-                ask()
-        times = []
-        end = clock() + seconds
+        times: list[float] = []
+        counted = clock() + seconds * _UNCOUNTED_PART
         while True:
             before = clock()
             ask()
             after = clock()
-            times.append(after - before)
-            if after >= end:
-                return statistics.median(times)
+            if before >= counted:
+                times.append(after - before)
+                if after >= counted + seconds:
+                    return statistics.median(times)
 
     # Imports are where they are used: they would be part of what a process takes to its first answer.
     def throughput(self, seconds: float, clients: int) -> float:
@@ -129,16 +132,6 @@ def seconds_per_answer(answers: Sequence[int], begin: int, end: int) -> float:
     parts = min(_PARTS, len(answers) // _ANSWERS_OF_A_PART) or 1
     counts = np.histogram(np.asarray(answers, np.int64), parts, (begin, end))[0]
     return (end - begin) / 1e9 / parts / max(1.0, float(np.median(counts)))
-
-
-def _fitting(session: Any) -> dict[str, Any]:
-    from ortmulti.create.sample_inputs import first_fit, growing_inputs
-
-    def run(feed: dict[str, Any]) -> dict[str, Any]:
-        session.run(None, feed)
-        return feed
-
-    return first_fit(growing_inputs(session.get_inputs()), run)
 
 
 def first_answer(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from ortmulti.bench.measure import results
 from ortmulti.bench.measure.devices import check_measurable
 from ortmulti.bench.tune.measurements import Bench, Job
 from ortmulti.bench.tune.outputs import TF32_TOLERANCE, TOLERANCES
-from ortmulti.bench.tune.search import Effort, Outcome, Search, Trial
-from ortmulti.bench.tune.space import DEFAULTS, OBJECTIVES, Host, Setting, select, space
+from ortmulti.bench.tune.search import Effort, Search, Trial
+from ortmulti.bench.tune.space import DEFAULTS, OBJECTIVES, Host, select, space
 from ortmulti.create.model import Model
 from ortmulti.devices.device import Device, name_devices, parse_devices
 from ortmulti.errors import InvalidArgument, InvalidType
@@ -164,10 +164,10 @@ def tune(
         begin = time.monotonic()
         search = Search(settings, bench.candidate, time.monotonic, _EFFORT[objective], budget, minimum_gain, tell)
         try:
-            outcome = search.run()
+            search.run()
         except KeyboardInterrupt:
-            outcome = search.so_far("interrupted")
-        result = _result(bench, settings, outcome, time.monotonic() - begin, budget)
+            search.end_early("interrupted")
+        result = _result(bench, search, time.monotonic() - begin)
     if out is not None and (result.tuning.partial is None or result.tuning.settings):
         result.tuning.write(out)
     if result.tuning.partial == "interrupted":
@@ -209,14 +209,12 @@ def _feeds(inputs: object, folder: Path) -> Path | None:
 _UNITS = {"latency": "s", "throughput": "s per answer", "creation": "s", "memory": "bytes"}
 
 
-def _result(
-    bench: Bench, settings: Sequence[Setting], outcome: Outcome, seconds: float, budget: float | None
-) -> TuneResult:
+def _result(bench: Bench, search: Search, seconds: float) -> TuneResult:
     """Return the tuning and all measurements: a document of kind "tune", see `ortmulti.bench.measure.results`.
 
     Ratios are costs divided by the defaults' cost: below 1 is better. "gain" is the inverse.
     """
-    job, best, again, path = bench.job, outcome.best, outcome.confirmation, Path(bench.job.model)
+    job, best, again, path = bench.job, search.best, search.confirmation, Path(bench.job.model)
     winner, gain = None, {}
     if best is not None:
         interval = best.interval
@@ -236,12 +234,12 @@ def _result(
             "devices": list(job.devices),
             "clients": job.clients,
             "block_seconds": job.block_seconds,
-            "budget": budget,
+            "budget": search.budget,
             "tolerance": tolerances if job.tolerance is None else {"floats": job.tolerance},
-            "candidates": {one.name: [dict(choice) for choice in one.choices] for one in settings},
+            "candidates": {one.name: [dict(choice) for choice in one.choices] for one in search.settings},
         },
         models=[{"name": path.stem, "path": job.model, "bytes": path.stat().st_size}],
-        partial=outcome.partial,
+        partial=search.partial,
         seconds=seconds,
         unit=_UNITS[job.objective],
         defaults=_median(bench.costs.get(DEFAULTS, [])),
@@ -249,11 +247,11 @@ def _result(
         confirmation=again and {**_ratio(again), "held_up": again is best},
         trials=[
             {**_ratio(trial), "samples": len(trial.ratios), "outputs": bench.differences[trial.options].error}
-            for trial in outcome.trials
+            for trial in search.trials
         ],
         rejected=[
             {"settings": dict(options), "why": error.why, "text": str(error)}
-            for options, error in outcome.rejected.items()
+            for options, error in search.rejected.items()
         ],
         outputs_repeat={"compared": bench.repeats.allowed, "text": bench.repeats.text},
     )
@@ -264,7 +262,7 @@ def _result(
         model={"name": path.name, **describe_model(Model(job.model))},
         machine=describe_machine("cuda" if job.on_gpu else "cpu"),
         gain=gain and {"ratio": gain["median"], "low": gain["low"], "high": gain["high"]},
-        partial=outcome.partial,
+        partial=search.partial,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
     return TuneResult(tuning, document)
