@@ -25,7 +25,7 @@ from ortmulti.bench.tune.space import DEFAULTS, RejectedError
 from ortmulti.errors import Fail, InvalidArgument, InvalidType, NoSuchFile
 from tests.support import onnx_models
 from tests.support.command import COMMAND, invoke
-from tests.support.processes import check_child, child_environment
+from tests.support.processes import child_environment
 
 
 @pytest.fixture(scope="module")
@@ -157,12 +157,6 @@ def test_a_candidate_gives_the_model_s_outputs(tiny: Path, tmp_path: Path, throu
         assert target.latency(0.01) > 0
         if through == "pool":
             assert target.throughput(0.01, clients=2) > 0
-
-
-def test_importing_the_package_imports_nothing_of_it() -> None:
-    check_child("import sys, ortmulti; assert not any(name.startswith('ortmulti.bench.tune') for name in sys.modules)")
-    # The function, whatever was imported before it.
-    check_child("import ortmulti.bench.tune.tuner, ortmulti; assert callable(ortmulti.tune)")
 
 
 # --- Errors -----------------------------------------------------------------------------------------------------------

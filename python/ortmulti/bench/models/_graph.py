@@ -33,6 +33,7 @@ class Weight:
 
     Attributes:
         values: Its values; or the mean and the standard deviation of those that are drawn when it is written.
+        nbytes: Its size.
         offset: Where it begins in the data file; None: it is in the .onnx file.
     """
 
@@ -40,15 +41,8 @@ class Weight:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     values: tuple[float, float] | NDArray[Any]
+    nbytes: int
     offset: int | None
-
-    @property
-    def elements(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        return self.elements * self.dtype.itemsize
 
 
 class Graph:
@@ -61,6 +55,7 @@ class Graph:
 
     Attributes:
         weights: every initializer, in the files' order.
+        weight_bytes: of all weights together, without padding.
         data_bytes: size of the data file.
 
     Raises:
@@ -71,7 +66,7 @@ class Graph:
         self.onnx = require_onnx()
         self.dtype = np.dtype(dtype)
         self.weights: list[Weight] = []
-        self.data_bytes = 0
+        self.weight_bytes = self.data_bytes = 0
         self._external = external
         self._graph = self.onnx.helper.make_graph([], name, [], [])
 
@@ -105,10 +100,11 @@ class Graph:
     ) -> str:
         offset = None
         size = math.prod(shape) * dtype.itemsize
+        self.weight_bytes += size
         if self._external and size > INLINE_BYTES:
             offset = -(-self.data_bytes // ALIGNMENT) * ALIGNMENT
             self.data_bytes = offset + size
-        self.weights.append(Weight(name, shape, dtype, values, offset))
+        self.weights.append(Weight(name, shape, dtype, values, size, offset))
         return name
 
     def node(self, op: str, *inputs: str, name: str, output: str | None = None, **attributes: Any) -> str:
@@ -136,8 +132,3 @@ class Graph:
         )
         result: bytes = model.SerializeToString(deterministic=True)
         return result
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of all weights together, without padding."""
-        return sum(weight.nbytes for weight in self.weights)

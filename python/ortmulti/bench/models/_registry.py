@@ -50,7 +50,7 @@ class Description:
     name: str
     stem: str
     options: Mapping[str, int | str]
-    _seed: int
+    _parameters: dict[str, Any]
     _graph: Graph
 
     @property
@@ -67,10 +67,6 @@ class Description:
     def data_bytes(self) -> int:
         """Size in bytes of the external data file; 0 if the weights are in the .onnx file."""
         return self._graph.data_bytes
-
-    @property
-    def _parameters(self) -> dict[str, Any]:
-        return {"generator": GENERATOR, "name": self.name, "seed": self._seed, **self.options}
 
     def _find(self, directory: Path) -> Path | None:
         return find_complete(directory, self.stem, self._parameters, self.data_bytes)
@@ -170,7 +166,8 @@ def describe(name: str, *, seed: int = 0, **options: int | str | None) -> Descri
     every = {**model.options, **chosen}
     defaults = {**model.options, "seed": 0}
     parts = [_STEM_PARTS[key].format(value) for key, value in {**every, "seed": seed}.items() if value != defaults[key]]
-    return Description(name, "-".join([name, *parts]), MappingProxyType(every), seed, model._build(**every))
+    parameters = {"generator": GENERATOR, "name": name, "seed": seed, **every}
+    return Description(name, "-".join([name, *parts]), MappingProxyType(every), parameters, model._build(**every))
 
 
 def _is_integer(value: object) -> bool:

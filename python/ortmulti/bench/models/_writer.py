@@ -153,14 +153,14 @@ class _Random:
         if not isinstance(weight.values, tuple):
             yield np.ascontiguousarray(weight.values).reshape(-1)
             return
-        scale = (*weight.values, weight.dtype)
+        scale, elements = (*weight.values, weight.dtype), weight.nbytes // weight.dtype.itemsize
         starts = np.random.Generator(np.random.SFC64([self._seed, zlib.crc32(weight.name.encode())]))
-        for done in range(0, weight.elements, TILE // 2):
-            count = min(weight.elements - done, TILE // 2)
+        for done in range(0, elements, TILE // 2):
+            count = min(elements - done, TILE // 2)
             start = int(starts.integers(TILE - count))
             piece = slice(start, start + count)
             # A whole scaled tile would cost more than a small tensor.
-            yield self._scaled_tile(*scale)[piece] if weight.elements >= TILE else _scaled(self._tile[piece], *scale)
+            yield self._scaled_tile(*scale)[piece] if elements >= TILE else _scaled(self._tile[piece], *scale)
 
 
 def _scaled(tile: NDArray[np.float32], mean: float, std: float, dtype: np.dtype[Any]) -> NDArray[Any]:
