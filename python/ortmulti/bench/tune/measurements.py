@@ -48,13 +48,11 @@ class CandidateProcess(Closing):
         self._channel, for_worker = socket.socketpair()
         self._channel.settimeout(timeout)
         self._answers = self._channel.makefile("r")
-        with for_worker, log.open("wb") as output, contextlib.ExitStack() as failed:
-            failed.enter_context(self._channel)
+        with for_worker, log.open("wb") as output:
             number = for_worker.fileno()
             self._process = ChildProcess(
                 _CODE, [str(number)], output=output, environment=environment, descriptors=[number]
             )
-            failed.pop_all()
         with contextlib.ExitStack() as failed:
             failed.push(self)
             self.first = self._answer_to(json.dumps(spec))
