@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 from collections.abc import Iterator
@@ -7,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 import ortmulti
 from ortmulti import _core
 from ortmulti._runtime.libraries import OVERRIDE, find_onnxruntime
-from ortmulti.cli.devices import collect, show
+from ortmulti.cli.devices import collect, report
+from ortmulti.cli.output import say
 from ortmulti.devices.plugins import _registrations
 from tests.support import plugins
 from tests.support.command import invoke
@@ -31,9 +32,9 @@ def no_registration_stays() -> Iterator[None]:
 
 
 def printed(facts: dict[str, Any]) -> str:
-    file = io.StringIO()
-    show(facts, Console(file=file, width=200))
-    return file.getvalue()
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        say(*report(facts))
+    return shown.getvalue()
 
 
 def gpu(index: int, persistence_mode: bool | None) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 from rich.text import Text
@@ -24,7 +24,7 @@ from ortmulti.devices.provider_options import CUDA
 from ortmulti.errors import DeviceError, Error, LibraryError
 
 from .options import AsJson
-from .output import print_json, stdout, table
+from .output import print_json, say, table
 
 
 def devices_command(as_json: AsJson = False) -> None:
@@ -33,7 +33,7 @@ def devices_command(as_json: AsJson = False) -> None:
     if as_json:
         print_json(facts)
     else:
-        show(facts, stdout())
+        say(*report(facts))
 
 
 def collect() -> dict[str, Any]:
@@ -177,25 +177,14 @@ def _why_not_opened(path: Path) -> str | None:
     return None
 
 
-def show(facts: dict[str, Any], console: Console) -> None:
-    """Print the facts of `collect`.
-
-    Args:
-        facts: what `collect` gave.
-        console: where to.
-    """
-
-    def say(*lines: str) -> None:
-        for line in lines:
-            console.print(line, soft_wrap=True, highlight=False)
-
+def report(facts: dict[str, Any]) -> Iterator[str | Table]:
+    """Yield the facts of `collect` as texts with rich's markup, and tables."""
     gpus = facts["devices"][1:]
-    console.print(_device_table(facts["devices"]))
+    yield _device_table(facts["devices"])
     if not gpus:
-        say("There is no GPU that this process can use.")
+        yield "There is no GPU that this process can use."
     for gpu in facts["hidden_gpus"]:
-        name = "unknown" if gpu["name"] is None else escape(gpu["name"])
-        say(f"Not shown to this process: {name}, {gpu['pci_bus_id']}, {gpu['uuid']}")
+        yield f"Not shown to this process: {escape(gpu['name'] or 'unknown')}, {gpu['pci_bus_id']}, {gpu['uuid']}"
     if len(gpus) > 1:
         names = [gpu["device"] for gpu in gpus]
         peers: list[str | Column] = ["", *(Column(name, justify="center") for name in names)]
@@ -203,21 +192,21 @@ def show(facts: dict[str, Any], console: Console) -> None:
             [name, *("" if row == column else "yes" if cell else "no" for column, cell in enumerate(cells))]
             for row, (name, cells) in enumerate(zip(names, facts["peer_access"], strict=True))
         )
-        console.print(table(peers, access, "Peer access (the row's GPU reads the column's memory)"))
-    console.print(
-        table(["what", "which", Column("where", overflow="fold")], _libraries_found(facts), "Driver and libraries")
-    )
-    say(*(f"Not usable: {escape(one['problem'])}" for one in facts["plugin_packages"] if one["problem"]))
+        yield table(peers, access, "Peer access (the row's GPU reads the column's memory)")
+    where = partial(Column, "where", overflow="fold")
+    yield table(["what", "which", where()], _libraries_found(facts), "Driver and libraries")
+    for package in facts["plugin_packages"]:
+        if package["problem"]:
+            yield f"Not usable: {escape(package['problem'])}"
     if facts["plugin_devices"]:
         keys = ("device", "provider", "version", "hardware", "library")
-        columns: list[str | Column] = ["device", "provider", "version", "vendor", Column("where", overflow="fold")]
         rows = ([one[key] for key in keys] for one in facts["plugin_devices"])
-        console.print(table(columns, rows, "Devices of plug-ins"))
+        yield table(["device", "provider", "version", "vendor", where()], rows, "Devices of plug-ins")
     if facts["cuda_sessions"]["usable"]:
-        say("[green]Sessions on the GPUs will work.[/green]")
+        yield "[green]Sessions on the GPUs will work.[/green]"
     else:
-        say("The CPU is ready. [yellow]Sessions on a GPU will not work:[/yellow]")
-        say(*(f"  - {escape(reason)}" for reason in facts["cuda_sessions"]["reasons"]))
+        yield "The CPU is ready. [yellow]Sessions on a GPU will not work:[/yellow]"
+        yield from (f"  - {escape(reason)}" for reason in facts["cuda_sessions"]["reasons"])
 
 
 def _device_table(devices: list[dict[str, Any]]) -> Table:
