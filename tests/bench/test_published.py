@@ -28,9 +28,9 @@ from ortmulti.bench.measure.rounds import Interval
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
-def measured(cases: Mapping[str, Mapping[str, Any]], count: int = 6) -> list[dict[str, Any]]:
-    """Rounds in which each case gives the same figures."""
-    return [{"case": case, "round": number, **values} for number in range(count) for case, values in cases.items()]
+def measured(cases: Mapping[str, Mapping[str, Any]], of: str = "", count: int = 6) -> list[dict[str, Any]]:
+    """Rounds in which each case, of a model, gives the same figures."""
+    return [{"case": of + case, "round": number, **values} for number in range(count) for case, values in cases.items()]
 
 
 @pytest.mark.parametrize(
@@ -102,53 +102,35 @@ def gil(share: float, delay: float) -> list[dict[str, Any]]:
 def options(others: float, **heuristic: dict[str, float]) -> list[dict[str, Any]]:
     with_option = {"creation": others, "both": 8.0}
     cases = {"default": {"creation": 4.0, "both": 8.0}, "no optimization": with_option, "pre-optimized": with_option}
-    return measured({f"m: {name}": figures for name, figures in {**cases, **heuristic}.items()})
+    return measured({**cases, **heuristic}, "m: ")
 
 
 def threads(count: int, bound: int, explicit: int) -> list[dict[str, Any]]:
     default, four = {"threads": count, "bound": bound}, {"threads": 3, "bound": explicit}
-    return measured({"m: default": default, "m: 4 threads": four})
+    return measured({"default": default, "4 threads": four}, "m: ")
 
 
 def spinning(run: float, cpu: float, backoff: float) -> list[dict[str, Any]]:
     spins = {"run": 2.0, "cpu": 4.0}
-    cases = {
-        "default": spins,
-        thread_cases.NO_SPINNING: {"run": run, "cpu": cpu},
-        thread_cases.SPIN_DURATION: spins,
-        thread_cases.SPIN_AND_BACKOFF: {**spins, "run": backoff},
-    }
-    return measured({f"m: {name}": figures for name, figures in cases.items()})
+    without, with_backoff = {"run": run, "cpu": cpu}, {**spins, "run": backoff}
+    names = ("default", thread_cases.SPIN_DURATION, thread_cases.NO_SPINNING, thread_cases.SPIN_AND_BACKOFF)
+    return measured(dict(zip(names, (spins, spins, without, with_backoff), strict=True)), "m: ")
 
 
 def other_threads(good: float) -> list[dict[str, Any]]:
-    runs = {
-        "m: default": 1.0,
-        "b: default": 1.0,
-        "m: parallel": good,
-        "b: parallel": 1 / good,
-        f"m: {thread_cases.FREE}": 1 / good,
-        f"m: {thread_cases.BOUND}": 1.0,
-        f"m: {thread_cases.ONE_NODE}": 1 / good,
-        f"m: {thread_cases.TWO_NODES}": 1.0,
-    }
-    rates = {f"m: {thread_cases.OWN_POOLS}": 1.0, f"m: {thread_cases.ONE_POOL}": good}
-    return measured(
-        {name: {"run": run} for name, run in runs.items()}
-        | {name: {"throughput": rate} for name, rate in rates.items()}
-    )
+    slow = (thread_cases.BOUND, thread_cases.TWO_NODES, "default")
+    runs = {**dict.fromkeys(slow, 1.0), **dict.fromkeys((thread_cases.FREE, thread_cases.ONE_NODE), 1 / good)}
+    rates = {thread_cases.OWN_POOLS: {"throughput": 1.0}, thread_cases.ONE_POOL: {"throughput": good}}
+    cases = {name: {"run": run} for name, run in {**runs, "parallel": good}.items()}
+    branches = {"default": {"run": 1.0}, "parallel": {"run": 1 / good}}
+    return measured({**cases, **rates}, "m: ") + measured(branches, "b: ")
 
 
 def contention_document(threads: float, processes: float) -> dict[str, Any]:
-    rates = {("threads", 1): 100.0, ("processes", 1): 50.0, ("threads", 4): threads, ("processes", 4): processes}
+    rates = (("threads", 1, 100.0), ("processes", 1, 50.0), ("threads", 4, threads), ("processes", 4, processes))
     cases = [
-        {
-            "variant": variant,
-            "devices": [f"cuda:{index}" for index in range(count)],
-            "throughput": rate,
-            "round": number,
-        }
-        for (variant, count), rate in rates.items()
+        {"variant": variant, "devices": list("abcd"[:count]), "throughput": rate, "round": number}
+        for variant, count, rate in rates
         for number in range(2)
     ]
     return {"releases": {"onnxruntime": "1.0"}, "rows": cases, "measurements": cases}
