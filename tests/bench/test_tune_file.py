@@ -211,24 +211,24 @@ def test_differences_of_gpus() -> None:
     assert differences({"gpus": ["A"], "driver": "1"}, here) == ["GPU A, here A and B", "driver 1, here unknown"]
 
 
-def test_a_tuning_for_gpus_is_not_used_on_the_cpu() -> None:
-    for_gpus = tuning(devices=("cuda:0",), settings={"intra_op_num_threads": 1, "use_tf32": False})
-    with (
-        pytest.warns(TuningWarning, match="is for GPUs and not used: these sessions are on the CPU"),
-        ortmulti.InferenceSession(weighted(), providers=CPU, tuning=for_gpus) as session,
-    ):
-        assert session.get_session_options().intra_op_num_threads == 0
-
-
-def test_options_of_newer_releases_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("changes", "message", "threads"),
+    [
+        ({"devices": ("cuda:0",)}, "is for GPUs and not used: these sessions are on the CPU", 0),
+        ({}, r"is used without spin_duration_us: needs onnxruntime 1\.26, not 1\.23\.2", 1),
+    ],
+)
+def test_what_is_for_gpus_or_newer_releases_is_left_out(
+    changes: dict[str, Any], message: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ortmulti.devices.providers.loaded_release", lambda: "1.23.2")
-    newer = tuning(settings={"spin_duration_us": 50, "intra_op_num_threads": 1})
+    other = tuning(settings={"spin_duration_us": 50, "intra_op_num_threads": 1}, **changes)
     with (
-        pytest.warns(TuningWarning, match=r"is used without spin_duration_us: needs onnxruntime 1\.26, not 1\.23\.2"),
-        ortmulti.InferenceSession(weighted(), providers=CPU, tuning=newer) as session,
+        pytest.warns(TuningWarning, match=message),
+        ortmulti.InferenceSession(weighted(), providers=CPU, tuning=other) as session,
     ):
         options = session.get_session_options()
-    assert options.intra_op_num_threads == 1
+    assert options.intra_op_num_threads == threads
     with pytest.raises(InvalidArgument):
         options.get_session_config_entry("session.intra_op.spin_duration_us")
 
