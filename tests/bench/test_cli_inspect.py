@@ -8,10 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("typer")
-pytest.importorskip("rich")
-
 from onnx import numpy_helper
 
 from tests.support import onnx_models
@@ -111,18 +107,18 @@ def test_run_makes_larger_inputs_for_a_model_with_a_smallest_size(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("option", "value", "message"),
     [
-        (("--dim", "m=5"), "no dynamic dimension called m"),
-        (("--dim", "n"), "--dim is NAME=SIZE"),
-        (("--input", "x=absent.npy"), "'absent.npy' does not exist"),
-        (("--output", "out.txt"), "--output is an .npz file"),
-        (("--repeat", "0"), "--repeat is 1 or more"),
-        (("--device", "gpu"), "did you mean 'cuda'?"),
+        ("--dim", "m=5", "no dynamic dimension called m"),
+        ("--dim", "n", "--dim is NAME=SIZE"),
+        ("--input", "x=absent.npy", "'absent.npy' does not exist"),
+        ("--output", "out.txt", "--output is an .npz file"),
+        ("--repeat", "0", "--repeat is 1 or more"),
+        ("--device", "gpu", "did you mean 'cuda'?"),
     ],
 )
-def test_wrong_arguments_of_run_say_what_is_right(arguments: tuple[str, ...], message: str, model: Path) -> None:
-    shown = invoke("run", model, *arguments)
+def test_wrong_arguments_of_run_say_what_is_right(option: str, value: str, message: str, model: Path) -> None:
+    shown = invoke("run", model, option, value)
     assert shown.returncode == 1
     assert message in shown.stderr
     assert "Traceback" not in shown.stderr
