@@ -49,12 +49,10 @@ std::shared_ptr<Receiver> thread_answers();
 
 /// Receives the requests of one event loop, and wakes it once for all that are there: by a file descriptor that the
 /// loop watches. The thread of the loop gives the answers to its futures. Needs no other thread that has the GIL.
-class LoopAnswers : public Receiver {
+class LoopAnswers : public Receiver, NonCopyable {
  public:
   LoopAnswers();
   ~LoopAnswers() override;
-  LoopAnswers(const LoopAnswers&) = delete;
-  LoopAnswers& operator=(const LoopAnswers&) = delete;
 
   int descriptor() const noexcept { return descriptor_; }
   void receive(std::vector<std::shared_ptr<Request>> finished) noexcept override;
@@ -80,12 +78,10 @@ class LoopAnswers : public Receiver {
 };
 
 /// What an event loop keeps as long as it watches.
-class LoopWatch {
+class LoopWatch : NonCopyable {
  public:
   LoopWatch() : answers_(std::make_shared<LoopAnswers>()) {}
   ~LoopWatch() { answers_->close(); }
-  LoopWatch(const LoopWatch&) = delete;
-  LoopWatch& operator=(const LoopWatch&) = delete;
 
   int descriptor() const noexcept { return answers_->descriptor(); }
   void deliver() const {

@@ -13,7 +13,7 @@
 namespace ortmulti::bindings {
 
 /// A pool's request of Python values, which it keeps. Whoever frees it need not have the GIL.
-class PoolRequest : public Request {
+class PoolRequest : public Request, NonCopyable {
  public:
   /// `wanted`: names of outputs, or None. Throws Error for what the session does not take.
   /// Without a session the values are converted by prepare(), once there is one. Needs the GIL, as the next.
@@ -23,8 +23,6 @@ class PoolRequest : public Request {
   /// inputs too, where all are arrays that ONNX Runtime can read, to be run together with others'.
   PoolRequest(const pybind11::object& check, bool joins, const pybind11::object& wanted, const pybind11::object& feed);
   ~PoolRequest() override;
-  PoolRequest(const PoolRequest&) = delete;
-  PoolRequest& operator=(const PoolRequest&) = delete;
 
   void prepare(const std::shared_ptr<Session>& session) override;
 

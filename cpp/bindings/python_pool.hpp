@@ -70,7 +70,7 @@ inline py::object to_capsule(const std::shared_ptr<PoolRequest>& request) {
 }
 
 /// `Pool` of `_core`: converts, releases the GIL, and lets Python handle signals while it waits.
-class PythonPool {
+class PythonPool : NonCopyable {
  public:
   PythonPool(std::optional<std::size_t> max_waiting, Batching batching) : batching_(std::move(batching)) {
     Pool::Options options;
@@ -84,8 +84,6 @@ class PythonPool {
     pool_.reset();
     session_.reset();
   }
-  PythonPool(const PythonPool&) = delete;
-  PythonPool& operator=(const PythonPool&) = delete;
 
   // Each of the session's runners that run at first runs the feeds before, all at the same time.
   void add(const std::shared_ptr<Session>& session, int in_flight, std::size_t max_graphs, const py::list& feeds,

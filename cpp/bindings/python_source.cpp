@@ -38,13 +38,11 @@ std::uint64_t to_count(py::handle number) {
 }
 
 // Memory that Python may write during one call; it may then be freed.
-class Lent {
+class Lent : NonCopyable {
  public:
   Lent(void* target, std::uint64_t size)
       : memory_(static_cast<py::ssize_t>(size), static_cast<std::uint8_t*>(target), py::none()), view_(memory_) {}
   ~Lent() { static_cast<void>(take_back()); }
-  Lent(const Lent&) = delete;
-  Lent& operator=(const Lent&) = delete;
 
   const py::memoryview& view() const noexcept { return view_; }
 

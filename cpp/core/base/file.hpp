@@ -8,17 +8,17 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/non_copyable.hpp"
+
 namespace ortmulti {
 
 /// A regular file open for reading at any position, from any thread. Opening waits for no FIFO. An Error names the
 /// file.
-class InputFile {
+class InputFile : NonCopyable {
  public:
   /// Throws Error with no_such_file.
   explicit InputFile(const std::string& path);
   ~InputFile();
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
 
   const std::string& path() const noexcept { return path_; }
   int descriptor() const noexcept { return descriptor_; }
@@ -38,12 +38,10 @@ class InputFile {
 };
 
 /// A new file, of which there must be none; every failure is an Error that names it. One that was not kept is removed.
-class OutputFile {
+class OutputFile : NonCopyable {
  public:
   explicit OutputFile(const std::string& path);
   ~OutputFile();
-  OutputFile(const OutputFile&) = delete;
-  OutputFile& operator=(const OutputFile&) = delete;
 
   const std::string& path() const noexcept { return path_; }
   /// Bytes written so far.

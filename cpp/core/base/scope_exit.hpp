@@ -2,16 +2,16 @@
 
 #include <utility>
 
+#include "core/base/non_copyable.hpp"
+
 namespace ortmulti {
 
 /// Calls a function when its scope ends, however it ends.
 template <typename Function>
-class ScopeExit {
+class ScopeExit : NonCopyable {
  public:
   explicit ScopeExit(Function function) : function_(std::move(function)) {}
   ~ScopeExit() { function_(); }
-  ScopeExit(const ScopeExit&) = delete;
-  ScopeExit& operator=(const ScopeExit&) = delete;
 
  private:
   Function function_;

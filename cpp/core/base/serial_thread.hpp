@@ -7,15 +7,15 @@
 #include <mutex>
 #include <thread>
 
+#include "core/base/non_copyable.hpp"
+
 namespace ortmulti {
 
 /// A thread that does one call after the other, for work that must always run in the same thread.
-class SerialThread {
+class SerialThread : NonCopyable {
  public:
   SerialThread();   ///< Throws Error if the thread cannot be started.
   ~SerialThread();  ///< Waits for the call under way.
-  SerialThread(const SerialThread&) = delete;
-  SerialThread& operator=(const SerialThread&) = delete;
 
   /// Runs `work` in the thread, waits for its end, and throws what it throws. Calls of several threads run one by one.
   void call(const std::function<void()>& work);

@@ -4,17 +4,17 @@
 #include <memory>
 #include <string>
 
+#include "core/base/non_copyable.hpp"
+
 namespace ortmulti {
 
 class InputFile;
 
 /// Where a model's bytes come from: a file, memory, or what a class of the caller's reads. Any thread may use it.
-class Source {
+class Source : NonCopyable {
  public:
   Source(std::string name, std::string identity, std::uint64_t size);
   virtual ~Source() = default;
-  Source(const Source&) = delete;
-  Source& operator=(const Source&) = delete;
 
   /// For messages. Of a file: its path, absolute and without symbolic links.
   const std::string& name() const noexcept { return name_; }

@@ -6,11 +6,13 @@
 #include <future>
 #include <utility>
 
+#include "core/base/non_copyable.hpp"
+
 namespace ortmulti {
 
 /// Long work beside its caller, in a thread of its own. Where no thread can start, take() does the work.
 template <typename Result>
-class StoppableTask {
+class StoppableTask : NonCopyable {
  public:
   /// `work` should end soon after `stop` was set, with an Error.
   explicit StoppableTask(std::function<Result(const std::atomic<bool>& stop)> work)
@@ -19,8 +21,6 @@ class StoppableTask {
         result_(std::async(std::launch::async | std::launch::deferred, [this] { return work_(stop_); })) {}
   /// Stops the work, and waits until its thread has ended.
   ~StoppableTask() { stop_ = true; }
-  StoppableTask(const StoppableTask&) = delete;
-  StoppableTask& operator=(const StoppableTask&) = delete;
 
   /// Waits at most `timeout`; whether take() returns at once, or does the work.
   bool wait(std::chrono::milliseconds timeout) const {

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/non_copyable.hpp"
+
 namespace ortmulti {
 
 /// One named stretch of work of one thread.
@@ -34,7 +36,7 @@ class Timeline {
 };
 
 /// Adds the span from its construction to its destruction. Costs a comparison when there is no timeline.
-class ScopedSpan {
+class ScopedSpan : NonCopyable {
  public:
   explicit ScopedSpan(Timeline* timeline, std::string_view name, std::string_view device = {}) : timeline_(timeline) {
     if (timeline != nullptr) {
@@ -42,8 +44,6 @@ class ScopedSpan {
     }
   }
   ~ScopedSpan();
-  ScopedSpan(const ScopedSpan&) = delete;
-  ScopedSpan& operator=(const ScopedSpan&) = delete;
 
  private:
   Timeline* timeline_;

@@ -62,7 +62,7 @@ struct CreationRequest {
 /// N sessions on N threads. The threads own what they need, so that whoever waits may give up: what then is still
 /// being created is freed by its thread, and the process waits for those threads before it ends. Ends with take() or
 /// cancel(), from the thread that started it.
-class Creation : public std::enable_shared_from_this<Creation> {
+class Creation : public std::enable_shared_from_this<Creation>, NonCopyable {
  public:
   /// Starts the threads. Fewer where the system has no more of them: then none is left running and an Error is thrown.
   static std::shared_ptr<Creation> start(OnnxRuntime& runtime, CreationRequest request);
@@ -98,8 +98,6 @@ class Creation : public std::enable_shared_from_this<Creation> {
 
   Creation(OnnxRuntime& runtime, CreationRequest request);  // for start()
   ~Creation();
-  Creation(const Creation&) = delete;
-  Creation& operator=(const Creation&) = delete;
 
  private:
   void start_threads();

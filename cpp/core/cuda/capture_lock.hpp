@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "core/base/device.hpp"
+#include "core/base/non_copyable.hpp"
 
 namespace ortmulti {
 
@@ -18,15 +19,13 @@ class CaptureLock {
 };
 
 /// A thread's use of CUDA. Within another one, or within an exclusive lock, of the same thread it does nothing.
-class CaptureLock::Shared {
+class CaptureLock::Shared : NonCopyable {
  public:
   /// Waits until nothing is captured.
   explicit Shared(Use use = Use::brief) : Shared(true, use) {}
   /// Does nothing for the CPU.
   explicit Shared(const Device& device, Use use = Use::brief) : Shared(device.is_cuda(), use) {}
   ~Shared();
-  Shared(const Shared&) = delete;
-  Shared& operator=(const Shared&) = delete;
 
  private:
   Shared(bool of_cuda, Use use);
@@ -56,15 +55,13 @@ class CaptureLock::Exclusive {
 /// would fail, as they do with ONNX Runtime's own sessions. Creating and freeing a session waits for its device. Work
 /// of one kind goes on side by side, that which does both alone; who came first goes first. For the CPU it does
 /// nothing.
-class DeviceSyncGuard {
+class DeviceSyncGuard : NonCopyable {
  public:
   enum class Work { may_capture, waits_for_device, both };
 
   /// Waits until nothing that it cannot go beside is under way on the device. Not twice in a thread.
   DeviceSyncGuard(const Device& device, Work work);
   ~DeviceSyncGuard();
-  DeviceSyncGuard(const DeviceSyncGuard&) = delete;
-  DeviceSyncGuard& operator=(const DeviceSyncGuard&) = delete;
 
  private:
   struct Queue;

@@ -11,12 +11,10 @@ namespace ortmulti {
 
 /// Has a device's context current in the calling thread for its lifetime, and then the one that was before. Costs
 /// nothing but a question to the driver if it is current already.
-class ScopedContext {
+class ScopedContext : NonCopyable {
  public:
   ScopedContext(CudaStartup& startup, int device);
   ~ScopedContext();
-  ScopedContext(const ScopedContext&) = delete;
-  ScopedContext& operator=(const ScopedContext&) = delete;
 
   CUcontext context() const noexcept { return context_; }
 
@@ -27,7 +25,7 @@ class ScopedContext {
 };
 
 /// An allocation of a GPU's memory, in the device's primary context.
-class CudaMemory {
+class CudaMemory : NonCopyable {
  public:
   /// `stable`: an address whose memory can be given back and taken again, where the driver and the device have that;
   /// every device that can reach this one may copy from it.
@@ -39,8 +37,6 @@ class CudaMemory {
   CudaMemory(CudaStartup& startup, int device, std::size_t bytes, std::string purpose,
              Address address = Address::plain);
   ~CudaMemory();
-  CudaMemory(const CudaMemory&) = delete;
-  CudaMemory& operator=(const CudaMemory&) = delete;
 
   CUcontext context() const noexcept { return context_; }
   CUdeviceptr address() const noexcept { return address_; }
@@ -83,14 +79,12 @@ void wait_for_default_stream(CudaStartup& startup, int device);
 
 /// Buffers of one thread from which a GPU copies by itself: anonymous memory, in huge pages where there are any, which
 /// cost little to pin.
-class PinnedBuffers {
+class PinnedBuffers : NonCopyable {
  public:
   /// `count` buffers of at least `each` bytes, touched by this thread so that the pages are near it. Throws Error with
   /// ErrorKind::out_of_memory.
   PinnedBuffers(std::uint64_t each, int count);
   ~PinnedBuffers();  ///< With a context current where they were pinned, and no copy from them under way.
-  PinnedBuffers(const PinnedBuffers&) = delete;
-  PinnedBuffers& operator=(const PinnedBuffers&) = delete;
 
   /// Pins them for every device; `device` is that whose context is current, for messages.
   void pin(CudaStartup& startup, const std::string& device);

@@ -23,15 +23,13 @@ namespace ortmulti {
 /// The one owner of cuInit, of the primary contexts and of opening the CUDA libraries. Whoever needs a device asks
 /// here and joins what another thread has begun. Contexts are created one after another: the driver's lock does so
 /// anyway, and the first one is then there before the last is begun. They stay for the life of the process.
-class CudaStartup {
+class CudaStartup : NonCopyable {
  public:
   /// The machine's driver. `sysfs` tells a machine without GPUs from one whose driver is broken.
   static CudaStartup& instance();
 
   explicit CudaStartup(const CudaDriver* driver, std::string no_driver_reason, std::string sysfs = "/sys");
   ~CudaStartup() { join(); }
-  CudaStartup(const CudaStartup&) = delete;
-  CudaStartup& operator=(const CudaStartup&) = delete;
 
   /// Begins to open CUDA libraries in a thread of its own, in this order: those that the CUDA provider is linked to,
   /// then those that it opens by name at its first need. `then` is called once the linked ones are open; what it throws
@@ -48,12 +46,10 @@ class CudaStartup {
 
   /// While one exists, only its device's context is created in the background. For the one that makes contexts keeps
   /// the driver's lock, so that what is done on the first GPU meanwhile would hardly come on until all are there.
-  class Hold {
+  class Hold : NonCopyable {
    public:
     Hold(CudaStartup& startup, int device);
     ~Hold() { release(); }
-    Hold(const Hold&) = delete;
-    Hold& operator=(const Hold&) = delete;
     /// From any thread; the first call does it.
     void release();
 

@@ -7,19 +7,18 @@
 #include <mutex>
 #include <vector>
 
+#include "core/base/non_copyable.hpp"
+
 namespace ortmulti {
 
 /// A queue of runs, done by threads of this object in the order of the pushes, several at a time. Threads are started
 /// when they are needed, and stay until close().
-class AsyncRuns {
+class AsyncRuns : NonCopyable {
  public:
   /// Called once, with true if the run was cancelled. It must not throw, nor close this object.
   using Run = std::function<void(bool cancelled)>;
 
-  AsyncRuns() = default;
   ~AsyncRuns();
-  AsyncRuns(const AsyncRuns&) = delete;
-  AsyncRuns& operator=(const AsyncRuns&) = delete;
 
   /// Throws Error, with ErrorKind::closed after close(); then the run is not called.
   void push(Run run, std::size_t max_threads);

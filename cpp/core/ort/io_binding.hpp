@@ -31,12 +31,10 @@ Values run_with_values(Session& session, const Ort::RunOptions& options, const s
 /// The values that runs of one session read and write. It keeps them, and the session, alive. It may be used from
 /// several threads, one after another. All but the destructor throw Error: with ErrorKind::closed after the session was
 /// closed, with ErrorKind::forked in a child of the process that made it.
-class IoBinding {
+class IoBinding : NonCopyable {
  public:
   explicit IoBinding(std::shared_ptr<Session> session);
   ~IoBinding();
-  IoBinding(const IoBinding&) = delete;
-  IoBinding& operator=(const IoBinding&) = delete;
 
   const std::shared_ptr<Session>& session() const noexcept { return session_; }
 

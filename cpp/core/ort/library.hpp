@@ -40,7 +40,7 @@ LogQueue& onnxruntime_log();
 
 /// The one ONNX Runtime of this process: the opened libonnxruntime, its API and its environment. It is never closed:
 /// sessions, values and ONNX Runtime's own threads may need it up to the end of the process.
-class OnnxRuntime {
+class OnnxRuntime : NonCopyable {
  public:
   /// The newest API that may be called without asking for the release first: 1.21's.
   static constexpr int api_version = 21;
@@ -86,9 +86,6 @@ class OnnxRuntime {
   /// Makes the arena that the device's sessions share, unless it is there or none was asked for. The device's context
   /// is the calling thread's, and its libraries are open. Throws Ort::Exception, and Error where no device has one.
   void share_arena(const Device& device);
-
-  OnnxRuntime(const OnnxRuntime&) = delete;
-  OnnxRuntime& operator=(const OnnxRuntime&) = delete;
 
  private:
   OnnxRuntime(const std::string& path, const std::string& cuda_provider);

@@ -80,11 +80,8 @@ std::vector<Provider> with_compute_stream(std::vector<Provider> providers, const
 // that runs a session. The session's next run after a thread's end frees that thread's, and waits for the device.
 std::uint64_t ends_of_running_threads() {
   static std::atomic<std::uint64_t> ends{0};
-  struct Counted {
-    Counted() = default;
+  struct Counted : NonCopyable {
     ~Counted() { ends.fetch_add(1); }
-    Counted(const Counted&) = delete;
-    Counted& operator=(const Counted&) = delete;
   };
   thread_local const Counted counted;  // made before ONNX Runtime's own, so that it is counted after that has ended
   static_cast<void>(counted);

@@ -37,7 +37,7 @@ struct ModelSource {
 
 /// One ONNX Runtime session, or one of several handles to the same. Everything but the constructor may be called from
 /// any thread.
-class Session {
+class Session : NonCopyable {
  public:
   /// Gives the weights that take the place of the model's initializers of the same names, and that are held until ONNX
   /// Runtime's session is freed. It may wait for them: all that goes without them is done before.
@@ -50,8 +50,6 @@ class Session {
   Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOptions& options,
           std::vector<Provider> providers, Timeline* timeline, const Weights& weights = {});
   ~Session();
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
 
   /// Another handle to the same ONNX Runtime session, which is freed when the last one is closed. Throws Error where
   /// this one cannot be used any more.

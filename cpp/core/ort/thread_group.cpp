@@ -54,8 +54,7 @@ std::string thread_name(const std::string& prefix, const std::string& owner, int
   return (prefix.substr(0, room) + rest).substr(0, kernel_name_length);
 }
 
-struct ThreadGroup::Worker {
-  Worker() = default;
+struct ThreadGroup::Worker : NonCopyable {
   // Ends the thread if it was never given work.
   ~Worker() {
     if (thread.joinable()) {
@@ -63,8 +62,6 @@ struct ThreadGroup::Worker {
       thread.join();
     }
   }
-  Worker(const Worker&) = delete;
-  Worker& operator=(const Worker&) = delete;
 
   std::promise<Work> work;
   ThreadGroup* group = nullptr;

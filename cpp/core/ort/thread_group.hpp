@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "core/base/non_copyable.hpp"
+
 namespace ortmulti {
 
 /// How the threads are made that ONNX Runtime's thread pools consist of.
@@ -38,14 +40,12 @@ struct ThreadCounts {
 /// The threads of one session's pools, or of the global ones, made and joined by the callbacks that ONNX Runtime is
 /// given. They are started before it asks for them: where one thread of a pool cannot be made, it waits forever for
 /// those that it has (1.21 to 1.31).
-class ThreadGroup {
+class ThreadGroup : NonCopyable {
  public:
   /// Starts `count` threads. Throws Error where the system does not allow as many; then none is left.
   static std::shared_ptr<ThreadGroup> start(const ThreadSettings& settings, std::string owner, std::vector<int> cpus,
                                             int count);
   ~ThreadGroup();
-  ThreadGroup(const ThreadGroup&) = delete;
-  ThreadGroup& operator=(const ThreadGroup&) = delete;
 
   /// This object must live until ONNX Runtime's session, or environment, is gone.
   void apply_to(Ort::SessionOptions& options);

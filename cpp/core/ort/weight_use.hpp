@@ -16,12 +16,9 @@
 namespace ortmulti {
 
 /// One copy of a model's weights on one device, used in place by the sessions over it.
-class WeightStore {
+class WeightStore : NonCopyable {
  public:
-  WeightStore() = default;
   virtual ~WeightStore() = default;
-  WeightStore(const WeightStore&) = delete;
-  WeightStore& operator=(const WeightStore&) = delete;
 
   virtual const Device& device() const noexcept = 0;
   /// Gives ONNX Runtime every weight, under its name. Values stay valid as long as the store.
@@ -41,13 +38,11 @@ struct WeightUse {
 /// Finds out what one creation does with weights that are given by AddInitializer. ONNX Runtime says it in its log
 /// alone, a line a weight, at the level "info"; the session's logger gets that level for good, and a mark in its name
 /// by which its records are told apart and cut down to what the user asked for, see pass_on().
-class WeightUseWatch {
+class WeightUseWatch : NonCopyable {
  public:
   /// For a session with these options.
   explicit WeightUseWatch(const SessionOptions& options);
   ~WeightUseWatch();
-  WeightUseWatch(const WeightUseWatch&) = delete;
-  WeightUseWatch& operator=(const WeightUseWatch&) = delete;
 
   /// Sets the severity and the logid under which the session is to be created.
   void apply(Ort::SessionOptions& options) const;

@@ -19,14 +19,12 @@ namespace ortmulti {
 /// Runs requests with a session on a GPU. Inputs and outputs of the host are copied on the runner's own stream, through
 /// pinned memory, while the session's other runners run. With CUDA graphs the second run of a shape is captured, and
 /// from then on launched on that stream, between the copies. It keeps a bounded number of graphs, those used last.
-class GpuRunner : public SessionRunner {
+class GpuRunner : public SessionRunner, NonCopyable {
  public:
   /// `max_graphs`: how many shapes it keeps graphs of. What it needs of the GPU and of pinned memory is there from
   /// prepare() or from its first run on.
   GpuRunner(std::shared_ptr<GpuSession> session, std::size_t max_graphs);
   ~GpuRunner() override;
-  GpuRunner(const GpuRunner&) = delete;
-  GpuRunner& operator=(const GpuRunner&) = delete;
 
   void prepare();
   /// From several threads: one by one.

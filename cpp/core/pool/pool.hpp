@@ -47,7 +47,7 @@ struct PoolStats {
 /// One queue in front of several sessions, each with a thread of its own. Every request that was accepted is answered,
 /// failed or cancelled exactly once. May be used from any thread; throws Error, with ErrorKind::closed after close()
 /// and ErrorKind::forked in a child of the process that made it.
-class Pool {
+class Pool : NonCopyable {
  public:
   using Clock = Request::Clock;
 
@@ -139,12 +139,10 @@ class Pool {
 
   /// For a thread that must not wait for a pool, such as a worker of it: while one lives, pools whose last reference
   /// goes in the thread are closed in another one.
-  class NoWaiting {
+  class NoWaiting : NonCopyable {
    public:
     NoWaiting();
     ~NoWaiting();
-    NoWaiting(const NoWaiting&) = delete;
-    NoWaiting& operator=(const NoWaiting&) = delete;
 
    private:
     const bool before_;
@@ -152,8 +150,6 @@ class Pool {
 
   explicit Pool(const Options& options);  // for make()
   ~Pool();
-  Pool(const Pool&) = delete;
-  Pool& operator=(const Pool&) = delete;
 
  private:
   using Lock = std::unique_lock<std::mutex>;

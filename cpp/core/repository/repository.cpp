@@ -26,7 +26,7 @@ Repository::Clock::duration to_duration(double seconds) {
 }  // namespace
 
 // One in a line, for its lifetime. With the repository's lock.
-class Repository::Turn {
+class Repository::Turn : NonCopyable {
  public:
   Turn(Repository& repository, Lock& lock, Line& line, const Resident& of)
       : repository_(repository), lock_(lock), line_(line), of_(of) {
@@ -39,8 +39,6 @@ class Repository::Turn {
     line_.erase(std::find(line_.begin(), line_.end(), &of_));
     repository_.changed_.notify_all();
   }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
 
   // Until its turn has come.
   void wait() const {

@@ -70,11 +70,9 @@ class Repository : public std::enable_shared_from_this<Repository> {
              std::function<std::optional<std::uint64_t>(const Device&)> measure);
 
   /// Room for a model that is being loaded, until it is freed or goes to add().
-  class Reservation {
+  class Reservation : NonCopyable {
    public:
     ~Reservation();
-    Reservation(const Reservation&) = delete;
-    Reservation& operator=(const Reservation&) = delete;
 
     /// Waits until others have slept. Throws Error with ErrorKind::out_of_memory, or with ErrorKind::closed after
     /// cancel().

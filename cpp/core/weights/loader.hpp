@@ -102,14 +102,12 @@ class WeightLoader {
 };
 
 /// A load of weights to several GPUs, with a thread for each of them.
-class WeightLoad {
+class WeightLoad : NonCopyable {
  public:
   /// Starts the threads. Throws Error for no device, for one that is named twice, and where a thread cannot start.
   WeightLoad(CudaStartup& startup, const SharedWeights& weights, std::vector<int> devices);
   /// Gives up: waits until the threads have ended, at their next chunk.
   ~WeightLoad() { loader_.stop(); }
-  WeightLoad(const WeightLoad&) = delete;
-  WeightLoad& operator=(const WeightLoad&) = delete;
 
   /// Waits at most `timeout`; whether all threads are done.
   bool wait(std::chrono::milliseconds timeout) const;

@@ -12,7 +12,7 @@ namespace ortmulti {
 /// Reads parts of sources that are files into the page cache, in a thread of its own and in the given order. One
 /// sequential reader gets more out of a disk than many that jump. Parts that are in memory already, or cannot be read,
 /// are skipped: later readers report errors.
-class Prefetch {
+class Prefetch : NonCopyable {
  public:
   struct Range {
     std::shared_ptr<const Source> source;
@@ -23,8 +23,6 @@ class Prefetch {
   explicit Prefetch(std::vector<Range> ranges);
   /// Stops at once, but for a read of 1 MiB that is under way.
   ~Prefetch();
-  Prefetch(const Prefetch&) = delete;
-  Prefetch& operator=(const Prefetch&) = delete;
 
   /// Waits until the source was passed up to `end`, and returns true then. False, so that the caller reads by itself:
   /// `stop` was set, the source's part is in no range, or this process is a fork's child, which has no such thread.

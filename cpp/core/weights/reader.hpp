@@ -20,15 +20,13 @@ namespace ortmulti {
 
 /// The pinned buffers of one pass, for later passes: pinning them took as long as half of a pass over 400 MB
 /// on an H200. Freed with the last who may want them again.
-class KeptBuffers {
+class KeptBuffers : NonCopyable {
  public:
   /// Those of this process. `device` has a context.
   static std::shared_ptr<KeptBuffers> instance(CudaStartup& startup, int device);
 
   KeptBuffers(CudaStartup& startup, int device) : startup_(startup), device_(device) {}
   ~KeptBuffers();
-  KeptBuffers(const KeptBuffers&) = delete;
-  KeptBuffers& operator=(const KeptBuffers&) = delete;
 
   std::unique_ptr<PinnedBuffers> take();  ///< Null where there are none.
   void give_back(std::unique_ptr<PinnedBuffers> buffers);
@@ -73,13 +71,11 @@ class FillProgress {
 /// One pass over the sources of a plan: threads read them in order into pinned buffers, from which every target copies.
 /// The threads start at once: they read the first chunks while the context of `device`, the first target's, is still
 /// being created, and pin their buffers as soon as it is there.
-class WeightReader {
+class WeightReader : NonCopyable {
  public:
   WeightReader(CudaStartup& startup, int device, std::shared_ptr<const WeightPlan> plan, const LoaderOptions& options,
                std::shared_ptr<Prefetch> prefetch, std::vector<int> cpus, Timeline* timeline);
   ~WeightReader();  ///< Abandons, and waits for the threads.
-  WeightReader(const WeightReader&) = delete;
-  WeightReader& operator=(const WeightReader&) = delete;
 
   /// Copies everything to these, and returns when it is there: true, or false after abandon(). Throws the first Error
   /// of a thread.

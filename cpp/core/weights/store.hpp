@@ -26,23 +26,19 @@ enum class HostCopy { none, pinned, if_possible };
 
 /// The host's pinned copy of a plan's weights, as they lie in a device's memory. All copies of a process together take
 /// at most as much as ORTMULTI_PINNED_BYTES says; by default half of the host's memory.
-class PinnedWeights {
+class PinnedWeights : NonCopyable {
  public:
   /// Copies them from a device. Throws Error with ErrorKind::out_of_memory, which says how much there may be.
   PinnedWeights(CudaStartup& startup, const CudaWeightStore& store);
   ~PinnedWeights();
-  PinnedWeights(const PinnedWeights&) = delete;
-  PinnedWeights& operator=(const PinnedWeights&) = delete;
 
   void copy_to(const CudaWeightStore& store) const;
 
  private:
   /// Counts the bytes for its lifetime.
-  struct Share {
+  struct Share : NonCopyable {
     explicit Share(std::uint64_t wanted);
     ~Share();
-    Share(const Share&) = delete;
-    Share& operator=(const Share&) = delete;
     const std::uint64_t bytes;
   };
 
