@@ -20,7 +20,7 @@ def bench_sleep(
         str | None,
         typer.Option(
             help="Kinds of sleep: files and pinned (level weights, woken from the files or from a pinned copy), and "
-            "session (default: all of them; on the CPU session).",
+            "other levels by their names, such as session (default: all of them; on the CPU session).",
         ),
     ] = None,
     graphs: Annotated[bool, typer.Option("--graphs", help="Capture CUDA graphs.")] = False,

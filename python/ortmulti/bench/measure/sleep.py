@@ -31,8 +31,14 @@ from . import fresh_process
 from .memory import process_memory
 from .rounds import Spread
 
-KINDS: dict[str, dict[str, Any]] = {"files": {}, "pinned": {"keep": "pinned"}, "session": {"level": "session"}}
+KINDS: dict[str, dict[str, Any]] = {
+    "files": {},
+    "pinned": {"keep": "pinned"},
+    **{level: {"level": level} for level in _core.sleep_levels if level != "weights"},
+}
 """The kinds of sleep, by their names, with the arguments of `Pool.sleep`."""
+
+_ON_CPU = tuple(level for level, closes in _core.sleep_levels.items() if closes)
 
 THREADS = 4
 """Clients of the random sleeps. Each has inputs of its own."""
@@ -131,7 +137,9 @@ def _turns(spec: Mapping[str, Any], feeds: Sequence[Mapping[str, Any]]) -> dict[
             memory[kind] = _growth(before, _memory(device))
             pool.sleep("session")
             _warm(pool, feed)
-        weights = max((memory["awake"]["gpu"] - memory[kind]["gpu"] for kind in kinds if kind != "session"), default=0)
+        weights = max(
+            (memory["awake"]["gpu"] - memory[kind]["gpu"] for kind in kinds if "level" not in KINDS[kind]), default=0
+        )
         copy = _pinned_copy(_core.parse_device(device)[1], weights) if weights > 0 else None
         create = _onnxruntime(spec)
         for _ in range(spec["repeat"]):
@@ -235,11 +243,11 @@ COLUMNS = tuple(
 )
 
 _NAMES = {
+    **{kind: kind for kind in KINDS},
     "shared": "left by a closed pool",
     "awake": "awake",
     "files": "weights, from the files",
     "pinned": "weights, from a pinned copy",
-    "session": "session",
     "copy": "copy from pinned memory",
     "onnxruntime": "onnxruntime's session again",
 }
@@ -260,11 +268,7 @@ def headline(document: Json) -> str:
     lines = []
     for model in document["models"]:
         rows = {row["kind"]: row for row in document["rows"] if row["model"] == model["path"]}
-        wakes = [
-            f"{number(rows[kind]['wake']['median'] * 1e3)} ms ({_NAMES[kind]})"
-            for kind in ("files", "pinned", "session")
-            if kind in rows
-        ]
+        wakes = [f"{number(rows[kind]['wake']['median'] * 1e3)} ms ({_NAMES[kind]})" for kind in KINDS if kind in rows]
         where = f"{model['name']} on {document['settings']['device']}"
         if not wakes:
             lines.append(f"{where}: nothing was measured.")
@@ -319,7 +323,7 @@ class Sleep(Experiment[SleepCase]):
 
     Attributes: the options of `ortmulti bench sleep`; `turns` is --repeat, `sleeps` is --random. Further ones:
         device: "cpu" or "cuda:<index>".
-        kinds: which of `KINDS`; None: all that the device has. The CPU has "session" alone.
+        kinds: which of `KINDS`; None: all that the device has. The CPU has only levels that close sessions.
     """
 
     kind, report = "sleep", REPORT
@@ -338,14 +342,15 @@ class Sleep(Experiment[SleepCase]):
     def __post_init__(self) -> None:
         """Refuse what cannot be measured: `InvalidArgument`, or `NoSuchFile` for a file that does not exist."""
         on_cpu = self.device == "cpu"
-        chosen = self.kinds if self.kinds is not None else ["session"] if on_cpu else KINDS
+        chosen = self.kinds if self.kinds is not None else _ON_CPU if on_cpu else KINDS
         self.chosen = tuple(dict.fromkeys(chosen))
         if unknown := [kind for kind in self.chosen if kind not in KINDS]:
             raise InvalidArgument(f"unknown kind of sleep {unknown[0]!r}: it is one of {', '.join(KINDS)}")
-        if on_cpu and (self.graphs or self.chosen != ("session",)):
+        if on_cpu and (self.graphs or not set(self.chosen) <= set(_ON_CPU)):
             what = "--graphs is" if self.graphs else f"the kinds {', '.join(self.chosen)} are"
             raise InvalidArgument(
-                f"{what} not for the CPU, which sleeps at level 'session' alone: name a GPU, or leave it out"
+                f"{what} not for the CPU, which sleeps at level {' or '.join(map(repr, _ON_CPU))} alone: name a GPU, "
+                "or leave it out"
             )
         for name, value, least in (("repeat", self.turns, 1), ("random", self.sleeps, 0), ("batch", self.batch, 1)):
             if value < least:
