@@ -10,10 +10,8 @@
 
 #include "bindings/pool_request.hpp"
 #include "bindings/text.hpp"
+#include "core/base/async_runs.hpp"
 #include "core/base/error.hpp"
-#include "core/ort/async.hpp"
-
-namespace py = pybind11;
 
 namespace ortmulti::bindings {
 namespace {
@@ -41,8 +39,8 @@ RecentLoop& recent_loop() {
 
 class ThreadAnswers : public Receiver {
  public:
-  void receive(std::vector<std::shared_ptr<Request>> finished) noexcept override {  // NOLINT(bugprone-exception-escape)
-    std::vector<std::shared_ptr<Request>> followed;
+  void receive(Requests finished) noexcept override {  // NOLINT(bugprone-exception-escape)
+    Requests followed;
     for (auto& request : finished) {
       const std::shared_ptr<Arrival> arrival = static_cast<PoolRequest&>(*request).arrival();
       if (arrival->finish()) {
@@ -121,8 +119,7 @@ LoopAnswers::~LoopAnswers() {
   }
 }
 
-void LoopAnswers::receive(
-    std::vector<std::shared_ptr<Request>> finished) noexcept {  // NOLINT(bugprone-exception-escape)
+void LoopAnswers::receive(Requests finished) noexcept {  // NOLINT(bugprone-exception-escape)
   // NOLINTNEXTLINE(cppcoreguidelines-owning-memory,bugprone-unhandled-exception-at-new): deliver() frees it
   push(new Batch{std::move(finished)});
 }

@@ -7,7 +7,6 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include "core/pool/request.hpp"
 
@@ -55,7 +54,7 @@ class LoopAnswers : public Receiver, NonCopyable {
   ~LoopAnswers() override;
 
   int descriptor() const noexcept { return descriptor_; }
-  void receive(std::vector<std::shared_ptr<Request>> finished) noexcept override;
+  void receive(Requests finished) noexcept override;
   /// Called by the loop, with the GIL. Throws what a task raises beyond itself; the loop is woken for the rest then.
   void deliver();
 
@@ -65,7 +64,7 @@ class LoopAnswers : public Receiver, NonCopyable {
 
  private:
   struct Batch {
-    std::vector<std::shared_ptr<Request>> requests;
+    Requests requests;
     Batch* next = nullptr;
   };
 
@@ -106,7 +105,6 @@ struct RunningLoop {
 };
 RunningLoop running_loop();
 
-/// A new future of the loop.
 pybind11::object new_future(pybind11::handle loop);
 
 }  // namespace ortmulti::bindings

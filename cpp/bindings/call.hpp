@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 
 #include "bindings/signals.hpp"
 #include "core/base/device.hpp"
@@ -17,23 +18,14 @@ namespace ortmulti::bindings {
 struct Call {
   Call() = default;
   explicit Call(pybind11::handle given) {
-    if (given.is_none()) {
-      return;
+    using Fields = std::tuple<pybind11::object, std::string, std::optional<double>, bool, std::shared_ptr<Timeline>>;
+    if (!given.is_none()) {
+      std::string name;
+      std::tie(run_options, name, timeout, outputs_on_device, timeline) = given.cast<Fields>();
+      if (!name.empty()) {
+        device = parse_device(name);
+      }
     }
-    if (PyTuple_Check(given.ptr()) == 0 || PyTuple_GET_SIZE(given.ptr()) != 5) {
-      throw pybind11::type_error("the arguments of a request are a CoreCall or None");
-    }
-    auto next = [given, index = Py_ssize_t{0}]() mutable {  // in the order of CoreCall
-      return pybind11::handle(PyTuple_GET_ITEM(given.ptr(), index++));
-    };
-    run_options = pybind11::reinterpret_borrow<pybind11::object>(next());
-    if (const auto name = next().cast<std::string>(); !name.empty()) {
-      device = parse_device(name);
-    }
-    timeout = next().cast<std::optional<double>>();
-    outputs_on_device = next().cast<bool>();
-    const pybind11::handle spans = next();
-    timeline = spans.is_none() ? nullptr : spans.cast<std::shared_ptr<Timeline>>();
   }
 
   pybind11::object run_options = pybind11::none();

@@ -10,9 +10,6 @@
 #include "bindings/text.hpp"
 #include "core/base/error.hpp"
 #include "core/ort/library.hpp"
-#include "core/ort/value.hpp"
-
-namespace py = pybind11;
 
 namespace ortmulti::bindings {
 namespace {
@@ -58,9 +55,7 @@ std::int64_t to_int64(PyObject* object) {
 // A map's keys or values as a tensor, which ONNX Runtime copies into its map.
 Ort::Value column(const ValueInfo& declared, const char* what, ONNXTensorElementDataType type, const py::list& items,
                   std::size_t part) {
-  const std::vector<std::int64_t> shape = {static_cast<std::int64_t>(items.size())};
-  const Ort::AllocatorWithDefaultOptions allocator;
-  Ort::Value value = Ort::Value::CreateTensor(allocator, shape.data(), shape.size(), type);
+  Ort::Value value = new_tensor(type, {static_cast<std::int64_t>(items.size())});
   for (std::size_t i = 0; i < items.size(); ++i) {
     const py::object item = py::reinterpret_borrow<py::tuple>(items[i])[part];
     switch (type) {

@@ -10,8 +10,6 @@
 #include "core/base/error.hpp"
 #include "core/onnx/element_types.hpp"
 
-namespace py = pybind11;
-
 namespace ortmulti::bindings::dlpack {
 namespace {
 

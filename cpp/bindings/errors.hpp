@@ -1,9 +1,8 @@
 #pragma once
 
-#include <pybind11/pybind11.h>
-
 #include <exception>
 
+#include "bindings/gil.hpp"
 #include "core/base/error.hpp"
 
 namespace ortmulti::bindings {
@@ -14,7 +13,6 @@ pybind11::object to_python(const Error& error);
 /// Of any exception: what is none of the core's is the exception that pybind11 would raise. Raises none itself.
 pybind11::object to_python(const std::exception_ptr& exception);
 
-/// Sets an exception as the one that Python raises.
 void set_error(const pybind11::object& exception) noexcept;
 
 /// Reports the exception that is being handled, which nobody can get, as Python does for an object's finalizer.

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <Python.h>
+#include <pybind11/pybind11.h>
 #include <unistd.h>
 
 #include <memory>
@@ -10,6 +10,8 @@
 #include "core/base/non_copyable.hpp"
 
 namespace ortmulti::bindings {
+
+namespace py = pybind11;
 
 /// Releases the GIL for its lifetime, as pybind11's gil_scoped_release does, in daemon threads too: when one of these
 /// asks for the GIL of an interpreter that is ending, Python before 3.14 ends the thread by unwinding its stack, which
@@ -30,6 +32,8 @@ class ReleaseGil : NonCopyable {
  private:
   PyThreadState* state_;
 };
+
+using Nogil = py::call_guard<ReleaseGil>;
 
 /// Calls it without the GIL, from a thread that may hold it or not, and returns what it returns.
 template <typename Function>

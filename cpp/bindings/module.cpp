@@ -19,12 +19,10 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   register_errors(module);
   register_library(module);
   register_device(module);
-  register_timeline(module);
   register_plugins(module);
   register_source(module);
   register_options(module);
   register_session(module);
-  register_threads(module);
   register_creation(module);
   register_index(module);
   register_weights(module);

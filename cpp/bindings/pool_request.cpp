@@ -10,10 +10,8 @@
 #include "bindings/signals.hpp"
 #include "bindings/tensors.hpp"
 #include "bindings/text.hpp"
+#include "core/base/async_runs.hpp"
 #include "core/base/error.hpp"
-#include "core/ort/async.hpp"
-
-namespace py = pybind11;
 
 namespace ortmulti::bindings {
 namespace {
@@ -181,20 +179,16 @@ void PoolRequest::await_arrival() {
   receiver = thread_answers();
 }
 
-py::tuple PoolRequest::answer() {
-  py::object results = py::none();
-  py::object exception = py::none();
-  try {
-    results = take_results();
-  } catch (...) {
-    exception = to_python(std::current_exception());
-  }
-  return py::make_tuple(std::move(results), std::move(exception), outcome == Outcome::cancelled);
-}
-
 py::tuple PoolRequest::take() {
   if (!taking_.exchange(true)) {
-    python_.taken = answer();
+    py::object results = py::none();
+    py::object exception = py::none();
+    try {
+      results = take_results();
+    } catch (...) {
+      exception = to_python(std::current_exception());
+    }
+    python_.taken = py::make_tuple(std::move(results), std::move(exception), outcome == Outcome::cancelled);
     taken_.store(true);
   } else if (!taken_.load()) {
     // Another thread converts the outputs. It may have released the GIL for that.

@@ -72,7 +72,6 @@ class PoolRequest : public Request, NonCopyable {
   void add_inputs();
   pybind11::list to_arrays();
   void convert(std::shared_ptr<Session> session, const pybind11::object& wanted, const pybind11::object& feed);
-  pybind11::tuple answer();
 
   std::shared_ptr<const Ort::RunOptions> given_options_;
   Python python_;

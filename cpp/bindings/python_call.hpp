@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "bindings/errors.hpp"
-#include "core/ort/async.hpp"
+#include "core/base/async_runs.hpp"
 
 namespace ortmulti::bindings {
 

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -23,16 +22,14 @@
 #include "bindings/python_runner.hpp"
 #include "bindings/signals.hpp"
 #include "bindings/text.hpp"
+#include "core/base/async_runs.hpp"
 #include "core/base/error.hpp"
 #include "core/base/timeline.hpp"
-#include "core/ort/async.hpp"
 #include "core/pool/pool.hpp"
 #include "core/pool/runners.hpp"
 #include "core/repository/repository.hpp"
 
 namespace ortmulti::bindings {
-
-namespace py = pybind11;
 
 // A run that takes longer is not done in the main thread, which alone can see Ctrl-C; another thread's handing over
 // takes a thousandth of that.
@@ -61,12 +58,9 @@ using AsyncRequest = std::weak_ptr<PoolRequest>;
 
 inline py::object to_capsule(const std::shared_ptr<PoolRequest>& request) {
   auto held = std::make_unique<AsyncRequest>(request);
-  const PyCapsule_Destructor destroy = [](PyObject* capsule) {
-    delete static_cast<AsyncRequest*>(PyCapsule_GetPointer(capsule, nullptr));  // NOLINT(*-owning-memory)
-  };
-  auto capsule = owned(PyCapsule_New(held.get(), nullptr, destroy));
+  py::capsule capsule(held.get(), [](void* pointer) { delete static_cast<AsyncRequest*>(pointer); });
   static_cast<void>(held.release());  // NOLINT(bugprone-unused-return-value): the capsule's now
-  return capsule;
+  return std::move(capsule);
 }
 
 /// `Pool` of `_core`: converts, releases the GIL, and lets Python handle signals while it waits.
@@ -107,9 +101,9 @@ class PythonPool : NonCopyable {
     std::atomic_compare_exchange_strong(&session_, &none, session);
   }
 
-  // Adds runners in Python, of one session, and returns the number by which that is known. `check` gives the names and
-  // values that they get.
-  std::uintptr_t add_runners(const Device& device, const py::list& runners, const py::object& check) {
+  // Adds runners in Python, of one session, and returns that by which it is known. `check` gives the names and values
+  // that they get.
+  const void* add_runners(const Device& device, const py::list& runners, const py::object& check) {
     std::vector<std::shared_ptr<Runner>> made;
     for (const py::handle runner : runners) {
       made.push_back(std::make_shared<PythonRunner>(py::reinterpret_borrow<py::object>(runner), device, runners));
@@ -120,7 +114,7 @@ class PythonPool : NonCopyable {
     in_main_thread_.store(false);
     const ReleaseGil nogil;
     pool_->add(made);
-    return reinterpret_cast<std::uintptr_t>(runners.ptr());  // NOLINT(cppcoreguidelines-pro-type-reinterpret-cast)
+    return runners.ptr();
   }
 
   // Of sessions in Python: the inputs' names and shapes, with numbers, names and None.

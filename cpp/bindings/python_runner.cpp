@@ -7,10 +7,8 @@
 #include "bindings/pool_request.hpp"
 #include "bindings/python_value.hpp"
 #include "bindings/tensors.hpp"
+#include "core/base/async_runs.hpp"
 #include "core/base/error.hpp"
-#include "core/ort/async.hpp"
-
-namespace py = pybind11;
 
 namespace ortmulti::bindings {
 namespace {
@@ -25,18 +23,6 @@ struct Ending {
 std::atomic<Ending*>& endings() {
   static std::atomic<Ending*> first{nullptr};  // a stack; no lock, since whoever takes it has the GIL
   return first;
-}
-
-[[noreturn]] void rethrow(const py::error_already_set& failure, PoolRequest* request) {
-  const py::object& exception = failure.value();
-  if (request != nullptr && !failure.matches(PyExc_Exception)) {  // such as KeyboardInterrupt
-    request->set_exception(exception);
-  }
-  const py::object begun = py::getattr(exception, "begun", py::none());
-  if (!begun.is_none()) {
-    throw SessionLost(from_python(exception).what(), begun.cast<bool>());
-  }
-  throw from_python(exception);
 }
 
 }  // namespace
@@ -61,7 +47,15 @@ void PythonRunner::run(Request& request) {
       asked->set_results(python_->run(request.endable ? number : 0, asked->names(), asked->feed()));
     }
   } catch (const py::error_already_set& failure) {
-    rethrow(failure, asked);
+    const py::object& exception = failure.value();
+    if (asked != nullptr && !failure.matches(PyExc_Exception)) {  // such as KeyboardInterrupt
+      asked->set_exception(exception);
+    }
+    const py::object begun = py::getattr(exception, "begun", py::none());
+    if (!begun.is_none()) {
+      throw SessionLost(from_python(exception).what(), begun.cast<bool>());
+    }
+    throw from_python(exception);
   }
 }
 

@@ -16,8 +16,6 @@
 #include "bindings/text.hpp"
 #include "core/base/error.hpp"
 
-namespace py = pybind11;
-
 namespace ortmulti::bindings {
 namespace {
 
@@ -150,8 +148,19 @@ std::shared_ptr<const Source> to_source(py::handle object) {
                                               py::reinterpret_borrow<py::object>(object));
 }
 
+std::shared_ptr<const Source> to_model_source(py::handle object) {
+  if (PyUnicode_Check(object.ptr()) != 0) {
+    const std::string path = from_path(py::reinterpret_borrow<py::str>(object));
+    return without_gil([&] { return file_source(path); });
+  }
+  if (PyBytes_Check(object.ptr()) != 0 || PyByteArray_Check(object.ptr()) != 0 ||
+      PyMemoryView_Check(object.ptr()) != 0) {
+    return over_buffer(Text("bytes"), py::reinterpret_borrow<py::object>(object), std::nullopt);
+  }
+  return to_source(object);
+}
+
 void register_source(py::module_& module) {
-  using Nogil = py::call_guard<ReleaseGil>;
   py::class_<Source, std::shared_ptr<Source>>(module, "Source")
       .def_property_readonly("name", [](const Source& source) { return to_str(source.name()); })
       .def_property_readonly("identity", [](const Source& source) { return to_str(source.identity()); })

@@ -11,10 +11,8 @@
 #include "bindings/run_options.hpp"
 #include "bindings/run_request.hpp"
 #include "bindings/text.hpp"
+#include "core/base/async_runs.hpp"
 #include "core/base/error.hpp"
-#include "core/ort/async.hpp"
-
-namespace py = pybind11;
 
 namespace ortmulti::bindings {
 namespace {
@@ -90,8 +88,11 @@ void run_async(std::shared_ptr<Session> session, const py::object& output_names,
 
 // Whether there were any: none means the end.
 bool deliver_completions() {
-  auto done = without_gil([&] { return completions().take(); });
-  for (Completions::Completion& completion : done) {
+  auto done = without_gil([] {
+    completions().wait();
+    return completions().take().items;
+  });
+  for (Completion& completion : done) {
     completion();
     completion = nullptr;  // as soon as it is told, what it held is freed
   }
@@ -110,14 +111,14 @@ void register_async(py::module_& module) {
         completions().open();
         set_delivers_completions(true);
       },
-      py::call_guard<ReleaseGil>());
+      Nogil());
   module.def(
       "close_completions",
       [] {
         set_delivers_completions(false);
         completions().close();
       },
-      py::call_guard<ReleaseGil>());
+      Nogil());
 }
 
 }  // namespace ortmulti::bindings

@@ -13,8 +13,6 @@
 #include "bindings/text.hpp"
 #include "core/ort/io_binding.hpp"
 
-namespace py = pybind11;
-
 namespace ortmulti::bindings {
 namespace {
 
@@ -46,7 +44,6 @@ void run(IoBinding& self, const std::shared_ptr<Session>& session, const py::obj
 }  // namespace
 
 void register_binding(py::module_& module) {
-  using Nogil = py::call_guard<ReleaseGil>;
   module.def("run_with_values", &run_with_values, py::arg("session"), py::arg("output_names"), py::arg("input_names"),
              py::arg("inputs"), py::arg("run_options"));
 

@@ -1,6 +1,8 @@
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -22,8 +24,6 @@
 #include "core/weights/plan.hpp"
 #include "core/weights/prefetch.hpp"
 
-namespace py = pybind11;
-
 namespace ortmulti::bindings {
 namespace {
 
@@ -40,27 +40,18 @@ ModelSource to_model(const py::object& model, const Path& made_of) {
 }
 
 Serialize to_serialize(const std::string& name) {
-  static const std::map<std::string, Serialize> known = {{"none", Serialize::none},
-                                                         {"device", Serialize::device},
-                                                         {"all", Serialize::all},
-                                                         {"automatic", Serialize::automatic}};
-  const auto found = known.find(name);
-  if (found == known.end()) {
+  constexpr std::array names = {"none", "device", "all", "automatic"};  // in the order of the values
+  const auto* const found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) {
     throw Error(ErrorKind::invalid_argument, "serialize is 'none', 'device', 'all' or 'automatic', not '" + name + "'");
   }
-  return found->second;
+  return static_cast<Serialize>(found - names.begin());
 }
 
-LoaderOptions make_loader_options(int reader_threads, std::uint64_t chunk_bytes, int buffers_per_thread) {
-  if (reader_threads < 0 || buffers_per_thread < 0) {
-    throw Error(ErrorKind::invalid_argument, "the numbers of reader threads and of their buffers are 0 or more");
-  }
-  return {reader_threads, chunk_bytes, buffers_per_thread};
-}
-
-SharedWeights make_weights(const WeightList& list, const std::shared_ptr<Prefetch>& prefetch,
-                           const LoaderOptions& loader, bool fill) {
+SharedWeights make_weights(const WeightList& list, const std::shared_ptr<Prefetch>& prefetch, bool fill,
+                           int reader_threads, std::uint64_t chunk_bytes, int buffers_per_thread) {
   const ReleaseGil nogil;  // nobody changes the list
+  const LoaderOptions loader{reader_threads, chunk_bytes, buffers_per_thread};
   return {std::make_shared<WeightPlan>(plan_weights(list)), prefetch, loader, fill};
 }
 
@@ -70,27 +61,21 @@ CreationRequest make_request(const py::object& model, const Path& made_of,
                              const Path& save_optimized, const OnDevices& on_devices, bool one_session_each,
                              bool preload, bool keep_going, const std::shared_ptr<Timeline>& timeline,
                              const std::shared_ptr<CudaStartup::Hold>& hold) {
-  CreationRequest request;
-  request.model = to_model(model, made_of);
-  for (const auto& providers : sessions) {
-    auto& target = request.sessions.emplace_back();
-    for (const auto& [name, values] : providers) {
+  std::vector<std::vector<Provider>> providers;
+  for (const auto& session : sessions) {
+    auto& target = providers.emplace_back();
+    for (const auto& [name, values] : session) {
       target.push_back({name, values, {}});
     }
   }
-  request.options = options;
-  request.serialize = to_serialize(serialize);
-  request.weights = weights;
-  request.save_optimized = save_optimized;
+  std::map<std::string, CreationRequest::OnDevice> others;
   for (const auto& [device, values] : on_devices) {
-    request.on_devices[device] = {values.first, values.second};
+    others[device] = {values.first, values.second};
   }
-  request.one_session_each = one_session_each;
-  request.preload = preload;
-  request.keep_going = keep_going;
-  request.timeline = timeline;
-  request.hold = hold;
-  return request;
+  const ModelSource source = to_model(model, made_of);
+  const Serialize waits = to_serialize(serialize);
+  return {source, providers,        options, waits,      weights,  save_optimized,
+          others, one_session_each, preload, keep_going, timeline, hold};
 }
 
 // Calls a method of the Python object that follows a creation, if it has the method.
@@ -158,12 +143,10 @@ void register_creation(py::module_& module) {
              return freed_without_gil(std::make_shared<Prefetch>(std::move(parts)));
            }),
            py::arg("ranges"));
-  py::class_<LoaderOptions>(module, "LoaderOptions")
-      .def(py::init(&make_loader_options), py::kw_only(), py::arg("reader_threads") = 0, py::arg("chunk_bytes") = 0,
-           py::arg("buffers_per_thread") = 0);
   py::class_<SharedWeights>(module, "SharedWeights")
       .def(py::init(&make_weights), py::arg("list"), py::kw_only(), py::arg("prefetch") = py::none(),
-           py::arg("loader") = LoaderOptions{}, py::arg("fill") = true);
+           py::arg("fill") = true, py::arg("reader_threads") = 0, py::arg("chunk_bytes") = 0,
+           py::arg("buffers_per_thread") = 0);
   py::class_<CreationRequest>(module, "CreationRequest")
       .def(py::init(&make_request), py::kw_only(), py::arg("model"), py::arg("made_of") = "", py::arg("sessions"),
            py::arg("options"), py::arg("serialize") = "automatic", py::arg("weights") = py::none(),

@@ -13,8 +13,6 @@
 #include "core/ort/options.hpp"
 #include "core/ort/plugins.hpp"
 
-namespace py = pybind11;
-
 namespace ortmulti::bindings {
 
 void register_device(py::module_& module) {
@@ -31,7 +29,6 @@ void register_device(py::module_& module) {
   module.def("parse_device", [](const Device& device) {
     return py::make_tuple(device.is_plugin() ? device.name : device.is_cuda() ? "cuda" : "cpu", device.index);
   });
-  using Nogil = py::call_guard<ReleaseGil>;
   // Each of these may start CUDA or wait for it: seconds, in which other Python threads run.
   module.def("cuda_device_count", [] { return CudaStartup::instance().device_count(); }, Nogil());
   module.def(

@@ -8,8 +8,6 @@
 #include "bindings/registrations.hpp"
 #include "bindings/text.hpp"
 
-namespace py = pybind11;
-
 namespace ortmulti::bindings {
 namespace {
 

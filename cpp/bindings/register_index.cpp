@@ -5,14 +5,11 @@
 #include <vector>
 
 #include "bindings/gil.hpp"
+#include "bindings/python_source.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/text.hpp"
-#include "core/base/source.hpp"
 #include "core/onnx/index.hpp"
 #include "core/onnx/weight_list.hpp"
-#include "core/onnx/wire.hpp"
-
-namespace py = pybind11;
 
 namespace ortmulti::bindings {
 
@@ -56,20 +53,12 @@ void register_index(py::module_& module) {
         const auto locations = external_locations(index);
         return std::vector<py::bytes>(locations.begin(), locations.end());
       });
-  using Nogil = py::call_guard<ReleaseGil>;
-  module.def("index_model", py::overload_cast<const Source&>(&index_model), py::arg("model"), Nogil());
-  module.def(
-      "index_model", [](const Path& model) { return index_model(*file_source(model)); }, py::arg("model"), Nogil());
   module.def(
       "index_model",
-      [](const py::buffer& model) {
-        const py::buffer_info bytes = model.request();
-        if (bytes.itemsize != 1 || bytes.ndim != 1 || (bytes.size > 0 && bytes.strides[0] != 1)) {
-          throw py::type_error("a model is a block of bytes");
-        }
-        const ReleaseGil nogil;  // the buffer holds the bytes
-        return index_model(
-            ModelBytes(static_cast<const unsigned char*>(bytes.ptr), static_cast<std::size_t>(bytes.size)));
+      [](const py::object& model) {
+        const auto source = to_model_source(model);
+        const ReleaseGil nogil;
+        return index_model(*source);
       },
       py::arg("model"));
 }

@@ -15,8 +15,6 @@
 #include "core/cuda/startup.hpp"
 #include "core/weights/loader.hpp"
 
-namespace py = pybind11;
-
 namespace ortmulti::bindings {
 namespace {
 
@@ -31,6 +29,7 @@ dlpack::DataType element_type(const Weight& weight, bool bool_is_uint8) {
   return *type;
 }
 
+// Not the store itself: of a class that knows its owner pybind11 would not keep the owner that is given here.
 struct DeviceWeights {
   std::shared_ptr<const CudaWeightStore> store;
 
@@ -43,9 +42,7 @@ struct DeviceWeights {
     }
     const Weight& weight = weights[index];
     const dlpack::DataType type = element_type(weight, bool_is_uint8);
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver's addresses are numbers
-    return dlpack::make_capsule(reinterpret_cast<void*>(store->address(index)), store->device(), type, weight.shape,
-                                store);
+    return dlpack::make_capsule(to_pointer(store->address(index)), store->device(), type, weight.shape, store);
   }
 };
 

@@ -1,8 +1,6 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
-#include <functional>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -18,8 +16,6 @@
 #include "core/ort/checked.hpp"
 #include "core/ort/options.hpp"
 
-namespace py = pybind11;
-
 namespace ortmulti::bindings {
 namespace {
 
@@ -29,12 +25,23 @@ ModelAdditions::NamedValue named(const std::string& name, const std::shared_ptr<
   return {name, {tensor, &tensor->get()}};
 }
 
-// What the member of each is.
-template <typename Items, typename Member>
-std::vector<std::string> names_of(const Items& items, Member member) {
-  std::vector<std::string> names;
-  std::transform(items.begin(), items.end(), std::back_inserter(names), std::mem_fn(member));
-  return names;
+// Adds a value to those of a member.
+auto adder(std::vector<ModelAdditions::NamedValue> ModelAdditions::* values) {
+  return [values](SessionOptions& options, const std::string& name, const std::shared_ptr<const Value>& value) {
+    (options.additions.*values).push_back(named(name, value));
+  };
+}
+
+// Gives what a member of each item is.
+template <typename Items, typename Name>
+auto names_in(Items ModelAdditions::* items, Name name) {
+  return [items, name](const SessionOptions& options) {
+    std::vector<std::string> names;
+    for (const auto& item : options.additions.*items) {
+      names.push_back(item.*name);
+    }
+    return names;
+  };
 }
 
 void add_provider(SessionOptions& options, const EpDevices& devices, const std::map<std::string, std::string>& values) {
@@ -92,7 +99,6 @@ void load_adapter(LoraAdapter& self, const Path& path) {
 
 void register_options(py::module_& module) {
   // Plain values: ortmulti.SessionOptions checks them and fills this in.
-  using Nogil = py::call_guard<ReleaseGil>;
   py::class_<SessionOptions>(module, "SessionOptions")
       .def(py::init<>())
       .def("copy", [](const SessionOptions& options) { return options; })
@@ -119,14 +125,8 @@ void register_options(py::module_& module) {
       .def_readwrite("config_entries", &SessionOptions::config_entries)
       .def_readwrite("free_dimensions_by_name", &SessionOptions::free_dimensions_by_name)
       .def_readwrite("free_dimensions_by_denotation", &SessionOptions::free_dimensions_by_denotation)
-      .def("add_initializer",
-           [](SessionOptions& options, const std::string& name, const std::shared_ptr<const Value>& value) {
-             options.additions.initializers.push_back(named(name, value));
-           })
-      .def("add_external_initializer",
-           [](SessionOptions& options, const std::string& name, const std::shared_ptr<const Value>& value) {
-             options.additions.external_initializers.push_back(named(name, value));
-           })
+      .def("add_initializer", adder(&ModelAdditions::initializers))
+      .def("add_external_initializer", adder(&ModelAdditions::external_initializers))
       .def("add_external_weights", &add_external_weights, py::arg("list"), Nogil())  // nobody changes the list
       .def("take_external_weights", &take_external_weights, py::arg("min_bytes"))
       .def("add_file_in_memory",
@@ -142,20 +142,19 @@ void register_options(py::module_& module) {
       .def("add_provider", &add_provider)
       .def("clear_providers", [](SessionOptions& options) { options.providers.clear(); })
       .def_property_readonly("providers",
-                             [](const SessionOptions& self) { return names_of(self.providers, &Provider::name); })
+                             [](const SessionOptions& self) {
+                               std::vector<std::string> names;
+                               names.reserve(self.providers.size());
+                               for (const Provider& provider : self.providers) {
+                                 names.push_back(provider.name);
+                               }
+                               return names;
+                             })
       .def_property_readonly("initializers",
-                             [](const SessionOptions& self) {
-                               return names_of(self.additions.initializers, &ModelAdditions::NamedValue::first);
-                             })
+                             names_in(&ModelAdditions::initializers, &ModelAdditions::NamedValue::first))
       .def_property_readonly("external_initializers",
-                             [](const SessionOptions& self) {
-                               return names_of(self.additions.external_initializers,
-                                               &ModelAdditions::NamedValue::first);
-                             })
-      .def_property_readonly("files_in_memory",
-                             [](const SessionOptions& self) {
-                               return names_of(self.additions.files, &ModelAdditions::FileInMemory::name);
-                             })
+                             names_in(&ModelAdditions::external_initializers, &ModelAdditions::NamedValue::first))
+      .def_property_readonly("files_in_memory", names_in(&ModelAdditions::files, &ModelAdditions::FileInMemory::name))
       .def_property_readonly("custom_op_libraries", [](const SessionOptions& options) {
         py::list libraries;
         for (const auto& library : options.additions.custom_op_libraries) {

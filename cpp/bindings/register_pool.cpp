@@ -7,7 +7,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -78,9 +77,9 @@ py::dict to_dict(const PoolStats& stats) {
     DeviceStats::for_each_count([&](const char* name, auto count) { entry[name] = to_value(device.*count); });
     devices.append(std::move(entry));
   }
-  return py::dict("devices"_a = devices, "waiting"_a = stats.waiting, "rejected"_a = stats.rejected,
-                  "cancelled_waiting"_a = stats.cancelled_waiting, "failed_waiting"_a = stats.failed_waiting,
-                  "unbatched"_a = stats.unbatched, "why_unbatched"_a = stats.why_unbatched);
+  py::dict all("devices"_a = devices, "waiting"_a = stats.waiting, "why_unbatched"_a = stats.why_unbatched);
+  PoolStats::for_each_count([&](const char* name, auto count) { all[name] = stats.*count; });
+  return all;
 }
 
 // Whether the request has arrived; a wait for one that was cancelled ends before that.
@@ -141,8 +140,6 @@ PoolStats stats_of(const PythonPool& pool) {
   return pool.get()->stats();
 }
 
-const void* to_session(std::uintptr_t session) { return reinterpret_cast<const void*>(session); }  // NOLINT
-
 using Fast = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
 
 // The definition lives as long as the class.
@@ -166,7 +163,6 @@ auto of_core(Result (Pool::*method)(Arguments...)) {
 }  // namespace
 
 void register_pool(py::module_& module) {
-  using Nogil = py::call_guard<ReleaseGil>;
   py::class_<PoolRequest, std::shared_ptr<PoolRequest>>(module, "PoolRequest")
       .def("arrived", [](const PoolRequest& self) { return self.arrival()->arrived(); })
       .def("wait", &wait_for_arrival, py::arg("timeout"))
@@ -202,18 +198,8 @@ void register_pool(py::module_& module) {
            py::arg("timeline") = std::shared_ptr<Timeline>(), py::arg("run_options") = py::none())
       .def("add_runners", &PythonPool::add_runners, py::arg("device"), py::arg("runners"), py::arg("check"))
       .def("check_inputs", &PythonPool::check_inputs, py::arg("inputs"))
-      .def(
-          "set_ready",
-          [](const PythonPool& self, std::uintptr_t session, bool ready) {
-            self.get()->set_ready(to_session(session), ready);
-          },
-          py::arg("session"), py::arg("ready"), Nogil())
-      .def(
-          "give_up",
-          [](const PythonPool& self, std::uintptr_t session, const std::string& reason) {
-            self.get()->give_up(to_session(session), reason);
-          },
-          py::arg("session"), py::arg("reason"), Nogil())
+      .def("set_ready", of_core(&Pool::set_ready), py::arg("session"), py::arg("ready"))
+      .def("give_up", of_core(&Pool::give_up), py::arg("session"), py::arg("reason"))
       .def("expect", of_core(&Pool::expect), py::arg("device"), py::arg("sessions"))
       .def("not_coming", of_core(&Pool::not_coming), py::arg("device"), py::arg("sessions"), py::arg("exception"))
       .def("set_opening", of_core(&Pool::set_opening), py::arg("opening"))

@@ -2,7 +2,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
-#include <chrono>
+#include <array>
 #include <cstdint>
 #include <future>
 #include <optional>
@@ -19,24 +19,16 @@
 #include "core/cuda/startup.hpp"
 #include "core/repository/repository.hpp"
 
-namespace py = pybind11;
+namespace ortmulti::bindings {
+
 using namespace py::literals;  // NOLINT(google-build-using-namespace): "name"_a
 
-namespace ortmulti::bindings {
 namespace {
 
-using Decision = ResidencyPolicy::Decision;
-
 std::string state_of(const Repository::ResidentStats& resident) {
-  switch (resident.state) {
-    case ResidencyPolicy::State::waking:
-      return "waking";
-    case ResidencyPolicy::State::falling:
-      return "falling asleep";
-    case ResidencyPolicy::State::resting:
-      break;
-  }
-  return to_string(resident.model.level);
+  constexpr std::array names = {"", "waking", "falling asleep"};  // in the order of the values
+  const std::string name = names.at(static_cast<std::size_t>(resident.state));
+  return name.empty() ? to_string(resident.model.level) : name;
 }
 
 // What this process has taken of a GPU's memory since then, and what others took: the driver does not tell them apart.
@@ -127,26 +119,13 @@ py::list to_list(const List& list) {
   return result;
 }
 
-const char* name_of(Decision::Kind kind) {
-  switch (kind) {
-    case Decision::Kind::wake:
-      return "wake";
-    case Decision::Kind::evict:
-      return "evict";
-    case Decision::Kind::impossible:
-      return "impossible";
-    case Decision::Kind::wait:
-      break;
-  }
-  return "wait";
-}
-
-py::tuple to_tuple(const Decision& decision) {
+py::tuple to_tuple(const ResidencyPolicy::Decision& decision) {
+  constexpr std::array kinds = {"wake", "evict", "wait", "impossible"};  // in the order of the values
   py::list evictions;
   for (const auto& eviction : decision.evictions) {
     evictions.append(py::make_tuple(eviction.model, eviction.to));
   }
-  return py::make_tuple(name_of(decision.kind), evictions, decision.until);
+  return py::make_tuple(kinds.at(static_cast<std::size_t>(decision.kind)), evictions, decision.until);
 }
 
 }  // namespace
@@ -183,14 +162,13 @@ void register_repository(py::module_& module) {
       .def("used", &ResidencyPolicy::used);
   const py::class_<Repository::Resident, std::shared_ptr<Repository::Resident>> resident(module, "Resident");
   py::class_<Repository::Reservation, std::shared_ptr<Repository::Reservation>>(module, "Reservation")
-      .def("cancel", &Repository::Reservation::cancel, py::call_guard<ReleaseGil>());
+      .def("cancel", &Repository::Reservation::cancel, Nogil());
   py::class_<Repository, std::shared_ptr<Repository>>(module, "Repository")
       .def(py::init(&make_repository), py::arg("budgets"))
       .def("reserve", &reserve, py::arg("name"), py::arg("device"), py::arg("bytes"))
-      .def("remove", &Repository::remove, py::arg("resident"), py::call_guard<ReleaseGil>())
-      .def("pin", &Repository::pin, py::arg("resident"), py::arg("pinned"), py::call_guard<ReleaseGil>())
-      .def("set_kept", &Repository::set_kept, py::arg("resident"), py::arg("level"), py::arg("bytes"),
-           py::call_guard<ReleaseGil>())
+      .def("remove", &Repository::remove, py::arg("resident"), Nogil())
+      .def("pin", &Repository::pin, py::arg("resident"), py::arg("pinned"), Nogil())
+      .def("set_kept", &Repository::set_kept, py::arg("resident"), py::arg("level"), py::arg("bytes"), Nogil())
       .def("unaccounted", &unaccounted, py::arg("device"), py::arg("timeout"))
       .def("residents", [](const Repository& self) { return to_list([&] { return self.residents(); }); })
       .def("devices", [](const Repository& self) { return to_list([&] { return self.devices(); }); });

@@ -13,8 +13,6 @@
 #include "bindings/text.hpp"
 #include "core/create/preload.hpp"
 
-namespace py = pybind11;
-
 namespace ortmulti::bindings {
 namespace {
 
@@ -63,7 +61,6 @@ void register_session(py::module_& module) {
       .def_readonly("custom_metadata_map", &Metadata::custom);
 
   // Freeing one takes time, and waits for runs that need the GIL to end: Python gets them by freed_without_gil().
-  using Nogil = py::call_guard<ReleaseGil>;
   py::class_<Session, std::shared_ptr<Session>>(module, "Session")
       .def("run", &run, py::arg("output_names"), py::arg("input_feed"), py::arg("run_options") = py::none())
       .def("inputs", &Session::inputs)

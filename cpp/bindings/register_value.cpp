@@ -17,8 +17,6 @@
 #include "core/cuda/memory.hpp"
 #include "core/onnx/element_types.hpp"
 
-namespace py = pybind11;
-
 namespace ortmulti::bindings {
 namespace {
 
@@ -60,8 +58,7 @@ ValuePointer from_array_as(const py::array& given, int type) {
   }
   const Shape shape(array.shape(), array.shape() + array.ndim());
   const bool writable = array.writeable();
-  // What is not writable is not written to; see `writable`.
-  void* const data = const_cast<void*>(array.data());  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+  const void* const data = array.data();
   return freed_without_gil<const Value>(
       Value::over(data, to_element_type(type), shape, Device::cpu(), keep(std::move(array)), writable));
 }
@@ -160,7 +157,6 @@ void register_value(py::module_& module) {
 
   module.def("set_value_reader", [](py::object reader) { value_reader = reader.release().ptr(); }, py::arg("reader"));
 
-  using Nogil = py::call_guard<ReleaseGil>;
   py::class_<Value, std::shared_ptr<Value>>(module, "OrtValue")
       .def_static(
           "allocate",

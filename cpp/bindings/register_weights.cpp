@@ -16,13 +16,10 @@
 #include "bindings/text.hpp"
 #include "core/base/error.hpp"
 #include "core/base/file.hpp"
-#include "core/base/hash.hpp"
 #include "core/base/stoppable_task.hpp"
 #include "core/onnx/optimized_model.hpp"
 #include "core/onnx/rewrite.hpp"
 #include "core/onnx/weight_list.hpp"
-
-namespace py = pybind11;
 
 namespace ortmulti::bindings {
 namespace {
@@ -105,7 +102,7 @@ void register_weights(py::module_& module) {
       .def_property_readonly("weights", [](const WeightList& list) { return list.weights; })
       .def_property_readonly("left_out", [](const WeightList& list) { return list.left_out; });
   module.attr("MIN_SHARED_BYTES") = min_shared_bytes;
-  using Nogil = py::call_guard<ReleaseGil>;  // nobody changes a list or an index
+  // Without the GIL: nobody changes a list or an index.
   module.def(
       "shareable_weights",
       [](const Path& model, std::uint64_t min_bytes) { return shareable_weights(model, min_bytes); }, py::arg("model"),

@@ -8,8 +8,6 @@ void register_errors(pybind11::module_& module);
 void register_library(pybind11::module_& module);
 void register_device(pybind11::module_& module);
 void register_index(pybind11::module_& module);
-void register_threads(pybind11::module_& module);
-void register_timeline(pybind11::module_& module);
 void register_options(pybind11::module_& module);
 void register_plugins(pybind11::module_& module);
 void register_pool(pybind11::module_& module);

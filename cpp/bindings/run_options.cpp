@@ -8,8 +8,6 @@
 #include "core/base/error.hpp"
 #include "core/ort/checked.hpp"
 
-namespace py = pybind11;
-
 namespace ortmulti::bindings {
 namespace {
 

@@ -2,7 +2,6 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "bindings/gil.hpp"
 #include "bindings/python_value.hpp"
@@ -10,8 +9,6 @@
 #include "bindings/text.hpp"
 #include "core/base/error.hpp"
 #include "core/ort/io_binding.hpp"
-
-namespace py = pybind11;
 
 namespace ortmulti::bindings {
 namespace {

@@ -4,15 +4,11 @@
 #include <array>
 #include <cstring>
 #include <memory>
-#include <string>
 #include <string_view>
-#include <utility>
 
 #include "bindings/text.hpp"
 #include "core/base/error.hpp"
 #include "core/onnx/element_types.hpp"
-
-namespace py = pybind11;
 
 namespace ortmulti::bindings {
 namespace {
@@ -102,12 +98,6 @@ Ort::Value value_over(const py::array& array, ONNXTensorElementDataType type) {
   return ortmulti::value_over(array.data(), type, shape.data(), shape.size());
 }
 
-Ort::Value new_value(const py::array& array, ONNXTensorElementDataType type) {
-  const std::vector<std::int64_t> shape = shape_of(array);
-  const Ort::AllocatorWithDefaultOptions allocator;
-  return Ort::Value::CreateTensor(allocator, shape.data(), shape.size(), type);
-}
-
 // Writes the item's text into the tensor; with its length, since NUL is a character like any other.
 void set_string(Ort::Value& value, std::size_t index, py::handle item) {
   const auto write = [&](std::string_view text) {
@@ -122,7 +112,7 @@ void set_string(Ort::Value& value, std::size_t index, py::handle item) {
 }
 
 Ort::Value string_value(const py::array& array) {
-  Ort::Value value = new_value(array, ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING);
+  Ort::Value value = new_tensor(ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING, shape_of(array));
   if (array.dtype().kind() == 'V') {  // np.void: all bytes count, also NULs at the end
     const py::array bytes = py::module_::import("numpy").attr("ascontiguousarray")(array);
     const auto size = static_cast<std::size_t>(array.itemsize());
@@ -141,7 +131,7 @@ Ort::Value string_value(const py::array& array) {
 
 // What ONNX Runtime packs cannot lie in an array's memory.
 Ort::Value packed_value(const ElementType& type, const py::array& array) {
-  Ort::Value value = new_value(array, static_cast<ONNXTensorElementDataType>(type.number));
+  Ort::Value value = new_tensor(static_cast<ONNXTensorElementDataType>(type.number), shape_of(array));
   if (array.size() > 0) {
     pack(type, static_cast<const std::uint8_t*>(array.data()),
          static_cast<std::uint8_t*>(value.GetTensorMutableRawData()), static_cast<std::size_t>(array.size()));

@@ -1,14 +1,13 @@
 #pragma once
 
-#include <pybind11/pybind11.h>
-
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "bindings/gil.hpp"
 #include "core/base/device.hpp"
 #include "core/base/error.hpp"
-#include "core/pool/device_stats.hpp"
+#include "core/pool/sleep_level.hpp"
 
 namespace ortmulti::bindings {
 

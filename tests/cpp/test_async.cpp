@@ -5,9 +5,12 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <stdexcept>
+#include <thread>
 #include <vector>
 
-#include "core/ort/async.hpp"
+#include "core/base/async_runs.hpp"
 #include "core/ort/session.hpp"
 #include "test_support.hpp"
 
@@ -106,6 +109,26 @@ TEST(AsyncRuns, OfAForkedChildAreItsOwn) {
   runs.close(false);
 }
 
+TEST(AsyncRuns, CallsAreAllDoneInOneThread) {
+  AsyncRuns runs;
+  std::set<std::thread::id> ids;
+  in_threads(4, [&](int) {
+    for (int i = 0; i < 100; ++i) {
+      runs.call([&] { ids.insert(std::this_thread::get_id()); });  // one by one, so that they need no lock
+    }
+  });
+  EXPECT_EQ(ids.size(), 1U);
+  EXPECT_EQ(ids.count(std::this_thread::get_id()), 0U);
+}
+
+TEST(AsyncRuns, CallsThrowWhatTheWorkThrows) {
+  AsyncRuns runs;
+  EXPECT_THROW(runs.call([] { throw std::runtime_error("no"); }), std::runtime_error);
+  bool done = false;
+  runs.call([&done] { done = true; });
+  EXPECT_TRUE(done);
+}
+
 class SessionLater : public RealSessions {};
 
 TEST_F(SessionLater, TheProcessesEndCancelsWhatHasNotBegun) {
@@ -136,79 +159,16 @@ TEST_F(SessionLater, TheProcessesEndCancelsWhatHasNotBegun) {
   EXPECT_TRUE(session->closed());
 }
 
-void call(const std::vector<Completions::Completion>& taken) {
-  for (const auto& completion : taken) {
-    completion();
-  }
-}
-
-TEST(Completions, AreTakenTogetherInTheirOrder) {
-  Completions queue;
-  std::vector<int> called;
-  for (int i = 0; i < 3; ++i) {
-    queue.push([&called, i] { called.push_back(i); });
-  }
-  const auto taken = queue.take();
-  EXPECT_EQ(taken.size(), 3U);
-  EXPECT_TRUE(called.empty());
-  call(taken);
-  EXPECT_EQ(called, (std::vector<int>{0, 1, 2}));
-}
-
-TEST(Completions, WakeWhoWaits) {
-  Completions queue;
-  auto reader = std::async(std::launch::async, [&queue] { return queue.take().size(); });
-  queue.push([] {});
-  EXPECT_EQ(reader.get(), 1U);
-}
-
-TEST(Completions, EndWithCloseAfterTheLast) {
-  Completions queue;
-  queue.push([] {});
-  queue.close();
-  EXPECT_EQ(queue.take().size(), 1U);
-  EXPECT_TRUE(queue.take().empty());
-  queue.push([] {});
-  EXPECT_EQ(queue.take().size(), 1U) << "what comes after the end is not lost";
-  queue.open();
-  auto reader = std::async(std::launch::async, [&queue] { return queue.take().size(); });
-  queue.push([] {});
-  EXPECT_EQ(reader.get(), 1U);
-}
-
-TEST(Completions, CloseWakesWhoWaits) {
-  Completions queue;
-  auto reader = std::async(std::launch::async, [&queue] { return queue.take().empty(); });
-  queue.close();
-  EXPECT_TRUE(reader.get());
-}
-
-TEST(Completions, OfManyThreadsAreAllTaken) {
-  Completions queue;
-  constexpr int threads = 4;
-  constexpr int each = 1000;
-  int called = 0;  // by the first thread alone
-  in_threads(threads + 1, [&](int i) {
-    for (int j = 0; i > 0 && j < each; ++j) {
-      queue.push([&called] { ++called; });
-    }
-    while (i == 0 && called < threads * each) {
-      call(queue.take());
-    }
-  });
-  EXPECT_EQ(called, threads * each);
-}
-
 TEST(Completions, OfAForkedChildAreItsOwn) {
   completions().push([] {});
   EXPECT_TRUE(in_forked_child([] {
     int called = 0;
     completions().push([&called] { ++called; });
-    const auto taken = completions().take();
-    call(taken);
+    const auto taken = completions().take().items;
+    taken.at(0)();
     return taken.size() == 1 && called == 1;
   }));
-  EXPECT_EQ(completions().take().size(), 1U);
+  EXPECT_EQ(completions().take().items.size(), 1U);
 }
 
 }  // namespace

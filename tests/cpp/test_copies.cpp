@@ -18,12 +18,12 @@
 namespace ortmulti::tests {
 namespace {
 
-TEST(CopyThreads, EveryPieceIsTakenOnceByPartsOfDifferentNumbers) {
+TEST(SharedCopy, EveryPieceIsTakenOnceByPartsOfDifferentNumbers) {
   for (int round = 0; round < 200; ++round) {
     std::vector<std::atomic<int>> taken(500);
     std::vector<std::atomic<int>> numbers(8);
     std::atomic<std::size_t> next{0};
-    CopyThreads::instance().share(3, [&](int number) {
+    share_copy(3, [&](int number) {
       ++numbers.at(static_cast<std::size_t>(number));
       for (std::size_t piece = next++; piece < taken.size(); piece = next++) {
         ++taken[piece];
@@ -40,16 +40,16 @@ TEST(CopyThreads, EveryPieceIsTakenOnceByPartsOfDifferentNumbers) {
 }
 
 // ctest runs each test in a process of its own: the helpers are the process's.
-TEST(CopyThreads, WithoutThreadsTheCallerDoesItAllAndTheNextCallTriesAgain) {
-  if (CopyThreads::count() == 0) {
+TEST(SharedCopy, WithoutThreadsTheCallerDoesItAllAndTheNextCallTriesAgain) {
+  if (most_copy_helpers() == 0) {
     GTEST_SKIP() << "one core";
   }
   {
     const NoThreads none;
-    CopyThreads::instance().share(3, [](int number) { EXPECT_EQ(number, 0); });
+    share_copy(3, [](int number) { EXPECT_EQ(number, 0); });
   }
   std::promise<void> helped;
-  CopyThreads::instance().share(1, [&](int number) {
+  share_copy(1, [&](int number) {
     if (number == 0) {
       EXPECT_EQ(helped.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
     } else {
@@ -58,12 +58,12 @@ TEST(CopyThreads, WithoutThreadsTheCallerDoesItAllAndTheNextCallTriesAgain) {
   });
 }
 
-TEST(CopyThreads, SeveralThreadsShareThem) {
+TEST(SharedCopy, SeveralThreadsShareThem) {
   in_threads(6, [](int) {
     for (int round = 0; round < 100; ++round) {
       std::atomic<int> next{0};
       std::atomic<int> sum{0};
-      CopyThreads::instance().share(3, [&](int) {
+      share_copy(3, [&](int) {
         for (int piece = next++; piece < 50; piece = next++) {
           sum += piece;
         }
@@ -73,15 +73,15 @@ TEST(CopyThreads, SeveralThreadsShareThem) {
   });
 }
 
-TEST(CopyThreads, GiveWhatAPartThrowsWhenAllHaveEnded) {
+TEST(SharedCopy, GiveWhatAPartThrowsWhenAllHaveEnded) {
   std::atomic<int> inside{0};
-  EXPECT_THROW(CopyThreads::instance().share(3,
-                                             [&](int) {
-                                               ++inside;
-                                               std::this_thread::yield();
-                                               --inside;
-                                               throw std::runtime_error("no");
-                                             }),
+  EXPECT_THROW(share_copy(3,
+                          [&](int) {
+                            ++inside;
+                            std::this_thread::yield();
+                            --inside;
+                            throw std::runtime_error("no");
+                          }),
                std::runtime_error);
   EXPECT_EQ(inside, 0);
 }

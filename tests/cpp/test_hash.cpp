@@ -8,7 +8,7 @@
 #include <set>
 #include <string>
 
-#include "core/base/hash.hpp"
+#include "core/base/file.hpp"
 #include "core/base/stoppable_task.hpp"
 #include "failing_threads.hpp"
 #include "test_support.hpp"

@@ -28,25 +28,16 @@ TEST_F(Preloading, TinyModelsRun) {
   EXPECT_EQ(session.input("x").shape, (std::vector<std::int64_t>{2, 3}));
   const Ort::MemoryInfo memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
   std::vector<float> ones(12, 1.0F);
-  std::vector<Ort::Value> inputs;
-  std::vector<const char*> names;
+  RunInputs inputs;
   for (const ValueInfo& input : session.inputs()) {
     std::size_t count = 1;
     for (const std::int64_t size : input.shape) {
       count *= static_cast<std::size_t>(size);
     }
-    names.push_back(input.name.c_str());
-    inputs.push_back(
-        Ort::Value::CreateTensor<float>(memory, ones.data(), count, input.shape.data(), input.shape.size()));
+    inputs.add(input.name.c_str(),
+               Ort::Value::CreateTensor<float>(memory, ones.data(), count, input.shape.data(), input.shape.size()));
   }
-  const std::vector<const char*> outputs = {"y0", "y1", "y3"};
-  std::vector<Ort::Value> values;
-  values.reserve(outputs.size());
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    values.emplace_back(nullptr);
-  }
-  session.run(Ort::RunOptions{nullptr}, names.data(), inputs.data(), inputs.size(), outputs.data(), values.data(),
-              values.size());
+  const std::vector<Ort::Value> values = session.run(Ort::RunOptions{nullptr}, inputs, {"y0", "y1", "y3"});
   EXPECT_EQ(values[0].GetTensorTypeAndShapeInfo().GetShape(), (std::vector<std::int64_t>{2, 4}));
   EXPECT_EQ(values[0].GetTensorData<float>()[7], 3.0F);
   EXPECT_EQ(values[1].GetTensorData<float>()[5], 2.0F);

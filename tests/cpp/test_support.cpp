@@ -203,7 +203,7 @@ SessionOptions with_threads(int count) {
 }
 
 std::vector<LogRecord> take_log() {
-  const auto taken = onnxruntime_log().take().records;
+  const auto taken = onnxruntime_log().take().items;
   return {taken.begin(), taken.end()};
 }
 
@@ -224,16 +224,13 @@ std::vector<std::int64_t> shape_of(const Ort::Value& value) { return value.GetTe
 std::vector<float> run(Session& session, const std::vector<FloatTensor>& inputs, const char* output,
                        const Ort::RunOptions& options) {
   const auto memory = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
-  std::vector<const char*> names;
-  std::vector<Ort::Value> values;
+  RunInputs fed;
   for (const FloatTensor& input : inputs) {
-    names.push_back(input.name.c_str());
-    values.push_back(Ort::Value::CreateTensor<float>(memory, const_cast<float*>(input.values.data()),
-                                                     input.values.size(), input.shape.data(), input.shape.size()));
+    fed.add(input.name.c_str(),
+            Ort::Value::CreateTensor<float>(memory, const_cast<float*>(input.values.data()), input.values.size(),
+                                            input.shape.data(), input.shape.size()));
   }
-  Ort::Value result{nullptr};
-  session.run(options, names.data(), values.data(), values.size(), &output, &result, 1);
-  return numbers(result);
+  return numbers(session.run(options, fed, {output}).front());
 }
 
 std::vector<float> run_add(Session& session) { return run(session, {{"x", {10, 20, 30}, {1, 3}}}, "sum"); }
@@ -252,11 +249,9 @@ LongRun::LongRun(const std::shared_ptr<Session>& session) {
   running_ = std::async(std::launch::async, [this, session] {
     std::int64_t n = std::int64_t{1} << 60;
     const auto memory = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
-    const Ort::Value input = Ort::Value::CreateTensor<std::int64_t>(memory, &n, 1, nullptr, 0);
-    const char* input_name = "n";
-    const char* output_name = "total";
-    Ort::Value total{nullptr};
-    session->run(options_, &input_name, &input, 1, &output_name, &total, 1);
+    RunInputs inputs;
+    inputs.add("n", Ort::Value::CreateTensor<std::int64_t>(memory, &n, 1, nullptr, 0));
+    session->run(options_, inputs, {"total"});
   });
   // ONNX Runtime says so when it begins.
   for (bool begun = false; !begun;) {

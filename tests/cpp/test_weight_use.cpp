@@ -56,14 +56,10 @@ TEST_F(UseOfWeights, ThoseOfSubGraphsCountToo) {
 
   for (const bool value : {true, false}) {
     bool which = value;
-    std::vector<Ort::Value> inputs;
-    inputs.push_back(Ort::Value::CreateTensor<bool>(HostWeights::host(), &which, 1, nullptr, 0));
-    inputs.push_back(tensor({1, wide}));
-    const std::array<const char*, 2> names = {"which", "x"};
-    const char* output = "y";
-    Ort::Value result{nullptr};
-    session->run(Ort::RunOptions{nullptr}, names.data(), inputs.data(), inputs.size(), &output, &result, 1);
-    const std::vector<float> y = numbers(result);
+    RunInputs inputs;
+    inputs.add("which", Ort::Value::CreateTensor<bool>(HostWeights::host(), &which, 1, nullptr, 0));
+    inputs.add("x", tensor({1, wide}));
+    const std::vector<float> y = numbers(session->run(Ort::RunOptions{nullptr}, inputs, {"y"}).front());
     for (std::size_t i = 0; i < wide; ++i) {
       EXPECT_EQ(y[i], 2.0F * static_cast<float>(i) + (value ? 1.0F : 5.0F));
     }

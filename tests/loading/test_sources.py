@@ -198,8 +198,8 @@ ON_GPUS = """
 
     def load(source, devices=(0, 1)):
         weights = [_core.Weight(f"w{i}", 2, [1 << 16], 0, i << 16, 1 << 16) for i in range(16)]
-        loader = _core.LoaderOptions(reader_threads=2, chunk_bytes=40_000, buffers_per_thread=2)
-        shared = _core.SharedWeights(_core.WeightList([source], weights), loader=loader)
+        listed = _core.WeightList([source], weights)
+        shared = _core.SharedWeights(listed, reader_threads=2, chunk_bytes=40_000, buffers_per_thread=2)
         return _core.load_weights(shared, list(devices))
 """
 

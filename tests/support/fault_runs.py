@@ -126,8 +126,9 @@ class Scenarios:
         """Weights that are read into GPUs' memory."""
         weights = weight_list(self.folder / "weights", [(f"w{i}", 1, (64, 64), 0, i << 14, 1 << 14) for i in range(4)])
         prefetch = _core.Prefetch([(file, 0, file.size) for file in weights.sources])
-        loader = _core.LoaderOptions(reader_threads=2, chunk_bytes=1 << 14, buffers_per_thread=2)
-        shared = _core.SharedWeights(weights, prefetch=prefetch, loader=loader)
+        shared = _core.SharedWeights(
+            weights, prefetch=prefetch, reader_threads=2, chunk_bytes=1 << 14, buffers_per_thread=2
+        )
         stores = _core.load_weights(shared, [0, 1])
         assert len(stores) == 2
 

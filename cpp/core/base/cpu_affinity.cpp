@@ -13,8 +13,8 @@
 #include <string_view>
 #include <utility>
 
+#include "core/base/async_runs.hpp"
 #include "core/base/file.hpp"
-#include "core/base/serial_thread.hpp"
 #include "core/base/text.hpp"
 
 namespace ortmulti {
@@ -210,7 +210,7 @@ std::vector<int> cpus_of_node(int node, const std::string& sysfs) {
 std::vector<int> refused_cpus(const std::vector<int>& cpus) {
   std::vector<int> refused;
   // The kernel knows: a thread may bind itself to CPUs that its creator is not bound to, but not beyond a cpuset.
-  SerialThread().call([&] {
+  AsyncRuns().call([&] {
     for (const int cpu : cpus) {
       if (cpu < 0 || cpu >= max_cpus || !stay_on({cpu})) {
         refused.push_back(cpu);

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -80,6 +81,11 @@ std::pair<std::string, struct stat> stat_regular(const std::string& path);
 /// The text of one of the kernel's small files (at most 1 MB); empty if it cannot be read. Does not use iostreams:
 /// their locales misbehave where a host links libstdc++ into each library anew.
 std::string read_small_file(const std::string& path);
+
+/// 64 bits that differ where a file's bytes do: always for one changed word, by chance of 2^-64 otherwise. Against
+/// damage, not against intent. The file is read by a few threads. Throws Error: no_such_file, or fail for what cannot
+/// be read, or soon after `*stop` was set.
+std::uint64_t file_checksum(const std::string& path, const std::atomic<bool>* stop = nullptr);
 
 /// The parts of a text between the separators that are not empty.
 std::vector<std::string> split_words(const std::string& text, const char* separators = " \t\n");

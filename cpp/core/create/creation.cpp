@@ -12,8 +12,6 @@
 #include "core/base/source.hpp"
 #include "core/create/preload.hpp"
 #include "core/cuda/capture_lock.hpp"
-#include "core/cuda/startup.hpp"
-#include "core/onnx/index.hpp"
 #include "core/ort/operators.hpp"
 #include "core/ort/value.hpp"
 #include "core/weights/store.hpp"
@@ -66,10 +64,8 @@ void add_external_weights(SessionOptions& options, const WeightList& list) {
   const auto memory = in_memory(list, [] { return false; });
   for (std::size_t i = 0; i < list.weights.size(); ++i) {
     const Weight& weight = list.weights[i];
-    // A value's memory is not const; ONNX Runtime reads it alone.
-    auto* data = const_cast<unsigned char*>(memory[i].get());  // NOLINT(cppcoreguidelines-pro-type-const-cast)
-    const auto value = Value::over(data, static_cast<ONNXTensorElementDataType>(weight.data_type), weight.shape,
-                                   Device::cpu(), memory[i]);
+    const auto value = Value::over(memory[i].get(), static_cast<ONNXTensorElementDataType>(weight.data_type),
+                                   weight.shape, Device::cpu(), memory[i], false);
     options.additions.external_initializers.push_back({weight.name, {value, &value->get()}});
   }
 }

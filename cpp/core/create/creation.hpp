@@ -36,27 +36,28 @@ WeightList take_external_weights(SessionOptions& options, std::uint64_t min_byte
 void add_external_weights(SessionOptions& options, const WeightList& list);
 
 struct CreationRequest {
-  ModelSource model;
-  /// The providers of each session, after those of the options; a plug-in's by its device ("openvino:CPU").
-  std::vector<std::vector<Provider>> sessions;
-  SessionOptions options;
-  /// What sessions on a device, by its name, have otherwise than the others.
+  /// What sessions on a device have otherwise than the others.
   struct OnDevice {
     std::string model;                                  ///< A file instead of the model; empty: none.
     std::map<std::string, std::string> config_entries;  ///< Besides those of the options; of the first one alone.
   };
-  std::map<std::string, OnDevice> on_devices;
+
+  ModelSource model;
+  /// The providers of each session, after those of the options; a plug-in's by its device ("openvino:CPU").
+  std::vector<std::vector<Provider>> sessions;
+  SessionOptions options;
   Serialize serialize = Serialize::automatic;
   std::optional<SharedWeights> weights;
   /// Where the first session saves its optimized model, whose weights it uses all the same; empty: nowhere.
   std::string save_optimized;
+  std::map<std::string, OnDevice> on_devices;  ///< By the devices' names.
   /// The sessions on the CPU, or on a plug-in's device, are handles of one ONNX Runtime session.
   bool one_session_each = false;
-  bool preload = false;     ///< Each GPU loads meanwhile what the model's first run needs, see Preload.
-  bool keep_going = false;  ///< One session's failure is not that of the others.
+  bool preload = false;                ///< Each GPU loads meanwhile what the model's first run needs, see Preload.
+  bool keep_going = false;             ///< One session's failure is not that of the others.
+  std::shared_ptr<Timeline> timeline;  ///< To add spans to; null: a new one.
   /// The other GPUs' contexts wait for the first one's while it is held; released early if the first one fails.
   std::shared_ptr<CudaStartup::Hold> hold;
-  std::shared_ptr<Timeline> timeline;  ///< To add spans to; null: a new one.
 };
 
 /// N sessions on N threads. The threads own what they need, so that whoever waits may give up: what then is still

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <condition_variable>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <system_error>
 #include <utility>
@@ -266,7 +265,7 @@ std::shared_ptr<const void> Preload::multiply(int device) const {
   constexpr int by_default = -1;
   const float one = 1;
   const float zero = 0;
-  auto* const address = reinterpret_cast<void*>(used->memory.address());  // NOLINT(performance-no-int-to-ptr)
+  void* const address = to_pointer(used->memory.address());
   for (const auto& [inner, columns] : matrices_) {
     const int k = static_cast<int>(inner);
     const int n = static_cast<int>(columns);

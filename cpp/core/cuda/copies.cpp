@@ -2,25 +2,28 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <cstring>
 #include <exception>
-#include <system_error>
-#include <thread>
+#include <memory>
+#include <mutex>
 
+#include "core/base/async_runs.hpp"
 #include "core/base/cpu_affinity.hpp"
 #include "core/base/device.hpp"
-#include "core/base/fork.hpp"
+#include "core/base/error.hpp"
 
 namespace ortmulti {
 namespace {
 
 constexpr int most = 3;  // with whoever asks four, beyond which the memory is what limits a copy
 
-CUdeviceptr address_of(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
+AsyncRuns& helping_threads() {
+  static auto& threads = *new AsyncRuns();  // NOLINT(cppcoreguidelines-owning-memory): needed up to exit
+  return threads;
+}
 
-}  // namespace
-
-struct CopyThreads::Job {
+struct CopyJob {
   const std::function<void(int)>* part = nullptr;
   std::mutex mutex;
   std::condition_variable left;
@@ -58,23 +61,21 @@ struct CopyThreads::Job {
   }
 };
 
-CopyThreads& CopyThreads::instance() { return process_singleton<CopyThreads>(); }
+}  // namespace
 
-int CopyThreads::count() {
+int most_copy_helpers() {
   static const int count = std::min(most, usable_cores() - 1);
   return count;
 }
 
-void CopyThreads::share(int helpers, const std::function<void(int)>& part) {
-  const auto job = std::make_shared<Job>();
+void share_copy(int helpers, const std::function<void(int)>& part) {
+  const auto job = std::make_shared<CopyJob>();
   job->part = &part;
-  {
-    const std::lock_guard lock(mutex_);
-    start();
-    for (int i = 0; i < std::min(helpers, serving_); ++i) {
-      jobs_.push_back(job);
-      offered_.notify_one();
+  try {
+    for (int i = 0; i < helpers; ++i) {
+      helping_threads().push([job](bool /*cancelled*/) { job->help(); }, static_cast<std::size_t>(most_copy_helpers()));
     }
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): without a thread this one does it all
   }
   std::exception_ptr error;
   try {
@@ -88,29 +89,6 @@ void CopyThreads::share(int helpers, const std::function<void(int)>& part) {
   }
   if (error) {
     std::rethrow_exception(error);
-  }
-}
-
-void CopyThreads::start() {
-  while (serving_ < count()) {
-    try {
-      std::thread(&CopyThreads::serve, this).detach();
-    } catch (const std::system_error&) {
-      return;  // fewer help; the next call tries again
-    }
-    ++serving_;
-  }
-}
-
-void CopyThreads::serve() {
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    offered_.wait(lock, [this] { return !jobs_.empty(); });
-    const std::shared_ptr<Job> job = std::move(jobs_.front());
-    jobs_.pop_front();
-    lock.unlock();
-    job->help();
-    lock.lock();
   }
 }
 
@@ -151,13 +129,13 @@ struct StagedCopies::Transfer {
 };
 
 void StagedCopies::share(std::size_t bytes, const std::function<void(int)>& part) {
-  const int helpers = bytes < shared_from ? 0 : std::min(CopyThreads::count(), parts - 1);
+  const int helpers = bytes < shared_from ? 0 : std::min(most_copy_helpers(), parts - 1);
   if (helpers < 1) {
     part(0);
     return;
   }
   CUcontext context = startup_.context(device_);
-  CopyThreads::instance().share(helpers, [&](int number) {
+  share_copy(helpers, [&](int number) {
     check(driver_.ctx_set_current(context));
     part(number);
   });
@@ -180,7 +158,7 @@ void StagedCopies::send(Transfer& transfer, int part) {
     check(copied.wait());
     std::memcpy(buffers_[index], transfer.source + piece.at, piece.size);
     check(
-        driver_.memcpy_htod_async(address_of(transfer.target) + piece.at, buffers_[index], piece.size, stream_.get()));
+        driver_.memcpy_htod_async(to_address(transfer.target) + piece.at, buffers_[index], piece.size, stream_.get()));
     check(driver_.event_record(copied.get(), stream_.get()));
   }
 }
@@ -195,7 +173,7 @@ void StagedCopies::fetch(Transfer& transfer, int part) {
   // All copies are on one stream, so that a buffer is written to only after what was sent from it before.
   for (auto piece = transfer.next(); piece.size != 0; piece = transfer.next(), index ^= 1) {
     check(
-        driver_.memcpy_dtoh_async(buffers_[index], address_of(transfer.source) + piece.at, piece.size, stream_.get()));
+        driver_.memcpy_dtoh_async(buffers_[index], to_address(transfer.source) + piece.at, piece.size, stream_.get()));
     check(driver_.event_record(copied_.at(static_cast<std::size_t>(index)).get(), stream_.get()));
     if (before.size != 0) {
       take(before, index ^ 1);
@@ -210,7 +188,7 @@ void StagedCopies::fetch(Transfer& transfer, int part) {
 void StagedCopies::from_device(void* target, int source_device, const void* source, std::size_t bytes) {
   CUcontext here = startup_.context(device_);
   CUcontext there = startup_.context(source_device);
-  check(driver_.memcpy_peer_async(address_of(target), here, address_of(source), there, bytes, stream_.get()));
+  check(driver_.memcpy_peer_async(to_address(target), here, to_address(source), there, bytes, stream_.get()));
 }
 
 void StagedCopies::wait() {

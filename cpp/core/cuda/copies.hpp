@@ -1,46 +1,22 @@
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <functional>
-#include <memory>
-#include <mutex>
 
-#include "core/base/fork.hpp"
 #include "core/cuda/graph.hpp"
 #include "core/cuda/memory.hpp"
 #include "core/cuda/startup.hpp"
 
 namespace ortmulti {
 
-/// A few threads of the process that help to copy many megabytes in memory. A caller never waits for a busy thread.
-class CopyThreads {
- public:
-  static CopyThreads& instance();
+/// The maximum number of threads that help to copy; 0 on a machine with one core.
+int most_copy_helpers();
 
-  /// The maximum number of threads; 0 on a machine with one core.
-  static int count();
-
-  /// Calls `part(0)` in this thread, and `part(1)`, `part(2)`, ... up to `helpers` in free threads at the same time.
-  /// Returns when all parts that began have ended. Parts share the work: part 0 alone would do all of it. Throws the
-  /// error of one of them.
-  void share(int helpers, const std::function<void(int)>& part);
-
- private:
-  struct Job;
-  template <typename T>
-  friend T& process_singleton();
-
-  CopyThreads() = default;
-  void start();
-  void serve();
-
-  std::mutex mutex_;
-  std::condition_variable offered_;
-  std::deque<std::shared_ptr<Job>> jobs_;  // a job once for each thread that it may have
-  int serving_ = 0;                        // threads
-};
+/// Calls `part(0)` in this thread, and `part(1)`, `part(2)`, ... up to `helpers` in free ones of a few threads of the
+/// process, at the same time. Never waits for a busy thread. Returns when all parts that began have ended. Parts share
+/// the work: part 0 alone would do all of it. Throws the error of one of them.
+void share_copy(int helpers, const std::function<void(int)>& part);
 
 /// Copies between any memory and one GPU's on a stream of their own, so that they go on beside what runs there: the
 /// host's through pinned buffers of a fixed size, chunk by chunk, while the chunk before is on its way, by several

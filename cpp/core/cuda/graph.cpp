@@ -20,7 +20,7 @@ bool on_device(const CudaDriver& driver, CUmemorytype type, const void* host, CU
   if (type != CU_MEMORYTYPE_UNIFIED) {
     return type == CU_MEMORYTYPE_DEVICE;
   }
-  const CUdeviceptr pointer = address != 0 ? address : reinterpret_cast<CUdeviceptr>(host);
+  const CUdeviceptr pointer = address != 0 ? address : to_address(host);
   unsigned found = 0;
   return driver.pointer_get_attribute(&found, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer) == CUDA_SUCCESS &&
          found == CU_MEMORYTYPE_DEVICE;

@@ -14,8 +14,6 @@ namespace {
 
 constexpr std::size_t smallest = 256;  // CUDA refuses to allocate nothing
 
-CUdeviceptr address_of(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
-
 // The default stream waits for other blocking streams, those of PyTorch's default stream among them.
 constexpr auto* default_stream = static_cast<CUstream>(nullptr);
 
@@ -196,14 +194,14 @@ CudaMemory::~CudaMemory() {
 void copy_to_device(CudaStartup& startup, int device, void* target, const void* source, std::size_t bytes) {
   const CaptureLock::Shared use;
   const ScopedContext current(startup, device);
-  finish(startup, startup.driver().memcpy_htod_async(address_of(target), source, bytes, default_stream),
+  finish(startup, startup.driver().memcpy_htod_async(to_address(target), source, bytes, default_stream),
          "copying to " + to_string(Device::cuda(device)));
 }
 
 void copy_to_host(CudaStartup& startup, int device, void* target, const void* source, std::size_t bytes) {
   const CaptureLock::Shared use;
   const ScopedContext current(startup, device);
-  finish(startup, startup.driver().memcpy_dtoh_async(target, address_of(source), bytes, default_stream),
+  finish(startup, startup.driver().memcpy_dtoh_async(target, to_address(source), bytes, default_stream),
          "copying from " + to_string(Device::cuda(device)));
 }
 
@@ -215,7 +213,7 @@ void copy_between_devices(CudaStartup& startup, int target_device, void* target,
   auto* const from = startup.context(source_device);
   const ScopedContext to(startup, target_device);
   finish(startup,
-         startup.driver().memcpy_peer_async(address_of(target), to.context(), address_of(source), from, bytes,
+         startup.driver().memcpy_peer_async(to_address(target), to.context(), to_address(source), from, bytes,
                                             default_stream),
          "copying from " + to_string(Device::cuda(source_device)) + " to " + to_string(Device::cuda(target_device)));
 }

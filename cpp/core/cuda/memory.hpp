@@ -9,6 +9,10 @@
 
 namespace ortmulti {
 
+// The driver's addresses are numbers.
+inline void* to_pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }  // NOLINT(*-no-int-to-ptr)
+inline CUdeviceptr to_address(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
+
 /// Has a device's context current in the calling thread for its lifetime, and then the one that was before. Costs
 /// nothing but a question to the driver if it is current already.
 class ScopedContext : NonCopyable {
@@ -74,7 +78,6 @@ void copy_to_device(CudaStartup& startup, int device, void* target, const void* 
 void copy_to_host(CudaStartup& startup, int device, void* target, const void* source, std::size_t bytes);
 void copy_between_devices(CudaStartup& startup, int target_device, void* target, int source_device, const void* source,
                           std::size_t bytes);
-/// Waits for what was asked of the device's default stream.
 void wait_for_default_stream(CudaStartup& startup, int device);
 
 /// Buffers of one thread from which a GPU copies by itself: anonymous memory, in huge pages where there are any, which

@@ -3,9 +3,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
-#include <string_view>
 #include <system_error>
 #include <utility>
 

@@ -19,7 +19,6 @@ enum class Storage {
   typed,         ///< In the model, in a typed field (float_data, string_data, ...).
 };
 
-/// One initializer of a model.
 struct Initializer {
   std::string name;
   int data_type = 0;  ///< ONNX's TensorProto.DataType.
@@ -60,7 +59,6 @@ std::set<std::string> external_locations(const ModelIndex& index);
 /// Bytes of a dense tensor; the largest number where that overflows or a dimension is negative, 0 for unknown types.
 std::uint64_t dense_bytes(int data_type, const std::vector<std::int64_t>& shape) noexcept;
 
-/// Bytes of all initializers together.
 std::uint64_t total_bytes(const std::vector<Initializer>& initializers) noexcept;
 
 }  // namespace ortmulti

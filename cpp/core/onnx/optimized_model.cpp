@@ -3,13 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "core/base/error.hpp"
 #include "core/base/file.hpp"

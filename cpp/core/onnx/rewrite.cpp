@@ -4,7 +4,6 @@
 #include <map>
 #include <set>
 #include <utility>
-#include <vector>
 
 #include "core/base/error.hpp"
 #include "core/base/file.hpp"

@@ -1,7 +1,6 @@
 #include "core/onnx/weight_list.hpp"
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 
 #include "core/base/error.hpp"

@@ -1,7 +1,6 @@
 #include "core/onnx/wire.hpp"
 
 #include <algorithm>
-#include <string>
 
 #include "core/base/error.hpp"
 

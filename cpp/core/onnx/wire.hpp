@@ -70,7 +70,6 @@ class WireMessage {
   explicit WireMessage(ModelBytes& model) : model_(model), at_(0), end_(model.size()) {}
   explicit WireMessage(const WireField& field) : model_(*field.model), at_(field.begin), end_(field.end) {}
 
-  /// Reads the next field; false at the end.
   bool next(WireField& field);
 
   bool at_end() const noexcept { return at_ == end_; }
@@ -124,7 +123,6 @@ class OnnxWalk {
                                                    {OnnxMessage::attribute, 6, OnnxMessage::graph},
                                                    {OnnxMessage::attribute, 11, OnnxMessage::graph}}};
 
-  // Which kind of message a field holds.
   static OnnxMessage kind_of(OnnxMessage parent, const WireField& field) {
     for (const Place& place : places) {
       if (field.wire == Wire::bytes && place.parent == parent && place.number == field.number) {

@@ -1,9 +1,7 @@
 #include "core/ort/api_compat.hpp"
 
 #include <charconv>
-#include <cstddef>
 #include <cstring>
-#include <string>
 
 #include "core/base/error.hpp"
 #include "core/ort/library.hpp"

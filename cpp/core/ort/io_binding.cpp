@@ -9,7 +9,6 @@
 #include "core/cuda/capture_lock.hpp"
 #include "core/cuda/memory.hpp"
 #include "core/ort/checked.hpp"
-#include "core/ort/value.hpp"
 
 namespace ortmulti {
 namespace {

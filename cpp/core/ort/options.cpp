@@ -1,12 +1,10 @@
 #include "core/ort/options.hpp"
 
 #include <algorithm>
-#include <memory>
 #include <mutex>
 #include <unordered_map>
 
 #include "core/base/error.hpp"
-#include "core/base/source.hpp"
 #include "core/ort/api_compat.hpp"
 #include "core/ort/checked.hpp"
 #include "core/ort/library.hpp"

@@ -76,11 +76,9 @@ EpDevice describe_device(const ort_api_compat::PluginApi& api, const OrtEpDevice
   found.provider_vendor = to_text(api.provider_vendor(handle));
   found.provider_metadata = to_pairs(api, api.provider_metadata(handle));
   found.provider_options = to_pairs(api, api.provider_options(handle));
-  found.hardware_type = api.hardware_type(hardware);
-  found.hardware_vendor = to_text(api.hardware_vendor(hardware));
-  found.hardware_vendor_id = api.hardware_vendor_id(hardware);
-  found.hardware_device_id = api.hardware_device_id(hardware);
-  found.hardware_metadata = to_pairs(api, api.hardware_metadata(hardware));
+  found.hardware = {api.hardware_type(hardware), to_text(api.hardware_vendor(hardware)),
+                    api.hardware_vendor_id(hardware), api.hardware_device_id(hardware),
+                    to_pairs(api, api.hardware_metadata(hardware))};
   return found;
 }
 
@@ -99,7 +97,7 @@ std::string name_of(const EpDevice& device) {
     provider.erase(at, suffix.size());
   }
   constexpr std::array<const char*, 3> types = {"CPU", "GPU", "NPU"};
-  const auto type = static_cast<std::size_t>(device.hardware_type);
+  const auto type = static_cast<std::size_t>(device.hardware.type);
   return parse_device(provider + ":" + (type < types.size() ? types[type] : "CPU")).name;
 }
 

@@ -27,17 +27,20 @@ struct Plugin {
 /// A device that an execution provider can use, as ONNX Runtime reports it.
 struct EpDevice {
   using Pairs = std::map<std::string, std::string>;
+  struct Hardware {
+    int type = 0;  ///< 0: CPU, 1: GPU, 2: NPU.
+    std::string vendor;
+    std::uint32_t vendor_id = 0;
+    std::uint32_t device_id = 0;
+    Pairs metadata;
+  };
 
   Device device;  ///< By which sessions are created on it.
   std::string provider;
   std::string provider_vendor;
   Pairs provider_metadata;
   Pairs provider_options;
-  int hardware_type = 0;  ///< 0: CPU, 1: GPU, 2: NPU.
-  std::string hardware_vendor;
-  std::uint32_t hardware_vendor_id = 0;
-  std::uint32_t hardware_device_id = 0;
-  Pairs hardware_metadata;
+  Hardware hardware;
   const OrtEpDevice* handle = nullptr;   ///< Valid while the plug-in is registered.
   std::shared_ptr<const Plugin> plugin;  ///< Null: the provider is built into ONNX Runtime.
 };

@@ -6,10 +6,8 @@
 #include <cstdlib>
 #include <mutex>
 #include <new>
-#include <optional>
 #include <utility>
 
-#include "core/base/error.hpp"
 #include "core/base/fork.hpp"
 #include "core/base/source.hpp"
 #include "core/base/text.hpp"
@@ -17,7 +15,6 @@
 #include "core/cuda/startup.hpp"
 #include "core/ort/advice.hpp"
 #include "core/ort/checked.hpp"
-#include "core/ort/value.hpp"
 
 namespace ortmulti {
 namespace {
@@ -335,26 +332,21 @@ std::vector<Ort::Value> Session::run(const Ort::RunOptions& run_options, const R
   for (std::size_t i = 0; i < output_names.size(); ++i) {
     outputs.emplace_back(nullptr);
   }
-  run(run_options, inputs.names().data(), inputs.values(), inputs.size(), output_names.data(), outputs.data(),
-      outputs.size());
-  return outputs;
-}
-
-void Session::run(const Ort::RunOptions& run_options, const char* const* input_names, const Ort::Value* inputs,
-                  std::size_t input_count, const char* const* output_names, Ort::Value* outputs,
-                  std::size_t output_count) {
   const auto lock = lock_for_use();
   const OrtRunOptions* given = run_options;
   const Ort::RunOptions& chosen = given == nullptr ? opened_->run_options : run_options;
+  const Ort::Value* const values = inputs.values();
   std::uint64_t shapes = no_shapes;
   if (device().is_cuda()) {
-    for (std::size_t i = 0; i < input_count; ++i) {
-      shapes = add_shape(shapes, inputs[i]);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      shapes = add_shape(shapes, values[i]);
     }
   }
   run_guarded(lock, shapes, [&] {
-    opened_->session.Run(chosen, input_names, inputs, input_count, output_names, outputs, output_count);
+    opened_->session.Run(chosen, inputs.names().data(), values, inputs.size(), output_names.data(), outputs.data(),
+                         outputs.size());
   });
+  return outputs;
 }
 
 std::shared_ptr<const WeightStore> Session::weights(const Lock& /*open*/) const { return opened_->weights; }

@@ -13,11 +13,11 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/async_runs.hpp"
 #include "core/base/device.hpp"
 #include "core/base/error.hpp"
 #include "core/base/timeline.hpp"
 #include "core/cuda/graph.hpp"
-#include "core/ort/async.hpp"
 #include "core/ort/library.hpp"
 #include "core/ort/options.hpp"
 #include "core/ort/value.hpp"
@@ -79,9 +79,7 @@ class Session : NonCopyable {
   /// What became of the weights that the creation was given.
   const WeightUse& weight_use() const noexcept { return description_->weight_use; }
 
-  /// Runs the model; `outputs` is filled with new values. Options may be null. Throws Error.
-  void run(const Ort::RunOptions& run_options, const char* const* input_names, const Ort::Value* inputs,
-           std::size_t input_count, const char* const* output_names, Ort::Value* outputs, std::size_t output_count);
+  /// Runs the model. Options may be null. Throws Error.
   std::vector<Ort::Value> run(const Ort::RunOptions& run_options, const RunInputs& inputs,
                               const std::vector<const char*>& output_names);
 

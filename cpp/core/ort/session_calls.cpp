@@ -1,14 +1,10 @@
 // What a session can do besides running.
 #include <cstddef>
-#include <string>
 #include <utility>
-#include <vector>
 
-#include "core/base/error.hpp"
 #include "core/ort/api_compat.hpp"
 #include "core/ort/checked.hpp"
 #include "core/ort/session.hpp"
-#include "core/ort/value.hpp"
 
 namespace ortmulti {
 

@@ -1,12 +1,8 @@
 #include "core/ort/value.hpp"
 
 #include <algorithm>
-#include <cstdint>
 #include <cstring>
 #include <limits>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "core/base/error.hpp"
 #include "core/base/text.hpp"
@@ -162,6 +158,17 @@ Ort::MemoryInfo memory_info(const Device& device) {
                           : Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
 }
 
+Ort::Value new_tensor(ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape) {
+  return Ort::Value::CreateTensor(Ort::AllocatorWithDefaultOptions(), shape.data(), shape.size(), type);
+}
+
+Ort::Value tensor_over(const void* data, ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape,
+                       const Device& device) {
+  return Ort::Value::CreateTensor(memory_info(device),
+                                  const_cast<void*>(data),  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+                                  tensor_bytes(type, shape), shape.data(), shape.size(), type);
+}
+
 Device device_of(const Ort::ConstMemoryInfo& memory) {
   if (memory.GetDeviceType() != OrtMemoryInfoDeviceType_GPU || memory.GetMemoryType() != OrtMemTypeDefault) {
     return Device::cpu();
@@ -193,25 +200,23 @@ RunInputs zeros(const std::vector<ValueInfo>& inputs) {
     std::vector<std::int64_t> shape = input.shape;
     std::replace(shape.begin(), shape.end(), std::int64_t{-1}, std::int64_t{1});
     const std::size_t bytes = tensor_bytes(input.element_type, shape);
-    Ort::Value value =
-        Ort::Value::CreateTensor(Ort::AllocatorWithDefaultOptions(), shape.data(), shape.size(), input.element_type);
+    Ort::Value value = new_tensor(input.element_type, shape);
     std::memset(value.GetTensorMutableRawData(), 0, bytes);
     values.add(input.name.c_str(), std::move(value));
   }
   return values;
 }
 
-std::shared_ptr<Value> Value::over(void* data, ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape,
-                                   const Device& device, std::shared_ptr<const void> owner, bool writable) {
+std::shared_ptr<Value> Value::over(const void* data, ONNXTensorElementDataType type,
+                                   const std::vector<std::int64_t>& shape, const Device& device,
+                                   std::shared_ptr<const void> owner, bool writable) {
   OnnxRuntime::get();  // throws where the library is not open yet
   const std::size_t bytes = tensor_bytes(type, shape);
   if (data == nullptr && bytes != 0) {
     throw Error(ErrorKind::invalid_argument, "a tensor of " + std::to_string(bytes) + " bytes cannot be at address 0");
   }
   return checked(making, [&] {
-    return std::make_shared<Value>(
-        Ort::Value::CreateTensor(memory_info(device), data, bytes, shape.data(), shape.size(), type), std::move(owner),
-        writable);
+    return std::make_shared<Value>(tensor_over(data, type, shape, device), std::move(owner), writable);
   });
 }
 
@@ -226,13 +231,9 @@ std::shared_ptr<Value> Value::allocate(ONNXTensorElementDataType type, const std
   } else if (const std::size_t bytes = tensor_bytes(type, shape); device.is_cuda()) {
     const auto memory =
         std::make_shared<const CudaMemory>(CudaStartup::instance(), device.index, bytes, "the value takes");
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver's addresses are numbers
-    return over(reinterpret_cast<void*>(memory->address()), type, shape, device, memory);
+    return over(to_pointer(memory->address()), type, shape, device, memory);
   }
-  return checked(making, [&] {
-    const Ort::AllocatorWithDefaultOptions allocator;
-    return std::make_shared<Value>(Ort::Value::CreateTensor(allocator, shape.data(), shape.size(), type));
-  });
+  return checked(making, [&] { return std::make_shared<Value>(new_tensor(type, shape)); });
 }
 
 std::string Value::type() const {

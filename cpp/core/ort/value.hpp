@@ -66,6 +66,11 @@ std::size_t tensor_bytes(const Ort::Value& tensor);
 
 /// The memory of a device, as ONNX Runtime names it.
 Ort::MemoryInfo memory_info(const Device& device);
+/// A tensor of new memory of the host, whose elements have no particular value.
+Ort::Value new_tensor(ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape);
+/// A tensor over memory of a device. Of memory that may not be written to it can be an input alone.
+Ort::Value tensor_over(const void* data, ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape,
+                       const Device& device);
 /// Whose memory it is. Pinned memory is the CPU's, and releases of ONNX Runtime differ in which device they name.
 Device device_of(const Ort::ConstMemoryInfo& memory);
 
@@ -78,8 +83,9 @@ class Value {
       : owner_(std::move(owner)), writable_(writable), value_(std::move(value)) {}
 
   /// A tensor over memory that is there; its size is the caller's to know.
-  static std::shared_ptr<Value> over(void* data, ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape,
-                                     const Device& device, std::shared_ptr<const void> owner, bool writable = true);
+  static std::shared_ptr<Value> over(const void* data, ONNXTensorElementDataType type,
+                                     const std::vector<std::int64_t>& shape, const Device& device,
+                                     std::shared_ptr<const void> owner, bool writable = true);
   /// A tensor of new memory, whose elements have no particular value; strings are empty.
   static std::shared_ptr<Value> allocate(ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape,
                                          const Device& device);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <charconv>
-#include <cstdint>
 #include <map>
 #include <mutex>
 #include <optional>

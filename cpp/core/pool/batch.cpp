@@ -5,11 +5,9 @@
 #include <numeric>
 #include <optional>
 #include <set>
-#include <string>
 
 #include "core/base/error.hpp"
 #include "core/onnx/element_types.hpp"
-#include "core/ort/value.hpp"
 
 namespace ortmulti {
 namespace {

@@ -35,7 +35,6 @@ struct Suspicion {
   std::string error;
 };
 
-/// How a run ended.
 struct RunEnd {
   std::exception_ptr error;        ///< Null: it succeeded.
   std::optional<bool> lost_begun;  ///< Its session was lost under it: whether it had begun.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -14,7 +15,10 @@ namespace ortmulti {
 /// later; it was removed.
 enum class DeviceState { starting, ready, failed, broken, removed };
 
-std::string to_string(DeviceState state);
+inline std::string to_string(DeviceState state) {
+  constexpr std::array names = {"starting", "ready", "failed", "broken", "removed"};
+  return names.at(static_cast<std::size_t>(state));
+}
 
 /// What became of the requests that ran, or were to run, on one device.
 struct DeviceStats {

@@ -256,13 +256,11 @@ GpuRunner::CapturedGraph GpuRunner::prepare_graph(const std::string& key, const 
   graph.memory = std::make_unique<const CudaMemory>(CudaStartup::instance(), device().index, bytes,
                                                     "inputs and outputs of a CUDA graph take");
   graph.binding = session.make_binding(open);
-  const Ort::MemoryInfo memory = memory_info(device());
   CUdeviceptr next = graph.memory->address();
   const auto place = [&](ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape) {
-    auto* const at = reinterpret_cast<void*>(next);  // NOLINT(performance-no-int-to-ptr): the driver's are numbers
-    const std::size_t size = tensor_bytes(type, shape);
-    next += aligned(size);
-    return Ort::Value::CreateTensor(memory, at, size, shape.data(), shape.size(), type);
+    void* const at = to_pointer(next);
+    next += aligned(tensor_bytes(type, shape));
+    return tensor_over(at, type, shape, device());
   };
   for (const RequestTensor& input : inputs) {
     Ort::Value value = place(input.type, input.shape);
@@ -306,9 +304,7 @@ void GpuRunner::run_graph(Request& request, const Tensors& inputs, CapturedGraph
   for (const char* name : request.output_names) {
     Ort::Value& fixed = graph.outputs.at(output_index(session, name));
     const auto info = fixed.GetTensorTypeAndShapeInfo();
-    const std::vector<std::int64_t> shape = info.GetShape();
-    outputs.push_back(Ort::Value::CreateTensor(memory_info(device()), fixed.GetTensorMutableRawData(),
-                                               tensor_bytes(fixed), shape.data(), shape.size(), info.GetElementType()));
+    outputs.push_back(tensor_over(fixed.GetTensorMutableRawData(), info.GetElementType(), info.GetShape(), device()));
   }
   answer(request, std::move(outputs), true);
 }
@@ -330,11 +326,10 @@ void GpuRunner::bind_inputs(const Tensors& inputs) {
       binding_.BindInput(input.name, *input.value);
       continue;
     }
-    auto* const at = reinterpret_cast<void*>(next);  // NOLINT(performance-no-int-to-ptr): the driver's are numbers
+    void* const at = to_pointer(next);
     next += aligned(input.bytes);
     copy_in(at, input);
-    binding_.BindInput(input.name, Ort::Value::CreateTensor(memory_info(device()), at, input.bytes, input.shape.data(),
-                                                            input.shape.size(), input.type));
+    binding_.BindInput(input.name, tensor_over(at, input.type, input.shape, device()));
   }
   if (bytes != 0) {
     copies_->wait();
@@ -377,24 +372,21 @@ void GpuRunner::answer(Request& request, std::vector<Ort::Value> outputs, bool c
 }
 
 Ort::Value GpuRunner::to_host(const Ort::Value& value) {
-  static const Ort::AllocatorWithDefaultOptions cpu;
   const auto info = value.GetTensorTypeAndShapeInfo();
-  const std::vector<std::int64_t> shape = info.GetShape();
-  Ort::Value copy = Ort::Value::CreateTensor(cpu, shape.data(), shape.size(), info.GetElementType());
+  Ort::Value copy = new_tensor(info.GetElementType(), info.GetShape());
   copies_->to_host(copy.GetTensorMutableRawData(), value.GetTensorRawData(), tensor_bytes(value));
   return copy;
 }
 
 Ort::Value GpuRunner::copy_to(const CudaMemory& memory, const Ort::Value& value) {
-  auto* const at = reinterpret_cast<void*>(memory.address());  // NOLINT(performance-no-int-to-ptr): the driver's
+  void* const at = to_pointer(memory.address());
   const std::size_t bytes = tensor_bytes(value);
   if (bytes != 0) {
     copies_->from_device(at, device().index, value.GetTensorRawData(), bytes);
     copies_->wait();
   }
   const auto info = value.GetTensorTypeAndShapeInfo();
-  const std::vector<std::int64_t> shape = info.GetShape();
-  return Ort::Value::CreateTensor(memory_info(device()), at, bytes, shape.data(), shape.size(), info.GetElementType());
+  return tensor_over(at, info.GetElementType(), info.GetShape(), device());
 }
 
 }  // namespace ortmulti

@@ -1,7 +1,6 @@
 #include "core/pool/gpu_session.hpp"
 
 #include <algorithm>
-#include <utility>
 
 #include "core/base/error.hpp"
 #include "core/cuda/capture_lock.hpp"
@@ -93,7 +92,7 @@ GpuSession::GpuSession(std::shared_ptr<Session> session, bool graphs)
     CudaStartup& startup = CudaStartup::instance();
     const ScopedContext current(startup, session_->device().index);
     const CaptureLock::Shared use;
-    thread_ = std::make_unique<SerialThread>();
+    renew_thread();
     launched_ = std::make_unique<CudaEvent>(startup, session_->device().index);
   }
 }
@@ -114,7 +113,8 @@ void GpuSession::in_thread(const std::function<void()>& work) {
 }
 
 void GpuSession::renew_thread() {
-  auto thread = std::make_unique<SerialThread>();
+  auto thread = std::make_unique<AsyncRuns>();
+  thread->call([] {});  // an Error where it cannot start
   const std::lock_guard lock(thread_mutex_);
   thread_.swap(thread);
 }

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/async_runs.hpp"
 #include "core/base/device.hpp"
-#include "core/base/serial_thread.hpp"
 #include "core/cuda/graph.hpp"
 #include "core/cuda/memory.hpp"
 #include "core/ort/session.hpp"
@@ -94,7 +94,7 @@ class GpuSession {
   std::shared_ptr<DeviceBlocks> blocks_;
   std::unique_ptr<CudaEvent> launched_;  // after the last launch
   std::mutex thread_mutex_;
-  std::unique_ptr<SerialThread> thread_;
+  std::unique_ptr<AsyncRuns> thread_;
 };
 
 /// A tensor as a run on a GPU sees it.

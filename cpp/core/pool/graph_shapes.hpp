@@ -32,7 +32,6 @@ class GraphShapes {
   std::optional<Outputs> find(const std::string& key);
   /// What outputs a run of these shapes had.
   void learn(const std::string& key, const std::vector<Ort::Value>& outputs);
-  /// A graph was made.
   void captured();
   /// No graph can be made of these. Returns whether it was the last refusal, after which nothing is captured.
   bool refuse(const std::string& key);

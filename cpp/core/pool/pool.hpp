@@ -33,12 +33,23 @@ struct Worker;
 
 struct PoolStats {
   std::vector<DeviceStats> devices;
-  std::size_t waiting = 0;  ///< Requests that any device may take.
+  std::size_t waiting = 0;    ///< Requests that any device may take.
+  std::string why_unbatched;  ///< Why requests like the last `unbatched` ones are not batched any more.
+
+  // Counted. for_each_count() has them all.
   std::uint64_t rejected = 0;
   std::uint64_t cancelled_waiting = 0;  ///< Never begun.
   std::uint64_t failed_waiting = 0;     ///< Never begun: the deadline passed, or no device was left.
   std::uint64_t unbatched = 0;          ///< Joint runs whose outputs could not be split; their requests ran alone.
-  std::string why_unbatched;            ///< Why requests like the last of these are not batched any more.
+
+  /// As DeviceStats::for_each_count().
+  template <typename Each>
+  static void for_each_count(const Each& each) {
+    each("rejected", &PoolStats::rejected);
+    each("cancelled_waiting", &PoolStats::cancelled_waiting);
+    each("failed_waiting", &PoolStats::failed_waiting);
+    each("unbatched", &PoolStats::unbatched);
+  }
 
   /// Adds what another pool did and does.
   void add(const PoolStats& more);
@@ -127,7 +138,6 @@ class Pool : NonCopyable {
 
   /// The runners of devices that take requests, as many as run at the same time, to be warmed up; none after close().
   std::vector<std::shared_ptr<Runner>> runners() const;
-  /// The sessions of one device.
   std::vector<std::shared_ptr<Session>> sessions(const Device& device) const;
 
   /// Accepts nothing more, answers what was accepted, or with `cancel_waiting` cancels what has not begun, and frees

@@ -6,13 +6,26 @@
 #include "core/pool/pool.hpp"
 
 namespace ortmulti {
+namespace {
+
+void merge(std::uint64_t& count, std::uint64_t more) { count += more; }
+
+template <typename Histogram>
+void merge(Histogram& histogram, const Histogram& more) {
+  histogram.merge(more);
+}
+
+}  // namespace
+
+void DeviceStats::add(const DeviceStats& more) {
+  busy += more.busy;
+  waiting += more.waiting;
+  for_each_count([&](const char* /*name*/, auto count) { merge(this->*count, more.*count); });
+}
 
 void PoolStats::add(const PoolStats& more) {
   waiting += more.waiting;
-  rejected += more.rejected;
-  cancelled_waiting += more.cancelled_waiting;
-  failed_waiting += more.failed_waiting;
-  unbatched += more.unbatched;
+  for_each_count([&](const char* /*name*/, auto count) { this->*count += more.*count; });
   if (why_unbatched.empty()) {
     why_unbatched = more.why_unbatched;
   }

@@ -1,11 +1,6 @@
 #include <algorithm>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <exception>
 #include <iterator>
 #include <ratio>
-#include <string>
 #include <system_error>
 #include <utility>
 

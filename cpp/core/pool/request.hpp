@@ -24,6 +24,8 @@ class Request;
 class Session;
 struct Suspicion;
 
+using Requests = std::vector<std::shared_ptr<Request>>;
+
 /// The outputs of a joint run, in whose memory each request has its rows one behind another.
 struct JointOutputs {
   struct Tensor {
@@ -49,7 +51,7 @@ class Receiver {
   virtual ~Receiver() = default;
 
   /// Called by the thread that answered, failed or cancelled the requests. It must not wait for the pool.
-  virtual void receive(std::vector<std::shared_ptr<Request>> finished) noexcept = 0;
+  virtual void receive(Requests finished) noexcept = 0;
 };
 
 /// One run that a pool is asked for. Who asks fills in the question and hands it over; the answer may be read once
@@ -134,7 +136,6 @@ class Request {
   std::optional<std::multimap<Clock::time_point, std::weak_ptr<Request>>::iterator> timer_;
 };
 
-using Requests = std::vector<std::shared_ptr<Request>>;
 using RequestQueue = std::list<std::shared_ptr<Request>>;
 
 }  // namespace ortmulti

@@ -1,14 +1,41 @@
 #include "core/pool/runners.hpp"
 
-#include <exception>
+#include <future>
 #include <string>
-#include <system_error>
-#include <thread>
 
+#include "core/cuda/startup.hpp"
 #include "core/pool/gpu_runner.hpp"
-#include "core/pool/runner.hpp"
 
 namespace ortmulti {
+
+void SessionRunner::run(Request& request) {
+  static const Ort::RunOptions none{nullptr};
+  request.prepare(session_);
+  request.outputs.clear();
+  const ScopedSpan span(request.timeline.get(), "run", device_name_);
+  request.outputs =
+      session_->run(request.run_options == nullptr ? none : *request.run_options, request.inputs, request.output_names);
+}
+
+void SessionRunner::terminate(Request& request) noexcept {
+  if (request.own_run_options) {
+    try {
+      request.own_run_options->SetTerminate();
+    } catch (const Ort::Exception&) {  // NOLINT(bugprone-empty-catch): then the run goes on to its end
+    }
+  }
+}
+
+std::string SessionRunner::why_broken() noexcept {
+  try {
+    if (device().is_cuda()) {
+      static_cast<void>(CudaStartup::instance().memory(device().index));
+    }
+    return {};
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
 
 Runners make_runners(const std::shared_ptr<Session>& session, const Serving& serving) {
   if (!session->device().is_cuda()) {
@@ -75,35 +102,24 @@ std::shared_ptr<DeviceSleep> make_sleeper(SleepLevel level, const std::vector<st
 }
 
 void warm_up(const std::vector<WarmUp>& all, int runs, Timeline* timeline) {
-  std::vector<std::exception_ptr> errors(all.size());
-  const auto run = [&](std::size_t index) noexcept {
-    const ScopedSpan span(timeline, "warm up", to_string(all[index].runner->device()));
-    try {
-      for (const auto& request : all[index].requests) {
+  std::vector<std::future<void>> ended;
+  ended.reserve(all.size());
+  for (const WarmUp& each : all) {
+    // Without a thread it is deferred to the wait below.
+    ended.push_back(std::async(std::launch::async | std::launch::deferred, [&each, runs, timeline] {
+      const ScopedSpan span(timeline, "warm up", to_string(each.runner->device()));
+      for (const auto& request : each.requests) {
         for (int i = 0; i < runs; ++i) {
-          all[index].runner->run(*request);
+          each.runner->run(*request);
         }
       }
-    } catch (...) {
-      errors[index] = std::current_exception();
-    }
-  };
-  std::vector<std::thread> threads;
-  threads.reserve(all.size());
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    try {
-      threads.emplace_back(run, i);
-    } catch (const std::system_error&) {
-      run(i);  // one after another, then
-    }
+    }));
   }
-  for (std::thread& thread : threads) {
-    thread.join();
+  for (const auto& each : ended) {
+    each.wait();
   }
-  for (const std::exception_ptr& error : errors) {
-    if (error) {
-      std::rethrow_exception(error);
-    }
+  for (auto& each : ended) {
+    each.get();
   }
 }
 

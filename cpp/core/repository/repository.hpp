@@ -29,7 +29,6 @@ class Repository : public std::enable_shared_from_this<Repository> {
  public:
   using Clock = Pool::Clock;
 
-  /// A model on one device.
   struct Resident {
     std::string name;  ///< Of the model, for messages.
     Device device;

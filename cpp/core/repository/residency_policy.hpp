@@ -20,7 +20,6 @@ class ResidencyPolicy {
   /// What it does now. A model in transition takes as much as at the higher of both levels.
   enum class State { resting, waking, falling };
 
-  /// A model at a level of sleep.
   struct Asleep {
     std::uint64_t bytes = 0;  ///< That it keeps.
     double wake = 0;          ///< Seconds that a wake takes; learned.
@@ -33,7 +32,6 @@ class ResidencyPolicy {
     bool loading = false;                 ///< It takes nothing yet. It cannot sleep, and others wait until it can.
     SleepLevel level = SleepLevel::awake;
 
-    /// That it takes at this level.
     std::uint64_t bytes_at(SleepLevel at) const;
   };
 
@@ -99,7 +97,6 @@ class ResidencyPolicy {
   std::uint64_t used() const;
   /// Of that the models' own, without set_other().
   std::uint64_t models() const;
-  /// Bytes that a wake of it takes.
   std::uint64_t needed(Id id) const { return needed(entries_.at(id)); }
   bool in_transition() const;
   /// Requests a second, of late.

@@ -28,7 +28,6 @@ class Prefetch : NonCopyable {
   /// `stop` was set, the source's part is in no range, or this process is a fork's child, which has no such thread.
   bool wait(const Source& source, std::uint64_t end, const std::atomic<bool>& stop) const;
 
-  /// Whether everything was passed.
   bool finished() const noexcept;
   /// Bytes that were read so far rather than passed.
   std::uint64_t bytes_read() const noexcept;

@@ -11,7 +11,6 @@
 #include "core/base/fork.hpp"
 #include "core/base/scope_exit.hpp"
 #include "core/cuda/graph.hpp"
-#include "core/cuda/memory.hpp"
 
 namespace ortmulti {
 namespace {

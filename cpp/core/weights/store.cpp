@@ -33,6 +33,13 @@ void copy_in_parts(CudaStartup& startup, int device, std::uint64_t bytes, const 
   startup.check(startup.driver().stream_synchronize(stream.get()), what);
 }
 
+// ONNX Runtime writes no initializer. It compares the length with the shape.
+Ort::Value value_over(const Weight& weight, const void* data, const Device& device) {
+  auto* const bytes = const_cast<void*>(data);  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+  return Ort::Value::CreateTensor(memory_info(device), bytes, weight.length, weight.shape.data(), weight.shape.size(),
+                                  static_cast<ONNXTensorElementDataType>(weight.data_type));
+}
+
 struct PinnedBytes {
   std::mutex mutex;
   std::uint64_t used = 0;
@@ -239,13 +246,9 @@ void CudaWeightStore::read_files(Timeline* timeline) {
 void CudaWeightStore::add_to(Ort::SessionOptions& options) const {
   const std::vector<Weight>& weights = plan_->list.weights;
   std::call_once(values_made_, [&] {
-    const Ort::MemoryInfo memory = memory_info(device_);
     values_.reserve(weights.size());
     for (std::size_t i = 0; i < weights.size(); ++i) {
-      // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver's addresses are numbers
-      values_.push_back(Ort::Value::CreateTensor(memory, reinterpret_cast<void*>(address(i)), weights[i].length,
-                                                 weights[i].shape.data(), weights[i].shape.size(),
-                                                 static_cast<ONNXTensorElementDataType>(weights[i].data_type)));
+      values_.push_back(value_over(weights[i], to_pointer(address(i)), device_));
     }
   });
   for (std::size_t i = 0; i < weights.size(); ++i) {
@@ -255,13 +258,8 @@ void CudaWeightStore::add_to(Ort::SessionOptions& options) const {
 
 HostWeightStore::HostWeightStore(WeightList list, HostMemory memory)
     : list_(std::move(list)), memory_(std::move(memory)) {
-  const Ort::MemoryInfo host = memory_info(device_);
   for (std::size_t i = 0; i < list_.weights.size(); ++i) {
-    const Weight& weight = list_.weights[i];
-    // ONNX Runtime's type has no const; it writes no initializer.
-    auto* data = const_cast<unsigned char*>(memory_[i].get());  // NOLINT(cppcoreguidelines-pro-type-const-cast)
-    values_.push_back(Ort::Value::CreateTensor(host, data, weight.length, weight.shape.data(), weight.shape.size(),
-                                               static_cast<ONNXTensorElementDataType>(weight.data_type)));
+    values_.push_back(value_over(list_.weights[i], memory_[i].get(), device_));
   }
 }
 

@@ -66,7 +66,6 @@ class CudaWeightStore : public WeightStore, public std::enable_shared_from_this<
   /// Gives the memory back once nobody holds it: false where somebody does at `until`. Throws Error, with everything as
   /// before.
   bool sleep(HostCopy copy, std::chrono::steady_clock::time_point until);
-  /// How often it fell asleep.
   std::uint64_t sleeps() const noexcept { return sleeps_.load(); }
   /// Has the memory and what was in it again, from the best source: another device that has it, the host's pinned copy,
   /// the files. Throws Error, and sleeps on.
@@ -94,7 +93,6 @@ class CudaWeightStore : public WeightStore, public std::enable_shared_from_this<
   mutable std::once_flag values_made_;
 };
 
-/// The weights for sessions on the CPU.
 class HostWeightStore : public WeightStore {
  public:
   /// `memory` is what in_memory() returns for the list.

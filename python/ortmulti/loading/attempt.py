@@ -155,8 +155,8 @@ class Attempt:
 
     def _shared(self, weights: _core.WeightList) -> _core.SharedWeights:
         chosen = vars(self.request.loader or LoaderOptions())
-        loader = _core.LoaderOptions(**{name: value or 0 for name, value in chosen.items()})
-        return _core.SharedWeights(weights, prefetch=self.prefetch, loader=loader)
+        reading: dict[str, Any] = {name: value or 0 for name, value in chosen.items()}
+        return _core.SharedWeights(weights, prefetch=self.prefetch, **reading)
 
     def ready(self, index: int, session: _core.Session) -> None:
         """A session can run."""

@@ -93,7 +93,7 @@ class ProcessSession:
         self._stopping = False
         self._started: SpawnedSession | None = None
         self._core: _core.Pool | None = None
-        self._number = 0
+        self._known_as: object = None
         self._reports: _Reports = queue.SimpleQueue()
         # It starts the processes: one whose parent's thread ends is ended by the kernel.
         self._keeper = Task(self._keep, f"ortmulti-{self.device}")
@@ -110,10 +110,10 @@ class ProcessSession:
     def join(self, core: _core.Pool) -> None:
         """Add its runners to a pool of the core."""
         assert self.signature is not None
-        number = core.add_runners(self.device, self.runners, self.signature.check)
+        known_as = core.add_runners(self.device, self.runners, self.signature.check)
         with self._lock:
-            self._core, self._number = core, number
-            core.set_ready(number, self.process is not None)
+            self._core, self._known_as = core, known_as
+            core.set_ready(known_as, self.process is not None)
 
     def lose(self, process: SpawnedSession) -> None:
         """Mark a process as ended: it gets no more requests."""
@@ -121,7 +121,7 @@ class ProcessSession:
             if self.process is process:
                 self.process = None
                 if self._core is not None:
-                    self._core.set_ready(self._number, False)
+                    self._core.set_ready(self._known_as, False)
 
     def end(self) -> None:
         """End the process after its present runs, and do not start it again."""
@@ -180,7 +180,7 @@ class ProcessSession:
             if idle_starts >= _MOST_STARTS:
                 reason = f"its worker has ended {idle_starts} times without a run: {error or died}"
                 if self._core is not None:
-                    self._core.give_up(self._number, reason)
+                    self._core.give_up(self._known_as, reason)
                 return
             LOGGER.warning("%s; it is started again", error or died)
             self.restarts += 1
@@ -203,7 +203,7 @@ class ProcessSession:
             self.process = process
             self.signature = process.signature
             if self._core is not None:
-                self._core.set_ready(self._number, True)
+                self._core.set_ready(self._known_as, True)
 
     def _leave(self, process: SpawnedSession | Exception, error: Exception | None) -> tuple[bool, Error]:
         """Stop using the process. Return whether it has run anything, and how it ended."""

@@ -1,8 +1,10 @@
-#include "core/ort/async.hpp"
+#include "core/base/async_runs.hpp"
 
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <future>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -85,6 +87,13 @@ void AsyncRuns::push(Run run, std::size_t max_threads) {
   state.changed.notify_one();
 }
 
+void AsyncRuns::call(const std::function<void()>& work) {
+  const auto task = std::make_shared<std::packaged_task<void()>>(std::ref(work));
+  std::future<void> done = task->get_future();
+  push([task](bool /*cancelled*/) { (*task)(); }, 1);
+  done.get();
+}
+
 void AsyncRuns::close(bool cancel) {
   State& state = this->state();
   {
@@ -99,33 +108,6 @@ void AsyncRuns::close(bool cancel) {
       thread.join();
     }
   }
-}
-
-void Completions::push(Completion completion) {
-  {
-    const std::lock_guard lock(mutex_);
-    waiting_.push_back(std::move(completion));
-  }
-  filled_.notify_one();
-}
-
-std::vector<Completions::Completion> Completions::take() {
-  std::unique_lock lock(mutex_);
-  filled_.wait(lock, [this] { return closed_ || !waiting_.empty(); });
-  return std::exchange(waiting_, {});
-}
-
-void Completions::close() {
-  {
-    const std::lock_guard lock(mutex_);
-    closed_ = true;
-  }
-  filled_.notify_all();
-}
-
-void Completions::open() {
-  const std::lock_guard lock(mutex_);
-  closed_ = false;
 }
 
 Completions& completions() { return process_singleton<Completions>(); }

@@ -1,12 +1,10 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <functional>
-#include <mutex>
-#include <vector>
 
+#include "core/base/hand_over_queue.hpp"
 #include "core/base/non_copyable.hpp"
 
 namespace ortmulti {
@@ -22,6 +20,8 @@ class AsyncRuns : NonCopyable {
 
   /// Throws Error, with ErrorKind::closed after close(); then the run is not called.
   void push(Run run, std::size_t max_threads);
+  /// Has the one thread of an object with this call alone do the work; waits for its end, and throws what it throws.
+  void call(const std::function<void()>& work);
 
   /// Refuses further runs, and returns when all queued runs are done. `cancel` cancels runs that have not begun. In a
   /// forked child the parent's threads are left alone.
@@ -35,27 +35,9 @@ class AsyncRuns : NonCopyable {
   std::atomic<State*> state_{nullptr};  // left to the parent in a forked child: a thread of it may have held its lock
 };
 
-/// The queue of finished runs, drained by the callback thread. push() never waits for that thread.
-class Completions {
- public:
-  /// Notifies the caller of a run. The callback thread calls and frees it.
-  using Completion = std::function<void()>;
-
-  void push(Completion completion);
-
-  /// Waits for completions, and takes all in the order of the pushes. Empty after close(), when all were taken.
-  std::vector<Completion> take();
-
-  /// Ends take(). Completions pushed later wait for open().
-  void close();
-  void open();
-
- private:
-  std::mutex mutex_;
-  std::condition_variable filled_;
-  std::vector<Completion> waiting_;
-  bool closed_ = false;
-};
+/// Finished runs on their way to the callback thread, which calls and frees these.
+using Completion = std::function<void()>;
+using Completions = HandOverQueue<Completion>;
 
 /// The process's queue, never freed. A forked child has a new, empty one.
 Completions& completions();
