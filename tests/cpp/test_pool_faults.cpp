@@ -93,7 +93,7 @@ TEST_F(PoolFaults, AnAnsweredRequestIsFreedWithoutThePoolsLock) {
 TEST_F(PoolFaults, AnExpiredRequestIsFreedWithoutThePoolsLock) {
   const auto runner = add(Device::cpu());
   keep_busy(runner);
-  submit_asking(Pool::Clock::now() + milliseconds(5));
+  submit_asking(Pool::Clock::now() + milliseconds(100));
   expect_freed();
 }
 
