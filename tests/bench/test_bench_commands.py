@@ -1,4 +1,4 @@
-"""The commands of `ortmulti bench`: arguments, what they print and write, exit status."""
+"""The commands of `ortmulti bench`: what they print and write, exit status; and Ctrl-C in all that measure."""
 
 from __future__ import annotations
 
@@ -13,89 +13,43 @@ import psutil
 import pytest
 
 import ortmulti
-from ortmulti.bench import models
+from ortmulti.bench.diagnose.report import check_document
 from ortmulti.bench.measure import results
-from tests.support.command import COMMAND, PNG, invoke, run
+from tests.support.command import COMMAND, PNG, TERMINAL, run
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models.make("matmul", tmp_path_factory.mktemp("models"), megabytes=1)
-
-
-@pytest.mark.essential
-@pytest.mark.parametrize(
-    ("arguments", "mentions"),
-    [
-        ("create", "--demo"),
-        ("create absent.onnx", "absent.onnx does not exist"),
-        ("create absent.onnx --devices 99", "cuda:99"),
-        ("create absent.onnx --devices moon", "moon"),
-        ("create absent.onnx --strategies magic", "'magic'"),
-        ("create absent.onnx --repeat 0", "repeat is at least 1, not 0"),
-        ("create absent.onnx --threads -1", "intra_op_num_threads is at least 0, not -1"),
-        ("create absent.onnx --provider-option x", "NAME=VALUE"),
-        ("create absent.onnx --config shared:=1", "NAME=VALUE"),
-        ("create absent.onnx --config magic:a=b", "'magic'"),
-        ("create absent.onnx --contexts-ready --second-model", "exclude"),
-        ("create absent.onnx --plot p.xyz", "matplotlib does not write .xyz"),
-        ("gil absent.onnx", "absent.onnx does not exist"),
-        ("gil absent.onnx --device cpu*2", "one device is measured at a time, not cpu x2"),
-        ("repository identity.onnx --budget 10", "the budget is 10 bytes, and identity alone has"),
-        ("repository identity.onnx --budget much", "budget is a share, bytes, or a size such as '8GiB', not 'much'"),
-        ("repository identity.onnx --budget 1MB --trace nothing.csv", "unknown trace 'nothing.csv'"),
-        ("repository identity.onnx --budget 1MB --rate 0", "rate is more than 0, not 0"),
-        ("repository identity.onnx a/identity.onnx --budget 1MB", "two models have the name 'identity'"),
-        ("run", "--demo"),
-        ("run absent.onnx", "absent.onnx does not exist"),
-        ("run magic", "'magic'"),
-        ("run identity --counts 0", "numbers of sessions"),
-        ("run identity --variants magic", "variant"),
-        ("run identity --rate fast", "rate"),
-        ("run identity --rate 1 --arrivals often", "poisson"),
-        ("run identity --batch x", "batch sizes"),
-        ("run identity --inputs device", "threads, processes"),
-        ("run identity --in-flight 0", "in flight"),
-        ("run identity --plot p.xyz", "matplotlib does not write .xyz"),
-        ("sleep absent.onnx", "absent.onnx does not exist"),
-        ("sleep absent.onnx --kinds deep", "unknown kind of sleep 'deep': it is one of files,"),
-        ("sleep absent.onnx --kinds session,files", "session, files are not for the CPU"),
-        ("sleep absent.onnx --graphs", "--graphs is not for the CPU"),
-        ("sleep absent.onnx --repeat 0", "repeat is at least 1, not 0"),
-        ("sleep absent.onnx --random -1", "random is at least 0, not -1"),
-    ],
-)
-def test_wrong_arguments_say_what_is_wrong(arguments: str, mentions: str, tmp_path: Path) -> None:
-    command, *given = arguments.split()
-    if command == "repository":
-        for folder in (tmp_path, tmp_path / "a"):
-            models.make("identity", folder)
-    if not {"--devices", "--device"} & {*given}:
-        given += ["--device" if command == "gil" else "--devices", "cpu"]
-    shown = invoke("bench", command, *given, cwd=tmp_path)
-    assert shown.returncode == (2 if mentions in ("--demo", "exclude") else 1)
-    assert mentions in " ".join(shown.stderr.split())
-    assert "Traceback" not in shown.stderr
-    assert not (tmp_path / "models").exists()
-
-
-def test_create_prints_the_table_and_writes_what_was_asked_for(model: Path, tmp_path: Path) -> None:
+def test_create_measures_every_strategy_and_writes_what_was_asked_for(model: Path, tmp_path: Path) -> None:
     files = ("--json", "r/result.json", "--plot", "plot.png", "--markdown", "table.md")
     shown = run("bench", "create", model, "--devices", "cpu*2", "--repeat", "1", *files, cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
-    for name in ("sequential", "threads", "processes", "native", "shared"):
+    strategies = ["sequential", "threads", "processes", "native", "shared"]
+    for name in strategies:
         assert len(re.findall(rf"\b{name} +\d", shown.stdout)) == 2
+    assert shown.stderr.count("uncounted") == 5
     assert f"[10/10] {model.stem}, shared on cpu x2" in shown.stderr
     assert [line for line in shown.stderr.splitlines() if ": " in line and "[" not in line] == [
         "result: r/result.json",
         "table: table.md",
         "plot: plot.png",
     ]
-    document = results.load(tmp_path / "r/result.json")
-    assert document["command"][1:3] == ["bench", "create"]
-    assert [row["equal"] for row in document["rows"]] == [None, True, True, True, True] * 2
     assert (tmp_path / "plot.png").read_bytes().startswith(PNG)
     assert (tmp_path / "table.md").read_text().count("| native |") == 2
+    document = results.load(tmp_path / "r/result.json")
+    assert document["command"][1:3] == ["bench", "create"]
+    assert [(len(row["devices"]), row["strategy"], row["measured"], row["equal"]) for row in document["rows"]] == [
+        (count, name, 1, None if name == "sequential" else True) for count in (1, 2) for name in strategies
+    ]
+    for row in document["rows"]:
+        assert row["speedup"] > 0
+        for key in ("creation", "session", "ready", "first_run"):
+            assert 0 < row[key]["lowest"] <= row[key]["median"] <= row[key]["highest"]
+        assert row["pss"]["median"] < row["peak_rss"]["median"]
+        # Without GPUs and with a warm page cache there is nothing that no strategy could be faster than.
+        assert (row["driver_floor"], row["above_floor"], row["sequential_read"], row["times_floors"]) == (None,) * 4
+    assert all(one["resident_share"] == 1.0 for one in document["measurements"])
+    processes = {one["strategy"]: one["processes"] for one in document["measurements"]}
+    assert processes.pop("processes") >= 3
+    assert set(processes.values()) == {1}
 
 
 @pytest.mark.essential
@@ -110,23 +64,52 @@ def test_create_takes_options_for_all_strategies_or_for_one_and_prints_json_alon
         "shared": {"provider": {}, "config_entries": {"session.set_denormal_as_zero": "1"}}
     }
     assert (settings["entry"], settings["before"], settings["intra_op_num_threads"]) == (False, "model", [1, 1])
-    assert [(len(row["devices"]), row["strategy"], row["measured"]) for row in document["rows"]] == [
-        (1, "sequential", 1), (1, "shared", 1), (3, "sequential", 1), (3, "shared", 1),
+    assert [(len(row["devices"]), row["strategy"], row["equal"]) for row in document["rows"]] == [
+        (1, "sequential", None), (1, "shared", True), (3, "sequential", None), (3, "shared", True),
     ]  # fmt: skip
 
 
-def test_run_prints_tables_and_writes_what_was_asked_for(model: Path, tmp_path: Path) -> None:
-    options = ("--devices", "cpu*2", "--variants", "core", "--repeat", "1", "--seconds", "0.2", "--warm-seconds", "0")
-    files = ("--json", "r/run.json", "--plot", "run.png", "--markdown", "run.md", "--no-ceiling")
-    shown = run("bench", "run", model, "identity", *options, "--rate", "0.5x,40", *files, cwd=tmp_path)
+def test_a_failed_strategy_ends_with_status_1_after_the_table_and_leaves_the_others(
+    model: Path, tmp_path: Path
+) -> None:
+    wrong = ("--threads", "2", "--config", "native:session.intra_op_thread_affinities=no list")
+    options = ("--devices", "cpu", "--strategies", "sequential,native", "--repeat", "2", "--json", "r.json")
+    shown = run("bench", "create", model, *options, *wrong, cwd=tmp_path)
+    assert shown.returncode == 1
+    assert "2/2 failed" in shown.stdout
+    assert f"failed: {model.stem}, native on cpu: " in shown.stderr
+    assert [row["measured"] for row in results.load(tmp_path / "r.json")["rows"]] == [2, 0]
+
+
+def test_run_measures_every_case_and_writes_what_was_asked_for(tmp_path: Path) -> None:
+    options = ("--devices", "cpu*2", "--variants", "core+sessions=3", "--batch", "2", "--repeat", "1")
+    times = ("--seconds", "0.2", "--warm-seconds", "0.05", "--rate", "0.5x,50", "--arrivals", "constant")
+    files = ("--json", "r/run.json", "--plot", "run.png", "--markdown", "run.md")
+    shown = run("bench", "run", "identity", *options, *times, *files, cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
-    assert "[12/12] identity, batch 1, core on cpu x2, open, 40/s" in shown.stderr
-    assert shown.stdout.count("closed, 4 a session") >= 4
-    document = results.load(tmp_path / "r/run.json")
-    assert [facts["name"] for facts in document["models"]] == [model.stem, "identity"]
+    assert "[6/6] identity, batch 2, core+sessions=3 on cpu x2, open, 50/s" in shown.stderr
+    assert shown.stderr.count("ceiling: ") == 2
     assert (tmp_path / "run.png").read_bytes().startswith(PNG)
-    assert (tmp_path / "run.md").read_text().count("| open, 40/s |") == 4
+    assert (tmp_path / "run.md").read_text().count("| open, 50/s |") == 2
     assert (tmp_path / "models/identity.onnx").is_file()
+    document = results.load(tmp_path / "r/run.json")
+    assert [facts["name"] for facts in document["models"]] == ["identity"]
+    assert [(len(row["devices"]), row["load"]) for row in document["rows"]] == [
+        (count, load) for count in (1, 2) for load in ("closed, 4 a session", "open, 0.5x", "open, 50/s")
+    ]
+    for row in document["rows"]:
+        assert row["batch"] == 2
+        assert row["throughput"]["median"] > 0
+        assert 0 < row["p50"]["median"] <= row["p99"]["median"] <= row["p999"]["median"]
+        assert row["cpu_per_request"]["median"] > 0
+        assert (row["scaling"] is not None) == (len(row["devices"]) == 2 and row["kind"] == "closed")
+        assert (row["ceiling"] is not None) == (row["kind"] == "closed")
+        assert (row["offered"] is not None) == (row["lag"] is not None) == (row["kind"] == "open")
+    closed, relative, constant, on_two, *_ = document["measurements"]
+    assert closed["stats"]["cpu"]["done"] >= closed["requests"]
+    assert relative["offered"] == pytest.approx(closed["throughput"] / 2, abs=10)
+    assert (constant["offered"], constant["unanswered"]) == (50.0, 0)
+    assert on_two["stats"]["cpu"]["sessions"] == 6
 
 
 def test_gil(model: Path, tmp_path: Path) -> None:
@@ -146,41 +129,52 @@ def test_gil(model: Path, tmp_path: Path) -> None:
     assert [row["library"] for row in json.loads(only.stdout)["rows"]] == ["ortmulti"]
 
 
-def test_failed_measurement_ends_with_status_1_after_the_table(tmp_path: Path) -> None:
-    broken = models.make("matmul", tmp_path, megabytes=1)
-    data = broken.with_name(f"{broken.name}.data")
-    os.truncate(data, data.stat().st_size // 2)
-    options = ("--devices", "cpu", "--strategies", "sequential,native", "--repeat", "2", "--json", "r.json")
-    shown = run("bench", "create", broken, *options, cwd=tmp_path)
-    assert shown.returncode == 1
-    assert "2/2 failed" in shown.stdout
-    assert "failed: matmul-1-mb, native on cpu: " in shown.stderr
-    assert [row["measured"] for row in results.load(tmp_path / "r.json")["rows"]] == [0, 0]
-
-
 @pytest.mark.parametrize(
-    ("arguments", "begun"), [("create --repeat 100000", "[3/"), ("sleep --repeat 1 --random 1000000", "[2/2]")]
+    ("arguments", "begun"),
+    [
+        ("bench create --repeat 100000", "[3/"),
+        ("bench sleep --repeat 1 --random 1000000", "[2/2]"),
+        ("diagnose --quick --ways sequential,native --budget 1 --html page.html", "gil"),
+        ("tune --out kept.json", "each setting alone"),
+    ],
 )
-def test_interrupt_ends_the_measuring_processes_and_keeps_the_results(
+def test_ctrl_c_ends_all_processes_and_keeps_what_there_is(
     arguments: str, begun: str, model: Path, tmp_path: Path
 ) -> None:
-    path = tmp_path / "some.json"
-    command, *options = arguments.split()
-    line = [*COMMAND, "bench", command, str(model), "--devices", "cpu", *options, "--json", str(path)]
-    with psutil.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    (tmp_path / "kept.json").write_text("from before")
+    command, options = arguments.split(" --", 1)
+    devices = "cpu*2" if command == "diagnose" else "cpu"
+    line = [*command.split(), str(model), "--devices", devices, "--json", "some.json", *f"--{options}".split()]
+    with psutil.Popen(
+        [*COMMAND, *line],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, **TERMINAL},
+    ) as process:
         while begun not in process.stderr.readline():
             assert process.poll() is None
         started = process.children(recursive=True)
         process.send_signal(signal.SIGINT)
-        rest = process.stderr.read()
+        printed, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "partial: interrupted" in rest
-    assert "Traceback" not in rest
-    document = results.load(path)
-    assert document["partial"] == "interrupted"
-    assert 1 <= len(document["measurements"]) < 100
+    assert "partial" in printed + errors
+    assert "Traceback" not in errors
     _, alive = psutil.wait_procs(started, timeout=30)
     assert alive == []
+    document = results.load(tmp_path / "some.json")
+    assert document["partial"] == "interrupted"
+    if command == "tune":
+        assert document["best"] is None  # nothing was confirmed, so what was there stays
+        assert (tmp_path / "kept.json").read_text() == "from before"
+    elif command == "diagnose":
+        check_document(document)
+        assert {run["experiment"] for run in document["runs"]} == {"plain", "trace"}
+        assert document["prediction"] is not None
+        assert (tmp_path / "page.html").stat().st_size > 1000
+    else:
+        assert 1 <= len(document["measurements"]) < 100
 
 
 @pytest.mark.slow

@@ -20,11 +20,6 @@ TWO = ("cpu", "cpu")
 MEASURE = "ortmulti.bench.create.measure_strategy"
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models.make("matmul", tmp_path_factory.mktemp("models"), megabytes=2)
-
-
 def plan(**changes: Any) -> Plan:
     settings = {"models": [MODEL], "device_sets": (("cpu",), TWO), "strategies": ("sequential", "threads", "native")}
     return Plan(**{**settings, "repeat": 2, **changes})
@@ -216,31 +211,6 @@ def test_the_table_has_floors_failures_and_what_was_not_shared() -> None:
 # --- Whole comparisons ------------------------------------------------------------------------------------------------
 
 
-def test_every_strategy_is_measured_and_agrees(model: Path) -> None:
-    steps: list[tuple[int, int, str]] = []
-    whole = Plan(models=[model], device_sets=[("cpu",), TWO], cores=2, repeat=2)
-    found = whole.run(lambda *step: steps.append(step))
-    assert Plan.failures(found) == []
-    assert [text.partition(":")[0] for _, _, text in steps[:6]] == ["uncounted"] * 5 + [
-        f"{model.stem}, sequential on cpu"
-    ]
-    assert all(one["resident_share"] == 1.0 for one in found["measurements"])
-    assert [(len(row["devices"]), row["strategy"]) for row in found["rows"]] == [
-        (count, name) for count in (1, 2) for name in ("sequential", "threads", "processes", "native", "shared")
-    ]
-    for row in found["rows"]:
-        assert (row["measured"], row["equal"]) == (2, True)
-        assert row["speedup"] > 0
-        for key in ("creation", "session", "ready", "first_run"):
-            assert 0 < row[key]["lowest"] <= row[key]["median"] <= row[key]["highest"]
-        assert row["pss"]["median"] < row["peak_rss"]["median"]
-        # Without GPUs and with a warm page cache there is nothing that no strategy could be faster than.
-        assert (row["driver_floor"], row["above_floor"], row["sequential_read"], row["times_floors"]) == (None,) * 4
-    processes = {one["strategy"]: one["processes"] for one in found["measurements"]}
-    assert processes.pop("processes") >= 3
-    assert set(processes.values()) == {1}
-
-
 def test_cold_measurements_begin_without_the_model_in_memory(model: Path) -> None:
     found = Plan(models=[model], device_sets=[("cpu",)], strategies=["sequential"], repeat=2, cold=True).run()
     if any("stayed in the page cache" in text for text in Plan.failures(found)):
@@ -256,12 +226,6 @@ def test_what_is_there_before_the_creation_changes_no_outputs(before: Any, model
     found = Plan(models=[model], device_sets=[TWO], repeat=1, cores=2, before=before).run()
     assert Plan.failures(found) == []
     assert [row["equal"] for row in found["rows"]] == [None, True, True, True, True]
-
-
-def test_options_of_one_strategy_are_for_it_alone(model: Path) -> None:
-    wrong = {"threads": Options(config_entries={"session.intra_op_thread_affinities": "no list"})}
-    chosen = plan(models=[model], device_sets=[("cpu",)], repeat=1, intra_op_num_threads=2, strategy_options=wrong)
-    assert [row["measured"] for row in chosen.run()["rows"]] == [1, 0, 1]
 
 
 @pytest.mark.parametrize("before", ["nothing", "contexts", "model"])

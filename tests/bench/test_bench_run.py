@@ -149,20 +149,6 @@ def test_models_by_name_and_by_path(tmp_path: Path) -> None:
     assert found[1].is_file()
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("matmul:megabytes", "NAME=VALUE"),
-        ("matmul:depth=3", "depth"),
-        ("matmul:megabytes=0", "megabytes must be"),
-    ],
-)
-def test_wrong_models_are_refused_before_any_is_made(text: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match=message):
-        bench_run.make_models(["identity", text], tmp_path / "made")
-    assert not (tmp_path / "made").exists()
-
-
 def test_doubling() -> None:
     assert [serve.doubling(most) for most in (1, 2, 6, 8)] == [(1,), (1, 2), (1, 2, 4, 6), (1, 2, 4, 8)]
 
@@ -275,11 +261,6 @@ def test_plot(kinds: tuple[str, ...], tmp_path: Path) -> None:
 # --- Clients of real pools --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models.make("matmul", tmp_path_factory.mktemp("models"), megabytes=1)
-
-
 def small(model: Path, **changes: Any) -> serve.RunPlan:
     settings = {
         "models": [model],
@@ -357,33 +338,6 @@ def test_processor_time_is_of_this_process() -> None:
 
 
 # --- Measurements -----------------------------------------------------------------------------------------------------
-
-
-def test_result_has_every_case_and_its_figures(model: Path) -> None:
-    loads = [serve.parse_rate(rate, "constant") for rate in ("0.5x", "50")]
-    sets = [("cpu",), ("cpu", "cpu")]
-    told: list[str] = []
-    variants = [serve.parse_variant("core+sessions=3")]
-    chosen = small(model, device_sets=sets, loads=loads, ceiling=True, batches=[2], variants=variants)
-    document = chosen.run(lambda _done, _total, text: told.append(text))
-    assert serve.RunPlan.failures(document) == []
-    assert [text.partition(":")[0] == "ceiling" for text in told] == [True] * 2 + [False] * 7
-    assert [(row["devices"], row["load"]) for row in document["rows"]] == [
-        (list(devices), load) for devices in sets for load in ("closed, 4 a session", "open, 0.5x", "open, 50/s")
-    ]
-    for row in document["rows"]:
-        assert row["batch"] == 2
-        assert row["throughput"]["median"] > 0
-        assert 0 < row["p50"]["median"] <= row["p99"]["median"] <= row["p999"]["median"]
-        assert row["cpu_per_request"]["median"] > 0
-        assert (row["scaling"] is not None) == (len(row["devices"]) == 2 and row["kind"] == "closed")
-        assert (row["ceiling"] is not None) == (row["kind"] == "closed")
-        assert (row["offered"] is not None) == (row["lag"] is not None) == (row["kind"] == "open")
-    closed, relative, constant, on_two, *_ = document["measurements"]
-    assert closed["stats"]["cpu"]["done"] >= closed["requests"]
-    assert relative["offered"] == pytest.approx(closed["throughput"] / 2, abs=10)
-    assert (constant["offered"], constant["unanswered"]) == (50.0, 0)
-    assert on_two["stats"]["cpu"]["sessions"] == 6
 
 
 def test_failed_measurement_is_part_of_the_result(model: Path, tmp_path: Path) -> None:

@@ -14,11 +14,6 @@ from tests.support import onnx_models
 from tests.support.command import run
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models.make("matmul", tmp_path_factory.mktemp("models"), megabytes=1)
-
-
 def test_sleeps_in_turns_and_at_random_times(model: Path, tmp_path: Path) -> None:
     path = tmp_path / "sleep.json"
     shown = run("bench", "sleep", model, "--devices", "cpu", "--repeat", "3", "--random", "5", "--json", path)

@@ -106,19 +106,3 @@ def test_run_makes_larger_inputs_for_a_model_with_a_smallest_size(tmp_path: Path
     assert "Invalid input shape: {399}" in shown.stderr
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [
-        ("--dim", "m=5", "no dynamic dimension called m"),
-        ("--dim", "n", "--dim is NAME=SIZE"),
-        ("--input", "x=absent.npy", "'absent.npy' does not exist"),
-        ("--output", "out.txt", "--output is an .npz file"),
-        ("--repeat", "0", "--repeat is 1 or more"),
-        ("--device", "gpu", "did you mean 'cuda'?"),
-    ],
-)
-def test_wrong_arguments_of_run_say_what_is_right(option: str, value: str, message: str, model: Path) -> None:
-    shown = invoke("run", model, option, value)
-    assert shown.returncode == 1
-    assert message in shown.stderr
-    assert "Traceback" not in shown.stderr

@@ -28,11 +28,6 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return command.run("diagnose", *arguments)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models.make("matmul", tmp_path_factory.mktemp("models"), megabytes=1)
-
-
 def test_the_command_reports_and_writes_files(model: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     files = [tmp_path / name for name in ("diagnosis.json", "page.html", "plot.svg")]
@@ -74,39 +69,6 @@ def test_inputs_from_a_file_and_json_to_the_terminal(model: Path, tmp_path: Path
     assert finding["id"] in ("nothing", "cold disk", "wait", "optimization")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "says"),
-    [
-        (("--devices", "gpu7"), 1, "gpu7"),
-        (("--devices", "cpu*0"), 1, "number of sessions"),
-        (("--devices", "cuda:99"), 1, "cuda:99"),
-        (("--ways", "fastest"), 1, "sequential, threads, processes, native, shared"),
-        (("--ways", ""), 1, "unknown strategy"),
-        (("--ways", "native,native"), 1, "named twice"),
-        (("--faster",), 2, "--faster"),
-        (("--repeat", "0"), 1, "at least 1"),
-        (("--quick", "--repeat", "3"), 1, "repeat is 3"),
-        (("--budget", "0"), 1, "budget"),
-        (("--budget", "nan"), 1, "budget"),
-        (("--timeout", "-1"), 1, "timeout"),
-        (("--batch", "0"), 1, "batch"),
-        (("--sequence", "0"), 1, "sequence"),
-        (("--input", "missing.npz"), 1, "missing.npz"),
-        (("--custom-ops", "missing.so"), 1, "missing.so"),
-        (("--threads", "-1"), 1, "must not be negative"),
-        (("--config", "novalue"), 1, "NAME=VALUE"),
-        (("--devices", "cpu", "--input", "{inputs}", "--batch", "2"), 1, "inputs were given"),
-    ],
-)
-def test_wrong_arguments(model: Path, tmp_path: Path, arguments: tuple[str, ...], status: int, says: str) -> None:
-    inputs = tmp_path / "inputs.npz"
-    np.savez(inputs, x=np.ones((1, 128), np.float32))
-    done = command.invoke("diagnose", model, *(argument.format(inputs=inputs) for argument in arguments))
-    assert done.returncode == status, done.stdout + done.stderr
-    assert says in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr
-
-
 def test_what_is_no_model(tmp_path: Path) -> None:
     with pytest.raises(InvalidProtobuf):
         diagnose(_saved(tmp_path, b"not a model"), "cpu")
@@ -146,36 +108,6 @@ def test_what_vanishes_meanwhile_leaves_a_partial_document(tmp_path: Path) -> No
     assert document["partial"].startswith("sequential") or document["partial"].startswith("native")
     assert [run["way"] for run in document["runs"] if not run.get("error")] == ["sequential"]
     assert document["prediction"]["best"] == "sequential"
-
-
-def test_ctrl_c_ends_the_command_with_what_there_is(model: Path, tmp_path: Path) -> None:
-    saved = tmp_path / "partial.json"
-    files = ("--json", str(saved), "--html", str(tmp_path / "partial.html"))
-    process = subprocess.Popen(
-        [*command.COMMAND, "diagnose", str(model), *SHORT, *files],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **command.TERMINAL},
-        start_new_session=True,
-    )
-    assert process.stderr is not None
-    for line in process.stderr:
-        if "gil" in line:
-            break
-    process.send_signal(signal.SIGINT)
-    printed, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
-    assert "Traceback" not in errors
-    document = results.load(saved)
-    check_document(document)
-    assert document["partial"] == "interrupted"
-    assert {run["experiment"] for run in document["runs"]} == {"plain", "trace"}
-    assert document["prediction"] is not None
-    assert "partial" in printed.lower()
-    assert (tmp_path / "partial.html").stat().st_size > 1000
-    with pytest.raises(ProcessLookupError):
-        os.killpg(process.pid, 0)  # nothing of it is left
 
 
 def test_a_model_in_memory_is_never_cold() -> None:

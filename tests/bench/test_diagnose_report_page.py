@@ -26,12 +26,6 @@ DOCUMENTS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[chromium.Browser]:
-    with chromium.browser() as shown:
-        yield shown
-
-
-@pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[str, Any], Path]]:
     folder = tmp_path_factory.mktemp("pages")
     found = {}

@@ -76,11 +76,6 @@ class Letters(Experiment[str]):
         return {"more": 1}
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models.make("matmul", tmp_path_factory.mktemp("models"), megabytes=2)
-
-
 def test_cases_take_turns_and_become_a_result(model: Path) -> None:
     steps: list[tuple[int, int, str]] = []
     document = Letters([model]).run(lambda *step: steps.append(step))

@@ -45,12 +45,6 @@ def address(site: Path) -> Iterator[str]:
             server.terminate()
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[chromium.Browser]:
-    with chromium.browser() as shown:
-        yield shown
-
-
 def test_every_page_is_in_the_navigation(site: Path) -> None:
     """And built, with no warning: links, anchors and inclusions are right."""
     assert sorted(NAV) == sorted(str(p.relative_to(ROOT / "docs").with_suffix("")) for p in ROOT.glob("docs/**/*.md"))

@@ -27,11 +27,6 @@ ONE_THREAD = SessionSettings(intra_op_num_threads=1)
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models.make("matmul", tmp_path_factory.mktemp("models"), megabytes=2)
-
-
-@pytest.fixture(scope="module")
 def feeds(model: Path) -> Mapping[str, Array]:
     return models.sample_inputs(model)
 

@@ -246,39 +246,3 @@ def test_the_command_prints_and_writes_what_it_found(tiny: Path, tmp_path: Path)
     assert f"written to {out}" in shown.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--only", "nothing_known"], "no setting 'nothing_known'"),
-        (["--json", "/nowhere/x.json"], "cannot be written"),
-        (["--out", "/tmp/same.json", "--json", "/tmp/same.json"], "the same file"),
-    ],
-)
-def test_the_command_s_errors(tiny: Path, arguments: list[str], message: str) -> None:
-    shown = invoke("tune", tiny, "--device", "cpu", *arguments)
-    assert shown.returncode == 1
-    assert message in shown.stderr
-    assert "Traceback" not in shown.stderr
-
-
-def test_ctrl_c_gives_what_is_confirmed_by_then(tiny: Path, tmp_path: Path) -> None:
-    out = tmp_path / "partial.json"
-    out.write_text("from before")
-    process = subprocess.Popen(
-        [*COMMAND, "tune", tiny, "--device", "cpu", "--out", out, "--json", "-"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=child_environment(),
-    )
-    assert process.stderr is not None
-    while not process.stderr.readline().startswith("each setting alone"):
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    printed, errors = process.communicate(timeout=30)
-    assert process.returncode == 130, errors
-    document = json.loads(printed)
-    assert (document["partial"], document["best"]) == ("interrupted", None)
-    # Nothing was confirmed, so what was there stays.
-    assert out.read_text() == "from before"
-    assert "Traceback" not in errors
