@@ -26,15 +26,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
-def budget(files: list[Path], awake: float) -> str:
-    return str(int(awake * files[0].stat().st_size))
-
-
 def test_every_experiment_answers_within_the_budget(files: list[Path], tmp_path: Path) -> None:
     path, plot = tmp_path / "repository.json", tmp_path / "repository.png"
+    budget = str(int(2.5 * files[0].stat().st_size))
     shown = run(
-        "bench", "repository", *files, "--devices", "cpu", "--budget", budget(files, 2.5), "--rate", "40",
-        "--seconds", "1", "--warm-seconds", "0.2", "--json", path, "--plot", plot,
+        "bench", "repository", *files, "--devices", "cpu", "--budget", budget, "--rate", "40", "--seconds", "1",
+        "--warm-seconds", "0.2", "--json", path, "--plot", plot,
     )  # fmt: skip
     assert shown.returncode == 0, shown.stderr
     document = results.load(path)
@@ -55,11 +52,10 @@ def test_every_experiment_answers_within_the_budget(files: list[Path], tmp_path:
 def test_a_trace_of_a_file_is_replayed(files: list[Path], tmp_path: Path) -> None:
     trace, path = tmp_path / "trace.csv", tmp_path / "repository.json"
     trace.write_text("seconds,model\n0.05,m0\n0.1,m1\n0.15,3\n0.2,m0\n", "utf-8")
-    options = ("--devices", "cpu", "--budget", budget(files, 2.5), "--trace", trace, "--json", path)
-    shown = run("bench", "repository", *files, *options)
-    assert shown.returncode == 0, shown.stderr
-    rows = {row["experiment"]: row for row in results.load(path)["rows"]}
-    assert {row["requests"] for row in rows.values()} == {4}
+    assert read_trace(trace, ["m0", "m1", "m2", "m3"]) == [(0.05, 0), (0.1, 1), (0.15, 2), (0.2, 0)]
+    options = ("--devices", "cpu", "--budget", "1MB", "--trace", trace, "--json", path)
+    assert run("bench", "repository", *files, *options).returncode == 0
+    assert {row["requests"] for row in results.load(path)["rows"]} == {4}
 
 
 @pytest.mark.parametrize(
