@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ortmulti.bench.diagnose.diagnosis import diagnose
-from tests.support import custom_ops, onnx_models
+from tests.support import onnx_models
 from tests.support.compiling import compile_library
 from tests.support.diagnosis import at_start
 
@@ -124,12 +124,3 @@ def test_optimization_that_takes_most_of_the_time(tmp_path: Path) -> None:
     _verified(finding)
 
 
-def test_a_thread_that_sleeps_inside_creation(tmp_path: Path) -> None:
-    library = custom_ops.build_library(tmp_path, CREATION_MS=800)
-    model = tmp_path / "model.onnx"
-    model.write_bytes(custom_ops.scaled())
-    finding = _diagnose(model, settings={"custom_op_libraries": [str(library)]})["findings"][0]
-    assert (finding["id"], finding["cause"]) == ("wait", "wait")
-    assert finding["seconds"] > PLANTED
-    assert "thread" in finding["title"]
-    assert "make kernels" in finding["title"]

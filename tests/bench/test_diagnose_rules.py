@@ -139,6 +139,11 @@ def slow_disk(*external: str) -> dict[str, Any]:
     return of
 
 
+def waiting() -> dict[str, Any]:
+    span = {"cause": "wait", "name": "make kernels", "start": 0.5, "end": 2.0, "cpu": 0.0, "session": 0, "thread": 7}
+    return document(run("sequential", 3.0, causes={"wait": 1.5}, spans=[{**span, "device": "cuda:0"}]))
+
+
 HEURISTIC = "provider_options={'cudnn_conv_algo_search': 'HEURISTIC'}"
 
 
@@ -152,6 +157,7 @@ HEURISTIC = "provider_options={'cudnn_conv_algo_search': 'HEURISTIC'}"
         (processes(0.6), "processes", 0.5, None),
         (cold_disk(), "cold disk", 9.0, "cat -- 'a model.onnx' > /dev/null"),
         (cold_disk("b/1.bin", "2"), "cold disk", 9.0, "cat -- 'a model.onnx' b/1.bin 2 > /dev/null"),
+        (waiting(), "wait", 1.5, None),
         (slow_disk("data"), "slow disk", 1.9, "cp -- models/model.onnx models/data /dev/shm/"),
         (slow_disk("-t/x"), "slow disk", 1.9, "cd -- models && cp --parents -- model.onnx -t/x /dev/shm/"),
     ],
