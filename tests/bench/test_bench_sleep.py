@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
 from onnx import TensorProto
 
 from ortmulti.bench import models
@@ -53,5 +52,3 @@ def test_other_answers_and_a_model_that_cannot_be_loaded_are_failures_and_leave_
     rows = results.load(tmp_path / "result.json")["rows"]
     equal = {row["model"]: row["equal"] for row in rows if row["kind"] == "session"}
     assert (equal["noise.onnx"], equal["matmul-1-mb.onnx"]) == (False, True)
-
-

@@ -78,7 +78,8 @@ def test_the_upper_bound_is_that_of_the_median() -> None:
 
 
 def test_feeding(measured: Measure) -> None:
-    report = measured(feeding, "--quick --rounds 1 --seconds 0.05 --models 'MLP, 0.3 MB' 'conv net'", "wrong answers: 0")
+    arguments = "--quick --rounds 1 --seconds 0.05 --models 'MLP, 0.3 MB' 'conv net'"
+    report = measured(feeding, arguments, "wrong answers: 0")
     assert [report[part]["wrong"] for part in ("rates", "latencies", "map")] == [0, 0, 0]
 
 
@@ -338,9 +339,9 @@ def test_weight_loading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_gpu_feeding(tmp_path: Path, measured: Measure, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = f"--model identity --device cpu --models {tmp_path} --in-flight 1 --sessions 1,2 --threads 2 --clients 2"
-    times = "--seconds 0.05 --warm 0.02 --settle 0.02"
-    document = measured(gpu_feeding, f"{arguments} {times} --least-share 0", "| answers/s |")
+    grid = "--in-flight 1 --sessions 1,2 --threads 2 --clients 2 --seconds 0.05 --warm 0.02 --settle 0.02"
+    arguments = f"--model identity --device cpu --models {tmp_path} {grid} --least-share 0"
+    document = measured(gpu_feeding, arguments, "| answers/s |")
     named = {row["case"] for row in document["rows"]}
     assert named == {"onnxruntime, 2 threads", "defaults", "in_flight=1 sessions=1", "in_flight=1 sessions=2"}
     assert document["rows"][0]["of_best"] == 1

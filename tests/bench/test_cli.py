@@ -18,6 +18,7 @@ from tests.support import onnx_models
 from tests.support.command import TERMINAL, invoke, run
 from tests.support.processes import run_child
 
+
 @pytest.mark.parametrize(
     "command",
     ["", "bench", "bench create", "bench gil", "bench repository", "bench run", "bench sleep", "models", "models make",

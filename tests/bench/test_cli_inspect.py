@@ -104,5 +104,3 @@ def test_run_makes_larger_inputs_for_a_model_with_a_smallest_size(tmp_path: Path
     shown = invoke("run", path, "--device", "cpu", "--sequence", "399")
     assert shown.returncode == 1
     assert "Invalid input shape: {399}" in shown.stderr
-
-

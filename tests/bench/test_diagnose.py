@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -14,7 +12,6 @@ import numpy as np
 import pytest
 
 import ortmulti
-from ortmulti.bench import models
 from ortmulti.bench.diagnose.diagnosis import diagnose
 from ortmulti.bench.diagnose.report import check_document
 from ortmulti.bench.measure import page_cache, results

@@ -18,7 +18,7 @@ from tests.support.diagnosis import at_start
 
 CPUS = ("cpu", "cpu")
 
-PLANTED = 0.8
+PLANTED = 0.5
 """Seconds that are planted in each of two sessions. A finding has to have half of them: other load hides some."""
 
 
@@ -43,7 +43,7 @@ def _save(proto: onnx.ModelProto, folder: Path) -> Path:
     return folder / "model.onnx"
 
 
-# A release of onnxruntime that holds the GIL while it creates a session, for 0.8 s.
+# A release of onnxruntime that holds the GIL while it creates a session, for 0.5 s.
 HOLDING = """
 import ctypes, importlib.abc, importlib.machinery, sys
 
@@ -61,7 +61,7 @@ class Holding(importlib.abc.MetaPathFinder):
 
             class InferenceSession(usual):
                 def __init__(self, *arguments, **options):
-                    ctypes.PyDLL(None).usleep(800_000)
+                    ctypes.PyDLL(None).usleep(500_000)
                     super().__init__(*arguments, **options)
 
             module.InferenceSession = InferenceSession
@@ -97,7 +97,7 @@ def test_a_slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = _save(onnx_models.matmul_proto(512, 8), folder)
     monkeypatch.setenv("LD_PRELOAD", str(library))
     monkeypatch.setenv("THROTTLED_FOLDER", str(folder))
-    monkeypatch.setenv("THROTTLED_RATE", str(model.stat().st_size / 0.8))
+    monkeypatch.setenv("THROTTLED_RATE", str(model.stat().st_size / PLANTED))
     finding = _diagnose(model)["findings"][0]
     assert (finding["id"], finding["cause"]) == ("slow disk", "read model")
     assert finding["seconds"] > PLANTED
@@ -122,5 +122,3 @@ def test_optimization_that_takes_most_of_the_time(tmp_path: Path) -> None:
     assert (finding["id"], finding["cause"]) == ("optimization", "optimization level 1")
     assert finding["share"] > 0
     _verified(finding)
-
-

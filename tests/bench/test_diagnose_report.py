@@ -7,7 +7,6 @@ import io
 import itertools
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ortmulti.bench.diagnose.causes import CAUSES, cause_of, ordered
+from ortmulti.bench.diagnose.causes import CAUSES
 from ortmulti.bench.diagnose.measured import seconds_text
 from ortmulti.bench.diagnose.report import load_document, view
 from ortmulti.bench.diagnose.report.page import write_html
@@ -27,6 +26,7 @@ from ortmulti.bench.files import printable
 from ortmulti.errors import InvalidArgument, LibraryError, NoSuchFile
 from tests.support import diagnosis
 from tests.support.colours import VISIONS, distance
+from tests.support.processes import check_child
 
 MAKERS = (diagnosis.make_document, diagnosis.make_hostile, diagnosis.make_partial, diagnosis.make_empty)
 
@@ -43,6 +43,8 @@ def document() -> dict[str, Any]:
 def test_a_saved_document_is_loaded_as_it_was(make: Callable[[], dict[str, Any]], tmp_path: Path) -> None:
     document = make()
     assert load_document(diagnosis.save(document, tmp_path)) == json.loads(json.dumps(document))
+    with pytest.raises(NoSuchFile):
+        load_document(tmp_path / "none.json")
 
 
 @pytest.mark.parametrize(
@@ -51,14 +53,11 @@ def test_a_saved_document_is_loaded_as_it_was(make: Callable[[], dict[str, Any]]
         (("kind",), "create", "is a result of kind 'create', not a diagnosis"),
         (("schema_version",), 1, "has schema version 1; this release reads"),
         (("runs",), None, "runs is missing"),
-        (("runs",), {}, "runs is dict, not a list"),
         (("runs", 3, "way"), 7, "runs[3].way is 7, not text"),
         (("runs", 3, "wall"), float("nan"), "runs[3].wall is nan, not a number"),
-        (("runs", 3, "wall"), 10**400, "runs[3].wall is 1000"),
         (("runs", 0, "spans", 2, "thread"), 1.5, "runs[0].spans[2].thread is 1.5, not a whole number"),
         (("runs", 0, "spans", 2, "end"), -1.0, "runs[0].spans[2] ends before it starts"),
         (("runs", 0, "causes", "context"), -0.1, "runs[0].causes['context'] is negative"),
-        (("runs", 0, "causes", "context"), True, "runs[0].causes['context'] is True, not a number"),
         (("findings", 0, "evidence"), ["a", 1], "findings[0].evidence[1] is 1, not text"),
         (("findings", 0, "verified", "interval"), [1.0], "findings[0].verified.interval has not two ends"),
         (("serialization", 1, "on", 0, "what"), None, "serialization[1].on[0].what is missing"),
@@ -82,22 +81,13 @@ def test_what_is_wrong_with_a_document_is_named(
     assert "\n" not in str(caught.value)
 
 
-def test_files_that_are_no_documents(tmp_path: Path) -> None:
-    with pytest.raises(NoSuchFile):
-        load_document(tmp_path / "none.json")
-    for content in ("", "[]", "{", '"text"', "{}"):
-        (tmp_path / "wrong.json").write_text(content)
-        with pytest.raises(InvalidArgument, match=r"wrong\.json"):
-            load_document(tmp_path / "wrong.json")
-
-
 def test_a_wrong_document_leaves_the_page_that_was_there(document: dict[str, Any], tmp_path: Path) -> None:
-    write_html(document, tmp_path / "page.html")
-    before = (tmp_path / "page.html").read_bytes()
+    page = tmp_path / "page.html"
+    page.write_text("from before")
     with pytest.raises(InvalidArgument, match=r"findings\[0\]"):
-        write_html({**document, "findings": [{}]}, tmp_path / "page.html")
-    assert (tmp_path / "page.html").read_bytes() == before
-    assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
+        write_html({**document, "findings": [{}]}, page)
+    assert page.read_text() == "from before"
+    assert [*tmp_path.iterdir()] == [page]
 
 
 # --- what all of them show
@@ -178,11 +168,6 @@ def test_colours_are_told_apart_by_everybody(vision: str) -> None:
         assert apart >= least, (found[one], found[other], apart)
 
 
-def test_a_cause_of_a_later_release_is_shown() -> None:
-    assert ordered(["unexplained", "teleport", "interpreter"]) == ["interpreter", "teleport", "unexplained"]
-    assert (cause_of("teleport").title, cause_of("teleport").explanation) == ("teleport", "")
-
-
 # --- the terminal
 
 
@@ -193,7 +178,7 @@ def printed(document: dict[str, Any], width: int, **options: Any) -> str:
     return console.file.getvalue()
 
 
-@pytest.mark.parametrize("width", [40, 80, 160])
+@pytest.mark.parametrize("width", [40, 160])
 @pytest.mark.parametrize("make", MAKERS)
 def test_the_terminal_shows_all_of_it(make: Callable[[], dict[str, Any]], width: int) -> None:
     document = make()
@@ -255,16 +240,13 @@ def test_what_cannot_be_drawn(tmp_path: Path, document: dict[str, Any]) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("write", [save_plot, write_html])
 def test_without_matplotlib_the_extra_is_named(
-    write: Callable[[dict[str, Any], Path], None],
-    document: dict[str, Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(LibraryError, match=r"ortmulti\[plot\]"):
-        write(document, tmp_path / "plot.png")
+    for write in (save_plot, write_html):
+        with pytest.raises(LibraryError, match=r"ortmulti\[plot\]"):
+            write(document, tmp_path / "plot.png")
 
 
 # --- the page
@@ -302,16 +284,15 @@ def test_the_sentence_and_the_figures_below_it_agree(tmp_path: Path) -> None:
 
 def test_thousands_of_spans_stay_a_page(tmp_path: Path) -> None:
     document = diagnosis.make_document((1,), repeat=1)
-    run = document["runs"][0]
-    document["runs"] = [run]
-    causes = itertools.cycle(CAUSES)
+    del document["runs"][1:]
+    run, causes = document["runs"][0], itertools.cycle(CAUSES)
     run["spans"] = [
         {**run["spans"][0], "cause": next(causes), "start": at / 1000, "end": (at + 0.9) / 1000, "thread": lane}
-        for lane in range(8)
+        for lane in range(2)
         for at in range(2000)
     ]
     write_html(document, tmp_path / "page.html")
-    assert (tmp_path / "page.html").stat().st_size < 1_000_000
+    assert (tmp_path / "page.html").stat().st_size < 500_000
 
 
 def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
@@ -325,9 +306,8 @@ def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
 
 def test_reports_load_nothing_before_they_are_made() -> None:
     code = """
-import sys
-import ortmulti.bench.diagnose.diagnosis, ortmulti.bench.diagnose.report.page, ortmulti.bench.diagnose.report.plot
-print(sorted({name.partition(".")[0] for name in sys.modules} & {"rich", "matplotlib", "onnx", "onnxruntime"}))
-"""
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert shown.stdout == "[]\n"
+        import sys
+        import ortmulti.bench.diagnose.diagnosis, ortmulti.bench.diagnose.report.page
+        print({name.partition(".")[0] for name in sys.modules} & {"rich", "matplotlib", "onnx", "onnxruntime"})
+    """
+    assert check_child(code) == "set()\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,8 @@ import pytest
 
 from ortmulti.bench.diagnose.report.page import write_html
 from ortmulti.bench.diagnose.report.plot import page_figures
+from ortmulti.bench.files import printable
 from tests.support import chromium, diagnosis
-
-pytestmark = pytest.mark.skipif(
-    not (chromium.CHROMIUM and chromium.DRIVER), reason="needs Chromium and chromedriver (chromium, chromium-driver)"
-)
 
 DOCUMENTS: dict[str, Callable[[], dict[str, Any]]] = {
     "whole": diagnosis.make_document,
@@ -65,11 +62,10 @@ return weak;
 """
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_a_page_fits_its_window_and_asks_for_nothing(
-    name: str, width: int, scheme: str, browser: chromium.Browser, pages: Pages, tmp_path: Path
+    name: str, width: int, scheme: str, browser: chromium.Browser, pages: Pages
 ) -> None:
     document, path = pages[name]
     browser.show(path, width, 900, scheme)
@@ -79,24 +75,12 @@ def test_a_page_fits_its_window_and_asks_for_nothing(
     # Violations of its own policy would be written there.
     assert browser.log("browser") == []
     assert browser.run(_CONTRAST) == []
-    text = browser.run("return document.body.innerText")
+    text = " ".join(browser.run("return document.body.innerText").split())
     for finding in document["findings"]:
-        shown = _normal(text)
         for part in (finding["title"], finding["change"], *finding["evidence"]):
-            assert _normal(_printable(part)) in shown
+            assert " ".join(printable(part).split()) in text
     assert ("Partial:" in text) == bool(document["partial"])
     assert ("No findings" in text) == (not document["findings"])
-    if name == "whole":
-        browser.screenshot(tmp_path / "page.png")
-        assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
-
-
-def _normal(text: str) -> str:
-    return " ".join(text.split())
 
 
 def test_the_schemes_differ(browser: chromium.Browser, pages: Pages) -> None:
@@ -116,8 +100,7 @@ def test_the_schemes_differ(browser: chromium.Browser, pages: Pages) -> None:
 
 
 def test_names_stay_text(browser: chromium.Browser, pages: Pages) -> None:
-    path = pages["hostile"][1]
-    browser.show(path)
+    browser.show(pages["hostile"][1])
     assert browser.run("return document.title") == f"Diagnosis of {diagnosis.HOSTILE[0]} (102 MB)"
     assert browser.run("return document.querySelectorAll('#broken, iframe, script, img:not(figure img)').length") == 0
 

@@ -91,12 +91,6 @@ def test_nothing_to_gain() -> None:
     assert only.as_json()["verified"] is None
 
 
-def test_without_any_run_there_is_no_finding() -> None:
-    of = document()
-    assert conclude(of) == []
-    assert (of["serialization"], of["prediction"], of["findings"]) == ([], None, [])
-
-
 def algorithms(**options: str) -> dict[str, Any]:
     of = document(run("sequential", 1.0, causes={"algorithm search": 0.4}))
     of["settings"]["session"] = {"provider_options": options}

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ortmulti.bench.diagnose.trace import waits
-from ortmulti.bench.diagnose.trace.assemble import Recording, Window, attribute, flatten
-from ortmulti.bench.diagnose.trace.events import EventWriter, Span
+from ortmulti.bench.diagnose.trace.assemble import Window, attribute, flatten
+from ortmulti.bench.diagnose.trace.events import Span
 from ortmulti.bench.diagnose.trace.phases import (
     Mark,
     Node,
@@ -91,12 +91,6 @@ def test_phases_lie_between_the_marks() -> None:
     ]
 
 
-def test_a_creation_that_ends_early_has_the_phases_until_then() -> None:
-    said = [Mark(when * MS, text) for when, text in CREATION if when <= 100]
-    assert phases(span(None, 0, 105), said)[-1] == span("set up", 100, 105, name="providers")
-    assert phases(span(None, 0, 105), [], "libraries") == [span("libraries", 0, 105, name="set up")]
-
-
 @given(st.lists(st.tuples(st.integers(0, 500), st.sampled_from([text for _, text in CREATION])), max_size=30))
 def test_phases_have_no_gaps(said: list[tuple[int, str]]) -> None:
     found = phases(span(None, 10, 400), [Mark(when * MS, text) for when, text in sorted(said)])
@@ -119,28 +113,6 @@ def test_the_log_is_read_in_any_time_zone(tmp_path: Path, hours: float) -> None:
         f"\x1b[0;93m{stamp} [W:onnxruntime:session-12, x.cc:7 f] careful\x1b[m\n"
     )
     assert read_log(log, offset) == {12: [Mark(moment, "Initializing session.")]}
-
-
-def test_events_of_an_unfinished_process(tmp_path: Path) -> None:
-    ended = 2 * time.monotonic_ns()
-
-    def recording() -> Recording:
-        return Recording(tmp_path, 0, ended, 1, {})
-
-    assert recording().spans == []
-    writer = EventWriter(str(tmp_path / "events"))
-    with writer.span("imports", "outer"), writer.span("libraries", "inner", 3, "cuda:1"):
-        found = recording().spans
-    assert [(one.cause, one.name, one.end) for one in found] == [
-        ("imports", "outer", ended),
-        ("libraries", "inner", ended),
-    ]
-    assert (found[1].session, found[1].device) == (3, "cuda:1")
-    with (tmp_path / "events").open("a") as half:
-        half.write('{"kind": "ready", "ti')
-    done = recording()
-    assert all(one.end < ended and one.cpu is not None and one.cpu >= 0 for one in done.spans)
-    assert done.one("ready") == {}
 
 
 def test_the_innermost_span_counts() -> None:
@@ -180,27 +152,6 @@ def lanes_of(spans: list[Span]) -> dict[int, list[Span]]:
 )
 def test_an_instant_has_the_cause_of_its_thread_or_of_others(spans: list[Span], sums: dict[str, int]) -> None:
     assert attribute(lanes_of(spans), [Window(0, 100 * MS, 1, "cuda:1")], main_thread=1) == sums
-
-
-_SPANS = st.lists(
-    st.builds(
-        lambda cause, start, length, thread: span(cause, start, start + length, thread),
-        st.sampled_from([None, "run", "context", "imports"]),
-        st.integers(0, 100),
-        st.integers(0, 50),
-        st.integers(1, 3),
-    ),
-    max_size=20,
-)
-
-
-@given(_SPANS, st.integers(1, 3), st.integers(0, 120))
-def test_every_instant_has_one_cause(spans: list[Span], thread: int, middle: int) -> None:
-    lanes = lanes_of(spans)
-    for segments in lanes.values():
-        assert all(one.start < one.end <= other.start for one, other in itertools.pairwise(segments))
-    windows = [Window(0, middle * MS, thread, ""), Window(middle * MS, 160 * MS, 1, "")]
-    assert sum(attribute(lanes, windows, 1).values()) == 160 * MS
 
 
 def ran(start: int, *nodes: tuple[str, str, int]) -> Run:

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import pytest
 from rich.console import Console
 
-from ortmulti.bench import models
 from ortmulti.bench.experiment import Experiment, Json
 from ortmulti.bench.measure import results
 from ortmulti.bench.measure.rounds import Spread, by_device, rotated
@@ -95,7 +94,7 @@ def test_cases_take_turns_and_become_a_result(model: Path) -> None:
     assert (document["settings"], document["partial"], document["more"]) == ({"repeat": 2, "rounds": 2}, None, 1)
     [facts] = document["models"]
     assert (facts["name"], facts["bytes"]) == (model.stem, model.stat().st_size)
-    assert facts["external_bytes"] > 1_000_000
+    assert facts["external_bytes"] > 900_000
     assert {"created", "command", "machine", "releases"} <= document.keys()
     assert json.loads(json.dumps(document)) == json.loads(json.dumps(document, allow_nan=False))
     assert Letters.failures(document) == []

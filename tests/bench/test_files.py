@@ -27,13 +27,13 @@ def _header(text: str, size: int = 120) -> bytes:
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", size) + text.encode().ljust(size - 1) + b"\n"
 
 
-def _shaped(shape: str, kind: str = "<f8") -> bytes:
-    return _header(f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}")
+def _bytes(count: int) -> bytes:
+    return _header(f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({count},), }}")
 
 
-def _archive(content: bytes, method: int = zipfile.ZIP_DEFLATED, name: str = "x.npy") -> bytes:
+def _archive(content: bytes, name: str = "x.npy") -> bytes:
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", method) as archive:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(name, content)
     return file.getvalue()
 
@@ -45,17 +45,12 @@ ARRAY = _npy(np.arange(1000.0))
     ("content", "reason"),
     [
         (b"no archive", "not a zip file"),
-        (ARRAY, "not a zip file"),
-        (_archive(ARRAY)[:50], "not a zip file"),
         (_archive(_npy(np.array([{}], object))), "array 'x': Python objects are never loaded"),
         (_archive(b"hello", name="readme.txt"), "array 'readme.txt': "),
         (_archive(ARRAY)[:60] + b"\xff" * 10 + _archive(ARRAY)[70:], "Error -3 while decompressing"),
         (_archive(_header("(" * 9000, 9100)), "array 'x': "),
-        (_archive(_shaped("(3,)", "zzz")), "array 'x': "),
-        (_archive(_shaped("(-3,)")), "array 'x': "),
-        (_archive(_shaped("(1000000000000,)")), "array 'x': "),
-        (_archive(_shaped("(4611686018427387904, 4)")), "array 'x': "),
-        (_archive(_shaped("(1000000000,)", "|u1")), "array 'x': EOF"),
+        (_archive(_bytes(10**13)), "array 'x': "),
+        (_archive(_bytes(10**9)), "array 'x': EOF"),
     ],
 )
 def test_damaged_arrays_are_refused(content: bytes, reason: str, tmp_path: Path) -> None:
@@ -77,7 +72,7 @@ def test_two_arrays_of_a_name_are_refused(tmp_path: Path) -> None:
 
 def test_arrays_that_need_more_memory_than_there_is_are_refused(tmp_path: Path) -> None:
     """A small file that would expand to 4 TiB: its members share their data."""
-    content = bytearray(_archive(_shaped("(10,)", "|u1") + bytes(10)))
+    content = bytearray(_archive(_bytes(10) + bytes(10)))
     place = content.find(b"PK\x01\x02")
     struct.pack_into("<I", content, place + 24, 2**32 - 2)  # the size in the central directory
     entry, end = content[place : content.find(b"PK\x05\x06")], content[content.find(b"PK\x05\x06") :]

@@ -23,9 +23,6 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
 
 
-Calls = list[tuple[int, int]]
-
-
 def make(directory: Path, megabytes: int = 3, **more: Any) -> Path:
     return models.make("matmul", directory, megabytes=megabytes, **more)
 
@@ -33,13 +30,16 @@ def make(directory: Path, megabytes: int = 3, **more: Any) -> Path:
 def test_an_existing_model_is_reused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "ortmulti.bench.models")
     assert models.find("matmul", tmp_path, megabytes=3) is None
-    path = make(tmp_path)
+    calls: list[tuple[int, int]] = []
+    path = make(tmp_path, progress=lambda *call: calls.append(call))
+    total = models.describe("matmul", megabytes=3).weight_bytes
+    assert calls == sorted(calls)
+    assert (calls[-1], {of for _, of in calls}) == ((total, total), {total})
     before = [(file, file.stat().st_ino, file.stat().st_mtime_ns) for file in tmp_path.iterdir()]
-    calls: Calls = []
+    calls.clear()
     assert make(tmp_path, progress=lambda *call: calls.append(call)) == path
     assert models.find("matmul", tmp_path, megabytes=3) == path
     assert [(file, file.stat().st_ino, file.stat().st_mtime_ns) for file in tmp_path.iterdir()] == before
-    total = models.describe("matmul", megabytes=3).weight_bytes
     assert calls == [(total, total)]
     assert caplog.messages[-1] == f"reusing {path}"
 
@@ -82,16 +82,6 @@ def test_a_damaged_or_older_model_is_made_anew(name: str, damage: Any, tmp_path:
     assert contents(tmp_path) == whole
 
 
-def test_progress_counts_up_to_the_total(tmp_path: Path) -> None:
-    calls: Calls = []
-    make(tmp_path, 30, progress=lambda *call: calls.append(call))
-    total = models.describe("matmul", megabytes=30).weight_bytes
-    assert calls == sorted(calls)
-    assert calls[-1] == (total, total)
-    assert {of for _, of in calls} == {total}
-    assert len(set(calls)) > 3
-
-
 @pytest.mark.parametrize(("name", "options"), [("matmul", {"megabytes": 3}), ("tiny-kernels", {})])
 def test_an_interrupt_leaves_nothing(name: str, options: dict[str, int], tmp_path: Path) -> None:
     def interrupt(*_: int) -> None:
@@ -113,19 +103,6 @@ models.make("matmul", sys.argv[1], megabytes=3, progress=lambda *_: os.kill(os.g
     assert contents(tmp_path) == {}
     make(tmp_path)
     assert set(contents(tmp_path)) == {f"matmul-3-mb{end}" for end in (".onnx", ".onnx.data", ".json")}
-
-
-def test_two_that_write_the_same_model_do_not_disturb_each_other(tmp_path: Path) -> None:
-    whole: list[dict[str, bytes]] = []
-
-    def also_make(*_: int) -> None:
-        if not whole:
-            make(tmp_path)
-            whole.append(contents(tmp_path))
-
-    make(tmp_path, progress=also_make)
-    assert [contents(tmp_path)] == whole
-    assert len(whole[0]) == 3
 
 
 def test_a_disk_that_fills_up_gives_one_error_and_leaves_nothing(tmp_path: Path) -> None:
@@ -155,22 +132,13 @@ def test_a_disk_that_is_too_small_is_noticed_before_writing(tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())
 
 
-def test_a_directory_that_cannot_be_made_is_one_error(tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    with pytest.raises(models.WriteError, match=f"cannot write model identity to {blocked / 'below'}: Not a directory"):
-        models.make("identity", blocked / "below")
-
-
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
         ("resnet", {}, "no model is called 'resnet'; there are resnet50, phi3-mini"),
-        ("resnet50", {"layers": 2}, "does not take the option layers; its options: precision"),
         ("identity", {"layers": 2}, "does not take the option layers; its options: none"),
         ("resnet50", {"precision": "fp8"}, "precision must be one of fp16, fp32, not 'fp8'"),
         ("phi3-mini", {"layers": 0}, "layers must be an integer from 1 to 1024, not 0"),
-        ("phi3-mini", {"layers": True}, "layers must be an integer"),
         ("matmul", {"megabytes": 10**9}, "megabytes must be an integer from 1 to"),
         ("identity", {"seed": -1}, "seed must be an integer of at least 0, not -1"),
     ],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,7 @@ from ortmulti.bench.tune.measurements import Bench, CandidateProcess, Job
 from ortmulti.bench.tune.space import DEFAULTS, RejectedError
 from ortmulti.errors import Fail, InvalidArgument, InvalidType, NoSuchFile
 from tests.support import onnx_models
-from tests.support.command import COMMAND, invoke
-from tests.support.processes import child_environment
+from tests.support.command import invoke
 
 
 @pytest.fixture(scope="module")
@@ -244,5 +242,3 @@ def test_the_command_prints_and_writes_what_it_found(tiny: Path, tmp_path: Path)
     assert "enable_mem_pattern=false" in shown.stdout
     assert "each setting alone" in shown.stderr
     assert f"written to {out}" in shown.stdout
-
-
