@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -11,10 +12,16 @@ from pathlib import Path
 
 import psutil
 import pytest
+from onnx import TensorProto
 
 import ortmulti
+from ortmulti.bench import models
 from ortmulti.bench.diagnose.report import check_document
 from ortmulti.bench.measure import results
+from ortmulti.bench.measure.repository import read_trace
+from ortmulti.bench.measure.simulated_repository import SimulatedModel, Simulation
+from ortmulti.errors import InvalidArgument
+from tests.support import onnx_models
 from tests.support.command import COMMAND, PNG, TERMINAL, run
 
 
@@ -190,3 +197,152 @@ def test_demo(command: str, names: set[str], model: Path, tmp_path: Path) -> Non
     assert all(row.get("equal") is not False for row in document["rows"])
     assert (tmp_path / f"here/{command}.png").read_bytes().startswith(PNG)
     assert f"here/{command}.md" in shown.stderr
+
+
+# --- `ortmulti bench sleep` on the CPU, which has level "session" alone -----------------------------------------------
+
+
+def test_sleeps_in_turns_and_at_random_times(tmp_path: Path) -> None:
+    model, path = models.make("matmul", tmp_path, megabytes=32), tmp_path / "sleep.json"
+    shown = run("bench", "sleep", model, "--devices", "cpu", "--repeat", "3", "--random", "5", "--json", path)
+    assert shown.returncode == 0, shown.stderr
+    assert re.search(r"^session +5 +5 +\d+ +0 ", shown.stdout, re.MULTILINE)
+    document = results.load(path)
+    assert (document["kind"], document["partial"], document["settings"]["kinds"]) == ("sleep", None, ["session"])
+    rows = {row["kind"]: row for row in document["rows"]}
+    assert list(rows) == ["shared", "awake", "session", "onnxruntime"]
+    for kind, figures in {"awake": ["run"], "session": ["first_sleep", "sleep", "wake", "request", "run"]}.items():
+        assert all(rows[kind][figure]["lowest"] > 0 for figure in figures)
+    assert rows["onnxruntime"]["request"]["median"] > rows["onnxruntime"]["wake"]["median"]
+    assert (rows["session"]["equal"], rows["onnxruntime"]["equal"]) == (True, None)
+    turns, at_random = document["measurements"]
+    assert (len(turns["seconds"]["session"]["wake"]), turns["different"]) == (3, {"session": 0})
+    assert (at_random["slept"], at_random["woken"], at_random["different"]) == (5, 5, 0)
+    assert at_random["answers"] > 0
+    assert min(at_random["memory"][moment]["host"] for moment in ("settled", "end")) > 0
+    assert rows["awake"]["memory"]["host"] - rows["session"]["memory"]["host"] > 24 << 20
+
+
+def test_other_answers_and_a_model_that_cannot_be_loaded_are_failures_and_leave_the_others(
+    model: Path, tmp_path: Path
+) -> None:
+    broken, noise = (tmp_path / f"{name}.onnx" for name in ("broken", "noise"))
+    broken.write_bytes(onnx_models.one_node("NoSuchOperator", TensorProto.FLOAT, [4]))
+    noise.write_bytes(onnx_models.one_node("RandomNormalLike", TensorProto.FLOAT, [4]))
+    options = ("--devices", "cpu", "--repeat", "1", "--random", "1", "--json", "result.json")
+    shown = run("bench", "sleep", broken, noise, model, *options, cwd=tmp_path)
+    assert shown.returncode == 1
+    assert re.search(r"failed: broken on cpu, session: .*NoSuchOperator", shown.stderr)
+    assert "broken on cpu: nothing was measured." in shown.stdout
+    counts = re.findall(r"failed: noise on cpu, session(?: at random times)?: (\d+) answers differ", shown.stderr)
+    assert len(counts) == 2
+    assert counts[0] == "3"
+    assert re.search(r"^matmul-1-mb on cpu wakes in .* ms \(session\)", shown.stdout, re.MULTILINE)
+    rows = results.load(tmp_path / "result.json")["rows"]
+    equal = {row["model"]: row["equal"] for row in rows if row["kind"] == "session"}
+    assert (equal["noise.onnx"], equal["matmul-1-mb.onnx"]) == (False, True)
+
+
+# --- `ortmulti bench repository` on the CPU, and the simulation over the repository's own policy ----------------------
+
+
+COUNT = 4
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("models")
+    paths = [folder / f"m{seed}.onnx" for seed in range(COUNT)]
+    for seed, path in enumerate(paths):
+        path.write_bytes(onnx_models.matmul(seed=seed))
+    return paths
+
+
+def test_every_experiment_answers_within_the_budget(files: list[Path], tmp_path: Path) -> None:
+    path, plot = tmp_path / "repository.json", tmp_path / "repository.png"
+    budget = str(int(2.5 * files[0].stat().st_size))
+    shown = run(
+        "bench", "repository", *files, "--devices", "cpu", "--budget", budget, "--rate", "40", "--seconds", "1",
+        "--warm-seconds", "0.2", "--json", path, "--plot", plot,
+    )  # fmt: skip
+    assert shown.returncode == 0, shown.stderr
+    document = results.load(path)
+    assert (document["kind"], document["partial"], document["settings"]["fitting"]) == ("repository", None, 2)
+    rows = {row["experiment"]: row for row in document["rows"]}
+    assert list(rows) == ["awake", "repository", "onnxruntime", "simulated"]
+    for name, row in rows.items():
+        assert (row["measured"], row["different"], row["failed"], row["unanswered"]) == (1, 0, 0, 0), name
+        assert 0 < row["used"] <= row["budget"]
+        assert row["requests"] == rows["awake"]["requests"]
+        assert 0 < row["latency"]["all"]["p50"]["median"] <= row["latency"]["all"]["max"]["median"]
+    assert (rows["awake"]["misses"]["median"], rows["awake"]["wakes"]["median"]) == (0, 0)
+    assert rows["repository"]["wakes"]["median"] > 0
+    assert rows["simulated"]["wakes"]["median"] > 0
+    assert plot.stat().st_size > 0
+
+
+def test_a_trace_of_a_file_is_replayed(files: list[Path], tmp_path: Path) -> None:
+    trace, path = tmp_path / "trace.csv", tmp_path / "repository.json"
+    trace.write_text("seconds,model\n0.05,m0\n0.1,m1\n0.15,3\n0.2,m0\n", "utf-8")
+    assert read_trace(trace, ["m0", "m1", "m2", "m3"]) == [(0.05, 0), (0.1, 1), (0.15, 2), (0.2, 0)]
+    options = ("--devices", "cpu", "--budget", "1MB", "--trace", trace, "--json", path)
+    assert run("bench", "repository", *files, *options).returncode == 0
+    assert {row["requests"] for row in results.load(path)["rows"]} == {4}
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        ("0,m9", "line 2: unknown model 'm9', expected one of m0, m1, m2, m3"),
+        ("soon,m1", "line 2: 'soon' is not a time"),
+        ("", "has no arrivals"),
+    ],
+)
+def test_a_trace_that_cannot_be_read_is_refused(lines: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(f"seconds,model\n{lines}", "utf-8")
+    with pytest.raises(InvalidArgument, match=text):
+        read_trace(path, ["m0", "m1", "m2", "m3"])
+
+
+# --- The policy, in simulated time ------------------------------------------------------------------------------------
+
+GB = 10**9
+
+
+def test_two_hours_hold_the_budget_and_starve_no_model() -> None:
+    choose = random.Random(0)
+    sizes = [choose.uniform(0.2, 2.0) for _ in range(20)]
+    simulated = [SimulatedModel(int(size * GB), GB // 10, 0.01, 0.004, size / 50, 0.001) for size in sizes]
+    budget, hours = 12 * GB, 2
+    arrivals: list[tuple[float, int]] = []
+    now = 0.0
+    while now < hours * 3600:
+        now += choose.expovariate(4.0)
+        # Few models get most requests; for some minutes each hour it is others.
+        model = min(choose.randrange(20), choose.randrange(20))
+        arrivals.append((now, 19 - model if now % 3600 < 600 else model))
+        if choose.random() < 0.002:
+            arrivals += [(now, choose.randrange(20))] * 50
+    simulation = Simulation(simulated, budget)
+    simulation.run(arrivals)
+    assert simulation.used <= budget
+    assert len(simulation.latencies) == len(arrivals)
+    assert simulation.evictions > 1000
+    # A request waits for the line before it: at most one wake, and what that has to wait for, of each other model.
+    longest = sum(2 * model.wake + model.sleep + 50 * model.run for model in simulated)
+    assert max(simulation.latencies) < longest
+
+
+def test_too_many_busy_models_take_turns() -> None:
+    # All of them have requests all the time, and there is room for one: each still gets its turn.
+    simulated = [SimulatedModel(GB, 0, 0.01, 0.01, 0.02, 0.001) for _ in range(5)]
+    arrivals = [(number * 0.0005, number % 5) for number in range(4000)]
+    simulation = Simulation(simulated, GB)
+    simulation.run(arrivals)
+    assert simulation.used <= GB
+    of_model = [
+        max(one for one, (_, model) in zip(simulation.latencies, arrivals, strict=True) if model == number)
+        for number in range(5)
+    ]
+    assert max(of_model) < 1.5 * min(of_model)

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from rich.table import Table
 
 import ortmulti
+from ortmulti import _core
+from ortmulti._runtime.libraries import OVERRIDE, find_onnxruntime
 from ortmulti.bench import models
 from ortmulti.cli import models as cli_models
 from ortmulti.cli import output
-from tests.support import onnx_models
+from ortmulti.cli.devices import collect, report
+from ortmulti.cli.output import say
+from ortmulti.devices.plugins import _registrations
+from tests.support import onnx_models, plugins
 from tests.support.command import TERMINAL, invoke, run
-from tests.support.processes import run_child
+from tests.support.plugins import plugin_package
+from tests.support.processes import check_child, run_child
 
 
 @pytest.mark.parametrize(
@@ -217,3 +227,237 @@ def test_demo_takes_fewer_layers_where_memory_is_short(tmp_path: Path, monkeypat
     assert cli_models.choose_layers(tmp_path, sets) == 2
     monkeypatch.setattr(cli_models, "available_memory", lambda: 1 << 30)
     assert cli_models.choose_layers(tmp_path, sets) == 1
+
+
+# --- `ortmulti inspect` and `ortmulti run` ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(onnx_models.matmul())
+    return path
+
+
+def facts(*arguments: str | Path) -> Any:
+    shown = invoke(*arguments, "--json")
+    assert shown.returncode == 0, shown.stderr
+    return json.loads(shown.stdout)
+
+
+def test_inspect_says_what_a_session_and_the_file_say(model: Path) -> None:
+    found = facts("inspect", model)
+    with onnx_models.cpu_session(model) as session:
+        for key, declared in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
+            assert [(one["name"], one["type"], one["shape"]) for one in found[key]] == [
+                (one.name, one.type, one.shape) for one in declared
+            ]
+    proto = onnx_models.matmul_proto()
+    assert found["opsets"] == {"ai.onnx": proto.opset_import[0].version}
+    assert found["ir_version"] == proto.ir_version
+    assert found["dynamic_dimensions"] == ["n"]
+    assert found["weights"]["tensors"] == len(proto.graph.initializer)
+    assert found["weights"]["bytes"] == sum(len(one.raw_data) for one in proto.graph.initializer)
+    shown = invoke("inspect", model).stdout
+    assert "tensor(float)  (n, 64)" in shown
+    assert "Dynamic dimensions of the inputs: n" in shown
+
+
+def test_inspect_says_why_weights_are_not_shared(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(onnx_models.one_node("Neg"))
+    assert "the model has no weights" in invoke("inspect", path).stdout
+    path.write_bytes(onnx_models.matmul(8))
+    assert "Each one has its own copy, since each weight is smaller than 1 KiB." in invoke("inspect", path).stdout
+    weight = numpy_helper.from_array(np.ones(512, np.float32), "w")
+    chain = " ".join(f"v{number + 1} = Add(v{number}, w)" for number in range(4000))
+    large = onnx_models.parsed(f"(float[512] v0) => (float[512] v4000) {{ {chain} }}", weight)
+    path.write_bytes(large.SerializeToString())
+    reason = "each session loads the model by itself: 0.0 MB of weights are too little to share for a graph of 4000 "
+    assert reason in invoke("inspect", path).stdout
+
+
+def test_inspect_shows_what_it_can_of_a_model_that_cannot_be_opened(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    proto = onnx_models.matmul_proto()
+    proto.ir_version = 99
+    path.write_bytes(proto.SerializeToString())
+    shown = invoke("inspect", path)
+    assert shown.returncode == 0
+    assert "IR version 99" in shown.stdout
+    assert "install a newer ONNX Runtime" in shown.stderr
+    path.write_bytes(proto.SerializeToString()[:-1])
+    shown = invoke("inspect", path)
+    assert shown.returncode == 1
+    assert "Copy or download it again" in shown.stderr.splitlines()[0]
+
+
+@pytest.mark.parametrize("given", ["x={}/x.npy", "{}/x.npy", "{}/x.npz"])
+def test_run_takes_given_inputs_and_writes_the_outputs(given: str, model: Path, tmp_path: Path) -> None:
+    x, out = np.arange(3 * 64, dtype=np.float32).reshape(3, 64), tmp_path / "out.npz"
+    np.save(tmp_path / "x.npy", x)
+    np.savez(tmp_path / "x.npz", x=x)
+    with onnx_models.cpu_session(model) as session:
+        [expected] = session.run(["y"], {"x": x})
+    found = facts("run", model, "--input", given.format(tmp_path), "--device", "cpu", "--repeat", "2", "--output", out)
+    assert found["inputs"] == [{"name": "x", "type": "float32", "shape": [3, 64], "given": True}]
+    assert found["seconds"]["runs"] == 2
+    np.testing.assert_array_equal(np.load(out)["y"], expected)
+
+
+def test_run_makes_inputs_of_the_sizes_asked_for(model: Path) -> None:
+    options = ("--device", "cpu", "--repeat", "1")
+    assert facts("run", model, *options, "--dim", "n=5")["inputs"][0]["shape"] == [5, 64]
+    assert facts("run", model, *options, "--batch", "7")["outputs"][0]["shape"][0] == 7
+    shown = invoke("run", model, *options)
+    assert "on cpu: a run takes" in shown.stdout
+    assert shown.stderr == ""  # no progress where nobody looks
+    assert "random" in shown.stdout
+
+
+def test_run_makes_larger_inputs_for_a_model_with_a_smallest_size(tmp_path: Path) -> None:
+    path = tmp_path / "conv.onnx"
+    path.write_bytes(onnx_models.at_least(400))
+    assert facts("run", path, "--device", "cpu", "--repeat", "1")["inputs"][0]["shape"] == [1, 1, 512]
+    shown = invoke("run", path, "--device", "cpu", "--sequence", "399")
+    assert shown.returncode == 1
+    assert "Invalid input shape: {399}" in shown.stderr
+
+
+GIB = 1 << 30
+
+
+@pytest.fixture(autouse=True)
+def no_registration_stays() -> Iterator[None]:
+    before = set(_registrations)
+    yield
+    for name in _registrations.keys() - before:
+        ortmulti.unregister_execution_provider_library(name)
+
+
+def printed(facts: dict[str, Any]) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        say(*report(facts))
+    return shown.getvalue()
+
+
+def gpu(index: int, persistence_mode: bool | None) -> dict[str, Any]:
+    return {
+        "device": f"cuda:{index}",
+        "name": "Some [GPU]",
+        "memory_total": 80 * GIB,
+        "memory_free": (70 + index) * GIB,
+        "compute_capability": "9.0",
+        "pci_bus_id": f"0000:{index}b:00.0",
+        "uuid": f"GPU-{index}",
+        "persistence_mode": persistence_mode,
+    }
+
+
+@pytest.fixture
+def two_gpus() -> dict[str, Any]:
+    """What `collect` gives on a machine with two GPUs, the second of which lacks peer access to the first."""
+    system, runtime = (
+        {"path": "/lib64/libcublas.so.13", "source": "system", "distribution": None, "problem": None},
+        {"path": "/site/libcudart.so.13", "source": "nvidia", "distribution": "cuda-runtime 13.0.96", "problem": None},
+    )
+    return {
+        "devices": [
+            {"device": "cpu", "name": "Some CPU", "cores": 8, "memory_total": 64 * GIB},
+            gpu(0, True),
+            gpu(1, None),
+        ],
+        "peer_access": [[True, True], [False, True]],
+        "hidden_gpus": [{"name": "Hidden GPU", "uuid": "GPU-9", "pci_bus_id": "0000:9b:00.0"}],
+        "driver": {"version": "580.95.05", "cuda": "13.0", "problem": None},
+        "onnxruntime": {
+            "distribution": "onnxruntime-gpu",
+            "version": "1.31.1",
+            "path": "/somewhere/libonnxruntime.so.1.31.1",
+            "cuda": 13,
+            "cuda_provider": "built-in",
+            "problem": None,
+        },
+        "cuda_libraries": {"found": [system, runtime], "missing": [], "missing_optional": ["libcudnn.so.9"]},
+        "cuda_sessions": {"usable": True, "reasons": []},
+        "plugin_devices": [],
+        "plugin_packages": [],
+    }
+
+
+def test_this_machine() -> None:
+    facts = json.loads(invoke("devices", "--json").stdout)
+    gpus = [f"cuda:{index}" for index in range(_core.cuda_device_count())]
+    assert [device["device"] for device in facts["devices"]] == ["cpu", *gpus]
+    assert facts["devices"][0]["cores"] == _core.usable_cores()
+    runtime = find_onnxruntime()
+    assert facts["onnxruntime"]["path"] == str(runtime.path)
+    assert facts["onnxruntime"]["version"] == (runtime.version or None)
+    assert facts["cuda_sessions"]["usable"] == (not facts["cuda_sessions"]["reasons"])
+    if not runtime.has_cuda or _core.cuda_driver_version() is None:
+        assert not facts["cuda_sessions"]["usable"]
+    assert all(line[row] is True and len(line) == len(gpus) for row, line in enumerate(facts["peer_access"]))
+
+
+def test_a_machine_without_a_gpu_says_so() -> None:
+    if _core.cuda_device_count():
+        pytest.skip("needs a machine without a GPU")
+    text = invoke("devices").stdout
+    assert "There is no GPU that this process can use." in text
+    assert "Sessions on a GPU will not work:" in text
+    assert _core.cuda_driver_problem() in text
+
+
+def test_a_missing_onnxruntime_is_a_reason_and_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(OVERRIDE, "/nonexistent/libonnxruntime.so")
+    facts = collect()
+    assert "/nonexistent/libonnxruntime.so" in facts["onnxruntime"]["problem"]
+    assert facts["onnxruntime"]["problem"] in facts["cuda_sessions"]["reasons"]
+    assert facts["onnxruntime"]["problem"] in " ".join(printed(facts).split())
+
+
+def test_two_gpus_are_printed_with_everything_known(two_gpus: dict[str, Any]) -> None:
+    lines = printed(two_gpus).splitlines()
+    for texts in (
+        ("cuda:0", "GPU-0", "Some [GPU]", "70.0 GiB / 80.0 GiB", "9.0", "0000:0b:00.0", "on"),
+        ("cuda:1", "GPU-1", "unknown"),
+        ("cpu", "Some CPU, 8 cores usable", "64.0 GiB"),
+        ("Not shown to this process", "Hidden GPU", "GPU-9", "0000:9b:00.0"),
+        ("NVIDIA driver", "580.95.05, CUDA 13.0"),
+        ("onnxruntime-gpu 1.31.1, for CUDA 13", "/somewhere/libonnxruntime.so.1.31.1"),
+        ("/lib64", "libcublas.so.13", "system"),
+        ("/site", "libcudart.so.13", "cuda-runtime 13.0.96"),
+        ("libcudnn.so.9", "missing", "needed for convolution"),
+        ("cuda:0 │", "yes"),
+        ("cuda:1 │", "   no   "),
+        ("Sessions on the GPUs will work.",),
+    ):
+        assert len([line for line in lines if all(text in line for text in texts)]) == 1, texts
+    reason = 'install them with pip install "onnxruntime-gpu[cuda,cudnn]==1.31.1"'
+    two_gpus["onnxruntime"]["cuda_provider"] = "plug-in"
+    two_gpus["cuda_sessions"] = {"usable": False, "reasons": [reason]}
+    two_gpus["cuda_libraries"]["missing"] = ["libcurand.so.10"]
+    text = printed(two_gpus)
+    for part in ("for CUDA 13 as a plug-in", f"  - {reason}", "will not work", "libcurand.so.10"):
+        assert part in text
+
+
+def test_plugins_are_listed_with_their_devices(tmp_path: Path) -> None:
+    plugin_package(tmp_path, "onnxruntime_ep_fake", plugins.build(tmp_path))
+    (tmp_path / "idle").mkdir()
+    idle = plugins.build(tmp_path / "idle", DEVICES=0, PROVIDER="IdleExecutionProvider")
+    plugin_package(tmp_path, "onnxruntime_ep_idle", idle, "IdleExecutionProvider")
+    broken = tmp_path / "onnxruntime_ep_broken"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("raise ImportError('a part is missing')")
+    code = "import sys; sys.path.append(sys.argv.pop()); from ortmulti.cli import main; main()"
+    facts = json.loads(check_child(code, "devices", "--json", tmp_path))
+    [device] = [device for device in facts["plugin_devices"] if device["device"] == "fake:CPU"]
+    assert (device["provider"], device["version"]) == ("FakeExecutionProvider", "1.2.3")
+    problems = {package["package"]: package["problem"] for package in facts["plugin_packages"]}
+    assert problems["onnxruntime_ep_fake"] is None
+    assert "a part is missing" in problems["onnxruntime_ep_broken"]
+    text = printed(facts)
+    assert "fake:CPU" in text
+    assert "Not usable: the package onnxruntime_ep_broken cannot be used" in text
+    assert "Not usable: the package onnxruntime_ep_idle supports no hardware of this machine\n" in text

@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import TensorProto
 
 from ortmulti.bench import models
 from ortmulti.bench.diagnose.causes import CAUSES
 from ortmulti.bench.diagnose.report.view import LEAST_EXPLAINED
-from ortmulti.bench.diagnose.trace import trace
+from ortmulti.bench.diagnose.trace import trace, waits
+from ortmulti.bench.diagnose.trace.assemble import Window, attribute, flatten
+from ortmulti.bench.diagnose.trace.events import Span
+from ortmulti.bench.diagnose.trace.phases import (
+    Mark,
+    Node,
+    Run,
+    core_spans,
+    phases,
+    read_log,
+    read_profile,
+    split_first_run,
+)
+from ortmulti.bench.diagnose.trace.waits import Sample, Samples, sampled
 from ortmulti.bench.strategies import SessionSettings, names
 from ortmulti.errors import InvalidArgument, NoSuchFile
 from tests.support import custom_ops, fake_driver, onnx_models
@@ -181,3 +201,322 @@ def test_inputs_come_from_a_file(tmp_path: Path) -> None:
         run = trace(path, "native", ["cpu"], settings=ONE_THREAD, feeds=feeds)
         assert "error" not in run
         assert len(run["first_answers"]) == 1
+
+
+# --- The parts of which a trace of time is made, each on recordings that are written here -----------------------------
+
+
+MS = 1_000_000
+
+
+def span(cause: str | None, start: int, end: int, thread: int = 1, name: str = "", **fields: Any) -> Span:
+    """A span, in milliseconds."""
+    return Span(cause, name or str(cause), start * MS, end * MS, 1, thread, **fields)
+
+
+def transformed(name: str, modified: int = 0) -> str:
+    return f"GraphTransformer {name} modified: {modified} with status: OK"
+
+
+# What onnxruntime 1.31 says, with a millisecond count for each line.
+CREATION = [
+    (1, "Session Options {  execution_mode:0"),
+    (2, "Creating and using per session threadpools since use_per_session_threads_ is true"),
+    (5, "Dynamic block base set to 0"),
+    (100, "Initializing session."),
+    (101, "Adding default CPU execution provider."),
+    (110, "This model does not have any local functions defined. AOT Inlining is not performed"),
+    (150, transformed("EnsureUniqueDQForNodeUnit")),
+    (200, transformed("Level1_RuleBasedTransformer", 1)),
+    (210, "Removing initializer 'a'. It is no longer used by any node."),
+    (220, transformed("ConstantFolding", 1)),
+    (225, "Removing NodeArg 'b'. It is no longer used by any node."),
+    (235, "Running graph optimizations in loop 1 time/s (Graph Optimizations Loop Level : 1)"),
+    (240, transformed("Level2_RuleBasedTransformer")),
+    (260, transformed("MatMulAddFusion", 1)),
+    (290, transformed("NchwcTransformer", 1)),
+    (295, "Removing initializer 'c'. It is no longer used by any node."),
+    (300, transformed("GemmActivationFusion")),
+    (350, transformed("CastFloat16Transformer")),
+    (360, transformed("MemcpyTransformer")),
+    (370, "Use DeviceBasedPartition as default"),
+    (380, "Saving initialized tensors."),
+    (400, "Done saving initialized tensors"),
+    (450, "Session successfully initialized."),
+]
+
+
+def test_phases_lie_between_the_marks() -> None:
+    found = phases(span(None, 0, 460), [Mark(when * MS, text) for when, text in CREATION])
+    assert [(part.cause, part.start // MS, part.end // MS) for part in found] == [
+        ("set up", 0, 1),
+        ("set up", 1, 2),
+        ("read model", 2, 100),
+        ("set up", 100, 110),
+        ("read weights", 110, 150),
+        ("optimization level 1", 150, 225),
+        ("planning", 225, 235),
+        ("optimization level 2", 235, 260),
+        ("optimization level 3", 260, 295),
+        ("optimization level 2", 295, 300),
+        ("other optimization", 300, 350),
+        ("other optimization", 350, 360),
+        ("planning", 360, 380),
+        ("read weights", 380, 400),
+        ("prepacking", 400, 450),
+        ("set up", 450, 460),
+    ]
+
+
+@given(st.lists(st.tuples(st.integers(0, 500), st.sampled_from([text for _, text in CREATION])), max_size=30))
+def test_phases_have_no_gaps(said: list[tuple[int, str]]) -> None:
+    found = phases(span(None, 10, 400), [Mark(when * MS, text) for when, text in sorted(said)])
+    assert (found[0].start, found[-1].end) == (10 * MS, 400 * MS)
+    assert all(one.end == other.start for one, other in itertools.pairwise(found))
+
+
+@pytest.mark.parametrize("hours", [0, 2, -5.75])
+def test_the_log_is_read_in_any_time_zone(tmp_path: Path, hours: float) -> None:
+    offset = time.time_ns() - time.monotonic_ns()
+    moment = time.monotonic_ns() - 3 * 10**9
+    shown = moment + offset + int(hours * 3600) * 10**9
+    second = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(shown // 10**9))
+    stamp = f"{second}.{shown % 10**9:09}"
+    log = tmp_path / "log"
+    log.write_text(
+        "something else\n"
+        f"{stamp} [I:onnxruntime:session-12, inference_session.cc:7 operator()] Initializing session.\n"
+        f"{stamp} [I:onnxruntime:Default, env.cc:7 f] Saving initialized tensors.\n"
+        f"\x1b[0;93m{stamp} [W:onnxruntime:session-12, x.cc:7 f] careful\x1b[m\n"
+    )
+    assert read_log(log, offset) == {12: [Mark(moment, "Initializing session.")]}
+
+
+def test_the_innermost_span_counts() -> None:
+    outer, inner, within = span(None, 0, 100), span("run", 20, 60), span("handles", 30, 40)
+    assert flatten([within, outer, inner]) == [
+        span(None, 0, 20),
+        span("run", 20, 30),
+        within,
+        span("run", 40, 60),
+        span(None, 60, 100),
+    ]
+
+
+def lanes_of(spans: list[Span]) -> dict[int, list[Span]]:
+    return {thread: flatten(one for one in spans if one.thread == thread) for thread in range(1, 6)}
+
+
+@pytest.mark.parametrize(
+    ("spans", "sums"),
+    [
+        (
+            [
+                span("wait for another session", 0, 100, device="cuda:1", waits_for=("context", "cuInit")),
+                span("cuInit", 0, 40, thread=3),
+                span("context", 40, 50, thread=3, device="cuda:0"),
+                span("context", 50, 70, thread=4, device="cuda:1"),
+                span("optimization level 1", 40, 200, thread=5, device="cuda:0"),
+            ],
+            {"cuInit": 40 * MS, "context": 30 * MS, "wait for another session": 30 * MS},
+        ),
+        (
+            [span("imports", 0, 40), span(None, 40, 100), span("run", 60, 80, thread=2)],
+            {"imports": 40 * MS, "unexplained": 40 * MS, "run": 20 * MS},
+        ),
+    ],
+    ids=["a wait is what is waited for", "what nobody does is unexplained"],
+)
+def test_an_instant_has_the_cause_of_its_thread_or_of_others(spans: list[Span], sums: dict[str, int]) -> None:
+    assert attribute(lanes_of(spans), [Window(0, 100 * MS, 1, "cuda:1")], main_thread=1) == sums
+
+
+def ran(start: int, *nodes: tuple[str, str, int]) -> Run:
+    """A run of nodes, each with its name, operator and milliseconds, after 10 ms without any."""
+    ends = list(itertools.accumulate((length for *_, length in nodes), initial=start + 10))
+    made = [Node(name, op, at * MS, length * MS) for (name, op, length), at in zip(nodes, ends, strict=False)]
+    return Run(start * MS, ends[-1] * MS, made)
+
+
+AGAIN = ran(490, ("conv", "Conv", 10), ("gemm", "Gemm", 2), ("gemm2", "Gemm", 2), ("relu", "Relu", 2))
+RUNS = [
+    ran(0, ("conv", "Conv", 40), ("gemm", "Gemm", 20), ("gemm2", "Gemm", 10), ("relu", "Relu", 20)),
+    AGAIN._replace(start=500 * MS),
+]
+
+
+@pytest.mark.parametrize(
+    ("device", "runs", "second", "expected"),
+    [
+        ("cuda:0", RUNS, 16, {("handles", "before the nodes"): 10, ("algorithm search", "first Conv"): 30,
+                              ("handles", "first Gemm"): 18, ("load kernels", "first Gemm"): 8,
+                              ("load kernels", "first Relu"): 18}),
+        ("cpu", RUNS, 16, {("first use", "before the nodes"): 10, ("first use", "first Conv"): 30,
+                           ("first use", "first Gemm"): 26, ("first use", "first Relu"): 18}),
+        # No more of it is its own than it took longer.
+        ("cuda:0", RUNS, 60, {("algorithm search", "first Conv"): 30, ("handles", "first Gemm"): 10}),
+        ("cuda:0", RUNS, 120, {}),
+        ("cpu", [], 60, {("first use", "first use"): 40}),
+    ],
+)  # fmt: skip
+def test_a_first_run_is_divided_by_operators(
+    device: str, runs: list[Run], second: int, expected: dict[tuple[str, str], int]
+) -> None:
+    found: dict[tuple[str, str], int] = {}
+    for part in split_first_run(span("run", 1000, 1100, device=device), second * MS, runs):
+        key = str(part.cause), part.name
+        found[key] = found.get(key, 0) + part.length // MS
+    assert found == expected
+
+
+def test_a_profile_is_read_without_nodes_of_sub_graphs(tmp_path: Path) -> None:
+    def entry(cat: str, name: str, start: int, length: int, **arguments: str) -> dict[str, Any]:
+        return {"cat": cat, "name": name, "ph": "X", "ts": start, "dur": length, "args": arguments}
+
+    file = tmp_path / "profile.json"
+    file.write_text(
+        json.dumps(
+            [
+                entry("Session", "session_initialization", 0, 50),
+                entry("Node", "loop_kernel_time", 110, 50, op_name="Loop"),
+                entry("Node", "inner_kernel_time", 120, 10, op_name="Add"),
+                entry("Session", "model_run", 100, 100),
+                entry("Session", "model_run", 300, 20),
+            ]
+        )
+    )
+    assert read_profile(file) == [
+        Run(100_000, 200_000, [Node("loop", "Loop", 110_000, 50_000)]),
+        Run(300_000, 320_000, []),
+    ]
+    file.write_text("[")
+    assert read_profile(file) == []
+
+
+def samples_of(*stretches: tuple[int, float, int | None], timed: bool = False) -> list[Sample]:
+    """A thread for milliseconds at a share of a CPU each, in a system call where it sleeps; every 5 ms a sample."""
+    samples = [Sample(0, 0, 0, 0, False, None)]
+    for length, share, call in stretches:
+        for _ in range(length // 5):
+            last = samples[-1]
+            faults = last.faults + (call == -1)
+            on_cpu = last.on_cpu + int(5 * MS * share)
+            samples.append(Sample(last.time + 5 * MS, on_cpu, 0, faults, call is not None, call, timed))
+    return samples
+
+
+FILE, LOCK, DRIVER, SLEEP = 17, 202, 16, 230
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers of system calls above, on every machine."""
+    for name, value in (("_FILES", {FILE}), ("_LOCK", LOCK), ("_DRIVER", DRIVER)):
+        monkeypatch.setattr(waits, name, value)
+
+
+@pytest.mark.usefixtures("calls")
+@pytest.mark.parametrize(
+    ("call", "beside", "cause"),
+    [
+        (SLEEP, False, "wait"),
+        (-1, False, "read weights"),
+        (FILE, False, "read weights"),
+        (LOCK, False, "wait"),
+        (LOCK, True, "wait for another session"),
+    ],
+)
+def test_a_sleep_is_found_with_its_reason(call: int, beside: bool, cause: str) -> None:
+    samples = samples_of((50, 1, None), (100, 0, call), (50, 1, None))
+    [found] = waits.split_off_cpu(span("prepacking", 20, 190), samples, beside)
+    assert (found.cause, found.start // MS, found.end // MS) == (cause, 50, 150)
+    assert waits.split_off_cpu(span("read model", 20, 190), samples, beside) == []  # it has a reason to sleep
+    assert waits.split_off_cpu(span("prepacking", 20, 55), samples, beside) == []  # too short to be told
+    driving = samples_of((50, 1, None), (100, 0, DRIVER))
+    assert waits.split_off_cpu(span("prepacking", 20, 150), driving, beside) == []
+
+
+@pytest.mark.usefixtures("calls")
+def test_waits_for_the_gil_lie_between_calls_and_at_their_ends() -> None:
+    spans = [
+        span("libraries", 0, 10, name="import onnxruntime"),
+        span(None, 10, 200, thread=2, name="create session", session=0),
+        span("read model", 10, 60, thread=2, name="construct", session=0),
+        span("set up", 60, 200, thread=2, name="initialize", session=0),
+        span(None, 40, 300, thread=3, name="create session", session=1),
+        span("read model", 40, 190, thread=3, name="construct", session=1),
+        span("set up", 205, 300, thread=3, name="initialize", session=1),
+    ]
+    waiting = ((80, 1, None), (120, 0.1, LOCK), (100, 1, None))
+    threads = {2: samples_of((200, 1, None)), 3: samples_of(*waiting, timed=True)}
+    found = {(one.session, one.start // MS, one.end // MS) for one in waits.find_waits(spans, threads)}
+    # From the import to its first call, from where it has read the model, and until its second call.
+    assert found == {(1, 10, 40), (1, 80, 190), (1, 190, 205)}
+    threads[3] = samples_of(*waiting)
+    assert len(list(waits.find_waits(spans, threads))) == 2  # who waits for the GIL asks for it again and again
+    threads[3] = samples_of((80, 1, None), (120, 0.1, DRIVER), (100, 1, None))
+    assert len(list(waits.find_waits(spans, threads))) == 2  # the driver has no GIL
+
+
+def test_a_lock_and_the_gil_are_told_apart() -> None:
+    program = """
+import ctypes, threading, time
+held = threading.Lock()
+held.acquire()
+lock = threading.Thread(target=held.acquire, daemon=True)
+lock.start()
+def wants_the_gil():
+    end = time.monotonic() + 60
+    while time.monotonic() < end: pass
+thread = threading.Thread(target=wants_the_gil, daemon=True)
+thread.start()
+print(lock.native_id, thread.native_id, flush=True)
+while True: ctypes.PyDLL(None).usleep(100_000)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lock, thread = (int(number) for number in process.stdout.readline().split())
+        with sampled(process.pid) as found:
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline and any(len(sleeping(found, one)) < 20 for one in (lock, thread)):
+                pass
+        process.kill()
+    assert waits.sleeps_for_the_gil(sleeping(found, thread))
+    assert not waits.sleeps_for_the_gil(sleeping(found, lock))
+
+
+def sleeping(found: Samples, thread: int) -> list[Sample]:
+    """The samples that tell in which system call a thread sleeps."""
+    return [sample for sample in list(found.get(thread, ())) if sample.call is not None]
+
+
+def test_spans_of_the_core_have_their_sessions() -> None:
+    def told(name: str, start: int, end: int, device: str, thread: int) -> dict[str, Any]:
+        return {"name": name, "start": start, "end": end, "device": device, "thread": thread, "pid": 1}
+
+    found = core_spans(
+        [
+            told("create session", 0, 5, "cuda:0", 9),  # made the optimized model
+            told("create session", 10, 20, "cuda:0", 2),
+            told("create session", 10, 30, "cuda:1", 3),
+            told("copy weights from cuda:0", 6, 8, "cuda:1", 4),
+            told("not shared: no reason", 7, 7, "", 4),
+            told("wait for weights", 11, 12, "cuda:1", 3),
+            told("publish optimized model", 5, 6, "", 9),
+            told("preload cuBLAS", 12, 13, "cuda:1", 5),
+            told("preload kernels", 13, 14, "cuda:1", 5),
+            told("free what was preloaded with", 14, 15, "cuda:1", 5),
+        ],
+        ["cuda:1", "cuda:0"],
+    )
+    assert [(one.name, one.cause, one.session) for one in found] == [
+        ("create session", None, None),
+        ("publish optimized model", "optimized model", None),
+        ("copy weights from cuda:0", "copy weights", None),
+        ("create session", None, 0),
+        ("create session", None, 1),
+        ("wait for weights", "wait for another session", None),
+        ("preload cuBLAS", "handles", None),
+        ("preload kernels", "load kernels", None),
+        ("free what was preloaded with", "handles", None),
+    ]

@@ -1,4 +1,4 @@
-"""The engine under the commands of `ortmulti bench`, and how results are shown, without a process."""
+"""The engine under the commands of `ortmulti bench`: rounds, rows, and how results are shown; without a process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from rich.console import Console
 
 from ortmulti.bench.experiment import Experiment, Json
 from ortmulti.bench.measure import results
-from ortmulti.bench.measure.rounds import Spread, by_device, rotated
+from ortmulti.bench.measure.rounds import (
+    Spread,
+    alternating,
+    measure_rounds,
+    of_case,
+    ratios,
+    rotated,
+    round_numbers,
+)
 from ortmulti.bench.reports.tables import Column, Report, Sheet, number
 from ortmulti.errors import Fail, InvalidArgument
 
@@ -144,12 +152,6 @@ def test_settings_have_lower_limits(model: Path) -> None:
         Letters([]).check_not_empty("models")
 
 
-def test_figures_by_device() -> None:
-    found = by_device([{"cuda:0": 10, "cuda:1": 20}, {"cuda:0": 30}])
-    assert Column("memory", "memory").cell({"memory": found}) == ("20.0", "10.0-30.0")
-    assert found == {"cuda:0": Spread.json([10, 30]), "cuda:1": Spread.json([20])}
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -213,3 +215,43 @@ def test_markdown_has_the_headline_a_line_for_each_row_and_the_notes() -> None:
         "| cpu | one (2/3 failed) | 2.00 (1.00-4.00) |", "| cpu | two | 3.00 |", "| gpu | one | - |", "",
         "in brackets, in brackets",
     ]  # fmt: skip
+
+
+# --- Rounds: order, budget, and figures within rounds -----------------------------------------------------------------
+
+
+def test_each_round_begins_with_another_case() -> None:
+    rounds = measure_rounds("abc", lambda case, number: f"{case}{number}", 4)
+    assert [list(results) for results in rounds] == [list("abc"), list("bca"), list("cab"), list("abc")]
+    assert rounds[1] == {"a": "a1", "b": "b1", "c": "c1"}
+    assert [alternating("abc", number) for number in range(2)] == [list("abc"), list("cba")]
+    assert rotated([], 3) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "seconds", "count"),
+    [
+        ({"budget": None}, "11111", 5),
+        ({"budget": 0.0}, "11111", 1),
+        ({"budget": 2.5}, "11111", 2),
+        ({"budget": 2.5, "estimate": "none"}, "11111", 3),
+        ({"budget": 0.0, "least": 4}, "11111", 4),
+        ({"budget": 0.5, "least": 0, "before": 1.0}, "11111", 0),
+        ({"budget": 6.0}, "31321", 3),  # by the last round
+        ({"budget": 6.0, "estimate": "longest"}, "31321", 2),
+    ],
+)
+def test_no_round_begins_that_would_end_after_the_budget(arguments: dict[str, Any], seconds: str, count: int) -> None:
+    now = [10.0]
+    begun = []
+    for place in round_numbers(5, clock=lambda: now[0], **arguments):
+        begun.append(place)
+        now[0] += int(seconds[place])
+    assert begun == list(range(count))
+
+
+def test_ratios_are_made_within_a_round() -> None:
+    rounds = [{"a": 2.0, "b": 1.0}, {"a": 9.0, "b": 3.0}, {"a": 1.0}, {"a": 1.0, "b": 0.0}]
+    assert ratios(rounds, "a", "b", float) == [2.0, 3.0]
+    assert of_case(rounds, "b") == [1.0, 3.0, 0.0]
+    assert ratios(rounds, "a", "b", lambda value: None if value == 9 else value) == [2.0]

@@ -69,8 +69,6 @@ def test_phi3_mini_has_the_published_size() -> None:
     assert sum(math.prod(shape) for shape in learned.values()) == 3_821_079_552
     assert learned["model.layers.31.mlp.gate_up_proj.weight"] == (3072, 16384)
     assert 7.642e9 < description.weight_bytes <= description.data_bytes + 1000 < 7.644e9
-    fewer = models.describe("phi3-mini", layers=31)
-    assert description.weight_bytes - fewer.weight_bytes == 2 * (113_246_208 + 2 * 3072)
 
 
 def test_phi3_mini_with_one_layer_computes_finite_logits(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_memory_that_an_arena_keeps_is_found(tmp_path: Path) -> None:
     path.write_bytes(onnx_models.parsed(text, shape).SerializeToString())
     arena = {"enable_cpu_mem_arena": False}
     result = ortmulti.tune(
-        path, "memory", devices="cpu", only=[*arena], budget=90, out=out, progress=lambda stage, _: stages.add(stage)
+        path, "memory", devices="cpu", only=[*arena], budget=30, out=out, progress=lambda stage, _: stages.add(stage)
     )
     assert result.tuning.settings == result.document["best"]["settings"] == arena
     assert result.tuning.gain["low"] > 1.5
@@ -72,7 +72,14 @@ def test_memory_that_an_arena_keeps_is_found(tmp_path: Path) -> None:
 def test_every_objective_is_measured(tiny: Path, objective: Any) -> None:
     inputs = models.sample_inputs(tiny, batch=3)
     result = ortmulti.tune(
-        tiny, objective, devices="cpu", only=["enable_mem_pattern"], budget=60, block_seconds=0.02, inputs=inputs
+        tiny,
+        objective,
+        devices="cpu",
+        only=["enable_mem_pattern"],
+        budget=10,
+        block_seconds=0.01,
+        clients=2,
+        inputs=inputs,
     )
     assert result.tuning.objective == result.document["settings"]["objective"] == objective
     assert result.document["defaults"] > 0
