@@ -20,6 +20,7 @@ from ortmulti.bench.measure import nvml
 from ortmulti.bench.measure.rounds import Interval
 from tests.support import fake_driver, onnx_models
 from tests.support.diagnosis import GPUS, WAYS, document, experiment, found, from_a_cold_disk, heartbeat, run
+from tests.support.fake_nvml import FakeNvml
 
 
 def test_the_issues_sentence() -> None:
@@ -233,41 +234,20 @@ def bench_of(folder: Path, seconds: Mapping[str, Mapping[str, float]] | None = N
     return bench
 
 
-class LibraryWithoutPersistence:
-    """The part of pynvml that is used, for GPUs without persistence mode: while it is open, the driver starts at once.
-
-    It stands in for hardware, as the driver below does, which takes its time from the environment.
-    """
-
-    class NVMLError(Exception):
-        pass
-
-    NVML_CLOCK_SM = 1
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        self._slow = os.environ["INIT_MS"]
-        os.environ["INIT_MS"] = "0"
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        os.environ["INIT_MS"] = self._slow
-
-    def __getattr__(self, name: str) -> Any:
-        values: dict[str, Any] = {
-            "nvmlDeviceGetHandleByUUID": SimpleNamespace(),
-            "nvmlDeviceGetPersistenceMode": 0,
-            "nvmlDeviceIsMigDeviceHandle": 0,
-            "nvmlDeviceGetUUID": "GPU-a",
-            "nvmlDeviceGetCurrentClocksThrottleReasons": 0x20,
-            "nvmlDeviceGetComputeRunningProcesses": [SimpleNamespace(pid=1), SimpleNamespace(pid=2)],
-            "nvmlDeviceGetClockInfo": 345,
-        }
-
-        def answer(*_arguments: Any) -> Any:
-            if name not in values:
-                raise self.NVMLError
-            return values[name]
-
-        return answer
+def nvml_without_persistence() -> FakeNvml:
+    """GPUs without persistence mode: while it is open, the driver below starts at once."""
+    slow = os.environ["INIT_MS"]
+    return FakeNvml(
+        nvmlInit=lambda: os.environ.update(INIT_MS="0"),
+        nvmlShutdown=lambda: os.environ.update(INIT_MS=slow),
+        nvmlDeviceGetHandleByUUID=SimpleNamespace(),
+        nvmlDeviceGetPersistenceMode=0,
+        nvmlDeviceIsMigDeviceHandle=0,
+        nvmlDeviceGetUUID="GPU-a",
+        nvmlDeviceGetCurrentClocksThrottleReasons=0x20,
+        nvmlDeviceGetComputeRunningProcesses=[SimpleNamespace(pid=1), SimpleNamespace(pid=2)],
+        nvmlDeviceGetClockInfo=345,
+    )
 
 
 def test_the_drivers_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +255,7 @@ def test_the_drivers_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     slow = {**fake_driver.build(tmp_path).environment, "INIT_MS": "800", "CONTEXT_MS": "100"}
     for name, value in slow.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(nvml, "_import_pynvml", LibraryWithoutPersistence)
+    monkeypatch.setattr(nvml, "_import_pynvml", nvml_without_persistence)
     around = look([{"device": "cuda:0", "uuid": "GPU-a", "pci_bus_id": "0000:1b:00.0"}])
     facts = {"persistence_mode": False, "processes": 2, "slowed_by": ("heat",), "clock": 345}
     assert around["gpus"][0] | facts == around["gpus"][0]

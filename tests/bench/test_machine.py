@@ -15,6 +15,7 @@ import pytest
 from ortmulti._runtime.machine import describe_memory
 from ortmulti.bench.measure.machine import cgroup_cores, describe, describe_cpu
 from ortmulti.bench.measure.nvml import Nvml
+from tests.support.fake_nvml import FakeNvml
 
 GIB = 1 << 30
 
@@ -128,70 +129,40 @@ def test_limits_of_control_groups(
     assert describe_memory(tmp_path) == memory
 
 
-class LibraryWithoutDriver:
-    """The part of pynvml that is used, for two GPUs in NVML's order and one MIG instance on the second.
+def two_gpus(knows_second_version: bool = True, **functions: Any) -> FakeNvml:
+    """Two GPUs in NVML's order and one MIG instance on the second."""
+    first, second = (
+        SimpleNamespace(uuid=uuid, pci=SimpleNamespace(domain=0, bus=bus, device=0), used=used, parent=None)
+        for uuid, bus, used in (("GPU-aaaa", 0x9B, 3 * GIB), ("GPU-bbbb", 0x1B, 5 * GIB))
+    )
+    mig = SimpleNamespace(uuid="MIG-cccc", pci=None, used=1 * GIB, parent=second)
 
-    This stands in for hardware: matching devices is tested everywhere, and against the real NVML in `TestRealNvml`.
-    """
-
-    class NVMLError(Exception):
-        pass
-
-    nvmlMemory_v2 = 2  # noqa: N815 - NVML's name
-
-    def __init__(self, *, knows_second_version: bool = True) -> None:
-        self.times_closed = 0
-        self._knows_second_version = knows_second_version
-        first, second = (
-            SimpleNamespace(uuid=uuid, pci=SimpleNamespace(domain=0, bus=bus, device=0), used=used, parent=None)
-            for uuid, bus, used in (("GPU-aaaa", 0x9B, 3 * GIB), ("GPU-bbbb", 0x1B, 5 * GIB))
-        )
-        mig = SimpleNamespace(uuid="MIG-cccc", pci=None, used=1 * GIB, parent=second)
-        self._handles = {
-            "nvmlDeviceGetHandleByIndex": {0: first, 1: second},
-            "nvmlDeviceGetHandleByUUID": {device.uuid: device for device in (first, second, mig)},
-            "nvmlDeviceGetHandleByPciBusId": {"0000:9b:00.0": first, "0000:1B:00.0": second},
-        }
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        self.times_closed += 1
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return 2
-
-    def nvmlDeviceGetMemoryInfo(self, device: Any, version: int | None = None) -> Any:  # noqa: N802
-        if version and not self._knows_second_version:
-            raise self.NVMLError
+    def memory(device: Any, version: int | None = None) -> Any:
         used = device.used + (0 if version else GIB)  # the first version counts what the driver reserves
-        return SimpleNamespace(total=80 * GIB, used=used, free=80 * GIB - used)
+        known = knows_second_version or not version
+        return SimpleNamespace(total=80 * GIB, used=used, free=80 * GIB - used) if known else None
 
-    def __getattr__(self, name: str) -> Any:
-        """Everything that is asked of one device; what is not here is not supported by it."""
-
-        def answer(key: Any) -> Any:
-            if name in self._handles:
-                found = self._handles[name].get(key)
-            else:
-                found = {
-                    "nvmlDeviceGetUUID": lambda: key.uuid,
-                    "nvmlDeviceGetName": lambda: "Some GPU",
-                    "nvmlDeviceIsMigDeviceHandle": lambda: int(key.parent is not None),
-                    "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": lambda: key.parent,
-                    "nvmlDeviceGetPciInfo": lambda: key.pci,
-                    "nvmlDeviceGetPersistenceMode": lambda: 1,
-                    "nvmlDeviceGetMaxPcieLinkGeneration": lambda: 5,
-                }.get(name, lambda: None)()
-            if found is None:
-                raise self.NVMLError
-            return found
-
-        return answer
+    return FakeNvml(
+        nvmlDeviceGetCount=2,
+        nvmlDeviceGetHandleByIndex=[first, second].__getitem__,
+        nvmlDeviceGetHandleByUUID={device.uuid: device for device in (first, second, mig)}.get,
+        nvmlDeviceGetHandleByPciBusId={"0000:9b:00.0": first, "0000:1B:00.0": second}.get,
+        nvmlDeviceGetMemoryInfo=memory,
+        nvmlDeviceGetUUID=lambda device: device.uuid,
+        nvmlDeviceGetName="Some GPU",
+        nvmlDeviceIsMigDeviceHandle=lambda device: int(device.parent is not None),
+        nvmlDeviceGetDeviceHandleFromMigDeviceHandle=lambda device: device.parent,
+        nvmlDeviceGetPciInfo=lambda device: device.pci,
+        nvmlDeviceGetPersistenceMode=1,
+        nvmlDeviceGetMaxPcieLinkGeneration=5,
+        **functions,
+    )
 
 
 class TestNvml:
     def test_a_device_is_found_by_uuid_or_address_and_closed_once(self) -> None:
-        library = LibraryWithoutDriver()
-        with Nvml(library) as nvml:
+        closed: list[bool] = []
+        with Nvml(two_gpus(nvmlShutdown=lambda: closed.append(True))) as nvml:
             for identity, uuid in {
                 ("GPU-bbbb", None): "GPU-bbbb",
                 (None, "0000:1B:00.0"): "GPU-bbbb",
@@ -201,22 +172,22 @@ class TestNvml:
                 (None, None): None,
             }.items():
                 assert getattr(nvml.gpu(*identity), "uuid", None) == uuid
-            assert library.times_closed == 0
+            assert closed == []
         nvml.close()
-        assert library.times_closed == 1
+        assert closed == [True]
 
     @pytest.mark.parametrize("uuid", ["MIG-cccc", "GPU-cccc"])  # NVML's name for it, and CUDA's
     def test_a_mig_instance(self, uuid: str) -> None:
-        gpu = Nvml(LibraryWithoutDriver()).gpu(uuid, "0000:1b:00.0")
+        gpu = Nvml(two_gpus()).gpu(uuid, "0000:1b:00.0")
         assert gpu is not None
         assert (gpu.uuid, gpu.memory_used) == ("MIG-cccc", GIB)
         assert (gpu.pci_bus_id, gpu.persistence_mode) == ("0000:1b:00.0", True)
 
     def test_what_a_gpu_does_not_tell_is_none_and_older_drivers_count_what_they_reserve(self) -> None:
-        [first, second] = Nvml(LibraryWithoutDriver()).gpus()
+        [first, second] = Nvml(two_gpus()).gpus()
         assert (first.uuid, first.pci_bus_id) == ("GPU-aaaa", "0000:9b:00.0")
         assert (second.uuid, second.pci_bus_id) == ("GPU-bbbb", "0000:1b:00.0")
         assert (first.memory_total, first.memory_free) == (80 * GIB, 77 * GIB)
         assert (first.name, first.pcie_generation_max, first.pcie_width) == ("Some GPU", 5, None)
-        [first, _] = Nvml(LibraryWithoutDriver(knows_second_version=False)).gpus()
+        [first, _] = Nvml(two_gpus(knows_second_version=False)).gpus()
         assert first.memory_used == 4 * GIB
