@@ -207,12 +207,6 @@ def test_bars_are_to_scale(document: dict[str, Any]) -> None:
     assert f"\n{max(bars['threads'], key=bars['threads'].count)} Waiting for the GIL" in text
 
 
-def test_colours_are_those_of_the_page(document: dict[str, Any]) -> None:
-    text = printed(document, 100, force_terminal=True, color_system="truecolor", no_color=False)
-    red, green, blue = (int(CAUSES["read weights"].colour[place : place + 2], 16) for place in (1, 3, 5))
-    assert f"\x1b[38;2;{red};{green};{blue}m█" in text
-
-
 # --- the plot
 
 

@@ -24,7 +24,7 @@ from ortmulti.bench.measure.rounds import (
     round_numbers,
 )
 from ortmulti.bench.reports.tables import Column, Report, Sheet, number
-from ortmulti.errors import Fail, InvalidArgument
+from ortmulti.errors import Fail
 
 SHEET = Sheet(
     "title",
@@ -142,14 +142,6 @@ def test_no_round_begins_that_the_budget_has_no_time_for(model: Path) -> None:
     document = Letters([model], repeat=1000, budget=0.0).run()
     assert document["settings"] == {"repeat": 1000, "rounds": 1}
     assert [row["measured"] for row in document["rows"]] == [1, 1]
-
-
-def test_settings_have_lower_limits(model: Path) -> None:
-    Letters([model]).check_at_least(repeat=2, budget=3)
-    with pytest.raises(InvalidArgument, match="repeat is at least 3, not 2"):
-        Letters([model]).check_at_least(repeat=3)
-    with pytest.raises(InvalidArgument, match="no models"):
-        Letters([]).check_not_empty("models")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import mmap
 import os
 import select
 import subprocess
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -220,27 +219,6 @@ def test_driver_floor_is_cuinit_and_the_contexts_in_their_order(tmp_path: Path) 
 # --- Memory and delays ------------------------------------------------------------------------------------------------
 
 
-def test_memory_counts_children(measure: Any) -> None:
-    body = (
-        "from dataclasses import astuple\n"
-        "from ortmulti.bench.measure.memory import process_memory, process_tree\n"
-        "alone = process_memory()\n"
-        "code = \"held = bytearray(b'x') * (64 << 20); print(flush=True); input()\"\n"
-        "pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
-        "child = subprocess.Popen([sys.executable, '-c', code], **pipes)\n"
-        "child.stdout.readline()\n"
-        "both, tree = process_memory(), process_tree(os.getpid())\n"
-        "child.kill()\n"
-        "return {'tree': tree == [os.getpid(), child.pid], 'alone': astuple(alone), 'both': astuple(both)}"
-    )
-    result = measure(body)
-    assert result["tree"]
-    assert (result["alone"][2], result["both"][2]) == (1, 2)
-    assert 0 < result["alone"][1] <= result["alone"][0]
-    for alone, both in zip(result["alone"][:2], result["both"][:2], strict=True):
-        assert both - alone > 60 << 20
-
-
 @pytest.mark.parametrize(
     ("beats", "begin", "end", "late"),
     [
@@ -298,24 +276,6 @@ def test_a_dropped_file_is_not_resident_and_reading_or_warming_it_brings_every_p
     assert page_cache.warm([file]) == 1.0
     with pytest.raises(Error, match=r"absent"):
         page_cache.read_sequentially([file.with_name("absent")])
-
-
-def test_what_the_kernel_takes_while_a_file_is_warmed_is_read_again(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    share, left = page_cache.resident_share, [3]
-
-    def with_one_page_less(files: Iterable[Path]) -> float:
-        if left[0]:
-            left[0] -= 1
-            with file.open("rb") as stream:
-                os.fsync(stream.fileno())
-                os.posix_fadvise(stream.fileno(), 0, mmap.PAGESIZE, os.POSIX_FADV_DONTNEED)
-        return share(files)
-
-    page_cache.drop([file])
-    monkeypatch.setattr(page_cache, "resident_share", with_one_page_less)
-    assert page_cache.warm([file]) == 1.0
 
 
 def test_share_is_by_bytes_of_all_files(file: Path) -> None:

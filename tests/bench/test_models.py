@@ -17,7 +17,6 @@ from onnx import numpy_helper
 import ortmulti
 from ortmulti.bench import models
 from ortmulti.bench.models import phi3_mini
-from ortmulti.bench.models._graph import ALIGNMENT, Graph
 from ortmulti.bench.models._writer import write
 from tests.support import onnx_models
 
@@ -164,21 +163,6 @@ def test_matmul_has_the_size_that_was_asked_for(megabytes: int) -> None:
     assert 0 <= megabytes * 10**6 - description.weight_bytes < 4 * 4096
     shapes = list(description.weights.values())
     assert [rows for rows, _ in shapes[1:]] == [columns for _, columns in shapes[:-1]]
-
-
-@given(st.lists(st.integers(1, 5000), max_size=8), st.booleans())
-def test_external_weights_are_aligned_and_do_not_overlap(sizes: list[int], external: bool) -> None:
-    graph = Graph("any", external=external)
-    end = 0
-    for index, size in enumerate(sizes):
-        graph.weight(f"w{index}", (size,), std=1.0)
-        offset = graph.weights[-1].offset
-        assert (offset is not None) == (external and 4 * size > 1024)
-        if offset is not None:
-            assert offset % ALIGNMENT == 0
-            assert end <= offset < end + ALIGNMENT
-            end = offset + 4 * size
-    assert graph.data_bytes == end
 
 
 # The bytes

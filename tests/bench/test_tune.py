@@ -76,7 +76,7 @@ def test_every_objective_is_measured(tiny: Path, objective: Any) -> None:
         objective,
         devices="cpu",
         only=["enable_mem_pattern"],
-        budget=10,
+        budget=5,
         block_seconds=0.01,
         clients=2,
         inputs=inputs,
@@ -194,33 +194,6 @@ def test_wrong_arguments_are_errors_before_anything_is_measured(
     monkeypatch.setattr("ortmulti.bench.tune.measurements.ChildProcess", None)  # no process is started
     with pytest.raises(error, match=message):
         ortmulti.tune(**{"model": tiny, "devices": "cpu", **arguments})
-
-
-class _Unpickled:
-    """Makes a file when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return Path.touch, (self.path,)
-
-
-def test_the_file_of_inputs_is_read_once(tiny: Path, tmp_path: Path) -> None:
-    """Another file in its place has no effect, and its Python objects are not loaded."""
-    path, mark = tmp_path / "inputs.npz", tmp_path / "unpickled"
-    feed = models.sample_inputs(tiny)
-    np.savez(path, **feed)
-
-    def replace(*_: str) -> None:
-        np.savez(path, **dict.fromkeys(feed, np.array([_Unpickled(mark)], object)))
-
-    result = ortmulti.tune(
-        tiny, devices="cpu", inputs=path, only=["enable_mem_pattern"], budget=60, block_seconds=0.01, progress=replace
-    )
-    assert not mark.exists()
-    assert result.document["rejected"] == []
-    assert len(result.document["trials"]) == 1
 
 
 def test_a_model_that_cannot_run_is_an_error(tiny: Path) -> None:
