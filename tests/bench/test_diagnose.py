@@ -181,31 +181,24 @@ def _save(proto: onnx.ModelProto, folder: Path) -> Path:
 
 # A release of onnxruntime that holds the GIL while it creates a session, for 0.5 s.
 HOLDING = """
-import ctypes, importlib.abc, importlib.machinery, sys
+import builtins, ctypes, sys
+usual_import = builtins.__import__
 
-class Holding(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name != "onnxruntime":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        load = spec.loader.exec_module
+def import_holding(*arguments, **named):
+    module = usual_import(*arguments, **named)
+    onnxruntime = sys.modules.get("onnxruntime")
+    if hasattr(onnxruntime, "InferenceSession"):
+        builtins.__import__ = usual_import
 
-        def exec_module(module):
-            load(module)
-            usual = module.InferenceSession
+        class InferenceSession(onnxruntime.InferenceSession):
+            def __init__(self, *arguments, **options):
+                ctypes.PyDLL(None).usleep(500_000)
+                super().__init__(*arguments, **options)
 
-            class InferenceSession(usual):
-                def __init__(self, *arguments, **options):
-                    ctypes.PyDLL(None).usleep(500_000)
-                    super().__init__(*arguments, **options)
+        onnxruntime.InferenceSession = InferenceSession
+    return module
 
-            module.InferenceSession = InferenceSession
-
-        spec.loader.exec_module = exec_module
-        return spec
-
-sys.meta_path.insert(0, Holding())
+builtins.__import__ = import_holding
 """
 
 

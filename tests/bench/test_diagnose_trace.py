@@ -370,25 +370,14 @@ def test_a_first_run_is_divided_by_operators(
 
 
 def test_a_profile_is_read_without_nodes_of_sub_graphs(tmp_path: Path) -> None:
-    def entry(cat: str, name: str, start: int, length: int, **arguments: str) -> dict[str, Any]:
-        return {"cat": cat, "name": name, "ph": "X", "ts": start, "dur": length, "args": arguments}
-
     file = tmp_path / "profile.json"
-    file.write_text(
-        json.dumps(
-            [
-                entry("Session", "session_initialization", 0, 50),
-                entry("Node", "loop_kernel_time", 110, 50, op_name="Loop"),
-                entry("Node", "inner_kernel_time", 120, 10, op_name="Add"),
-                entry("Session", "model_run", 100, 100),
-                entry("Session", "model_run", 300, 20),
-            ]
-        )
-    )
-    assert read_profile(file) == [
-        Run(100_000, 200_000, [Node("loop", "Loop", 110_000, 50_000)]),
-        Run(300_000, 320_000, []),
-    ]
+    events = [("Session", "session_initialization", 0, 50), ("Node", "loop_kernel_time", 110, 50),
+              ("Node", "inner_kernel_time", 120, 10), ("Session", "model_run", 100, 100),
+              ("Session", "model_run", 300, 20)]  # fmt: skip
+    found = [{"cat": cat, "name": name, "ts": ts, "dur": dur} for cat, name, ts, dur in events]
+    file.write_text(json.dumps([{**event, "ph": "X", "args": {"op_name": "Op"}} for event in found]))
+    node = Node("loop", "Op", 110_000, 50_000)
+    assert read_profile(file) == [Run(100_000, 200_000, [node]), Run(300_000, 320_000, [])]
     file.write_text("[")
     assert read_profile(file) == []
 

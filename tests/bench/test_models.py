@@ -1,9 +1,14 @@
-"""The generated models: what they compute, and their bytes."""
+"""The generated models: what they compute, their bytes, and how they are written: whole or not at all."""
 
 from __future__ import annotations
 
+import errno
+import json
+import logging
 import math
+import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +23,9 @@ import ortmulti
 from ortmulti.bench import models
 from ortmulti.bench.models import phi3_mini
 from ortmulti.bench.models._writer import write
+from ortmulti.errors import InvalidArgument, LibraryError
 from tests.support import onnx_models
+from tests.support.processes import run_child
 
 TINY = phi3_mini.Dimensions(hidden=64, intermediate=96, heads=4, vocabulary=128, positions=32)
 
@@ -30,7 +37,7 @@ def run(model: Path, inputs: dict[str, Any] | None = None, seed: int = 0, **size
     return np.asarray(result)
 
 
-def make(directory: Path, name: str, **options: Any) -> Path:
+def checked(directory: Path, name: str, **options: Any) -> Path:
     """Makes a model that ONNX's checker finds right."""
     path = models.make(name, directory, **options)
     onnx.checker.check_model(str(path), full_check=True)
@@ -42,7 +49,7 @@ def tiny_decoder(directory: Path, precision: str = "fp32", layers: int = 2) -> P
 
 
 def test_resnet50_has_the_published_parameters_and_its_outputs_vary(tmp_path: Path) -> None:
-    path = make(tmp_path, "resnet50")
+    path = checked(tmp_path, "resnet50")
     tensors = onnx.load(path).graph.initializer
     statistics = sum(math.prod(tensor.dims) for tensor in tensors if "running_" in tensor.name)
     assert sum(math.prod(tensor.dims) for tensor in tensors) - statistics == 25_557_032
@@ -55,7 +62,7 @@ def test_resnet50_has_the_published_parameters_and_its_outputs_vary(tmp_path: Pa
     assert np.isfinite(outputs).all()
     assert (np.abs(np.diff(outputs, axis=0)).max(axis=1) > 0.1).all()
     # In fp16 it is the same model, rounded.
-    half = make(tmp_path, "resnet50", precision="fp16")
+    half = checked(tmp_path, "resnet50", precision="fp16")
     assert half.name == "resnet50-fp16.onnx"
     rounded = run(half, {"input": inputs["input"].astype(np.float16)})
     assert rounded.dtype == np.float16
@@ -129,7 +136,7 @@ def reference_decoder(weights: dict[str, Any], ids: np.ndarray, layers: int) -> 
 
 
 def test_tiny_kernels_stay_four_hundred_after_optimization(tmp_path: Path) -> None:
-    path = make(tmp_path, "tiny-kernels")
+    path = checked(tmp_path, "tiny-kernels")
     options = ortmulti.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     onnx_models.cpu_session(path, options).close()
@@ -143,11 +150,11 @@ def test_tiny_kernels_stay_four_hundred_after_optimization(tmp_path: Path) -> No
 
 def test_identity_returns_its_input(tmp_path: Path) -> None:
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
-    np.testing.assert_array_equal(run(make(tmp_path, "identity"), {"x": values}), values)
+    np.testing.assert_array_equal(run(checked(tmp_path, "identity"), {"x": values}), values)
 
 
 def test_matmul_computes_with_every_layer(tmp_path: Path) -> None:
-    path = make(tmp_path, "matmul", megabytes=3)
+    path = checked(tmp_path, "matmul", megabytes=3)
     inputs = models.sample_inputs(path, batch=2)
     expected = inputs["x"].astype(np.float64)
     for tensor in onnx.load(path).graph.initializer:
@@ -187,3 +194,132 @@ def test_tensors_differ_from_each_other_and_have_their_scale(tmp_path: Path) -> 
     assert len({row.tobytes() for array in arrays for row in array}) == sum(map(len, arrays))
     for array in arrays:
         assert array.std() == pytest.approx(math.sqrt(2 / len(array)), rel=0.01)
+
+
+# --- Writing models: whole or not at all, once, and what is said when it fails ----------------------------------------
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
+
+
+def make(directory: Path, megabytes: int = 3, **more: Any) -> Path:
+    return models.make("matmul", directory, megabytes=megabytes, **more)
+
+
+def test_an_existing_model_is_reused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "ortmulti.bench.models")
+    assert models.find("matmul", tmp_path, megabytes=3) is None
+    calls: list[tuple[int, int]] = []
+    path = make(tmp_path, progress=lambda *call: calls.append(call))
+    total = models.describe("matmul", megabytes=3).weight_bytes
+    assert calls == sorted(calls)
+    assert (calls[-1], {of for _, of in calls}) == ((total, total), {total})
+    before = [(file, file.stat().st_ino, file.stat().st_mtime_ns) for file in tmp_path.iterdir()]
+    calls.clear()
+    assert make(tmp_path, progress=lambda *call: calls.append(call)) == path
+    assert models.find("matmul", tmp_path, megabytes=3) == path
+    assert [(file, file.stat().st_ino, file.stat().st_mtime_ns) for file in tmp_path.iterdir()] == before
+    assert calls == [(total, total)]
+    assert caplog.messages[-1] == f"reusing {path}"
+
+
+def test_models_of_different_options_stand_side_by_side(tmp_path: Path) -> None:
+    paths = [make(tmp_path, size, seed=seed) for size in (1, 2) for seed in (0, 1)]
+    assert [path.stem for path in paths] == [
+        f"matmul-{name}" for name in ("1-mb", "1-mb-seed-1", "2-mb", "2-mb-seed-1")
+    ]
+    assert models.find("matmul", tmp_path, megabytes=1) == paths[0]
+
+
+def shorten(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def age(path: Path) -> None:
+    record = json.loads(path.read_text())
+    record["parameters"]["generator"] = 0
+    path.write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("matmul-3-mb.onnx.data", shorten),
+        ("matmul-3-mb.onnx.data", Path.unlink),
+        ("matmul-3-mb.onnx", shorten),
+        ("matmul-3-mb.json", age),
+        ("matmul-3-mb.json", lambda path: path.write_text("[]")),
+        ("matmul-3-mb.json", Path.unlink),
+    ],
+)
+def test_a_damaged_or_older_model_is_made_anew(name: str, damage: Any, tmp_path: Path) -> None:
+    make(tmp_path)
+    whole = contents(tmp_path)
+    damage(tmp_path / name)
+    assert models.find("matmul", tmp_path, megabytes=3) is None
+    make(tmp_path)
+    assert contents(tmp_path) == whole
+
+
+@pytest.mark.parametrize(("name", "options"), [("matmul", {"megabytes": 3}), ("tiny-kernels", {})])
+def test_an_interrupt_leaves_nothing(name: str, options: dict[str, int], tmp_path: Path) -> None:
+    def interrupt(*_: int) -> None:
+        assert any(tmp_path.iterdir())
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        models.make(name, tmp_path, progress=interrupt, **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_fills_up_gives_one_error_and_leaves_nothing(tmp_path: Path) -> None:
+    # A limit on the size of files stops a write in the middle, as a full disk does.
+    code = """
+import resource, sys
+from ortmulti.bench import models
+resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, 10**6))
+try:
+    models.make("matmul", sys.argv[1], megabytes=3)
+except models.WriteError as error:
+    print(error.errno, error)
+"""
+    done = run_child(code, tmp_path)
+    reason = f"{errno.EFBIG} cannot write model matmul-3-mb to {tmp_path}: {os.strerror(errno.EFBIG)}"
+    assert (done.stdout.strip(), done.stderr) == (reason, "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_is_too_small_is_noticed_before_writing(tmp_path: Path) -> None:
+    megabytes = min(10**7, shutil.disk_usage(tmp_path).free // 10**6 * 2)
+    if megabytes == 10**7:
+        pytest.skip("the disk has room for every model")
+    with pytest.raises(models.WriteError, match=r"it needs .* GB and .* GB are free") as caught:
+        make(tmp_path, megabytes)
+    assert caught.value.errno == errno.ENOSPC
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("resnet", {}, "no model is called 'resnet'; there are resnet50, phi3-mini"),
+        ("identity", {"layers": 2}, "does not take the option layers; its options: none"),
+        ("resnet50", {"precision": "fp8"}, "precision must be one of fp16, fp32, not 'fp8'"),
+        ("phi3-mini", {"layers": 0}, "layers must be an integer from 1 to 1024, not 0"),
+        ("matmul", {"megabytes": 10**9}, "megabytes must be an integer from 1 to"),
+        ("identity", {"seed": -1}, "seed must be an integer of at least 0, not -1"),
+    ],
+)
+def test_bad_arguments_are_refused(name: str, options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        models.make(name, tmp_path / "models", **options)
+    assert not (tmp_path / "models").exists()
+
+
+def test_without_the_onnx_package_the_error_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    for call in (lambda: models.make("identity", tmp_path / "models"), lambda: models.sample_inputs("model.onnx")):
+        with pytest.raises(LibraryError, match=r'pip install "ortmulti\[models\]"'):
+            call()
+    assert not (tmp_path / "models").exists()

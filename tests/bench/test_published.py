@@ -67,10 +67,6 @@ def codes(verdicts: Sequence[Verdict]) -> str:
     return "".join(CODES[verdict.outcome] for verdict in verdicts)
 
 
-def creation(threads: float, processes: float) -> list[dict[str, Any]]:
-    return measured({"sequential": {"wall": 10.87}, "threads": {"wall": threads}, "processes": {"wall": processes}})
-
-
 def gil(share: float, delay: float) -> list[dict[str, Any]]:
     figures = {1: {"delay_share": 0.9, "delay": 0.1}, 8: {"delay_share": share, "delay": delay}}
     return measured({gil_detection.case_name("onnxruntime", size): found for size, found in figures.items()})
@@ -103,56 +99,9 @@ def other_threads(good: float) -> list[dict[str, Any]]:
     return measured({**cases, **rates}, "m: ") + measured(branches, "b: ")
 
 
-def contention_document(threads: float, processes: float) -> dict[str, Any]:
-    rates = (("threads", 1, 100.0), ("processes", 1, 50.0), ("threads", 4, threads), ("processes", 4, processes))
-    cases = [
-        {"variant": variant, "devices": list("abcd"[:count]), "throughput": rate, "round": number}
-        for variant, count, rate in rates
-        for number in range(2)
-    ]
-    return {"releases": {"onnxruntime": "1.0"}, "rows": cases, "measurements": cases}
-
-
-def torch_document(pool: float, low: float, high: float, graphs: bool) -> dict[str, Any]:
-    seconds = {("ortmulti", "pool"): pool, ("pytorch", "eager"): 0.005}
-    if graphs:
-        seconds["ortmulti", "pool, graph"] = pool
-    ways = [
-        {"side": side, "name": name, "seconds": [each] * 6, "equal": True} for (side, name), each in seconds.items()
-    ]
-    setting, ratio = "fp32, batch 1, host", {"median": (low + high) / 2, "low": low, "high": high}
-    return {
-        "releases": {"onnxruntime": "1.0"},
-        "measurements": [{"setting": setting, "ways": ways}],
-        "rows": [{"setting": setting, "ratio": ratio}],
-    }
-
-
-def diagnosis(gil: float, search: float, best: str) -> dict[str, Any]:
-    def run(way: str, devices: int, causes: dict[str, float]) -> dict[str, Any]:
-        facts = {"experiment": "trace", "cache": "warm", "wall": 2.0, "explained": 0.99}
-        return {**facts, "way": way, "devices": ["cpu"] * devices, "causes": causes}
-
-    causes = {"algorithm search": 2.0 * search, "run": 2.0 * (1 - search)}
-    return {
-        "partial": None,
-        "runs": [run("sequential", 1, causes), run("threads", 2, {"run": 1.0, "wait for the GIL": 1.0})],
-        "serialization": [{"way": "threads", "devices": 2, "on": [{"what": "gil", "share": gil}]}],
-        "prediction": {"best": best, "seconds": {"processes": 1.0, "shared": 1.0}},
-    }
-
-
-GOOD, BAD = diagnosis(0.9, 0.6, "processes"), diagnosis(0.2, 0.4, "shared")
-
-
 @pytest.mark.parametrize(
     ("judged", "arguments", "expected"),
     [
-        (creation_claims.judged, (creation(7.48, 4.38), 4, False), "++-"),  # the report's own times
-        (creation_claims.judged, (creation(4.0, 5.0), 4, False), "---"),
-        (creation_claims.judged, (creation(10.0, 2.8), 4, False), "+++"),
-        (creation_claims.judged, (creation(3.0, 5.0), 4, True), "++"),
-        (creation_claims.judged, (creation(9.0, 7.0), 4, True), "--"),
         (gil_detection.judged, (gil(0.9, 0.8), (1, 8)), "++"),
         (gil_detection.judged, (gil(0.9, 0.15), (1, 8)), "+-"),
         (gil_detection.judged, (gil(0.1, 0.8), (1, 8)), "--"),
@@ -169,34 +118,65 @@ GOOD, BAD = diagnosis(0.9, 0.6, "processes"), diagnosis(0.2, 0.4, "shared")
         (thread_settings.others, (other_threads(1.25), "m", "b"), "+++++"),
         (thread_settings.others, (other_threads(0.8), "m", "b"), "-----"),
         (thread_settings.others, ([], "m", "b"), "00000"),
-        # core, threads, processes, core+graph
-        (contention.judged, (contention_document(100.0, 195.0),), "0++0"),
-        (contention.judged, (contention_document(390.0, 100.0),), "0--0"),
-        (torch_compare.judged, (torch_document(0.008, 1.1, 1.2, graphs=False),), "++000"),
-        (torch_compare.judged, (torch_document(0.004, 0.9, 1.0, graphs=True),), "--00-"),
-        (torch_compare.judged, (torch_document(0.004, 0.9, 1.1, graphs=True),), "-?00-"),
-        (session_diagnostics.judged, (GOOD,), "+++"),
-        (session_diagnostics.judged, (BAD,), "---"),
     ],
 )
 def test_a_claim_is_judged_both_ways(judged: Any, arguments: tuple[Any, ...], expected: str) -> None:
     assert codes(judged(*arguments)) == expected
 
 
-def test_a_claim_about_several_devices_is_not_judged_on_one() -> None:
-    assert creation_claims.judged(creation(7.48, 4.38), 1, False)[0].because == "it takes two devices"
+@pytest.mark.parametrize(
+    ("main", "arguments", "expected", "says"),
+    [
+        (
+            creation_claims.main,
+            "create-1.30.0-4xh200.json",
+            "-?++-",
+            "wall over threads' 0.99 (0.95 to 1.12)",
+        ),
+        (creation_claims.main, "create-1.31.1-4xh200.json", "-++?-", "(S-1)/(N-1) of threads 0.18 (0.10 to 0.21)"),
+        (creation_claims.main, "create-matmul-1.31.1-2-cores.json", "-00", "on cpu x2, onnxruntime 1.31.1:"),
+        (
+            contention.main,
+            "--from contention-1.31.1-4xh200.json",
+            "----",
+            "graph: a run takes, times one GPU's, 1.00 (",
+        ),
+        (
+            contention.main,
+            "--from contention-1.31.1-2xh200.json",
+            "?-?-",
+            "threads: a run takes, times one GPU's, 1.0",
+        ),
+        (
+            torch_compare.main,
+            "--from torch-1.31.1-h200.json",
+            "-?-?-",
+            "time over PyTorch's 0.83 (0.82 to 0.85)",
+        ),
+        (session_diagnostics.main, "diagnose-phi3-1.30.0-2xh200.json", "+--", "gil 100%, driver 5%"),
+        (session_diagnostics.main, "diagnose-resnet50-1.31.1-4xh200.json", "-+-", "cuInit 36%, algorithm search 22%"),
+    ],
+)
+def test_recorded_results_are_held_against_the_reports(
+    main: Any, arguments: str, expected: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([str(RESULTS / one) if one.endswith(".json") else one for one in arguments.split()])
+    text = capsys.readouterr().out
+    found = re.findall(rf"^- ({'|'.join(CODES)}): ", text, re.MULTILINE)
+    assert "".join(CODES[one] for one in found) == expected
+    assert says in text
 
 
-def test_diagnoses_are_reported_with_the_verdicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for partial, status in ((None, 0), ("interrupted", 1)):
-        facts = {"schema_version": 3, "partial": partial, "releases": {"onnxruntime": "1.1"}, "models": [{"name": "m"}]}
-        path = tmp_path / "diagnosis.json"
-        path.write_text(json.dumps({**GOOD, **facts}))
-        assert session_diagnostics.main([str(path)]) == status
-    shown = capsys.readouterr()
-    assert "| run | 0.40 | 0.50 |" in shown.out
-    assert "- holds: report: threads fail because of the GIL: threads serialize on: gil 90%" in shown.out
-    assert "is partial: interrupted" in shown.err
+def test_what_is_no_whole_result_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        creation_claims.main([str(RESULTS / "contention-1.31.1-2xh200.json")])
+    assert refused.value.code == 2
+    assert "no result of `ortmulti bench create`" in capsys.readouterr().err
+    whole = json.loads((RESULTS / "diagnose-resnet50-1.31.1-4xh200.json").read_text())
+    partial = tmp_path / "partial.json"
+    partial.write_text(json.dumps({**whole, "partial": "interrupted"}))
+    assert session_diagnostics.main([str(partial)]) == 1
+    assert "is partial: interrupted" in capsys.readouterr().err
 
 
 def test_seven_threads_are_bound_to_one_node_or_split_over_two() -> None:
@@ -257,21 +237,6 @@ def test_an_experiment_runs_and_reports(
         own, together = (cases[f"4 sessions, {pools}"]["threads"] for pools in ("own pools", "global pool"))
         assert own - together >= 3 * (cores - 1) - 1
         assert cases["1 threads"]["threads"] == 0
-
-
-def test_results_are_held_against_the_reports(capsys: pytest.CaptureFixture[str]) -> None:
-    assert creation_claims.main([str(RESULTS / "create-1.30.0-4xh200.json")]) == 0
-    text = capsys.readouterr().out
-    assert "phi3-mini on cuda:0-3, onnxruntime 1.30.0:" in text
-    assert "- holds: report: for a large model threads are effectively serial" in text
-    with pytest.raises(SystemExit) as refused:
-        creation_claims.main([str(RESULTS / "contention-1.31.1-2xh200.json")])
-    assert refused.value.code == 2
-    assert "no result of `ortmulti bench create`" in capsys.readouterr().err
-    contention.main(["--from", str(RESULTS / "contention-1.31.1-2xh200.json")])
-    assert "threads: a run takes, times one GPU's, 1.03 (0.61 to 1.12)" in capsys.readouterr().out
-    torch_compare.main(["--from", str(RESULTS / "torch-1.31.1-h200.json")])
-    assert "- does not hold: article: ONNX Runtime's defaults are slower" in capsys.readouterr().out
 
 
 def test_a_measurement_that_fails_is_the_scripts_failure(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
