@@ -236,7 +236,7 @@ def test_a_slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_optimization_that_takes_most_of_the_time(tmp_path: Path) -> None:
     """Products of constants, which the first level computes."""
-    size, products = 768, 40
+    size, products = 576, 40
     nodes = [helper.make_node("MatMul", [f"value{i}", "factor"], [f"value{i + 1}"]) for i in range(products)]
     nodes.append(helper.make_node("MatMul", ["x", f"value{products}"], ["y"]))
     ones = np.eye(size, dtype=np.float32)

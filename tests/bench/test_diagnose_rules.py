@@ -136,7 +136,8 @@ def slow_disk(*external: str) -> dict[str, Any]:
 
 def waiting() -> dict[str, Any]:
     span = {"cause": "wait", "name": "make kernels", "start": 0.5, "end": 2.0, "cpu": 0.0, "session": 0, "thread": 7}
-    return document(run("sequential", 3.0, causes={"wait": 1.5}, spans=[{**span, "device": "cuda:0"}]))
+    spans = [{**span, "device": "cuda:0", **other} for other in ({"name": "other", "end": 0.6}, {})]
+    return document(run("sequential", 3.0, causes={"wait": 1.5}, spans=spans))
 
 
 HEURISTIC = "provider_options={'cudnn_conv_algo_search': 'HEURISTIC'}"
@@ -176,6 +177,10 @@ def test_what_costs_time_is_the_first_finding(of: dict[str, Any], name: str, sec
 def test_what_costs_no_time_is_no_finding(of: dict[str, Any], name: str) -> None:
     assert name not in found(of)
     assert "cores" in found(crowded(2))
+
+
+def test_the_longest_sleep_is_named() -> None:
+    assert 'the longest time in "make kernels", thread 7' in conclude(waiting())[0].title
 
 
 def test_a_busy_and_slow_machine_is_noted_and_not_first() -> None:

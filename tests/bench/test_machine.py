@@ -85,21 +85,18 @@ GROUPS: dict[str, tuple[dict[str, str], float | None, dict[str, int | None]]] = 
         2.5,
         {"total": 16384, "cgroup_limit": 4096},
     ),
-    **{
-        f"version 1, mounted at {mount}": (
-            {
-                "proc/self/cgroup": "4:memory:/docker/1\n3:cpu,cpuacct:/docker/1\n1:name=systemd:/docker/1\n0::/",
-                # Inside the container its own group is the root.
-                f"sys/fs/cgroup/{mount}/cpu.cfs_quota_us": "150000",
-                f"sys/fs/cgroup/{mount}/cpu.cfs_period_us": "50000",
-                "sys/fs/cgroup/memory/docker/1/memory.limit_in_bytes": "9223372036854771712",
-                "sys/fs/cgroup/memory/memory.limit_in_bytes": "8192",
-            },
-            3.0,
-            {"total": None, "cgroup_limit": 8192},
-        )
-        for mount in ("cpu", "cpu,cpuacct")
-    },
+    "version 1": (
+        {
+            "proc/self/cgroup": "4:memory:/docker/1\n3:cpu,cpuacct:/docker/1\n1:name=systemd:/docker/1\n0::/",
+            # Inside the container its own group is the root.
+            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "150000",
+            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "50000",
+            "sys/fs/cgroup/memory/docker/1/memory.limit_in_bytes": "9223372036854771712",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "8192",
+        },
+        3.0,
+        {"total": None, "cgroup_limit": 8192},
+    ),
     "no limit": (
         {
             "proc/self/cgroup": "3:cpu:/\n0::/",
