@@ -27,7 +27,6 @@ from benchmarks import (
     repository_memory,
     run_overhead,
     service,
-    torch_compare,
     weight_loading,
 )
 from ortmulti import Timeline
@@ -193,20 +192,6 @@ def test_contention_misses_what_does_not_scale_and_a_faster_backend() -> None:
     threads, graph = contention.missed(bad, 0.9)
     assert "threads on cuda:0 x4 answers 1.010 times" in threads
     assert "core+graph on cuda:0 x4 scales to 0.890" in graph
-
-
-def test_torch_compare_misses_what_is_slower() -> None:
-    def row(ratio: float) -> dict[str, Any]:
-        best = {"name": "a", "seconds": {}}
-        return {"setting": "fp32", "ortmulti": best, "pytorch": best, "ratio": {"median": ratio}}
-
-    measurement: dict[str, Any] = {"errors": [], "ways": []}
-    document = {"rows": [row(1.02), row(1.04)], "measurements": [measurement] * 2, "left_out": []}
-    [slower] = torch_compare.missed(document, 1.03)
-    assert "1.040 times" in slower
-    with pytest.raises(SystemExit) as shown:
-        torch_compare.main(["--help"])
-    assert shown.value.code == 0
 
 
 def test_import_time(measured: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
