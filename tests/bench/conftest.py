@@ -17,7 +17,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return models.make("matmul", tmp_path_factory.mktemp("matmul"), megabytes=1)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # no longer: its processes are children of this one, which other modules count
 def browser() -> Iterator[chromium.Browser]:
     if not (chromium.CHROMIUM and chromium.DRIVER):
         pytest.skip("needs Chromium and chromedriver (chromium, chromium-driver)")
