@@ -207,6 +207,20 @@ def ends(pid: int) -> bool:
         os.close(descriptor)
 
 
+def test_driver_floor_opens_nothing_but_the_driver(measure: Any) -> None:
+    body = (
+        "from ortmulti.bench.measure import floor\n"
+        "measured = floor.measure({'devices': []})\n"
+        "maps = open('/proc/self/maps').read()\n"
+        "opened = [name for name in ('onnxruntime', 'libcublas', 'libcudart', 'libcudnn') if name in maps]\n"
+        "return {'measured': measured, 'opened': opened}"
+    )
+    result = measure(body)
+    assert result["opened"] == []
+    assert result["measured"]["contexts"] == []
+    assert result["measured"]["driver_floor"] == result["measured"]["cuInit"] >= 0
+
+
 def test_driver_floor_is_cuinit_and_the_contexts_in_their_order(tmp_path: Path) -> None:
     driver = fake_driver.build(tmp_path)
     found = floor.cuda_devices(("cuda:2", "cpu", "cuda:0", "cuda:2"))

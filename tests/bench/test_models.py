@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -271,6 +272,18 @@ def test_an_interrupt_leaves_nothing(name: str, options: dict[str, int], tmp_pat
     with pytest.raises(KeyboardInterrupt):
         models.make(name, tmp_path, progress=interrupt, **options)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_killed_process_leaves_no_model(tmp_path: Path) -> None:
+    code = """
+import os, signal, sys
+from ortmulti.bench import models
+models.make("matmul", sys.argv[1], megabytes=3, progress=lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+"""
+    assert run_child(code, tmp_path).returncode == -signal.SIGKILL
+    assert contents(tmp_path) == {}
+    make(tmp_path)
+    assert set(contents(tmp_path)) == {f"matmul-3-mb{end}" for end in (".onnx", ".onnx.data", ".json")}
 
 
 def test_a_disk_that_fills_up_gives_one_error_and_leaves_nothing(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import ortmulti
 from ortmulti import GraphOptimizationLevel, SessionOptions, Tuning, TuningWarning
 from ortmulti.errors import InvalidArgument, InvalidType, NoSuchFile
 from ortmulti.loading.tuning import LOAD_DEFAULTS, apply, describe_machine, describe_model, differences
-from ortmulti.loading.tuning_options import OPTIONS, affinities, known_to
+from ortmulti.loading.tuning_options import OPTIONS, affinities, known_to, numa_nodes
 from tests.support import onnx_models
 from tests.support.processes import check_child
 
@@ -272,6 +272,14 @@ def test_affinities(monkeypatch: pytest.MonkeyPatch) -> None:
     assert affinities("node:1", 3) == "3,6;3,6"
     with pytest.raises(InvalidArgument, match="no NUMA node 7"):
         affinities("node:7", 2)
+
+
+def test_numa_nodes(tmp_path: Path) -> None:
+    first = min(os.sched_getaffinity(0))
+    for node, cpus in ((0, f"{first}-{first}"), (1, "4000-4003"), (10, f"{first},5000")):
+        (tmp_path / f"node{node}").mkdir()
+        (tmp_path / f"node{node}" / "cpulist").write_text(cpus + "\n")
+    assert numa_nodes(tmp_path) == {0: (first,), 10: (first,)}
 
 
 def test_affinity_is_taken_by_onnxruntime() -> None:
