@@ -20,7 +20,7 @@ from ortmulti.bench.diagnose.report import check_document
 from ortmulti.bench.measure import results
 from ortmulti.bench.measure.repository import read_trace
 from ortmulti.bench.measure.simulated_repository import SimulatedModel, Simulation
-from ortmulti.errors import InvalidArgument
+from ortmulti.errors import Error, InvalidArgument
 from tests.support import onnx_models
 from tests.support.command import COMMAND, PNG, TERMINAL, run
 
@@ -347,3 +347,9 @@ def test_too_many_busy_models_take_turns() -> None:
         for number in range(5)
     ]
     assert max(of_model) < 1.5 * min(of_model)
+
+
+def test_a_simulation_without_room_is_an_error() -> None:
+    simulated = [SimulatedModel(GB, GB, 0.01, 0.01, 0.02, level="session") for _ in range(2)]
+    with pytest.raises(Error):
+        Simulation(simulated, GB).run([(0.0, 0), (0.1, 1)])

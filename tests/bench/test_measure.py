@@ -8,6 +8,7 @@ import mmap
 import os
 import select
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -321,3 +322,21 @@ def test_external_files_of_a_model(tmp_path: Path) -> None:
     model.write_bytes(b"\xff" * 100)
     with pytest.raises(InvalidProtobuf, match=model.name):
         page_cache.external_files(model)
+
+
+def test_what_the_kernel_takes_while_a_file_is_warmed_is_read_again(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share, left = page_cache.resident_share, [3]
+
+    def with_one_page_less(files: Iterable[Path]) -> float:
+        if left[0]:
+            left[0] -= 1
+            with file.open("rb") as stream:
+                os.fsync(stream.fileno())
+                os.posix_fadvise(stream.fileno(), 0, mmap.PAGESIZE, os.POSIX_FADV_DONTNEED)
+        return share(files)
+
+    page_cache.drop([file])
+    monkeypatch.setattr(page_cache, "resident_share", with_one_page_less)
+    assert page_cache.warm([file]) == 1.0

@@ -23,6 +23,7 @@ from onnx import numpy_helper
 import ortmulti
 from ortmulti.bench import models
 from ortmulti.bench.models import phi3_mini
+from ortmulti.bench.models._graph import ALIGNMENT, Graph
 from ortmulti.bench.models._writer import write
 from ortmulti.errors import InvalidArgument, LibraryError
 from tests.support import onnx_models
@@ -336,3 +337,57 @@ def test_without_the_onnx_package_the_error_says_how_to_get_it(tmp_path: Path, m
         with pytest.raises(LibraryError, match=r'pip install "ortmulti\[models\]"'):
             call()
     assert not (tmp_path / "models").exists()
+
+
+def test_every_dimension_of_the_decoder_is_known_or_named(tmp_path: Path) -> None:
+    path = tiny_decoder(tmp_path)
+
+    inferred = onnx.shape_inference.infer_shapes(onnx.load(path, load_external_data=False), strict_mode=True)
+
+    dimensions = {
+        value.name: [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim]
+        for value in inferred.graph.value_info
+    }
+    assert any(name.endswith("softmax/output") for name in dimensions)
+    assert {name: shape for name, shape in dimensions.items() if not all(shape) and "mask." not in name} == {}
+
+
+@given(st.lists(st.integers(1, 5000), max_size=8), st.booleans())
+def test_external_weights_are_aligned_and_do_not_overlap(sizes: list[int], external: bool) -> None:
+    graph = Graph("any", external=external)
+    end = 0
+    for index, size in enumerate(sizes):
+        graph.weight(f"w{index}", (size,), std=1.0)
+        offset = graph.weights[-1].offset
+        assert (offset is not None) == (external and 4 * size > 1024)
+        if offset is not None:
+            assert offset % ALIGNMENT == 0
+            assert end <= offset < end + ALIGNMENT
+            end = offset + 4 * size
+    assert graph.data_bytes == end
+
+
+def test_weights_do_not_depend_on_the_number_of_layers(tmp_path: Path) -> None:
+    loaded = [onnx.load(tiny_decoder(tmp_path / str(layers), layers=layers)) for layers in (1, 3)]
+    few, many = ({tensor.name: tensor.raw_data for tensor in model.graph.initializer} for model in loaded)
+    assert few.items() < many.items()
+
+
+def test_two_that_write_the_same_model_do_not_disturb_each_other(tmp_path: Path) -> None:
+    whole: list[dict[str, bytes]] = []
+
+    def also_make(*_: int) -> None:
+        if not whole:
+            make(tmp_path)
+            whole.append(contents(tmp_path))
+
+    make(tmp_path, progress=also_make)
+    assert [contents(tmp_path)] == whole
+    assert len(whole[0]) == 3
+
+
+def test_a_directory_that_cannot_be_made_is_one_error(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(models.WriteError, match=f"cannot write model identity to {blocked / 'below'}: Not a directory"):
+        models.make("identity", blocked / "below")

@@ -219,3 +219,18 @@ def test_the_command_prints_and_writes_what_it_found(tiny: Path, tmp_path: Path)
     assert "enable_mem_pattern=false" in shown.stdout
     assert "each setting alone" in shown.stderr
     assert f"written to {out}" in shown.stdout
+
+
+def test_the_file_of_inputs_is_read_once(tiny: Path, tmp_path: Path) -> None:
+    """Another file in its place has no effect."""
+    path = tmp_path / "inputs.npz"
+    np.savez(path, **models.sample_inputs(tiny))
+
+    def replace(*_: str) -> None:
+        path.write_bytes(b"")
+
+    result = ortmulti.tune(
+        tiny, devices="cpu", inputs=path, only=["enable_mem_pattern"], budget=60, block_seconds=0.01, progress=replace
+    )
+    assert result.document["rejected"] == []
+    assert len(result.document["trials"]) == 1

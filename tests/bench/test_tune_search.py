@@ -317,3 +317,15 @@ def test_a_moment_without_answers_is_left_out() -> None:
     # Of few answers all of the time counts.
     assert seconds_per_answer(steady[::100], 0, second) == pytest.approx(0.1)
     assert seconds_per_answer([], 0, second) == 1.0
+
+
+def test_a_candidate_that_does_not_hold_up_is_kept_beside_the_best() -> None:
+    lucky = [search(Simulated(lambda _: 1.0, 0.1, seed)) for seed in range(20)]
+    fallen = [one.confirmation for one in lucky if one.best is None and one.confirmation is not None]
+    assert fallen  # by chance some looked better at their trial
+    assert all(one.interval.high >= 1 or one.median > 0.99 for one in fallen)
+
+
+def test_equal_choices_are_tried_once() -> None:
+    one = setting("threads", {"intra_op_num_threads": 1}, {"intra_op_num_threads": 1}, {"intra_op_num_threads": 2})
+    assert len(one.choices) == 2
