@@ -154,7 +154,7 @@ ifneq ($(HAS_NVIDIA),)
 endif
 
 test-tools:
-	@$(MAKE) test-python SELECT="not slow and not essential and ($(FAMILIES))"
+	@$(MAKE) test-python WORKERS=0 SELECT="not slow and not essential and ($(FAMILIES))"
 
 test-cpp: build build/test-models
 	@echo "== C++ tests"
