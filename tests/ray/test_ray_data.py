@@ -209,4 +209,4 @@ def test_of_hosts_with_different_cpus_the_least_counts(
         caplog.clear()
         assert ortmulti.ray.map_options(model, devices="cpu", cpus=4)["num_cpus"] == 4
         assert ortmulti.ray.deployment(model, devices="cpu", cpus=4).ray_actor_options["num_cpus"] == 4
-        assert not caplog.text
+        assert not [record for record in caplog.records if record.name.startswith("ortmulti")]  # Ray logs, too
