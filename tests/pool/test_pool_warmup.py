@@ -13,7 +13,6 @@ import pytest
 
 import ortmulti
 from ortmulti import Warmup
-from ortmulti.pool.member import queued
 from tests.support import onnx_models
 from tests.support.backends import BackendName, on_every_backend
 from tests.support.processes import nothing_leaks
@@ -24,22 +23,6 @@ X = {"x": np.zeros((2, 64), np.float32)}
 
 def spans(pool: ortmulti.Pool) -> list[str]:
     return [span.device for span in pool.timeline.spans if span.name == "warm up"]
-
-
-@pytest.mark.parametrize(
-    ("first_runs", "said"),
-    [
-        ([("cuda:0", 9.0, 5.1), ("cuda:1", 8.7, 5.0)], "3.9 of 9.0 s"),
-        ([("cuda:0", 9.0, 5.1), ("cuda:0", 8.7, 5.0)], ""),  # processes would not help one GPU
-        ([("cuda:0", 0.5, 0.1), ("cuda:1", 0.5, 0.1)], ""),
-        ([("cuda:0", 5.2, 5.1), ("cuda:1", 5.3, 4.2)], ""),
-        ([("cpu", 9.0, 0.1), ("cuda:0", 9.0, 9.0)], ""),
-    ],
-)
-def test_first_runs_that_waited_for_each_other_are_told(first_runs: list[tuple[str, float, float]], said: str) -> None:
-    text = queued(first_runs)
-    assert said in text
-    assert bool(text) == bool(said)
 
 
 @on_every_backend

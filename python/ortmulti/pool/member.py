@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -52,26 +51,6 @@ class Member:
             core.add(self.session._core, serving.in_flight, serving.graphs, feeds, runs, timeline._core, end)
 
         self.first_runs.run(self.session, add)
-
-
-def queued(first_runs: Sequence[tuple[str, float, float]]) -> str:
-    """Say by how much first runs on several GPUs waited for each other; empty if they did not, or not long.
-
-    cuDNN and NVRTC search and compile in the calling thread, under locks of the process.
-
-    Args:
-        first_runs: The device of each, its seconds, and the seconds of processor time.
-    """
-    on_gpus = [each for each in first_runs if each[0].startswith("cuda:")]
-    if len({device for device, *_ in on_gpus}) < 2:
-        return ""
-    waited, whole = max((seconds - used, seconds) for _, seconds, used in on_gpus)
-    if waited < max(0.5, whole / 4):
-        return ""
-    return (
-        f"first runs waited {waited:.1f} of {whole:.1f} s for each other, for locks of this process: those of worker "
-        "processes do not (backend='processes')"
-    )
 
 
 def _ignore(*_: object) -> None:
@@ -132,7 +111,6 @@ class MemberCreation:
         self._not_joined = not_joined
         self._one_after_another = one_after_another
         self._joining: list[tuple[Task, InferenceSession]] = []
-        self._first_run_times: list[tuple[str, float, float]] = []
         self._leading: dict[str, Task] = {}  # what has the first session of each device join
         self._end_runs: RunOptions | None = None
         self._cancelled = False
@@ -154,9 +132,6 @@ class MemberCreation:
             try:
                 creation.create(Attempt(self._request, self, self._timeline, self._keep_going, self._hold))
                 self._wait_for_joining()
-                if note := queued(self._first_run_times):
-                    now = time.monotonic_ns()
-                    self._timeline.add(note, now, now)
             except _Cancelled:
                 pass
             except BaseException as error:
@@ -230,9 +205,7 @@ class MemberCreation:
             leading.wait()
         member = Member(index, session, self._first_runs, self.poll, self._end_runs)
         try:
-            start, used = time.monotonic(), time.thread_time()
             self._join(member)
-            self._first_run_times.append((session.device, time.monotonic() - start, time.thread_time() - used))
             self.members[index] = member
         except _Cancelled:
             session.close()
