@@ -256,11 +256,12 @@ std::uint64_t file_checksum(const std::string& path, const std::atomic<bool>* st
   constexpr std::size_t most_threads = 8;
   const auto cores = static_cast<std::size_t>(usable_cores());
   std::vector<std::future<void>> threads;
-  for (std::size_t i = 0; i < std::min({cores, most_threads, sums.size()}); ++i) {
+  for (std::size_t i = 1; i < std::min({cores, most_threads, sums.size()}); ++i) {
     threads.push_back(std::async(std::launch::async | std::launch::deferred, std::ref(work)));
   }
+  work();  // most files have one block, and need no thread
   for (auto& thread : threads) {
-    thread.get();  // does what is left, where there was no thread
+    thread.get();
   }
   if (problem != 0) {
     file.fail(problem);
