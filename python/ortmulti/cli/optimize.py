@@ -20,7 +20,7 @@ from ortmulti.optimized.entries import Stored
 from ortmulti.optimized.optimize import OptimizedModel
 
 from .options import name_values
-from .output import print_json, say, size_text, stdout, table, working
+from .output import print_json, say, size_text, table, working
 
 _LEVELS = {name: level for name, level in LEVELS.items() if name != "disabled"}
 
@@ -114,10 +114,8 @@ def _list(cache: Cache, as_json: bool) -> None:
         for entry in listed
     ]
     if rows:
-        console, path = stdout(), Column("model", overflow="fold")
-        if not console.is_terminal:
-            console.width = 10_000  # whole paths, for grep
-        console.print(table([path, "device", "ONNX Runtime", "size", "last used", "key"], rows))
+        path = Column("model", overflow="fold")
+        say(table([path, "device", "ONNX Runtime", "size", "last used", "key"], rows))
     say(f"{len(rows)} in {escape(str(cache.folder))}: {size_text(total)} of at most {size_text(cache.limit)}")
 
 

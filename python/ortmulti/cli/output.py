@@ -20,8 +20,10 @@ from rich.text import Text
 
 from ortmulti.bench.files import printable_lines
 
-# In a pipe or a log, tables are as wide as they need.
+# In a pipe or a log: of bars, and of tables that are split where they are wider.
 _FILE_WIDTH = 160
+# Of the others there: whole paths, for grep.
+_WHOLE = 10_000
 
 
 class _Console(Console):
@@ -50,6 +52,8 @@ def stderr() -> Console:
 def say(*results: RenderableType) -> None:
     """Print results to stdout: tables, and texts with rich's markup, each on one line."""
     console = stdout()
+    if not console.is_terminal:
+        console.width = _WHOLE
     for one in results:
         console.print(one, soft_wrap=isinstance(one, str))
 
