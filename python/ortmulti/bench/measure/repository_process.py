@@ -342,8 +342,9 @@ def _open_loop(
 
     times = np.asarray([seconds * NANOSECONDS for seconds, *_ in arrivals], np.int64)
     before = server.counts()
-    with ClosedLoop([functools.partial(look, itertools.count())]):
+    with ClosedLoop([functools.partial(look, itertools.count())]) as looking:
         found, _start, now = ask_at(submit, times, spec["warm_seconds"] + spec["seconds"], compare)
+    looking.go_on(0.0)  # which raises its error
     after = server.counts()
     seconds = [one.latency(now) for one in found]
     return {
