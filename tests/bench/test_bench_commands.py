@@ -252,11 +252,7 @@ COUNT = 4
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    folder = tmp_path_factory.mktemp("models")
-    paths = [folder / f"m{seed}.onnx" for seed in range(COUNT)]
-    for seed, path in enumerate(paths):
-        path.write_bytes(onnx_models.matmul(seed=seed))
-    return paths
+    return onnx_models.write_matmuls(tmp_path_factory.mktemp("models"), COUNT)
 
 
 def test_every_experiment_answers_within_the_budget(files: list[Path], tmp_path: Path) -> None:

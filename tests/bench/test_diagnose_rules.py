@@ -295,7 +295,7 @@ def test_a_driver_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_change_that_gains_nothing_is_no_finding(tmp_path: Path) -> None:
-    """The first measurements said so by chance; then nothing is to gain, and what was tried is told."""
+    """The first measurements differed by chance. Later ones do not, and the report still names what was tried."""
     bench = bench_of(tmp_path, {"warm": {"sequential": 1.5, "shared": 1.5}})
     of = document(run("sequential", 2.0), run("shared", 1.0))
     verify(of, conclude(of), bench)

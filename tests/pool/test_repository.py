@@ -30,11 +30,7 @@ X = {"x": np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 64)}
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    folder = tmp_path_factory.mktemp("models")
-    paths = [folder / f"m{seed}.onnx" for seed in range(COUNT)]
-    for seed, path in enumerate(paths):
-        path.write_bytes(onnx_models.matmul(seed=seed))
-    return paths
+    return onnx_models.write_matmuls(tmp_path_factory.mktemp("models"), COUNT)
 
 
 @pytest.fixture(scope="module")

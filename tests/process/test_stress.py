@@ -248,9 +248,7 @@ def main(devices: str) -> None:
     print("seed", SEED, flush=True)
     seen, problems, counts = [], [], Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder) / f"m{model}.onnx" for model in range(MODELS)]
-        for model, path in enumerate(paths):
-            path.write_bytes(onnx_models.matmul(seed=model))
+        paths = onnx_models.write_matmuls(Path(folder), MODELS)
         expected = [[onnx_models.cpu_session(path).run(None, {"x": x})[0] for x in XS] for path in paths]
         for number in range(max(3, int(SECONDS / ROUND))):
             faulthandler.dump_traceback_later(ROUND + 2 * HANG, exit=True)

@@ -113,6 +113,14 @@ def matmul(size: int = 64, layers: int = 2, seed: int = 0) -> bytes:
     return matmul_proto(size, layers, seed).SerializeToString()
 
 
+def write_matmuls(folder: Path, count: int) -> list[Path]:
+    """Writes models that differ in their weights: m0.onnx, m1.onnx, ..."""
+    paths = [folder / f"m{seed}.onnx" for seed in range(count)]
+    for seed, path in enumerate(paths):
+        path.write_bytes(matmul(seed=seed))
+    return paths
+
+
 def convolution(channels: int = 8, size: int = 16, seed: int = 0) -> bytes:
     """Convolution, Relu, convolution: "y" float32 [n, channels, size, size] of "x" [n, 3, size, size]."""
     random = np.random.default_rng(seed)
