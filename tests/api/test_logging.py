@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
+from ortmulti import _core
 from ortmulti._runtime import log as ort_log
 from tests.support import onnx_models
 from tests.support.pools import in_threads
@@ -248,22 +249,21 @@ class Slow(logging.Handler):
 
 def test_what_another_thread_emits_has_come_when_a_session_is_there() -> None:
     slow = Slow()
-    session = onnx_models.cpu_session(onnx_models.matmul())
-    verbose = ortmulti.RunOptions()
+    verbose = ortmulti.SessionOptions()
     verbose.log_severity_level = 0
-    ortmulti.set_default_logger_severity(0)
+    request = _core.CreationRequest(
+        model=onnx_models.matmul(), sessions=[[("CPUExecutionProvider", {})]], options=verbose._core, serialize="all"
+    )
     level = LOGGER.level
     LOGGER.addHandler(slow)
     LOGGER.setLevel(logging.DEBUG)
     try:
-        session.run(None, {"x": np.ones((1, 64), np.float32)}, verbose)
+        _core.create_sessions(request)  # which waits for no record
         assert slow.entered.wait(60)
-        ortmulti.set_default_logger_severity(2)
         onnx_models.cpu_session(onnx_models.matmul(), options(4)).close()  # which has nothing to say itself
         slow.flushed.set()
         assert slow.early is False
     finally:
-        ortmulti.set_default_logger_severity(2)
         LOGGER.removeHandler(slow)
         LOGGER.setLevel(level)
 

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "core/base/error.hpp"
-#include "core/cuda/capture_lock.hpp"
+#include "core/cuda/device_sync_guard.hpp"
 #include "core/cuda/memory.hpp"
 #include "core/pool/gpu_session.hpp"
 #include "fake_cuda.hpp"

@@ -14,7 +14,6 @@
 #include <thread>
 #include <vector>
 
-#include "core/cuda/capture_lock.hpp"
 #include "loading.hpp"
 
 namespace ortmulti::tests {
@@ -206,29 +205,6 @@ TEST_F(WeightLoading, NothingIsCopiedToAPeerBeforeItIsWanted) {
   second.join();
   EXPECT_EQ((copied[{Kind::to_device, 0}]), files.plan()->file_bytes());
   EXPECT_EQ((copied[{Kind::peer, 1}]), 0U);
-}
-
-TEST_F(WeightLoading, NoGraphIsCapturedMeanwhile) {
-  WeightFiles files;
-  files.add_even(100, 1000);
-  std::set<std::string> beside;
-  fake.on_call = [&](const std::string& function) {
-    for (const char* refused : {"cuMemcpy", "cuStream", "cuEvent"}) {  // some of it during a capture
-      if (function.rfind(refused, 0) == 0) {
-        std::thread([&] {
-          if (CaptureLock::Exclusive::try_lock()) {
-            const std::lock_guard lock(mutex);
-            beside.insert(function);
-          }
-        }).join();
-      }
-    }
-  };
-  Request request;
-  request.devices = {0, 1};
-  EXPECT_TRUE(right(files, load(files.plan(), request)));
-  fake.on_call = {};
-  EXPECT_EQ(beside, std::set<std::string>());
 }
 
 TEST_F(WeightLoading, PinsNoMoreThanItsBuffers) {

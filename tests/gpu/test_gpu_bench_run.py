@@ -21,7 +21,7 @@ def plan(model: Path, variant: str, **changes: Any) -> serve.RunPlan:
         "device_sets": device_sets(available, None),
         "variants": [serve.parse_variant(variant)],
         "repeat": 1,
-        "seconds": 0.5,
+        "seconds": 2.0,
         "warm_seconds": 0.2,
         "ceiling": False,
         "timeout": 120.0,

@@ -11,7 +11,6 @@
 #include "core/base/fork.hpp"
 #include "core/base/source.hpp"
 #include "core/create/preload.hpp"
-#include "core/cuda/capture_lock.hpp"
 #include "core/ort/operators.hpp"
 #include "core/ort/value.hpp"
 #include "core/weights/store.hpp"
@@ -345,7 +344,6 @@ void Creation::create(std::size_t index) {
       my_turn = std::unique_lock(*lock);
     }
     if (!stopped()) {
-      const CaptureLock::Shared use(device, CaptureLock::Use::lasting);  // of the threads too that load its weights
       made.resize(size());
       made[index] = create_session(index);
       register_for_shutdown(made[index]);

@@ -14,7 +14,6 @@
 #include "core/base/left_threads.hpp"
 #include "core/base/scope_exit.hpp"
 #include "core/create/creation.hpp"
-#include "core/cuda/capture_lock.hpp"
 #include "core/cuda/graph.hpp"
 #include "core/cuda/memory.hpp"
 #include "core/cuda/startup.hpp"
@@ -210,7 +209,6 @@ void Preload::run_step(int device, const std::string& what, const Work& work, co
   std::string text = "preload " + what;
   std::int64_t begin_ns = steady_now_ns();
   try {
-    const CaptureLock::Shared use(CaptureLock::Use::lasting);
     used = work();
   } catch (const std::exception& error) {  // whoever needs it says what is wrong
     text += std::string(" failed: ") + error.what();
@@ -221,7 +219,6 @@ void Preload::run_step(int device, const std::string& what, const Work& work, co
       load.before_freeing();
     }
     begin_ns = steady_now_ns();
-    const CaptureLock::Shared use(CaptureLock::Use::lasting);
     used.reset();
     add("free what was preloaded with", begin_ns);
   }

@@ -7,7 +7,6 @@
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
 #include "core/base/scope_exit.hpp"
-#include "core/cuda/capture_lock.hpp"
 #include "core/cuda/memory.hpp"
 
 namespace ortmulti {
@@ -30,14 +29,12 @@ bool on_device(const CudaDriver& driver, CUmemorytype type, const void* host, CU
 
 CudaStream::CudaStream(CudaStartup& startup, int device)
     : startup_(startup), device_(device), generation_(fork_generation()) {
-  const CaptureLock::Shared use;
   startup.check(startup.driver().stream_create(&stream_, CU_STREAM_NON_BLOCKING),
                 "creating a stream on " + to_string(Device::cuda(device)));
 }
 
 CudaStream::~CudaStream() {
   if (generation_ == fork_generation()) {
-    const CaptureLock::Shared use;
     std::optional<ScopedContext> current;
     try {
       current.emplace(startup_, device_);
@@ -49,14 +46,12 @@ CudaStream::~CudaStream() {
 }
 
 CudaEvent::CudaEvent(CudaStartup& startup, int device) : startup_(startup), generation_(fork_generation()) {
-  const CaptureLock::Shared use;
   startup.check(startup.driver().event_create(&event_, CU_EVENT_DISABLE_TIMING),
                 "creating an event on " + to_string(Device::cuda(device)));
 }
 
 CudaEvent::~CudaEvent() {
   if (generation_ == fork_generation()) {
-    const CaptureLock::Shared use;
     static_cast<void>(startup_.driver().event_destroy(event_));
   }
 }

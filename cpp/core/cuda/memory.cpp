@@ -7,7 +7,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
-#include "core/cuda/capture_lock.hpp"
+#include "core/cuda/device_sync_guard.hpp"
 
 namespace ortmulti {
 namespace {
@@ -51,7 +51,6 @@ CudaMemory::CudaMemory(CudaStartup& startup, int device, std::size_t bytes, std:
       purpose_(std::move(purpose)),
       generation_(fork_generation()),
       context_(startup.make_current(device)) {
-  const CaptureLock::Shared use;
   if (address == Address::stable) {
     reserve();
   }
@@ -125,7 +124,6 @@ void CudaMemory::take() {
   if (allocation_ != 0) {
     return;
   }
-  const CaptureLock::Shared use;
   const ScopedContext current(startup_, device_);
   const CudaDriver& driver = startup_.driver();
   check_free();
@@ -154,7 +152,6 @@ void CudaMemory::give_back() {
   if (allocation_ == 0) {
     return;
   }
-  const CaptureLock::Shared use;
   const DeviceSyncGuard guard(Device::cuda(device_), DeviceSyncGuard::Work::waits_for_device);
   const ScopedContext current(startup_, device_);
   const CudaDriver& driver = startup_.driver();
@@ -170,7 +167,6 @@ CudaMemory::~CudaMemory() {
   if (generation_ != fork_generation()) {
     return;  // it is the parent's
   }
-  const CaptureLock::Shared use;
   const CudaDriver& driver = startup_.driver();
   CUcontext before = nullptr;
   static_cast<void>(driver.ctx_get_current(&before));
@@ -192,14 +188,12 @@ CudaMemory::~CudaMemory() {
 }
 
 void copy_to_device(CudaStartup& startup, int device, void* target, const void* source, std::size_t bytes) {
-  const CaptureLock::Shared use;
   const ScopedContext current(startup, device);
   finish(startup, startup.driver().memcpy_htod_async(to_address(target), source, bytes, default_stream),
          "copying to " + to_string(Device::cuda(device)));
 }
 
 void copy_to_host(CudaStartup& startup, int device, void* target, const void* source, std::size_t bytes) {
-  const CaptureLock::Shared use;
   const ScopedContext current(startup, device);
   finish(startup, startup.driver().memcpy_dtoh_async(target, to_address(source), bytes, default_stream),
          "copying from " + to_string(Device::cuda(device)));
@@ -207,7 +201,6 @@ void copy_to_host(CudaStartup& startup, int device, void* target, const void* so
 
 void copy_between_devices(CudaStartup& startup, int target_device, void* target, int source_device, const void* source,
                           std::size_t bytes) {
-  const CaptureLock::Shared use;
   // What is still being written on the source's device is not in the order of the target's stream.
   wait_for_default_stream(startup, source_device);
   auto* const from = startup.context(source_device);
@@ -219,7 +212,6 @@ void copy_between_devices(CudaStartup& startup, int target_device, void* target,
 }
 
 void wait_for_default_stream(CudaStartup& startup, int device) {
-  const CaptureLock::Shared use;
   const ScopedContext current(startup, device);
   startup.check(startup.driver().stream_synchronize(default_stream), "waiting for " + to_string(Device::cuda(device)));
 }
@@ -244,14 +236,12 @@ PinnedBuffers::PinnedBuffers(std::uint64_t each, int count)
 
 PinnedBuffers::~PinnedBuffers() {
   if (driver_ != nullptr) {
-    const CaptureLock::Shared use;
     static_cast<void>(driver_->mem_host_unregister(begin_));
   }
   munmap(mapping_, mapping_bytes_);
 }
 
 void PinnedBuffers::pin(CudaStartup& startup, const std::string& device) {
-  const CaptureLock::Shared use;
   const CudaDriver& driver = startup.driver();
   startup.check(driver.mem_host_register(begin_, bytes_, CU_MEMHOSTREGISTER_PORTABLE),
                 "pinning host memory for " + device);

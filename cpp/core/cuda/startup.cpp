@@ -9,7 +9,6 @@
 
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
-#include "core/cuda/capture_lock.hpp"
 
 namespace ortmulti {
 namespace {
@@ -323,7 +322,6 @@ CUcontext CudaStartup::create_context(int device, Timeline* timeline) {
                                        " devices are; set CUDA_VISIBLE_DEVICES to those that are needed");
   }
   CUcontext context = nullptr;
-  const CaptureLock::Shared use(CaptureLock::Use::lasting);
   const std::int64_t start_ns = steady_now_ns();
   const CUresult result = driver_->primary_ctx_retain(&context, cuda_device);
   remember({"context", start_ns, steady_now_ns(), this_thread(), name});

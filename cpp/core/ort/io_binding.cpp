@@ -6,7 +6,6 @@
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
 #include "core/base/text.hpp"
-#include "core/cuda/capture_lock.hpp"
 #include "core/cuda/memory.hpp"
 #include "core/ort/checked.hpp"
 
@@ -95,7 +94,6 @@ std::shared_ptr<Value> allocate_in(Session& session, ONNXTensorElementDataType t
                                                  to_string(device));
   }
   const Session::Lock open = session.lock_for_use();
-  const CaptureLock::Shared use(session.device());
   return checked("making a value of " + session.model(), [&] {
     // The value frees its memory through the allocator, which goes on without the session.
     const auto allocator = std::make_shared<Ort::Allocator>(session.make_allocator(open, memory_info(device)));
@@ -122,7 +120,6 @@ auto IoBinding::with_binding(const std::string& what, const Function& function) 
   }
   const auto open = session_->lock_for_use();
   const std::lock_guard lock(mutex_);
-  const CaptureLock::Shared use(session_->device());
   return checked(what, [&] { return function(open); });
 }
 

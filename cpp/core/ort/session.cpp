@@ -11,7 +11,7 @@
 #include "core/base/fork.hpp"
 #include "core/base/source.hpp"
 #include "core/base/text.hpp"
-#include "core/cuda/capture_lock.hpp"
+#include "core/cuda/device_sync_guard.hpp"
 #include "core/cuda/startup.hpp"
 #include "core/ort/advice.hpp"
 #include "core/ort/checked.hpp"
@@ -206,7 +206,6 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
     }
     const ScopedSpan span(timeline, "create session", name);
     {
-      const CaptureLock::Shared use(device, CaptureLock::Use::lasting);
       const DeviceSyncGuard guard(device, DeviceSyncGuard::Work::waits_for_device);
       opened->session = open_session(runtime, model, ort_options);
     }
@@ -220,7 +219,6 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
   });
   if (device.is_cuda() && !options.enable_profiling) {
     const ScopedSpan span(timeline, "hand on handles", name);
-    const CaptureLock::Shared use(device, CaptureLock::Use::lasting);
     const DeviceSyncGuard guard(device, DeviceSyncGuard::Work::waits_for_device);
     opened->thread_ends.store(ends_of_running_threads());
     hand_on_handles(opened->session, description->providers, description->inputs, description->outputs);
@@ -358,7 +356,6 @@ WeightStore::Hold Session::hold_weights(const Lock& /*open*/) const {
 template <typename Run>
 void Session::run_guarded(const Lock& open, std::uint64_t shapes, const Run& run) const {
   const auto weights = hold_weights(open);
-  const CaptureLock::Shared use(device());
   std::optional<DeviceSyncGuard> guard;
   const bool may_capture = device().is_cuda() && shapes != 0 && opened_->last_shapes.load() != shapes;
   const bool may_free = device().is_cuda() && compute_stream_ == nullptr;
@@ -426,7 +423,6 @@ bool Session::free_session(bool cancel) {
   const std::weak_ptr<const Opened> watched = opened_;
   const bool was_open = opened_ != nullptr;
   if (was_open) {
-    const CaptureLock::Shared use(device(), CaptureLock::Use::lasting);
     const DeviceSyncGuard guard(device(), DeviceSyncGuard::Work::waits_for_device);
     model_bytes = opened_->model_bytes;
     additions = opened_->additions;

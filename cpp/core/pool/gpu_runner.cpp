@@ -6,7 +6,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/scope_exit.hpp"
-#include "core/cuda/capture_lock.hpp"
+#include "core/cuda/device_sync_guard.hpp"
 #include "core/ort/library.hpp"
 #include "core/ort/value.hpp"
 #include "core/pool/request.hpp"
@@ -56,7 +56,6 @@ void GpuRunner::prepare() {
   }
   CudaStartup& startup = CudaStartup::instance();
   const ScopedContext current(startup, device().index);
-  const CaptureLock::Shared use;
   auto copies = std::make_unique<StagedCopies>(startup, device().index);
   if (shared_->graphs()) {
     ordinary_ = Ort::RunOptions();
@@ -73,7 +72,6 @@ std::string GpuRunner::why_no_more() noexcept {
   try {
     CudaStartup& startup = CudaStartup::instance();
     const ScopedContext current(startup, device().index);
-    const CaptureLock::Shared use;
     const CudaStartup::Memory memory = startup.memory(device().index);
     if (memory.free < memory.total / 4) {
       return "less than a quarter of the GPU's memory is free";
@@ -87,7 +85,6 @@ std::string GpuRunner::why_no_more() noexcept {
 GpuRunner::~GpuRunner() {
   try {
     const ScopedContext current(CudaStartup::instance(), device().index);
-    const CaptureLock::Shared use;
     graphs_.clear();
     copies_.reset();
     staged_.reset();
@@ -138,7 +135,6 @@ void GpuRunner::run_ordinarily(Request& request, const Tensors& inputs, const st
   {
     const auto copying = copying_time(request);
     const ScopedSpan span(request.timeline.get(), "copy", device_name());
-    const CaptureLock::Shared use;
     bind_inputs(inputs);
   }
   std::vector<const char*> names = request.output_names;
@@ -162,7 +158,6 @@ void GpuRunner::run_ordinarily(Request& request, const Tensors& inputs, const st
   if (graphs) {
     slot = shared_->take_slot();
     request.waiting_for_session += Clock::now() - began;
-    const CaptureLock::Shared use;
     shared_->wait_for_launched();
   }
   {
@@ -220,21 +215,17 @@ GpuRunner::CapturedGraph* GpuRunner::capture(Request& request, const Tensors& in
   const auto open = session.lock_for_use();
   const GpuSession::Slot slot = shared_->take_slot();
   const ScopedSpan span(request.timeline.get(), "capture", device_name());
-  std::optional<CaptureLock::Shared> use(std::in_place);
   shared_->wait_for_launched();
   CapturedGraph graph = prepare_graph(key, inputs, outputs, open);
   // ONNX Runtime plans its memory in the first run of a shape, and has it from the second on.
   session.run(open, ordinary_, graph.binding, shapes_of(inputs));
-  use.reset();
-  const std::optional<CaptureLock::Exclusive> sole = CaptureLock::Exclusive::try_lock();
-  if (!sole) {
-    return nullptr;  // a session is being created; another time
+  {
+    const DeviceSyncGuard guard(device(), DeviceSyncGuard::Work::may_capture);
+    graph.graph = std::make_unique<const CudaGraph>(startup, session.compute_stream(),
+                                                    [&] { session.run(open, capturing_, graph.binding, 0); });
   }
-  graph.graph = std::make_unique<const CudaGraph>(startup, session.compute_stream(),
-                                                  [&] { session.run(open, capturing_, graph.binding, 0); });
   shared_->graph_shapes().captured();
   if (graphs_.size() == max_graphs_) {
-    const CaptureLock::Shared freeing;
     graphs_.pop_back();
   }
   return &graphs_.emplace_front(std::move(graph));
@@ -281,7 +272,6 @@ void GpuRunner::run_graph(Request& request, const Tensors& inputs, CapturedGraph
   {
     const auto copying = copying_time(request);
     const ScopedSpan span(request.timeline.get(), "copy", device_name());
-    const CaptureLock::Shared use;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       copy_in(graph.inputs[i], inputs[i]);
     }
@@ -291,12 +281,10 @@ void GpuRunner::run_graph(Request& request, const Tensors& inputs, CapturedGraph
     LaunchTimes::Launch launched;
     {
       const GpuSession::Slot slot = shared_->take_slot();  // before the use, as who captures does
-      const CaptureLock::Shared use;
       launched = shared_->launch(*graph.graph, copies_->stream(), &graph);
     }
     const ScopeExit end([&] { shared_->launch_times().end(LaunchTimes::Clock::now(), launched); });
     sleeper_.sleep_until(launched.expected_end);
-    const CaptureLock::Shared use;
     copies_->wait();
   }
   std::vector<Ort::Value> outputs;
@@ -350,7 +338,6 @@ void GpuRunner::copy_in(void* target, const RequestTensor& input) {
 void GpuRunner::answer(Request& request, std::vector<Ort::Value> outputs, bool copy_on_device) {
   const auto copying = copying_time(request);
   const ScopedSpan span(request.timeline.get(), "copy", device_name());
-  const CaptureLock::Shared use;
   const auto lies_in_staged = [this](const void* data) {
     const auto address = reinterpret_cast<CUdeviceptr>(data);
     return staged_ && address >= staged_->address() && address - staged_->address() < staged_bytes_;

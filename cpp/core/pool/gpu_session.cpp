@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/base/error.hpp"
-#include "core/cuda/capture_lock.hpp"
 #include "core/ort/value.hpp"
 
 namespace ortmulti {
@@ -48,7 +47,6 @@ std::shared_ptr<const CudaMemory> DeviceBlocks::take(std::size_t bytes) {
       free_.erase(found);
     }
   }
-  const CaptureLock::Shared use;
   if (block) {
     wait_for_default_stream(startup_, device_);  // what read it last may have been asked for there, and not be done
   } else {
@@ -91,7 +89,6 @@ GpuSession::GpuSession(std::shared_ptr<Session> session, bool graphs)
     check_graph_holds(session_->outputs(), outputs_, "output", session_->model());
     CudaStartup& startup = CudaStartup::instance();
     const ScopedContext current(startup, session_->device().index);
-    const CaptureLock::Shared use;
     renew_thread();
     launched_ = std::make_unique<CudaEvent>(startup, session_->device().index);
   }

@@ -63,8 +63,7 @@ class GpuSession {
   // With graphs:
 
   /// Held while it runs: one runs at a time, since a graph has the addresses of what ONNX Runtime's arena had free when
-  /// it was captured, and what runs beside it would use the same memory. Not to be taken within a CaptureLock::Shared,
-  /// for which one that captures would wait.
+  /// it was captured, and what runs beside it would use the same memory.
   using Slot = std::unique_lock<std::mutex>;
   Slot take_slot() { return Slot(running_); }
 

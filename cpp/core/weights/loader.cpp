@@ -9,7 +9,6 @@
 
 #include "core/base/cpu_affinity.hpp"
 #include "core/base/error.hpp"
-#include "core/cuda/capture_lock.hpp"
 #include "core/cuda/graph.hpp"
 
 namespace ortmulti {
@@ -71,8 +70,6 @@ std::unique_ptr<WeightReader> WeightLoader::new_reader(int device) {
 }
 
 void WeightLoader::bring_up(std::size_t index) noexcept {
-  const CaptureLock::Shared use(
-      CaptureLock::Use::lasting);  // also for the reader's threads, which end before this call does
   try {
     std::unique_ptr<WeightReader> reader;
     if (weights_.fill && index == 0) {

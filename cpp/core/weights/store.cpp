@@ -12,7 +12,6 @@
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
 #include "core/base/text.hpp"
-#include "core/cuda/capture_lock.hpp"
 #include "core/cuda/graph.hpp"
 #include "core/ort/value.hpp"
 #include "core/weights/reader.hpp"
@@ -86,7 +85,6 @@ PinnedWeights::PinnedWeights(CudaStartup& startup, const CudaWeightStore& store)
       device_(store.device().index),
       share_(store.plan().slab_bytes),
       memory_(std::make_unique<PinnedBuffers>(std::max<std::uint64_t>(share_.bytes, 1), 1)) {
-  const CaptureLock::Shared use(CaptureLock::Use::lasting);
   const ScopedContext current(startup_, device_);
   memory_->pin(startup_, to_string(store.device()));
   try {
@@ -175,7 +173,6 @@ bool CudaWeightStore::sleep(HostCopy copy, std::chrono::steady_clock::time_point
 }
 
 void CudaWeightStore::wake(Timeline* timeline) {
-  const CaptureLock::Shared use(CaptureLock::Use::lasting);
   startup_.make_current(device_.index);
   memory_->take();
   try {
