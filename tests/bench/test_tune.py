@@ -21,6 +21,8 @@ from ortmulti.bench.tune import outputs
 from ortmulti.bench.tune.candidate import Target
 from ortmulti.bench.tune.measurements import Bench, CandidateProcess, Job
 from ortmulti.bench.tune.space import DEFAULTS, RejectedError
+from ortmulti.cli.output import say
+from ortmulti.cli.tune import _lines
 from ortmulti.errors import Fail, InvalidArgument, InvalidType, NoSuchFile
 from tests.support import onnx_models
 from tests.support.command import invoke
@@ -60,7 +62,8 @@ def test_memory_that_an_arena_keeps_is_found(tmp_path: Path) -> None:
     )
     assert result.tuning.settings == result.document["best"]["settings"] == arena
     assert result.tuning.gain["low"] > 1.5
-    assert result.document["defaults"] > 1.5 * result.document["best"]["cost"]
+    best = result.document["best"]
+    assert best["defaults"] / best["cost"] == pytest.approx(best["gain"]["median"], rel=0.1)
     assert (result.document["kind"], result.document["partial"], result.document["unit"]) == ("tune", None, "bytes")
     assert {"the defaults", "each setting alone", "confirmation"} <= stages
     assert Tuning.read(out) == result.tuning
@@ -219,6 +222,24 @@ def test_the_command_prints_and_writes_what_it_found(tiny: Path, tmp_path: Path)
     assert "enable_mem_pattern=false" in shown.stdout
     assert "each setting alone" in shown.stderr
     assert f"written to {out}" in shown.stdout
+
+
+def test_a_gain_has_the_times_of_its_pairs_and_a_confirmation_that_ended_early_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    setting = {"enable_mem_pattern": False}
+    first, again = ({"median": middle, "low": 0.5, "high": 0.9, "confidence": 0.95} for middle in (0.7, 0.8))
+    trial = {"settings": setting, "ratio": first, "samples": 16, "outputs": 0.0}
+    best = {"settings": setting, "defaults": 0.002, "cost": 0.0014, "gain": first, "outputs": 0.0}
+    document = {
+        "settings": {"objective": "latency"}, "partial": "budget", "defaults": 0.007, "best": best, "trials": [trial],
+        "confirmation": {"settings": setting, "ratio": again, "pairs": 5, "held_up": None}, "rejected": [],
+        "outputs_repeat": {"compared": True},
+    }  # fmt: skip
+    say(*_lines(document))
+    shown = capsys.readouterr().out
+    assert "2 ms -> 1.4 ms" in shown
+    assert "measured again in 5 pairs only: 0.800 (0.500 to 0.900)" in shown
 
 
 def test_the_file_of_inputs_is_read_once(tiny: Path, tmp_path: Path) -> None:

@@ -152,6 +152,22 @@ def test_the_budget_is_kept() -> None:
         assert outcome.partial == partial
 
 
+@pytest.mark.parametrize(("again", "wins"), [(0.7, True), (1.0, False)], ids=["gains again", "gained by chance"])
+def test_a_budget_that_ends_in_the_confirmation_keeps_its_pairs(again: float, wins: bool) -> None:
+    def cost(options: Options) -> float:
+        return 1.0 if options != NO_PATTERN else 0.7 if simulated.measured.count(NO_PATTERN) <= EFFORT.most else again
+
+    simulated = Simulated(cost, noise=0)
+    outcome = search(simulated, budget=20)
+    assert outcome.partial == "budget"
+    assert outcome.confirmation is not None
+    assert (outcome.confirmation.options, set(outcome.confirmation.ratios)) == (NO_PATTERN, {again})
+    assert 0 < len(outcome.confirmation.ratios) < 6
+    assert (outcome.best is not None) == wins
+    if outcome.best is not None:
+        assert outcome.best.costs == ((1.0, 0.7),) * EFFORT.most
+
+
 @pytest.mark.parametrize(("at", "certain"), [(0, set()), (3, set()), (17, {*NO_PATTERN})])
 def test_an_interrupt_leaves_what_is_certain_by_then(at: int, certain: set[object]) -> None:
     simulated = Simulated(product({NO_PATTERN: 0.7}))

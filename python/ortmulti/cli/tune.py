@@ -123,7 +123,7 @@ def _lines(document: Mapping[str, Any]) -> Iterator[str | Table]:
     else:
         yield (
             f"[bold]{escape(describe(best['settings']))}[/bold] wins: {objective} {_times(best['gain'])} times as good "
-            f"as the defaults: {_cost(objective, document['defaults'])} -> {_cost(objective, best['cost'])}"
+            f"as the defaults: {_cost(objective, best['defaults'])} -> {_cost(objective, best['cost'])}"
         )
         if best["outputs"]:
             yield f"its outputs differ from the defaults' by {best['outputs']:.2g} of the largest value"
@@ -138,10 +138,8 @@ def _lines(document: Mapping[str, Any]) -> Iterator[str | Table]:
         yield _table(document["trials"], again)
 
 
-def _cost(objective: str, value: float | None) -> str:
+def _cost(objective: str, value: float) -> str:
     """Return a cost with its unit."""
-    if value is None:
-        return "not measured"
     if objective == "memory":
         return f"{value / 1e6:.4g} MB"
     if objective == "throughput":
@@ -150,7 +148,11 @@ def _cost(objective: str, value: float | None) -> str:
 
 
 def _held_up(again: Mapping[str, Any]) -> str:
-    return f"{'held up' if again['held_up'] else 'did not hold up'} when measured again: {_times(again['ratio'])}"
+    if again["held_up"] is None:
+        how = f"measured again in {again['pairs']} pairs only"
+    else:
+        how = f"{'held up' if again['held_up'] else 'did not hold up'} when measured again"
+    return f"{how}: {_times(again['ratio'])}"
 
 
 def _times(gain: Mapping[str, float]) -> str:

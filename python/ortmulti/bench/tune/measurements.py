@@ -133,7 +133,6 @@ class Bench:
         feeds: An .npz file with the inputs; None: random ones that fit the model's declaration.
 
     Attributes:
-        costs: Every measurement, by the candidate's options.
         differences: How a candidate's outputs differ from the defaults'.
         gpu_memory: Bytes that the defaults use on the GPU where they use most; None: there is no GPU.
         repeats: How the outputs of the defaults differ from run to run.
@@ -144,7 +143,6 @@ class Bench:
 
     def __init__(self, job: Job, folder: Path, feeds: Path | None) -> None:
         self.job = job
-        self.costs: dict[Options, list[float]] = {}
         self.differences: dict[Options, outputs.Difference] = {}
         self._folder = folder
         self._feeds = feeds or folder / "feeds.npz"
@@ -179,12 +177,9 @@ class Bench:
             def measure() -> float:
                 if stays:
                     with self._named(options):
-                        cost = staying.block()
-                else:
-                    with self._checked(options) as process:
-                        cost = self._cost(process.first)
-                self.costs.setdefault(options, []).append(cost)
-                return cost
+                        return staying.block()
+                with self._checked(options) as process:
+                    return self._cost(process.first)
 
             yield measure
 

@@ -37,10 +37,15 @@ class Effort:
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate, and the ratios of its costs to another one's, mostly the defaults'; there is at least one."""
+    """A candidate, and pairs of another one's cost, mostly the defaults', and its own; there is at least one."""
 
     options: Options
-    ratios: tuple[float, ...]
+    costs: tuple[tuple[float, float], ...]
+
+    @property
+    def ratios(self) -> list[float]:
+        """Its costs over the other one's."""
+        return [_ratio(pair) for pair in self.costs]
 
     @property
     def median(self) -> float:
@@ -53,6 +58,10 @@ class Trial:
         interval = Interval.of(self.ratios)
         assert interval is not None
         return interval
+
+
+def _ratio(pair: tuple[float, float]) -> float:
+    return pair[1] / pair[0]
 
 
 class _OutOfTime(Exception):  # noqa: N818  (no error, but the way out)
@@ -78,7 +87,8 @@ class Search:
 
     Attributes:
         best: The best candidate; None: nothing is better than the defaults.
-        confirmation: The candidate that was measured again, confirmed or not: a ratio for each pair of processes.
+        confirmation: The candidate that was measured again, confirmed or not: the costs of each pair of processes,
+            fewer than `PAIRS` if it ended early.
         trials: The trials of each choice alone against the defaults, in order.
         rejected: Candidates that cannot be used, with the reasons.
         partial: Why not everything was measured; None if it was.
@@ -129,8 +139,9 @@ class Search:
     def end_early(self, partial: str) -> None:
         """Take what is certain as the result; `partial` is the reason."""
         self.partial = partial
-        if self.best is None:
-            certain = (one for one in self._gaining() if len(one.ratios) >= PAIRS and self._is_gain(one))
+        # What seemed a gain at first, and is none when it is measured again, is not certain.
+        if self.best is None and (self.confirmation is None or self._is_gain(self.confirmation)):
+            certain = (one for one in self._gaining() if len(one.costs) >= PAIRS and self._is_gain(one))
             self.best = next(certain, None)
 
     @contextlib.contextmanager
@@ -144,12 +155,12 @@ class Search:
         """Measure a candidate against another one, less often if the time ends meanwhile."""
         self.tell(stage, describe(dict(options)))
         with self.candidate(options) as candidate:
-            ratios = [*self._ratios(reference, candidate, self.effort.least)]
-            if ratios and statistics.median(ratios) < 1:
-                ratios += self._ratios(reference, candidate, self.effort.most - self.effort.least)
-        if not ratios:
+            costs = [*self._costs(reference, candidate, self.effort.least)]
+            if costs and statistics.median(map(_ratio, costs)) < 1:
+                costs += self._costs(reference, candidate, self.effort.most - self.effort.least)
+        if not costs:
             raise _OutOfTime
-        return Trial(options, tuple(ratios))
+        return Trial(options, tuple(costs))
 
     def _combinations(self) -> Iterator[Options]:
         """Yield the best choice, and each better combination: the settings' best choices are added one by one."""
@@ -170,32 +181,34 @@ class Search:
     def _confirm(self, options: Options) -> None:
         """Measure one candidate again. Only one: further tries would be further chances for an accident.
 
-        A process may be faster than its equal for as long as it lives. So each pair of processes gives one ratio.
+        A process may be faster than its equal for as long as it lives. So of each pair of processes one measurement
+        counts: that with the median ratio.
         """
-        ratios: list[float] = []
+        costs: list[tuple[float, float]] = []
         for number in range(self.effort.pairs):
             self.tell("confirmation", f"{describe(dict(options))}, {number + 1} of {self.effort.pairs}")
             with self.candidate(DEFAULTS) as defaults, self.candidate(options) as candidate:
                 # Pairs with one measurement each take turns, too.
-                found = [*self._ratios(defaults, candidate, self.effort.repeat, first=number)]
+                found = sorted(self._costs(defaults, candidate, self.effort.repeat, first=number), key=_ratio)
             if not found:
                 break
-            ratios.append(statistics.median(found))
-        if len(ratios) < PAIRS:
+            costs.append(found[len(found) // 2])
+            self.confirmation = Trial(options, tuple(costs))
+        if self.confirmation is None or len(costs) < PAIRS:
             raise _OutOfTime
-        trial = Trial(options, tuple(ratios))
-        self.confirmation = trial
-        if self._is_gain(trial):
-            self.best = trial
+        if self._is_gain(self.confirmation):
+            self.best = self.confirmation
 
-    def _ratios(self, reference: Measure, candidate: Measure, count: int, first: int = 0) -> Iterator[float]:
-        """Yield costs of a candidate over those of another one, measured in turns, while there is time."""
+    def _costs(
+        self, reference: Measure, candidate: Measure, count: int, first: int = 0
+    ) -> Iterator[tuple[float, float]]:
+        """Yield costs of another candidate and of this one, measured in turns, while there is time."""
         for number in range(first, first + count):
             if self.clock() > self._deadline:
                 return
             # The first one may be at a disadvantage, or at an advantage.
             costs = {one: one() for one in alternating((reference, candidate), number)}
-            yield costs[candidate] / costs[reference]
+            yield costs[reference], costs[candidate]
 
     def _is_gain(self, trial: Trial) -> bool:
         return trial.interval.high < 1 and trial.median <= 1 - self.minimum_gain

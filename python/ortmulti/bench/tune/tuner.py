@@ -18,8 +18,8 @@ from ortmulti.bench.measure import results
 from ortmulti.bench.measure.devices import check_measurable
 from ortmulti.bench.tune.measurements import Bench, Job
 from ortmulti.bench.tune.outputs import TF32_TOLERANCE, TOLERANCES
-from ortmulti.bench.tune.search import Effort, Search, Trial
-from ortmulti.bench.tune.space import DEFAULTS, OBJECTIVES, Host, select, space
+from ortmulti.bench.tune.search import PAIRS, Effort, Search, Trial
+from ortmulti.bench.tune.space import OBJECTIVES, Host, select, space
 from ortmulti.create.model import Model
 from ortmulti.devices.device import Device, name_devices, parse_devices
 from ortmulti.errors import InvalidArgument, InvalidType
@@ -221,10 +221,12 @@ def _result(bench: Bench, search: Search, seconds: float) -> TuneResult:
         gain = {"median": 1 / interval.median, "low": 1 / interval.high, "high": 1 / interval.low}
         winner = {
             "settings": dict(best.options),
-            "cost": _median(bench.costs[best.options]),
+            "defaults": statistics.median(cost for cost, _ in best.costs),
+            "cost": statistics.median(cost for _, cost in best.costs),
             "gain": {**gain, "confidence": interval.confidence},
             "outputs": bench.differences[best.options].error,
         }
+    defaults = [cost for trial in search.trials for cost, _ in trial.costs]
     tolerances = {**TOLERANCES, **({"float32": TF32_TOLERANCE} if job.on_gpu else {})}
     document = results.document(
         "tune",
@@ -242,11 +244,16 @@ def _result(bench: Bench, search: Search, seconds: float) -> TuneResult:
         partial=search.partial,
         seconds=seconds,
         unit=_UNITS[job.objective],
-        defaults=_median(bench.costs.get(DEFAULTS, [])),
+        defaults=statistics.median(defaults) if defaults else None,
         best=winner,
-        confirmation=again and {**_ratio(again), "held_up": again is best},
+        confirmation=again
+        and {
+            **_ratio(again),
+            "pairs": len(again.costs),
+            "held_up": again is best if len(again.costs) >= PAIRS else None,
+        },
         trials=[
-            {**_ratio(trial), "samples": len(trial.ratios), "outputs": bench.differences[trial.options].error}
+            {**_ratio(trial), "samples": len(trial.costs), "outputs": bench.differences[trial.options].error}
             for trial in search.trials
         ],
         rejected=[
@@ -266,10 +273,6 @@ def _result(bench: Bench, search: Search, seconds: float) -> TuneResult:
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
     return TuneResult(tuning, document)
-
-
-def _median(values: list[float]) -> float | None:
-    return statistics.median(values) if values else None
 
 
 def _ratio(trial: Trial) -> dict[str, Any]:
