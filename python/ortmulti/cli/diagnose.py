@@ -44,7 +44,7 @@ def diagnose_command(
         float | None,
         typer.Option(
             help="Seconds after which no repetition begins (default: 50; with --quick 20). Each way is measured at "
-            "least once."
+            "least once, however long that takes."
         ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Measure each way once, and leave out long experiments.")] = (
