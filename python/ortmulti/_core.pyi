@@ -592,6 +592,7 @@ class SharedWeights:
         self,
         list: WeightList,
         *,
+        beside: Session | None = None,
         prefetch: Prefetch | None = None,
         fill: bool = True,
         reader_threads: int = 0,

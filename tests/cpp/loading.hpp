@@ -30,7 +30,9 @@ class WeightFiles {
   void add_even(std::size_t count, std::size_t length);
 
   WeightList list;
-  std::shared_ptr<const WeightPlan> plan() const { return std::make_shared<const WeightPlan>(plan_weights(list)); }
+  std::shared_ptr<const WeightPlan> plan(const std::shared_ptr<const CudaWeightStore>& base = nullptr) const {
+    return std::make_shared<const WeightPlan>(plan_weights(list, base));
+  }
   /// What a weight's bytes are.
   std::string expected(std::size_t weight) const;
   const std::string& path(std::size_t file) const { return list.sources[file]->name(); }

@@ -363,6 +363,15 @@ TEST_F(FactoryWithHold, EndsItWhereOneMayHaveTheTurnOfAll) {
   EXPECT_EQ(creation->take().size(), 2U);
 }
 
+TEST_F(FactoryWithHold, RefusesWeightsBesideASessionOnAnotherDevice) {
+  hold->release();
+  const auto empty = std::make_shared<const WeightPlan>();
+  const auto base = std::make_shared<const CudaWeightStore>(startup, 1, empty, nullptr);
+  CreationRequest request = request_for("add", 1);
+  request.weights = SharedWeights{std::make_shared<const WeightPlan>(plan_weights({}, base)), nullptr, {}, true};
+  EXPECT_TRUE(throws(ErrorKind::invalid_argument, {"cuda:1", "cpu"}, [&] { Creation::start(runtime(), request); }));
+}
+
 TEST_F(FactoryWithHold, EndsItWhenCancelled) {
   const auto creation = Creation::start(runtime(), request_with_hold());
   creation->cancel();

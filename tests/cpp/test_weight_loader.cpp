@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <map>
 #include <memory>
@@ -14,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/error.hpp"
 #include "loading.hpp"
 
 namespace ortmulti::tests {
@@ -231,6 +233,106 @@ TEST_F(WeightLoading, WithoutFillingMemoryIsAllocatedAlone) {
 TEST_F(WeightLoading, OfNothing) {
   const auto plan = std::make_shared<const WeightPlan>();
   EXPECT_EQ(load(plan, {}).size(), 3U);
+}
+
+// One device's weights, and further ones beside them.
+class WeightsBeside : public WeightLoading {
+ protected:
+  std::shared_ptr<const CudaWeightStore> load_beside(const std::shared_ptr<const CudaWeightStore>& base) {
+    Request request;
+    request.devices = {1};
+    return load(files.plan(base), request).front();
+  }
+  std::vector<CUdeviceptr> addresses(const CudaWeightStore& store) const {
+    std::vector<CUdeviceptr> result;
+    for (std::size_t i = 0; i < files.list.weights.size(); ++i) {
+      result.push_back(store.address(i));
+    }
+    return result;
+  }
+
+  WeightFiles files;
+};
+
+TEST_F(WeightsBeside, AreNotReadWhereAllAreThere) {
+  files.add_random(2, 40);
+  auto base = load_beside(nullptr);
+  const std::vector<CUdeviceptr> there = addresses(*base);
+  for (const auto& source : files.list.sources) {
+    std::filesystem::remove(source->name());
+  }
+  for (Weight& weight : files.list.weights) {
+    weight.name += " under another name";
+  }
+  const std::size_t allocated = fake.allocated(1);
+  const auto calls = [this](const char* function) {
+    const std::lock_guard lock(fake.mutex);
+    return fake.calls[function];
+  };
+  const int copies = calls("cuMemcpyHtoDAsync");
+  const int pinned = calls("cuMemHostRegister");
+  auto second = load_beside(base);
+  const auto third = load_beside(second);
+  EXPECT_EQ(third->plan().file_bytes(), 0U);
+  EXPECT_EQ(fake.allocated(1), allocated + 2 * WeightPlan::alignment);
+  EXPECT_EQ(calls("cuMemcpyHtoDAsync"), copies);
+  EXPECT_EQ(calls("cuMemHostRegister"), pinned);
+  EXPECT_EQ(addresses(*second), there);
+  EXPECT_EQ(addresses(*third), there);
+  base.reset();
+  second.reset();
+  EXPECT_TRUE(right(files, {third}));
+}
+
+TEST_F(WeightsBeside, AreReadAsFarAsTheyAreNotThere) {
+  count_copies();
+  Stores chain{nullptr};
+  std::uint64_t there = 0;
+  for (int i = 0; i < 10; ++i) {
+    files.add_random(1, 40);  // and those before are in another order
+    copied.clear();
+    chain.push_back(load_beside(chain.back()));
+    EXPECT_EQ((copied[{Kind::to_device, 1}]), files.plan()->file_bytes() - there);
+    EXPECT_TRUE(right(files, {chain.back()}));
+    there = files.plan()->file_bytes();
+  }
+}
+
+TEST_F(WeightsBeside, AreReadAnewUnlessSourceAndPlaceAndTypeAndShapeAreTheSame) {
+  files.add_even(1, 4096);
+  files.add_even(1, 4096);
+  const WeightList list = files.list;
+  const auto base = load_beside(nullptr);
+  const std::vector<std::function<void(Weight&)>> changes = {
+      [](Weight& weight) {
+        weight.offset = 1024;
+        weight.length = 3072;
+      },
+      [](Weight& weight) { weight.length = 1024; },
+      [](Weight& weight) { weight.data_type = 3; },
+      [](Weight& weight) { weight.shape = {64, 64}; },
+      [this](Weight& /*weight*/) {
+        std::filesystem::resize_file(files.path(0), 8192);
+        files.list.sources[0] = file_source(files.path(0));
+      },
+  };
+  for (const auto& change : changes) {
+    files.list = list;
+    change(files.list.weights[0]);
+    const auto second = load_beside(base);
+    EXPECT_NE(second->address(0), base->address(0));
+    EXPECT_EQ(second->address(1), base->address(1));
+    EXPECT_EQ(second->plan().slab_bytes, files.list.weights[0].length);
+    EXPECT_TRUE(right(files, {second}));
+  }
+}
+
+TEST_F(WeightsBeside, AreForTheSameDevice) {
+  files.add_even(10, 1000);
+  const auto base = load_beside(nullptr);
+  Request request;
+  request.devices = {1, 2};
+  EXPECT_TRUE(throws(ErrorKind::invalid_argument, {"cuda:1", "cuda:2"}, [&] { load(files.plan(base), request); }));
 }
 
 TEST_F(WeightLoading, TheMachineChoosesByDefault) {

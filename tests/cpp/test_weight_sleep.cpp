@@ -150,6 +150,25 @@ TEST_F(SleepingWeights, StayWhileSomebodyHoldsThem) {
   EXPECT_TRUE(sleep(store));
 }
 
+TEST_F(SleepingWeights, OfABaseAreHeldByWhoUsesThem) {
+  const Store base = load_on({0}).front();
+  const auto beside = [this](const Store& store) {
+    Request request;
+    request.devices = {0};
+    return std::const_pointer_cast<CudaWeightStore>(load(files.plan(store), request).front());
+  };
+  EXPECT_TRUE(sleep(base));
+  const Store second = beside(base);
+  const Store third = beside(second);
+  EXPECT_TRUE(base->can_sleep());
+  EXPECT_FALSE(second->can_sleep());
+  EXPECT_TRUE(throws(ErrorKind::device, {"asleep on cuda:0", "Pool.wake"}, [&] { third->hold(); }));
+  base->wake(nullptr);
+  EXPECT_TRUE(right_on(third));
+  const auto held = third->hold();
+  EXPECT_FALSE(sleep(base));
+}
+
 TEST_F(SleepingWeights, SayWhatIsMissingAndSleepOn) {
   const Store store = load_on({0}).front();
   EXPECT_TRUE(sleep(store));

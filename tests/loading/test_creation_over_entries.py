@@ -94,6 +94,19 @@ def created(monkeypatch: pytest.MonkeyPatch) -> list[_core.Session]:
     return sessions
 
 
+def test_a_session_without_shared_weights_on_a_gpu_has_none_for_those_beside_it(model: str) -> None:
+    first, second = Collector(), Collector()
+    creations.over_entry(model, first, 1)
+    [beside] = first.sessions.values()
+    expected = beside.run(None, {"x": X})[0].tobytes()
+    creations.over_entry(model, second, 1, beside=beside)
+    assert second.sessions[0].run(None, {"x": X})[0].tobytes() == expected
+    second.close()
+    first.close()
+    with pytest.raises(ortmulti.Error, match="closed"):
+        creations.over_entry(model, second, 1, beside=beside)
+
+
 def test_sessions_over_a_new_entry_are_given_out_once_it_is_published(listener: Listener) -> None:
     load(onnx_models.matmul(), listener)
     assert {index for _, index, _ in listener.news} == {0, 1, 2}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ortmulti import Model, Timeline
+from ortmulti import Model, Timeline, _core
 from ortmulti._runtime import startup
 from ortmulti.create import core_sessions
 from ortmulti.create.request import CreationRequest
@@ -30,10 +30,17 @@ def own_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
 
 
 def over_entry(
-    model: str | bytes | Model, receiver: Receiver, sessions: int = 2, *, keep_going: bool = False, **arguments: Any
+    model: str | bytes | Model,
+    receiver: Receiver,
+    sessions: int = 2,
+    *,
+    keep_going: bool = False,
+    beside: _core.Session | None = None,
+    **arguments: Any,
 ) -> Timeline:
     """Creates sessions over the model's entry, which is made if necessary; or else over the model as it is."""
-    attempt = Attempt(CreationRequest(Model.of(model), "cpu", sessions, **arguments), receiver, Timeline(), keep_going)
+    request = CreationRequest(Model.of(model), "cpu", sessions, **arguments)
+    attempt = Attempt(request, receiver, Timeline(), keep_going, beside=beside)
     creation.prepare(attempt)
     (create_over_model if arguments.get("optimize") == "never" else create_over_entry)(attempt)
     return attempt.timeline

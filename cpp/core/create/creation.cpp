@@ -95,6 +95,7 @@ Creation::Creation(OnnxRuntime& runtime, CreationRequest request)
   }
   std::vector<int> gpus;
   for (const Device& device : devices_) {
+    request_.weights->plan->check_device(device);
     if (device.is_cuda() && std::find(gpus.begin(), gpus.end(), device.index) == gpus.end()) {
       gpus.push_back(device.index);
     }
@@ -310,11 +311,14 @@ std::shared_ptr<Session> Creation::create_session(std::size_t index) {
     // Which operators an optimization makes is not known before.
     const bool optimizes = request_.options.graph_optimization_level != ORT_DISABLE_ALL;
     const bool early = !request_.weights->fill || (!optimizes && !reads_weights_when_created(model_index().operators));
+    WeightStore::Hold awake;  // weights of a base may go to sleep meanwhile
     session = make([&] {
+      const auto store = loader_->allocated(place);
       if (!early) {
         loader_->wait_filled(place);
+        awake = store->hold();
       }
-      return loader_->allocated(place);
+      return store;
     });
     loader_->wait_filled(place);
   }

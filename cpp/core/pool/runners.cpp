@@ -82,7 +82,8 @@ std::shared_ptr<DeviceSleep> make_sleeper(SleepLevel level, const std::vector<st
                                                  "'session' closes the session");
     }
     if (!own->can_sleep()) {
-      throw refuse("the driver or the device has no virtual memory management");
+      throw refuse(own->plan().base ? "they are used beside those of another session"
+                                    : "the driver or the device has no virtual memory management");
     }
     if (store && own != store) {
       throw refuse("its sessions there do not share them");

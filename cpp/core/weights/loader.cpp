@@ -41,7 +41,9 @@ WeightLoader::WeightLoader(CudaStartup& startup, SharedWeights weights, std::vec
       keep_going_(keep_going),
       total_bytes_(weights_.plan->file_bytes()),
       slots_(devices_.size()) {
+  weights_.fill = weights_.fill && !weights_.plan->runs.empty();  // a pass over nothing would open the files
   for (const int device : devices_) {
+    weights_.plan->check_device(Device::cuda(device));
     context_was_there_.push_back(startup_.has_context(device));
   }
 }

@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <new>
-#include <numeric>
 #include <string>
 #include <tuple>
 #include <utility>
 
 #include "core/base/error.hpp"
+#include "core/weights/store.hpp"
 
 namespace ortmulti {
 namespace {
@@ -31,14 +32,43 @@ std::uint64_t align(std::uint64_t offset) {
   return sum(offset, WeightPlan::alignment - 1) / WeightPlan::alignment * WeightPlan::alignment;
 }
 
+// Equal for weights with the same values. The identity comes last: it takes longest to compare.
+auto key_of(const WeightList& list, const Weight& weight) {
+  return std::tie(weight.offset, weight.length, weight.data_type, weight.shape,
+                  list.sources[weight.source]->identity());
+}
+
+// The index of each wanted weight's values among those that are there.
+std::vector<std::optional<std::size_t>> find_weights(const WeightList& wanted, const WeightList& there) {
+  std::map<decltype(key_of(there, there.weights[0])), std::size_t> places;
+  for (std::size_t i = 0; i < there.weights.size(); ++i) {
+    places.emplace(key_of(there, there.weights[i]), i);
+  }
+  std::vector<std::optional<std::size_t>> result;
+  for (const Weight& weight : wanted.weights) {
+    const auto found = places.find(key_of(wanted, weight));
+    result.push_back(found == places.end() ? std::nullopt : std::optional(found->second));
+  }
+  return result;
+}
+
 }  // namespace
 
-WeightPlan plan_weights(WeightList list) {
+WeightPlan plan_weights(WeightList list, std::shared_ptr<const CudaWeightStore> base) {
   WeightPlan plan;
   plan.list = std::move(list);
+  plan.base = std::move(base);
   const std::vector<Weight>& weights = plan.list.weights;
-  std::vector<std::size_t> order(weights.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
+  plan.in_base.resize(weights.size());
+  if (plan.base) {
+    plan.in_base = find_weights(plan.list, plan.base->plan().list);
+  }
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (!plan.in_base[i]) {
+      order.push_back(i);
+    }
+  }
   std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     const auto place = [&](std::size_t i) {
       return std::tuple(weights[i].source, weights[i].offset, weights[i].length, i);
@@ -109,6 +139,14 @@ std::vector<WeightJob> WeightPlan::jobs(std::uint64_t max_bytes) const {
     }
   }
   return jobs;
+}
+
+void WeightPlan::check_device(const Device& device) const {
+  if (base && base->device() != device) {
+    throw Error(ErrorKind::invalid_argument, "weights beside a session on " + to_string(base->device()) +
+                                                 " cannot be used on " + to_string(device) +
+                                                 ": create the sessions on the same device, or without beside");
+  }
 }
 
 HostMemory in_memory(const WeightList& list, const std::function<bool()>& stopped) {

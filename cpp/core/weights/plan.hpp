@@ -4,8 +4,10 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
+#include "core/base/device.hpp"
 #include "core/onnx/weight_list.hpp"
 
 namespace ortmulti {
@@ -41,18 +43,23 @@ struct WeightPlan {
   static constexpr std::uint64_t alignment = 256;  ///< Bytes; what CUDA's own allocations have.
 
   WeightList list;
-  std::vector<std::uint64_t> slab_offsets;  ///< Of each of list.weights.
+  std::shared_ptr<const CudaWeightStore> base;      ///< Weights that are on a device already; null: none.
+  std::vector<std::optional<std::size_t>> in_base;  ///< Of each of list.weights: which of the base's it is.
+  std::vector<std::uint64_t> slab_offsets;          ///< Of each of list.weights that is not the base's.
   std::uint64_t slab_bytes = 0;
   std::vector<WeightPiece> runs;  ///< Without overlaps; both offsets ascend within a source.
   std::shared_ptr<WeightFamily> family = std::make_shared<WeightFamily>();
 
   std::uint64_t file_bytes() const noexcept;  ///< What is read.
   std::vector<WeightJob> jobs(std::uint64_t max_bytes) const;
+  /// Throws Error with ErrorKind::invalid_argument for a device that the base is not on.
+  void check_device(const Device& device) const;
 };
 
 /// Weights with the same bytes of a source get one place. Throws Error with ErrorKind::out_of_memory where a sum
-/// exceeds 64 bits; the sums of the plan's own parts are then within slab_bytes.
-WeightPlan plan_weights(WeightList list);
+/// exceeds 64 bits; the sums of the plan's own parts are then within slab_bytes. `base` is filled: a weight that it
+/// has, of the same bytes, type and shape under any name, is used there. Such a plan is for the base's device alone.
+WeightPlan plan_weights(WeightList list, std::shared_ptr<const CudaWeightStore> base = nullptr);
 
 /// Each weight's bytes in the host's memory.
 using HostMemory = std::vector<std::shared_ptr<const unsigned char>>;

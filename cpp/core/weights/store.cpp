@@ -120,8 +120,13 @@ CudaWeightStore::CudaWeightStore(CudaStartup& startup, int device, std::shared_p
     : startup_(startup), device_(Device::cuda(device)), plan_(std::move(plan)) {
   startup.make_current(device, timeline);  // which has spans of its own
   const ScopedSpan span(timeline, "allocate weights", to_string(device_));
-  memory_ =
-      std::make_unique<CudaMemory>(startup, device, plan_->slab_bytes, "the weights take", CudaMemory::Address::stable);
+  memory_ = std::make_unique<CudaMemory>(startup, device, plan_->slab_bytes, "the weights take",
+                                         plan_->base ? CudaMemory::Address::plain : CudaMemory::Address::stable);
+}
+
+CUdeviceptr CudaWeightStore::address(std::size_t weight) const {
+  const std::optional<std::size_t>& in_base = plan_->in_base[weight];
+  return in_base ? plan_->base->address(*in_base) : slab() + plan_->slab_offsets[weight];
 }
 
 void CudaWeightStore::offer() const {
@@ -133,6 +138,9 @@ void CudaWeightStore::offer() const {
 }
 
 WeightStore::Hold CudaWeightStore::hold() const {
+  if (plan_->base) {
+    return plan_->base->hold();
+  }
   Hold hold(in_use_);
   if (asleep_) {
     throw Error(ErrorKind::device,

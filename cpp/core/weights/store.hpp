@@ -48,7 +48,8 @@ class PinnedWeights : NonCopyable {
   std::unique_ptr<PinnedBuffers> memory_;
 };
 
-/// The weights of a plan in one allocation of a GPU's memory. Asleep, they have an address and no memory.
+/// The weights of a plan in one allocation of a GPU's memory, but for those in the plan's base. Asleep, they have an
+/// address and no memory.
 class CudaWeightStore : public WeightStore, public std::enable_shared_from_this<CudaWeightStore> {
  public:
   /// Allocates, in the context of the device, which is made current. Throws Error with ErrorKind::out_of_memory, which
@@ -59,9 +60,9 @@ class CudaWeightStore : public WeightStore, public std::enable_shared_from_this<
 
   const Device& device() const noexcept override { return device_; }
   void add_to(Ort::SessionOptions& options) const override;
-  Hold hold() const override;
+  Hold hold() const override;  ///< With a base: the base's.
 
-  /// Whether it can sleep: the driver and the device have stable addresses.
+  /// Whether it can sleep: the driver and the device have stable addresses, and the plan has no base.
   bool can_sleep() const noexcept { return memory_->stable(); }
   /// Gives the memory back once nobody holds it: false where somebody does at `until`. Throws Error, with everything as
   /// before.
@@ -74,7 +75,7 @@ class CudaWeightStore : public WeightStore, public std::enable_shared_from_this<
   const WeightPlan& plan() const noexcept { return *plan_; }
   CUcontext context() const noexcept { return memory_->context(); }
   CUdeviceptr slab() const noexcept { return memory_->address(); }
-  CUdeviceptr address(std::size_t weight) const { return slab() + plan_->slab_offsets[weight]; }
+  CUdeviceptr address(std::size_t weight) const;
 
  private:
   bool copy_from_peer(Timeline* timeline) const;

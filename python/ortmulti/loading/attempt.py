@@ -57,6 +57,8 @@ class Attempt:
         timeline: Receives the spans.
         keep_going: Whether the other sessions are created when one fails.
         hold: Makes the other GPUs' contexts wait for one; released if no session can come first.
+        beside: A session on the request's one GPU, whose weights the sessions share as far as they have the same; None:
+            all weights are read.
         options: Options of every session.
         devices: The device of each session, once `prepare` has found them.
         providers: The providers of each session, then, too.
@@ -72,6 +74,7 @@ class Attempt:
     timeline: Timeline
     keep_going: bool = False
     hold: _core.ContextHold | None = None
+    beside: _core.Session | None = None
     options: _core.SessionOptions = field(init=False)
     devices: list[Device] = field(default_factory=list, init=False)
     providers: list[list[Provider]] = field(default_factory=list, init=False)
@@ -156,7 +159,7 @@ class Attempt:
     def _shared(self, weights: _core.WeightList) -> _core.SharedWeights:
         chosen = vars(self.request.loader or LoaderOptions())
         reading: dict[str, Any] = {name: value or 0 for name, value in chosen.items()}
-        return _core.SharedWeights(weights, prefetch=self.prefetch, **reading)
+        return _core.SharedWeights(weights, beside=self.beside, prefetch=self.prefetch, **reading)
 
     def ready(self, index: int, session: _core.Session) -> None:
         """A session can run."""

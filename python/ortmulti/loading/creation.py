@@ -69,7 +69,7 @@ def prepare(attempt: Attempt) -> None:
         # The disk comes first: it may be slower than all other steps together.
         if request.model.path:
             with attempt.span("index model"):
-                attempt.weights, attempt.prefetch = _begin_reading(request.model.path)
+                attempt.weights, attempt.prefetch = _begin_reading(request.model.path, ahead=attempt.beside is None)
         with attempt.span("open libraries"):
             early_start.open_libraries()
             from ortmulti.loading import over_entry  # noqa: F401  # this import, too, takes time while the driver starts
@@ -84,8 +84,8 @@ def prepare(attempt: Attempt) -> None:
     attempt.receiver.on_devices(attempt.devices)
 
 
-def _begin_reading(path: str) -> tuple[_core.WeightList | None, _core.Prefetch | None]:
-    """List the model's weights, and read their files ahead while the driver starts."""
+def _begin_reading(path: str, *, ahead: bool) -> tuple[_core.WeightList | None, _core.Prefetch | None]:
+    """List the model's weights, and with `ahead` read their files while the driver starts."""
     try:
         weights = _core.shareable_weights(path)
     except Error:
@@ -95,7 +95,7 @@ def _begin_reading(path: str) -> tuple[_core.WeightList | None, _core.Prefetch |
         begin, end = parts.get(weight.source, (weight.offset, weight.offset))
         parts[weight.source] = (min(begin, weight.offset), max(end, weight.offset + weight.length))
     ranges = [(weights.sources[file], begin, end - begin) for file, (begin, end) in sorted(parts.items())]
-    return weights, _core.Prefetch(ranges) if ranges else None
+    return weights, _core.Prefetch(ranges) if ranges and ahead else None
 
 
 def _choose_way(attempt: Attempt) -> None:
