@@ -53,6 +53,27 @@ void run_feeds(const std::vector<std::shared_ptr<Runner>>& runners, const py::li
   warm_up(all, runs, timeline.get());
 }
 
+/// Has Python make the sessions of a CUDA graph: calls the object with the graphs and the key. None: an empty function.
+inline ShapeGraphs::Wanted to_wanted(const py::object& call) {
+  if (call.is_none()) {
+    return {};
+  }
+  const std::shared_ptr<py::object> held(new py::object(call), [](py::object* object) {
+    const py::gil_scoped_acquire gil;
+    delete object;
+  });
+  return [held](const std::shared_ptr<ShapeGraphs>& graphs, const std::string& key) {
+    const py::gil_scoped_acquire gil;
+    try {
+      (*held)(freed_without_gil(graphs), py::bytes(key));
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable(*held);
+      const ReleaseGil nogil;
+      graphs->refuse(key, "nobody makes its sessions");
+    }
+  };
+}
+
 /// A request that an event loop waits for, to be cancelled: a capsule, since it is made for each.
 using AsyncRequest = std::weak_ptr<PoolRequest>;
 
@@ -81,10 +102,12 @@ class PythonPool : NonCopyable {
 
   // Each of the session's runners that run at first runs the feeds before, all at the same time.
   void add(const std::shared_ptr<Session>& session, int in_flight, std::size_t max_graphs, const py::list& feeds,
-           int warm_up_runs, const std::shared_ptr<Timeline>& timeline, const py::object& run_options) {
+           int warm_up_runs, const std::shared_ptr<Timeline>& timeline, const py::object& run_options,
+           const py::object& graph_wanted) {
     batching_.check_inputs(session->inputs());
+    const ShapeGraphs::Wanted wanted = to_wanted(graph_wanted);
     const Runners runners = without_gil([&] {
-      auto made = make_runners(session, {in_flight, max_graphs});
+      auto made = make_runners(session, {in_flight, max_graphs, wanted});
       for (auto& runner : made.all) {
         runner = freed_without_gil(std::move(runner));
       }

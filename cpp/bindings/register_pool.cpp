@@ -184,6 +184,11 @@ void register_pool(py::module_& module) {
   module.attr("at_first_in_flight") = at_first_in_flight;
   module.attr("most_in_flight") = most_in_flight;
   module.def("set_running_loop", &set_running_loop, py::arg("get_running_loop"));
+  module.attr("graph_sessions") = ShapeGraphs::sessions;
+  py::class_<ShapeGraphs, std::shared_ptr<ShapeGraphs>>(module, "ShapeGraphs")
+      .def("wanted_shapes", &ShapeGraphs::wanted_shapes)
+      .def("add", &ShapeGraphs::add, py::arg("key"), py::arg("sessions"), Nogil())
+      .def("refuse", &ShapeGraphs::refuse, py::arg("key"), py::arg("reason"), Nogil());
   module.attr("own_compute_stream") = Session::own_compute_stream;
   py::class_<Batching>(module, "Batching")
       .def(py::init([](std::size_t max_size, double max_delay, std::size_t axis, std::vector<std::size_t> sizes) {
@@ -195,7 +200,8 @@ void register_pool(py::module_& module) {
            py::arg("batching") = Batching())
       .def("add", &PythonPool::add, py::arg("session"), py::arg("in_flight") = 1, py::arg("max_graphs") = 0,
            py::arg("feeds") = py::list(), py::arg("warm_up_runs") = 0,
-           py::arg("timeline") = std::shared_ptr<Timeline>(), py::arg("run_options") = py::none())
+           py::arg("timeline") = std::shared_ptr<Timeline>(), py::arg("run_options") = py::none(),
+           py::arg("graph_wanted") = py::none())
       .def("add_runners", &PythonPool::add_runners, py::arg("device"), py::arg("runners"), py::arg("check"))
       .def("check_inputs", &PythonPool::check_inputs, py::arg("inputs"))
       .def("set_ready", of_core(&Pool::set_ready), py::arg("session"), py::arg("ready"))

@@ -126,7 +126,7 @@ def test_a_rate_is_bytes_over_seconds() -> None:
         ({"require": 1}, ortmulti.InvalidArgument, "require is 'all' or 'any', not 1"),
         ({"backend": "threads"}, ortmulti.InvalidArgument, "backend is 'core' or 'processes', not 'threads'"),
         ({"cuda_graph": True}, ortmulti.InvalidArgument, "cuda_graph is for GPUs"),
-        ({"cuda_graph": 8}, ortmulti.InvalidType, "CudaGraph or a bool"),
+        ({"cuda_graph": 8}, ortmulti.InvalidType, "CudaGraph, a bool or 'auto'"),
         ({"devices": 0, "provider_options": {"enable_cuda_graph": True}}, ortmulti.InvalidArgument, "cuda_graph=True"),
         ({"in_flight": 0}, ortmulti.InvalidArgument, "in_flight is 1 or more"),
         ({"in_flight": "3"}, ortmulti.InvalidArgument, "or 'auto', not '3'"),

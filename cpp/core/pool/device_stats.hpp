@@ -39,8 +39,9 @@ struct DeviceStats {
   std::uint64_t done = 0;
   std::uint64_t failed = 0;
   std::uint64_t cancelled = 0;
-  std::uint64_t retried = 0;  ///< Tried again, mostly on another device: a run failed here, or this one broke.
-  std::uint64_t runs = 0;     ///< Of the model; fewer than requests where these are batched.
+  std::uint64_t retried = 0;     ///< Tried again, mostly on another device: a run failed here, or this one broke.
+  std::uint64_t runs = 0;        ///< Of the model; fewer than requests where these are batched.
+  std::uint64_t graph_runs = 0;  ///< Those by a CUDA graph.
   std::uint64_t sleeps = 0;
   std::uint64_t wakes = 0;
   LatencyHistogram wake;     ///< How long its wakes took, from the request that asked for it.
@@ -58,6 +59,7 @@ struct DeviceStats {
     each("cancelled", &DeviceStats::cancelled);
     each("retried", &DeviceStats::retried);
     each("runs", &DeviceStats::runs);
+    each("graph_runs", &DeviceStats::graph_runs);
     each("sleeps", &DeviceStats::sleeps);
     each("wakes", &DeviceStats::wakes);
     each("wake", &DeviceStats::wake);

@@ -13,6 +13,7 @@
 #include "core/pool/graph_shapes.hpp"
 #include "core/pool/launch_times.hpp"
 #include "core/pool/runner.hpp"
+#include "core/pool/shape_graphs.hpp"
 
 namespace ortmulti {
 
@@ -23,7 +24,8 @@ class GpuRunner : public SessionRunner, NonCopyable {
  public:
   /// `max_graphs`: how many shapes it keeps graphs of. What it needs of the GPU and of pinned memory is there from
   /// prepare() or from its first run on.
-  GpuRunner(std::shared_ptr<GpuSession> session, std::size_t max_graphs);
+  /// `beside`: has the graphs of a session without graphs of its own; null: there are none.
+  GpuRunner(std::shared_ptr<GpuSession> session, std::size_t max_graphs, std::shared_ptr<ShapeGraphs> beside = nullptr);
   ~GpuRunner() override;
 
   void prepare();
@@ -31,6 +33,10 @@ class GpuRunner : public SessionRunner, NonCopyable {
   void run(Request& request) override;
   /// While a quarter of the GPU's memory is free, more of them may run.
   std::string why_no_more() noexcept override;
+  /// Captures the graph of inputs of one shape: those of both requests. Throws Error unless the session repeats its
+  /// bits for the first one, and the graph then has those of ordinary runs for either, from poisoned outputs. A value
+  /// that was captured instead of being computed would be another's.
+  void prove(Request& one, Request& other);
 
  private:
   using Tensors = std::vector<RequestTensor>;
@@ -45,6 +51,9 @@ class GpuRunner : public SessionRunner, NonCopyable {
   };
 
   void run_ordinarily(Request& request, const Tensors& inputs, const std::string& key);
+  /// By a graph of `beside_`, if there is one. Has one made where the shapes come again.
+  void run_beside(Request& request, const Tensors& inputs, const std::string& key);
+  ShapeGraphs::Sample sample_of(const Tensors& inputs) const;
   /// The graph of these inputs, which may be captured now; null where they are to be run ordinarily.
   CapturedGraph* graph_for(Request& request, const Tensors& inputs, const std::string& key);
   CapturedGraph* capture(Request& request, const Tensors& inputs, const std::string& key,
@@ -64,6 +73,7 @@ class GpuRunner : public SessionRunner, NonCopyable {
 
   std::shared_ptr<GpuSession> shared_;
   std::size_t max_graphs_;
+  std::shared_ptr<ShapeGraphs> beside_;
   std::mutex running_;
   Sleeper sleeper_;
   std::unique_ptr<StagedCopies> copies_;

@@ -4,10 +4,10 @@ namespace ortmulti {
 
 std::optional<GraphShapes::Outputs> GraphShapes::find(const std::string& key) {
   const std::lock_guard lock(mutex_);
-  if (by_key_.count(key) == 0) {
+  if (!entries_.has(key)) {
     return std::nullopt;
   }
-  const Entry& entry = use(key);
+  const Entry& entry = entries_.use(key);
   return entry.refused ? std::nullopt : std::optional(entry.outputs);
 }
 
@@ -16,7 +16,7 @@ void GraphShapes::learn(const std::string& key, const std::vector<Ort::Value>& o
   if (given_up()) {
     return;
   }
-  Entry& entry = use(key);
+  Entry& entry = entries_.use(key);
   if (entry.refused) {
     return;
   }
@@ -39,7 +39,7 @@ bool GraphShapes::refuse(const std::string& key) {
   if (given_up()) {
     return false;
   }
-  Entry& entry = use(key);
+  Entry& entry = entries_.use(key);
   if (entry.refused) {  // by another request of these shapes, at the same time
     return false;
   }
@@ -47,24 +47,9 @@ bool GraphShapes::refuse(const std::string& key) {
   entry.outputs.clear();
   ++refusals_;
   if (given_up()) {
-    by_key_.clear();
     entries_.clear();
   }
   return given_up();
-}
-
-GraphShapes::Entry& GraphShapes::use(const std::string& key) {
-  if (const auto found = by_key_.find(key); found != by_key_.end()) {
-    entries_.splice(entries_.begin(), entries_, found->second);
-    return entries_.front();
-  }
-  if (entries_.size() == most) {
-    by_key_.erase(entries_.back().key);
-    entries_.pop_back();
-  }
-  entries_.push_front({key, {}});
-  by_key_.emplace(entries_.front().key, entries_.begin());
-  return entries_.front();
 }
 
 }  // namespace ortmulti

@@ -4,13 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <list>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <unordered_map>
 #include <vector>
+
+#include "core/base/recently_used.hpp"
 
 namespace ortmulti {
 
@@ -38,18 +37,14 @@ class GraphShapes {
 
  private:
   struct Entry {
-    std::string key;
     Outputs outputs;
     bool refused = false;
   };
 
   bool given_up() const noexcept { return refusals_ == most_refusals; }
-  /// The entry of these shapes, which becomes the most recently used.
-  Entry& use(const std::string& key);
 
   std::mutex mutex_;
-  std::list<Entry> entries_;  // the most recently used first
-  std::unordered_map<std::string_view, std::list<Entry>::iterator> by_key_;
+  RecentlyUsed<Entry> entries_{most};
   int refusals_ = 0;  // since the last graph that was made
 };
 

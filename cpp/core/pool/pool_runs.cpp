@@ -201,6 +201,7 @@ RunEnd Pool::run_one(Worker& worker, Request& request, Lock& lock) {
   RunEnd end;
   request.started = Clock::now();
   request.run_error_ = nullptr;
+  request.by_graph = false;
   try {
     worker.runner->run(request);
   } catch (const SessionLost& loss) {
@@ -216,6 +217,7 @@ RunEnd Pool::run_one(Worker& worker, Request& request, Lock& lock) {
   }
   lock.lock();
   worker.in_run = nullptr;
+  worker.group->counts.graph_runs += request.by_graph ? 1 : 0;
   if (!end.lost_begun.value_or(true)) {
     --worker.group->counts.runs;
   }

@@ -100,6 +100,7 @@ class Request {
   Clock::time_point ended;
   std::chrono::nanoseconds copying{0};              ///< Part of that: inputs and outputs, by the runner.
   std::chrono::nanoseconds waiting_for_session{0};  ///< Part of that: until another run had ended.
+  bool by_graph = false;                            ///< Its last run was a CUDA graph's.
 
   // For runners that end runs by numbers.
   std::atomic<std::uint64_t> run_number{0};  ///< Of its run, once that has begun.

@@ -20,8 +20,9 @@ from ortmulti.options.session_options import GraphOptimizationLevel
 class Collector:
     """A receiver that keeps the sessions, by their places in the request."""
 
-    def __init__(self, progress: Progress | None = None) -> None:
+    def __init__(self, progress: Progress | None = None, poll: Callable[[], object] = lambda: None) -> None:
         self.progress = progress
+        self.poll = poll
         self.bytes_loaded: Callable[[int, int], object] | None = None
         self.sessions: dict[int, _core.Session] = {}
 
@@ -29,9 +30,6 @@ class Collector:
         """Do nothing."""
 
     def on_failure(self, index: int, error: BaseException) -> None:
-        """Do nothing."""
-
-    def poll(self) -> None:
         """Do nothing."""
 
     def on_session(self, index: int, session: _core.Session) -> None:

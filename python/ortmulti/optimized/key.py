@@ -142,6 +142,7 @@ FORMAT = 2
 _NO_MATTER = {
     "arena_extend_strategy",
     "device_id",
+    "enable_cuda_graph",
     "gpu_mem_limit",
     "has_user_compute_stream",
     "user_compute_stream",

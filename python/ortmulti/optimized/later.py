@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
-import threading
 from collections.abc import Callable
 
-from ortmulti._runtime import startup
-from ortmulti._runtime.threads import Task
+from ortmulti._runtime import behind
 from ortmulti.errors import Error
 from ortmulti.optimized.entries import StagedEntry
 
@@ -17,14 +14,7 @@ _SMALL = 4 << 20
 
 _LOGGER = logging.getLogger("ortmulti")
 
-
-class _Ended(Exception):  # noqa: N818  (no error, but the way out)
-    pass
-
-
-_lock = threading.Lock()
-_tasks: dict[Task, int] = {}  # with the process that each belongs to
-_ending = threading.Event()
+wait_for_entries = behind.wait
 
 
 def keep(staged: StagedEntry, make: Callable[[Callable[[], object]], object]) -> None:
@@ -35,65 +25,14 @@ def keep(staged: StagedEntry, make: Callable[[Callable[[], object]], object]) ->
         make: Makes and publishes it. Its argument is to be called in short intervals, and raises to end it.
     """
 
-    def run() -> None:
+    def run(poll: Callable[[], object]) -> None:
         try:
             with staged:
-                make(_poll)
-        except _Ended:
-            pass
+                make(poll)
         except (Error, OSError) as error:
             _LOGGER.info("the optimized model is not kept: %s", error)
 
     if staged.saved.stat().st_size <= _SMALL:
-        run()
-        return
-
-    def run_task() -> None:
-        try:
-            run()
-        finally:
-            with _lock:
-                _tasks.pop(task, None)
-
-    startup.before_shut_down(_end)
-    task = Task(run_task, "ortmulti-entry")
-    with _lock:
-        _tasks[task] = os.getpid()
-    try:
-        task.start()
-    except BaseException:
-        if task.revoke():
-            with _lock:
-                _tasks.pop(task, None)
-            staged.discard()
-        raise
-
-
-def wait_for_entries() -> None:
-    """Wait until nothing is made in the background any more."""
-    for task in _own():
-        task.wait()
-
-
-def _own() -> list[Task]:
-    with _lock:
-        return [task for task, process in _tasks.items() if process == os.getpid()]
-
-
-def _poll() -> None:
-    if _ending.is_set():
-        raise _Ended
-
-
-def _end() -> None:
-    _ending.set()
-    wait_for_entries()
-
-
-def _after_fork_in_child() -> None:
-    global _lock
-    _lock = threading.Lock()  # another thread of the parent may have held it
-    _tasks.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
+        run(behind.poll)
+    else:
+        behind.do(run, "ortmulti-entry", staged.discard)

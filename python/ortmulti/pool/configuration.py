@@ -138,11 +138,13 @@ class Serving:
     Attributes:
         in_flight: Number of requests that a session on a GPU has under way; 0: the core chooses.
         graphs: Number of shapes for which a session keeps CUDA graphs; 0: no graphs.
+        graphs_beside: Whether shapes that come again get CUDA graphs in sessions beside it.
         warmup: What a session runs before it takes requests, as for `load`.
     """
 
     in_flight: int = 0
     graphs: int = 0
+    graphs_beside: bool = False
     warmup: Warmup | bool = False
 
 

@@ -74,7 +74,7 @@ def load(
     wait: Literal["all", "first", "none"] = "all",
     require: Literal["all", "any"] = "all",
     in_flight: int | Literal["auto"] = "auto",
-    cuda_graph: CudaGraph | bool = False,
+    cuda_graph: CudaGraph | bool | Literal["auto"] = False,
     backend: Literal["core", "processes"] = "core",
     tuning: str | os.PathLike[str] | Tuning | None = None,
     version: str = "",
@@ -115,7 +115,8 @@ def load(
             `DeviceStats.why_in_flight` has the figures. It grows only while a quarter of the GPU's memory is free, and
             to three quarters of the process's cores for all GPUs together. With CUDA graphs one request runs, and
             ``"auto"`` is 3.
-        cuda_graph: Whether runs on GPUs are captured as CUDA graphs, and for how many shapes; default: no.
+        cuda_graph: Whether runs on GPUs are captured as CUDA graphs, and for how many shapes; default: no. ``"auto"``:
+            shapes that come again are, where that is right, in sessions of their own beside the pool's: docs/pool.md.
         backend: What runs the model. ``"core"``: ortmulti's own sessions. ``"processes"``: sessions of the onnxruntime
             package, each in a process; a process that dies is started again (docs/pool.md). Processes do not take
             ``strategy``, ``optimize``, ``serialize``, ``loader``, ``wait``, ``require`` and ``cuda_graph``. Only those
@@ -140,7 +141,8 @@ def load(
     checks.choice("wait", wait, ("all", "first", "none"))
     checks.choice("require", require, ("all", "any"))
     checks.choice("backend", backend, ("core", "processes"))
-    plain = all(given is None for given in (options, provider_options, batching, tuning)) and cuda_graph is False
+    plain = all(given is None for given in (options, provider_options, batching, tuning))
+    plain = plain and (cuda_graph is False or cuda_graph == "auto")
     plain = plain and isinstance(warmup, bool) and backend == "core" and strategy == "shared"
     plain = plain and wait != "first"  # with which contexts begin later
     request = early_start.begin_request(
@@ -192,7 +194,7 @@ def load(
             raise
         return pool
     request = _with_graphs(request, graphs)
-    serving = Serving(0 if in_flight == "auto" else in_flight, graphs, warmup)
+    serving = Serving(0 if in_flight == "auto" else in_flight, graphs, cuda_graph == "auto", warmup)
     members = Members(request, partial(_core.Pool, max_queue, batching_argument(batching)), serving, version)
     pool = Pool(members, batch_size)
     if progress is None:
@@ -226,8 +228,10 @@ def _check_options(options: SessionOptions | None) -> None:
 def _max_shapes(cuda_graph: CudaGraph | bool) -> int:
     from ortmulti.pool.configuration import CudaGraph
 
+    if cuda_graph == "auto":
+        return 0
     if not isinstance(cuda_graph, bool | CudaGraph):
-        raise InvalidType(f"cuda_graph is an ortmulti.CudaGraph or a bool, not {cuda_graph!r}")
+        raise InvalidType(f"cuda_graph is an ortmulti.CudaGraph, a bool or 'auto', not {cuda_graph!r}")
     return cuda_graph.max_shapes if isinstance(cuda_graph, CudaGraph) else CudaGraph().max_shapes * cuda_graph
 
 
@@ -255,9 +259,9 @@ def _with_graphs(request: CreationRequest, graphs: int) -> CreationRequest:
     import dataclasses
 
     from ortmulti.devices.device import parse_devices
+    from ortmulti.pool.graphs import PROVIDER_OPTIONS
 
     asked = parse_devices("all") if request.named is None else request.named
     if any(device.kind != "cuda" for device in asked):
         raise InvalidArgument(f"cuda_graph is for GPUs; the devices are {', '.join(map(str, asked))}")
-    needed = {"enable_cuda_graph": "1", "user_compute_stream": _core.own_compute_stream}
-    return dataclasses.replace(request, provider_options={**given, **needed})
+    return dataclasses.replace(request, provider_options={**given, **PROVIDER_OPTIONS})

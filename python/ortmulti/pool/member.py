@@ -31,6 +31,7 @@ class Member:
         index: Index among the sessions of one creation.
         session: The session; the owner of the member closes it.
         first_runs: What it runs before it takes requests, and how it serves them.
+        request: How it was created.
         poll: Called before these runs. Raises an error if the creation was cancelled.
         end: Ends these runs.
     """
@@ -38,6 +39,7 @@ class Member:
     index: int
     session: InferenceSession
     first_runs: FirstRuns
+    request: CreationRequest
     poll: Callable[[], object]
     end: RunOptions | None
 
@@ -46,9 +48,15 @@ class Member:
         serving = self.first_runs.serving
         end = None if serving.graphs else self.end  # with graphs no options of a run are taken
 
+        graphs = None
+        if serving.graphs_beside and self.session.device.startswith("cuda:"):
+            from ortmulti.pool.graphs import make_behind
+
+            graphs = partial(make_behind, self.request, self.session._core)
+
         def add(feeds: list[Mapping[str, Any]], runs: int) -> None:
             self.poll()
-            core.add(self.session._core, serving.in_flight, serving.graphs, feeds, runs, timeline._core, end)
+            core.add(self.session._core, serving.in_flight, serving.graphs, feeds, runs, timeline._core, end, graphs)
 
         self.first_runs.run(self.session, add)
 
@@ -203,7 +211,7 @@ class MemberCreation:
     def _have_joined(self, index: int, session: InferenceSession, leading: Task | None = None) -> None:
         if leading is not None:
             leading.wait()
-        member = Member(index, session, self._first_runs, self.poll, self._end_runs)
+        member = Member(index, session, self._first_runs, self._request, self.poll, self._end_runs)
         try:
             self._join(member)
             self.members[index] = member

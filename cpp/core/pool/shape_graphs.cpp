@@ -1,0 +1,152 @@
+#include "core/pool/shape_graphs.hpp"
+
+#include <algorithm>
+
+#include "core/base/error.hpp"
+#include "core/ort/library.hpp"
+#include "core/pool/gpu_runner.hpp"
+
+namespace ortmulti {
+namespace {
+
+/// Makes a request of copies, and of the session's outputs.
+class SampleRequest : public Request {
+ public:
+  SampleRequest(const ShapeGraphs::Sample& sample, const Session& session, bool reversed) {
+    inputs.reserve(sample.size());
+    for (const auto& [name, value] : sample) {
+      inputs.add(name.c_str(), copy(value, reversed));
+    }
+    for (const ValueInfo& output : session.outputs()) {
+      output_names.push_back(output.name.c_str());
+    }
+  }
+
+ private:
+  // In the reverse order the elements are others, and still what the model takes: indices, masks.
+  static Ort::Value copy(const Ort::Value& value, bool reversed) {
+    const auto info = value.GetTensorTypeAndShapeInfo();
+    Ort::Value made = new_tensor(info.GetElementType(), info.GetShape());
+    const std::size_t count = info.GetElementCount();
+    const std::size_t bytes = tensor_bytes(value);
+    const std::size_t each = count == 0 ? 0 : bytes / count;
+    const auto* const from = static_cast<const std::byte*>(value.GetTensorRawData());
+    auto* const to = static_cast<std::byte*>(made.GetTensorMutableRawData());
+    for (std::size_t i = 0; i < count; ++i) {
+      std::copy_n(from + (reversed ? count - 1 - i : i) * each, each, to + i * each);
+    }
+    return made;
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<GpuRunner> ShapeGraphs::take(const std::string& key) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    const auto found = graphs_.find(key);
+    if (found == graphs_.end()) {
+      return nullptr;
+    }
+    const std::shared_ptr<Graph> graph = found->second;
+    if (!graph->idle.empty()) {
+      std::shared_ptr<GpuRunner> runner = std::move(graph->idle.front());
+      graph->idle.pop_front();
+      graph->used = ++uses_;
+      GpuRunner* const taken = runner.get();
+      return {taken, [self = shared_from_this(), graph, runner = std::move(runner)](GpuRunner*) mutable {
+                const std::lock_guard giving_back(self->mutex_);
+                graph->idle.push_back(std::move(runner));
+                self->given_back_.notify_all();
+              }};
+    }
+    given_back_.wait(lock);
+  }
+}
+
+bool ShapeGraphs::came_again(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  if (making_ || refusals_ == most_refusals || graphs_.count(key) != 0) {
+    return false;
+  }
+  Seen& seen = seen_.use(key);
+  if (seen.refused || ++seen.runs < come_again) {
+    return false;
+  }
+  making_ = true;
+  return true;
+}
+
+void ShapeGraphs::want(const std::string& key, Sample sample) {
+  {
+    const std::lock_guard lock(mutex_);
+    sample_ = std::move(sample);
+  }
+  wanted_(shared_from_this(), key);
+}
+
+std::vector<std::pair<std::string, std::vector<std::int64_t>>> ShapeGraphs::wanted_shapes() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::pair<std::string, std::vector<std::int64_t>>> shapes;
+  for (const auto& [name, value] : sample_) {
+    shapes.emplace_back(name, value.GetTensorTypeAndShapeInfo().GetShape());
+  }
+  return shapes;
+}
+
+void ShapeGraphs::add(const std::string& key, const std::vector<std::shared_ptr<Session>>& made) {
+  const auto graph = std::make_shared<Graph>();
+  std::vector<std::shared_ptr<GpuSession>> shared;
+  for (const auto& session : made) {
+    shared.push_back(std::make_shared<GpuSession>(session, true));
+  }
+  for (std::size_t i = 0; i < runners_of_each; ++i) {
+    for (const auto& session : shared) {
+      SampleRequest one(sample_, *session->session(), false);
+      SampleRequest other(sample_, *session->session(), true);
+      const auto runner = std::make_shared<GpuRunner>(session, 1);
+      runner->prove(one, other);
+      graph->idle.push_back(runner);
+    }
+  }
+  std::shared_ptr<Graph> oldest;  // freed without the lock
+  const std::lock_guard lock(mutex_);
+  if (graphs_.size() == most_shapes) {
+    const auto found = std::min_element(graphs_.begin(), graphs_.end(),
+                                        [](const auto& a, const auto& b) { return a.second->used < b.second->used; });
+    oldest = found->second;
+    seen_.use(found->first).runs = 0;
+    graphs_.erase(found);
+    given_back_.notify_all();
+  }
+  graphs_.emplace(key, graph);
+  sample_.clear();
+  making_ = false;
+  refusals_ = 0;
+}
+
+void ShapeGraphs::refuse(const std::string& key, const std::string& reason) {
+  std::shared_ptr<Graph> gone;  // freed without the lock
+  bool last = false;
+  {
+    const std::lock_guard lock(mutex_);
+    seen_.use(key).refused = true;
+    if (const auto found = graphs_.find(key); found != graphs_.end()) {
+      gone = found->second;
+      graphs_.erase(found);
+      given_back_.notify_all();
+    } else {
+      sample_.clear();
+      making_ = false;
+    }
+    last = ++refusals_ == most_refusals;
+  }
+  onnxruntime_log().push({ORT_LOGGING_LEVEL_INFO, "ortmulti", "", "",
+                          ordinary_->model() + " on " + to_string(ordinary_->device()) +
+                              (last ? " gets no more CUDA graphs, since inputs of " + std::to_string(most_refusals) +
+                                          " shapes in a row got none. The last reason: "
+                                    : " runs without a CUDA graph for inputs of one shape: ") +
+                              reason});
+}
+
+}  // namespace ortmulti

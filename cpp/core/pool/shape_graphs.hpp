@@ -1,0 +1,85 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/non_copyable.hpp"
+#include "core/base/recently_used.hpp"
+#include "core/ort/session.hpp"
+#include "core/ort/value.hpp"
+
+namespace ortmulti {
+
+class GpuRunner;
+
+/// CUDA graphs beside a session's ordinary runs: of input shapes that come again, in sessions of their own, which
+/// somebody makes when they are wanted. For several threads.
+class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyable {
+ public:
+  /// With so many ordinary runs a shape gets a graph. Sessions are made for it, which takes as long as to load them.
+  static constexpr std::uint64_t come_again = 20;
+  static constexpr std::size_t most_shapes = 8;
+  /// Sessions of one shape. A graph has its session's memory to itself, so only those of different sessions run side by
+  /// side: three answered as many requests of BERT-base and of ResNet-50 as ordinary runs of eight threads (H100).
+  static constexpr std::size_t sessions = 3;
+  /// While one of a session's runners has its graph run, the other copies.
+  static constexpr std::size_t runners_of_each = 2;
+  static constexpr int most_refusals = 8;  ///< In a row; then no more are wanted.
+
+  /// Inputs of one run, in the host's memory.
+  using Sample = std::vector<std::pair<std::string, Ort::Value>>;
+  /// Called once for each graph that is wanted, by the thread that ran the shape: has add() or refuse() be called,
+  /// later and from another thread. It must not throw.
+  using Wanted = std::function<void(const std::shared_ptr<ShapeGraphs>& graphs, const std::string& key)>;
+
+  ShapeGraphs(std::shared_ptr<Session> ordinary, Wanted wanted)
+      : ordinary_(std::move(ordinary)), wanted_(std::move(wanted)) {}
+
+  /// A runner that has the graph of these shapes, and that nobody else uses as long as it is held. Waits for one. Null
+  /// where there is no graph.
+  std::shared_ptr<GpuRunner> take(const std::string& key);
+
+  /// Counts an ordinary run. True where the shapes are to get a graph now: then want() is to be called, or refuse().
+  bool came_again(const std::string& key);
+  void want(const std::string& key, Sample sample);
+  /// The shapes of the sample, while a graph is wanted.
+  std::vector<std::pair<std::string, std::vector<std::int64_t>>> wanted_shapes() const;
+  /// Captures the wanted graph in these sessions, which were created to capture, and proves each: see GpuRunner::prove.
+  /// Throws Error, with nothing added.
+  void add(const std::string& key, const std::vector<std::shared_ptr<Session>>& made);
+  /// These shapes are run ordinarily from now on. Says why in the log.
+  void refuse(const std::string& key, const std::string& reason);
+
+ private:
+  struct Graph {
+    std::deque<std::shared_ptr<GpuRunner>> idle;
+    std::uint64_t used = 0;
+  };
+  struct Seen {
+    std::uint64_t runs = 0;
+    bool refused = false;
+  };
+
+  const std::shared_ptr<Session> ordinary_;
+  const Wanted wanted_;
+  mutable std::mutex mutex_;
+  std::condition_variable given_back_;
+  RecentlyUsed<Seen> seen_{1024};
+  std::map<std::string, std::shared_ptr<Graph>> graphs_;
+  std::uint64_t uses_ = 0;
+  bool making_ = false;  // one at a time
+  Sample sample_;        // of that one
+  int refusals_ = 0;     // since the last graph that was made
+};
+
+}  // namespace ortmulti

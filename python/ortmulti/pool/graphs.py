@@ -1,0 +1,81 @@
+"""Sessions for the CUDA graphs of input shapes that come again, made beside a pool's ordinary ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+
+from ortmulti import _core
+from ortmulti._runtime import behind
+from ortmulti.create.request import CreationRequest, core_options
+from ortmulti.devices.device import parse_devices
+from ortmulti.errors import Error, InvalidArgument
+from ortmulti.loading import creation
+from ortmulti.loading.attempt import Attempt
+from ortmulti.options.session_options import SessionOptions
+from ortmulti.timeline import Timeline
+
+__all__ = ["capturing", "make_behind"]
+
+PROVIDER_OPTIONS = {"enable_cuda_graph": "1", "user_compute_stream": _core.own_compute_stream}
+"""What sessions that capture need."""
+
+
+def make_behind(request: CreationRequest, session: _core.Session, graphs: _core.ShapeGraphs, key: bytes) -> None:
+    """Begin to make sessions for a graph that is wanted, in a thread of their own. `_core` calls this.
+
+    Args:
+        request: How the pool's sessions were created.
+        session: The ordinary session that the graphs are beside. The new ones use its weights.
+        graphs: They get the sessions, or the reason why there are none.
+        key: By which they know the shapes.
+    """
+    not_begun = partial(graphs.refuse, key, "the thread that makes its sessions did not start")
+    behind.do(partial(_make, request, session, graphs, key), "ortmulti-graphs", not_begun)
+
+
+def _make(
+    request: CreationRequest,
+    session: _core.Session,
+    graphs: _core.ShapeGraphs,
+    key: bytes,
+    poll: Callable[[], object],
+) -> None:
+    made = creation.Collector(poll=poll)
+    try:
+        wanted = capturing(request, session, dict(graphs.wanted_shapes()))
+        creation.create(Attempt(wanted, made, Timeline(), beside=session))
+        graphs.add(key, list(made.sessions.values()))
+        made.sessions.clear()
+    except (Error, behind.Ended) as error:
+        graphs.refuse(key, str(error) or "the process ends")
+    finally:
+        made.close()
+
+
+def capturing(request: CreationRequest, session: _core.Session, shapes: dict[str, list[int]]) -> CreationRequest:
+    """Return how sessions are created that capture a graph of these shapes.
+
+    Sizes of dimensions with a name are options of theirs: ONNX Runtime then computes from them when it optimizes the
+    model, and no run has to. What a run computes on the CPU and copies to the GPU cannot be part of a graph.
+
+    Raises:
+        InvalidArgument: Dimensions of one name have several sizes.
+    """
+    sizes: dict[str, int] = {}
+    for declared in session.inputs():
+        for name, size in zip(declared.shape, shapes.get(declared.name, ()), strict=False):
+            if isinstance(name, str) and sizes.setdefault(name, size) != size:
+                raise InvalidArgument(f"the dimension {name!r} is {sizes[name]} and {size}")
+    options = SessionOptions()
+    options._core = core_options(request.options).copy()
+    for name, size in sizes.items():
+        options.add_free_dimension_override_by_name(name, size)
+    return dataclasses.replace(
+        request,
+        devices=parse_devices(session.device()),
+        sessions_per_device=_core.graph_sessions,
+        options=options,
+        provider_options={**(request.provider_options or {}), **PROVIDER_OPTIONS},
+    )

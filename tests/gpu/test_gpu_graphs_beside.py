@@ -1,0 +1,206 @@
+"""CUDA graphs of shapes that come again, in sessions beside a pool's ordinary ones."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import ortmulti
+from tests.gpu.test_gpu_graphs import control_flow, nonzero
+from tests.support import onnx_models
+from tests.support.gpus import MODEL, check_memory_returns, feed, needs_gpus, needs_graphs
+from tests.support.pools import HANG
+
+pytestmark = pytest.mark.gpu
+
+Feed = dict[str, np.ndarray]
+
+
+def graph_runs(pool: ortmulti.Pool) -> int:
+    return sum(device.graph_runs for device in pool.stats().devices)
+
+
+def run_until(pool: ortmulti.Pool, given: Feed, reached: Callable[[], object]) -> list[list[np.ndarray]]:
+    """The answers to the same inputs, asked for again and again."""
+    end = time.monotonic() + HANG
+    answers = [pool.run(given)]
+    while not reached():
+        assert time.monotonic() < end
+        answers.append(pool.run(given))
+    return answers
+
+
+def run_until_graph(pool: ortmulti.Pool, given: Feed) -> list[list[np.ndarray]]:
+    """The same, until 20 of them came from a graph."""
+    before = graph_runs(pool)
+    return run_until(pool, given, lambda: graph_runs(pool) >= before + 20)
+
+
+@contextmanager
+def refusal() -> Iterator[threading.Event]:
+    """Set when a shape was refused."""
+    refused = threading.Event()
+
+    class Watch(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "CUDA graph" in record.getMessage():
+                refused.set()
+
+    logger, watch = logging.getLogger("ortmulti"), Watch()
+    level = logger.level
+    logger.addHandler(watch)
+    logger.setLevel(logging.INFO)
+    try:
+        yield refused
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(watch)
+
+
+def test_a_shape_that_comes_again_gets_a_graph_with_the_same_answers() -> None:
+    needs_graphs()
+    with ortmulti.load(MODEL, "cuda:0", cuda_graph="auto") as pool:
+        sessions = len(pool.sessions)
+        for rows in (3, 8):
+            answers = run_until_graph(pool, feed(0, rows))
+            for [y] in answers:
+                np.testing.assert_allclose(y, answers[0][0], rtol=1e-5, atol=1e-5)
+            other = pool.run(feed(1, rows))[0]
+            assert not np.array_equal(other, answers[0][0])
+            np.testing.assert_allclose(other, pool.sessions[0].run(None, feed(1, rows))[0], rtol=1e-5, atol=1e-5)
+        assert len(pool.sessions) == sessions
+        futures = [pool.submit(None, feed(number)) for number in range(64)]
+        for number, future in enumerate(futures):
+            wanted = pool.sessions[0].run(None, feed(number))[0]
+            np.testing.assert_allclose(future.result()[0], wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_shapes_that_do_not_come_again_get_none() -> None:
+    needs_graphs()
+    with ortmulti.load(MODEL, "cuda:0", cuda_graph="auto") as pool:
+        for rows in range(1, 300):
+            pool.run(feed(0, rows))
+        assert graph_runs(pool) == 0
+
+
+def values_of_the_shape() -> bytes:
+    """ "y" = "x" + its number of rows, which the CPU computes in each run, and copies to the GPU."""
+    return onnx_models.model(
+        [
+            helper.make_node("Shape", ["x"], ["shape"]),
+            helper.make_node("Gather", ["shape", "first"], ["rows"]),
+            helper.make_node("Cast", ["rows"], ["value"], to=TensorProto.FLOAT),
+            helper.make_node("Add", ["x", "value"], ["y"]),
+        ],
+        [("x", TensorProto.FLOAT, ["n", 64])],
+        [("y", TensorProto.FLOAT, ["n", 64])],
+        [numpy_helper.from_array(np.array(0, np.int64), "first")],
+    ).SerializeToString()
+
+
+def test_what_the_cpu_computes_from_shapes_is_right_for_each_shape() -> None:
+    needs_graphs()
+    with ortmulti.load(values_of_the_shape(), "cuda:0", cuda_graph="auto") as pool:
+        for rows in (3, 5):
+            for [y] in run_until_graph(pool, feed(0, rows)):
+                np.testing.assert_array_equal(y, feed(0, rows)["x"] + rows)
+        np.testing.assert_array_equal(pool.run(feed(2, 7))[0], feed(2, 7)["x"] + 7)
+
+
+def noise() -> bytes:
+    return onnx_models.model(
+        [helper.make_node("RandomNormalLike", ["x"], ["noise"]), helper.make_node("Add", ["x", "noise"], ["y"])],
+        [("x", TensorProto.FLOAT, ["n", 64])],
+        [("y", TensorProto.FLOAT, ["n", 64])],
+    ).SerializeToString()
+
+
+REFUSED: dict[str, tuple[Callable[[], bytes], Feed]] = {
+    "a number of results that the GPU finds": (nonzero, {"x": np.ones(5, np.float32)}),
+    "control flow": (control_flow, {"c": np.array(True), "x": np.ones(4, np.float32)}),
+    "random numbers": (noise, feed(0)),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_no_graph_can_hold_runs_on_ordinarily(what: str) -> None:
+    needs_graphs()
+    make, given = REFUSED[what]
+    with refusal() as refused, ortmulti.load(make(), "cuda:0", cuda_graph="auto") as pool:
+        answers = run_until(pool, given, refused.is_set)
+        assert len(answers) >= 20
+        pool.run(given)
+        assert graph_runs(pool) == 0
+
+
+def test_graphs_outlive_a_sleep_of_the_weights() -> None:
+    needs_graphs()
+    with ortmulti.load(MODEL, "cuda:0", cuda_graph="auto") as pool:
+        [wanted] = run_until_graph(pool, feed(0))[-1]
+        pool.sleep("weights")
+        before = graph_runs(pool)
+        np.testing.assert_array_equal(pool.run(feed(0))[0], wanted)
+        assert graph_runs(pool) == before + 1
+
+
+@pytest.mark.parametrize("how", ["sleep", "replace", "remove"])
+def test_graphs_go_with_the_sessions_and_come_again(how: str) -> None:
+    needs_graphs()
+    devices = ["cuda:0"]
+    if how == "remove":
+        needs_gpus(2)
+        devices.append("cuda:1")
+    with ortmulti.load(MODEL, devices, cuda_graph="auto") as pool:
+        given: dict[str, Any] = {"device": "cuda:0"} if how == "remove" else {}
+        [wanted] = run_until_graph(pool, feed(0))[-1]
+        if how == "sleep":
+            pool.sleep("session")
+        elif how == "replace":
+            pool.replace_model(MODEL)
+        else:
+            pool.remove_devices("cuda:0")
+            pool.add_devices("cuda:0")
+        np.testing.assert_allclose(pool.run(None, feed(0), **given)[0], wanted, rtol=1e-5, atol=1e-5)
+        for [y] in run_until_graph(pool, feed(0)):
+            np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_options_of_a_run_are_used_and_outputs_stay_on_the_gpu() -> None:
+    needs_graphs()
+    with ortmulti.load(MODEL, "cuda:0", cuda_graph="auto") as pool:
+        [wanted] = run_until_graph(pool, feed(0))[-1]
+        before = graph_runs(pool)
+        np.testing.assert_allclose(pool.run(None, feed(0), ortmulti.RunOptions())[0], wanted, rtol=1e-5, atol=1e-5)
+        assert graph_runs(pool) == before
+        x = ortmulti.OrtValue.ortvalue_from_numpy(feed(0)["x"], "cuda", 0)
+        [y] = pool.run(None, {"x": x}, outputs="device")
+        assert y.device_name() == "cuda"
+        np.testing.assert_allclose(y.numpy(), wanted, rtol=1e-5, atol=1e-5)
+        assert graph_runs(pool) == before + 1
+
+
+def test_a_pool_may_close_while_its_graphs_are_made() -> None:
+    needs_graphs()
+    for runs in range(15, 40, 3):
+        with ortmulti.load(MODEL, "cuda:0", cuda_graph="auto") as pool:
+            for _ in range(runs):
+                pool.run(feed(0))
+
+
+@pytest.mark.gpu_memory
+def test_memory_of_graphs_comes_back() -> None:
+    needs_graphs()
+
+    def cycle() -> None:
+        with ortmulti.load(MODEL, "cuda:0", cuda_graph="auto") as pool:
+            run_until_graph(pool, feed(0, 4000))
+
+    check_memory_returns(cycle, rounds=5, most=32 << 20)
