@@ -98,6 +98,7 @@ void register_weights(py::module_& module) {
   py::class_<WeightList>(module, "WeightList")
       .def(py::init(&make_list), py::arg("sources") = py::list(), py::arg("weights") = py::list(),
            py::arg("left_out") = py::list())
+      .def("hold_files", &WeightList::hold_files)
       .def_property_readonly("sources", [](const WeightList& list) { return list.sources; })
       .def_property_readonly("weights", [](const WeightList& list) { return list.weights; })
       .def_property_readonly("left_out", [](const WeightList& list) { return list.left_out; });

@@ -467,6 +467,7 @@ class LeftOut:
     def reason(self) -> str: ...
 
 class WeightList:
+    def hold_files(self) -> None: ...
     def __init__(
         self,
         sources: Sequence[Source | PythonSource] = (),

@@ -35,7 +35,7 @@ TEST_F(ShapesThatComeAgain, AreWantedOnceAtATime) {
   EXPECT_FALSE(wanted_within(ShapeGraphs::come_again - 1, "b"));
   EXPECT_TRUE(graphs->came_again("a"));
   ShapeGraphs::Sample sample;
-  sample.emplace_back("x", new_tensor(ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, {2, 3}));
+  sample.inputs.emplace_back("x", new_tensor(ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, {2, 3}));
   graphs->want("a", std::move(sample));
   EXPECT_EQ(wanted, std::vector<std::string>{"a"});
   EXPECT_EQ(graphs->wanted_shapes().at(0).second, (std::vector<std::int64_t>{2, 3}));

@@ -72,6 +72,18 @@ TEST_F(SleepingWeights, AreReadAgainToTheSameAddress) {
   }
 }
 
+TEST_F(SleepingWeights, AreReadAgainFromFilesThatWereMovedWhileTheyWereHeld) {
+  files.list.hold_files();
+  const Store store = load_on({0}).front();
+  files.list.held.clear();  // the store's own are left
+  EXPECT_TRUE(sleep(store));
+  for (std::size_t file = 0; file < files.list.sources.size(); ++file) {
+    std::filesystem::rename(files.path(file), files.path(file) + ".moved");
+  }
+  store->wake(nullptr);
+  EXPECT_TRUE(right_on(store));
+}
+
 TEST_F(SleepingWeights, AreReadAgainThroughBuffersThatStayPinned) {
   const std::vector<Store> stores = load_on({0, 1});
   const auto pinned = [&] {

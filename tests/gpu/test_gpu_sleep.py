@@ -12,6 +12,7 @@ import pytest
 import ortmulti
 from ortmulti.bench.measure import sleep
 from ortmulti.optimized import Cache
+from tests.support import onnx_models
 from tests.support.gpus import VISIBLE, check_gpu_child, check_memory_returns, free, needs_graphs
 from tests.support.processes import check_child, run_child
 
@@ -220,3 +221,13 @@ def test_bench_sleep(large_model: Path, graphs: bool) -> None:
         assert rows[kind]["equal"]
     assert [one["kinds"] for one in at_random] == [["files"], ["pinned"], ["session"]]
     assert all(one["answers"] > 0 and one["slept"] == one["woken"] == 20 for one in at_random)
+
+
+def test_a_model_in_memory_wakes_after_its_first_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its weights lie in the cache's entry, which was made for the load, and moved to its place after it."""
+    monkeypatch.setenv("ORTMULTI_CACHE", str(tmp_path))
+    with ortmulti.load(onnx_models.matmul(seed=77), "cuda:0") as pool:
+        given = {"x": np.ones((3, 64), np.float32)}
+        [wanted] = pool.run(given)
+        pool.sleep()
+        np.testing.assert_array_equal(pool.run(given)[0], wanted)

@@ -24,6 +24,12 @@ bool lies_in(const std::string& path, const std::string& folder) {
 
 }  // namespace
 
+void WeightList::hold_files() {
+  for (const auto& source : sources) {
+    held.push_back(source->open());
+  }
+}
+
 std::size_t add_source(WeightList& list, const std::shared_ptr<const Source>& source) {
   const auto at = std::find_if(list.sources.begin(), list.sources.end(),
                                [&](const auto& known) { return known->identity() == source->identity(); });

@@ -13,6 +13,8 @@
 
 namespace ortmulti {
 
+class InputFile;
+
 /// An initializer whose value several sessions may have in common.
 struct Weight {
   std::string name;
@@ -34,6 +36,10 @@ struct WeightList {
   std::vector<std::shared_ptr<const Source>> sources;
   std::vector<Weight> weights;
   std::vector<LeftOut> left_out;
+  /// Files that stay open with the list, and so can be read after they were moved or removed.
+  std::vector<std::shared_ptr<const InputFile>> held{};
+
+  void hold_files();
 };
 
 /// Smaller initializers are not worth it.

@@ -153,6 +153,12 @@ std::size_t tensor_bytes(const Ort::Value& tensor) {
   return tensor_bytes(info.GetElementType(), info.GetShape());
 }
 
+bool same_bits(const Ort::Value& left, const Ort::Value& right) {
+  const std::size_t bytes = tensor_bytes(left);
+  return bytes == tensor_bytes(right) &&
+         (bytes == 0 || std::memcmp(left.GetTensorRawData(), right.GetTensorRawData(), bytes) == 0);
+}
+
 Ort::MemoryInfo memory_info(const Device& device) {
   return device.is_cuda() ? Ort::MemoryInfo("Cuda", OrtDeviceAllocator, device.index, OrtMemTypeDefault)
                           : Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);

@@ -64,6 +64,9 @@ std::size_t tensor_bytes(ONNXTensorElementDataType type, const std::vector<std::
 /// As above, of a tensor that is there.
 std::size_t tensor_bytes(const Ort::Value& tensor);
 
+/// Whether tensors in the host's memory have as many bytes, and the same ones.
+bool same_bits(const Ort::Value& left, const Ort::Value& right);
+
 /// The memory of a device, as ONNX Runtime names it.
 Ort::MemoryInfo memory_info(const Device& device);
 /// A tensor of new memory of the host, whose elements have no particular value.

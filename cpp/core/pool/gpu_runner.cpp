@@ -46,13 +46,8 @@ std::string sort_by_name(std::vector<RequestTensor>& inputs) {
   return shapes_key(inputs);
 }
 
-// Of tensors in the host's memory.
-bool same_bits(const std::vector<Ort::Value>& left, const std::vector<Ort::Value>& right) {
-  return std::equal(left.begin(), left.end(), right.begin(), right.end(), [](const auto& a, const auto& b) {
-    const std::size_t bytes = tensor_bytes(a);
-    return bytes == tensor_bytes(b) &&
-           (bytes == 0 || std::memcmp(a.GetTensorRawData(), b.GetTensorRawData(), bytes) == 0);
-  });
+bool all_same_bits(const std::vector<Ort::Value>& left, const std::vector<Ort::Value>& right) {
+  return std::equal(left.begin(), left.end(), right.begin(), right.end(), same_bits);
 }
 
 // Adds what passes during its result's lifetime to the time that copies took.
@@ -220,28 +215,38 @@ void GpuRunner::run_beside(Request& request, const Tensors& inputs, const std::s
     if (const std::string why = why_no_more(); !why.empty()) {
       throw Error(ErrorKind::out_of_memory, why);
     }
-    beside_->want(key, sample_of(inputs));
+    beside_->want(key, sample_of(inputs, request));
   } catch (const std::exception& error) {
     beside_->refuse(key, error.what());
   }
 }
 
-ShapeGraphs::Sample GpuRunner::sample_of(const Tensors& inputs) const {
+ShapeGraphs::Sample GpuRunner::sample_of(const Tensors& inputs, const Request& answered) {
+  const auto copy = [](ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape, const Device& device,
+                       const void* data) {
+    Ort::Value made = new_tensor(type, shape);
+    if (const std::size_t bytes = tensor_bytes(type, shape); bytes != 0 && device.is_cuda()) {
+      copy_to_host(CudaStartup::instance(), device.index, made.GetTensorMutableRawData(), data, bytes);
+    } else if (bytes != 0) {
+      std::memcpy(made.GetTensorMutableRawData(), data, bytes);
+    }
+    return made;
+  };
   ShapeGraphs::Sample sample;
   for (const RequestTensor& input : inputs) {
-    Ort::Value copy = new_tensor(input.type, input.shape);
-    if (!input.device.is_cuda()) {
-      std::memcpy(copy.GetTensorMutableRawData(), input.data, input.bytes);
-    } else if (input.bytes != 0) {
-      copy_to_host(CudaStartup::instance(), input.device.index, copy.GetTensorMutableRawData(), input.data,
-                   input.bytes);
-    }
-    sample.emplace_back(input.name, std::move(copy));
+    sample.inputs.emplace_back(input.name, copy(input.type, input.shape, input.device, input.data));
+  }
+  for (std::size_t i = 0; i < answered.outputs.size(); ++i) {
+    const Ort::Value& output = answered.outputs[i];
+    const auto info = output.GetTensorTypeAndShapeInfo();
+    sample.outputs.emplace_back(answered.output_names[i],
+                                copy(info.GetElementType(), info.GetShape(), device_of(output.GetTensorMemoryInfo()),
+                                     output.GetTensorRawData()));
   }
   return sample;
 }
 
-void GpuRunner::prove(Request& one, Request& other) {
+std::vector<Ort::Value> GpuRunner::prove(Request& one, Request& other) {
   const std::lock_guard running(running_);
   prepare();
   const ScopedContext current(CudaStartup::instance(), device().index);
@@ -253,8 +258,8 @@ void GpuRunner::prove(Request& one, Request& other) {
     shared_->in_thread([&] { run_ordinarily(request, given, key); });
     return std::exchange(request.outputs, {});
   };
-  const std::vector<Ort::Value> expected = ordinarily(one, inputs);
-  if (!same_bits(expected, ordinarily(one, inputs))) {
+  std::vector<Ort::Value> expected = ordinarily(one, inputs);
+  if (!all_same_bits(expected, ordinarily(one, inputs))) {
     throw Error(ErrorKind::not_implemented, "two runs of the same inputs do not have the same bits");
   }
   const std::vector<Ort::Value> expected_other = ordinarily(other, others);
@@ -275,9 +280,10 @@ void GpuRunner::prove(Request& one, Request& other) {
     run_graph(request, given, *graph);
     return std::exchange(request.outputs, {});
   };
-  if (!same_bits(expected_other, launched(other, others)) || !same_bits(expected, launched(one, inputs))) {
+  if (!all_same_bits(expected_other, launched(other, others)) || !all_same_bits(expected, launched(one, inputs))) {
     throw Error(ErrorKind::not_implemented, "its CUDA graph has other bits than ordinary runs");
   }
+  return expected;
 }
 
 GpuRunner::CapturedGraph* GpuRunner::graph_for(Request& request, const Tensors& inputs, const std::string& key) {

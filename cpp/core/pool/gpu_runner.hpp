@@ -35,8 +35,8 @@ class GpuRunner : public SessionRunner, NonCopyable {
   std::string why_no_more() noexcept override;
   /// Captures the graph of inputs of one shape: those of both requests. Throws Error unless the session repeats its
   /// bits for the first one, and the graph then has those of ordinary runs for either, from poisoned outputs. A value
-  /// that was captured instead of being computed would be another's.
-  void prove(Request& one, Request& other);
+  /// that was captured instead of being computed would be another's. Returns the first one's outputs.
+  std::vector<Ort::Value> prove(Request& one, Request& other);
 
  private:
   using Tensors = std::vector<RequestTensor>;
@@ -53,7 +53,7 @@ class GpuRunner : public SessionRunner, NonCopyable {
   void run_ordinarily(Request& request, const Tensors& inputs, const std::string& key);
   /// By a graph of `beside_`, if there is one. Has one made where the shapes come again.
   void run_beside(Request& request, const Tensors& inputs, const std::string& key);
-  ShapeGraphs::Sample sample_of(const Tensors& inputs) const;
+  static ShapeGraphs::Sample sample_of(const Tensors& inputs, const Request& answered);
   /// The graph of these inputs, which may be captured now; null where they are to be run ordinarily.
   CapturedGraph* graph_for(Request& request, const Tensors& inputs, const std::string& key);
   CapturedGraph* capture(Request& request, const Tensors& inputs, const std::string& key,

@@ -1,6 +1,8 @@
 #include "core/pool/shape_graphs.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 
 #include "core/base/error.hpp"
 #include "core/ort/library.hpp"
@@ -12,7 +14,7 @@ namespace {
 /// Makes a request of copies, and of the session's outputs.
 class SampleRequest : public Request {
  public:
-  SampleRequest(const ShapeGraphs::Sample& sample, const Session& session, bool reversed) {
+  SampleRequest(const ShapeGraphs::Tensors& sample, const Session& session, bool reversed) {
     inputs.reserve(sample.size());
     for (const auto& [name, value] : sample) {
       inputs.add(name.c_str(), copy(value, reversed));
@@ -38,6 +40,67 @@ class SampleRequest : public Request {
     return made;
   }
 };
+
+// Numbers of a floating-point type; nothing for others.
+std::optional<std::vector<double>> to_numbers(const Ort::Value& value) {
+  const std::size_t count = value.GetTensorTypeAndShapeInfo().GetElementCount();
+  std::vector<double> numbers(count);
+  const auto fill = [&](const auto* from, const auto& convert) {
+    std::transform(from, from + count, numbers.begin(), convert);
+  };
+  const auto as_float = [](const auto& number) { return number.ToFloat(); };
+  const auto as_it_is = [](const auto& number) { return number; };
+  switch (value.GetTensorTypeAndShapeInfo().GetElementType()) {
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
+      fill(value.GetTensorData<float>(), as_it_is);
+      return numbers;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE:
+      fill(value.GetTensorData<double>(), as_it_is);
+      return numbers;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16:
+      fill(value.GetTensorData<Ort::Float16_t>(), as_float);
+      return numbers;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16:
+      fill(value.GetTensorData<Ort::BFloat16_t>(), as_float);
+      return numbers;
+    default:
+      return std::nullopt;
+  }
+}
+
+// By how much two outputs may differ, as a share of the largest value: TF32 and half precision round in other places.
+constexpr double tolerance = 0.01;
+
+bool is_close(const Ort::Value& value, const Ort::Value& expected) {
+  const std::optional<std::vector<double>> wanted = to_numbers(expected);
+  const std::optional<std::vector<double>> numbers = to_numbers(value);
+  if (!wanted || !numbers || wanted->size() != numbers->size()) {
+    return same_bits(value, expected);
+  }
+  double largest = 0;
+  double difference = 0;
+  for (std::size_t i = 0; i < wanted->size(); ++i) {
+    const double one = (*wanted)[i];
+    const double other = (*numbers)[i];
+    if (std::isfinite(one) && std::isfinite(other)) {
+      largest = std::max(largest, std::abs(one));
+      difference = std::max(difference, std::abs(one - other));
+    } else if (one != other && !(std::isnan(one) && std::isnan(other))) {
+      return false;
+    }
+  }
+  return difference <= tolerance * largest;
+}
+
+void check_close(const ShapeGraphs::Tensors& expected, const std::vector<const char*>& names,
+                 const std::vector<Ort::Value>& outputs) {
+  for (const auto& [name, value] : expected) {
+    const auto found = std::find(names.begin(), names.end(), name);
+    if (found == names.end() || !is_close(outputs[static_cast<std::size_t>(found - names.begin())], value)) {
+      throw Error(ErrorKind::not_implemented, "the output '" + name + "' is another one with fixed shapes");
+    }
+  }
+}
 
 }  // namespace
 
@@ -88,7 +151,7 @@ void ShapeGraphs::want(const std::string& key, Sample sample) {
 std::vector<std::pair<std::string, std::vector<std::int64_t>>> ShapeGraphs::wanted_shapes() const {
   const std::lock_guard lock(mutex_);
   std::vector<std::pair<std::string, std::vector<std::int64_t>>> shapes;
-  for (const auto& [name, value] : sample_) {
+  for (const auto& [name, value] : sample_.inputs) {
     shapes.emplace_back(name, value.GetTensorTypeAndShapeInfo().GetShape());
   }
   return shapes;
@@ -102,10 +165,10 @@ void ShapeGraphs::add(const std::string& key, const std::vector<std::shared_ptr<
   }
   for (std::size_t i = 0; i < runners_of_each; ++i) {
     for (const auto& session : shared) {
-      SampleRequest one(sample_, *session->session(), false);
-      SampleRequest other(sample_, *session->session(), true);
+      SampleRequest one(sample_.inputs, *session->session(), false);
+      SampleRequest other(sample_.inputs, *session->session(), true);
       const auto runner = std::make_shared<GpuRunner>(session, 1);
-      runner->prove(one, other);
+      check_close(sample_.outputs, one.output_names, runner->prove(one, other));
       graph->idle.push_back(runner);
     }
   }
@@ -120,7 +183,7 @@ void ShapeGraphs::add(const std::string& key, const std::vector<std::shared_ptr<
     given_back_.notify_all();
   }
   graphs_.emplace(key, graph);
-  sample_.clear();
+  sample_ = {};
   making_ = false;
   refusals_ = 0;
 }
@@ -136,7 +199,7 @@ void ShapeGraphs::refuse(const std::string& key, const std::string& reason) {
       graphs_.erase(found);
       given_back_.notify_all();
     } else {
-      sample_.clear();
+      sample_ = {};
       making_ = false;
     }
     last = ++refusals_ == most_refusals;

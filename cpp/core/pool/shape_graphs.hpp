@@ -36,8 +36,12 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
   static constexpr std::size_t runners_of_each = 2;
   static constexpr int most_refusals = 8;  ///< In a row; then no more are wanted.
 
-  /// Inputs of one run, in the host's memory.
-  using Sample = std::vector<std::pair<std::string, Ort::Value>>;
+  using Tensors = std::vector<std::pair<std::string, Ort::Value>>;
+  /// One ordinary run, in the host's memory.
+  struct Sample {
+    Tensors inputs;
+    Tensors outputs;
+  };
   /// Called once for each graph that is wanted, by the thread that ran the shape: has add() or refuse() be called,
   /// later and from another thread. It must not throw.
   using Wanted = std::function<void(const std::shared_ptr<ShapeGraphs>& graphs, const std::string& key)>;
@@ -55,6 +59,7 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
   /// The shapes of the sample, while a graph is wanted.
   std::vector<std::pair<std::string, std::vector<std::int64_t>>> wanted_shapes() const;
   /// Captures the wanted graph in these sessions, which were created to capture, and proves each: see GpuRunner::prove.
+  /// Their answers are also compared with the ordinary one, which another optimization may differ from by rounding.
   /// Throws Error, with nothing added.
   void add(const std::string& key, const std::vector<std::shared_ptr<Session>>& made);
   /// These shapes are run ordinarily from now on. Says why in the log.

@@ -244,8 +244,10 @@ bool WeightReader::fill(const std::vector<std::shared_ptr<CudaWeightStore>>& tar
   if (stop_.load()) {
     return false;
   }
-  for (const auto& source : plan_->list.sources) {
-    source->check();
+  if (plan_->list.held.empty()) {  // what is held may lie elsewhere now
+    for (const auto& source : plan_->list.sources) {
+      source->check();
+    }
   }
   return true;
 }

@@ -160,6 +160,7 @@ def _over_new(attempt: Attempt, wanted: optimized.CacheRequest, staged: optimize
     with staged, closing(attempt):
 
         def create(entry: optimized.Entry) -> tuple[None, set[str]]:
+            entry.weights.hold_files()  # for wakes: they are elsewhere when it is published
             _create(attempt, entry, lambda *_: False)
             ready = attempt.waiting.values()
             refused = {name for session in ready for name in session.weight_use()[1]}

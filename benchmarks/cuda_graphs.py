@@ -1,0 +1,190 @@
+"""What do CUDA graphs gain, by themselves (`cuda_graph="auto"`) or asked for, and whom does a capture disturb?
+
+    python -m benchmarks.cuda_graphs bert.onnx --devices 0 --sequence 128 --json graphs.json
+
+measures answers a second, processor time per second (cores), and latency: of pools without graphs, with "auto" and with
+`cuda_graph=True`, and of plain onnxruntime (a session for each GPU) with 1, 8 and 16 threads a GPU. Fresh processes
+take turns. Every pool is measured with one client, and with 32 a GPU; "auto" when it has its graphs. Answers are
+compared with onnxruntime's.
+
+    python -m benchmarks.cuda_graphs bert.onnx --beside resnet50.onnx --devices 0
+
+measures the latency of one client of the model on the last of the --devices while shapes of the other model, which must
+have an open batch dimension, are run, and captured, again and again on the first of them.
+
+Exit status 1 if an answer differs by more than --tolerance of the largest value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ortmulti
+from ortmulti.bench import models
+from ortmulti.bench.measure import fresh_process, machine
+from ortmulti.bench.measure.devices import parse_devices
+from ortmulti.bench.measure.rounds import measure_rounds, rotated
+
+POOLS: dict[str, Any] = {"off": False, "auto": "auto", "on": True}
+THREADS = (1, 8, 16)
+
+
+def load(run: Callable[[int], object], clients: int, seconds: float) -> dict[str, float]:
+    """Closed loops of `run`, which gets the client's number."""
+    times: list[list[float]] = [[] for _ in range(clients)]
+    end = time.perf_counter() + seconds
+
+    def client(number: int) -> None:
+        while (begin := time.perf_counter()) < end:
+            run(number)
+            times[number].append(time.perf_counter() - begin)
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
+    begin, busy = time.perf_counter(), sum(os.times()[:2])
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    passed = time.perf_counter() - begin
+    all_times = np.array([one for each in times for one in each]) * 1e3
+    p50, p99 = np.percentile(all_times, [50, 99])
+    cores = (sum(os.times()[:2]) - busy) / passed
+    return {"clients": clients, "rate": len(all_times) / passed, "cores": cores, "p50_ms": p50, "p99_ms": p99}
+
+
+def until_graphs(pool: ortmulti.Pool, feed: dict[str, Any]) -> bool:
+    """Ask until every device answers by a graph, for 60 seconds at most."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        if all(device.graph_runs for device in pool.stats().devices):
+            return True
+        list(pool.map([feed] * 16))
+    return False
+
+
+def measure(spec: dict[str, Any]) -> dict[str, Any]:
+    """One case, for a process of its own."""
+    if spec["beside"]:
+        return measure_beside(spec)
+    case, devices = spec["case"], spec["devices"]
+    feed = models.sample_inputs(spec["model"], sequence=spec["sequence"], seed=1)
+    import onnxruntime
+
+    def session(device: int) -> Any:
+        cuda = ("CUDAExecutionProvider", {"device_id": device})
+        return onnxruntime.InferenceSession(spec["model"], providers=[cuda])
+
+    if case not in POOLS:
+        plain = [session(device) for device in range(len(devices))]
+        for one in plain:
+            one.run(None, feed)
+        threads = int(case.split()[1]) * len(devices)
+        result = load(lambda number: plain[number % len(plain)].run(None, feed), threads, spec["seconds"])
+        return {"loads": [result]}
+    wanted = session(0).run(None, feed)
+    with ortmulti.load(spec["model"], devices, cuda_graph=POOLS[case], warmup=True) as pool:
+        begin = time.perf_counter()
+        captured = until_graphs(pool, feed) if case != "off" else False
+        after = time.perf_counter() - begin
+        load(lambda _: pool.run(feed), 32 * len(devices), spec["seconds"])  # the number in flight is found
+        loads = [load(lambda _: pool.run(feed), count, spec["seconds"]) for count in (1, 32 * len(devices))]
+        differences = [
+            float(np.max(np.abs(np.asarray(one, np.float64) - np.asarray(other, np.float64)), initial=0.0))
+            / max(float(np.max(np.abs(other), initial=0.0)), 1e-30)
+            for answers in pool.map([feed] * 8)
+            for one, other in zip(answers, wanted, strict=True)
+        ]
+        stats = [device.memory_used for device in pool.stats().devices]
+    return {
+        "loads": loads,
+        "captured": captured,
+        "graphs_after_s": after,
+        "difference": max(differences),
+        "memory": stats,
+    }
+
+
+def measure_beside(spec: dict[str, Any]) -> dict[str, Any]:
+    """One client's latency while another model's shapes are run, or captured, again and again."""
+    feed = models.sample_inputs(spec["model"], sequence=spec["sequence"], seed=1)
+    shapes = [models.sample_inputs(spec["beside"], batch=batch, seed=1) for batch in (1, 2, 3)]
+    graphs = ortmulti.CudaGraph(max_shapes=1) if spec["case"] == "captures" else False
+    stop = threading.Event()
+    done = 0
+
+    def others() -> None:
+        nonlocal done
+        while not stop.is_set():
+            other.run(shapes[done % 3])
+            done += 1
+
+    with (
+        ortmulti.load(spec["beside"], spec["devices"][:1], cuda_graph=graphs, in_flight=1) as other,
+        ortmulti.load(spec["model"], spec["devices"][-1:], warmup=True) as pool,
+    ):
+        for _ in range(3):
+            for shape in shapes:
+                other.run(shape)
+        thread = threading.Thread(target=others)
+        thread.start()
+        result = load(lambda _: pool.run(feed), 1, spec["seconds"])
+        stop.set()
+        thread.join()
+    return {"loads": [result], "others": done / spec["seconds"]}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="an .onnx file")
+    parser.add_argument("--devices", default="0", help="GPUs, such as 0,1 (default: 0)")
+    parser.add_argument("--sequence", type=int, default=128, help="size of open dimensions but the batch")
+    parser.add_argument("--beside", default="", help="another model, whose shapes are captured meanwhile")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each load")
+    parser.add_argument("--repeat", type=int, default=3, help="rounds (default: 3)")
+    parser.add_argument("--tolerance", type=float, default=0.01)
+    parser.add_argument("--json", type=Path, help="where to write the result")
+    args = parser.parse_args(arguments)
+    devices = list(dict.fromkeys(parse_devices(args.devices)))
+    cases = ["runs", "captures"] if args.beside else [*POOLS, *(f"onnxruntime {count}" for count in THREADS)]
+    common = {"devices": devices, **{name: getattr(args, name) for name in ("model", "sequence", "beside", "seconds")}}
+
+    def run(case: str, _: int) -> dict[str, Any]:
+        return fresh_process.run(
+            "benchmarks.cuda_graphs", {**common, "case": case}, 300, {"PYTHONPATH": os.pathsep.join(sys.path)}
+        )
+
+    # cuda_graph=True refuses some models.
+    refused = lambda error: {"loads": [], "error": str(error)}  # noqa: E731
+    rounds = measure_rounds(cases, run, args.repeat, order=rotated, failed=refused)
+    print(f"{'':16}{'clients':>8}{'rate':>9}{'cores':>7}{'p50 ms':>9}{'p99 ms':>9}  captured, largest difference")
+    wrong = False
+    for case in cases:
+        results = [each[case] for each in rounds]
+        difference = max(result.get("difference", 0.0) for result in results)
+        wrong |= difference > args.tolerance
+        for place in range(min(len(result["loads"]) for result in results)):
+            clients, rate, cores, p50, p99 = (
+                statistics.median(result["loads"][place][name] for result in results)
+                for name in ("clients", "rate", "cores", "p50_ms", "p99_ms")
+            )
+            captured = ["no", "yes"][all(result.get("captured", False) for result in results)]
+            print(f"{case:16}{clients:8.0f}{rate:9.0f}{cores:7.2f}{p50:9.2f}{p99:9.2f}  {captured}, {difference:.2g}")
+    if args.json:
+        report = {**common, "model": Path(args.model).stem, "beside": Path(args.beside).stem, "rounds": rounds}
+        args.json.write_text(json.dumps({**report, "machine": machine.describe()}, indent=1) + "\n", encoding="utf-8")
+    return int(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
