@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -193,6 +196,43 @@ def test_a_pool_may_close_while_its_graphs_are_made() -> None:
         with ortmulti.load(MODEL, "cuda:0", cuda_graph="auto") as pool:
             for _ in range(runs):
                 pool.run(feed(0))
+
+
+def test_answers_stay_right_through_sleeps_and_replacements() -> None:
+    """Twelve shapes, more than have graphs, from four threads."""
+    needs_graphs()
+    with ortmulti.InferenceSession(MODEL, providers=["CUDAExecutionProvider"]) as session:
+        wanted = {(rows, seed): session.run(None, feed(seed, rows))[0] for rows in range(1, 13) for seed in range(3)}
+    answered = itertools.count()
+    stop = threading.Event()
+    graphs = 0
+
+    def client(number: int) -> int:
+        random = np.random.default_rng(number)
+        while not stop.is_set():
+            rows, seed = int(random.integers(1, 13)), int(random.integers(3))
+            [y] = pool.run(feed(seed, rows))
+            np.testing.assert_allclose(y, wanted[rows, seed], rtol=1e-3, atol=1e-3)
+            next(answered)
+        return number
+
+    def wait_for(more: int) -> None:
+        until, end = next(answered) + more, time.monotonic() + HANG
+        while next(answered) < until and not any(done.done() for done in clients):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+    with ortmulti.load(MODEL, "cuda:0", cuda_graph="auto") as pool, ThreadPoolExecutor(4) as threads:
+        clients = [threads.submit(client, number) for number in range(4)]
+        try:
+            for change in (pool.sleep, partial(pool.sleep, "session"), partial(pool.replace_model, MODEL)) * 3:
+                wait_for(1500)
+                graphs = max(graphs, graph_runs(pool))
+                change()
+        finally:
+            stop.set()
+        assert sorted(done.result(HANG) for done in clients) == [0, 1, 2, 3]
+    assert graphs > 0
 
 
 @pytest.mark.gpu_memory
