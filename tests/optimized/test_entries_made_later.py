@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import subprocess
 import sys
 import threading
 import time
+import weakref
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ortmulti import Model
+from ortmulti._runtime import behind
 from ortmulti.loading.creation import Collector
 from ortmulti.optimized import Cache, key_of, wait_for_entries
 from ortmulti.optimized.entries import StagedEntry
@@ -155,3 +159,24 @@ def test_processes_killed_at_random_moments_leave_no_broken_entry(
     creations.over_entry(model, collector, 1)
     np.testing.assert_array_equal(collector.sessions[0].run(None, {"x": X})[0], expected)
     collector.close()
+
+
+def test_work_that_has_ended_keeps_nothing_of_it() -> None:
+    """It may hold memory of GPUs, which the garbage collector does not know of."""
+
+    class Held:
+        pass
+
+    held = Held()
+    kept = weakref.ref(held)
+    gc.disable()
+    try:
+        behind.do(partial(lambda _, poll: poll(), held), "work", lambda: None)
+        del held
+        wait_for_entries()
+        for thread in threading.enumerate():
+            if thread.name == "work":
+                thread.join(60)
+        assert kept() is None
+    finally:
+        gc.enable()

@@ -17,6 +17,10 @@ __all__ = ["BackgroundThread", "Change", "Changes", "Task"]
 _SLICE = 0.05
 
 
+def _nothing() -> None:
+    pass
+
+
 class Task:
     """One call, in a thread of its own.
 
@@ -83,6 +87,7 @@ class Task:
             try:
                 self._call()
             finally:
+                self._call = _nothing  # which may refer to this task, and to memory
                 self._end()
 
     def _end(self) -> None:
