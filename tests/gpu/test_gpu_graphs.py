@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
 
 import ortmulti
 from ortmulti import CudaGraph, Warmup
@@ -185,32 +183,10 @@ def test_graphs_of_the_generated_models(name: str, tmp_path: Path) -> None:
         assert captured(pool) > 0
 
 
-def control_flow() -> bytes:
-    """ "y" = "x" if "c", else -"x"."""
-
-    def branch(op: str) -> onnx.GraphProto:
-        output = helper.make_tensor_value_info("taken", TensorProto.FLOAT, [4])
-        return helper.make_graph([helper.make_node(op, ["x"], ["taken"])], op, [], [output])
-
-    return onnx_models.model(
-        [helper.make_node("If", ["c"], ["y"], then_branch=branch("Identity"), else_branch=branch("Neg"))],
-        [("c", TensorProto.BOOL, []), ("x", TensorProto.FLOAT, [4])],
-        [("y", TensorProto.FLOAT, [4])],
-    ).SerializeToString()
-
-
-def nonzero() -> bytes:
-    return onnx_models.model(
-        [helper.make_node("NonZero", ["x"], ["y"])],
-        [("x", TensorProto.FLOAT, ["n"])],
-        [("y", TensorProto.INT64, [1, "found"])],
-    ).SerializeToString()
-
-
 def test_captures_end_after_refusals_in_a_row() -> None:
     """NonZero waits for the number of its results, which no capture allows."""
     needs_graphs()
-    with ortmulti.load(nonzero(), "cuda:0", cuda_graph=True, in_flight=2) as pool:
+    with ortmulti.load(onnx_models.nonzero(), "cuda:0", cuda_graph=True, in_flight=2) as pool:
         for length in range(1, 12):
             for _ in range(4):
                 [y] = pool.run(None, {"x": np.ones(length, np.float32)}, trace=True)
@@ -220,7 +196,7 @@ def test_captures_end_after_refusals_in_a_row() -> None:
 
 def test_models_that_no_graph_can_hold_are_refused() -> None:
     with pytest.raises(ortmulti.Error) as caught:
-        ortmulti.load(control_flow(), "cuda:0", cuda_graph=True)
+        ortmulti.load(onnx_models.control_flow(), "cuda:0", cuda_graph=True)
     print(caught.value)
     assert "graph" in str(caught.value)
 

@@ -17,7 +17,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
-from tests.gpu.test_gpu_graphs import control_flow, nonzero
 from tests.support import onnx_models
 from tests.support.gpus import MODEL, check_memory_returns, feed, needs_gpus, needs_graphs
 from tests.support.pools import HANG
@@ -127,8 +126,8 @@ def noise() -> bytes:
 
 
 REFUSED: dict[str, tuple[Callable[[], bytes], Feed]] = {
-    "a number of results that the GPU finds": (nonzero, {"x": np.ones(5, np.float32)}),
-    "control flow": (control_flow, {"c": np.array(True), "x": np.ones(4, np.float32)}),
+    "a number of results that the GPU finds": (onnx_models.nonzero, {"x": np.ones(5, np.float32)}),
+    "control flow": (onnx_models.control_flow, {"c": np.array(True), "x": np.ones(4, np.float32)}),
     "random numbers": (noise, feed(0)),
 }
 

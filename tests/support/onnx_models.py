@@ -150,6 +150,28 @@ def constant_outputs() -> bytes:
     ).SerializeToString()
 
 
+def control_flow() -> bytes:
+    """ "y" = "x" if "c", else -"x"."""
+
+    def branch(op: str) -> onnx.GraphProto:
+        output = helper.make_tensor_value_info("taken", TensorProto.FLOAT, [4])
+        return helper.make_graph([helper.make_node(op, ["x"], ["taken"])], op, [], [output])
+
+    return model(
+        [helper.make_node("If", ["c"], ["y"], then_branch=branch("Identity"), else_branch=branch("Neg"))],
+        [("c", TensorProto.BOOL, []), ("x", TensorProto.FLOAT, [4])],
+        [("y", TensorProto.FLOAT, [4])],
+    ).SerializeToString()
+
+
+def nonzero() -> bytes:
+    return model(
+        [helper.make_node("NonZero", ["x"], ["y"])],
+        [("x", TensorProto.FLOAT, ["n"])],
+        [("y", TensorProto.INT64, [1, "found"])],
+    ).SerializeToString()
+
+
 def write_external(folder: Path, proto: onnx.ModelProto | None = None) -> tuple[Path, Path]:
     """Writes a model whose weights lie in a file beside it; both paths."""
     folder.mkdir(parents=True, exist_ok=True)
