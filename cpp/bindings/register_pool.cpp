@@ -186,7 +186,7 @@ void register_pool(py::module_& module) {
   module.def("set_running_loop", &set_running_loop, py::arg("get_running_loop"));
   module.attr("graph_sessions") = ShapeGraphs::sessions;
   py::class_<ShapeGraphs, std::shared_ptr<ShapeGraphs>>(module, "ShapeGraphs")
-      .def("wanted_shapes", &ShapeGraphs::wanted_shapes)
+      .def("wanted_shapes", &ShapeGraphs::wanted_shapes, Nogil())
       .def("add", &ShapeGraphs::add, py::arg("key"), py::arg("sessions"), Nogil())
       .def("refuse", &ShapeGraphs::refuse, py::arg("key"), py::arg("reason"), Nogil());
   module.attr("own_compute_stream") = Session::own_compute_stream;

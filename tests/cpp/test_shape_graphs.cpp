@@ -45,6 +45,13 @@ TEST_F(ShapesThatComeAgain, AreWantedOnceAtATime) {
   EXPECT_TRUE(wanted_within(1, "b"));
 }
 
+TEST_F(ShapesThatComeAgain, AreWantedAnewWhereItWasNotTheTime) {
+  EXPECT_TRUE(wanted_within(ShapeGraphs::come_again, "a"));
+  graphs->not_now("a");
+  EXPECT_FALSE(wanted_within(ShapeGraphs::come_again - 1, "a"));
+  EXPECT_TRUE(graphs->came_again("a"));
+}
+
 TEST_F(ShapesThatComeAgain, AreNotWantedAfterRefusalsInARow) {
   for (int i = 0; i < ShapeGraphs::most_refusals; ++i) {
     const std::string key = std::to_string(i);

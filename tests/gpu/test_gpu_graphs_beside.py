@@ -175,6 +175,16 @@ def test_graphs_go_with_the_sessions_and_come_again(how: str) -> None:
             np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-5)
 
 
+def test_a_graph_that_is_not_used_makes_room() -> None:
+    needs_graphs()
+    with ortmulti.load(MODEL, "cuda:0", cuda_graph="auto") as pool:
+        for rows in range(1, 10):  # one more than have graphs
+            run_until_graph(pool, feed(0, rows))
+        before = graph_runs(pool)
+        pool.run(feed(0, 8))
+        assert graph_runs(pool) == before + 1
+
+
 def test_options_of_a_run_are_used_and_outputs_stay_on_the_gpu() -> None:
     needs_graphs()
     with ortmulti.load(MODEL, "cuda:0", cuda_graph="auto") as pool:

@@ -211,10 +211,11 @@ void GpuRunner::run_beside(Request& request, const Tensors& inputs, const std::s
   if (!plain || !beside_->came_again(key)) {
     return;
   }
+  if (!why_no_more().empty()) {
+    beside_->not_now(key);
+    return;
+  }
   try {
-    if (const std::string why = why_no_more(); !why.empty()) {
-      throw Error(ErrorKind::out_of_memory, why);
-    }
     beside_->want(key, sample_of(inputs, request));
   } catch (const std::exception& error) {
     beside_->refuse(key, error.what());

@@ -115,7 +115,7 @@ std::shared_ptr<GpuRunner> ShapeGraphs::take(const std::string& key) {
     if (!graph->idle.empty()) {
       std::shared_ptr<GpuRunner> runner = std::move(graph->idle.front());
       graph->idle.pop_front();
-      graph->used = ++uses_;
+      graph->used = ++runs_;
       GpuRunner* const taken = runner.get();
       return {taken, [self = shared_from_this(), graph, runner = std::move(runner)](GpuRunner*) mutable {
                 const std::lock_guard giving_back(self->mutex_);
@@ -129,6 +129,7 @@ std::shared_ptr<GpuRunner> ShapeGraphs::take(const std::string& key) {
 
 bool ShapeGraphs::came_again(const std::string& key) {
   const std::lock_guard lock(mutex_);
+  ++runs_;
   if (making_ || refusals_ == most_refusals || graphs_.count(key) != 0) {
     return false;
   }
@@ -136,8 +137,22 @@ bool ShapeGraphs::came_again(const std::string& key) {
   if (seen.refused || ++seen.runs < come_again) {
     return false;
   }
-  making_ = true;
+  if (graphs_.size() == most_shapes && runs_ - least_recently_used()->second->used <= unused) {
+    return false;
+  }
+  making_ = key;
   return true;
+}
+
+void ShapeGraphs::not_now(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  seen_.use(key).runs = 0;
+  making_.reset();
+}
+
+ShapeGraphs::Graphs::iterator ShapeGraphs::least_recently_used() {
+  return std::min_element(graphs_.begin(), graphs_.end(),
+                          [](const auto& a, const auto& b) { return a.second->used < b.second->used; });
 }
 
 void ShapeGraphs::want(const std::string& key, Sample sample) {
@@ -175,8 +190,7 @@ void ShapeGraphs::add(const std::string& key, const std::vector<std::shared_ptr<
   std::shared_ptr<Graph> oldest;  // freed without the lock
   const std::lock_guard lock(mutex_);
   if (graphs_.size() == most_shapes) {
-    const auto found = std::min_element(graphs_.begin(), graphs_.end(),
-                                        [](const auto& a, const auto& b) { return a.second->used < b.second->used; });
+    const auto found = least_recently_used();
     oldest = found->second;
     seen_.use(found->first).runs = 0;
     graphs_.erase(found);
@@ -184,7 +198,7 @@ void ShapeGraphs::add(const std::string& key, const std::vector<std::shared_ptr<
   }
   graphs_.emplace(key, graph);
   sample_ = {};
-  making_ = false;
+  making_.reset();
   refusals_ = 0;
 }
 
@@ -198,9 +212,9 @@ void ShapeGraphs::refuse(const std::string& key, const std::string& reason) {
       gone = found->second;
       graphs_.erase(found);
       given_back_.notify_all();
-    } else {
+    } else if (making_ == key) {
       sample_ = {};
-      making_ = false;
+      making_.reset();
     }
     last = ++refusals_ == most_refusals;
   }

@@ -29,6 +29,9 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
   /// With so many ordinary runs a shape gets a graph. Sessions are made for it, which takes as long as to load them.
   static constexpr std::uint64_t come_again = 20;
   static constexpr std::size_t most_shapes = 8;
+  /// Runs of the session without one of a graph's shapes, after which another graph may take its place. Where more
+  /// shapes than have graphs come all the time, those that are there stay.
+  static constexpr std::uint64_t unused = 1000;
   /// Sessions of one shape. A graph has its session's memory to itself, so only those of different sessions run side by
   /// side: three answered as many requests of BERT-base and of ResNet-50 as ordinary runs of eight threads (H100).
   static constexpr std::size_t sessions = 3;
@@ -53,9 +56,11 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
   /// where there is no graph.
   std::shared_ptr<GpuRunner> take(const std::string& key);
 
-  /// Counts an ordinary run. True where the shapes are to get a graph now: then want() is to be called, or refuse().
+  /// Counts an ordinary run. True where the shapes are to get a graph now: then want() is to be called, or not_now().
   bool came_again(const std::string& key);
   void want(const std::string& key, Sample sample);
+  /// They may be wanted again when they have come again as often.
+  void not_now(const std::string& key);
   /// The shapes of the sample, while a graph is wanted.
   std::vector<std::pair<std::string, std::vector<std::int64_t>>> wanted_shapes() const;
   /// Captures the wanted graph in these sessions, which were created to capture, and proves each: see GpuRunner::prove.
@@ -68,23 +73,27 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
  private:
   struct Graph {
     std::deque<std::shared_ptr<GpuRunner>> idle;
-    std::uint64_t used = 0;
+    std::uint64_t used = 0;  // by which run, counted
   };
   struct Seen {
     std::uint64_t runs = 0;
     bool refused = false;
   };
 
+  using Graphs = std::map<std::string, std::shared_ptr<Graph>>;
+
+  Graphs::iterator least_recently_used();
+
   const std::shared_ptr<Session> ordinary_;
   const Wanted wanted_;
   mutable std::mutex mutex_;
   std::condition_variable given_back_;
   RecentlyUsed<Seen> seen_{1024};
-  std::map<std::string, std::shared_ptr<Graph>> graphs_;
-  std::uint64_t uses_ = 0;
-  bool making_ = false;  // one at a time
-  Sample sample_;        // of that one
-  int refusals_ = 0;     // since the last graph that was made
+  Graphs graphs_;
+  std::uint64_t runs_ = 0;             // by graphs and ordinary ones
+  std::optional<std::string> making_;  // one at a time
+  Sample sample_;                      // of that one
+  int refusals_ = 0;                   // since the last graph that was made
 };
 
 }  // namespace ortmulti
