@@ -403,6 +403,31 @@ def algorithm_search(measured: Measured) -> Iterator[Finding]:
     )
 
 
+def first_runs(measured: Measured) -> Iterator[Finding]:
+    """Searches for algorithms wait for each other in a process, and not in several."""
+    best = measured.best
+    here, apart = measured.wall(best), measured.wall("processes")
+    searching = measured.cause(best, "algorithm search")
+    if len(measured.gpus) < 2 or best == "processes" or not here or not apart or apart > _BETTER * here:
+        return
+    if here - apart > searching:  # something else makes the difference
+        return
+    yield Finding(
+        id="first runs",
+        title=f"first runs of one process wait for each other: the last answer comes after {seconds_text(here)} with "
+        f"{best}, and after {seconds_text(apart)} with processes",
+        cause="algorithm search",
+        seconds=here - apart,
+        share=(here - apart) / here,
+        evidence=[f"{best} spends {seconds_text(searching)} on trying cuDNN's algorithms, under locks of the process"],
+        change="give each GPU a process where the first answers matter; what a first run finds cannot be handed over",
+        command=_command(measured, "processes"),
+        recipe=_between(
+            measured, best, "processes", f"{best} against processes until the first answers", until="answered"
+        ),
+    )
+
+
 # --- The CUDA driver, and the machine ---------------------------------------------------------------------------------
 
 
@@ -558,6 +583,7 @@ RULES = (
     cold,
     waiting,
     algorithm_search,
+    first_runs,
     driver,
     module_loading,
     machine,
