@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +265,25 @@ def test_inspect_says_why_weights_are_not_shared(tmp_path: Path) -> None:
     path.write_bytes(large.SerializeToString())
     reason = "each session loads the model by itself: 0.0 MB of weights are too little to share for a graph of 4000 "
     assert reason in invoke("inspect", path).stdout
+
+
+@pytest.mark.parametrize(
+    ("make", "against"),
+    [
+        (onnx_models.matmul, []),
+        (onnx_models.control_flow, ["If: control flow"]),
+        (onnx_models.nonzero, ["NonZero: sizes that the run finds"]),
+    ],
+)
+def test_inspect_says_what_is_against_cuda_graphs(
+    make: Callable[[], bytes], against: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(make())
+    assert facts("inspect", path)["against_cuda_graphs"] == against
+    shown = invoke("inspect", path).stdout
+    assert all(reason in shown for reason in against)
+    assert ("CUDA graphs: possible" in shown) == (not against)
 
 
 def test_inspect_shows_what_it_can_of_a_model_that_cannot_be_opened(tmp_path: Path) -> None:

@@ -24,9 +24,19 @@ from .output import print_json, say, size_text, stderr, steps, table, working
 
 _MOST_REASONS = 5
 
+# What keeps runs from being CUDA graphs, unless it is computed when the model is optimized for fixed shapes.
+_NO_GRAPH = {
+    "control flow": {"If", "Loop", "Scan", "SequenceMap"},
+    "random numbers": {
+        *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"),
+    },
+    "sizes that the run finds": {"NonZero", "NonMaxSuppression", "Unique", "Compress"},
+}
+
 
 def inspect_command(model: Model, as_json: AsJson = False) -> None:
-    """Show a model's inputs, outputs, dynamic dimensions, weights and opset, and whether GPUs can share its weights.
+    """Show a model's inputs, outputs, dynamic dimensions, weights and opset, and whether GPUs can share its weights and
+    capture its runs as CUDA graphs.
 
     Opens the model once on the CPU, without optimizing it.
     """
@@ -82,6 +92,13 @@ def describe_model(model: Path) -> dict[str, Any]:
             facts["producer"] = session.get_modelmeta().producer_name
     except Error as error:
         facts["problem"] = str(error)
+    facts["against_cuda_graphs"] = [
+        f"{name}: {why}" for why, names in _NO_GRAPH.items() for name in sorted(names & set(index.operators))
+    ] + [
+        f"{one['name']}: {one['type']}"
+        for one in (*facts["inputs"], *facts["outputs"])
+        if "string" in one["type"] or not one["type"].startswith("tensor(")
+    ]
     dimensions = [size for one in facts["inputs"] for size in one["shape"] if not isinstance(size, int)]
     facts["dynamic_dimensions"] = list(dict.fromkeys(size or "(unnamed)" for size in dimensions))
     return facts
@@ -112,6 +129,12 @@ def _show_model(facts: Mapping[str, Any]) -> None:
     if facts["external_files"]:
         say(f"Data files beside it: {escape(', '.join(facts['external_files']))}")
     say(*_sharing(weights))
+    against = ", ".join(facts["against_cuda_graphs"])
+    say(
+        f"CUDA graphs: probably none, since the model has {escape(against)}."
+        if against
+        else 'CUDA graphs: possible where GPUs run all of it: cuda_graph="auto" of load tries.'
+    )
 
 
 def _sharing(weights: Mapping[str, Any]) -> Iterator[str]:
