@@ -227,11 +227,11 @@ class ModelRepository(Closing):
         Args:
             name: Its name.
             model: Path, or bytes.
-            load_options: Arguments of `ortmulti.load`, without ``wait`` and ``progress``. ``devices``: some of the
-                repository's; default: all of them. With several, a request wakes the model where there is most room,
-                and further devices while requests wait. ``in_flight``: default 1, since ONNX Runtime keeps 72 MiB on an
-                H200 for each. ``warmup``: default True, so that what the first run allocates is measured; if the inputs
-                that it makes do not fit, a warning says so and the model is loaded without.
+            load_options: Arguments of `ortmulti.load`, without ``wait``, ``progress`` and ``cuda_graph="auto"``.
+                ``devices``: some of the repository's; default: all of them. With several, a request wakes the model
+                where there is most room, and further devices while requests wait. ``in_flight``: default 1, since ONNX
+                Runtime keeps 72 MiB on an H200 for each. ``warmup``: default True, so that what the first run allocates
+                is measured; if the inputs that it makes do not fit, a warning says so and the model is loaded without.
 
         Raises:
             InvalidArgument: There is a model with this name, or an option that cannot be.
@@ -242,6 +242,10 @@ class ModelRepository(Closing):
         for option in ("wait", "progress"):
             if option in load_options:
                 raise InvalidArgument(f"a repository's models are loaded without {option!r}")
+        if load_options.get("cuda_graph") == "auto":
+            raise InvalidArgument(
+                "a repository does not know the memory of sessions that are made later: cuda_graph is True or False"
+            )
         from ortmulti.pool.configuration import Warmup
 
         if not isinstance(warmup := load_options.get("warmup", True), bool | Warmup):
