@@ -133,7 +133,7 @@ def _show_model(facts: Mapping[str, Any]) -> None:
     say(
         f"CUDA graphs: probably none, since the model has {escape(against)}."
         if against
-        else 'CUDA graphs: possible where GPUs run all of it: cuda_graph="auto" of load tries.'
+        else 'CUDA graphs: nothing against them was found; load(cuda_graph="auto") tries them on GPUs.'
     )
 
 

@@ -72,10 +72,9 @@ def batching_argument(batching: Batching | None) -> _core.Batching:
 class CudaGraph:
     """How a pool captures runs as CUDA graphs, so that the GPU launches all kernels of a run at once.
 
-    The first run of a shape is an ordinary one, the second run is captured, and later runs replay the graph. During a
-    capture ortmulti uses CUDA for nothing else in this process. If a capture fails, for example because another
-    library disturbs it, this shape keeps its ordinary runs. After 8 failures in a row nothing more is captured. The
-    whole model must run on the GPU, without control flow.
+    The first run of a shape is an ordinary one, the second run is captured, and later runs replay the graph. If a
+    capture fails, for example because another library waits for the whole GPU meanwhile, this shape keeps its ordinary
+    runs. After 8 failures in a row nothing more is captured. The whole model must run on the GPU, without control flow.
 
     Attributes:
         max_shapes: How many input shapes have a graph, for each request in flight, with memory for inputs and outputs;

@@ -113,10 +113,11 @@ def load(
         in_flight: How many requests a session on a GPU handles at the same time. ``"auto"``, the default: 3, and
             while further requests wait, more (12 at most) as long as that gives more answers a second;
             `DeviceStats.why_in_flight` has the figures. It grows only while a quarter of the GPU's memory is free, and
-            to three quarters of the process's cores for all GPUs together. With CUDA graphs one request runs, and
-            ``"auto"`` is 3.
+            to three quarters of the process's cores for all GPUs together. With ``cuda_graph=True`` one request
+            runs, and ``"auto"`` is 3.
         cuda_graph: Whether runs on GPUs are captured as CUDA graphs, and for how many shapes; default: no. ``"auto"``:
-            shapes that come again are, where that is right, in sessions of their own beside the pool's: docs/pool.md.
+            shapes that come again are, in sessions of their own beside the pool's, after a test of each graph:
+            docs/pool.md.
         backend: What runs the model. ``"core"``: ortmulti's own sessions. ``"processes"``: sessions of the onnxruntime
             package, each in a process; a process that dies is started again (docs/pool.md). Processes do not take
             ``strategy``, ``optimize``, ``serialize``, ``loader``, ``wait``, ``require`` and ``cuda_graph``. Only those

@@ -70,7 +70,7 @@ class DeviceStats:
         retried: Requests that were tried again elsewhere: their run failed here, the device broke, or a worker's
             process died.
         runs: Runs of the model; with batching fewer than requests.
-        graph_runs: Those by a CUDA graph.
+        graph_runs: Those of them by a CUDA graph.
         broken: Reason why the device failed to start or was removed after failures; empty if healthy.
         queue: Wait from a request's start until its session takes it.
         copy: Copies of its inputs to the GPU and of its outputs from there; 0 on the CPU.
@@ -229,7 +229,7 @@ _METRICS: tuple[tuple[str, str, str, str | Callable[[PoolStats], _Samples | None
     ("requests_total", "counter", "Requests that ended, by device and outcome.", _ended),
     ("requests_never_run_total", "counter", "Requests that ended before a session had them.", _never_run),
     ("runs_total", "counter", "Runs of the model.", "runs"),
-    ("graph_runs_total", "counter", "Those by a CUDA graph.", "graph_runs"),
+    ("graph_runs_total", "counter", "Runs by a CUDA graph.", "graph_runs"),
     ("runs_unbatched_total", "counter", "Joint runs whose outputs could not be split.", lambda p: [({}, p.unbatched)]),
     ("requests_retried_total", "counter", "Requests that were tried again after a failure.", "retried"),
     ("worker_restarts_total", "counter", "Workers' processes that were started again.", "restarts"),
