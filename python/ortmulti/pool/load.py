@@ -226,7 +226,7 @@ def _check_options(options: SessionOptions | None) -> None:
         )
 
 
-def _max_shapes(cuda_graph: CudaGraph | bool) -> int:
+def _max_shapes(cuda_graph: CudaGraph | bool | Literal["auto"]) -> int:
     from ortmulti.pool.configuration import CudaGraph
 
     if cuda_graph == "auto":
