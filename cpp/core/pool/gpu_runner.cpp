@@ -251,10 +251,15 @@ std::vector<Ort::Value> GpuRunner::prove(Request& one, Request& other) {
   const std::lock_guard running(running_);
   prepare();
   const ScopedContext current(CudaStartup::instance(), device().index);
-  auto inputs = tensors_of(one, *shared_).value();
-  auto others = tensors_of(other, *shared_).value();
-  const std::string key = sort_by_name(inputs);
-  sort_by_name(others);
+  auto tensors = tensors_of(one, *shared_);
+  auto other_tensors = tensors_of(other, *shared_);
+  if (!tensors || !other_tensors) {
+    throw Error(ErrorKind::not_implemented, "an input is no tensor that a GPU could have");
+  }
+  const std::string key = sort_by_name(*tensors);
+  sort_by_name(*other_tensors);
+  const Tensors& inputs = *tensors;
+  const Tensors& others = *other_tensors;
   const auto ordinarily = [&](Request& request, const Tensors& given) {
     shared_->in_thread([&] { run_ordinarily(request, given, key); });
     return std::exchange(request.outputs, {});
@@ -264,10 +269,10 @@ std::vector<Ort::Value> GpuRunner::prove(Request& one, Request& other) {
     throw Error(ErrorKind::not_implemented, "two runs of the same inputs do not have the same bits");
   }
   const std::vector<Ort::Value> expected_other = ordinarily(other, others);
-  const std::optional<GraphShapes::Outputs> outputs = shared_->graph_shapes().find(key);
+  const GraphShapes::Outputs outputs = shared_->graph_shapes().find(key).value_or(GraphShapes::Outputs());
   CapturedGraph* graph = nullptr;
   try {
-    shared_->in_thread([&] { graph = capture(one, inputs, key, outputs.value()); });
+    shared_->in_thread([&] { graph = capture(one, inputs, key, outputs); });
   } catch (...) {
     shared_->renew_thread();
     throw;
@@ -275,7 +280,9 @@ std::vector<Ort::Value> GpuRunner::prove(Request& one, Request& other) {
   const auto launched = [&](Request& request, const Tensors& given) {
     for (Ort::Value& output : graph->outputs) {
       const std::vector<std::byte> poison(tensor_bytes(output), std::byte{0xA5});
-      copies_->from_host(output.GetTensorMutableRawData(), poison.data(), poison.size());
+      if (!poison.empty()) {
+        copies_->from_host(output.GetTensorMutableRawData(), poison.data(), poison.size());
+      }
     }
     copies_->wait();
     run_graph(request, given, *graph);

@@ -175,6 +175,7 @@ std::vector<std::pair<std::string, std::vector<std::int64_t>>> ShapeGraphs::want
 void ShapeGraphs::add(const std::string& key, const std::vector<std::shared_ptr<Session>>& made) {
   const auto graph = std::make_shared<Graph>();
   std::vector<std::shared_ptr<GpuSession>> shared;
+  shared.reserve(made.size());
   for (const auto& session : made) {
     shared.push_back(std::make_shared<GpuSession>(session, true));
   }

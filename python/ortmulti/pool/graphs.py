@@ -10,7 +10,7 @@ from ortmulti import _core
 from ortmulti._runtime import behind
 from ortmulti.create.request import CreationRequest, core_options
 from ortmulti.devices.device import parse_devices
-from ortmulti.errors import Error, InvalidArgument
+from ortmulti.errors import InvalidArgument
 from ortmulti.loading import creation
 from ortmulti.loading.attempt import Attempt
 from ortmulti.options.session_options import SessionOptions
@@ -48,7 +48,7 @@ def _make(
         creation.create(Attempt(wanted, made, Timeline(), beside=session))
         graphs.add(key, list(made.sessions.values()))
         made.sessions.clear()
-    except (Error, behind.Ended) as error:
+    except Exception as error:  # else nobody would ever make another one
         graphs.refuse(key, str(error) or "the process ends")
     finally:
         made.close()
