@@ -245,6 +245,7 @@ class WeightsBeside : public WeightLoading {
   }
   std::vector<CUdeviceptr> addresses(const CudaWeightStore& store) const {
     std::vector<CUdeviceptr> result;
+    result.reserve(files.list.weights.size());
     for (std::size_t i = 0; i < files.list.weights.size(); ++i) {
       result.push_back(store.address(i));
     }
