@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -135,11 +134,8 @@ void give_inputs_back(const RunInputs& inputs, const std::vector<const char*>& o
         device_of(value.GetTensorMemoryInfo()).is_cuda()) {
       continue;
     }
-    const auto info = value.GetTensorTypeAndShapeInfo();
-    if (info.GetElementType() != ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) {
-      Ort::Value copy = new_tensor(info.GetElementType(), info.GetShape());
-      std::memcpy(copy.GetTensorMutableRawData(), value.GetTensorRawData(), tensor_bytes(value));
-      outputs[static_cast<std::size_t>(found - output_names.begin())] = std::move(copy);
+    if (value.GetTensorTypeAndShapeInfo().GetElementType() != ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) {
+      outputs[static_cast<std::size_t>(found - output_names.begin())] = copy_on_host(value);
     }
   }
 }

@@ -153,6 +153,19 @@ std::size_t tensor_bytes(const Ort::Value& tensor) {
   return tensor_bytes(info.GetElementType(), info.GetShape());
 }
 
+Ort::Value copy_on_host(const Ort::Value& tensor) {
+  const auto info = tensor.GetTensorTypeAndShapeInfo();
+  Ort::Value copy = new_tensor(info.GetElementType(), info.GetShape());
+  const std::size_t bytes = tensor_bytes(tensor);
+  if (const Device device = device_of(tensor.GetTensorMemoryInfo()); bytes != 0 && device.is_cuda()) {
+    copy_to_host(CudaStartup::instance(), device.index, copy.GetTensorMutableRawData(), tensor.GetTensorRawData(),
+                 bytes);
+  } else if (bytes != 0) {
+    std::memcpy(copy.GetTensorMutableRawData(), tensor.GetTensorRawData(), bytes);
+  }
+  return copy;
+}
+
 bool same_bits(const Ort::Value& left, const Ort::Value& right) {
   const std::size_t bytes = tensor_bytes(left);
   return bytes == tensor_bytes(right) &&

@@ -64,6 +64,9 @@ std::size_t tensor_bytes(ONNXTensorElementDataType type, const std::vector<std::
 /// As above, of a tensor that is there.
 std::size_t tensor_bytes(const Ort::Value& tensor);
 
+/// A copy in the host's memory of a tensor without strings, from wherever it lies.
+Ort::Value copy_on_host(const Ort::Value& tensor);
+
 /// Whether tensors in the host's memory have as many bytes, and the same ones.
 bool same_bits(const Ort::Value& left, const Ort::Value& right);
 

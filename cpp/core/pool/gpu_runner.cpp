@@ -223,26 +223,12 @@ void GpuRunner::run_beside(Request& request, const Tensors& inputs, const std::s
 }
 
 ShapeGraphs::Sample GpuRunner::sample_of(const Tensors& inputs, const Request& answered) {
-  const auto copy = [](ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape, const Device& device,
-                       const void* data) {
-    Ort::Value made = new_tensor(type, shape);
-    if (const std::size_t bytes = tensor_bytes(type, shape); bytes != 0 && device.is_cuda()) {
-      copy_to_host(CudaStartup::instance(), device.index, made.GetTensorMutableRawData(), data, bytes);
-    } else if (bytes != 0) {
-      std::memcpy(made.GetTensorMutableRawData(), data, bytes);
-    }
-    return made;
-  };
   ShapeGraphs::Sample sample;
   for (const RequestTensor& input : inputs) {
-    sample.inputs.emplace_back(input.name, copy(input.type, input.shape, input.device, input.data));
+    sample.inputs.emplace_back(input.name, copy_on_host(*input.value));
   }
   for (std::size_t i = 0; i < answered.outputs.size(); ++i) {
-    const Ort::Value& output = answered.outputs[i];
-    const auto info = output.GetTensorTypeAndShapeInfo();
-    sample.outputs.emplace_back(answered.output_names[i],
-                                copy(info.GetElementType(), info.GetShape(), device_of(output.GetTensorMemoryInfo()),
-                                     output.GetTensorRawData()));
+    sample.outputs.emplace_back(answered.output_names[i], copy_on_host(answered.outputs[i]));
   }
   return sample;
 }
@@ -395,7 +381,7 @@ void GpuRunner::run_graph(Request& request, const Tensors& inputs, CapturedGraph
     const ScopedSpan span(request.timeline.get(), "run", device_name());
     LaunchTimes::Launch launched;
     {
-      const GpuSession::Slot slot = shared_->take_slot();  // before the use, as who captures does
+      const GpuSession::Slot slot = shared_->take_slot();
       launched = shared_->launch(*graph.graph, copies_->stream(), &graph);
     }
     const ScopeExit end([&] { shared_->launch_times().end(LaunchTimes::Clock::now(), launched); });

@@ -17,6 +17,7 @@
 #include "core/base/recently_used.hpp"
 #include "core/ort/session.hpp"
 #include "core/ort/value.hpp"
+#include "core/pool/graph_shapes.hpp"
 
 namespace ortmulti {
 
@@ -37,7 +38,7 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
   static constexpr std::size_t sessions = 3;
   /// While one of a session's runners has its graph run, the other copies.
   static constexpr std::size_t runners_of_each = 2;
-  static constexpr int most_refusals = 8;  ///< In a row; then no more are wanted.
+  static constexpr int most_refusals = GraphShapes::most_refusals;  ///< In a row; then no more are wanted.
 
   using Tensors = std::vector<std::pair<std::string, Ort::Value>>;
   /// One ordinary run, in the host's memory.
@@ -88,7 +89,7 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
   const Wanted wanted_;
   mutable std::mutex mutex_;
   std::condition_variable given_back_;
-  RecentlyUsed<Seen> seen_{1024};
+  RecentlyUsed<Seen> seen_{GraphShapes::most};
   Graphs graphs_;
   std::uint64_t runs_ = 0;             // by graphs and ordinary ones
   std::optional<std::string> making_;  // one at a time
