@@ -25,12 +25,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import ortmulti
+from benchmarks import gpu_feeding
 from ortmulti.bench import models
 from ortmulti.bench.measure import fresh_process, machine
 from ortmulti.bench.measure.devices import parse_devices
@@ -40,27 +42,17 @@ POOLS: dict[str, Any] = {"off": False, "auto": "auto", "on": True}
 THREADS = (1, 8, 16)
 
 
-def load(run: Callable[[int], object], clients: int, seconds: float) -> dict[str, float]:
-    """Closed loops of `run`, which gets the client's number."""
-    times: list[list[float]] = [[] for _ in range(clients)]
-    end = time.perf_counter() + seconds
-
-    def client(number: int) -> None:
-        while (begin := time.perf_counter()) < end:
-            run(number)
-            times[number].append(time.perf_counter() - begin)
-
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
-    begin, busy = time.perf_counter(), sum(os.times()[:2])
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    passed = time.perf_counter() - begin
-    all_times = np.array([one for each in times for one in each]) * 1e3
-    p50, p99 = np.percentile(all_times, [50, 99])
-    cores = (sum(os.times()[:2]) - busy) / passed
-    return {"clients": clients, "rate": len(all_times) / passed, "cores": cores, "p50_ms": p50, "p99_ms": p99}
+def load(asks: Sequence[Callable[[], object]], seconds: float) -> dict[str, float]:
+    """A closed loop with a client for each of `asks`."""
+    found = gpu_feeding.loop(asks, 0.0, seconds)
+    p50, p99 = (found["latency"][name] * 1e3 for name in ("p50", "p99"))
+    return {
+        "clients": found["clients"],
+        "rate": found["throughput"],
+        "cores": found["cores"],
+        "p50_ms": p50,
+        "p99_ms": p99,
+    }
 
 
 def until_graphs(pool: ortmulti.Pool, feed: dict[str, Any]) -> bool:
@@ -89,16 +81,17 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
         plain = [session(device) for device in range(len(devices))]
         for one in plain:
             one.run(None, feed)
-        threads = int(case.split()[1]) * len(devices)
-        result = load(lambda number: plain[number % len(plain)].run(None, feed), threads, spec["seconds"])
-        return {"loads": [result]}
+        asks = [partial(one.run, None, feed) for one in plain] * int(case.split()[1])
+        return {"loads": [load(asks, spec["seconds"])]}
     wanted = session(0).run(None, feed)
     with ortmulti.load(spec["model"], devices, cuda_graph=POOLS[case], warmup=True) as pool:
         begin = time.perf_counter()
         captured = until_graphs(pool, feed) if case != "off" else False
         after = time.perf_counter() - begin
-        load(lambda _: pool.run(feed), 32 * len(devices), spec["seconds"])  # the number in flight is found
-        loads = [load(lambda _: pool.run(feed), count, spec["seconds"]) for count in (1, 32 * len(devices))]
+        alone = [partial(pool.run, feed)]
+        many = alone * (32 * len(devices))
+        load(many, spec["seconds"])  # the number in flight is found
+        loads = [load(asks, spec["seconds"]) for asks in (alone, many)]
         differences = [
             float(np.max(np.abs(np.asarray(one, np.float64) - np.asarray(other, np.float64)), initial=0.0))
             / max(float(np.max(np.abs(other), initial=0.0)), 1e-30)
@@ -138,7 +131,7 @@ def measure_beside(spec: dict[str, Any]) -> dict[str, Any]:
                 other.run(shape)
         thread = threading.Thread(target=others)
         thread.start()
-        result = load(lambda _: pool.run(feed), 1, spec["seconds"])
+        result = load([partial(pool.run, feed)], spec["seconds"])
         stop.set()
         thread.join()
     return {"loads": [result], "others": done / spec["seconds"]}

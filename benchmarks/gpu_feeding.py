@@ -94,9 +94,13 @@ def opened(case: Case, model: Path, device: str, feed: Mapping[str, Any]) -> Ite
         yield lambda: pool.run(None, feed), pool
 
 
-def loop(ask: Callable[[], Any], clients: int, warm_seconds: float, seconds: float) -> dict[str, Any]:
-    """ "clients", "requests", "throughput" and "latency" of a closed loop, and "cores": processor seconds a second."""
-    with ClosedLoop([ask] * clients) as running:
+def loop(asks: Sequence[Callable[[], Any]], warm_seconds: float, seconds: float) -> dict[str, Any]:
+    """Measure a closed loop with a client for each of `asks`.
+
+    Returns:
+        "clients", "requests", "throughput", "latency", and "cores": processor seconds a second.
+    """
+    with ClosedLoop(asks) as running:
         running.until_answered()
         running.go_on(warm_seconds)
         before = time.process_time()
@@ -104,7 +108,7 @@ def loop(ask: Callable[[], Any], clients: int, warm_seconds: float, seconds: flo
         used = time.process_time() - before
     answers = [answer for client in running.answers for answer in client]
     cores = used * NANOSECONDS / (end - begin)
-    return {"clients": clients, **closed_loop(answers, begin, end), "cores": cores}
+    return {"clients": len(asks), **closed_loop(answers, begin, end), "cores": cores}
 
 
 def measure(case: Case, model: Path, device: str, feed: Mapping[str, Any], args: argparse.Namespace) -> dict[str, Any]:
@@ -114,8 +118,8 @@ def measure(case: Case, model: Path, device: str, feed: Mapping[str, Any], args:
         load_seconds = time.perf_counter() - begin
         # Settings that are chosen while the pool runs need longer.
         warm = args.settle if case.way == DEFAULTS else args.warm
-        many = loop(ask, case.threads or args.clients, warm, args.seconds)
-        one = loop(ask, 1, args.warm / 2, args.seconds / 2)
+        many = loop([ask] * (case.threads or args.clients), warm, args.seconds)
+        one = loop([ask], args.warm / 2, args.seconds / 2)
         result = {"load_seconds": load_seconds, "many": many, "one": one}
         if pool is not None:
             [stats] = pool.stats().devices
