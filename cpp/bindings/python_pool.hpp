@@ -54,7 +54,7 @@ void run_feeds(const std::vector<std::shared_ptr<Runner>>& runners, const py::li
 }
 
 /// Has Python make the sessions of a CUDA graph: calls the object with the graphs and the key. None: an empty function.
-inline ShapeGraphs::Wanted to_wanted(const py::object& call) {
+inline GraphsBeside::Wanted to_wanted(const py::object& call) {
   if (call.is_none()) {
     return {};
   }
@@ -62,7 +62,7 @@ inline ShapeGraphs::Wanted to_wanted(const py::object& call) {
     const py::gil_scoped_acquire gil;
     delete object;
   });
-  return [held](const std::shared_ptr<ShapeGraphs>& graphs, const std::string& key) {
+  return [held](const std::shared_ptr<GraphsBeside>& graphs, const std::string& key) {
     const py::gil_scoped_acquire gil;
     try {
       (*held)(freed_without_gil(graphs), py::bytes(key));
@@ -105,7 +105,7 @@ class PythonPool : NonCopyable {
            int warm_up_runs, const std::shared_ptr<Timeline>& timeline, const py::object& run_options,
            const py::object& graph_wanted) {
     batching_.check_inputs(session->inputs());
-    const ShapeGraphs::Wanted wanted = to_wanted(graph_wanted);
+    const GraphsBeside::Wanted wanted = to_wanted(graph_wanted);
     const Runners runners = without_gil([&] {
       auto made = make_runners(session, {in_flight, max_graphs, wanted});
       for (auto& runner : made.all) {

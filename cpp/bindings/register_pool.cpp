@@ -184,11 +184,11 @@ void register_pool(py::module_& module) {
   module.attr("at_first_in_flight") = at_first_in_flight;
   module.attr("most_in_flight") = most_in_flight;
   module.def("set_running_loop", &set_running_loop, py::arg("get_running_loop"));
-  module.attr("graph_sessions") = ShapeGraphs::sessions;
-  py::class_<ShapeGraphs, std::shared_ptr<ShapeGraphs>>(module, "ShapeGraphs")
-      .def("wanted_shapes", &ShapeGraphs::wanted_shapes, Nogil())
-      .def("add", &ShapeGraphs::add, py::arg("key"), py::arg("sessions"), Nogil())
-      .def("refuse", &ShapeGraphs::refuse, py::arg("key"), py::arg("reason"), Nogil());
+  module.attr("graph_sessions") = GraphsBeside::sessions;
+  py::class_<GraphsBeside, std::shared_ptr<GraphsBeside>>(module, "GraphsBeside")
+      .def("wanted_shapes", &GraphsBeside::wanted_shapes, Nogil())
+      .def("add", &GraphsBeside::add, py::arg("key"), py::arg("sessions"), Nogil())
+      .def("refuse", &GraphsBeside::refuse, py::arg("key"), py::arg("reason"), Nogil());
   module.attr("own_compute_stream") = Session::own_compute_stream;
   py::class_<Batching>(module, "Batching")
       .def(py::init([](std::size_t max_size, double max_delay, std::size_t axis, std::vector<std::size_t> sizes) {

@@ -216,7 +216,7 @@ class PoolRequest:
 
 graph_sessions: int
 
-class ShapeGraphs:
+class GraphsBeside:
     def wanted_shapes(self) -> list[tuple[str, list[int]]]: ...
     def add(self, key: bytes, sessions: list[Session]) -> None: ...
     def refuse(self, key: bytes, reason: str) -> None: ...
@@ -276,7 +276,7 @@ class Pool:
         warm_up_runs: int = 0,
         timeline: Timeline | None = None,
         run_options: RunOptions | None = None,
-        graph_wanted: Callable[[ShapeGraphs, bytes], object] | None = None,
+        graph_wanted: Callable[[GraphsBeside, bytes], object] | None = None,
     ) -> None: ...
     def warm_up(self, feeds: list[Mapping[str, Any]], runs: int, timeline: Timeline | None) -> None: ...
     def add_runners(

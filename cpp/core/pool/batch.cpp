@@ -54,7 +54,7 @@ struct Layout {
   }
 };
 
-Ort::Value new_tensor(const HostTensor& tensor) {
+Ort::Value new_tensor_like(const HostTensor& tensor) {
   static const Ort::AllocatorWithDefaultOptions cpu;
   return Ort::Value::CreateTensor(cpu, tensor.shape.data(), tensor.rank, tensor.type);
 }
@@ -207,7 +207,7 @@ std::shared_ptr<Request> join(const Requests& requests, const std::vector<std::s
     HostTensor whole;
     static_cast<void>(read(*requests.front(), i, whole));
     whole.shape[axis] = static_cast<std::int64_t>(batching.padded(size));
-    Ort::Value value = new_tensor(whole);
+    Ort::Value value = new_tensor_like(whole);
     const Layout target(whole, axis);
     auto* to = static_cast<std::byte*>(value.GetTensorMutableRawData());
     std::size_t offset = 0;
@@ -281,7 +281,7 @@ void split(Request& joint, const Requests& requests, const std::vector<std::size
     for (std::size_t k = 0; k < requests.size(); ++k) {
       HostTensor part = whole;
       part.shape[axis] = static_cast<std::int64_t>(sizes[k]);
-      Ort::Value value = new_tensor(part);
+      Ort::Value value = new_tensor_like(part);
       auto* to = static_cast<std::byte*>(value.GetTensorMutableRawData());
       const std::size_t row = sizes[k] * source.bytes_behind;
       for (std::size_t r = 0; r < source.before; ++r) {

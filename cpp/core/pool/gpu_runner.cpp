@@ -57,7 +57,7 @@ auto copying_time(Request& request) {
 
 }  // namespace
 
-GpuRunner::GpuRunner(std::shared_ptr<GpuSession> session, std::size_t max_graphs, std::shared_ptr<ShapeGraphs> beside)
+GpuRunner::GpuRunner(std::shared_ptr<GpuSession> session, std::size_t max_graphs, std::shared_ptr<GraphsBeside> beside)
     : SessionRunner(session->session()),
       shared_(std::move(session)),
       max_graphs_(max_graphs),
@@ -222,8 +222,8 @@ void GpuRunner::run_beside(Request& request, const Tensors& inputs, const std::s
   }
 }
 
-ShapeGraphs::Sample GpuRunner::sample_of(const Tensors& inputs, const Request& answered) {
-  ShapeGraphs::Sample sample;
+GraphsBeside::Sample GpuRunner::sample_of(const Tensors& inputs, const Request& answered) {
+  GraphsBeside::Sample sample;
   for (const RequestTensor& input : inputs) {
     sample.inputs.emplace_back(input.name, copy_on_host(*input.value));
   }

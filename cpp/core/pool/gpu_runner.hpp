@@ -11,9 +11,9 @@
 #include "core/cuda/memory.hpp"
 #include "core/pool/gpu_session.hpp"
 #include "core/pool/graph_shapes.hpp"
+#include "core/pool/graphs_beside.hpp"
 #include "core/pool/launch_times.hpp"
 #include "core/pool/runner.hpp"
-#include "core/pool/shape_graphs.hpp"
 
 namespace ortmulti {
 
@@ -25,7 +25,8 @@ class GpuRunner : public SessionRunner, NonCopyable {
   /// `max_graphs`: how many shapes it keeps graphs of. What it needs of the GPU and of pinned memory is there from
   /// prepare() or from its first run on.
   /// `beside`: has the graphs of a session without graphs of its own; null: there are none.
-  GpuRunner(std::shared_ptr<GpuSession> session, std::size_t max_graphs, std::shared_ptr<ShapeGraphs> beside = nullptr);
+  GpuRunner(std::shared_ptr<GpuSession> session, std::size_t max_graphs,
+            std::shared_ptr<GraphsBeside> beside = nullptr);
   ~GpuRunner() override;
 
   void prepare();
@@ -53,7 +54,7 @@ class GpuRunner : public SessionRunner, NonCopyable {
   void run_ordinarily(Request& request, const Tensors& inputs, const std::string& key);
   /// By a graph of `beside_`, if there is one. Has one made where the shapes come again.
   void run_beside(Request& request, const Tensors& inputs, const std::string& key);
-  static ShapeGraphs::Sample sample_of(const Tensors& inputs, const Request& answered);
+  static GraphsBeside::Sample sample_of(const Tensors& inputs, const Request& answered);
   /// The graph of these inputs, which may be captured now; null where they are to be run ordinarily.
   CapturedGraph* graph_for(Request& request, const Tensors& inputs, const std::string& key);
   CapturedGraph* capture(Request& request, const Tensors& inputs, const std::string& key,
@@ -73,7 +74,7 @@ class GpuRunner : public SessionRunner, NonCopyable {
 
   std::shared_ptr<GpuSession> shared_;
   std::size_t max_graphs_;
-  std::shared_ptr<ShapeGraphs> beside_;
+  std::shared_ptr<GraphsBeside> beside_;
   std::mutex running_;
   Sleeper sleeper_;
   std::unique_ptr<StagedCopies> copies_;

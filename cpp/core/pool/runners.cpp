@@ -45,7 +45,7 @@ Runners make_runners(const std::shared_ptr<Session>& session, const Serving& ser
   const bool measured = serving.in_flight == 0 && !graphs;  // graphs run one behind another, however many wait
   const std::size_t ready = serving.in_flight == 0 ? at_first_in_flight : static_cast<std::size_t>(serving.in_flight);
   const auto shared = std::make_shared<GpuSession>(session, graphs);
-  const auto beside = serving.graph_wanted ? std::make_shared<ShapeGraphs>(session, serving.graph_wanted) : nullptr;
+  const auto beside = serving.graph_wanted ? std::make_shared<GraphsBeside>(session, serving.graph_wanted) : nullptr;
   Runners runners;
   for (std::size_t i = 0; i < (measured ? most_in_flight : ready); ++i) {
     const auto runner = std::make_shared<GpuRunner>(shared, serving.max_graphs, beside);

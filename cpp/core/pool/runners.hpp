@@ -7,9 +7,9 @@
 
 #include "core/base/timeline.hpp"
 #include "core/ort/session.hpp"
+#include "core/pool/graphs_beside.hpp"
 #include "core/pool/request.hpp"
 #include "core/pool/runner.hpp"
-#include "core/pool/shape_graphs.hpp"
 #include "core/pool/sleep.hpp"
 #include "core/weights/store.hpp"
 
@@ -27,7 +27,7 @@ struct Serving {
   int in_flight = 1;
   std::size_t max_graphs = 0;  ///< Shapes of which each runner keeps CUDA graphs; 0: none are captured.
   /// Has sessions made for the CUDA graphs of shapes that come again; empty: none are made. Not with max_graphs.
-  ShapeGraphs::Wanted graph_wanted;
+  GraphsBeside::Wanted graph_wanted;
 };
 
 /// What runs a pool's requests with a session.

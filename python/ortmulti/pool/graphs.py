@@ -22,7 +22,7 @@ PROVIDER_OPTIONS = {"enable_cuda_graph": "1", "user_compute_stream": _core.own_c
 """What sessions that capture need."""
 
 
-def make_behind(request: CreationRequest, session: _core.Session, graphs: _core.ShapeGraphs, key: bytes) -> None:
+def make_behind(request: CreationRequest, session: _core.Session, graphs: _core.GraphsBeside, key: bytes) -> None:
     """Begin to make sessions for a graph that is wanted, in a thread of their own. `_core` calls this.
 
     Args:
@@ -38,7 +38,7 @@ def make_behind(request: CreationRequest, session: _core.Session, graphs: _core.
 def _make(
     request: CreationRequest,
     session: _core.Session,
-    graphs: _core.ShapeGraphs,
+    graphs: _core.GraphsBeside,
     key: bytes,
     poll: Callable[[], object],
 ) -> None:

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/pool/gpu_runner.hpp"
-#include "core/pool/shape_graphs.hpp"
+#include "core/pool/graphs_beside.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {
@@ -25,16 +25,16 @@ class ShapesThatComeAgain : public ::testing::Test {
   }
 
   std::vector<std::string> wanted;
-  std::shared_ptr<ShapeGraphs> graphs = std::make_shared<ShapeGraphs>(
+  std::shared_ptr<GraphsBeside> graphs = std::make_shared<GraphsBeside>(
       make_session("add"), [this](const auto& /*graphs*/, const std::string& key) { wanted.push_back(key); });
 };
 
 TEST_F(ShapesThatComeAgain, AreWantedOnceAtATime) {
   EXPECT_EQ(graphs->take("a"), nullptr);
-  EXPECT_FALSE(wanted_within(ShapeGraphs::come_again - 1, "a"));
-  EXPECT_FALSE(wanted_within(ShapeGraphs::come_again - 1, "b"));
+  EXPECT_FALSE(wanted_within(GraphsBeside::come_again - 1, "a"));
+  EXPECT_FALSE(wanted_within(GraphsBeside::come_again - 1, "b"));
   EXPECT_TRUE(graphs->came_again("a"));
-  ShapeGraphs::Sample sample;
+  GraphsBeside::Sample sample;
   sample.inputs.emplace_back("x", new_tensor(ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, {2, 3}));
   graphs->want("a", std::move(sample));
   EXPECT_EQ(wanted, std::vector<std::string>{"a"});
@@ -46,16 +46,16 @@ TEST_F(ShapesThatComeAgain, AreWantedOnceAtATime) {
 }
 
 TEST_F(ShapesThatComeAgain, AreWantedAnewWhereItWasNotTheTime) {
-  EXPECT_TRUE(wanted_within(ShapeGraphs::come_again, "a"));
+  EXPECT_TRUE(wanted_within(GraphsBeside::come_again, "a"));
   graphs->not_now("a");
-  EXPECT_FALSE(wanted_within(ShapeGraphs::come_again - 1, "a"));
+  EXPECT_FALSE(wanted_within(GraphsBeside::come_again - 1, "a"));
   EXPECT_TRUE(graphs->came_again("a"));
 }
 
 TEST_F(ShapesThatComeAgain, AreNotWantedAfterRefusalsInARow) {
-  for (int i = 0; i < ShapeGraphs::most_refusals; ++i) {
+  for (int i = 0; i < GraphsBeside::most_refusals; ++i) {
     const std::string key = std::to_string(i);
-    ASSERT_TRUE(wanted_within(ShapeGraphs::come_again, key));
+    ASSERT_TRUE(wanted_within(GraphsBeside::come_again, key));
     graphs->refuse(key, "no reason");
   }
   EXPECT_FALSE(wanted_within(100, "another"));

@@ -1,4 +1,4 @@
-#include "core/pool/shape_graphs.hpp"
+#include "core/pool/graphs_beside.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -14,7 +14,7 @@ namespace {
 /// Makes a request of copies, and of the session's outputs.
 class SampleRequest : public Request {
  public:
-  SampleRequest(const ShapeGraphs::Tensors& sample, const Session& session, bool reversed) {
+  SampleRequest(const GraphsBeside::Tensors& sample, const Session& session, bool reversed) {
     inputs.reserve(sample.size());
     for (const auto& [name, value] : sample) {
       inputs.add(name.c_str(), copy(value, reversed));
@@ -92,7 +92,7 @@ bool is_close(const Ort::Value& value, const Ort::Value& expected) {
   return difference <= tolerance * largest;
 }
 
-void check_close(const ShapeGraphs::Tensors& expected, const std::vector<const char*>& names,
+void check_close(const GraphsBeside::Tensors& expected, const std::vector<const char*>& names,
                  const std::vector<Ort::Value>& outputs) {
   for (const auto& [name, value] : expected) {
     const auto found = std::find(names.begin(), names.end(), name);
@@ -104,7 +104,7 @@ void check_close(const ShapeGraphs::Tensors& expected, const std::vector<const c
 
 }  // namespace
 
-std::shared_ptr<GpuRunner> ShapeGraphs::take(const std::string& key) {
+std::shared_ptr<GpuRunner> GraphsBeside::take(const std::string& key) {
   std::unique_lock lock(mutex_);
   for (;;) {
     const auto found = graphs_.find(key);
@@ -127,7 +127,7 @@ std::shared_ptr<GpuRunner> ShapeGraphs::take(const std::string& key) {
   }
 }
 
-bool ShapeGraphs::came_again(const std::string& key) {
+bool GraphsBeside::came_again(const std::string& key) {
   const std::lock_guard lock(mutex_);
   ++runs_;
   if (making_ || refusals_ == most_refusals || graphs_.count(key) != 0) {
@@ -144,18 +144,18 @@ bool ShapeGraphs::came_again(const std::string& key) {
   return true;
 }
 
-void ShapeGraphs::not_now(const std::string& key) {
+void GraphsBeside::not_now(const std::string& key) {
   const std::lock_guard lock(mutex_);
   seen_.use(key).runs = 0;
   making_.reset();
 }
 
-ShapeGraphs::Graphs::iterator ShapeGraphs::least_recently_used() {
+GraphsBeside::Graphs::iterator GraphsBeside::least_recently_used() {
   return std::min_element(graphs_.begin(), graphs_.end(),
                           [](const auto& a, const auto& b) { return a.second->used < b.second->used; });
 }
 
-void ShapeGraphs::want(const std::string& key, Sample sample) {
+void GraphsBeside::want(const std::string& key, Sample sample) {
   {
     const std::lock_guard lock(mutex_);
     sample_ = std::move(sample);
@@ -163,7 +163,7 @@ void ShapeGraphs::want(const std::string& key, Sample sample) {
   wanted_(shared_from_this(), key);
 }
 
-std::vector<std::pair<std::string, std::vector<std::int64_t>>> ShapeGraphs::wanted_shapes() const {
+std::vector<std::pair<std::string, std::vector<std::int64_t>>> GraphsBeside::wanted_shapes() const {
   const std::lock_guard lock(mutex_);
   std::vector<std::pair<std::string, std::vector<std::int64_t>>> shapes;
   for (const auto& [name, value] : sample_.inputs) {
@@ -172,7 +172,7 @@ std::vector<std::pair<std::string, std::vector<std::int64_t>>> ShapeGraphs::want
   return shapes;
 }
 
-void ShapeGraphs::add(const std::string& key, const std::vector<std::shared_ptr<Session>>& made) {
+void GraphsBeside::add(const std::string& key, const std::vector<std::shared_ptr<Session>>& made) {
   const auto graph = std::make_shared<Graph>();
   std::vector<std::shared_ptr<GpuSession>> shared;
   shared.reserve(made.size());
@@ -203,7 +203,7 @@ void ShapeGraphs::add(const std::string& key, const std::vector<std::shared_ptr<
   refusals_ = 0;
 }
 
-void ShapeGraphs::refuse(const std::string& key, const std::string& reason) {
+void GraphsBeside::refuse(const std::string& key, const std::string& reason) {
   std::shared_ptr<Graph> gone;  // freed without the lock
   bool last = false;
   {

@@ -25,7 +25,7 @@ class GpuRunner;
 
 /// CUDA graphs beside a session's ordinary runs: of input shapes that come again, in sessions of their own, which
 /// somebody makes when they are wanted. For several threads.
-class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyable {
+class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopyable {
  public:
   /// With so many ordinary runs a shape gets a graph. Sessions are made for it, which takes as long as to load them.
   static constexpr std::uint64_t come_again = 20;
@@ -48,9 +48,9 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
   };
   /// Called once for each graph that is wanted, by the thread that ran the shape: has add() or refuse() be called,
   /// later and from another thread. It must not throw.
-  using Wanted = std::function<void(const std::shared_ptr<ShapeGraphs>& graphs, const std::string& key)>;
+  using Wanted = std::function<void(const std::shared_ptr<GraphsBeside>& graphs, const std::string& key)>;
 
-  ShapeGraphs(std::shared_ptr<Session> ordinary, Wanted wanted)
+  GraphsBeside(std::shared_ptr<Session> ordinary, Wanted wanted)
       : ordinary_(std::move(ordinary)), wanted_(std::move(wanted)) {}
 
   /// A runner that has the graph of these shapes, and that nobody else uses as long as it is held. Waits for one. Null
