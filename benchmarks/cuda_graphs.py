@@ -2,10 +2,10 @@
 
     python -m benchmarks.cuda_graphs bert.onnx --devices 0 --sequence 128 --json graphs.json
 
-measures answers a second, processor time per second (cores), and latency: of pools without graphs, with "auto" and with
-`cuda_graph=True`, and of plain onnxruntime (a session for each GPU) with 1, 8 and 16 threads a GPU. Fresh processes
-take turns. Every pool is measured with one client, and with 32 a GPU; "auto" when it has its graphs. Answers are
-compared with onnxruntime's.
+measures answers a second, processor time per second (cores), and latency: of pools without graphs (off), with the
+default (auto) and with `cuda_graph=True` and one or three sessions (on 1, on 3), and of plain onnxruntime (a session
+for each GPU) with several threads a GPU. --cases chooses from them. Fresh processes take turns. Every pool is measured
+with one client, and with 32 a GPU; "auto" when it has its graphs. Answers are compared with onnxruntime's.
 
     python -m benchmarks.cuda_graphs bert.onnx --beside resnet50.onnx --devices 0
 
@@ -39,7 +39,7 @@ from ortmulti.bench.measure.devices import parse_devices
 from ortmulti.bench.measure.rounds import measure_rounds, rotated
 
 POOLS: dict[str, Any] = {"off": False, "auto": "auto", "on": True}
-THREADS = (1, 8, 16)
+CASES = ("off", "auto", "on 1", "on 3", "onnxruntime 1", "onnxruntime 4", "onnxruntime 8", "onnxruntime 16")
 
 
 def load(asks: Sequence[Callable[[], object]], seconds: float) -> dict[str, float]:
@@ -70,23 +70,24 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     if spec["beside"]:
         return measure_beside(spec)
     case, devices = spec["case"], spec["devices"]
-    feed = models.sample_inputs(spec["model"], sequence=spec["sequence"], seed=1)
+    feed = models.sample_inputs(spec["model"], spec["batch"], sequence=spec["sequence"], seed=1)
+    kind, _, number = case.partition(" ")
     import onnxruntime
 
     def session(device: int) -> Any:
         cuda = ("CUDAExecutionProvider", {"device_id": device})
         return onnxruntime.InferenceSession(spec["model"], providers=[cuda])
 
-    if case not in POOLS:
+    if kind not in POOLS:
         plain = [session(device) for device in range(len(devices))]
         for one in plain:
             one.run(None, feed)
-        asks = [partial(one.run, None, feed) for one in plain] * int(case.split()[1])
+        asks = [partial(one.run, None, feed) for one in plain] * int(number)
         return {"loads": [load(asks, spec["seconds"])]}
     wanted = session(0).run(None, feed)
-    with ortmulti.load(spec["model"], devices, cuda_graph=POOLS[case], warmup=True) as pool:
+    with ortmulti.load(spec["model"], devices, int(number or 1), cuda_graph=POOLS[kind], warmup=True) as pool:
         begin = time.perf_counter()
-        captured = until_graphs(pool, feed) if case != "off" else False
+        captured = kind != "off" and until_graphs(pool, feed)
         after = time.perf_counter() - begin
         alone = [partial(pool.run, feed)]
         many = alone * (32 * len(devices))
@@ -98,13 +99,16 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
             for answers in pool.map([feed] * 8)
             for one, other in zip(answers, wanted, strict=True)
         ]
-        stats = [device.memory_used for device in pool.stats().devices]
+        stats = [
+            {"memory": device.memory_used, "in_flight": device.in_flight, "graph_sessions": device.graph_sessions}
+            for device in pool.stats().devices
+        ]
     return {
         "loads": loads,
         "captured": captured,
         "graphs_after_s": after,
         "difference": max(differences),
-        "memory": stats,
+        "devices": stats,
     }
 
 
@@ -141,6 +145,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="an .onnx file")
     parser.add_argument("--devices", default="0", help="GPUs, such as 0,1 (default: 0)")
+    parser.add_argument("--batch", type=int, default=1, help="size of an open batch dimension (default: 1)")
+    parser.add_argument("--cases", default=",".join(CASES), help=f"default: {', '.join(CASES)}")
     parser.add_argument("--sequence", type=int, default=128, help="size of open dimensions but the batch")
     parser.add_argument("--beside", default="", help="another model, whose shapes are captured meanwhile")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each load")
@@ -149,8 +155,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="where to write the result")
     args = parser.parse_args(arguments)
     devices = list(dict.fromkeys(parse_devices(args.devices)))
-    cases = ["runs", "captures"] if args.beside else [*POOLS, *(f"onnxruntime {count}" for count in THREADS)]
-    common = {"devices": devices, **{name: getattr(args, name) for name in ("model", "sequence", "beside", "seconds")}}
+    cases = ["runs", "captures"] if args.beside else args.cases.split(",")
+    settings = ("model", "batch", "sequence", "beside", "seconds")
+    common = {"devices": devices, **{name: getattr(args, name) for name in settings}}
 
     def run(case: str, _: int) -> dict[str, Any]:
         return fresh_process.run(

@@ -53,7 +53,7 @@ void run_feeds(const std::vector<std::shared_ptr<Runner>>& runners, const py::li
   warm_up(all, runs, timeline.get());
 }
 
-/// Has Python make the sessions of a CUDA graph: calls the object with the graphs and the key. None: an empty function.
+/// Has Python make sessions of a CUDA graph: calls the object with the graphs, the key, and how many. None: an empty function.
 inline GraphsBeside::Wanted to_wanted(const py::object& call) {
   if (call.is_none()) {
     return {};
@@ -62,14 +62,14 @@ inline GraphsBeside::Wanted to_wanted(const py::object& call) {
     const py::gil_scoped_acquire gil;
     delete object;
   });
-  return [held](const std::shared_ptr<GraphsBeside>& graphs, const std::string& key) {
+  return [held](const std::shared_ptr<GraphsBeside>& graphs, const std::string& key, std::size_t sessions) {
     const py::gil_scoped_acquire gil;
     try {
-      (*held)(freed_without_gil(graphs), py::bytes(key));
+      (*held)(freed_without_gil(graphs), py::bytes(key), sessions);
     } catch (py::error_already_set& error) {
       error.discard_as_unraisable(*held);
       const ReleaseGil nogil;
-      graphs->refuse(key, "nobody makes its sessions");
+      graphs->not_made(key, "nobody makes its sessions");
     }
   };
 }

@@ -73,7 +73,9 @@ py::dict to_dict(const PoolStats& stats) {
                    "busy"_a = device.busy, "waiting"_a = device.waiting, "broken"_a = device.broken,
                    "suspended"_a = device.suspended,
                    "asleep"_a = device.level == SleepLevel::awake ? "" : to_string(device.level),
-                   "in_flight"_a = device.in_flight, "why_in_flight"_a = device.why_in_flight);
+                   "in_flight"_a = device.in_flight, "why_in_flight"_a = device.why_in_flight,
+                   "graphs"_a = device.graphs.shapes, "graph_sessions"_a = device.graphs.sessions,
+                   "why_no_graph"_a = device.graphs.why_not);
     DeviceStats::for_each_count([&](const char* name, auto count) { entry[name] = to_value(device.*count); });
     devices.append(std::move(entry));
   }
@@ -184,11 +186,10 @@ void register_pool(py::module_& module) {
   module.attr("at_first_in_flight") = at_first_in_flight;
   module.attr("most_in_flight") = most_in_flight;
   module.def("set_running_loop", &set_running_loop, py::arg("get_running_loop"));
-  module.attr("graph_sessions") = GraphsBeside::sessions;
   py::class_<GraphsBeside, std::shared_ptr<GraphsBeside>>(module, "GraphsBeside")
       .def("wanted_shapes", &GraphsBeside::wanted_shapes, Nogil())
       .def("add", &GraphsBeside::add, py::arg("key"), py::arg("sessions"), Nogil())
-      .def("refuse", &GraphsBeside::refuse, py::arg("key"), py::arg("reason"), Nogil());
+      .def("not_made", &GraphsBeside::not_made, py::arg("key"), py::arg("reason"), Nogil());
   module.attr("own_compute_stream") = Session::own_compute_stream;
   py::class_<Batching>(module, "Batching")
       .def(py::init([](std::size_t max_size, double max_delay, std::size_t axis, std::vector<std::size_t> sizes) {

@@ -230,7 +230,7 @@ class ModelRepository(Closing):
             load_options: Arguments of `ortmulti.load`, without ``wait``, ``progress`` and ``cuda_graph="auto"``.
                 ``devices``: some of the repository's; default: all of them. With several, a request wakes the model
                 where there is most room, and further devices while requests wait. ``in_flight``: default 1, since ONNX
-                Runtime keeps 72 MiB on an H200 for each. ``warmup``: default True, so that what the first run allocates
+                Runtime keeps 72 MiB on an H200 for each. ``cuda_graph``: default False. ``warmup``: default True, so that what the first run allocates
                 is measured; if the inputs that it makes do not fit, a warning says so and the model is loaded without.
 
         Raises:
@@ -444,6 +444,7 @@ class ModelRepository(Closing):
         warmup = options.pop("warmup", True)
         if options.get("backend", "core") == "core":
             options.setdefault("in_flight", 1)
+            options.setdefault("cuda_graph", False)
         size = _size(entry.model)
         reserved = {
             device: self._core.reserve(name, device, size + (self._kept[device] if device != "cpu" else 0))

@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/pool/gpu_runner.hpp"
@@ -17,6 +19,7 @@ class ShapesThatComeAgain : public ::testing::Test {
   // Whether one of the next runs of the shape asks for a graph.
   bool wanted_within(std::uint64_t runs, const std::string& key) const {
     for (std::uint64_t i = 0; i < runs; ++i) {
+      const auto counted = graphs->ordinary_run();
       if (graphs->came_again(key)) {
         return true;
       }
@@ -24,39 +27,58 @@ class ShapesThatComeAgain : public ::testing::Test {
     return false;
   }
 
-  std::vector<std::string> wanted;
+  std::vector<std::pair<std::string, std::size_t>> wanted;
   std::shared_ptr<GraphsBeside> graphs = std::make_shared<GraphsBeside>(
-      make_session("add"), [this](const auto& /*graphs*/, const std::string& key) { wanted.push_back(key); });
+      make_session("add"), [this](const auto& /*graphs*/, const std::string& key, std::size_t sessions) {
+        wanted.emplace_back(key, sessions);
+      });
 };
 
 TEST_F(ShapesThatComeAgain, AreWantedOnceAtATime) {
   EXPECT_EQ(graphs->take("a"), nullptr);
   EXPECT_FALSE(wanted_within(GraphsBeside::come_again - 1, "a"));
   EXPECT_FALSE(wanted_within(GraphsBeside::come_again - 1, "b"));
-  EXPECT_TRUE(graphs->came_again("a"));
+  EXPECT_TRUE(wanted_within(1, "a"));
   GraphsBeside::Sample sample;
   sample.inputs.emplace_back("x", new_tensor(ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, {2, 3}));
   graphs->want("a", std::move(sample));
-  EXPECT_EQ(wanted, std::vector<std::string>{"a"});
+  EXPECT_EQ(wanted, (std::vector<std::pair<std::string, std::size_t>>{{"a", 1}}));
   EXPECT_EQ(graphs->wanted_shapes().at(0).second, (std::vector<std::int64_t>{2, 3}));
   EXPECT_FALSE(wanted_within(100, "b")) << "one is being made";
-  graphs->refuse("a", "no reason");
+  graphs->not_made("a", "no reason");
   EXPECT_FALSE(wanted_within(100, "a"));
   EXPECT_TRUE(wanted_within(1, "b"));
 }
 
 TEST_F(ShapesThatComeAgain, AreWantedAnewWhereItWasNotTheTime) {
   EXPECT_TRUE(wanted_within(GraphsBeside::come_again, "a"));
-  graphs->not_now("a");
+  graphs->not_now("a", "no room");
   EXPECT_FALSE(wanted_within(GraphsBeside::come_again - 1, "a"));
   EXPECT_TRUE(graphs->came_again("a"));
+}
+
+TEST_F(ShapesThatComeAgain, GetAsManySessionsAsRunsWereUnderWayAtOnce) {
+  for (const std::size_t others : {1, 5}) {
+    const std::string key = std::to_string(others);
+    {
+      std::vector<std::unique_ptr<decltype(graphs->ordinary_run())>> more;
+      for (std::size_t i = 0; i < others; ++i) {
+        more.emplace_back(new auto(graphs->ordinary_run()));
+      }
+      EXPECT_FALSE(wanted_within(1, key));
+    }
+    ASSERT_TRUE(wanted_within(GraphsBeside::come_again, key));
+    graphs->want(key, {});
+    EXPECT_EQ(wanted.back(), std::make_pair(key, std::min(others + 1, GraphsBeside::most_sessions)));
+    graphs->not_made(key, "no reason");
+  }
 }
 
 TEST_F(ShapesThatComeAgain, AreNotWantedAfterRefusalsInARow) {
   for (int i = 0; i < GraphsBeside::most_refusals; ++i) {
     const std::string key = std::to_string(i);
     ASSERT_TRUE(wanted_within(GraphsBeside::come_again, key));
-    graphs->refuse(key, "no reason");
+    graphs->not_made(key, "no reason");
   }
   EXPECT_FALSE(wanted_within(100, "another"));
 }

@@ -233,13 +233,26 @@ TEST(LaunchTimes, WhatTakesShorterIsExpectedToSoon) {
   EXPECT_LT(times.begin(now, &shape).expected_end - now, microseconds(1100));
 }
 
+TEST(LaunchTimes, ThreadsDoNotOversleepForLong) {
+  LaunchTimes times;
+  LaunchTimes::Clock::time_point now{seconds(1000)};
+  const int shape = 0;
+  for (int i = 0; i < 30; ++i) {  // first beside others, then alone
+    const auto launch = times.begin(now, &shape);
+    const auto done = now + (i < 15 ? milliseconds(18) : milliseconds(6));
+    const auto woke = launch.expected_end - milliseconds(1);
+    now = std::max(done, woke) + microseconds(5);
+    times.end(now, launch, woke);
+  }
+  EXPECT_LT(times.begin(now, &shape).expected_end - now, microseconds(7500));
+}
+
 TEST(Sleeper, WakesUpBeforeTheEnd) {
   Sleeper sleeper;
   EXPECT_GT(sleeper.margin(milliseconds(1)), microseconds(50));
   const auto began = Sleeper::Clock::now();
-  sleeper.sleep_until(began - seconds(1));
-  sleeper.sleep_until(began + milliseconds(30));
-  EXPECT_GE(Sleeper::Clock::now(), began + milliseconds(15));
+  EXPECT_FALSE(sleeper.sleep_until(began - seconds(1)));
+  EXPECT_GE(sleeper.sleep_until(began + milliseconds(30)), began + milliseconds(15));
 }
 
 }  // namespace ortmulti::tests

@@ -17,11 +17,20 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
+from ortmulti.pool import graphs
 from tests.support import onnx_models
-from tests.support.gpus import MODEL, check_memory_returns, feed, needs_gpus, needs_graphs
+from tests.support.gpus import MODEL, VISIBLE, check_memory_returns, feed, needs_gpus, needs_graphs
 from tests.support.pools import HANG
+from tests.support.processes import check_child
 
 pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def no_other_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests of the process may have used PyTorch."""
+    monkeypatch.setattr(graphs, "waits_for_gpus", str)
+
 
 Feed = dict[str, np.ndarray]
 
@@ -83,6 +92,40 @@ def test_a_shape_that_comes_again_gets_a_graph_with_the_same_answers() -> None:
         for number, future in enumerate(futures):
             wanted = pool.sessions[0].run(None, feed(number))[0]
             np.testing.assert_allclose(future.result()[0], wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_as_many_sessions_are_made_as_requests_are_under_way() -> None:
+    needs_graphs()
+    with ortmulti.load(MODEL, "cuda:0") as pool:  # "auto" is the default
+        run_until_graph(pool, feed(0, 4000))
+        [device] = pool.stats().devices
+        assert (device.graphs, device.graph_sessions, device.why_no_graph) == (1, 1, "")
+        end = time.monotonic() + HANG
+        while pool.stats().devices[0].graph_sessions == 1:  # another one is tried while requests wait
+            assert time.monotonic() < end
+            list(pool.map([feed(0, 4000)] * 200))
+        while pool.stats().devices[0].graphs == 1:
+            assert time.monotonic() < end
+            list(pool.map([feed(0, 3000)] * 64))
+        assert pool.stats().devices[0].graph_sessions >= 3  # those of the second shape are two or more
+
+
+def test_beside_pytorch_nothing_is_captured() -> None:
+    needs_graphs()
+    pytest.importorskip("torch")
+    program = """
+import torch
+import ortmulti
+from tests.support.gpus import MODEL, feed
+torch.zeros(1, device="cuda")
+with ortmulti.load(MODEL, "cuda:0") as pool:
+    while not pool.stats().devices[0].why_no_graph:
+        pool.run(feed(0))
+    print(pool.stats().devices[0].why_no_graph, pool.stats().devices[0].graph_runs)
+"""
+    printed = check_child(program, environment=VISIBLE)
+    assert "PyTorch uses CUDA in this process" in printed
+    assert printed.split()[-1] == "0"
 
 
 def test_shapes_that_do_not_come_again_get_none() -> None:

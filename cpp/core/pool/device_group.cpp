@@ -38,7 +38,12 @@ DeviceStats DeviceGroup::stats() const {
   stats.state = state();
   std::set<const void*> sessions;
   for (const Worker* worker : workers) {
-    sessions.insert(worker->session);
+    if (sessions.insert(worker->session).second && worker->runner) {
+      const GraphCounts more = worker->runner->graphs();
+      stats.graphs.shapes += more.shapes;
+      stats.graphs.sessions += more.sessions;
+      stats.graphs.why_not = more.why_not.empty() ? stats.graphs.why_not : more.why_not;
+    }
   }
   stats.sessions = sessions.size();
   stats.busy = busy_;

@@ -20,6 +20,13 @@ inline std::string to_string(DeviceState state) {
   return names.at(static_cast<std::size_t>(state));
 }
 
+/// CUDA graphs of shapes that came again, beside a session's ordinary runs.
+struct GraphCounts {
+  std::size_t shapes = 0;    ///< That have one.
+  std::size_t sessions = 0;  ///< Of the graphs.
+  std::string why_not;       ///< Why a shape got none, the last that was refused; empty if none was.
+};
+
 /// What became of the requests that ran, or were to run, on one device.
 struct DeviceStats {
   Device device;
@@ -33,6 +40,7 @@ struct DeviceStats {
   std::string suspended;      ///< Reason for the suspension; empty: none.
   std::size_t in_flight = 0;  ///< Requests that may be under way at the same time.
   std::string why_in_flight;  ///< What was measured to choose that; empty where it was given, or nothing was measured.
+  GraphCounts graphs;
   SleepLevel level = SleepLevel::awake;
 
   // Counted. for_each_count() has them all.

@@ -193,33 +193,47 @@ void GpuRunner::run_ordinarily(Request& request, const Tensors& inputs, const st
 }
 
 void GpuRunner::run_beside(Request& request, const Tensors& inputs, const std::string& key) {
-  const bool plain = request.run_options == nullptr || request.own_run_options;
-  if (plain) {
-    const Clock::time_point began = Clock::now();
-    if (const auto graph = beside_->take(key)) {
-      const auto waited = Clock::now() - began;
-      try {
-        graph->run(request);
-        request.waiting_for_session += waited;
-        return;
-      } catch (const Error& error) {
-        beside_->refuse(key, error.what());
-      }
-    }
-  }
-  run_ordinarily(request, inputs, {});
-  if (!plain || !beside_->came_again(key)) {
+  if (request.run_options != nullptr && !request.own_run_options) {
+    run_ordinarily(request, inputs, {});
     return;
   }
-  if (!why_no_more().empty()) {
-    beside_->not_now(key);
+  bool wanted = false;
+  if (!run_by_graph(request, key)) {
+    const auto counted = beside_->ordinary_run();
+    run_ordinarily(request, inputs, {});
+    wanted = beside_->came_again(key);
+  } else {
+    wanted = beside_->answered(key);
+  }
+  if (!wanted) {
+    return;
+  }
+  if (const std::string reason = why_no_more(); !reason.empty()) {
+    beside_->not_now(key, reason);
     return;
   }
   try {
     beside_->want(key, sample_of(inputs, request));
   } catch (const std::exception& error) {
-    beside_->refuse(key, error.what());
+    beside_->not_made(key, error.what());
   }
+}
+
+bool GpuRunner::run_by_graph(Request& request, const std::string& key) {
+  const Clock::time_point began = Clock::now();
+  const auto graph = beside_->take(key);
+  if (!graph) {
+    return false;
+  }
+  const auto waited = Clock::now() - began;
+  try {
+    graph->run(request);
+  } catch (const Error& error) {
+    beside_->drop(key, error.what());
+    return false;
+  }
+  request.waiting_for_session += waited;
+  return true;
 }
 
 GraphsBeside::Sample GpuRunner::sample_of(const Tensors& inputs, const Request& answered) {
@@ -384,8 +398,9 @@ void GpuRunner::run_graph(Request& request, const Tensors& inputs, CapturedGraph
       const GpuSession::Slot slot = shared_->take_slot();
       launched = shared_->launch(*graph.graph, copies_->stream(), &graph);
     }
-    const ScopeExit end([&] { shared_->launch_times().end(LaunchTimes::Clock::now(), launched); });
-    sleeper_.sleep_until(launched.expected_end);
+    std::optional<LaunchTimes::Clock::time_point> woke;
+    const ScopeExit end([&] { shared_->launch_times().end(LaunchTimes::Clock::now(), launched, woke); });
+    woke = sleeper_.sleep_until(launched.expected_end);
     copies_->wait();
   }
   std::vector<Ort::Value> outputs;

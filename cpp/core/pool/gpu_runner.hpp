@@ -32,6 +32,7 @@ class GpuRunner : public SessionRunner, NonCopyable {
   void prepare();
   /// From several threads: one by one.
   void run(Request& request) override;
+  GraphCounts graphs() const override { return beside_ ? beside_->counts() : GraphCounts(); }
   /// While a quarter of the GPU's memory is free, more of them may run.
   std::string why_no_more() noexcept override;
   /// Captures the graph of inputs of one shape: those of both requests. Throws Error unless the session repeats its
@@ -54,6 +55,8 @@ class GpuRunner : public SessionRunner, NonCopyable {
   void run_ordinarily(Request& request, const Tensors& inputs, const std::string& key);
   /// By a graph of `beside_`, if there is one. Has one made where the shapes come again.
   void run_beside(Request& request, const Tensors& inputs, const std::string& key);
+  /// False where there is no graph, or it failed: the request is to be run ordinarily.
+  bool run_by_graph(Request& request, const std::string& key);
   static GraphsBeside::Sample sample_of(const Tensors& inputs, const Request& answered);
   /// The graph of these inputs, which may be captured now; null where they are to be run ordinarily.
   CapturedGraph* graph_for(Request& request, const Tensors& inputs, const std::string& key);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <optional>
 
 #include "core/base/error.hpp"
@@ -113,18 +114,32 @@ std::shared_ptr<GpuRunner> GraphsBeside::take(const std::string& key) {
     }
     const std::shared_ptr<Graph> graph = found->second;
     if (!graph->idle.empty()) {
-      std::shared_ptr<GpuRunner> runner = std::move(graph->idle.front());
+      Place place = std::move(graph->idle.front());
       graph->idle.pop_front();
       graph->used = ++runs_;
-      GpuRunner* const taken = runner.get();
-      return {taken, [self = shared_from_this(), graph, runner = std::move(runner)](GpuRunner*) mutable {
+      GpuRunner* const taken = place.runner.get();
+      return {taken, [self = shared_from_this(), graph, place = std::move(place)](GpuRunner*) mutable {
+                std::deque<Place> surplus;  // freed without the lock
                 const std::lock_guard giving_back(self->mutex_);
-                graph->idle.push_back(std::move(runner));
+                graph->idle.push_back(std::move(place));
+                surplus = take_surplus(*graph);
                 self->given_back_.notify_all();
               }};
     }
+    ++graph->waiting;
     given_back_.wait(lock);
+    --graph->waiting;
   }
+}
+
+std::deque<GraphsBeside::Place> GraphsBeside::take_surplus(Graph& graph) {
+  std::deque<Place> surplus;
+  const auto worth = std::stable_partition(graph.idle.begin(), graph.idle.end(),
+                                           [&](const Place& place) { return place.session < graph.worth.limit(); });
+  std::move(worth, graph.idle.end(), std::back_inserter(surplus));
+  graph.idle.erase(worth, graph.idle.end());
+  graph.sessions = std::min(graph.sessions, graph.worth.limit());
+  return surplus;
 }
 
 bool GraphsBeside::came_again(const std::string& key) {
@@ -134,6 +149,7 @@ bool GraphsBeside::came_again(const std::string& key) {
     return false;
   }
   Seen& seen = seen_.use(key);
+  seen.at_once = std::max(seen.at_once, under_way_.load());
   if (seen.refused || ++seen.runs < come_again) {
     return false;
   }
@@ -141,13 +157,44 @@ bool GraphsBeside::came_again(const std::string& key) {
     return false;
   }
   making_ = key;
+  wanted_sessions_ = std::min(seen.at_once, most_sessions);
   return true;
 }
 
-void GraphsBeside::not_now(const std::string& key) {
+bool GraphsBeside::answered(const std::string& key) {
   const std::lock_guard lock(mutex_);
-  seen_.use(key).runs = 0;
+  const auto found = graphs_.find(key);
+  if (found == graphs_.end()) {
+    return false;
+  }
+  Graph& graph = *found->second;
+  const InFlight::Clock::time_point now = InFlight::Clock::now();
+  if (!graph.worth.record(now, 1, graph.waiting != 0, most_sessions)) {
+    return false;
+  }
+  if (making_) {
+    graph.worth.try_more(now, "those of another shape are being made");
+    return false;
+  }
+  making_ = key;
+  wanted_sessions_ = 1;
+  return true;
+}
+
+std::shared_ptr<GraphsBeside::Graph> GraphsBeside::made_or_not(const std::string& key) {
+  const auto found = graphs_.find(key);
+  sample_ = {};
   making_.reset();
+  return found == graphs_.end() ? nullptr : found->second;
+}
+
+void GraphsBeside::not_now(const std::string& key, const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (const auto graph = made_or_not(key)) {
+    graph->worth.try_more(InFlight::Clock::now(), reason);
+  } else {
+    seen_.use(key) = {};
+  }
 }
 
 GraphsBeside::Graphs::iterator GraphsBeside::least_recently_used() {
@@ -156,11 +203,13 @@ GraphsBeside::Graphs::iterator GraphsBeside::least_recently_used() {
 }
 
 void GraphsBeside::want(const std::string& key, Sample sample) {
+  std::size_t sessions = 0;
   {
     const std::lock_guard lock(mutex_);
     sample_ = std::move(sample);
+    sessions = wanted_sessions_;
   }
-  wanted_(shared_from_this(), key);
+  wanted_(shared_from_this(), key, sessions);
 }
 
 std::vector<std::pair<std::string, std::vector<std::int64_t>>> GraphsBeside::wanted_shapes() const {
@@ -173,52 +222,81 @@ std::vector<std::pair<std::string, std::vector<std::int64_t>>> GraphsBeside::wan
 }
 
 void GraphsBeside::add(const std::string& key, const std::vector<std::shared_ptr<Session>>& made) {
-  const auto graph = std::make_shared<Graph>();
+  std::deque<Place> places;
   std::vector<std::shared_ptr<GpuSession>> shared;
   shared.reserve(made.size());
   for (const auto& session : made) {
     shared.push_back(std::make_shared<GpuSession>(session, true));
   }
   for (std::size_t i = 0; i < runners_of_each; ++i) {
-    for (const auto& session : shared) {
-      SampleRequest one(sample_.inputs, *session->session(), false);
-      SampleRequest other(sample_.inputs, *session->session(), true);
-      const auto runner = std::make_shared<GpuRunner>(session, 1);
+    for (std::size_t number = 0; number < shared.size(); ++number) {
+      SampleRequest one(sample_.inputs, *made[number], false);
+      SampleRequest other(sample_.inputs, *made[number], true);
+      const auto runner = std::make_shared<GpuRunner>(shared[number], 1);
       check_close(sample_.outputs, one.output_names, runner->prove(one, other));
-      graph->idle.push_back(runner);
+      places.push_back({runner, number});
     }
   }
-  std::shared_ptr<Graph> oldest;  // freed without the lock
+  std::shared_ptr<Graph> oldest;  // freed without the lock, as are the places where they are not wanted any more
   const std::lock_guard lock(mutex_);
-  if (graphs_.size() == most_shapes) {
-    const auto found = least_recently_used();
-    oldest = found->second;
-    seen_.use(found->first).runs = 0;
-    graphs_.erase(found);
-    given_back_.notify_all();
+  std::shared_ptr<Graph> graph = made_or_not(key);
+  if (seen_.use(key).refused) {
+    return;
   }
-  graphs_.emplace(key, graph);
-  sample_ = {};
-  making_.reset();
+  if (graph) {
+    graph->worth.try_more(InFlight::Clock::now(), "");
+  } else {
+    if (graphs_.size() == most_shapes) {
+      const auto found = least_recently_used();
+      oldest = found->second;
+      seen_.use(found->first) = {};
+      graphs_.erase(found);
+    }
+    graph = graphs_.emplace(key, std::make_shared<Graph>(made.size())).first->second;
+  }
+  for (Place& place : places) {
+    place.session += graph->sessions;
+    graph->idle.push_back(std::move(place));
+  }
+  graph->sessions += made.size();
   refusals_ = 0;
+  given_back_.notify_all();
 }
 
-void GraphsBeside::refuse(const std::string& key, const std::string& reason) {
-  std::shared_ptr<Graph> gone;  // freed without the lock
-  bool last = false;
-  {
-    const std::lock_guard lock(mutex_);
-    seen_.use(key).refused = true;
-    if (const auto found = graphs_.find(key); found != graphs_.end()) {
-      gone = found->second;
-      graphs_.erase(found);
-      given_back_.notify_all();
-    } else if (making_ == key) {
-      sample_ = {};
-      making_.reset();
-    }
-    last = ++refusals_ == most_refusals;
+void GraphsBeside::not_made(const std::string& key, const std::string& reason) {
+  std::unique_lock lock(mutex_);
+  if (const auto graph = made_or_not(key)) {
+    graph->worth.try_more(InFlight::Clock::now(), reason);
+  } else {
+    refuse(key, reason, std::move(lock));
   }
+}
+
+void GraphsBeside::drop(const std::string& key, const std::string& reason) {
+  std::shared_ptr<Graph> gone;  // freed without the lock
+  std::unique_lock lock(mutex_);
+  if (const auto found = graphs_.find(key); found != graphs_.end()) {
+    gone = found->second;
+    graphs_.erase(found);
+    given_back_.notify_all();
+    refuse(key, reason, std::move(lock));
+  }
+}
+
+GraphCounts GraphsBeside::counts() const {
+  const std::lock_guard lock(mutex_);
+  GraphCounts counts{graphs_.size(), 0, why_not_};
+  for (const auto& [key, graph] : graphs_) {
+    counts.sessions += graph->sessions;
+  }
+  return counts;
+}
+
+void GraphsBeside::refuse(const std::string& key, const std::string& reason, std::unique_lock<std::mutex> lock) {
+  seen_.use(key).refused = true;
+  why_not_ = reason;
+  const bool last = ++refusals_ == most_refusals;
+  lock.unlock();
   onnxruntime_log().push({ORT_LOGGING_LEVEL_INFO, "ortmulti", "", "",
                           ordinary_->model() + " on " + to_string(ordinary_->device()) +
                               (last ? " gets no more CUDA graphs, since inputs of " + std::to_string(most_refusals) +

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -15,9 +16,12 @@
 
 #include "core/base/non_copyable.hpp"
 #include "core/base/recently_used.hpp"
+#include "core/base/scope_exit.hpp"
 #include "core/ort/session.hpp"
 #include "core/ort/value.hpp"
 #include "core/pool/graph_shapes.hpp"
+#include "core/pool/in_flight.hpp"
+#include "core/pool/runner.hpp"
 
 namespace ortmulti {
 
@@ -35,7 +39,7 @@ class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopya
   static constexpr std::uint64_t unused = 1000;
   /// Sessions of one shape. A graph has its session's memory to itself, so only those of different sessions run side by
   /// side: three answered as many requests of BERT-base and of ResNet-50 as ordinary runs of eight threads (H100).
-  static constexpr std::size_t sessions = 3;
+  static constexpr std::size_t most_sessions = 3;
   /// While one of a session's runners has its graph run, the other copies.
   static constexpr std::size_t runners_of_each = 2;
   static constexpr int most_refusals = GraphShapes::most_refusals;  ///< In a row; then no more are wanted.
@@ -46,9 +50,10 @@ class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopya
     Tensors inputs;
     Tensors outputs;
   };
-  /// Called once for each graph that is wanted, by the thread that ran the shape: has add() or refuse() be called,
-  /// later and from another thread. It must not throw.
-  using Wanted = std::function<void(const std::shared_ptr<GraphsBeside>& graphs, const std::string& key)>;
+  /// Called when so many sessions for a graph are wanted, by the thread that ran the shape: has add() or not_made() be
+  /// called, later and from another thread. It must not throw.
+  using Wanted =
+      std::function<void(const std::shared_ptr<GraphsBeside>& graphs, const std::string& key, std::size_t sessions)>;
 
   GraphsBeside(std::shared_ptr<Session> ordinary, Wanted wanted)
       : ordinary_(std::move(ordinary)), wanted_(std::move(wanted)) {}
@@ -57,33 +62,60 @@ class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopya
   /// where there is no graph.
   std::shared_ptr<GpuRunner> take(const std::string& key);
 
-  /// Counts an ordinary run. True where the shapes are to get a graph now: then want() is to be called, or not_now().
+  /// While the result lives, an ordinary run is under way.
+  auto ordinary_run() {
+    ++under_way_;
+    return ScopeExit([this] { --under_way_; });
+  }
+  /// Counts an ordinary run that is under way. True where the shapes are to get a graph now, with as many sessions as
+  /// runs were under way at once: then want() is to be called, or not_now().
   bool came_again(const std::string& key);
+  /// Counts an answer by a graph. True where another session is to be tried, since requests wait: as above.
+  bool answered(const std::string& key);
   void want(const std::string& key, Sample sample);
   /// They may be wanted again when they have come again as often.
-  void not_now(const std::string& key);
+  void not_now(const std::string& key, const std::string& reason);
   /// The shapes of the sample, while a graph is wanted.
   std::vector<std::pair<std::string, std::vector<std::int64_t>>> wanted_shapes() const;
   /// Captures the wanted graph in these sessions, which were created to capture, and proves each: see GpuRunner::prove.
   /// Their answers are also compared with the ordinary one, which another optimization may differ from by rounding.
   /// Throws Error, with nothing added.
   void add(const std::string& key, const std::vector<std::shared_ptr<Session>>& made);
-  /// These shapes are run ordinarily from now on. Says why in the log.
-  void refuse(const std::string& key, const std::string& reason);
+  /// Sessions that were wanted cannot be had. Without any, these shapes are run ordinarily from now on; the log says so.
+  void not_made(const std::string& key, const std::string& reason);
+  /// A graph failed: it goes, and its shapes are run ordinarily from now on.
+  void drop(const std::string& key, const std::string& reason);
+
+  GraphCounts counts() const;
 
  private:
+  struct Place {
+    std::shared_ptr<GpuRunner> runner;
+    std::size_t session;  // its number
+  };
   struct Graph {
-    std::deque<std::shared_ptr<GpuRunner>> idle;
-    std::uint64_t used = 0;  // by which run, counted
+    explicit Graph(std::size_t first) : worth(first) {}
+
+    std::deque<Place> idle;
+    std::size_t sessions = 0;
+    std::size_t waiting = 0;  // requests
+    InFlight worth;           // as many sessions as gain something
+    std::uint64_t used = 0;   // by which run, counted
   };
   struct Seen {
     std::uint64_t runs = 0;
+    std::size_t at_once = 0;  // the most of them
     bool refused = false;
   };
 
   using Graphs = std::map<std::string, std::shared_ptr<Graph>>;
 
   Graphs::iterator least_recently_used();
+  /// Ends the making. Returns the graph that there was already; null for none.
+  std::shared_ptr<Graph> made_or_not(const std::string& key);
+  void refuse(const std::string& key, const std::string& reason, std::unique_lock<std::mutex> lock);
+  /// Takes what is not worth its memory out of the idle ones, to be freed without the lock.
+  static std::deque<Place> take_surplus(Graph& graph);
 
   const std::shared_ptr<Session> ordinary_;
   const Wanted wanted_;
@@ -92,8 +124,11 @@ class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopya
   RecentlyUsed<Seen> seen_{GraphShapes::most};
   Graphs graphs_;
   std::uint64_t runs_ = 0;             // by graphs and ordinary ones
+  std::atomic<std::size_t> under_way_ = 0;
   std::optional<std::string> making_;  // one at a time
-  Sample sample_;                      // of that one
+  std::size_t wanted_sessions_ = 0;    // of that one
+  Sample sample_;                      // of that one, too
+  std::string why_not_;                // the last refusal's reason
   int refusals_ = 0;                   // since the last graph that was made
 };
 

@@ -25,11 +25,14 @@ LaunchTimes::Launch LaunchTimes::begin(Clock::time_point now, const void* shape)
   return {now, known == times_.end() ? now : since_ + under_way_, shape, expected};
 }
 
-void LaunchTimes::end(Clock::time_point now, const Launch& launch) {
+void LaunchTimes::end(Clock::time_point now, const Launch& launch, std::optional<Clock::time_point> woke) {
   const std::lock_guard lock(mutex_);
   --count_;
   under_way_ -= launch.expected;
-  const Clock::duration taken = std::max<Clock::duration>(now - std::max(since_, launch.launched), {});
+  Clock::duration taken = std::max<Clock::duration>(now - std::max(since_, launch.launched), {});
+  if (woke && now - *woke < least_margin / 2) {
+    taken /= 2;
+  }
   since_ = std::max(since_, now);
   if (times_.size() == most_shapes) {
     times_.clear();
@@ -46,16 +49,18 @@ Sleeper::Clock::duration Sleeper::margin(Clock::duration left) const noexcept {
   return std::max<Clock::duration>(least_margin, 2 * late_) + left / 16;
 }
 
-void Sleeper::sleep_until(Clock::time_point until) {
+std::optional<Sleeper::Clock::time_point> Sleeper::sleep_until(Clock::time_point until) {
   const Clock::time_point now = Clock::now();
   const Clock::time_point wake = until - margin(until - now);
   if (wake - now < shortest_sleep) {
     late_ -= late_ / 64;  // tried again some time
-    return;
+    return std::nullopt;
   }
   std::this_thread::sleep_until(wake);
-  const Clock::duration late = std::max<Clock::duration>(Clock::now() - wake, {});
+  const Clock::time_point woke = Clock::now();
+  const Clock::duration late = std::max<Clock::duration>(woke - wake, {});
   late_ = late > late_ ? late : late_ - (late_ - late) / 16;
+  return woke;
 }
 
 }  // namespace ortmulti

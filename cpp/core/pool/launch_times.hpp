@@ -3,6 +3,7 @@
 #include <chrono>
 #include <map>
 #include <mutex>
+#include <optional>
 
 namespace ortmulti {
 
@@ -21,8 +22,9 @@ class LaunchTimes {
 
   /// `shape`: what takes as long each time.
   Launch begin(Clock::time_point now, const void* shape);
-  /// When the GPU has done it. In the order of the launches, or nearly so.
-  void end(Clock::time_point now, const Launch& launch);
+  /// When the GPU has done it. In the order of the launches, or nearly so. `woke`: when a thread that slept meanwhile
+  /// began to wait. If there was nothing to wait for, the GPU had done it at an unknown time before that.
+  void end(Clock::time_point now, const Launch& launch, std::optional<Clock::time_point> woke = std::nullopt);
 
  private:
   std::mutex mutex_;
@@ -40,7 +42,8 @@ class Sleeper {
 
   /// How long before `until` to wake up, given now.
   Clock::duration margin(Clock::duration left) const noexcept;
-  void sleep_until(Clock::time_point until);
+  /// When it woke up; nothing if it did not sleep.
+  std::optional<Clock::time_point> sleep_until(Clock::time_point until);
 
  private:
   Clock::duration late_{};  // how much later than asked for it woke up lately

@@ -6,6 +6,7 @@
 #include "core/base/device.hpp"
 #include "core/base/error.hpp"
 #include "core/ort/session.hpp"
+#include "core/pool/device_stats.hpp"
 
 namespace ortmulti {
 
@@ -40,6 +41,9 @@ class Runner {
 
   /// Asks that the run of this request ends, from another thread than its own. The run may have ended meanwhile.
   virtual void terminate(Request& request) noexcept = 0;
+
+  /// Those of its session.
+  virtual GraphCounts graphs() const { return {}; }
 
   /// Before more of the device's runners run at the same time: why they must not; empty where they may.
   virtual std::string why_no_more() noexcept { return {}; }

@@ -115,7 +115,7 @@ def differences(measured: Mapping[str, Any], here: Mapping[str, Any]) -> list[st
 
 _OF_ARENAS = ("enable_cpu_mem_arena", "gpu_mem_limit", "arena_extend_strategy")
 
-LOAD_DEFAULTS: Mapping[str, Scalar] = {"sessions_per_device": 1, "in_flight": "auto", "cuda_graph": False}
+LOAD_DEFAULTS: Mapping[str, Scalar] = {"sessions_per_device": 1, "in_flight": "auto", "cuda_graph": "auto"}
 """The defaults of `load`'s arguments: one that is not given, or given as that, is taken from the settings."""
 
 # Pools made for settings. Later sessions of the process can use them, too.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from functools import partial
 
@@ -22,8 +23,10 @@ PROVIDER_OPTIONS = {"enable_cuda_graph": "1", "user_compute_stream": _core.own_c
 """What sessions that capture need."""
 
 
-def make_behind(request: CreationRequest, session: _core.Session, graphs: _core.GraphsBeside, key: bytes) -> None:
-    """Begin to make sessions for a graph that is wanted, in a thread of their own. `_core` calls this.
+def make_behind(
+    request: CreationRequest, session: _core.Session, graphs: _core.GraphsBeside, key: bytes, count: int
+) -> None:
+    """Begin to make ``count`` sessions for a graph that is wanted, in a thread of their own. `_core` calls this.
 
     Args:
         request: How the pool's sessions were created.
@@ -31,8 +34,23 @@ def make_behind(request: CreationRequest, session: _core.Session, graphs: _core.
         graphs: They get the sessions, or the reason why there are none.
         key: By which they know the shapes.
     """
-    not_begun = partial(graphs.refuse, key, "the thread that makes its sessions did not start")
-    behind.do(partial(_make, request, session, graphs, key), "ortmulti-graphs", not_begun)
+    if library := waits_for_gpus():
+        graphs.not_made(key, f"{library} uses CUDA in this process: its waits for a whole GPU would fail in a capture")
+        return
+    not_begun = partial(graphs.not_made, key, "the thread that makes its sessions did not start")
+    behind.do(partial(_make, request, session, graphs, key, count), "ortmulti-graphs", not_begun)
+
+
+def waits_for_gpus() -> str:
+    """Return a library in this process that waits for whole GPUs, as `torch.cuda.synchronize` does; empty for none.
+
+    CUDA gives it an error where a stream of the GPU is captured in that moment.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "PyTorch"
+    others = {"cupy": "CuPy", "jax": "JAX", "tensorflow": "TensorFlow", "numba.cuda": "Numba"}
+    return next((name for module, name in others.items() if module in sys.modules), "")
 
 
 def _make(
@@ -40,22 +58,25 @@ def _make(
     session: _core.Session,
     graphs: _core.GraphsBeside,
     key: bytes,
+    count: int,
     poll: Callable[[], object],
 ) -> None:
     made = creation.Collector(poll=poll)
     try:
-        wanted = capturing(request, session, dict(graphs.wanted_shapes()))
+        wanted = capturing(request, session, dict(graphs.wanted_shapes()), count)
         creation.create(Attempt(wanted, made, Timeline(), beside=session))
         graphs.add(key, list(made.sessions.values()))
         made.sessions.clear()
     except Exception as error:  # else nobody would ever make another one
-        graphs.refuse(key, str(error) or "the process ends")
+        graphs.not_made(key, str(error) or "the process ends")
     finally:
         made.close()
 
 
-def capturing(request: CreationRequest, session: _core.Session, shapes: dict[str, list[int]]) -> CreationRequest:
-    """Return how sessions are created that capture a graph of these shapes.
+def capturing(
+    request: CreationRequest, session: _core.Session, shapes: dict[str, list[int]], count: int
+) -> CreationRequest:
+    """Return how ``count`` sessions are created that capture a graph of these shapes.
 
     Sizes of dimensions with a name are options of theirs: ONNX Runtime then computes from them when it optimizes the
     model, and no run has to. What a run computes on the CPU and copies to the GPU cannot be part of a graph.
@@ -75,7 +96,7 @@ def capturing(request: CreationRequest, session: _core.Session, shapes: dict[str
     return dataclasses.replace(
         request,
         devices=parse_devices(session.device()),
-        sessions_per_device=_core.graph_sessions,
+        sessions_per_device=count,
         options=options,
         provider_options={**(request.provider_options or {}), **PROVIDER_OPTIONS},
     )

@@ -74,7 +74,7 @@ def load(
     wait: Literal["all", "first", "none"] = "all",
     require: Literal["all", "any"] = "all",
     in_flight: int | Literal["auto"] = "auto",
-    cuda_graph: CudaGraph | bool | Literal["auto"] = False,
+    cuda_graph: CudaGraph | bool | Literal["auto"] = "auto",
     backend: Literal["core", "processes"] = "core",
     tuning: str | os.PathLike[str] | Tuning | None = None,
     version: str = "",
@@ -115,13 +115,13 @@ def load(
             `DeviceStats.why_in_flight` has the figures. It grows only while a quarter of the GPU's memory is free, and
             to three quarters of the process's cores for all GPUs together. With ``cuda_graph=True`` one request
             runs, and ``"auto"`` is 3.
-        cuda_graph: Whether runs on GPUs are captured as CUDA graphs, and for how many shapes; default: no. ``"auto"``:
-            shapes that come again are, in sessions of their own beside the pool's, after a test of each graph:
-            docs/pool.md.
+        cuda_graph: Whether runs on GPUs are captured as CUDA graphs. ``"auto"``, the default: shapes that come again
+            are, in sessions of their own beside the pool's, after a test of each graph. False: none. True or a
+            `CudaGraph`: those of the pool's sessions, for so many shapes: docs/pool.md.
         backend: What runs the model. ``"core"``: ortmulti's own sessions. ``"processes"``: sessions of the onnxruntime
             package, each in a process; a process that dies is started again (docs/pool.md). Processes do not take
-            ``strategy``, ``optimize``, ``serialize``, ``loader``, ``wait``, ``require`` and ``cuda_graph``. Only those
-            on GPUs take ``in_flight``; one of their requests runs.
+            ``strategy``, ``optimize``, ``serialize``, ``loader``, ``wait``, ``require`` and ``cuda_graph=True``. Only
+            those on GPUs take ``in_flight``; one of their requests runs.
         tuning: Settings that `tune` found for this model, or the path of their file. Your own ``options``,
             ``provider_options``, ``sessions_per_device``, ``in_flight`` and ``cuda_graph`` win. The backend
             ``"processes"`` takes only the options of sessions and of the provider.
@@ -181,7 +181,7 @@ def load(
             loader=(loader, None),
             wait=(wait, "all"),
             require=(require, "all"),
-            cuda_graph=(cuda_graph, False),
+            cuda_graph=(cuda_graph or "auto", "auto"),
         )
         from ortmulti.pool.processes.members import ProcessMembers
 

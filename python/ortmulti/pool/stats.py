@@ -71,6 +71,9 @@ class DeviceStats:
             process died.
         runs: Runs of the model; with batching fewer than requests.
         graph_runs: Those of them by a CUDA graph.
+        graphs: With ``cuda_graph="auto"``: shapes of inputs that have a CUDA graph now, counted for each session.
+        graph_sessions: Sessions that were made for these, beside the pool's.
+        why_no_graph: Why a shape got no graph: the last that was refused. Empty if none was.
         broken: Reason why the device failed to start or was removed after failures; empty if healthy.
         queue: Wait from a request's start until its session takes it.
         copy: Copies of its inputs to the GPU and of its outputs from there; 0 on the CPU.
@@ -119,6 +122,9 @@ class DeviceStats:
     wakes: int = 0
     wake: Latency = Latency(**_NEVER)
     graph_runs: int = 0
+    graphs: int = 0
+    graph_sessions: int = 0
+    why_no_graph: str = ""
 
 
 @dataclass(frozen=True)
@@ -230,6 +236,8 @@ _METRICS: tuple[tuple[str, str, str, str | Callable[[PoolStats], _Samples | None
     ("requests_never_run_total", "counter", "Requests that ended before a session had them.", _never_run),
     ("runs_total", "counter", "Runs of the model.", "runs"),
     ("graph_runs_total", "counter", "Runs by a CUDA graph.", "graph_runs"),
+    ("graphs", "gauge", "Shapes of inputs with a CUDA graph.", "graphs"),
+    ("graph_sessions", "gauge", "Sessions of CUDA graphs, beside the pool's.", "graph_sessions"),
     ("runs_unbatched_total", "counter", "Joint runs whose outputs could not be split.", lambda p: [({}, p.unbatched)]),
     ("requests_retried_total", "counter", "Requests that were tried again after a failure.", "retried"),
     ("worker_restarts_total", "counter", "Workers' processes that were started again.", "restarts"),

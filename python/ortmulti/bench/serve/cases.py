@@ -108,14 +108,14 @@ class Variant:
         name: as the user wrote it.
         backend: one of `BACKENDS`. "core" and "processes" are `ortmulti.load`'s. "threads": no pool but
             `measure_pool.OnnxruntimeThreads`.
-        cuda_graph: whether runs are captured as CUDA graphs.
+        cuda_graph: whether runs are captured as CUDA graphs; None: the pool's default.
         sessions: sessions on each device.
         in_flight: requests that a session handles at the same time; None: the pool's default.
     """
 
     name: str
     backend: str = "core"
-    cuda_graph: bool = False
+    cuda_graph: bool | None = None
     sessions: int = 1
     in_flight: int | None = None
 
@@ -123,7 +123,7 @@ class Variant:
         """Arguments of `ortmulti.load` for a pool, without those that have its default."""
         backend = None if self.backend == "core" else self.backend
         given = {"backend": backend, "cuda_graph": self.cuda_graph, "in_flight": self.in_flight}
-        return {name: value for name, value in given.items() if value}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 def parse_variant(text: str) -> Variant:
@@ -140,8 +140,8 @@ def parse_variant(text: str) -> Variant:
     given: dict[str, Any] = {}
     for part in parts:
         key, _, value = part.partition("=")
-        if is_pool and part == "graph":
-            given["cuda_graph"] = True
+        if is_pool and part in ("graph", "graph=off"):
+            given["cuda_graph"] = part == "graph"
         elif (key == "sessions" or (is_pool and key == "in_flight")) and value.isdecimal() and int(value) >= 1:
             given[key] = int(value)
         else:
