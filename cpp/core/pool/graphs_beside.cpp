@@ -69,6 +69,8 @@ std::optional<std::vector<double>> to_numbers(const Ort::Value& value) {
   }
 }
 
+constexpr std::size_t most_crowd = 32;
+
 // By how much two outputs may differ, as a share of the largest value: TF32 and half precision round in other places.
 constexpr double tolerance = 0.01;
 
@@ -107,7 +109,7 @@ void check_close(const GraphsBeside::Tensors& expected, const std::vector<const 
 
 std::shared_ptr<GpuRunner> GraphsBeside::take(const std::string& key) {
   std::unique_lock lock(mutex_);
-  for (;;) {
+  for (bool waited = false;; waited = true) {
     const auto found = graphs_.find(key);
     if (found == graphs_.end()) {
       return nullptr;
@@ -126,9 +128,10 @@ std::shared_ptr<GpuRunner> GraphsBeside::take(const std::string& key) {
                 self->given_back_.notify_all();
               }};
     }
-    ++graph->waiting;
+    if (!waited) {
+      graph->crowd = std::min(graph->crowd + 2, most_crowd);
+    }
     given_back_.wait(lock);
-    --graph->waiting;
   }
 }
 
@@ -169,7 +172,9 @@ bool GraphsBeside::answered(const std::string& key) {
   }
   Graph& graph = *found->second;
   const InFlight::Clock::time_point now = InFlight::Clock::now();
-  if (!graph.worth.record(now, 1, graph.waiting != 0, most_sessions)) {
+  const bool crowded = graph.crowd > 0;
+  graph.crowd -= crowded ? 1 : 0;
+  if (!graph.worth.record(now, 1, crowded, most_sessions)) {
     return false;
   }
   if (making_) {
