@@ -12,6 +12,10 @@ with one client, and with 32 a GPU; "auto" when it has its graphs. Answers are c
 measures the latency of one client of the model on the last of the --devices while shapes of the other model, which must
 have an open batch dimension, are run, and captured, again and again on the first of them.
 
+    python -m benchmarks.cuda_graphs identity.onnx --new-shapes 100000 --devices 0
+
+measures "off" and "auto" where no shape comes again: the model's input has two open dimensions.
+
 Exit status 1 if an answer differs by more than --tolerance of the largest value.
 """
 
@@ -30,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 import ortmulti
 from benchmarks import gpu_feeding
@@ -69,6 +74,8 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     """One case, for a process of its own."""
     if spec["beside"]:
         return measure_beside(spec)
+    if spec["new_shapes"]:
+        return measure_new_shapes(spec)
     case, devices = spec["case"], spec["devices"]
     feed = models.sample_inputs(spec["model"], spec["batch"], sequence=spec["sequence"], seed=1)
     kind, _, number = case.partition(" ")
@@ -112,6 +119,27 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def measure_new_shapes(spec: dict[str, Any]) -> dict[str, Any]:
+    """Requests of 1, 2, ... rows of 1, 2, ... columns, each shape once."""
+    count = spec["new_shapes"]
+    columns = round(count**0.5)
+    values = np.zeros((count // columns + 1, columns), np.float32)
+    shapes = ((1 + number // columns, 1 + number % columns) for number in range(count))
+    with ortmulti.load(spec["model"], spec["devices"][:1], cuda_graph=POOLS[spec["case"]], warmup=True) as pool:
+        name = pool.get_inputs()[0].name
+        begin = time.perf_counter()
+        answered = sum(1 for _ in pool.map({name: values[:rows, :width]} for rows, width in shapes))
+        taken = time.perf_counter() - begin
+        [device] = pool.stats().devices
+    return {
+        "loads": [],
+        "rate": answered / taken,
+        "graph_runs": device.graph_runs,
+        "gpu_memory": device.memory_used,
+        "resident": psutil.Process().memory_info().rss,
+    }
+
+
 def measure_beside(spec: dict[str, Any]) -> dict[str, Any]:
     """One client's latency while another model's shapes are run, or captured, again and again."""
     feed = models.sample_inputs(spec["model"], sequence=spec["sequence"], seed=1)
@@ -149,14 +177,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cases", default=",".join(CASES), help=f"default: {', '.join(CASES)}")
     parser.add_argument("--sequence", type=int, default=128, help="size of open dimensions but the batch")
     parser.add_argument("--beside", default="", help="another model, whose shapes are captured meanwhile")
+    parser.add_argument("--new-shapes", type=int, default=0, help="requests, each of another shape")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each load")
     parser.add_argument("--repeat", type=int, default=3, help="rounds (default: 3)")
     parser.add_argument("--tolerance", type=float, default=0.01)
     parser.add_argument("--json", type=Path, help="where to write the result")
     args = parser.parse_args(arguments)
     devices = list(dict.fromkeys(parse_devices(args.devices)))
-    cases = ["runs", "captures"] if args.beside else args.cases.split(",")
-    settings = ("model", "batch", "sequence", "beside", "seconds")
+    cases = ["runs", "captures"] if args.beside else ["off", "auto"] if args.new_shapes else args.cases.split(",")
+    settings = ("model", "batch", "sequence", "beside", "new_shapes", "seconds")
     common = {"devices": devices, **{name: getattr(args, name) for name in settings}}
 
     def run(case: str, _: int) -> dict[str, Any]:
@@ -171,6 +200,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wrong = False
     for case in cases:
         results = [each[case] for each in rounds]
+        if args.new_shapes:
+            found = {name: [round(result[name]) for result in results] for name in list(results[0])[1:]}
+            print(case, ", ".join(f"{name} {values}" for name, values in found.items()))
+            continue
         difference = max(result.get("difference", 0.0) for result in results)
         wrong |= difference > args.tolerance
         for place in range(min(len(result["loads"]) for result in results)):

@@ -133,7 +133,7 @@ def _show_model(facts: Mapping[str, Any]) -> None:
     say(
         f"CUDA graphs: probably none, since the model has {escape(against)}."
         if against
-        else 'CUDA graphs: nothing against them was found; a pool on GPUs tries them.'
+        else "CUDA graphs: nothing against them was found; a pool on GPUs tries them."
     )
 
 
