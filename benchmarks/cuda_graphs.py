@@ -133,7 +133,7 @@ def measure_new_shapes(spec: dict[str, Any]) -> dict[str, Any]:
         [device] = pool.stats().devices
     return {
         "loads": [],
-        "rate": answered / taken,
+        "rate": round(answered / taken),
         "graph_runs": device.graph_runs,
         "gpu_memory": device.memory_used,
         "resident": psutil.Process().memory_info().rss,
@@ -201,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for case in cases:
         results = [each[case] for each in rounds]
         if args.new_shapes:
-            found = {name: [round(result[name]) for result in results] for name in list(results[0])[1:]}
+            found = {name: [result[name] for result in results] for name in list(results[0])[1:]}
             print(case, ", ".join(f"{name} {values}" for name, values in found.items()))
             continue
         difference = max(result.get("difference", 0.0) for result in results)
