@@ -189,6 +189,7 @@ void register_pool(py::module_& module) {
   py::class_<GraphsBeside, std::shared_ptr<GraphsBeside>>(module, "GraphsBeside")
       .def("wanted_shapes", &GraphsBeside::wanted_shapes, Nogil())
       .def("add", &GraphsBeside::add, py::arg("key"), py::arg("sessions"), Nogil())
+      .def("not_now", &GraphsBeside::not_now, py::arg("key"), py::arg("reason"), Nogil())
       .def("not_made", &GraphsBeside::not_made, py::arg("key"), py::arg("reason"), Nogil());
   module.attr("own_compute_stream") = Session::own_compute_stream;
   py::class_<Batching>(module, "Batching")

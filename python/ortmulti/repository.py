@@ -227,11 +227,13 @@ class ModelRepository(Closing):
         Args:
             name: Its name.
             model: Path, or bytes.
-            load_options: Arguments of `ortmulti.load`, without ``wait``, ``progress`` and ``cuda_graph="auto"``.
-                ``devices``: some of the repository's; default: all of them. With several, a request wakes the model
-                where there is most room, and further devices while requests wait. ``in_flight``: default 1, since ONNX
-                Runtime keeps 72 MiB on an H200 for each. ``cuda_graph``: default False. ``warmup``: default True, so that what the first run allocates
-                is measured; if the inputs that it makes do not fit, a warning says so and the model is loaded without.
+            load_options: Arguments of `ortmulti.load`, without ``wait`` and ``progress``. ``devices``: some of the
+                repository's; default: all of them. With several, a request wakes the model where there is most room,
+                and further devices while requests wait. ``in_flight``: default 1, since ONNX Runtime keeps 72 MiB on
+                an H200 for each. With ``cuda_graph="auto"``, the default, graphs are made while a quarter of the
+                budget is free, and all of them go before a model has to sleep. ``warmup``: default True, so that what
+                the first run allocates is measured; if the inputs that it makes do not fit, a warning says so and the
+                model is loaded without.
 
         Raises:
             InvalidArgument: There is a model with this name, or an option that cannot be.
@@ -242,10 +244,6 @@ class ModelRepository(Closing):
         for option in ("wait", "progress"):
             if option in load_options:
                 raise InvalidArgument(f"a repository's models are loaded without {option!r}")
-        if load_options.get("cuda_graph") == "auto":
-            raise InvalidArgument(
-                "a repository does not know the memory of sessions that are made later: cuda_graph is True or False"
-            )
         from ortmulti.pool.configuration import Warmup
 
         if not isinstance(warmup := load_options.get("warmup", True), bool | Warmup):
@@ -444,7 +442,6 @@ class ModelRepository(Closing):
         warmup = options.pop("warmup", True)
         if options.get("backend", "core") == "core":
             options.setdefault("in_flight", 1)
-            options.setdefault("cuda_graph", False)
         size = _size(entry.model)
         reserved = {
             device: self._core.reserve(name, device, size + (self._kept[device] if device != "cpu" else 0))
@@ -457,6 +454,7 @@ class ModelRepository(Closing):
             pool = load(entry.model, devices, **options)
             seconds = time.monotonic() - start
             loaded = _Loaded(pool, [])
+            pool._members.limit_graphs(self._why_no_graphs)
             pool._members.warm_up(warmup)
             for device in devices:
                 taken = max(size, self._grown(device, before[device]) or 0)
@@ -542,6 +540,11 @@ class ModelRepository(Closing):
         None on the CPU, and where models wake and fall asleep all the time: then the files' sizes have to do.
         """
         return None if device == "cpu" else self._core.unaccounted(device, _QUIET)
+
+    def _why_no_graphs(self, device: str) -> str:
+        [row] = (row for row in self._core.devices() if row["device"] == device)
+        scarce = row["used"] > row["budget"] * 3 // 4
+        return "less than a quarter of the repository's budget is free" if scarce else ""
 
     def _grown(self, device: str, before: int | None) -> int | None:
         now = None if before is None else self._unaccounted(device)

@@ -47,6 +47,8 @@ class FakeRunner : public Runner {
     }
   }
 
+  bool drop_graphs() override { return dropping_graphs && dropping_graphs(); }
+
   void terminate(Request& request) noexcept override {
     const std::lock_guard lock(mutex_);
     terminated_ = &request;
@@ -70,6 +72,7 @@ class FakeRunner : public Runner {
     return runs_;
   }
 
+  std::function<bool()> dropping_graphs;  ///< Set before it is added.
   std::function<void(Request&)> action;  ///< Of each run: may throw, or give outputs. Set before there are any.
 
  private:

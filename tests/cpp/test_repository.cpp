@@ -360,6 +360,23 @@ TEST_F(RepositoryTest, MemoryThatNoModelHasAnnouncedCounts) {
   EXPECT_FALSE(awake("a")) << "40, 60 and 30 exceed the budget";
 }
 
+TEST_F(RepositoryTest, GraphsGoBeforeAnyModelSleeps) {
+  std::atomic<std::uint64_t> in_use{30};  // by graphs of "a"
+  repository = std::make_shared<Repository>(std::vector<std::pair<Device, std::uint64_t>>{{one, 100}},
+                                            [&](const Device&) { return std::optional(in_use.load()); });
+  Model& a = add("a", 40);
+  Model& b = add("b", 60);
+  a.runner->dropping_graphs = [&] { return in_use.exchange(40) == 30; };
+  submit(a);
+  answers.wait_for(1);
+  submit(b);
+  answers.wait_for(2);
+  EXPECT_TRUE(awake("a")) << "40 and 60 fit, without the 30 of graphs";
+  submit(a);
+  answers.wait_for(3);
+  EXPECT_EQ(stats_of("a").evicted, 0);
+}
+
 // --- Placement over several devices ---
 
 class Placement : public PoolWithFakes {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,9 +12,11 @@ import numpy as np
 import pytest
 
 import ortmulti
+from ortmulti._runtime import behind
 from ortmulti.bench import models
-from tests.support.gpus import check_memory_returns
-from tests.support.pools import in_threads
+from ortmulti.pool import graphs
+from tests.support.gpus import check_memory_returns, needs_graphs
+from tests.support.pools import HANG, in_threads
 
 pytestmark = [pytest.mark.gpu, pytest.mark.gpu_memory]
 
@@ -122,6 +125,27 @@ def test_sessions_are_closed_where_what_they_keep_is_too_much(
             np.testing.assert_array_equal(repository.run(f"m{index}", feed)[0], expected[index])
         states = {model.devices[0].state for model in repository.stats().models.values()}
         assert "session" in states
+
+
+def test_graphs_are_made_while_a_quarter_of_the_budget_is_free(
+    files: list[Path],
+    feed: dict[str, np.ndarray],
+    expected: list[np.ndarray],
+    three: ortmulti.ModelRepository,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    needs_graphs()
+    monkeypatch.setattr(graphs, "waits_for_gpus", str)  # another test may have used PyTorch
+    with ortmulti.ModelRepository(0, gpu_memory=0.5) as roomy:
+        roomy.add("m", files[0])
+        end = time.monotonic() + HANG
+        while roomy.stats().models["m"].pool.devices[0].graph_runs < 20:
+            assert time.monotonic() < end
+            np.testing.assert_allclose(roomy.run("m", feed)[0], expected[0], rtol=1e-4, atol=1e-4)
+    for _ in range(100):
+        np.testing.assert_array_equal(three.run("m0", feed)[0], expected[0])
+    behind.wait()
+    assert three.stats().models["m0"].pool.devices[0].graph_sessions == 0
 
 
 def test_memory_is_back_after_close(files: list[Path], feed: dict[str, np.ndarray]) -> None:

@@ -213,7 +213,6 @@ def test_bad_models_are_refused_and_leave_nothing(two: ortmulti.ModelRepository,
     for call, error, text in (
         (lambda: two.add("m1", files[0]), ortmulti.InvalidArgument, "there is a model 'm1'"),
         (lambda: two.add("new", files[0], wait="none"), ortmulti.InvalidArgument, "without 'wait'"),
-        (lambda: two.add("new", files[0], cuda_graph="auto"), ortmulti.InvalidArgument, "made later"),
         (lambda: two.add("new", files[0], warmup=5), ortmulti.InvalidType, "warmup is an ortmulti.Warmup or a bool"),
         (lambda: two.add("new", files[0], devices="cuda:7"), ortmulti.InvalidArgument, "cuda:7 has no budget"),
         (lambda: two.add("new", files[0], bathcing=1), ortmulti.InvalidType, "did you mean 'batching'"),

@@ -288,6 +288,17 @@ void GraphsBeside::drop(const std::string& key, const std::string& reason) {
   }
 }
 
+bool GraphsBeside::drop_all() {
+  Graphs gone;  // freed without the lock
+  const std::lock_guard lock(mutex_);
+  gone.swap(graphs_);
+  for (const auto& [key, graph] : gone) {
+    seen_.use(key) = {};
+  }
+  given_back_.notify_all();
+  return !gone.empty();
+}
+
 GraphCounts GraphsBeside::counts() const {
   const std::lock_guard lock(mutex_);
   GraphCounts counts{graphs_.size(), 0, why_not_};

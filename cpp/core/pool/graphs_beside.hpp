@@ -86,6 +86,8 @@ class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopya
   void not_made(const std::string& key, const std::string& reason);
   /// A graph failed: it goes, and its shapes are run ordinarily from now on.
   void drop(const std::string& key, const std::string& reason);
+  /// Frees all graphs, for the sake of their memory. Returns whether there were any. Their shapes may come again.
+  bool drop_all();
 
   GraphCounts counts() const;
 

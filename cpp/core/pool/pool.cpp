@@ -125,6 +125,19 @@ std::vector<std::shared_ptr<Runner>> Pool::runners() const {
   return runners;
 }
 
+bool Pool::drop_graphs(const Device& device) const {
+  std::vector<std::shared_ptr<Runner>> runners;  // also of a device that sleeps
+  {
+    const Lock lock = enter();
+    for (const auto& worker : workers_) {
+      if (worker->runner && worker->group->device == device) {
+        runners.push_back(worker->runner);
+      }
+    }
+  }
+  return std::count_if(runners.begin(), runners.end(), [](const auto& runner) { return runner->drop_graphs(); }) != 0;
+}
+
 std::vector<std::shared_ptr<Session>> Pool::sessions(const Device& device) const {
   const Lock lock = enter();
   std::vector<std::shared_ptr<Session>> sessions;

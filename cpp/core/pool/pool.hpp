@@ -138,6 +138,8 @@ class Pool : NonCopyable {
 
   /// The runners of devices that take requests, as many as run at the same time, to be warmed up; none after close().
   std::vector<std::shared_ptr<Runner>> runners() const;
+  /// Frees the CUDA graphs that were made beside the device's sessions. Returns whether there were any.
+  bool drop_graphs(const Device& device) const;
   std::vector<std::shared_ptr<Session>> sessions(const Device& device) const;
 
   /// Accepts nothing more, answers what was accepted, or with `cancel_waiting` cancels what has not begun, and frees

@@ -44,6 +44,8 @@ class Runner {
 
   /// Those of its session.
   virtual GraphCounts graphs() const { return {}; }
+  /// Frees those. Returns whether there were any. Their shapes may come again.
+  virtual bool drop_graphs() { return false; }
 
   /// Before more of the device's runners run at the same time: why they must not; empty where they may.
   virtual std::string why_no_more() noexcept { return {}; }

@@ -234,6 +234,22 @@ void Repository::measure_other(Managed& on, Lock& lock) {
   }
 }
 
+bool Repository::drop_graphs(Managed& on, Lock& lock) {
+  std::vector<std::shared_ptr<Pool>> pools;
+  for (const auto& [id, resident] : on.residents) {
+    pools.push_back(resident->pool.lock());
+  }
+  lock.unlock();
+  bool dropped = false;
+  for (const auto& pool : pools) {
+    dropped = (pool && pool->drop_graphs(on.device)) || dropped;
+  }
+  pools.clear();  // one may be the last reference
+  lock.lock();
+  on.measured = dropped ? Clock::time_point() : on.measured;
+  return dropped;
+}
+
 std::optional<std::int64_t> Repository::unaccounted(const Device& device, Clock::time_point until) {
   Lock lock(mutex_);
   Managed& on = managed(device);
@@ -310,7 +326,10 @@ void Repository::acquire(const Handle& resident, std::uint64_t at_least) {
         notify(on);
         return;
       case ResidencyPolicy::Decision::Kind::impossible:
-        throw no_room(on, *resident, at_least);
+        if (!drop_graphs(on, lock)) {
+          throw no_room(on, *resident, at_least);
+        }
+        break;
       case ResidencyPolicy::Decision::Kind::wait: {
         const auto latest = Clock::now() + looks_again;
         changed_.wait_until(
@@ -318,6 +337,9 @@ void Repository::acquire(const Handle& resident, std::uint64_t at_least) {
         break;
       }
       case ResidencyPolicy::Decision::Kind::evict: {
+        if (drop_graphs(on, lock)) {
+          break;
+        }
         const std::uint64_t before = on.policy.models();
         evict(on, resident, decision.evictions, lock);
         const std::uint64_t freed = before - std::min(before, on.policy.models());

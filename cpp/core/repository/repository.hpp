@@ -134,6 +134,8 @@ class Repository : public std::enable_shared_from_this<Repository> {
   /// As unaccounted(); none where something changed meanwhile.
   std::optional<std::int64_t> measure_unaccounted(Managed& on, Lock& lock);
   void measure_other(Managed& on, Lock& lock);
+  /// Graphs of all models there go before any model sleeps. Returns whether there were any.
+  bool drop_graphs(Managed& on, Lock& lock);
   void evict(Managed& on, const Handle& waiting, const std::vector<ResidencyPolicy::Eviction>& evictions, Lock& lock);
   struct Victim;
   /// Returns whether all of them sleep; ends early where nobody waits any more.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,6 +130,17 @@ class Warmup:
         yield from map(list, zip(*growing, strict=False))
 
 
+@dataclass
+class GraphsBeside:
+    """CUDA graphs for shapes that come again, in sessions beside a pool's.
+
+    Attributes:
+        why_not: Called with a device's name before sessions are made there: why they must not be; empty if they may.
+    """
+
+    why_not: Callable[[str], str] | None = None
+
+
 @dataclass(frozen=True)
 class Serving:
     """How each session of a pool serves requests.
@@ -137,13 +148,13 @@ class Serving:
     Attributes:
         in_flight: Number of requests that a session on a GPU has under way; 0: the core chooses.
         graphs: Number of shapes for which a session keeps CUDA graphs; 0: no graphs.
-        graphs_beside: Whether shapes that come again get CUDA graphs in sessions beside it.
+        graphs_beside: Whether shapes that come again get CUDA graphs in sessions beside it; None: they do not.
         warmup: What a session runs before it takes requests, as for `load`.
     """
 
     in_flight: int = 0
     graphs: int = 0
-    graphs_beside: bool = False
+    graphs_beside: GraphsBeside | None = None
     warmup: Warmup | bool = False
 
 

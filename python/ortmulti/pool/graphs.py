@@ -15,6 +15,7 @@ from ortmulti.errors import InvalidArgument
 from ortmulti.loading import creation
 from ortmulti.loading.attempt import Attempt
 from ortmulti.options.session_options import SessionOptions
+from ortmulti.pool.configuration import GraphsBeside
 from ortmulti.timeline import Timeline
 
 __all__ = ["capturing", "make_behind"]
@@ -24,11 +25,17 @@ PROVIDER_OPTIONS = {"enable_cuda_graph": "1", "user_compute_stream": _core.own_c
 
 
 def make_behind(
-    request: CreationRequest, session: _core.Session, graphs: _core.GraphsBeside, key: bytes, count: int
+    beside: GraphsBeside,
+    request: CreationRequest,
+    session: _core.Session,
+    graphs: _core.GraphsBeside,
+    key: bytes,
+    count: int,
 ) -> None:
     """Begin to make ``count`` sessions for a graph that is wanted, in a thread of their own. `_core` calls this.
 
     Args:
+        beside: May forbid it for now.
         request: How the pool's sessions were created.
         session: The ordinary session that the graphs are beside. The new ones use its weights.
         graphs: They get the sessions, or the reason why there are none.
@@ -36,6 +43,9 @@ def make_behind(
     """
     if library := waits_for_gpus():
         graphs.not_made(key, f"{library} uses CUDA in this process: its waits for a whole GPU would fail in a capture")
+        return
+    if reason := beside.why_not(session.device()) if beside.why_not else "":
+        graphs.not_now(key, reason)
         return
     not_begun = partial(graphs.not_made, key, "the thread that makes its sessions did not start")
     behind.do(partial(_make, request, session, graphs, key, count), "ortmulti-graphs", not_begun)

@@ -52,7 +52,7 @@ class Member:
         if serving.graphs_beside and self.session.device.startswith("cuda:"):
             from ortmulti.pool.graphs import make_behind
 
-            graphs = partial(make_behind, self.request, self.session._core)
+            graphs = partial(make_behind, serving.graphs_beside, self.request, self.session._core)
 
         def add(feeds: list[Mapping[str, Any]], runs: int) -> None:
             self.poll()

@@ -114,6 +114,11 @@ class Members:
     def check_call(self, has_options: bool, on_device: bool, trace: bool) -> None:
         """Accept run options, outputs on their device, and a trace."""
 
+    def limit_graphs(self, why_not: Callable[[str], str]) -> None:
+        """Have this asked before sessions for CUDA graphs are made: see `GraphsBeside`."""
+        if self._serving.graphs_beside is not None:
+            self._serving.graphs_beside.why_not = why_not
+
     def warm_up(self, warmup: Warmup | bool) -> None:
         """Run every session, all at the same time, beside the queue. With True: warn if the inputs do not fit."""
         FirstRuns(dataclasses.replace(self._serving, warmup=warmup), self.model).run(
