@@ -436,6 +436,7 @@ class ModelRepository(Closing):
 
     def _make(self, name: str, entry: _Entry) -> _Loaded:
         from ortmulti.pool.load import load
+        from ortmulti.pool.members import Members
 
         options = dict(entry.options)
         devices = self._chosen(options.pop("devices", None))
@@ -454,7 +455,8 @@ class ModelRepository(Closing):
             pool = load(entry.model, devices, **options)
             seconds = time.monotonic() - start
             loaded = _Loaded(pool, [])
-            pool._members.limit_graphs(self._why_no_graphs)
+            if isinstance(pool._members, Members):
+                pool._members.limit_graphs(self._why_no_graphs)
             pool._members.warm_up(warmup)
             for device in devices:
                 taken = max(size, self._grown(device, before[device]) or 0)
