@@ -20,7 +20,6 @@ import ortmulti
 from ortmulti import _core
 from ortmulti.bench import models
 from ortmulti.bench.models import phi3_mini, sample_inputs
-from ortmulti.bench.models._writer import write as write_graph
 from ortmulti.create.request import core_options
 from ortmulti.create.sample_inputs import sample_inputs as inputs_of
 from ortmulti.optimized import Cache, build, key_of
@@ -318,7 +317,7 @@ def test_options_of_the_caller_stay_as_they_are(tmp_path: Path, cache: Cache) ->
 
 def decoder(folder: Path, precision: str) -> Path:
     size = phi3_mini.Dimensions(hidden=64, intermediate=96, heads=4, vocabulary=128, positions=32)
-    return write_graph(phi3_mini.build(2, precision, size), folder, "model", {}, 0)
+    return phi3_mini.build(2, precision, size).write(folder)
 
 
 @pytest.mark.parametrize(

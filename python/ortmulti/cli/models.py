@@ -23,11 +23,11 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @app.command("list")
 def list_models(json: _Json = False) -> None:
     """List the models that can be generated."""
-    known = [(model.name, model.summary, dict(model.options)) for model in models.MODELS.values()]
+    known = [{"name": name, "summary": m.summary, "options": m.options} for name, m in models.MODELS.items()]
     if json:
-        print_json([dict(zip(("name", "summary", "options"), facts, strict=True)) for facts in known])
+        print_json(known)
     else:
-        rows = [(*texts, ", ".join(f"--{key} {value}" for key, value in options.items())) for *texts, options in known]
+        rows = [(m["name"], m["summary"], ", ".join(f"--{k} {v}" for k, v in m["options"].items())) for m in known]
         say(table(["name", "what", "options and defaults"], rows))
 
 
@@ -102,11 +102,12 @@ def choose_layers(folder: Path, device_sets: Sequence[tuple[str, ...]]) -> int:
     disk = shutil.disk_usage(place).free
 
     def fits(layers: int) -> bool:
-        size = models.describe("phi3-mini", layers=layers).weight_bytes
+        model = models.describe("phi3-mini", layers=layers)
+        size = model.weight_bytes
         return (
             all(size * _GPU_COPIES * count <= gpus[device] / 2 for device, count in sessions.items())
             and size * (1 + _CPU_COPIES * on_cpu + sessions.total()) <= memory / 2
-            and (size <= disk / 2 or models.find("phi3-mini", folder, layers=layers) is not None)
+            and (size <= disk / 2 or model.find(folder) is not None)
         )
 
     most = _CPU_LAYERS if on_cpu else _ALL_LAYERS
