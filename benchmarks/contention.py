@@ -109,7 +109,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         models=[models.make("tiny-kernels", args.models)],
         device_sets=device_sets(available, counts),
         variants=[serve.parse_variant(name) for name in names.split(",")],
-        closed=serve.closed(args.in_flight),
+        in_flight=args.in_flight,
         repeat=args.repeat or (1 if args.quick else 6),
         seconds=args.seconds or (0.1 if args.quick else 2.0),
         budget=args.budget,

@@ -23,7 +23,7 @@ from ortmulti.bench.serve.clients import Arrival, ClosedLoop, ask_at
 from ortmulti.bench.serve.measure_pool import OnnxruntimeThreads
 from ortmulti.bench.serve.plan import REPORT, headline, save_plot
 from ortmulti.cli import bench_run
-from ortmulti.errors import InvalidArgument
+from ortmulti.errors import Error, InvalidArgument
 from ortmulti.interface.onnxruntime_sessions import session_specs
 from tests.support.command import PNG
 from tests.support.processes import nothing_leaks
@@ -31,10 +31,12 @@ from tests.support.processes import nothing_leaks
 SECOND = cases.NANOSECONDS
 MODEL = Path("folder/model.onnx")
 SETS = (("cpu",), ("cpu", "cpu"))
+VARIANTS = [serve.parse_variant(name) for name in ("core", "threads", "processes")]
 
 
 def plan(**changes: Any) -> RunPlan:
-    return RunPlan(**{"models": [MODEL], "device_sets": SETS, "repeat": 2, **changes})
+    usual = {"models": [MODEL], "device_sets": SETS, "variants": VARIANTS, "repeat": 2}
+    return RunPlan(**{**usual, **changes})
 
 
 def at(second: float) -> int:
@@ -345,10 +347,10 @@ def test_window_without_a_request_says_so(model: Path) -> None:
 
 def test_an_answer_that_differs_is_an_error() -> None:
     good = [np.array([1.0, 2.0], np.float32)]
-    measure_pool._compare(good, [good[0] * np.float32(1.001)])
+    measure_pool.compare(good, [good[0] * np.float32(1.001)])
     for wrong in (good[0] * 2, good[0][:1], np.array([1.0, np.nan], np.float32)):
-        with pytest.raises(measure_pool.WrongAnswerError):
-            measure_pool._compare(good, [wrong])
+        with pytest.raises(Error):
+            measure_pool.compare(good, [wrong])
 
 
 @pytest.mark.parametrize(
@@ -365,7 +367,7 @@ def test_every_variant_answers_both_loads(variant: str, changes: dict[str, Any],
     chosen = small(model, variants=[serve.parse_variant(variant)], seconds=0.1, warm_seconds=0.0, **changes)
     chosen.prepare(tmp_path, lambda _: None)
     [case] = chosen.cases()
-    for how in (serve.closed(), serve.parse_rate("100")):
+    for how in (chosen.cases()[0].load, serve.parse_rate("100")):
         result = measure_pool.measure(chosen.spec(case, how))
         assert result["requests"] > 0
         assert result["latency"]["p50"] > 0

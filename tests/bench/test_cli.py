@@ -79,7 +79,7 @@ def test_version() -> None:
         ("bench run identity --rate 1 --arrivals often", "poisson"),
         ("bench run identity --batch x", "batch sizes"),
         ("bench run identity --inputs device", "threads, processes"),
-        ("bench run identity --in-flight 0", "in flight"),
+        ("bench run identity --in-flight 0", "in_flight is at least 1, not 0"),
         ("bench sleep absent.onnx --kinds deep", "unknown kind of sleep 'deep': it is one of files,"),
         ("bench sleep absent.onnx --kinds session,files", "session, files are not for the CPU"),
         ("bench sleep absent.onnx --graphs", "--graphs is not for the CPU"),

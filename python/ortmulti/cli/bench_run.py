@@ -107,7 +107,7 @@ def bench_run(
         ),
         variants=[serve.parse_variant(text) for text in variants.split(",")],
         loads=[serve.parse_rate(text, arrivals) for text in rate.split(",")] if rate is not None else [],
-        closed=serve.closed(in_flight),
+        in_flight=in_flight,
         batches=devices.parse_counts(batch, "batch sizes, such as 1,32"),
         sequence=sequence,
         inputs=inputs,

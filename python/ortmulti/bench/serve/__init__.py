@@ -8,7 +8,7 @@ result = RunPlan(models=[Path("model.onnx")], device_sets=[("cpu",), ("cpu", "cp
 
 from __future__ import annotations
 
-from .cases import Load, Variant, closed, parse_rate, parse_variant
+from .cases import Load, Variant, parse_rate, parse_variant
 from .plan import RunCase, RunPlan, doubling
 
-__all__ = ["Load", "RunCase", "RunPlan", "Variant", "closed", "doubling", "parse_rate", "parse_variant"]
+__all__ = ["Load", "RunCase", "RunPlan", "Variant", "doubling", "parse_rate", "parse_variant"]

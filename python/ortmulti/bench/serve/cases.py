@@ -23,8 +23,8 @@ class Load:
         kind: "closed": a constant number of requests, `in_flight` for each session, is in flight. "open": requests
             arrive independently of earlier answers, `rate` a second.
         relative: whether `rate` is a share of the closed loop's rate in the same case and round.
-        arrivals: of an open loop, one of `ARRIVALS`: "poisson": independent of each other; "constant": at equal
-            distances.
+        arrivals: of an open loop, one of `ARRIVALS`: "poisson": independent of each other, at exponential distances;
+            "constant": at equal distances, the first at 0.
     """
 
     kind: Literal["closed", "open"]
@@ -43,17 +43,6 @@ class Load:
     def at(self, capacity: float) -> Load:
         """Return the same load in requests per second; `capacity` is the closed loop's rate."""
         return replace(self, rate=self.rate * capacity, relative=False) if self.relative else self
-
-
-def closed(in_flight: int = 4) -> Load:
-    """Return a closed loop.
-
-    Raises:
-        InvalidArgument: no request would be in flight.
-    """
-    if in_flight < 1:
-        raise InvalidArgument(f"a closed loop has at least one request in flight, not {in_flight}")
-    return Load("closed", in_flight=in_flight)
 
 
 def parse_rate(text: str, arrivals: str = "poisson") -> Load:
@@ -76,14 +65,7 @@ def parse_rate(text: str, arrivals: str = "poisson") -> Load:
 
 
 def arrival_times(rate: float, seconds: float, arrivals: str, seed: int) -> NDArray[np.int64]:
-    """When requests arrive, in nanoseconds from the start, ascending.
-
-    Args:
-        rate: requests a second, on average.
-        seconds: for how long; no arrival is later.
-        arrivals: "poisson": exponential distances; "constant": equal ones, the first at 0.
-        seed: of the distances.
-    """
+    """When requests arrive, in nanoseconds from the start, ascending, for so many seconds; see `Load.arrivals`."""
     if arrivals == "constant":
         times = np.arange(int(np.ceil(rate * seconds))) / rate
         return np.asarray(times * NANOSECONDS, np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import queue
 import time
@@ -16,38 +17,18 @@ import numpy as np
 import ortmulti
 from ortmulti import _core
 from ortmulti._runtime.closing import Closing
-from ortmulti.bench.files import read_arrays
 from ortmulti.bench.measure.memory import figures, gpu_memory_used, process_tree, stat_fields
 from ortmulti.bench.serve.cases import NANOSECONDS, Load, Variant, arrival_times
 from ortmulti.bench.serve.clients import ClosedLoop, ask_at, closed_loop, open_loop
+from ortmulti.create.sample_inputs import sample_inputs
 from ortmulti.errors import Error
 from ortmulti.interface.onnxruntime_sessions import SessionSpec, create_session, open_package, session_specs
-
-
-class ProcessorTime:
-    """Processor time of this process and of its present descendants."""
-
-    def __init__(self) -> None:
-        self._children = process_tree(os.getpid())[1:]
-        self._tick = 1 / os.sysconf("SC_CLK_TCK")
-
-    def seconds(self) -> float:
-        """Return processor seconds until now, in user and kernel mode: exact for this process, in ticks of 10 ms for
-        the others.
-        """
-        total = time.process_time()
-        for child in self._children:
-            with contextlib.suppress(OSError):  # it has ended meanwhile
-                total += sum(map(int, stat_fields(child)[11:13])) * self._tick
-        return total
-
 
 # Largest difference of two answers to the same inputs, as a part of the largest value: kernels may be chosen again.
 _TOLERANCE = 0.05
 
-
-class WrongAnswerError(Error):
-    """A pool gave two answers to the same inputs."""
+_Asked = Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
+"""The requests that take turns: inputs, and further arguments of `Pool.run`."""
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
@@ -55,8 +36,8 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         spec: "model" (path), "devices", "variant" and "load" (the fields of `Variant` and `Load`, with a rate in
-            requests per second). "feeds" (an .npz file with one request's inputs), "inputs" and "outputs" ("host" or
-            "device"). "seconds", "warm_seconds", "seed" (of the arrivals), "intra_op_num_threads", "provider_options",
+            requests per second). "batch" and "sequence" of the inputs, "inputs" and "outputs" ("host" or "device").
+            "seconds", "warm_seconds", "seed" (of the arrivals), "intra_op_num_threads", "provider_options",
             "config_entries".
 
     Returns:
@@ -65,18 +46,23 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
         "stats": a pool's by device, with the warm-up.
 
     Raises:
-        WrongAnswerError: an answer differs from the same device's first answer.
+        Error: an answer differs from the same device's first answer, or nothing was measured.
     """
-    feed = read_arrays(spec["feeds"])
     used_before = gpu_memory_used()
     begin = time.perf_counter()
     with _load(spec) as pool:
-        asker = _Asker(pool, feed, spec["inputs"], spec["outputs"])
         load_seconds = time.perf_counter() - begin
-        first = asker.first()
-        result = (_closed if spec["load"]["kind"] == "closed" else _open)(asker, spec)
-        for answer in result.pop("last"):
-            _compare(first, _arrays(answer))
+        on_device = spec["inputs"] == "device"
+        feed = sample_inputs(pool.get_inputs(), spec["batch"], spec["sequence"])
+        feeds = {device: _values(feed, device) if on_device else feed for device in dict.fromkeys(pool.devices)}
+        more = {"outputs": "device"} if spec["outputs"] == "device" else {}
+        futures = [pool.submit(None, feeds[device], device=device, **more) for device in pool.devices]
+        first, *others = [_arrays(future.result()) for future in futures]
+        # Inputs on a device run there, others on any device.
+        asked = [(each, {**more, "device": device} if on_device else more) for device, each in feeds.items()]
+        result = (_closed if spec["load"]["kind"] == "closed" else _open)(pool, asked, spec)
+        for answer in (*others, *result.pop("last")):
+            compare(first, _arrays(answer))
         memory = figures(used_before, spec["devices"])
         stats = [] if isinstance(pool, OnnxruntimeThreads) else pool.stats().devices
     requests = result["throughput"] * result["window"]
@@ -90,7 +76,10 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 class OnnxruntimeThreads(Closing):
-    """Sessions of onnxruntime, and a thread for each.
+    """Sessions of onnxruntime, and a thread for each. They take requests in their order.
+
+    Callers that took a free session themselves would not: who gives one back takes it again before a waiting thread has
+    the GIL, and the others wait for ever.
 
     Attributes:
         devices: the device of each session.
@@ -99,22 +88,19 @@ class OnnxruntimeThreads(Closing):
     def __init__(self, specs: Sequence[SessionSpec]) -> None:
         onnxruntime = open_package([spec.device for spec in specs])
         self.devices = [str(spec.device) for spec in specs]
-        self._sessions = [create_session(onnxruntime, spec) for spec in specs]
+        sessions = [create_session(onnxruntime, spec) for spec in specs]
+        self.get_inputs: Callable[[], Any] = sessions[0].get_inputs
         self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        for session in self._sessions:
+        for session in sessions:
             self._free.put(session)
         self._threads = ThreadPoolExecutor(len(specs), "session")
 
-    def run(self, names: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Any]:
-        """Run a request and wait for its answer.
+    def run(self, names: Sequence[str] | None, feed: Mapping[str, Any], **more: Any) -> list[Any]:
+        """Run a request and wait for its answer."""
+        return self.submit(names, feed, **more).result()
 
-        The threads take requests in their order. Callers that took a free session themselves would not: who gives one
-        back takes it again before a waiting thread has the GIL, and the others wait for ever.
-        """
-        return self.submit(names, feed).result()
-
-    def submit(self, names: Sequence[str] | None, feed: Mapping[str, Any]) -> Future[list[Any]]:
-        """Run a request in one of the threads."""
+    def submit(self, names: Sequence[str] | None, feed: Mapping[str, Any], **_of_a_pool: Any) -> Future[list[Any]]:
+        """Run a request in one of the threads. As many requests as there are sessions go to all of them."""
         return self._threads.submit(self._run, names, feed)
 
     def _run(self, names: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Any]:
@@ -125,16 +111,15 @@ class OnnxruntimeThreads(Closing):
         finally:
             self._free.put(session)
 
-    def run_each(self, feed: Mapping[str, Any]) -> list[list[Any]]:
-        """Run a request on every session and return the answers."""
-        return [session.run(None, feed) for session in self._sessions]
-
     def close(self) -> None:
         """End the threads after their present requests."""
         self._threads.shutdown(cancel_futures=True)
 
 
-def _load(spec: Mapping[str, Any]) -> ortmulti.Pool | OnnxruntimeThreads:
+_Pool = ortmulti.Pool | OnnxruntimeThreads
+
+
+def _load(spec: Mapping[str, Any]) -> _Pool:
     variant = Variant(**spec["variant"])
     devices = list(dict.fromkeys(spec["devices"]))
     sessions = spec["devices"].count(devices[0]) * variant.sessions
@@ -149,47 +134,6 @@ def _load(spec: Mapping[str, Any]) -> ortmulti.Pool | OnnxruntimeThreads:
     return ortmulti.load(*arguments, **variant.load_arguments())
 
 
-class _Asker:
-    """Runs a variant on the same inputs again and again, on their device."""
-
-    def __init__(
-        self, pool: ortmulti.Pool | OnnxruntimeThreads, feed: Mapping[str, Any], inputs: str, outputs: str
-    ) -> None:
-        self.pool = pool
-        self.sessions = len(pool.devices)
-        # Without a default: `OnnxruntimeThreads` does not know the argument.
-        self._more: dict[str, Any] = {"outputs": "device"} if outputs == "device" else {}
-        on_device = inputs == "device"
-        self._feeds = {device: _values(feed, device) if on_device else feed for device in dict.fromkeys(pool.devices)}
-        # Inputs on a device run there, others on any device.
-        self._requests = [
-            (each, {**self._more, "device": device} if on_device else self._more)
-            for device, each in self._feeds.items()
-        ]
-
-    def client(self, number: int) -> Callable[[], list[Any]]:
-        """Run one request of a client."""
-        run, (feed, more) = self.pool.run, self._requests[number % len(self._requests)]
-        return lambda: run(None, feed, **more)
-
-    def submit(self, number: int) -> Future[list[Any]]:
-        feed, more = self._requests[number % len(self._requests)]
-        return self.pool.submit(None, feed, **more)
-
-    def first(self) -> list[Any]:
-        """Return one device's first answer, after one request for each session."""
-        if isinstance(self.pool, OnnxruntimeThreads):
-            answers = self.pool.run_each(next(iter(self._feeds.values())))
-        else:
-            futures = [
-                self.pool.submit(None, self._feeds[device], device=device, **self._more) for device in self.pool.devices
-            ]
-            answers = [_arrays(future.result()) for future in futures]
-        for answer in answers:
-            _compare(answers[0], answer)
-        return answers[0]
-
-
 def _values(feed: Mapping[str, Any], device: str) -> dict[str, Any]:
     place = _core.parse_device(device)
     return {name: ortmulti.OrtValue.ortvalue_from_numpy(array, *place) for name, array in feed.items()}
@@ -199,50 +143,68 @@ def _arrays(answer: Sequence[Any]) -> list[Any]:
     return [value.numpy() if isinstance(value, ortmulti.OrtValue) else value for value in answer]
 
 
-def _compare(expected: Sequence[Any], answer: Sequence[Any]) -> None:
+def compare(expected: Sequence[Any], answer: Sequence[Any]) -> None:
+    """Raise `Error` if floats of an answer differ from those expected by more than a twentieth of the largest one."""
     for number, (one, other) in enumerate(zip(expected, answer, strict=True)):
         if not isinstance(one, np.ndarray) or one.dtype.kind != "f":
             continue
         if one.shape != other.shape:
-            raise WrongAnswerError(f"output {number} has the shape {other.shape}, the first answer's {one.shape}")
+            raise Error(f"output {number} has the shape {other.shape}, the first answer's {one.shape}")
         difference = np.abs(one.astype(np.float64) - other).max(initial=0.0)
         largest = np.abs(one.astype(np.float64)).max(initial=0.0)
         if not difference <= _TOLERANCE * largest:
-            raise WrongAnswerError(
+            raise Error(
                 f"output {number} differs by {difference:g} from the first answer, whose largest value is {largest:g}"
             )
 
 
-def _closed(asker: _Asker, spec: Mapping[str, Any]) -> dict[str, Any]:
-    clients = Load(**spec["load"]).in_flight * asker.sessions
-    with ClosedLoop([asker.client(number) for number in range(clients)]) as loop:
+def _processor_time() -> Callable[[], float]:
+    """Return what tells the processor seconds of this process and its present descendants, in user and kernel mode:
+    exact for this process, in ticks of 10 ms for the others.
+    """
+    children, ticks = process_tree(os.getpid())[1:], os.sysconf("SC_CLK_TCK")
+
+    def seconds() -> float:
+        total = time.process_time()
+        for child in children:
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                total += sum(map(int, stat_fields(child)[11:13])) / ticks
+        return total
+
+    return seconds
+
+
+def _closed(pool: _Pool, asked: _Asked, spec: Mapping[str, Any]) -> dict[str, Any]:
+    asks = [functools.partial(pool.run, None, feed, **more) for feed, more in asked]
+    clients = Load(**spec["load"]).in_flight * len(pool.devices)
+    with ClosedLoop([asks[number % len(asks)] for number in range(clients)]) as loop:
         loop.until_answered()
         loop.go_on(spec["warm_seconds"])
-        processor = ProcessorTime()
-        before = processor.seconds()
+        processor = _processor_time()
+        before = processor()
         begin, end = loop.go_on(spec["seconds"])
-        cpu_seconds = processor.seconds() - before
-    answers = [answer for client in loop.answers for answer in client]
-    result = closed_loop(answers, begin, end)
+        cpu_seconds = processor() - before
+    result = closed_loop([answer for client in loop.answers for answer in client], begin, end)
     if not result["requests"]:
         raise Error(f"no request was answered within {spec['seconds']:g} seconds; measure for longer")
     return {**result, "cpu_seconds": cpu_seconds, "window": (end - begin) / NANOSECONDS, "last": loop.last}
 
 
-def _open(asker: _Asker, spec: Mapping[str, Any]) -> dict[str, Any]:
+def _open(pool: _Pool, asked: _Asked, spec: Mapping[str, Any]) -> dict[str, Any]:
     load, warm, seconds = Load(**spec["load"]), spec["warm_seconds"], spec["seconds"]
     times = arrival_times(load.rate, warm + seconds, load.arrivals, spec["seed"])
-    if not (times >= warm * NANOSECONDS).any():
+    counted, processor = int(np.searchsorted(times, warm * NANOSECONDS)), _processor_time()
+    if counted == len(times):
         raise Error(f"no request arrives within {seconds:g} seconds at {load.rate:g} a second; measure for longer")
-    counted, processor = int(np.searchsorted(times, warm * NANOSECONDS)), ProcessorTime()
     samples: list[tuple[int, float]] = []
     last: list[Future[list[Any]]] = []
 
     def submit(number: int) -> Future[list[Any]]:
         # Processor time between the first and the last counted request, without a thread that watches for them.
         if number in (counted, len(times) - 1):
-            samples.append((time.perf_counter_ns(), processor.seconds()))
-        last[:] = [asker.submit(number)]
+            samples.append((time.perf_counter_ns(), processor()))
+        feed, more = asked[number % len(asked)]
+        last[:] = [pool.submit(None, feed, **more)]
         return last[0]
 
     arrivals, start, now = ask_at(submit, times, patience=warm + seconds)

@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortmulti.bench.experiment import Experiment, Json
-from ortmulti.bench.files import write_arrays
 from ortmulti.bench.measure import fresh_process
 from ortmulti.bench.measure.devices import describe
 from ortmulti.bench.measure.rounds import Interval, alternating, by_device, failure, ratios, rotated
 from ortmulti.bench.models import make as make_model
-from ortmulti.bench.models import sample_inputs
 from ortmulti.bench.reports import plots
 from ortmulti.bench.reports.tables import MIB, Cell, Column, Report, Sheet, cell, failed_text, number, times_text, whole
 from ortmulti.errors import Error, InvalidArgument
 
-from .cases import Load, Variant, closed, parse_variant
+from .cases import Load, Variant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,6 +32,7 @@ _CEILING = {
     "config_entries": {},
 }
 _CEILING_SECONDS = 1.0
+_SPEC = (*_CEILING, "sequence")
 
 
 @dataclass(frozen=True)
@@ -50,10 +49,6 @@ class RunCase:
 def doubling(most: int) -> tuple[int, ...]:
     """1, 2, 4, ... below `most`, and `most`."""
     return (*(1 << power for power in range(most.bit_length()) if 1 << power < most), most)
-
-
-def _variants() -> tuple[Variant, ...]:
-    return tuple(parse_variant(name) for name in ("core", "threads", "processes"))
 
 
 # --- What it says -----------------------------------------------------------------------------------------------------
@@ -222,8 +217,7 @@ class RunPlan(Experiment[RunCase]):
 
     Attributes: the options of `ortmulti bench run`. Those that have another form than there:
         device_sets: the devices to compare. A device that is named N times has N times a variant's sessions.
-        loads: the loads beside the closed loop.
-        closed: the closed loop of every variant; scaling refers to its throughput.
+        loads: the loads beside the closed loop, to whose throughput scaling refers.
         intra_op_num_threads: CPU threads of each session; None leaves the pool's default.
         budget: seconds for all rounds, see `ortmulti.bench.measure.rounds.round_numbers`.
     """
@@ -232,9 +226,9 @@ class RunPlan(Experiment[RunCase]):
 
     models: Sequence[Path]
     device_sets: Sequence[tuple[str, ...]]
-    variants: Sequence[Variant] = field(default_factory=_variants)
+    variants: Sequence[Variant]
     loads: Sequence[Load] = ()
-    closed: Load = field(default_factory=closed)
+    in_flight: int = 4
     batches: Sequence[int] = (1,)
     sequence: int = 16
     inputs: str = "host"
@@ -253,7 +247,7 @@ class RunPlan(Experiment[RunCase]):
     def __post_init__(self) -> None:
         """Refuse what cannot be measured: `InvalidArgument`, or `NoSuchFile` for a file that does not exist."""
         self.check_not_empty("models", "device_sets", "variants", "batches")
-        self.check_at_least(repeat=1, sequence=1, warm_seconds=0, intra_op_num_threads=0, budget=0)
+        self.check_at_least(repeat=1, in_flight=1, sequence=1, warm_seconds=0, intra_op_num_threads=0, budget=0)
         if not 0 < self.seconds < float("inf"):
             raise InvalidArgument(f"a measurement lasts more than 0 seconds, not {self.seconds:g}")
         if min(self.batches) < 1:
@@ -271,6 +265,7 @@ class RunPlan(Experiment[RunCase]):
             counts = {devices.count(device) for device in devices}
             if len(counts) > 1:
                 raise InvalidArgument(f"a pool has as many sessions on each device, unlike {', '.join(devices)}")
+        self._closed = Load("closed", self.in_flight)
 
     def cases(self, number: int = 0) -> list[RunCase]:
         """Return every case.
@@ -284,7 +279,7 @@ class RunPlan(Experiment[RunCase]):
             for batch in self.batches
             for devices in alternating(self.device_sets, number)
             for variant in rotated(self.variants, number)
-            for load in (self.closed, *self.loads)
+            for load in (self._closed, *self.loads)
         ]
 
     def describe(self, case: RunCase) -> dict[str, Any]:
@@ -304,71 +299,54 @@ class RunPlan(Experiment[RunCase]):
         )
 
     def prepare(self, folder: Path, step: Callable[[str], None]) -> None:
-        """Save the inputs, and measure the ceilings."""
-        self._folder = folder
-        self._feeds: dict[tuple[Path, int], Path] = {}
+        """Measure the ceilings."""
+        self._cache = {"ORTMULTI_CACHE": str(folder / "cache")}
         self._ceilings = []
-        for model in self.models:
-            for batch in self.batches:
-                self._save_feeds(model, batch)
         if not self.ceiling:
             return
         nothing = make_model("identity", folder)
-        self._save_feeds(nothing, 1)
         more = {**_CEILING, "seconds": min(self.seconds, _CEILING_SECONDS)}
         for devices in self.device_sets:
             for variant in self.variants:
                 step(f"ceiling: {variant.name} on {describe(devices)}")
-                on_cpu = RunCase(nothing, 1, ("cpu",) * len(devices), replace(variant, cuda_graph=False), self.closed)
+                on_cpu = RunCase(nothing, 1, ("cpu",) * len(devices), replace(variant, cuda_graph=False), self._closed)
                 try:
-                    result = self._process(on_cpu, self.closed, **more)
+                    result = self._process(on_cpu, self._closed, **more)
                 except Error as error:
                     result = failure(error)
                 self._ceilings.append({"sessions": len(devices), "variant": variant.name, **result})
 
-    def _save_feeds(self, model: Path, batch: int) -> None:
-        path = self._folder / f"feeds-{len(self._feeds)}.npz"
-        write_arrays(path, sample_inputs(model, batch, self.sequence))
-        self._feeds[model, batch] = path
-
     def measure(self, case: RunCase, number: int) -> dict[str, Any]:
         load = case.load
-        if load == self.closed:
+        if load == self._closed:
             self._capacity: float | None = None  # of the loads that follow
         elif load.relative:
             if self._capacity is None:
                 raise Error(f"{load.name} of a closed loop that was not measured")
             load = load.at(self._capacity)
         result = self._process(case, load, seed=number)
-        if load == self.closed:
+        if load == self._closed:
             self._capacity = result["throughput"]
         return result
 
     def _process(self, case: RunCase, load: Load, **more: Any) -> dict[str, Any]:
-        cache = {"ORTMULTI_CACHE": str(self._folder / "cache")}
         spec = {**self.spec(case, load), **more}
-        return fresh_process.run("ortmulti.bench.serve.measure_pool", spec, self.timeout, cache)
+        return fresh_process.run("ortmulti.bench.serve.measure_pool", spec, self.timeout, self._cache)
 
     def spec(self, case: RunCase, load: Load) -> dict[str, Any]:
         """Return the argument of `ortmulti.bench.serve.measure_pool.measure`."""
-        return {
-            **self.describe(case),
-            "variant": asdict(case.variant),
-            "load": asdict(load),
-            "feeds": str(self._feeds[case.model, case.batch]),
-            "seed": 0,
-            **{name: getattr(self, name) for name in (*_CEILING, "seconds")},
-        }
+        own = {"variant": asdict(case.variant), "load": asdict(load), "seed": 0}
+        return {**self.describe(case), **own, **{name: getattr(self, name) for name in (*_SPEC, "seconds")}}
 
     def more(self) -> dict[str, Any]:
         return {"ceilings": self._ceilings}
 
     def settings(self) -> dict[str, Any]:
-        names = ("repeat", "seconds", "batches", "sequence", "device_sets", "timeout", "budget", *_CEILING)
+        names = ("repeat", "seconds", "batches", "device_sets", "timeout", "budget", *_SPEC)
         return {
             **{name: getattr(self, name) for name in names},
             "variants": [asdict(variant) for variant in self.variants],
-            "loads": [asdict(load) for load in (self.closed, *self.loads)],
+            "loads": [asdict(load) for load in (self._closed, *self.loads)],
         }
 
     def beside(self, case: RunCase, good: Sequence[Json], rounds: Sequence[Mapping[RunCase, Json]]) -> dict[str, Any]:
