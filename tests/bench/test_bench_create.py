@@ -11,7 +11,7 @@ import pytest
 
 from ortmulti.bench import models
 from ortmulti.bench.create.measure_strategy import digest
-from ortmulti.bench.create.plan import REPORT, Case, Options, Plan, efficiencies, headline
+from ortmulti.bench.create.plan import REPORT, Case, Plan, efficiencies, headline
 from ortmulti.bench.measure import fresh_process, page_cache
 from ortmulti.bench.measure.rounds import Interval, Spread
 
@@ -39,8 +39,10 @@ def test_strategies_take_turns_and_each_repetition_begins_with_another_one() -> 
 @pytest.mark.parametrize("threads", [None, 0, 3])
 def test_strategies_get_the_same_threads_and_options_and_one_its_own(threads: int | None) -> None:
     made = plan(
-        options=Options({"a": "1", "b": "1"}, {"c": "1"}),
-        strategy_options={"threads": Options({"b": "2"}, {"d": "2"})},
+        options={
+            "provider_options": {"": {"a": "1", "b": "1"}, "threads": {"b": "2"}},
+            "config_entries": {"": {"c": "1"}, "threads": {"d": "2"}},
+        },
         intra_op_num_threads=threads,
         cores=8,
     )

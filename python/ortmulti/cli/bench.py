@@ -11,7 +11,7 @@ import typer
 from ortmulti import _core
 from ortmulti._runtime.regular_file import write_atomically
 from ortmulti.bench import models, strategies
-from ortmulti.bench.create.plan import Options, Plan
+from ortmulti.bench.create.plan import Plan
 from ortmulti.bench.experiment import Experiment
 from ortmulti.bench.measure import devices, gil, results
 from ortmulti.bench.reports import plots
@@ -119,7 +119,6 @@ def create(
         raise typer.BadParameter("no model: name at least one .onnx file, or give --demo")
     if contexts_ready and second_model:
         raise typer.BadParameter("--contexts-ready and --second-model exclude each other: give one of them")
-    provider, config_entries = options_by_owner(provider_option), options_by_owner(config)
     plan = Plan(
         models=paths,
         device_sets=device_sets,
@@ -130,10 +129,9 @@ def create(
         before="contexts" if contexts_ready else "model" if second_model else "nothing",
         intra_op_num_threads=threads,
         cores=_core.usable_cores(),
-        options=Options(provider.pop("", {}), config_entries.pop("", {})),
-        strategy_options={
-            name: Options(provider.get(name, {}), config_entries.get(name, {}))
-            for name in {**provider, **config_entries}
+        options={
+            "provider_options": options_by_owner(provider_option),
+            "config_entries": options_by_owner(config),
         },
         timeout=timeout,
     )

@@ -48,19 +48,6 @@ class Case:
     strategy: str
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of sessions beyond the usual ones.
-
-    Attributes:
-        provider: options of the CUDA provider.
-        config_entries: session configuration entries.
-    """
-
-    provider: Mapping[str, str] = field(default_factory=dict)
-    config_entries: Mapping[str, str] = field(default_factory=dict)
-
-
 # --- What it says -----------------------------------------------------------------------------------------------------
 
 
@@ -115,12 +102,11 @@ _INTERVAL_NOTES = {
 
 def headline(document: Json) -> str:
     """Return one sentence for each model and its devices: who won, by how much, and over what."""
-    return "\n".join(_sentence(model, rows) for model in document["models"] for rows in _by_devices(document, model))
-
-
-def _by_devices(document: Json, model: Json) -> Iterator[list[Json]]:
-    for _, group in itertools.groupby(_rows(document, model), lambda row: tuple(row["devices"])):
-        yield list(group)
+    return "\n".join(
+        _sentence(model, list(group))
+        for model in document["models"]
+        for _, group in itertools.groupby(_rows(document, model), lambda row: row["devices"])
+    )
 
 
 def _rows(document: Json, model: Json) -> list[Json]:
@@ -227,8 +213,7 @@ class Plan(Experiment[Case]):
         before: state of each measured process before the creation: nothing, the devices' CUDA contexts, or sessions of
             a small model (with contexts and all libraries).
         cores: the cores that the sessions of a case share, unless `intra_op_num_threads` is given.
-        options: options of every session.
-        strategy_options: further options of one strategy's sessions, by its name.
+        options: "provider_options" and "config_entries" of the sessions: by strategy, under "" those of all.
     """
 
     kind, report, columns = "create", REPORT, COLUMNS
@@ -242,23 +227,20 @@ class Plan(Experiment[Case]):
     before: Before = "nothing"
     intra_op_num_threads: int | None = None
     cores: int = 1
-    options: Options = field(default_factory=Options)
-    strategy_options: Mapping[str, Options] = field(default_factory=dict)
+    options: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
     timeout: float = 1800.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured: `InvalidArgument`, or `NoSuchFile` for a file that does not exist."""
         self.check_not_empty("models", "device_sets", "strategies")
-        for strategy in (*self.strategies, *self.strategy_options):
+        for strategy in self.strategies:
             check_name(strategy)
         self.check_at_least(repeat=1, intra_op_num_threads=0)
 
     def sessions(self, devices: tuple[str, ...], strategy: str) -> SessionSettings:
         """Return the session options of a case: the same for every strategy, except its own further options."""
-        own = self.strategy_options.get(strategy, Options())
         options: dict[str, Any] = {
-            "provider_options": {**self.options.provider, **own.provider},
-            "config_entries": {**self.options.config_entries, **own.config_entries},
+            name: {**given.get("", {}), **given.get(strategy, {})} for name, given in self.options.items()
         }
         if self.intra_op_num_threads is not None:
             return SessionSettings(self.intra_op_num_threads, **options)
@@ -358,13 +340,18 @@ class Plan(Experiment[Case]):
 
     def settings(self) -> dict[str, Any]:
         names = ("repeat", "strategies", "device_sets", "cores", "entry", "before", "timeout")
+        provider, entries = (self.options.get(name, {}) for name in ("provider_options", "config_entries"))
         return {
             **{name: getattr(self, name) for name in names},
             "page_cache": "cold" if self.cold else "warm",
             "intra_op_num_threads": [self.sessions(devices, "").intra_op_num_threads for devices in self.device_sets],
-            "provider_options": dict(self.options.provider),
-            "config_entries": dict(self.options.config_entries),
-            "strategy_options": {name: asdict(options) for name, options in self.strategy_options.items()},
+            "provider_options": provider.get("", {}),
+            "config_entries": entries.get("", {}),
+            "strategy_options": {
+                name: {"provider": provider.get(name, {}), "config_entries": entries.get(name, {})}
+                for name in {**provider, **entries}
+                if name
+            },
         }
 
     def beside(self, case: Case, good: Sequence[Json], rounds: Sequence[Mapping[Case, Json]]) -> dict[str, Any]:
