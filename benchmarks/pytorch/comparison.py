@@ -13,7 +13,7 @@ from benchmarks.pytorch.plan import Setting, TorchPlan
 from ortmulti.bench.measure import fresh_process, results
 from ortmulti.bench.measure.rounds import Interval, Spread, ratios, round_numbers
 from ortmulti.bench.models import make as make_model
-from ortmulti.bench.reports.tables import Cell, Column, Report, Sheet
+from ortmulti.bench.reports.tables import Cell, Column, Report, Sheet, label
 from ortmulti.errors import LibraryError
 
 _MEASURE = "benchmarks.pytorch.measure_setting"
@@ -184,10 +184,10 @@ def _sheets(document: Json) -> Iterator[Sheet]:
     """Yield the fastest of both sides at each setting, and every way's time."""
     yield Sheet(
         "the fastest ways",
-        ["setting", "ortmulti's fastest", "PyTorch's fastest"],
-        lambda row: [
-            (row["setting"], ""),
-            *((row[side]["name"] if row[side] else "-", "") for side in ("ortmulti", "pytorch")),
+        [
+            label("setting"),
+            label("ortmulti's fastest", lambda row: row["ortmulti"] and row["ortmulti"]["name"]),
+            label("PyTorch's fastest", lambda row: row["pytorch"] and row["pytorch"]["name"]),
         ],
         [
             Column("ortmulti", "ortmulti, ms", show=_fastest("ortmulti"), scale=1e-3),
@@ -198,8 +198,7 @@ def _sheets(document: Json) -> Iterator[Sheet]:
     )
     yield Sheet(
         "every way",
-        ["setting", "side", "way"],
-        lambda way: [(way["setting"], ""), (way["side"], ""), (way["name"], "")],
+        [label("setting"), label("side"), Column("name", "way")],
         [
             Column("seconds", "a run, ms", show=_seconds, scale=1e-3),
             Column("difference", "difference", show=_difference),

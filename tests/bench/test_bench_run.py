@@ -130,8 +130,8 @@ def test_what_is_no_variant_or_rate_is_refused(parse: Callable[[str], Any], what
     [
         ({"variants": []}, "no variants"),
         ({"batches": [0]}, "at least one item"),
-        ({"seconds": 0.0}, "more than 0 seconds"),
-        ({"seconds": math.nan}, "more than 0 seconds"),
+        ({"seconds": 0.0}, "seconds is more than 0"),
+        ({"seconds": math.nan}, "seconds is more than 0"),
         ({"intra_op_num_threads": -1}, "intra_op_num_threads is at least 0"),
         ({"inputs": "moon"}, "host or device"),
         ({"outputs": "device"}, "for threads, processes"),

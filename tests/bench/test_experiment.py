@@ -23,13 +23,12 @@ from ortmulti.bench.measure.rounds import (
     rotated,
     round_numbers,
 )
-from ortmulti.bench.reports.tables import Column, Report, Sheet, number
+from ortmulti.bench.reports.tables import Column, Report, Sheet, label, number
 from ortmulti.errors import Fail
 
 SHEET = Sheet(
     "title",
-    ["where", "name"],
-    lambda row: [(row["where"], ""), (row["name"], row.get("note", ""))],
+    [label("where"), label("name", lambda row: (row["name"], row.get("note", "")))],
     [
         Column("seconds", "seconds, s"),
         Column("rare", "rare", rare=True),
@@ -172,7 +171,7 @@ def shown(sheet: Sheet, width: int, details: bool = False) -> list[str]:
 
 
 def with_rows(rows: Sequence[Json]) -> Sheet:
-    return Sheet(SHEET.title, SHEET.heads, SHEET.labels, SHEET.columns, rows)
+    return Sheet(SHEET.title, SHEET.labels, SHEET.columns, rows)
 
 
 def test_a_table_shows_what_rows_have_in_common_once() -> None:

@@ -7,6 +7,7 @@ takes the cases in turns, round after round, and makes the result.
 from __future__ import annotations
 
 import abc
+import math
 import tempfile
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -114,11 +115,18 @@ class Experiment(abc.ABC, Generic[Case]):
                 raise InvalidArgument(f"nothing to compare: no {name.replace('_', ' ')}")
 
     def check_at_least(self, **least: float) -> None:
-        """Raise `InvalidArgument` if a setting is below its lower limit; None is not."""
+        """Raise `InvalidArgument` if a setting is below its lower limit, or not finite; None is allowed."""
         for name, limit in least.items():
             value = getattr(self, name)
-            if value is not None and value < limit:
+            if value is not None and not limit <= value < math.inf:
                 raise InvalidArgument(f"{name} is at least {limit}, not {value}")
+
+    def check_positive(self, *names: str) -> None:
+        """Raise `InvalidArgument` if a setting is not above 0, or not finite; None is allowed."""
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise InvalidArgument(f"{name} is more than 0, not {value:g}")
 
     def check_models(self) -> None:
         """Raise `NoSuchFile` if a model does not exist."""

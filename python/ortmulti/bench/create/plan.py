@@ -20,19 +20,8 @@ from ortmulti.bench.measure.devices import describe
 from ortmulti.bench.measure.rounds import Interval, Spread, by_device, of_case, rotated, spread_of_all
 from ortmulti.bench.models import make as make_model
 from ortmulti.bench.models import sample_inputs
-from ortmulti.bench.reports import plots
-from ortmulti.bench.reports.tables import (
-    MIB,
-    Cell,
-    Column,
-    Report,
-    Sheet,
-    failed_text,
-    model_text,
-    number,
-    times_text,
-    whole,
-)
+from ortmulti.bench.reports import plots, tables
+from ortmulti.bench.reports.tables import IN_MIB, Cell, Column, Report, Sheet, label, number, times_text
 from ortmulti.bench.strategies import SessionSettings, check_name, names
 from ortmulti.errors import Error
 
@@ -71,8 +60,8 @@ COLUMNS = (
     Column("above_floor", "above floor, s", _over_floor, Interval.json, rare=True, detail=True),
     Column("sequential_read", "sequential read, s", rare=True, detail=True),
     Column("times_floors", "creation / floors", _times_floors, Interval.json, rare=True, detail=True),
-    Column("peak_rss", "peak RSS, MiB", scale=MIB, text=whole),
-    Column("gpu_memory", "GPU, MiB", summary=by_device, scale=MIB, text=whole, rare=True),
+    Column("peak_rss", "peak RSS, MiB", **IN_MIB),
+    Column("gpu_memory", "GPU, MiB", summary=by_device, **IN_MIB, rare=True),
     Column("speedup", "speedup", summary=None, text="{:.2f}".format),
     Column("efficiency", "S/N", summary=None, text="{:.2f}".format, detail=True),
     Column("parallel_efficiency", "(S-1)/(N-1)", summary=None, text="{:.2f}".format, detail=True),
@@ -158,9 +147,8 @@ def notes(document: Json, details: bool) -> str:
 _BEFORE = {"nothing": (), "contexts": ("contexts there before",), "model": ("second model of the process",)}
 
 
-def _labels(row: Json) -> list[Cell]:
-    note = failed_text(row) or ("see below" if row["not_shared"] else "")
-    return [(describe(row["devices"]), ""), (row["strategy"], note)]
+def _name(row: Json) -> Cell:
+    return row["strategy"], tables.failed_text(row) or ("see below" if row["not_shared"] else "")
 
 
 def sheets(document: Json) -> Iterator[Sheet]:
@@ -168,13 +156,14 @@ def sheets(document: Json) -> Iterator[Sheet]:
     settings = document["settings"]
     for model in document["models"]:
         parts = [
-            model_text(model),
+            tables.model_text(model),
             f"{settings['page_cache']} page cache",
             *(["without a cache entry"] if settings.get("entry") is False else []),
             *_BEFORE[settings.get("before", "nothing")],
             times_text(settings["repeat"], "repetition"),
         ]
-        yield Sheet(", ".join(parts), ["devices", "strategy"], _labels, COLUMNS, _rows(document, model))
+        labels = [label("devices", lambda row: describe(row["devices"])), label("strategy", _name)]
+        yield Sheet(", ".join(parts), labels, COLUMNS, _rows(document, model))
 
 
 def save_plot(document: Json, path: Path) -> None:
@@ -187,7 +176,7 @@ def save_plot(document: Json, path: Path) -> None:
     with plots.plot_of(document, path, 3.9 * len(measured), how) as figure:
         axes = figure.subplots(len(measured), 2, squeeze=False)
         for (left, right), (model, rows) in zip(axes, measured, strict=True):
-            title = f"{model_text(model)}: creation (median, range)"
+            title = f"{tables.model_text(model)}: creation (median, range)"
             seconds = plots.over_devices(rows, "strategy", lambda row: row["creation"])
             plots.lines(left, title, ("sessions", "creation, seconds"), seconds, names)
             speedups = plots.over_devices(

@@ -7,6 +7,7 @@ interpreter's switch interval has waited for the GIL (or for a core). Its whole 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 import sys
 import threading
@@ -16,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ortmulti
+from ortmulti._runtime.libraries import find_onnxruntime
 from ortmulti.bench.experiment import Experiment, Json
-from ortmulti.bench.reports.tables import Column, Report, Sheet, model_text, times_text
-from ortmulti.bench.strategies import SessionSettings
+from ortmulti.bench.reports.tables import Column, Report, Sheet, label, model_text, times_text
+from ortmulti.bench.strategies import SessionSettings, open_strategy
 from ortmulti.errors import Error, InvalidArgument
 
 from . import fresh_process, page_cache
@@ -87,34 +90,23 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
             "settings", further fields of `SessionSettings`.
 
     Returns:
-        "creation", "delay" and "largest" in seconds, and the shares of the latter two in the creation. "for_core":
-        seconds in which the heartbeat waited for a core; most of them are also part of the delay.
+        "release" of ONNX Runtime; "creation", "delay" and "largest" in seconds, and the shares of the latter two in the
+        creation. "for_core": seconds in which the heartbeat waited for a core; most of them are also part of the delay.
     """
     settings = SessionSettings(**{**spec.get("settings", {}), "intra_op_num_threads": spec["threads"]})
-    create, release = _creator(spec["library"], Path(spec["model"]), spec["device"], settings)
+    if spec["library"] == "onnxruntime":
+        create = settings.creator(spec["model"], spec["device"])
+        release = importlib.import_module("onnxruntime").__version__
+    else:
+        native = open_strategy("native", spec["model"], [spec["device"]], settings)
+        native.start()
+        ortmulti.RunOptions()  # opens ONNX Runtime, as the import of onnxruntime above
+        create, release = native.create, find_onnxruntime().version
     created: list[Any] = []
     creation, late, for_core = beside(lambda: created.append(create()))
     figures = {"delay": sum(late), "largest": max(late, default=0.0)}
     shares = {f"{name}_share": seconds / creation for name, seconds in figures.items()}
     return {"release": release, "creation": creation, **figures, **shares, "for_core": for_core}
-
-
-def _creator(library: str, model: Path, device: str, settings: SessionSettings) -> tuple[Callable[[], Any], str]:
-    """Return the creation to measure, and the release of ONNX Runtime under it."""
-    if library == "onnxruntime":
-        from ortmulti.interface.onnxruntime_sessions import create_session, open_package
-
-        spec = settings.spec(model, device)
-        onnxruntime = open_package([spec.device])
-        return lambda: create_session(onnxruntime, spec), onnxruntime.__version__
-    import ortmulti
-    from ortmulti._runtime.libraries import find_onnxruntime
-    from ortmulti.bench.strategies.core import Native
-
-    native = Native(model, [device], settings)
-    native.start()
-    ortmulti.RunOptions()  # opens ONNX Runtime, as the import of onnxruntime above
-    return lambda: (native.create(), native), find_onnxruntime().version
 
 
 # --- What it says -----------------------------------------------------------------------------------------------------
@@ -153,8 +145,7 @@ def sheets(document: Json) -> Iterator[Sheet]:
     """Yield the table."""
     how = f"{document['settings']['page_cache']} page cache, {times_text(document['settings']['repeat'], 'repetition')}"
     title = f"{model_text(document['models'][0])}, {how}"
-    labels = ["library", "release"]
-    yield Sheet(title, labels, lambda row: [(row[name] or "-", "") for name in labels], COLUMNS, document["rows"])
+    yield Sheet(title, [label("library"), label("release")], COLUMNS, document["rows"])
 
 
 REPORT = Report(headline, sheets, lambda _document, _details: _NOTES)

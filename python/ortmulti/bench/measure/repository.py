@@ -6,7 +6,6 @@ the latencies from the times of a run and of a wake.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import functools
 import statistics
@@ -18,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from ortmulti.bench.experiment import Experiment, Json
 from ortmulti.bench.reports import plots
-from ortmulti.bench.reports.tables import MIB, Cell, Column, Report, Sheet, figures, mebibytes_text, number, whole
+from ortmulti.bench.reports.tables import IN_MIB, MIB, Column, Report, Sheet, figures, label, number, whole
 from ortmulti.create.model import Model
 from ortmulti.errors import Error, InvalidArgument, NoSuchFile
 from ortmulti.repository import _bytes, _size
 
 from . import fresh_process
-from .repository_process import EXPERIMENTS, GROUPS, QUANTILES, arrivals_of, figures_of, popularity, seconds_per_byte
+from .repository_process import EXPERIMENTS, GROUPS, arrivals_of, figures_of, popularity, seconds_per_byte
 from .rounds import of_case, spread_of_all
 from .simulated_repository import SimulatedModel, Simulation
 
@@ -45,10 +44,7 @@ def read_trace(path: Path, names: Sequence[str]) -> list[tuple[float, int]]:
     """
     if not path.is_file():
         raise NoSuchFile(f"unknown trace '{path}': it is zipf, or a CSV file with the columns seconds and model")
-    numbers = {
-        **{str(number): number - 1 for number in range(1, len(names) + 1)},
-        **{n: i for i, n in enumerate(names)},
-    }
+    numbers = {str(number + 1): number for number in range(len(names))} | {n: i for i, n in enumerate(names)}
     arrivals = []
     with path.open(newline="") as file:
         rows = csv.DictReader(file)
@@ -58,11 +54,13 @@ def read_trace(path: Path, names: Sequence[str]) -> list[tuple[float, int]]:
             where = f"{path}, line {rows.line_num}"
             if row["model"] not in numbers:
                 raise InvalidArgument(f"{where}: unknown model {row['model']!r}, expected one of {', '.join(names)}")
-            with contextlib.suppress(TypeError, ValueError):
-                if 0 <= (seconds := float(row["seconds"])) < float("inf"):
-                    arrivals.append((seconds, numbers[row["model"]]))
-                    continue
-            raise InvalidArgument(f"{where}: {row['seconds']!r} is not a time: give seconds from the start")
+            try:
+                seconds = float(row["seconds"])
+            except ValueError:
+                seconds = -1.0
+            if not 0 <= seconds < float("inf"):
+                raise InvalidArgument(f"{where}: {row['seconds']!r} is not a time: give seconds from the start")
+            arrivals.append((seconds, numbers[row["model"]]))
     if not arrivals:
         raise InvalidArgument(f"{path} has no arrivals: add lines such as 0.5,{names[0]}")
     return sorted(arrivals)
@@ -107,13 +105,13 @@ def _of_bursts(figure: Callable[[Json], float]) -> Callable[[Json], list[float]]
 
 
 _highest = functools.partial(max, default=None)
-_LATENCIES = tuple(Column(name, f"{name}, ms", scale=1e-3) for name in QUANTILES)
+_LATENCIES = tuple(Column(name, f"{name}, ms", scale=1e-3) for name in ("p50", "p90", "p99", "max"))
 _COUNTS = (
     Column("requests", "requests", summary=sum),
     Column("misses", "misses, %", scale=0.01),
     Column("wakes", "wakes"),
     Column("evictions", "evictions"),
-    Column("used", "used, MiB", summary=_highest, scale=MIB, text=whole),
+    Column("used", "used, MiB", summary=_highest, **IN_MIB),
     Column("different", "differ", summary=sum, show=_measured("different")),
     Column("failed", "failed", summary=sum, show=_measured("failed")),
     Column("unanswered", "left", summary=sum, show=_measured("unanswered")),
@@ -134,21 +132,17 @@ def sheets(document: Json) -> Iterator[Sheet]:
     settings = document["settings"]
     rows = [row for row in document["rows"] if row["measured"]]
     groups = [
-        {"experiment": row["experiment"], "group": group, **latency}
+        {"experiment": row["experiment"], "group": _STATES.get(group, group), **latency}
         for row in rows
         for group, latency in row["latency"].items()
         if latency is not None
     ]
 
-    def labels(row: Json) -> list[Cell]:
-        group = row.get("group")
-        return [(row["experiment"], ""), *([(_STATES.get(group, group), "")] if group else [])]
-
-    title = f"budget {mebibytes_text(settings['budget'])} MiB, {settings['trace']}"
-    yield Sheet(title, ["experiment", "requests"], labels, _LATENCIES, groups)
-    yield Sheet("", ["experiment"], labels, _COUNTS, rows)
+    title, name = f"budget {whole(settings['budget'] / MIB)} MiB, {settings['trace']}", label("experiment")
+    yield Sheet(title, [name, Column("group", "requests")], _LATENCIES, groups)
+    yield Sheet("", [name], _COUNTS, rows)
     if bursts := [row for row in rows if row["burst_first"]]:
-        yield Sheet("bursts", ["experiment"], labels, _BURSTS, bursts)
+        yield Sheet("bursts", [name], _BURSTS, bursts)
 
 
 def save_plot(document: Json, path: Path) -> None:
@@ -156,7 +150,7 @@ def save_plot(document: Json, path: Path) -> None:
     last = {one["experiment"]: one for one in document["measurements"] if "points" in one}
     names = [model["name"] for model in document["models"]]
     height = len(last) * (3 + 0.12 * len(names))
-    how = f"budget {mebibytes_text(document['settings']['budget'])} MiB"
+    how = f"budget {whole(document['settings']['budget'] / MIB)} MiB"
     with plots.plot_of(document, path, height, how, markerscale=5) as figure:
         axes = figure.subplots(2 * len(last), 1, squeeze=False, sharex=True, height_ratios=[2, 1] * len(last))[:, 0]
         for (name, one), above, below in zip(last.items(), axes[::2], axes[1::2], strict=True):
@@ -209,13 +203,8 @@ class Repository(Experiment[str]):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured: `InvalidArgument`, or `NoSuchFile` for a file that does not exist."""
-        self.check_at_least(repeat=1, batch=1)
-        for name in ("rate", "seconds", "zipf"):
-            amount = getattr(self, name)
-            if amount is not None and not 0 < amount < float("inf"):
-                raise InvalidArgument(f"{name} is more than 0, not {amount:g}")
-        if not 0 <= self.warm_seconds < float("inf"):
-            raise InvalidArgument(f"warm seconds are 0 or more, not {self.warm_seconds:g}")
+        self.check_at_least(repeat=1, batch=1, warm_seconds=0)
+        self.check_positive("rate", "seconds", "zipf")
         self.check_models()
         names = [model.stem for model in self.models]
         if twice := [name for name, count in Counter(names).items() if count > 1]:
@@ -230,23 +219,16 @@ class Repository(Experiment[str]):
             if self.rate is not None:
                 raise InvalidArgument("a trace's file has its own rate: leave out --rate")
             arrivals = read_trace(Path(self.trace), names)
-            whole = arrivals[-1][0]
-            warm_seconds = min(warm_seconds, whole / 4)
-            seconds = seconds if seconds is not None else whole - warm_seconds
+            length = arrivals[-1][0]
+            warm_seconds = min(warm_seconds, length / 4)
+            seconds = length - warm_seconds if seconds is None else seconds
             arrivals = [one for one in arrivals if one[0] <= warm_seconds + seconds]
-        names_shared = ("device", "zipf", "burst", "rate", "batch", "sequence")
         self._shared = {
-            **{name: getattr(self, name) for name in names_shared},
-            "budget": limit,
-            "seconds": seconds if seconds is not None else 20.0,
-            "warm_seconds": warm_seconds,
+            **{name: getattr(self, name) for name in ("device", "zipf", "burst", "rate", "batch", "sequence")},
+            **{"budget": limit, "seconds": 20.0 if seconds is None else seconds, "warm_seconds": warm_seconds},
         }
-        self._spec = {
-            **self._shared,
-            "models": [str(model) for model in self.models],
-            "sizes": sizes,
-            "arrivals": arrivals,
-        }
+        paths = [str(model) for model in self.models]
+        self._spec = {**self._shared, "models": paths, "sizes": sizes, "arrivals": arrivals}
 
     def cases(self, number: int = 0) -> Sequence[str]:  # noqa: ARG002
         return (*EXPERIMENTS, "simulated")

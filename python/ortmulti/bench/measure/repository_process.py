@@ -19,10 +19,9 @@ from ortmulti import ModelRepository, _core
 from ortmulti._runtime.closing import Closing
 from ortmulti.bench.models import sample_inputs
 from ortmulti.bench.serve.cases import NANOSECONDS, arrival_times
-from ortmulti.bench.serve.clients import Arrival, ClosedLoop, ask_at, closed_loop, quantile
+from ortmulti.bench.serve.clients import Arrival, ClosedLoop, ask_at, closed_loop, summarize
 from ortmulti.bench.strategies import SessionSettings
 from ortmulti.errors import Error, OutOfMemory
-from ortmulti.interface.onnxruntime_sessions import create_session, open_package
 from ortmulti.optimized import comparison, wait_for_entries
 
 EXPERIMENTS = ("awake", "repository", "onnxruntime")
@@ -30,9 +29,6 @@ EXPERIMENTS = ("awake", "repository", "onnxruntime")
 GROUPS = ("all", "awake", "asleep", "after bursts", "between bursts")
 """Requests: all; those that found their model awake, and the others; of the busy models those in the window after a
 burst, and the others."""
-
-QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
-"""The latencies of a row, with the share of the requests that do not exceed them."""
 
 CLIENTS = 8
 BURST = 20
@@ -134,8 +130,7 @@ class _OnDemand(Closing):
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         settings = SessionSettings.side_by_side([spec["device"]], _core.usable_cores())
-        self._specs = [settings.spec(path, spec["device"]) for path in spec["models"]]
-        self._package = open_package([self._specs[0].device])
+        self._creators = [settings.creator(path, spec["device"]) for path in spec["models"]]
         self._sizes = spec["sizes"]
         self._budget = spec["budget"]
         self._sessions: OrderedDict[int, Any] = OrderedDict()  # None while it is created
@@ -159,7 +154,7 @@ class _OnDemand(Closing):
             self._users[model] += 1
             self._created += session is None
         try:
-            session = session or create_session(self._package, self._specs[model])
+            session = session or self._creators[model]()
             answer: list[Any] = session.run(None, feed)
         finally:
             with self._changed:
@@ -376,7 +371,7 @@ def figures_of(
     awake: Sequence[bool],
 ) -> dict[str, Any]:
     """Return "latency" by group, and "misses", of the requests after the first `warm_seconds`."""
-    begins = sorted({moment for moment, _, burst in arrivals if burst >= 0})
+    begins = {moment for moment, _, burst in arrivals if burst >= 0}
     groups: dict[str, list[float]] = {group: [] for group in GROUPS}
     for (moment, _, burst), latency, was_awake in zip(arrivals, seconds, awake, strict=True):
         if moment < spec["warm_seconds"]:
@@ -386,14 +381,8 @@ def figures_of(
         if begins and burst < 0:
             after = any(0 <= moment - begin < BURST_WINDOW for begin in begins)
             groups["after bursts" if after else "between bursts"].append(latency)
-    ordered = {group: sorted(found) for group, found in groups.items() if found}
-    return {
-        "latency": {
-            group: {"count": len(found), **{name: quantile(found, share) for name, share in QUANTILES.items()}}
-            for group, found in ordered.items()
-        },
-        "misses": len(groups["asleep"]) / len(groups["all"]),
-    }
+    latency = {group: summarize(found) for group, found in groups.items() if found}
+    return {"latency": latency, "misses": len(groups["asleep"]) / len(groups["all"])}
 
 
 def _burst_answers(
@@ -406,7 +395,8 @@ def _burst_answers(
     first: dict[int, dict[str, Any]] = {}
     for (_, model, burst), latency, one in zip(arrivals, seconds, found, strict=True):
         if burst >= 0 and one.done is not None:
-            wake_and_run = models[model]["wake"] + models[model]["run"]
-            earlier = first.get(burst, {"first": latency})["first"]
-            first[burst] = {"first": min(earlier, latency), "wake_and_run": wake_and_run}
+            answer = first.setdefault(
+                burst, {"first": latency, "wake_and_run": models[model]["wake"] + models[model]["run"]}
+            )
+            answer["first"] = min(answer["first"], latency)
     return [*first.values()]

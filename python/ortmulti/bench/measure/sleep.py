@@ -20,11 +20,10 @@ import ortmulti
 from ortmulti import _core
 from ortmulti.bench.experiment import Experiment, Json
 from ortmulti.bench.models import sample_inputs
-from ortmulti.bench.reports.tables import MIB, Cell, Column, Report, Sheet, mebibytes_text, number, times_text, whole
+from ortmulti.bench.reports.tables import IN_MIB, MIB, Cell, Column, Report, Sheet, label, number, times_text, whole
 from ortmulti.bench.serve.clients import ClosedLoop
 from ortmulti.bench.strategies import SessionSettings
 from ortmulti.errors import Error, InvalidArgument
-from ortmulti.interface.onnxruntime_sessions import create_session, open_package
 from ortmulti.optimized import comparison, wait_for_entries
 
 from . import fresh_process
@@ -141,7 +140,7 @@ def _turns(spec: Mapping[str, Any], feeds: Sequence[Mapping[str, Any]]) -> dict[
             (memory["awake"]["gpu"] - memory[kind]["gpu"] for kind in kinds if "level" not in KINDS[kind]), default=0
         )
         copy = _pinned_copy(_core.parse_device(device)[1], weights) if weights > 0 else None
-        create = _onnxruntime(spec)
+        create = SessionSettings.side_by_side([device], _core.usable_cores()).creator(spec["model"], device)
         for _ in range(spec["repeat"]):
             for kind, how in kinds.items():
                 turn(kind, how)
@@ -153,13 +152,6 @@ def _turns(spec: Mapping[str, Any], feeds: Sequence[Mapping[str, Any]]) -> dict[
 
 def _differing(answers: Sequence[list[Any]], expected: list[Any]) -> int:
     return sum(not comparison.same_bits(answer, expected) for answer in answers)
-
-
-def _onnxruntime(spec: Mapping[str, Any]) -> Callable[[], Any]:
-    settings = SessionSettings.side_by_side([spec["device"]], _core.usable_cores())
-    session = settings.spec(spec["model"], spec["device"])
-    package = open_package([session.device])
-    return lambda: create_session(package, session)
 
 
 def _pinned_copy(device: int, size: int) -> Callable[[], None]:
@@ -282,24 +274,22 @@ def sheets(document: Json) -> Iterator[Sheet]:
     """Yield the tables of each model: of the sleeps in turns, and of those at random times."""
     settings = document["settings"]
     places = ["host"] if settings["device"] == "cpu" else ["gpu", "host"]
-    mib: Any = {"scale": MIB, "text": whole}
-    in_use = [Column(place, f"{_PLACES[place]}, MiB", show=_in_use(place), **mib) for place in places]
+    in_use = [Column(place, f"{_PLACES[place]}, MiB", show=_in_use(place), **IN_MIB) for place in places]
     growth = [Column(place, f"{_PLACES[place]} growth, MiB", show=_random_growth(place)) for place in places]
     counts = {"slept": "sleeps", "woken": "wakes", "answers": "answers", "different": "differ"}
     for model in document["models"]:
         measured = [one for one in document["measurements"] if one["model"] == model["path"] and "error" not in one]
         for turns in (one for one in measured if one["experiment"] == "turns"):
-            weights = [f"weights {mebibytes_text(turns['weights'])} MiB"] if turns["weights"] else []
+            weights = [f"weights {whole(turns['weights'] / MIB)} MiB"] if turns["weights"] else []
             graphs = ["CUDA graphs"] if settings["graphs"] else []
             parts = [model["name"], settings["device"], *weights, *graphs, times_text(settings["repeat"], "round")]
             rows = [row for row in document["rows"] if row["model"] == model["path"]]
             columns = (*COLUMNS, *in_use, Column("equal", "equal"))
-            yield Sheet(", ".join(parts), ["sleep"], lambda row: [(_NAMES[row["kind"]], "")], columns, rows)
+            yield Sheet(", ".join(parts), [label("sleep", lambda row: _NAMES[row["kind"]])], columns, rows)
         if randoms := [one for one in measured if one["experiment"] == "random"]:
             yield Sheet(
                 f"{model['name']}, sleeps at random times, {THREADS} threads",
-                ["sleep"],
-                lambda one: [(_NAMES[one["kinds"][0]], "")],
+                [label("sleep", lambda one: _NAMES[one["kinds"][0]])],
                 [*(Column(key, head) for key, head in counts.items()), *growth],
                 randoms,
                 lambda one: bool(one["different"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,22 +22,21 @@ MIB = 1 << 20
 _UNLIMITED = 10_000
 
 
+def whole(value: float) -> str:
+    """Return a number without digits behind the point."""
+    return f"{value:.0f}"
+
+
+IN_MIB: Any = {"scale": MIB, "text": whole}
+"""Shows a `Column` of bytes in MiB."""
+
+
 def number(value: float) -> str:
     """Return a number with two or three significant digits: 0.0012, 0.012, 0.12, 1.23, 12.3, 123."""
     if abs(value) < 0.00005:
         return "0"
     places = next((places for places, bound in ((4, 0.01), (3, 0.1), (2, 10), (1, 100)) if abs(value) < bound), 0)
     return f"{value:.{places}f}"
-
-
-def whole(value: float) -> str:
-    """Return a number without digits behind the point."""
-    return f"{value:.0f}"
-
-
-def mebibytes_text(size: float) -> str:
-    """Return bytes in MiB."""
-    return whole(size / MIB)
 
 
 def cell(value: Any, scale: float = 1.0, text: Callable[[float], str] = number) -> Cell:
@@ -87,6 +87,11 @@ class Column:
         return cell(self.show(row) if self.show else row[self.key], self.scale, self.text)
 
 
+def label(key: str, show: Callable[[Json], Any] | None = None) -> Column:
+    """Return a column of texts, whose head is the name of a row's field, by default that field."""
+    return Column(key, key, show=show)
+
+
 def figures(columns: Iterable[Column], measurements: Sequence[Json]) -> dict[str, Any]:
     """Return the figures of a row from its measurements, by key."""
     return {
@@ -104,29 +109,23 @@ def failed_text(row: Json) -> str:
     return f"{failed}/{failed + row['measured']} failed" if failed else ""
 
 
-def _is_bad(row: Json) -> bool:
-    return bool(row.get("errors")) or row.get("equal") is False
-
-
 @dataclass(frozen=True)
 class Sheet:
     """One table of a report.
 
     Attributes:
         title: "" for none.
-        heads: of the columns of texts. The first one's text is shown once for all rows that have it in common.
-        labels: makes the texts of a row.
+        labels: the first columns, of texts. The first one's text is shown once for all rows that have it in common.
         columns: the columns of numbers.
         rows: the rows.
         bad: whether a row is shown in red.
     """
 
     title: str
-    heads: Sequence[str]
-    labels: Callable[[Json], Sequence[Cell]]
+    labels: Sequence[Column]
     columns: Sequence[Column]
     rows: Sequence[Json]
-    bad: Callable[[Json], bool] = _is_bad
+    bad: Callable[[Json], bool] = lambda row: bool(row.get("errors")) or row.get("equal") is False
 
     def shown(self, details: bool) -> list[Column]:
         """Return the columns to show."""
@@ -139,46 +138,44 @@ class Sheet:
         found: list[Table] = []
         left = self.shown(details)
         while left:
-            count = len(left)
-            table = self._table(left, not found)
-            while count > 1 and console.measure(table, options=unlimited).maximum > console.width:
-                count -= 1
-                table = self._table(left[:count], not found)
+            for count in range(len(left), 0, -1):
+                table = self._table(left[:count], "" if found else self.title)
+                if console.measure(table, options=unlimited).maximum <= console.width:
+                    break
             found.append(table)
             left = left[count:]
         return found
 
-    def _table(self, columns: Sequence[Column], titled: bool) -> Table:
+    def _table(self, columns: Sequence[Column], title: str) -> Table:
         from rich.box import SIMPLE_HEAD
         from rich.markup import escape
         from rich.table import Table
 
-        title = escape(self.title) if titled and self.title else None
-        table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-        for head in self.heads:
-            table.add_column(f"{head}\n", no_wrap=True)
-        for head in (column.head for column in columns):  # the unit goes below the name
-            table.add_column(head.replace(", ", "\n") if "," in head else f"{head}\n", justify="right", no_wrap=True)
-        labels = [self.labels(row) for row in self.rows]
-        grouped = len({first for first, *_ in labels}) < len(labels)
-        for place, row in enumerate(self.rows):
-            first, *others = labels[place]
-            same = grouped and place > 0 and labels[place - 1][0] == first
-            ends = grouped and place + 1 < len(labels) and labels[place + 1][0] != first
-            cells = [("", "") if same else first, *others, *(column.cell(row) for column in columns)]
-            texts = [f"{first}\n[dim]{second}[/dim]" if second else first for first, second in cells]
-            table.add_row(*texts, style="red" if self.bad(row) else None, end_section=ends)
+        table = Table(title=escape(title) or None, title_justify="left", box=SIMPLE_HEAD, show_edge=False)
+        table.padding = (0, 1, 0, 0)
+        for column in (*self.labels, *columns):  # the unit goes below the name
+            head = column.head.replace(", ", "\n") if "," in column.head else f"{column.head}\n"
+            table.add_column(head, justify="left" if column in self.labels else "right", no_wrap=True)
+        groups = [[*rows] for _, rows in itertools.groupby(self.rows, self.labels[0].cell)]
+        for rows in groups:
+            for row in rows:
+                cells = [column.cell(row) for column in (*self.labels, *columns)]
+                if row is not rows[0]:
+                    cells[0] = ("", "")
+                texts = [f"{first}\n[dim]{second}[/dim]" if second else first for first, second in cells]
+                ends = len(groups) < len(self.rows) and row is rows[-1] and rows is not groups[-1]
+                table.add_row(*texts, style="red" if self.bad(row) else None, end_section=ends)
         return table
 
     def markdown(self, details: bool) -> str:
         """Return a heading and the table."""
-        columns = self.shown(details)
+        columns = [*self.labels, *(shown := self.shown(details))]
         lines = [
-            [*self.heads, *(column.head for column in columns)],
-            ["---"] * len(self.heads) + ["---:"] * len(columns),
+            [column.head for column in columns],
+            ["---"] * len(self.labels) + ["---:"] * len(shown),
         ]
         for row in self.rows:
-            cells = [*self.labels(row), *(column.cell(row) for column in columns)]
+            cells = [column.cell(row) for column in columns]
             lines.append([f"{first} ({second})" if second else first for first, second in cells])
         return f"### {self.title}\n\n{pipes(lines)}\n"
 

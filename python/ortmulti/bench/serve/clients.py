@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ortmulti._runtime.closing import Closing
 from ortmulti.bench.serve.cases import NANOSECONDS
 
-QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:

@@ -12,8 +12,8 @@ from ortmulti.bench.measure import fresh_process
 from ortmulti.bench.measure.devices import describe
 from ortmulti.bench.measure.rounds import Interval, alternating, by_device, failure, ratios, rotated
 from ortmulti.bench.models import make as make_model
-from ortmulti.bench.reports import plots
-from ortmulti.bench.reports.tables import MIB, Cell, Column, Report, Sheet, cell, failed_text, number, times_text, whole
+from ortmulti.bench.reports import plots, tables
+from ortmulti.bench.reports.tables import IN_MIB, Cell, Column, Report, Sheet, label, number, times_text
 from ortmulti.errors import Error, InvalidArgument
 
 from .cases import Load, Variant
@@ -76,7 +76,7 @@ def notes(document: Json, details: bool) -> str:
 
 
 def _rate(row: Json) -> Cell:
-    text, interval = cell(row["throughput"])
+    text, interval = tables.cell(row["throughput"])
     return (text, f"of {number(row['offered']['median'])}") if row["offered"] else (text, interval)
 
 
@@ -101,8 +101,8 @@ COLUMNS = (
     Column("p999", "p99.9, ms", _within("latency", "p999"), **_MS, detail=True),
     Column("cpu_per_request", "CPU, ms/request", **_MS, detail=True),
     Column("cores", "cores", _cores, rare=True, detail=True),
-    Column("pss", "memory, MiB", scale=MIB, text=whole, rare=True),
-    Column("gpu_memory", "GPU, MiB", summary=by_device, scale=MIB, text=whole, rare=True),
+    Column("pss", "memory, MiB", **IN_MIB, rare=True),
+    Column("gpu_memory", "GPU, MiB", summary=by_device, **IN_MIB, rare=True),
     Column("lag", "asked late, ms", _within("lag", "p99"), **_MS, detail=True),
     Column("offered"),
 )
@@ -117,9 +117,8 @@ def _groups(document: Json, rows: Sequence[Json]) -> dict[str, list[Json]]:
     return groups
 
 
-def _labels(row: Json) -> list[Cell]:
-    note = f"{row['unanswered']} unanswered" if row["unanswered"] else failed_text(row)
-    return [(describe(row["devices"]), ""), (row["variant"], note), (row["load"], "")]
+def _name(row: Json) -> Cell:
+    return row["variant"], f"{row['unanswered']} unanswered" if row["unanswered"] else tables.failed_text(row)
 
 
 def sheets(document: Json) -> Iterator[Sheet]:
@@ -129,10 +128,9 @@ def sheets(document: Json) -> Iterator[Sheet]:
         f"inputs on the {settings['inputs']}, outputs on the {settings['outputs']}, "
         f"{times_text(settings['rounds'], 'round')} of {settings['seconds']:g} s"
     )
+    labels = [label("devices", lambda row: describe(row["devices"])), label("variant", _name), label("load")]
     for name, rows in _groups(document, document["rows"]).items():
-        yield Sheet(
-            f"{name}, {how}", ["devices", "variant", "load"], _labels, COLUMNS, rows, lambda row: bool(row["errors"])
-        )
+        yield Sheet(f"{name}, {how}", labels, COLUMNS, rows)
 
 
 def headline(document: Json) -> str:
@@ -248,8 +246,7 @@ class RunPlan(Experiment[RunCase]):
         """Refuse what cannot be measured: `InvalidArgument`, or `NoSuchFile` for a file that does not exist."""
         self.check_not_empty("models", "device_sets", "variants", "batches")
         self.check_at_least(repeat=1, in_flight=1, sequence=1, warm_seconds=0, intra_op_num_threads=0, budget=0)
-        if not 0 < self.seconds < float("inf"):
-            raise InvalidArgument(f"a measurement lasts more than 0 seconds, not {self.seconds:g}")
+        self.check_positive("seconds")
         if min(self.batches) < 1:
             raise InvalidArgument(f"a batch has at least one item, not {min(self.batches)}")
         for what in ("inputs", "outputs"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -57,6 +58,11 @@ class SessionSettings:
             dict(self.config_entries),
             custom_op_libraries=list(self.custom_op_libraries),
         )
+
+    def creator(self, model: str | Path, device: str) -> Callable[[], Any]:
+        """Open the onnxruntime package, and return a function that creates the session of `spec`."""
+        spec = self.spec(model, device)
+        return functools.partial(create_session, open_package([spec.device]), spec)
 
     @classmethod
     def side_by_side(cls, devices: Sequence[str], cores: int, **others: Any) -> SessionSettings:
