@@ -53,7 +53,7 @@ class Letters(Experiment[str]):
     models: Sequence[Path]
     figure: Callable[[str, int], float] = lambda _case, number: number
     repeat: int = 2
-    budget: float | None = None
+    most_seconds: float | None = None
 
     def cases(self, number: int = 0) -> Sequence[str]:
         return rotated("ab", number)
@@ -138,7 +138,7 @@ def test_ctrl_c_keeps_what_was_measured(measured: int, model: Path) -> None:
 
 
 def test_no_round_begins_that_the_budget_has_no_time_for(model: Path) -> None:
-    document = Letters([model], repeat=1000, budget=0.0).run()
+    document = Letters([model], repeat=1000, most_seconds=0.0).run()
     assert document["settings"] == {"repeat": 1000, "rounds": 1}
     assert [row["measured"] for row in document["rows"]] == [1, 1]
 

@@ -208,7 +208,7 @@ def test_a_child_forked_during_sleep_or_wake_has_errors_and_the_parent_goes_on(l
 
 
 def test_bench_sleep(large_model: Path, graphs: bool) -> None:
-    document = sleep.Sleep([large_model], "cuda:0", graphs=graphs, turns=2, sleeps=20).run()
+    document = sleep.Sleep([large_model], "cuda:0", graphs=graphs, repeat=2, random=20).run()
     assert sleep.Sleep.failures(document) == []
     turns, *at_random = document["measurements"]
     assert turns["weights"] > 480 * MB

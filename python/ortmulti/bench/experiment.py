@@ -10,6 +10,7 @@ import abc
 import math
 import tempfile
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -33,8 +34,8 @@ class Experiment(abc.ABC, Generic[Case]):
         report: shows the result.
         columns: the figures of the rows that come from the measurements, see `rows`.
         models: .onnx files.
-        repeat: number of rounds. Each measures every case once.
-        budget: seconds for all rounds, see `ortmulti.bench.measure.rounds.round_numbers`; None: no limit.
+        repeat: number of rounds. Each measures every case once, unless `rounds` says another number.
+        most_seconds: for all rounds, see `ortmulti.bench.measure.rounds.round_numbers`; None: no limit.
     """
 
     kind: ClassVar[str]
@@ -42,7 +43,12 @@ class Experiment(abc.ABC, Generic[Case]):
     columns: ClassVar[Sequence[Column]] = ()
     models: Sequence[Path]
     repeat: int
-    budget: float | None = None
+    most_seconds: float | None = None
+
+    @property
+    def rounds(self) -> int:
+        """How often every case is measured."""
+        return self.repeat
 
     @abc.abstractmethod
     def cases(self, number: int = 0) -> Sequence[Case]:
@@ -65,9 +71,9 @@ class Experiment(abc.ABC, Generic[Case]):
             Error: it failed. The error becomes part of the result, and the other cases go on.
         """
 
-    @abc.abstractmethod
     def settings(self) -> dict[str, Any]:
-        """Return the settings for the result."""
+        """Return the settings for the result: the fields without the models."""
+        return {name: value for name, value in asdict(self).items() if name != "models"}  # type: ignore[call-overload]
 
     def rows(self, rounds: Sequence[Mapping[Case, Json]]) -> list[dict[str, Any]]:
         """Return a row of the table for each case: what `describe` returns, "measured" (how many measurements there
@@ -153,14 +159,14 @@ class Experiment(abc.ABC, Generic[Case]):
         facts = [results.model_facts(model, page_cache.external_files(model)) for model in self.models]
         partial: str | None = None
         with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
-            self.prepare(Path(folder), lambda text: step(0, self.repeat * len(self.cases()), text))
+            self.prepare(Path(folder), lambda text: step(0, self.rounds * len(self.cases()), text))
             try:
                 rounds = measure_rounds(
                     self.cases(),
                     self.measure,
-                    self.repeat,
+                    self.rounds,
                     order=lambda _, number: self.cases(number),
-                    budget=self.budget,
+                    budget=self.most_seconds,
                     failed=failure,
                     progress=lambda done, total, case: step(
                         done, total, "" if case is None else self.where(self.describe(case))

@@ -23,7 +23,9 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @app.command("list")
 def list_models(json: _Json = False) -> None:
     """List the models that can be generated."""
-    known = [{"name": name, "summary": m.summary, "options": m.options} for name, m in models.MODELS.items()]
+    known: list[dict[str, Any]] = [
+        {"name": name, "summary": model.summary, "options": model.options} for name, model in models.MODELS.items()
+    ]
     if json:
         print_json(known)
     else:

@@ -328,10 +328,9 @@ class Plan(Experiment[Case]):
         return floors
 
     def settings(self) -> dict[str, Any]:
-        names = ("repeat", "strategies", "device_sets", "cores", "entry", "before", "timeout")
         provider, entries = (self.options.get(name, {}) for name in ("provider_options", "config_entries"))
         return {
-            **{name: getattr(self, name) for name in names},
+            **super().settings(),
             "page_cache": "cold" if self.cold else "warm",
             "intra_op_num_threads": [self.sessions(devices, "").intra_op_num_threads for devices in self.device_sets],
             "provider_options": provider.get("", {}),

@@ -22,7 +22,7 @@ from ortmulti._runtime.libraries import find_onnxruntime
 from ortmulti.bench.experiment import Experiment, Json
 from ortmulti.bench.reports.tables import Column, Report, Sheet, label, model_text, times_text
 from ortmulti.bench.strategies import SessionSettings, open_strategy
-from ortmulti.errors import Error, InvalidArgument
+from ortmulti.errors import Error
 
 from . import fresh_process, page_cache
 from .rounds import alternating
@@ -169,11 +169,8 @@ class Gil(Experiment[str]):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured: `InvalidArgument`, or `NoSuchFile` for a file that does not exist."""
-        unknown = set(self.libraries) - set(LIBRARIES)
-        if unknown or not self.libraries or self.repeat < 1:
-            raise InvalidArgument(
-                f"measure some of {', '.join(LIBRARIES)} at least once, not {list(self.libraries)} {self.repeat} times"
-            )
+        self.check_not_empty("libraries")
+        self.check_at_least(repeat=1)
 
     def cases(self, number: int = 0) -> list[str]:
         return alternating(self.libraries, number)
@@ -198,8 +195,7 @@ class Gil(Experiment[str]):
         return fresh_process.run(__name__, self.describe(case), self.timeout)
 
     def settings(self) -> dict[str, Any]:
-        own = {"repeat": self.repeat, "page_cache": "warm", "device": self.device}
-        return {**own, "intra_op_num_threads": self.threads}
+        return {**super().settings(), "page_cache": "warm", "intra_op_num_threads": self.threads}
 
     def beside(self, case: str, good: Sequence[Json], rounds: Sequence[Mapping[str, Json]]) -> dict[str, Any]:  # noqa: ARG002
         return {"release": good[0]["release"] if good else None}

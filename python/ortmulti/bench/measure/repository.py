@@ -182,14 +182,14 @@ REPORT = Report(headline, sheets, lambda _document, _details: _NOTES, save_plot)
 class Repository(Experiment[str]):
     """A repository of models behind a budget, all of them awake, and onnxruntime; and a prediction of the first.
 
-    Attributes: the options of `ortmulti bench repository`, `budget_text` for --budget. `models` have different names.
+    Attributes: the options of `ortmulti bench repository`; `budget` becomes bytes. `models` have different names.
     """
 
     kind, report, columns = "repository", REPORT, (*_COUNTS, *_BURSTS)
 
     models: Sequence[Path]
     device: str
-    budget_text: str
+    budget: str | int
     trace: str = "zipf"
     zipf: float = 1.0
     burst: bool = False
@@ -209,26 +209,23 @@ class Repository(Experiment[str]):
         names = [model.stem for model in self.models]
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise InvalidArgument(f"two models have the name {twice[0]!r}: rename a file")
-        limit = _bytes("budget", self.budget_text, 1 << 62)
+        self.budget = limit = _bytes("budget", self.budget, 1 << 62)
         sizes = [_size(Model(model)) for model in self.models]
         for name, size in zip(names, sizes, strict=True):
             if size > limit:
                 raise InvalidArgument(f"the budget is {limit} bytes, and {name} alone has {size}: raise the budget")
-        seconds, warm_seconds, arrivals = self.seconds, self.warm_seconds, None
+        arrivals = None
         if self.trace != "zipf":
             if self.rate is not None:
                 raise InvalidArgument("a trace's file has its own rate: leave out --rate")
             arrivals = read_trace(Path(self.trace), names)
             length = arrivals[-1][0]
-            warm_seconds = min(warm_seconds, length / 4)
-            seconds = length - warm_seconds if seconds is None else seconds
-            arrivals = [one for one in arrivals if one[0] <= warm_seconds + seconds]
-        self._shared = {
-            **{name: getattr(self, name) for name in ("device", "zipf", "burst", "rate", "batch", "sequence")},
-            **{"budget": limit, "seconds": 20.0 if seconds is None else seconds, "warm_seconds": warm_seconds},
-        }
+            self.warm_seconds = min(self.warm_seconds, length / 4)
+            self.seconds = length - self.warm_seconds if self.seconds is None else self.seconds
+            arrivals = [one for one in arrivals if one[0] <= self.warm_seconds + self.seconds]
+        self.seconds = 20.0 if self.seconds is None else self.seconds
         paths = [str(model) for model in self.models]
-        self._spec = {**self._shared, "models": paths, "sizes": sizes, "arrivals": arrivals}
+        self._spec = {**super().settings(), "models": paths, "sizes": sizes, "arrivals": arrivals}
 
     def cases(self, number: int = 0) -> Sequence[str]:  # noqa: ARG002
         return (*EXPERIMENTS, "simulated")
@@ -278,8 +275,7 @@ class Repository(Experiment[str]):
         return result
 
     def settings(self) -> dict[str, Any]:
-        own = {"trace": Path(self.trace).name, "repeat": self.repeat, "timeout": self.timeout}
-        return {**self._shared, **own, **(self._spec["plan"] or {})}
+        return {**super().settings(), "trace": Path(self.trace).name, **(self._spec["plan"] or {})}
 
     def beside(self, case: str, good: Sequence[Json], rounds: Sequence[Mapping[str, Json]]) -> dict[str, Any]:
         """Return further fields of a row: the latencies by group, and why the experiment was skipped."""

@@ -55,14 +55,14 @@ def popularity(spec: Mapping[str, Any]) -> list[float]:
 
 def arrivals_of(spec: Mapping[str, Any]) -> list[tuple[float, int, int]]:
     """Return the arrivals of the open loop: seconds, the model, and the number of its burst, or -1."""
-    if spec["arrivals"] is not None:
-        found = [(seconds, model, -1) for seconds, model in spec["arrivals"]]
-    else:
+    arrivals = spec["arrivals"]
+    if arrivals is None:
         length = spec["warm_seconds"] + spec["seconds"]
         times = arrival_times(spec["plan"]["rate"], length, "poisson", spec["seed"]) / NANOSECONDS
         shares = popularity(spec)
         models = random.Random(spec["seed"]).choices(range(len(shares)), shares, k=len(times))
-        found = [(seconds, model, -1) for seconds, model in zip(times.tolist(), models, strict=True)]
+        arrivals = zip(times.tolist(), models, strict=True)
+    found = [(seconds, model, -1) for seconds, model in arrivals]
     if spec["burst"]:
         cold = range(spec["plan"]["fitting"], len(spec["models"]))
         end = max((seconds for seconds, *_ in found), default=0.0)
@@ -73,14 +73,15 @@ def arrivals_of(spec: Mapping[str, Any]) -> list[tuple[float, int, int]]:
 
 
 # What answers the requests: `_Repository` or `_OnDemand`, with the same methods. `states` has an "A" for each model
-# that is awake, `counts` the wakes and the evictions.
+# that is awake, `counts` the wakes and the evictions. `add_sizes` adds to each model what it takes awake and keeps
+# asleep; to the first one, what is beside all models.
 
 
 class _Repository(Closing):
-    def __init__(self, spec: Mapping[str, Any], budget: Any) -> None:
+    def __init__(self, spec: Mapping[str, Any], all_awake: bool) -> None:
         self.names = [f"{number}" for number in range(len(spec["models"]))]
         self.on_cpu = on_cpu = spec["device"] == "cpu"
-        memory: dict[str, Any] = {"host_memory" if on_cpu else "gpu_memory": budget}
+        memory = {"host_memory" if on_cpu else "gpu_memory": 0.9 if all_awake else spec["budget"]}
         self.repository = ModelRepository(spec["device"], **memory)
         for name, path in zip(self.names, spec["models"], strict=True):
             self.repository.add(name, path, **({} if on_cpu else {"in_flight": 1}))
@@ -88,7 +89,6 @@ class _Repository(Closing):
         self.budget = self.repository.stats().devices[0].budget
 
     def add_sizes(self, models: Sequence[dict[str, Any]]) -> None:
-        """Add to each model what it takes awake and keeps asleep; to the first one, what is beside all models."""
         stats = self.repository.stats()
         for name, model in zip(self.names, models, strict=True):
             [resident] = stats.models[name].devices
@@ -132,12 +132,15 @@ class _OnDemand(Closing):
         settings = SessionSettings.side_by_side([spec["device"]], _core.usable_cores())
         self._creators = [settings.creator(path, spec["device"]) for path in spec["models"]]
         self._sizes = spec["sizes"]
-        self._budget = spec["budget"]
+        self.budget = spec["budget"]
         self._sessions: OrderedDict[int, Any] = OrderedDict()  # None while it is created
         self._users: Counter[int] = Counter()
         self._changed = threading.Condition()
         self._created = self._evicted = 0
         self._threads = ThreadPoolExecutor(_THREADS)
+
+    def add_sizes(self, models: Sequence[dict[str, Any]]) -> None:
+        """Leave out what only a repository knows."""
 
     def close(self) -> None:
         self._threads.shutdown(cancel_futures=True)
@@ -168,7 +171,7 @@ class _OnDemand(Closing):
 
     def _make_room(self, model: int) -> bool:
         idle = [one for one, session in self._sessions.items() if session is not None and not self._users[one]]
-        while self.used() + self._sizes[model] > self._budget:
+        while self.used() + self._sizes[model] > self.budget:
             if not idle:
                 return False
             del self._sessions[idle.pop(0)]
@@ -207,29 +210,23 @@ def measure(spec: Mapping[str, Any]) -> dict[str, Any]:
         `GROUPS`. "wakes", "evictions" and "misses" (share). "bursts": each one's first answer, and a wake with a run,
         in seconds. "points" and "states" for the plot.
     """
-    spec = dict(spec)
-    feeds = [sample_inputs(path, spec["batch"], spec["sequence"], 0) for path in spec["models"]]
-    budget = 0.9 if spec["experiment"] == "awake" else spec["budget"]
+    feeds = [sample_inputs(path, spec["batch"], spec["sequence"]) for path in spec["models"]]
+    all_awake = spec["experiment"] == "awake"
     try:
-        server: _Server = _OnDemand(spec) if spec["experiment"] == "onnxruntime" else _Repository(spec, budget)
+        server: _Server = _OnDemand(spec) if spec["experiment"] == "onnxruntime" else _Repository(spec, all_awake)
     except OutOfMemory as error:
-        if spec["experiment"] == "awake":
-            return {"skipped": str(error)}
-        raise
+        if not all_awake:
+            raise
+        return {"skipped": str(error)}
     with server:
         models, expected = _warm(server, feeds)
-        if spec["experiment"] == "awake" and "-" in server.states():
+        if all_awake and "-" in server.states():
             return {"skipped": "the device has no room for all models"}
-        if isinstance(server, _Repository):
-            server.add_sizes(models)
-        capacity = None
-        if spec["plan"] is None:
-            if spec["experiment"] == "awake":
-                capacity = _capacity(server, feeds, spec)
-            spec["plan"] = _make_plan(spec, models, capacity)
-        result = _open_loop(server, feeds, expected, spec, models)
-        more = {"plan": spec["plan"], "models": models, "capacity": capacity}
-        return {**result, **more, "budget": server.budget if isinstance(server, _Repository) else budget}
+        server.add_sizes(models)
+        capacity = _capacity(server, feeds, spec) if all_awake and spec["plan"] is None else None
+        plan = spec["plan"] or _make_plan(spec, models, capacity)
+        result = _open_loop(server, feeds, expected, {**spec, "plan": plan}, models)
+        return {**result, "plan": plan, "models": models, "capacity": capacity, "budget": server.budget}
 
 
 def _warm(server: _Server, feeds: Sequence[Any]) -> tuple[list[dict[str, float]], list[list[Any]]]:
@@ -381,8 +378,8 @@ def figures_of(
         if begins and burst < 0:
             after = any(0 <= moment - begin < BURST_WINDOW for begin in begins)
             groups["after bursts" if after else "between bursts"].append(latency)
-    latency = {group: summarize(found) for group, found in groups.items() if found}
-    return {"latency": latency, "misses": len(groups["asleep"]) / len(groups["all"])}
+    summaries = {group: summarize(found) for group, found in groups.items() if found}
+    return {"latency": summaries, "misses": len(groups["asleep"]) / len(groups["all"])}
 
 
 def _burst_answers(

@@ -11,8 +11,9 @@ import gc
 import random
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def measure(spec: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         spec: "model" (path), "device", "graphs", "batch" and "sequence" (see `sample_inputs`), "kinds" (of `KINDS`),
-            and "experiment": "turns" with "repeat", or "random" with "sleeps".
+            and "experiment": "turns" with "repeat", or "random" with "random", the number of sleeps.
 
     Returns:
         Of "turns":
@@ -73,7 +74,7 @@ def measure(spec: Mapping[str, Any]) -> dict[str, Any]:
     wait_for_entries()
     if spec["experiment"] == "random":
         return _random(spec, feeds)
-    shared = _growth(before, _memory(spec["device"]))
+    shared = _memory(spec["device"], before)
     result = _turns(spec, feeds)
     return {**result, "memory": {**result["memory"], "shared": shared}}
 
@@ -86,29 +87,27 @@ def _warm(pool: ortmulti.Pool, feed: Mapping[str, Any]) -> list[Any]:
     return [pool.run(feed) for _ in range(_WARM_RUNS)][-1]
 
 
-def _memory(device: str) -> dict[str, int]:
-    """Return the bytes in use on the GPU, if `device` is one, and those of this process in the host's memory."""
+def _memory(device: str, before: Mapping[str, int] | None = None) -> dict[str, int]:
+    """Return the bytes in use on the GPU, if `device` is one, and those of this process in the host's memory; beyond
+    those of `before`.
+    """
     gc.collect()
     found = {"host": process_memory().pss}
     if device != "cpu":
         free, total = _core.cuda_memory(_core.parse_device(device)[1])
         found["gpu"] = total - free
-    return found
-
-
-def _growth(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    return {where: after[where] - before[where] for where in before}
+    return {where: size - before[where] for where, size in found.items()} if before else found
 
 
 def _turns(spec: Mapping[str, Any], feeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     device, feed, kinds = spec["device"], feeds[0], {name: KINDS[name] for name in spec["kinds"]}
-    times: dict[str, dict[str, list[float]]] = {}
+    times: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     different = dict.fromkeys(kinds, 0)
 
     def timed(row: str, figure: str, call: Callable[[], Any]) -> Any:
         begin = time.perf_counter()
         result = call()
-        times.setdefault(row, {}).setdefault(figure, []).append(time.perf_counter() - begin)
+        times[row][figure].append(time.perf_counter() - begin)
         return result
 
     def turn(kind: str, how: Mapping[str, Any]) -> None:
@@ -124,16 +123,13 @@ def _turns(spec: Mapping[str, Any], feeds: Sequence[Mapping[str, Any]]) -> dict[
         answers.append(timed(kind, "run", lambda: pool.run(feed)))
         different[kind] += _differing(answers, expected)
 
-    def again() -> None:
-        timed("onnxruntime", "wake", create).run(None, dict(feed))
-
     before = _memory(device)
     with _load(spec, in_flight=1) as pool:
         expected = _warm(pool, feed)
-        memory = {"awake": _growth(before, _memory(device))}
+        memory = {"awake": _memory(device, before)}
         for kind, how in kinds.items():
             pool.sleep(**how)
-            memory[kind] = _growth(before, _memory(device))
+            memory[kind] = _memory(device, before)
             pool.sleep("session")
             _warm(pool, feed)
         weights = max(
@@ -146,7 +142,7 @@ def _turns(spec: Mapping[str, Any], feeds: Sequence[Mapping[str, Any]]) -> dict[
                 turn(kind, how)
             if copy:
                 timed("copy", "wake", copy)
-            timed("onnxruntime", "request", again)
+            timed("onnxruntime", "request", lambda: timed("onnxruntime", "wake", create).run(None, dict(feed)))
     return {"weights": weights if copy else None, "seconds": times, "memory": memory, "different": different}
 
 
@@ -172,7 +168,7 @@ def _pinned_copy(device: int, size: int) -> Callable[[], None]:
 
 
 def _random(spec: Mapping[str, Any], feeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    [kind], sleeps = spec["kinds"], spec["sleeps"]
+    [kind], sleeps = spec["kinds"], spec["random"]
     moments = random.Random(0)
     answers = different = 0
     with _load(spec) as pool:
@@ -311,51 +307,44 @@ REPORT = Report(headline, sheets, lambda _document, _details: _NOTES)
 class Sleep(Experiment[SleepCase]):
     """How models sleep and wake on a device, each in a process of its own.
 
-    Attributes: the options of `ortmulti bench sleep`; `turns` is --repeat, `sleeps` is --random. Further ones:
+    Attributes: the options of `ortmulti bench sleep`. `repeat` are turns within a process. Further ones:
         device: "cpu" or "cuda:<index>".
         kinds: which of `KINDS`; None: all that the device has. The CPU has only levels that close sessions.
     """
 
-    kind, report = "sleep", REPORT
+    kind, report, rounds = "sleep", REPORT, 1
 
     models: Sequence[Path]
     device: str
     kinds: Sequence[str] | None = None
     graphs: bool = False
-    turns: int = 10
-    sleeps: int = 0
+    repeat: int = 10
+    random: int = 0
     batch: int = 1
     sequence: int = 16
     timeout: float = 1800.0
-    repeat: int = field(default=1, init=False)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured: `InvalidArgument`, or `NoSuchFile` for a file that does not exist."""
         on_cpu = self.device == "cpu"
-        chosen = self.kinds if self.kinds is not None else _ON_CPU if on_cpu else KINDS
-        self.chosen = tuple(dict.fromkeys(chosen))
-        if unknown := [kind for kind in self.chosen if kind not in KINDS]:
+        self.kinds = tuple(dict.fromkeys(self.kinds if self.kinds is not None else _ON_CPU if on_cpu else KINDS))
+        if unknown := [kind for kind in self.kinds if kind not in KINDS]:
             raise InvalidArgument(f"unknown kind of sleep {unknown[0]!r}: it is one of {', '.join(KINDS)}")
-        if on_cpu and (self.graphs or not set(self.chosen) <= set(_ON_CPU)):
-            what = "--graphs is" if self.graphs else f"the kinds {', '.join(self.chosen)} are"
+        if on_cpu and (self.graphs or not set(self.kinds) <= set(_ON_CPU)):
+            what = "--graphs is" if self.graphs else f"the kinds {', '.join(self.kinds)} are"
             raise InvalidArgument(
                 f"{what} not for the CPU, which sleeps at level {' or '.join(map(repr, _ON_CPU))} alone: name a GPU, "
                 "or leave it out"
             )
-        for name, value, least in (("repeat", self.turns, 1), ("random", self.sleeps, 0), ("batch", self.batch, 1)):
-            if value < least:
-                raise InvalidArgument(f"{name} is at least {least}, not {value}")
+        self.check_at_least(repeat=1, random=0, batch=1)
 
     def cases(self, number: int = 0) -> list[SleepCase]:  # noqa: ARG002
-        at_random = [("random", (kind,)) for kind in self.chosen] if self.sleeps else []
-        return [SleepCase(model, *case) for model in self.models for case in (("turns", self.chosen), *at_random)]
+        kinds = tuple(self.kinds or ())
+        at_random = [("random", (kind,)) for kind in kinds] if self.random else []
+        return [SleepCase(model, *case) for model in self.models for case in (("turns", kinds), *at_random)]
 
     def describe(self, case: SleepCase) -> dict[str, Any]:
-        count = {"repeat": self.turns} if case.experiment == "turns" else {"sleeps": self.sleeps}
-        return {**asdict(case), "model": str(case.model), **count, **self._shared()}
-
-    def _shared(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("device", "graphs", "batch", "sequence")}
+        return {**self.settings(), **asdict(case), "model": str(case.model)}
 
     @classmethod
     def where(cls, measurement: Mapping[str, Any]) -> str:
@@ -374,10 +363,6 @@ class Sleep(Experiment[SleepCase]):
     def measure(self, case: SleepCase, number: int) -> dict[str, Any]:  # noqa: ARG002
         with tempfile.TemporaryDirectory(prefix="ortmulti-") as cache:
             return fresh_process.run(__name__, self.describe(case), self.timeout, {"ORTMULTI_CACHE": cache})
-
-    def settings(self) -> dict[str, Any]:
-        own = {"repeat": self.turns, "random": self.sleeps, "kinds": self.chosen, "timeout": self.timeout}
-        return {**own, **self._shared()}
 
     def rows(self, rounds: Sequence[Mapping[SleepCase, Json]]) -> list[dict[str, Any]]:
         """Return a row for each model and kind, and for what those are compared with; seconds as spreads."""

@@ -55,7 +55,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
         on_device = spec["inputs"] == "device"
         feed = sample_inputs(pool.get_inputs(), spec["batch"], spec["sequence"])
         feeds = {device: _values(feed, device) if on_device else feed for device in dict.fromkeys(pool.devices)}
-        more = {"outputs": "device"} if spec["outputs"] == "device" else {}
+        more: dict[str, Any] = {"outputs": "device"} if spec["outputs"] == "device" else {}
         futures = [pool.submit(None, feeds[device], device=device, **more) for device in pool.devices]
         first, *others = [_arrays(future.result()) for future in futures]
         # Inputs on a device run there, others on any device.

@@ -215,7 +215,7 @@ class RunPlan(Experiment[RunCase]):
 
     Attributes: the options of `ortmulti bench run`. Those that have another form than there:
         device_sets: the devices to compare. A device that is named N times has N times a variant's sessions.
-        loads: the loads beside the closed loop, to whose throughput scaling refers.
+        loads: the loads beside the closed loop, which becomes the first one; scaling refers to its throughput.
         intra_op_num_threads: CPU threads of each session; None leaves the pool's default.
         budget: seconds for all rounds, see `ortmulti.bench.measure.rounds.round_numbers`.
     """
@@ -240,7 +240,6 @@ class RunPlan(Experiment[RunCase]):
     config_entries: Mapping[str, str] = field(default_factory=dict)
     timeout: float = 600.0
     budget: float | None = None
-    _ceilings: list[dict[str, Any]] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured: `InvalidArgument`, or `NoSuchFile` for a file that does not exist."""
@@ -263,6 +262,9 @@ class RunPlan(Experiment[RunCase]):
             if len(counts) > 1:
                 raise InvalidArgument(f"a pool has as many sessions on each device, unlike {', '.join(devices)}")
         self._closed = Load("closed", self.in_flight)
+        self.loads = (self._closed, *self.loads)
+        self._ceilings: list[dict[str, Any]] = []
+        self.most_seconds = self.budget
 
     def cases(self, number: int = 0) -> list[RunCase]:
         """Return every case.
@@ -276,7 +278,7 @@ class RunPlan(Experiment[RunCase]):
             for batch in self.batches
             for devices in alternating(self.device_sets, number)
             for variant in rotated(self.variants, number)
-            for load in (self._closed, *self.loads)
+            for load in self.loads
         ]
 
     def describe(self, case: RunCase) -> dict[str, Any]:
@@ -337,14 +339,6 @@ class RunPlan(Experiment[RunCase]):
 
     def more(self) -> dict[str, Any]:
         return {"ceilings": self._ceilings}
-
-    def settings(self) -> dict[str, Any]:
-        names = ("repeat", "seconds", "batches", "device_sets", "timeout", "budget", *_SPEC)
-        return {
-            **{name: getattr(self, name) for name in names},
-            "variants": [asdict(variant) for variant in self.variants],
-            "loads": [asdict(load) for load in (self._closed, *self.loads)],
-        }
 
     def beside(self, case: RunCase, good: Sequence[Json], rounds: Sequence[Mapping[RunCase, Json]]) -> dict[str, Any]:
         """Return further fields of a row.
