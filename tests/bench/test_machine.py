@@ -46,29 +46,20 @@ def test_this_machine_without_anything_private(monkeypatch: pytest.MonkeyPatch) 
     assert [name for name in private if len(name) > 4 and name in text] == []
 
 
-class TestCpu:
-    def test_cores_and_nodes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        files = {
-            "sys/devices/system/cpu/online": "0-7",
-            "sys/devices/system/node/online": "0-1",
-            "proc/cpuinfo": "processor\t: 0\nmodel name\t: Some Processor 9000\nflags\t: x",
-        }
-        for cpu in range(8):  # two sockets with two cores of two threads each
-            topology = f"sys/devices/system/cpu/cpu{cpu}/topology"
-            files[f"{topology}/thread_siblings_list"] = f"{cpu % 4},{cpu % 4 + 4}"
-            files[f"{topology}/physical_package_id"] = str(cpu % 4 // 2)
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 4})
-        assert describe_cpu(write(tmp_path, files)) == {
-            "model": "Some Processor 9000",
-            "architecture": platform.machine(),
-            "sockets": 2,
-            "physical_cores": 4,
-            "logical_cores": 8,
-            "usable_physical_cores": 2,
-            "usable_logical_cores": 3,
-            "cgroup_cores": None,
-            "numa_nodes": 2,
-        }
+def test_cores_and_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {
+        "sys/devices/system/cpu/online": "0-7",
+        "sys/devices/system/node/online": "0-1",
+        "proc/cpuinfo": "processor\t: 0\nmodel name\t: Some Processor 9000\nflags\t: x",
+    }
+    for cpu in range(8):  # two sockets with two cores of two threads each
+        topology = f"sys/devices/system/cpu/cpu{cpu}/topology"
+        files[f"{topology}/thread_siblings_list"] = f"{cpu % 4},{cpu % 4 + 4}"
+        files[f"{topology}/physical_package_id"] = str(cpu % 4 // 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 4})
+    machine = {"model": "Some Processor 9000", "architecture": platform.machine(), "sockets": 2, "numa_nodes": 2}
+    cores = {"physical_cores": 4, "logical_cores": 8, "usable_physical_cores": 2, "usable_logical_cores": 3}
+    assert describe_cpu(write(tmp_path, files)) == {**machine, **cores, "cgroup_cores": None}
 
 
 GROUPS: dict[str, tuple[dict[str, str], float | None, dict[str, int | None]]] = {
@@ -150,35 +141,34 @@ def two_gpus(knows_second_version: bool = True, **functions: Any) -> FakeNvml:
     )
 
 
-class TestNvml:
-    def test_a_device_is_found_by_uuid_or_address_and_closed_once(self) -> None:
-        closed: list[bool] = []
-        with Nvml(two_gpus(nvmlShutdown=lambda: closed.append(True))) as nvml:
-            for identity, uuid in {
-                ("GPU-bbbb", None): "GPU-bbbb",
-                (None, "0000:1B:00.0"): "GPU-bbbb",
-                ("GPU-unknown", "0000:9b:00.0"): "GPU-aaaa",
-                ("GPU-unknown", None): None,
-                ("GPU-unknown", "0000:9c:00.0"): None,
-                (None, None): None,
-            }.items():
-                assert getattr(nvml.gpu(*identity), "uuid", None) == uuid
-            assert closed == []
-        nvml.close()
-        assert closed == [True]
+def test_a_device_is_found_by_uuid_or_address_and_nvml_closed_once() -> None:
+    closed: list[bool] = []
+    with Nvml(two_gpus(nvmlShutdown=lambda: closed.append(True))) as nvml:
+        for identity, uuid in {
+            ("GPU-bbbb", None): "GPU-bbbb",
+            (None, "0000:1B:00.0"): "GPU-bbbb",
+            ("GPU-unknown", "0000:9b:00.0"): "GPU-aaaa",
+            ("GPU-unknown", None): None,
+            ("GPU-unknown", "0000:9c:00.0"): None,
+            (None, None): None,
+        }.items():
+            assert getattr(nvml.gpu(*identity), "uuid", None) == uuid
+        assert closed == []
+    nvml.close()
+    assert closed == [True]
 
-    @pytest.mark.parametrize("uuid", ["MIG-cccc", "GPU-cccc"])  # NVML's name for it, and CUDA's
-    def test_a_mig_instance(self, uuid: str) -> None:
-        gpu = Nvml(two_gpus()).gpu(uuid, "0000:1b:00.0")
-        assert gpu is not None
-        assert (gpu.uuid, gpu.memory_used) == ("MIG-cccc", GIB)
-        assert (gpu.pci_bus_id, gpu.persistence_mode) == ("0000:1b:00.0", True)
 
-    def test_what_a_gpu_does_not_tell_is_none_and_older_drivers_count_what_they_reserve(self) -> None:
-        [first, second] = Nvml(two_gpus()).gpus()
-        assert (first.uuid, first.pci_bus_id) == ("GPU-aaaa", "0000:9b:00.0")
-        assert (second.uuid, second.pci_bus_id) == ("GPU-bbbb", "0000:1b:00.0")
-        assert (first.memory_total, first.memory_free) == (80 * GIB, 77 * GIB)
-        assert (first.name, first.pcie_generation_max, first.pcie_width) == ("Some GPU", 5, None)
-        [first, _] = Nvml(two_gpus(knows_second_version=False)).gpus()
-        assert first.memory_used == 4 * GIB
+@pytest.mark.parametrize("uuid", ["MIG-cccc", "GPU-cccc"])  # NVML's name for it, and CUDA's
+def test_a_mig_instance(uuid: str) -> None:
+    gpu = Nvml(two_gpus()).gpu(uuid, "0000:1b:00.0")
+    assert gpu is not None
+    assert (gpu.uuid, gpu.memory_used, gpu.pci_bus_id, gpu.persistence_mode) == ("MIG-cccc", GIB, "0000:1b:00.0", True)
+
+
+def test_what_a_gpu_does_not_tell_is_none_and_older_drivers_count_what_they_reserve() -> None:
+    [first, second] = Nvml(two_gpus()).gpus()
+    assert (first.uuid, first.pci_bus_id, second.uuid) == ("GPU-aaaa", "0000:9b:00.0", "GPU-bbbb")
+    assert (first.memory_total, first.memory_free) == (80 * GIB, 77 * GIB)
+    assert (first.name, first.pcie_generation_max, first.pcie_width) == ("Some GPU", 5, None)
+    [first, _] = Nvml(two_gpus(knows_second_version=False)).gpus()
+    assert first.memory_used == 4 * GIB

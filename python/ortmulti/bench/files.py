@@ -18,8 +18,6 @@ import numpy.typing as npt
 from ortmulti._runtime.regular_file import open_regular
 from ortmulti.errors import InvalidArgument, NoSuchFile
 
-_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-
 _FITS = 1 << 26
 """Bytes that fit into the memory of every machine."""
 

@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ortmulti import _core
 from ortmulti._runtime.libraries import find_onnxruntime
 from ortmulti._runtime.machine import cgroup_files, cpu_model, describe_memory, number, read, read_list
 from ortmulti.bench.measure.nvml import Nvml
@@ -48,7 +49,7 @@ def describe() -> dict[str, Any]:
             "version": platform.python_version(),
             "gil": getattr(sys, "_is_gil_enabled", lambda: True)(),
         },
-        "releases": describe_releases(),
+        "releases": _releases(),
         "environment": {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
     }
 
@@ -107,11 +108,10 @@ def cgroup_cores(root: Path = Path("/")) -> float | None:
 
 
 def _describe_gpus() -> tuple[dict[str, Any] | None, list[dict[str, Any]] | None]:
-    nvml = Nvml.open()
-    if nvml is None:
+    if (nvml := Nvml.open()) is None:
         return None, None
     with nvml:
-        cuda = nvml.cuda_driver_version
+        cuda = _core.cuda_driver_version()
         driver = {
             "version": nvml.driver_version,
             "cuda": None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
@@ -123,8 +123,7 @@ def _describe_gpus() -> tuple[dict[str, Any] | None, list[dict[str, Any]] | None
     return driver, gpus
 
 
-def describe_releases() -> dict[str, str | None]:
-    """Return the releases of ortmulti, onnxruntime and NumPy, and onnxruntime's distribution."""
+def _releases() -> dict[str, str | None]:
     try:
         runtime = find_onnxruntime()
         onnxruntime, distribution = runtime.version or None, runtime.distribution or None

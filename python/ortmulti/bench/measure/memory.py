@@ -52,10 +52,10 @@ def stat_fields(pid: int) -> list[str]:
     return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
 
 
-def process_memory(pid: int | None = None) -> ProcessMemory:
-    """Return the memory of `pid` (this process if None) and its descendants."""
+def process_memory() -> ProcessMemory:
+    """Return the memory of this process and its descendants."""
     found = []
-    for member in process_tree(pid if pid is not None else os.getpid()):
+    for member in process_tree(os.getpid()):
         with contextlib.suppress(OSError):
             folder = _PROC / str(member)
             found.append((_kilobytes(folder / "status", "VmHWM:"), _kilobytes(folder / "smaps_rollup", "Pss:")))
@@ -63,17 +63,8 @@ def process_memory(pid: int | None = None) -> ProcessMemory:
 
 
 def figures(before: dict[str, int], devices: Sequence[str]) -> dict[str, Any]:
-    """Return the memory of this process and its descendants, with the GPUs'.
-
-    Args:
-        before: result of `gpu_memory_used` before the sessions were created.
-        devices: the sessions' devices.
-
-    Returns:
-        "peak_rss", "pss" and "processes", see `ProcessMemory`; "gpu_memory", see `gpu_memory_growth`.
-    """
-    now = asdict(process_memory())
-    return {**now, "gpu_memory": gpu_memory_growth(before, gpu_memory_used(), devices)}
+    """Return the fields of `ProcessMemory`, and "gpu_memory", see `gpu_memory_growth` also for the arguments."""
+    return {**asdict(process_memory()), "gpu_memory": gpu_memory_growth(before, gpu_memory_used(), devices)}
 
 
 def _kilobytes(file: Path, key: str) -> int:

@@ -15,20 +15,15 @@ from ortmulti._runtime.closing import Closing
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU, or one instance of a partitioned one (MIG). Unknown facts are None.
+    """One GPU, or one instance of a partitioned one (MIG). Unknown facts are None, sizes of memory are in bytes.
 
     Attributes:
-        name: the product's name.
         uuid: "GPU-..." or "MIG-...".
         pci_bus_id: the PCI address as CUDA writes it, "0000:1b:00.0"; a MIG instance's is its GPU's.
-        memory_total: bytes.
-        memory_used: bytes in use by all processes.
-        memory_free: bytes.
         persistence_mode: whether the driver keeps an unused GPU initialized.
-        pcie_generation: of the link as it is now; it falls while the GPU is idle.
-        pcie_generation_max: the best that the GPU and the slot can do.
-        pcie_width: lanes now.
-        pcie_width_max: lanes at most.
+        pcie_generation: of the link as it is now; it falls while the GPU is idle. The GPU and the slot can do up to
+            `pcie_generation_max`.
+        pcie_width: lanes now, of at most `pcie_width_max`.
     """
 
     name: str | None
@@ -111,12 +106,6 @@ class Nvml(Closing):
     def driver_version(self) -> str | None:
         """The NVIDIA driver's release, for example "580.95.05"."""
         version: str | None = self._ask("nvmlSystemGetDriverVersion")
-        return version
-
-    @property
-    def cuda_driver_version(self) -> int | None:
-        """The newest CUDA release that the driver supports: 13000 = 13.0."""
-        version: int | None = self._ask("nvmlSystemGetCudaDriverVersion_v2")
         return version
 
     def gpus(self) -> list[Gpu]:

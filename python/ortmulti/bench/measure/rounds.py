@@ -42,7 +42,6 @@ def round_numbers(
     least: int = 1,
     estimate: Literal["last", "longest", "none"] = "last",
     before: float = 0.0,
-    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[int]:
     """Yield 0, 1, ... for as many rounds as the budget allows.
 
@@ -54,16 +53,15 @@ def round_numbers(
         estimate: expected length of a round: "last", as the last one; "longest", as the longest one. "none": a round
             that begins within the budget may end after it.
         before: seconds that a round took before these.
-        clock: returns seconds.
     """
-    begin = clock()
+    begin = time.monotonic()
     expected = before
     for number in range(repeat):
-        start = clock()
+        start = time.monotonic()
         if budget is not None and number >= least and start - begin + expected > budget:
             return
         yield number
-        seconds = clock() - start
+        seconds = time.monotonic() - start
         expected = {"last": seconds, "longest": max(expected, seconds), "none": 0.0}[estimate]
 
 
