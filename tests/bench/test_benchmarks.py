@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -51,13 +51,51 @@ def measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Measure:
     return run
 
 
-def test_run_overhead(measured: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = measured(run_overhead, "--pairs 5 --runs 5 --limit inf", "upper 95% bound")
-    monkeypatch.setattr(run_overhead, "measure", lambda *_: next(iter(report["models"].values())))
-    assert run_overhead.main(["--limit", "0"]) == 1
-    assert set(report["models"]) == set(run_overhead.CASES)
-    for result in report["models"].values():
-        assert 0 < result["ratio"] <= result["upper_bound"]
+Run = tuple[ModuleType, str, str, str, Sequence[str]]
+
+
+SCRIPTS: dict[str, Run] = {
+    one[0].__name__.partition(".")[2]: one
+    for one in (
+        (run_overhead, "--pairs 5 --runs 5 --limit inf", "upper 95% bound", "measure", ["--limit 0"]),
+        (pool_overhead, "--rounds 2 --runs 5 --requests 400 --threads 3 --most-growth inf --most-overhead inf",
+         "0 wrong answers", "overhead", ["--most-overhead=-inf"]),
+        (batching, "--device cpu --megabytes 1 --max-size 3 --rounds 2 --seconds 0.1 --least-share=0 --most-p99=inf",
+         "max_delay + 2 runs", "measure", ["--most-p99=0", "--least-share=inf"]),
+        (import_time, "--pairs 2 --limit inf", "difference", "measure", ["--limit=-inf"]),
+        (create_close_cycles, "--cycles 4 --warm 2 --repeat 1 --allowance inf", "median growth", "compare",
+         ["--allowance=-inf"]),
+        (cpu_sharing, "--megabytes 1 --repeat 1 --most-memory=inf --most-creation=inf", "8 sessions take", "measure",
+         ["--most-creation=0"]),
+        (feeding, "--quick --rounds 1 --seconds 0.05 --models 'MLP, 0.3 MB' 'conv net'", "wrong answers: 0", "main",
+         []),
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("script", "arguments", "prints", "measures", "limits"), SCRIPTS.values(), ids=SCRIPTS)
+def test_a_script_reports_and_fails_past_its_limits(
+    script: ModuleType,
+    arguments: str,
+    prints: str,
+    measures: str,
+    limits: Sequence[str],
+    measured: Measure,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measure, results = getattr(script, measures), []
+
+    def once(*given: Any) -> Any:
+        results.append(measure(*given))
+        return results[-1]
+
+    if limits:
+        monkeypatch.setattr(script, measures, once)
+    assert measured(script, arguments, prints)
+    for limit in limits:
+        again = iter(results)
+        monkeypatch.setattr(script, measures, lambda *_, again=again: next(again))
+        assert script.main([*shlex.split(arguments), *limit.split()]) == 1
 
 
 def test_repository_memory(tmp_path: Path, measured: Measure) -> None:
@@ -76,27 +114,12 @@ def test_the_upper_bound_is_that_of_the_median() -> None:
     assert run_overhead.upper_bound([1.0, 2.0, 3.0]) == 3.0
 
 
-def test_feeding(measured: Measure) -> None:
-    arguments = "--quick --rounds 1 --seconds 0.05 --models 'MLP, 0.3 MB' 'conv net'"
-    report = measured(feeding, arguments, "wrong answers: 0")
-    assert [report[part]["wrong"] for part in ("rates", "latencies", "map")] == [0, 0, 0]
-
-
 def test_service(measured: Measure) -> None:
     for needed in ("fastapi", "uvicorn"):
         pytest.importorskip(needed)
     report = measured(service, "--rounds 1 --seconds 0.3", "0 lost")
     assert report["wrong"] == report["SIGTERM"]["lost"] == 0
     assert report["SIGTERM"]["answered"] >= 200
-
-
-def test_pool_overhead(measured: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = "--rounds 2 --runs 5 --requests 400 --threads 3 --most-growth inf"
-    report = measured(pool_overhead, f"{arguments} --most-overhead inf", "0 wrong answers")
-    monkeypatch.setattr(pool_overhead, "overhead", lambda *_: report["overhead"])
-    assert pool_overhead.main([*arguments.split(), "--most-overhead=-inf"]) == 1
-    assert report["overhead"]["over_session_run_us"]["session.run"] == 0
-    assert (report["load"]["requests"], report["load"]["wrong"]) == (400, 0)
 
 
 def test_wrong_answers_are_counted() -> None:
@@ -147,19 +170,6 @@ def test_first_answers_of_gpus(tmp_path: Path) -> None:
     assert set(each["all"]["answers"]) == set(json.loads(path.read_text())["devices"])
 
 
-def test_batching(measured: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = "--device cpu --megabytes 1 --max-size 3 --rounds 2 --seconds 0.1"
-    report = measured(batching, f"{arguments} --least-share=0 --most-p99=inf", "max_delay + 2 runs")
-    monkeypatch.setattr(batching, "measure", lambda *_: report["rounds"])
-    for limits in ("--least-share=0 --most-p99=0", "--least-share=inf --most-p99=inf"):
-        assert batching.main([*arguments.split(), *limits.split()]) == 1
-    assert len(report["rounds"]) == 2
-    for one in report["rounds"]:
-        assert one["limit_seconds"] == pytest.approx(0.005 + 2 * one["batch_seconds"])
-        assert one["offered"] > one["single"]
-        assert one["requests_a_run"] >= 1
-
-
 def test_a_batch_is_judged_within_its_round() -> None:
     def one(throughput: float, p99: float, run: float) -> dict[str, Any]:
         latency = {"p50": p99 / 2, "p99": p99}
@@ -194,15 +204,6 @@ def test_contention_misses_what_does_not_scale_and_a_faster_backend() -> None:
     assert "core+graph on cuda:0 x4 scales to 0.890" in graph
 
 
-def test_import_time(measured: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = measured(import_time, "--pairs 2 --limit inf", "difference")
-    monkeypatch.setattr(import_time, "measure", lambda *_: report["times_ms"])
-    assert import_time.main(["--limit=-inf"]) == 1
-    assert {name: len(times) for name, times in report["times_ms"].items()} == dict.fromkeys(import_time.CASES, 2)
-    with pytest.raises(RuntimeError, match="failed: 3"):
-        import_time.milliseconds("raise SystemExit(3)")
-
-
 def test_import_times_are_compared_in_pairs() -> None:
     times = {
         "numpy": [(100.0, 50.0), (200.0, 60.0), (90.0, 55.0)],
@@ -211,28 +212,6 @@ def test_import_times_are_compared_in_pairs() -> None:
     summary = import_time.summarize(times)
     assert summary["ms"] == {"numpy": 100.0, "both": 130.0}
     assert (summary["difference_ms"], summary["difference_processor_ms"]) == (20.0, 25.0)
-
-
-def test_create_close_cycles(measured: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = measured(create_close_cycles, "--cycles 4 --warm 2 --repeat 1 --allowance inf", "median growth")
-    monkeypatch.setattr(create_close_cycles, "compare", lambda *_: report)
-    assert create_close_cycles.main(["--allowance=-inf"]) == 1
-    for library in create_close_cycles.LIBRARIES:
-        [one] = report["measured"][library]
-        assert one["growth_mb"] == pytest.approx(one["end_mb"] - one["warm_mb"])
-        assert one["end_mb"] > 10
-
-
-def test_cpu_sharing(measured: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = "--megabytes 1 --repeat 1 --most-memory=inf"
-    report = measured(cpu_sharing, f"{arguments} --most-creation=inf", "8 sessions take")
-    monkeypatch.setattr(cpu_sharing, "measure", lambda *_: report["measured"])
-    assert cpu_sharing.main([*arguments.split(), "--most-creation=0"]) == 1
-    assert set(report["measured"]) == set(cpu_sharing.CASES)
-    [eight] = report["measured"][cpu_sharing.EIGHT_SHARED]
-    assert len(eight["outputs"]) == 8
-    assert report["summary"]["identical"] is True
-    assert report["summary"]["pss"][cpu_sharing.EIGHT_SHARED] == eight["pss"]
 
 
 def test_plugin_creation(tmp_path: Path, model: Path, measured: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
