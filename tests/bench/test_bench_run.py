@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import ortmulti
 from ortmulti.bench import models, serve
@@ -77,14 +75,6 @@ def test_what_was_offered_and_what_was_achieved_are_of_the_same_window() -> None
     result = clients.open_loop(arrivals, at(1), at(5), at(9))
     assert (result["requests"], result["offered"], result["throughput"]) == (3, 3 / 4, 2 / 4)
     assert (result["unanswered"], result["latency"]["max"]) == (1, 6.0)  # it has waited until now
-
-
-@given(st.lists(st.floats(0, 100), min_size=1), st.floats(0.01, 1))
-def test_quantile_agrees_with_its_definition(values: list[float], share: float) -> None:
-    ordered = sorted(values)
-    found = clients.quantile(ordered, share)
-    assert sum(value <= found for value in ordered) >= math.ceil(share * len(ordered))
-    assert sum(value < found for value in ordered) < math.ceil(share * len(ordered))
 
 
 def test_arrivals_have_the_rate() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -18,18 +17,15 @@ from ortmulti.bench.serve.cases import NANOSECONDS
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
 
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """Return the smallest of the ascending values that at least the part `share` of them does not exceed."""
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
-
-
 def summarize(seconds: Iterable[float]) -> dict[str, float] | None:
     """ "count", "mean", "max" and `QUANTILES` of latencies in seconds; None if there are none."""
-    ordered = sorted(seconds)
-    if not ordered:
+    values = np.fromiter(seconds, float)
+    if not len(values):
         return None
-    shares = {name: quantile(ordered, share) for name, share in QUANTILES.items()}
-    return {"count": len(ordered), "mean": math.fsum(ordered) / len(ordered), "max": ordered[-1], **shares}
+    # A quantile is the smallest value that at least this part of them does not exceed.
+    shares = np.quantile(values, [*QUANTILES.values()], method="inverted_cdf").tolist()
+    figures = {"count": len(values), "mean": float(values.mean()), "max": float(values.max())}
+    return {**figures, **dict(zip(QUANTILES, shares, strict=True))}
 
 
 class Arrival(NamedTuple):

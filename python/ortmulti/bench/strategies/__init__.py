@@ -39,16 +39,8 @@ def check_name(name: str) -> None:
 def open_strategy(
     name: str, model: str | Path, devices: Sequence[str], settings: SessionSettings | None = None
 ) -> Strategy:
-    """Return the strategy called `name` for one session of `model` on each of `devices`; nothing is started yet.
-
-    Arguments as of `Strategy`; `settings` defaults to `SessionSettings()`.
-
-    Raises:
-        InvalidArgument: the strategy does not exist, or a device's name has another form.
-    """
+    """Return the strategy called `name`, with the arguments and errors of `Strategy`; nothing is started yet."""
     check_name(name)
     module, strategy = _REGISTRY[name]
-    made: Strategy = getattr(importlib.import_module(f".{module}", __name__), strategy)(
-        Path(model), devices, settings or SessionSettings()
-    )
-    return made
+    kind: type[Strategy] = getattr(importlib.import_module(f".{module}", __name__), strategy)
+    return kind(Path(model), devices, settings or SessionSettings())

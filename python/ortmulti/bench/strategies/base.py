@@ -26,8 +26,6 @@ from ortmulti.interface.session_observer import observer
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_DEVICE = re.compile(r"cpu|cuda:\d+")
-
 
 @dataclass(frozen=True)
 class SessionSettings:
@@ -123,9 +121,8 @@ class Strategy(Closing):
         InvalidArgument: `devices` is empty, or has another kind of name.
 
     Attributes:
-        model: as given. It may be changed before another `create`. The earlier sessions are closed with the strategy,
-            or by that `create`.
-        devices, settings: as given.
+        model: may be changed before another `create`. The earlier sessions are closed with the strategy, or by that
+            `create`.
     """
 
     name: ClassVar[str]
@@ -136,7 +133,7 @@ class Strategy(Closing):
         if not devices:
             raise InvalidArgument("no device was given")
         for device in devices:
-            if not _DEVICE.fullmatch(device):
+            if not re.fullmatch(r"cpu|cuda:\d+", device):
                 raise InvalidArgument(f"{device!r} is not a device; devices are 'cpu' and 'cuda:<index>'")
         self.model = model
         self.devices = tuple(devices)
