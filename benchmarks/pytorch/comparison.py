@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -11,7 +12,7 @@ from typing import Any
 
 from benchmarks.pytorch.plan import Setting, TorchPlan
 from ortmulti.bench.measure import fresh_process, results
-from ortmulti.bench.measure.rounds import Interval, Spread, ratios, round_numbers
+from ortmulti.bench.measure.rounds import Interval, ratios, round_numbers, spread
 from ortmulti.bench.models import make as make_model
 from ortmulti.bench.reports.tables import Cell, Column, Report, Sheet, label
 from ortmulti.errors import LibraryError
@@ -132,30 +133,23 @@ def _row(measurement: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         "setting", "precision", "batch", "place"; "ortmulti" and "pytorch": None, or the way with the smallest median:
-        "name" and "seconds" (`Spread`); "ratio" (`Interval`): the former's seconds over the latter's in the same round.
+        "name" and "seconds" (`spread`); "ratio" (`Interval`): the former's seconds over the latter's in the same round.
     """
     good = [way for way in measurement["ways"] if way.get("seconds")]
     best = {side: _best([way for way in good if way["side"] == side]) for side in ("ortmulti", "pytorch")}
     row: dict[str, Any] = {key: measurement[key] for key in ("setting", "precision", "batch", "place")}
     for side, way in best.items():
-        row[side] = None if way is None else {"name": way["name"], "seconds": asdict(_spread(way))}
+        row[side] = None if way is None else {"name": way["name"], "seconds": spread(way["seconds"])}
     ours, theirs = best["ortmulti"], best["pytorch"]
-    ratio = None
+    row["ratio"] = None
     if ours is not None and theirs is not None:
         rounds = [dict(zip(best, both, strict=True)) for both in zip(ours["seconds"], theirs["seconds"], strict=True)]
-        ratio = Interval.of(ratios(rounds, "ortmulti", "pytorch", float))
-    row["ratio"] = None if ratio is None else asdict(ratio)
+        row["ratio"] = Interval.json(ratios(rounds, "ortmulti", "pytorch", float))
     return row
 
 
-def _spread(way: Mapping[str, Any]) -> Spread:
-    spread = Spread.of(way["seconds"])
-    assert spread is not None
-    return spread
-
-
 def _best(ways: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    return min(ways, key=lambda way: _spread(way).median, default=None)
+    return min(ways, key=lambda way: statistics.median(way["seconds"]), default=None)
 
 
 Json = Mapping[str, Any]
@@ -173,7 +167,7 @@ def _fastest(side: str) -> Callable[[Json], Any]:
 
 
 def _seconds(way: Json) -> Any:
-    return ("-", "failed") if "error" in way else Spread.json(way["seconds"])
+    return ("-", "failed") if "error" in way else spread(way["seconds"])
 
 
 def _difference(way: Json) -> Cell:

@@ -13,7 +13,7 @@ from ortmulti.bench import models
 from ortmulti.bench.create.measure_strategy import digest
 from ortmulti.bench.create.plan import REPORT, Case, Plan, efficiencies, headline
 from ortmulti.bench.measure import fresh_process, page_cache
-from ortmulti.bench.measure.rounds import Interval, Spread
+from ortmulti.bench.measure.rounds import Interval, spread
 
 MODEL = Path("folder/model.onnx")
 TWO = ("cpu", "cpu")
@@ -85,12 +85,12 @@ def rows(**by_strategy: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def test_rows_against_values_computed_by_hand() -> None:
     found = rows(sequential=[measured(4.0), measured(6.0), measured(5.0)], threads=[measured(2.0), measured(3.0)])
-    assert found["sequential"]["creation"] == Spread.json([4.0, 5.0, 6.0])
+    assert found["sequential"]["creation"] == spread([4.0, 5.0, 6.0])
     assert found["sequential"]["speedup"] == 1.0
     row = found["threads"]
     assert (row["model"], row["devices"], row["measured"], row["errors"]) == (str(MODEL), [*TWO], 2, [])
     for name, values in {"creation": [2.0, 3.0], "session": [1.0, 1.0, 1.5, 1.5], "ready": [2.5, 3.5]}.items():
-        assert row[name] == Spread.json(values)
+        assert row[name] == spread(values)
     assert (row["speedup"], row["efficiency"], row["parallel_efficiency"], row["equal"]) == (2.0, 1.0, 1.0, True)
 
 
@@ -118,7 +118,7 @@ def test_floors_belong_to_their_own_measurements() -> None:
             measured(4.0, driver_floor=1.0, sequential_read=8.0),
         ]
     )["shared"]
-    assert row["driver_floor"] == Spread.json([1.0, 2.0, 5.0])
+    assert row["driver_floor"] == spread([1.0, 2.0, 5.0])
     assert row["above_floor"] == Interval.json([1.0, 2.0, 3.0])  # and not 4 - 2, the medians' difference
     assert row["times_floors"] == Interval.json([1.5, 1.4, 0.5])
 
@@ -133,7 +133,7 @@ def test_shared_rows_say_what_was_in_the_cache_and_what_was_not_shared() -> None
         )
     ]
     row = rows(shared=found)["shared"]
-    assert (row["entry"], row["entry_bytes"]) == ("absent, present", Spread.json([10, 20]))
+    assert (row["entry"], row["entry_bytes"]) == ("absent, present", spread([10, 20]))
     assert row["after_contexts"]["median"] == pytest.approx(0.2)
     assert row["not_shared"] == ["a", "b"]
     row = rows(shared=found[2:])["shared"]

@@ -15,13 +15,13 @@ from rich.console import Console
 from ortmulti.bench.experiment import Experiment, Json
 from ortmulti.bench.measure import results
 from ortmulti.bench.measure.rounds import (
-    Spread,
     alternating,
     measure_rounds,
     of_case,
     ratios,
     rotated,
     round_numbers,
+    spread,
 )
 from ortmulti.bench.reports.tables import Column, Report, Sheet, label, number
 from ortmulti.errors import Fail
@@ -93,7 +93,7 @@ def test_cases_take_turns_and_become_a_result(model: Path) -> None:
     assert [(one["letter"], one["round"], one["value"]) for one in document["measurements"]] == [
         ("a", 0, 0), ("b", 0, 0), ("b", 1, 1), ("a", 1, 1),
     ]  # fmt: skip
-    figures = {"value": Spread.json([0, 1]), "odd": [1], "sum": 1}
+    figures = {"value": spread([0, 1]), "odd": [1], "sum": 1}
     assert document["rows"] == [
         {"letter": letter, "model": model.name, "measured": 2, "errors": [], **figures} for letter in "ab"
     ]
@@ -155,7 +155,7 @@ def test_numbers_keep_the_digits_that_say_something(value: float, text: str) -> 
 
 
 def row(where: str, name: str, *seconds: float, **more: Any) -> dict[str, Any]:
-    return {"where": where, "name": name, "seconds": Spread.json(seconds), "rare": None, "depth": None, **more}
+    return {"where": where, "name": name, "seconds": spread(seconds), "rare": None, "depth": None, **more}
 
 
 ROWS = [row("cpu", "one", 1.0, 2.0, 4.0, note="2/3 failed"), row("cpu", "two", 3.0), row("gpu", "one")]
@@ -184,7 +184,7 @@ def test_a_table_shows_what_rows_have_in_common_once() -> None:
 
 
 def test_columns_are_shown_where_they_are_needed_and_to_those_who_want_them() -> None:
-    rare = with_rows([*ROWS, row("gpu", "two", 1.0, rare=Spread.json([1.0]))])
+    rare = with_rows([*ROWS, row("gpu", "two", 1.0, rare=spread([1.0]))])
     for sheet, details, heads in ((with_rows(ROWS), False, ""), (rare, False, "rare"), (rare, True, "rare depth")):
         head = shown(sheet, 100, details)[1].split()
         assert head == ["where", "name", "seconds", *heads.split()]

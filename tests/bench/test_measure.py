@@ -17,7 +17,7 @@ import pytest
 from ortmulti._runtime.regular_file import write_atomically
 from ortmulti.bench import models
 from ortmulti.bench.measure import devices, floor, fresh_process, gil, page_cache, results
-from ortmulti.bench.measure.rounds import Interval, Spread
+from ortmulti.bench.measure.rounds import Interval, spread
 from ortmulti.errors import Error, InvalidArgument, InvalidProtobuf, NoSuchFile
 from tests.support import fake_driver
 
@@ -67,8 +67,6 @@ def test_devices_in_short(names: list[str], expected: str) -> None:
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ([3.0, 1.0, 2.0], Spread(2.0, 1.0, 3.0)),
-        ([4.0, 1.0, 2.0, 8.0], Spread(3.0, 1.0, 8.0)),
         ([], None),
         # Of ten values the second and the ninth: the median is outside with a probability of 22 in 1024.
         ([7, 3, 1, 10, 5, 9, 2, 8, 6, 4], Interval(5.5, 1, 10, 2, 9, pytest.approx(1 - 22 / 1024))),
@@ -80,10 +78,11 @@ def test_devices_in_short(names: list[str], expected: str) -> None:
         ([2.0], Interval(2.0, 2, 2, 2, 2, 0.0)),
     ],
 )
-def test_spreads_and_intervals_of_the_median(values: Any, expected: Spread | None) -> None:
-    kind = Spread if expected is None else type(expected)
-    assert kind.of(values) == expected
-    assert kind.json(values) == (None if expected is None else expected.__dict__)
+def test_spreads_and_intervals_of_the_median(values: Any, expected: Interval | None) -> None:
+    assert Interval.of(values) == expected
+    assert Interval.json(values) == (expected and vars(expected))
+    found = spread(values)
+    assert found == (expected and {name: getattr(expected, name) for name in ("median", "lowest", "highest")})
 
 
 def test_results_keep_no_folders_and_tell_models_apart(monkeypatch: pytest.MonkeyPatch) -> None:

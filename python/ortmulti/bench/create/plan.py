@@ -17,7 +17,7 @@ from ortmulti.bench.experiment import Experiment, Json, worked
 from ortmulti.bench.files import write_arrays
 from ortmulti.bench.measure import floor, fresh_process, page_cache
 from ortmulti.bench.measure.devices import describe
-from ortmulti.bench.measure.rounds import Interval, Spread, by_device, of_case, rotated, spread_of_all
+from ortmulti.bench.measure.rounds import Interval, by_device, of_case, rotated, spread, spread_of_all
 from ortmulti.bench.models import make as make_model
 from ortmulti.bench.models import sample_inputs
 from ortmulti.bench.reports import plots, tables
@@ -179,9 +179,7 @@ def save_plot(document: Json, path: Path) -> None:
             title = f"{tables.model_text(model)}: creation (median, range)"
             seconds = plots.over_devices(rows, "strategy", lambda row: row["creation"])
             plots.lines(left, title, ("sessions", "creation, seconds"), seconds, names)
-            speedups = plots.over_devices(
-                rows, "strategy", lambda row: row["speedup"] and Spread.json([row["speedup"]])
-            )
+            speedups = plots.over_devices(rows, "strategy", lambda row: row["speedup"] and spread([row["speedup"]]))
             labels = ("sessions", "times as fast as sequential")
             ideal = [(count, count) for count in sorted({len(row["devices"]) for row in rows})]
             plots.lines(right, "speedup; dotted: N sessions in the time of one", labels, speedups, names, ideal)

@@ -82,26 +82,16 @@ def headline(document: Json) -> str:
     settings = document["settings"]
     rate = f", {number(settings['rate'])} requests a second" if settings["rate"] else ""
     fitting = f" ({settings['fitting']} fit)" if "fitting" in settings else ""
-    where = f"{len(document['models'])} models{fitting} on {settings['device']}{rate}"
-    rows = {row["experiment"]: row for row in document["rows"] if row["measured"]}
+    latencies = {row["experiment"]: row["latency"]["all"] for row in document["rows"] if row["measured"]}
     parts = []
-    if "repository" in rows:
-        for name in ("p50", "p99"):
-            measured = rows["repository"]["latency"]["all"][name]["median"] * 1e3
-            text = f"{name} {number(measured)} ms"
-            if "simulated" in rows:
-                text += f" (predicted {number(rows['simulated']['latency']['all'][name]['median'] * 1e3)})"
-            parts.append(text)
+    for name in ("p50", "p99") if "repository" in latencies else ():
+        measured, *predicted = (
+            number(latencies[one][name]["median"] * 1e3) for one in ("repository", "simulated") if one in latencies
+        )
+        parts.append(f"{name} {measured} ms" + (f" (predicted {predicted[0]})" if predicted else ""))
+    where = f"{len(document['models'])} models{fitting} on {settings['device']}{rate}"
     skipped = [f"{row['experiment']}: skipped, {row['skipped']}" for row in document["rows"] if row["skipped"]]
     return "\n".join([f"{where}: {', '.join(parts) or 'nothing was measured'}.", *skipped])
-
-
-def _measured(key: str) -> Callable[[Json], Any]:
-    return lambda row: None if row["experiment"] == "simulated" else row[key]
-
-
-def _of_bursts(figure: Callable[[Json], float]) -> Callable[[Json], list[float]]:
-    return lambda one: [figure(burst) for burst in one.get("bursts", ())]
 
 
 _highest = functools.partial(max, default=None)
@@ -112,15 +102,21 @@ _COUNTS = (
     Column("wakes", "wakes"),
     Column("evictions", "evictions"),
     Column("used", "used, MiB", summary=_highest, **IN_MIB),
-    Column("different", "differ", summary=sum, show=_measured("different")),
-    Column("failed", "failed", summary=sum, show=_measured("failed")),
-    Column("unanswered", "left", summary=sum, show=_measured("unanswered")),
+    *(
+        # The simulation has none.
+        Column(key, head, summary=sum, show=lambda row, key=key: row[key] if row["experiment"] != "simulated" else None)  # type: ignore[misc]
+        for key, head in {"different": "differ", "failed": "failed", "unanswered": "left"}.items()
+    ),
     Column("budget", summary=_highest),
 )
 _BURSTS = (
-    Column("burst_first", "first answer, ms", _of_bursts(lambda one: one["first"]), spread_of_all, scale=1e-3),
     Column(
-        "burst_over", "beyond wake and run, ms", _of_bursts(lambda one: one["first"] - one["wake_and_run"]),
+        "burst_first", "first answer, ms", lambda one: [burst["first"] for burst in one.get("bursts", ())],
+        spread_of_all, scale=1e-3,
+    ),
+    Column(
+        "burst_over", "beyond wake and run, ms",
+        lambda one: [burst["first"] - burst["wake_and_run"] for burst in one.get("bursts", ())],
         spread_of_all, scale=1e-3, text="{:.2f}".format,
     ),
 )  # fmt: skip

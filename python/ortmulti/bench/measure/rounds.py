@@ -159,36 +159,39 @@ def ratios(
     return found
 
 
+def spread(values: Iterable[float]) -> dict[str, float] | None:
+    """Return the "median" of some measurements with their range, "lowest" and "highest"; None if there are none."""
+    ordered = sorted(values)
+    if not ordered:
+        return None
+    return {"median": statistics.median(ordered), "lowest": ordered[0], "highest": ordered[-1]}
+
+
+def spread_of_all(lists: Iterable[Iterable[float]]) -> dict[str, float] | None:
+    """Return the spread of all values of several measurements."""
+    return spread(itertools.chain.from_iterable(lists))
+
+
+def by_device(values: Iterable[Mapping[str, float]]) -> dict[str, Any]:
+    """Return the spread of each device's figures, of measurements that have one for some devices."""
+    found = list(values)
+    devices = sorted({device for one in found for device in one})
+    return {device: spread(one[device] for one in found if device in one) for device in devices}
+
+
 @dataclass(frozen=True)
-class Spread:
-    """The median of some measurements with their range."""
-
-    median: float
-    lowest: float
-    highest: float
-
-    @classmethod
-    def of(cls, values: Iterable[float]) -> Spread | None:
-        """Return the spread of `values`; None if there are none."""
-        ordered = sorted(values)
-        return cls(statistics.median(ordered), ordered[0], ordered[-1]) if ordered else None
-
-    @classmethod
-    def json(cls, values: Iterable[float]) -> dict[str, float] | None:
-        """Return `of` as JSON can carry it."""
-        found = cls.of(values)
-        return None if found is None else asdict(found)
-
-
-@dataclass(frozen=True)
-class Interval(Spread):
+class Interval:
     """The median of some measurements with its confidence interval, from order statistics: whatever their distribution.
 
     Attributes:
+        median, lowest, highest: of the measurements.
         low, high: the interval's ends.
         confidence: how probably it holds the median; at least 0.95 from six measurements on.
     """
 
+    median: float
+    lowest: float
+    highest: float
     low: float
     high: float
     confidence: float
@@ -210,14 +213,7 @@ class Interval(Spread):
         median = statistics.median(ordered)
         return cls(median, ordered[0], ordered[-1], ordered[outside], ordered[-1 - outside], confidence)
 
-
-def spread_of_all(lists: Iterable[Iterable[float]]) -> dict[str, float] | None:
-    """Return the spread of all values of several measurements."""
-    return Spread.json(itertools.chain.from_iterable(lists))
-
-
-def by_device(values: Iterable[Mapping[str, float]]) -> dict[str, Any]:
-    """Return the spread of each device's figures, of measurements that have one for some devices."""
-    found = list(values)
-    devices = sorted({device for one in found for device in one})
-    return {device: Spread.json(one[device] for one in found if device in one) for device in devices}
+    @classmethod
+    def json(cls, values: Iterable[float]) -> dict[str, float] | None:
+        """Return `of` as JSON can carry it."""
+        return (found := cls.of(values)) and asdict(found)

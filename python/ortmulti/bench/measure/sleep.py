@@ -29,7 +29,7 @@ from ortmulti.optimized import comparison, wait_for_entries
 
 from . import fresh_process
 from .memory import process_memory
-from .rounds import Spread
+from .rounds import spread
 
 KINDS: dict[str, dict[str, Any]] = {
     "files": {},
@@ -372,7 +372,7 @@ class Sleep(Experiment[SleepCase]):
                 "kind": kind,
                 "memory": result["memory"].get(kind),
                 "equal": result["different"][kind] == 0 if kind in case.kinds else None,
-                **{name: Spread.json(seconds.get(name, ())) for name in (column.key for column in COLUMNS)},
+                **{name: spread(seconds.get(name, ())) for name in (column.key for column in COLUMNS)},
             }
             for found in rounds
             for case, result in found.items()

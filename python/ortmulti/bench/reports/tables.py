@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortmulti.bench.measure.rounds import Spread
+from ortmulti.bench.measure.rounds import spread
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -75,7 +75,7 @@ class Column:
     key: str
     head: str = ""
     of: Callable[[Json], Any] | None = None
-    summary: Callable[[Iterable[Any]], Any] | None = Spread.json
+    summary: Callable[[Iterable[Any]], Any] | None = spread
     show: Callable[[Json], Any] | None = None
     scale: float = 1.0
     text: Callable[[float], str] = number
