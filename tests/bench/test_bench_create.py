@@ -223,13 +223,6 @@ def test_cold_measurements_begin_without_the_model_in_memory(model: Path) -> Non
     assert row["times_floors"]["median"] == pytest.approx(sum(times) / 2)
 
 
-def test_contexts_before_the_creation_change_no_outputs(model: Path) -> None:
-    strategies = ["sequential", "processes", "shared"]
-    found = Plan(models=[model], device_sets=[TWO], strategies=strategies, repeat=1, cores=2, before="contexts").run()
-    assert Plan.failures(found) == []
-    assert [row["equal"] for row in found["rows"]] == [None, True, True]
-
-
 @pytest.mark.parametrize("before", ["nothing", "contexts", "model"])
 def test_driver_floor_comes_before_a_creation_and_after_it_in_turns_unless_contexts_are_there(
     before: Any, model: Path, monkeypatch: pytest.MonkeyPatch
