@@ -41,7 +41,7 @@ from benchmarks import gpu_feeding
 from ortmulti.bench import models
 from ortmulti.bench.measure import fresh_process, machine
 from ortmulti.bench.measure.devices import parse_devices
-from ortmulti.bench.measure.rounds import measure_rounds, rotated
+from ortmulti.bench.measure.rounds import measure_rounds
 
 POOLS: dict[str, Any] = {"off": False, "auto": "auto", "on": True}
 CASES = ("off", "auto", "on 1", "on 3", "onnxruntime 1", "onnxruntime 4", "onnxruntime 8", "onnxruntime 16")
@@ -189,13 +189,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     common = {"devices": devices, **{name: getattr(args, name) for name in settings}}
 
     def run(case: str, _: int) -> dict[str, Any]:
-        return fresh_process.run(
-            "benchmarks.cuda_graphs", {**common, "case": case}, 300, {"PYTHONPATH": os.pathsep.join(sys.path)}
-        )
+        path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+        try:
+            return fresh_process.run("benchmarks.cuda_graphs", {**common, "case": case}, 300, path)
+        except fresh_process.MeasurementError as error:  # cuda_graph=True refuses some models
+            return {"loads": [], "error": str(error)}
 
-    # cuda_graph=True refuses some models.
-    refused = lambda error: {"loads": [], "error": str(error)}  # noqa: E731
-    rounds = measure_rounds(cases, run, args.repeat, order=rotated, failed=refused)
+    rounds = measure_rounds(cases, run, args.repeat)
     print(f"{'':16}{'clients':>8}{'rate':>9}{'cores':>7}{'p50 ms':>9}{'p99 ms':>9}  captured, largest difference")
     wrong = False
     for case in cases:

@@ -17,6 +17,7 @@ Exit status 1 if a case failed, or the defaults answer less than --least-share o
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import subprocess
 import sys
@@ -245,17 +246,16 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
     graphs = [False, True] if device.startswith("cuda") else [False]
     grid = cases(args.in_flight, args.sessions, [graph for graph in graphs if graph in args.graphs], args.threads)
 
+    number_of_case = itertools.count(1)
+
     def one(case: Case, _: int) -> dict[str, Any]:
+        print(f"{next(number_of_case)} of {args.rounds * len(grid)}: {case.name}", file=sys.stderr, flush=True)
         try:
             return measure(case, model, device, feed, args)
         except Error as error:
             return failure(error)
 
-    def progress(done: int, total: int, case: Case | None) -> None:
-        if case is not None:
-            print(f"{done + 1} of {total}: {case.name}", file=sys.stderr, flush=True)
-
-    rounds = measure_rounds(grid, one, args.rounds, order=alternating, budget=args.budget, progress=progress)
+    rounds = measure_rounds(grid, one, args.rounds, order=alternating, budget=args.budget)
     document = results.document(
         "feeding",
         settings={key: getattr(args, key) for key in ("batch", "sequence", "seconds", "warm", "settle", "clients")},

@@ -7,6 +7,7 @@ takes the cases in turns, round after round, and makes the result.
 from __future__ import annotations
 
 import abc
+import itertools
 import math
 import tempfile
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from ortmulti.bench.measure import page_cache, results
 from ortmulti.bench.measure.rounds import RoundsInterrupted, failure, measure_rounds, of_case
 from ortmulti.bench.reports.tables import Column, Report, figures
-from ortmulti.errors import InvalidArgument, NoSuchFile
+from ortmulti.errors import Error, InvalidArgument, NoSuchFile
 
 Case = TypeVar("Case", bound=Hashable)
 Json = Mapping[str, Any]
@@ -156,22 +157,23 @@ class Experiment(abc.ABC, Generic[Case]):
         """
         self.check_models()
         step: Step = progress or (lambda _done, _total, _text: None)
+        done, total = itertools.count(), self.rounds * len(self.cases())
+
+        def measure(case: Case, number: int) -> dict[str, Any]:
+            step(next(done), total, self.where(self.describe(case)))
+            try:
+                return self.measure(case, number)
+            except Error as error:
+                return failure(error)
+
         facts = [results.model_facts(model, page_cache.external_files(model)) for model in self.models]
         partial: str | None = None
         with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
-            self.prepare(Path(folder), lambda text: step(0, self.rounds * len(self.cases()), text))
+            self.prepare(Path(folder), lambda text: step(0, total, text))
+            order = lambda _, number: self.cases(number)  # noqa: E731
             try:
-                rounds = measure_rounds(
-                    self.cases(),
-                    self.measure,
-                    self.rounds,
-                    order=lambda _, number: self.cases(number),
-                    budget=self.most_seconds,
-                    failed=failure,
-                    progress=lambda done, total, case: step(
-                        done, total, "" if case is None else self.where(self.describe(case))
-                    ),
-                )
+                rounds = measure_rounds(self.cases(), measure, self.rounds, order=order, budget=self.most_seconds)
+                step(total, total, "")
             except RoundsInterrupted as interrupt:
                 rounds, partial = interrupt.rounds, "interrupted"
         return results.document(

@@ -89,8 +89,6 @@ def measure_rounds(
     *,
     order: Callable[[Sequence[Case], int], Sequence[Case]] = rotated,
     budget: float | None = None,
-    failed: Callable[[Error], Result] | None = None,
-    progress: Callable[[int, int, Case | None], None] | None = None,
 ) -> list[dict[Case, Result]]:
     """Measure all cases in turns, round after round.
 
@@ -100,9 +98,6 @@ def measure_rounds(
         repeat: number of rounds.
         order: order of the cases in a round; default: each round begins with the next case.
         budget: seconds for all rounds, see `round_numbers`; the first round is always measured.
-        failed: makes a result of a case's `Error`, so that the other cases go on; None: the error is raised.
-        progress: called before each measurement with the number of finished ones, the largest number of all, and the
-            next case; at the end with None.
 
     Returns:
         The results of each round by case, in the order in which they were measured.
@@ -110,27 +105,17 @@ def measure_rounds(
     Raises:
         RoundsInterrupted: Ctrl-C after a first result; with the results by then.
     """
-    total = repeat * len(cases)
     found: list[dict[Case, Result]] = []
     try:
         for number in round_numbers(repeat, budget):
             results: dict[Case, Result] = {}
             found.append(results)
             for case in order(cases, number):
-                if progress is not None:
-                    progress(number * len(cases) + len(results), total, case)
-                try:
-                    results[case] = measure(case, number)
-                except Error as error:
-                    if failed is None:
-                        raise
-                    results[case] = failed(error)
+                results[case] = measure(case, number)
     except KeyboardInterrupt as interrupt:
         if any(found):
             raise RoundsInterrupted([results for results in found if results]) from interrupt
         raise
-    if progress is not None:
-        progress(total, total, None)
     return found
 
 
