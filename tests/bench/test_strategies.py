@@ -166,7 +166,7 @@ def test_killed_worker_is_named_and_the_others_end(doing: str, model: Path, feed
 
 
 def test_stopped_worker_does_not_keep_close_waiting_forever(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ortmulti.bench.strategies.processes._PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("ortmulti.pool.processes.spawned._PATIENCE", 0.1)
     strategy = Processes(model, ("cpu",), ONE_THREAD)
     strategy.start()
     [worker] = [psutil.Process(pid) for pid in strategy.pids]

@@ -10,7 +10,6 @@ Writing and reading .onnx files needs the onnx package: ``pip install "ortmulti[
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,8 +21,6 @@ from ortmulti.bench.models._inputs import sample_inputs
 from ortmulti.errors import InvalidArgument
 
 __all__ = ["MODELS", "Model", "WriteError", "describe", "make", "sample_inputs"]
-
-_log = logging.getLogger("ortmulti.bench.models")
 
 
 class Model(NamedTuple):
@@ -62,8 +59,7 @@ def make(
 ) -> Path:
     """Make a model with random weights, unless the directory already has the complete model.
 
-    Files appear under their names only when they are complete. The logger "ortmulti.bench.models" says whether the
-    model was written or reused.
+    Files appear under their names only when they are complete.
 
     Args:
         name: One of `MODELS`.
@@ -85,7 +81,6 @@ def make(
     path = graph.find(Path(directory))
     if path is None:
         return graph.write(Path(directory), progress)
-    _log.info("reusing %s", path)
     progress(graph.weight_bytes, graph.weight_bytes)
     return path
 

@@ -7,7 +7,6 @@ memory is never in memory as a whole. Its files are written whole or not at all.
 from __future__ import annotations
 
 import json
-import logging
 import math
 import shutil
 import tempfile
@@ -45,8 +44,6 @@ Progress = Callable[[int, int], None]
 """Called with the bytes of weights that are written and that there are."""
 
 _STEM_PARTS: dict[str, str] = {"layers": "{}-layers", "precision": "{}", "megabytes": "{}-mb", "seed": "seed-{}"}
-
-_log = logging.getLogger("ortmulti.bench.models")
 
 
 class WriteError(Error):
@@ -209,9 +206,7 @@ class Graph:
                     (Path(folder) / name).replace(directory / name)
         except OSError as error:
             raise WriteError(f"{failed}: {error.strerror or error}") from error
-        path = directory / f"{stem}.onnx"
-        _log.info("wrote %s: %.1f MB of weights", path, total / 1e6)
-        return path
+        return directory / f"{stem}.onnx"
 
     def _write_files(self, folder: Path, progress: Progress) -> list[str]:
         blocks = _random_blocks(self.seed)

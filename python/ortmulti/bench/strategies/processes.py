@@ -14,9 +14,6 @@ from ortmulti.timeline import Timeline
 
 from .base import Array, Creation, Strategy, first_run_error, make_contexts
 
-# Once notified, a worker only has to free its session; past this it is killed.
-_PATIENCE_SECONDS = 10.0
-
 
 class Processes(Strategy):
     """onnxruntime sessions, each in its own process, with inputs in shared memory.
@@ -81,14 +78,12 @@ class Processes(Strategy):
             return
         for worker in list(self._workers.values()):
             worker.end()
-        deadline = time.monotonic() + _PATIENCE_SECONDS
         for worker in list(self._workers.values()):
-            if not worker.wait(max(0.0, deadline - time.monotonic())):
-                worker.kill()
+            worker.death("when it was closed")  # which waits for its end, but not forever
         super().close()
         for worker in self._workers.values():  # by now also those that were just being started
             worker.end()
-            worker.death("when it was closed")  # which waits for its end
+            worker.death("when it was closed")
             worker.close()
 
 
