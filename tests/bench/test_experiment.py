@@ -249,11 +249,3 @@ def test_ratios_are_made_within_a_round() -> None:
     assert ratios(rounds, "a", "b", float) == [2.0, 3.0]
     assert of_case(rounds, "b") == [1.0, 3.0, 0.0]
     assert ratios(rounds, "a", "b", lambda value: None if value == 9 else value) == [2.0]
-
-
-def test_a_failure_that_nobody_takes_ends_the_rounds() -> None:
-    def measure(_case: str, _number: int) -> int:
-        raise Fail("it broke")
-
-    with pytest.raises(Fail, match="it broke"):
-        measure_rounds("ab", measure, 2)

@@ -176,8 +176,7 @@ class Gil(Experiment[str]):
         return alternating(self.libraries, number)
 
     def describe(self, case: str) -> dict[str, Any]:
-        spec = {"library": case, "model": str(self.models[0]), "device": self.device, "threads": self.threads}
-        return {**spec, "devices": [self.device], "strategy": case}
+        return {"library": case, "model": str(self.models[0]), "device": self.device, "threads": self.threads}
 
     @classmethod
     def where(cls, measurement: Json) -> str:

@@ -201,4 +201,5 @@ class Interval:
     @classmethod
     def json(cls, values: Iterable[float]) -> dict[str, float] | None:
         """Return `of` as JSON can carry it."""
-        return (found := cls.of(values)) and asdict(found)
+        found = cls.of(values)
+        return None if found is None else asdict(found)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from typing import Any
 
 from ortmulti import _core
 from ortmulti.errors import Error
@@ -57,8 +58,8 @@ class Simulation:
         self._policy = _core.ResidencyPolicy(budget)
         self._models = models
         self._of_id: dict[int, SimulatedModel] = {}
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._steps = 0
+        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._steps = itertools.count()
         self._now = 0.0
         self._device_free = float("-inf")
         self._next_look = float("inf")
@@ -77,31 +78,27 @@ class Simulation:
             Error: the policy says that a model cannot get its memory, or it lets a request wait forever.
         """
         for seconds, number in arrivals:
-            self._at(seconds, partial(self._arrive, self._models[number]))
+            self._at(seconds, self._arrive, self._models[number])
         if not self._of_id and self._events:
             self._add_models(self._events[0][0])
         while self._events:
-            self._now, _, call = heapq.heappop(self._events)
-            call()
+            self._now, _, call, arguments = heapq.heappop(self._events)
+            call(*arguments)
             self.used = max(self.used, self._policy.used())
         if any(model.waiting for model in self._models):
             raise Error("the policy lets a request wait forever")
 
     def _add_models(self, now: float) -> None:
         for number, model in enumerate(self._models):
-            levels = {"session": (0, model.wake)} | (
-                {"weights": (model.kept, model.wake)} if model.level != "session" else {}
-            )
+            levels = {"session": (0, model.wake)}
+            if model.level != "session":
+                levels["weights"] = (model.kept, model.wake)
             entry = _core.ResidencyModel(model.weights + model.kept, levels, level=model.level)
             model.id = self._policy.add(entry, str(number), now)
             self._of_id[model.id] = model
 
-    def _at(self, moment: float, call: Callable[[], None]) -> None:
-        self._steps += 1
-        heapq.heappush(self._events, (moment, self._steps, call))
-
-    def _after(self, seconds: float, call: Callable[[], None]) -> None:
-        self._at(self._now + seconds, call)
+    def _at(self, moment: float, call: Callable[..., None], *arguments: Any) -> None:
+        heapq.heappush(self._events, (moment, next(self._steps), call, arguments))
 
     def _arrive(self, model: SimulatedModel) -> None:
         model.waiting.append(len(self._arrivals))
@@ -123,13 +120,13 @@ class Simulation:
             model.busy = True
             begin = max(self._now, self._device_free)
             self._device_free = begin + model.occupied
-            self._at(begin + model.run, partial(self._answer, model, model.waiting.popleft()))
+            self._at(begin + model.run, self._answer, model, model.waiting.popleft())
 
     def _answer(self, model: SimulatedModel, request: int) -> None:
         self.latencies[request] = self._now - self._arrivals[request]
         model.busy = False
         if model.state == "falling":
-            self._after(model.sleep, self._fell)
+            self._at(self._now + model.sleep, self._fell)
         else:
             self._go_on(model)
 
@@ -170,7 +167,7 @@ class Simulation:
             if victim.state == "awake":
                 victim.state = "falling"
             if not victim.busy:
-                self._after(victim.sleep, self._fell)
+                self._at(self._now + victim.sleep, self._fell)
 
     def _fell(self) -> None:
         victim, level = self._evicting.popleft()
@@ -185,7 +182,7 @@ class Simulation:
 
     def _copy(self, line: deque[SimulatedModel]) -> None:
         if line:
-            self._after(line[0].wake, partial(self._woke, line))
+            self._at(self._now + line[0].wake, self._woke, line)
 
     def _woke(self, line: deque[SimulatedModel]) -> None:
         model = line.popleft()
