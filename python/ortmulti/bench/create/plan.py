@@ -177,12 +177,16 @@ def save_plot(document: Json, path: Path) -> None:
         axes = figure.subplots(len(measured), 2, squeeze=False)
         for (left, right), (model, rows) in zip(axes, measured, strict=True):
             title = f"{tables.model_text(model)}: creation (median, range)"
-            seconds = plots.over_devices(rows, "strategy", lambda row: row["creation"])
-            plots.lines(left, title, ("sessions", "creation, seconds"), seconds, names)
-            speedups = plots.over_devices(rows, "strategy", lambda row: row["speedup"] and spread([row["speedup"]]))
-            labels = ("sessions", "times as fast as sequential")
+            plots.lines(
+                left, title, ("sessions", "creation, seconds"), rows, "strategy", lambda row: row["creation"], names
+            )
+            title, labels = (
+                "speedup; dotted: N sessions in the time of one",
+                ("sessions", "times as fast as sequential"),
+            )
             ideal = [(count, count) for count in sorted({len(row["devices"]) for row in rows})]
-            plots.lines(right, "speedup; dotted: N sessions in the time of one", labels, speedups, names, ideal)
+            speedup = lambda row: row["speedup"] and spread([row["speedup"]])  # noqa: E731
+            plots.lines(right, title, labels, rows, "strategy", speedup, names, ideal)
 
 
 REPORT = Report(headline, sheets, notes, save_plot)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from ortmulti._runtime.regular_file import write_atomically
 from ortmulti.errors import InvalidArgument, LibraryError
 
@@ -56,17 +58,6 @@ def line_style(name: str, names: Sequence[str] = tuple(COLOURS)) -> dict[str, An
     return {"marker": _MARKERS[place % len(_MARKERS)], "color": colour, "linewidth": 1.8, "zorder": 2}
 
 
-def over_devices(
-    rows: Iterable[Json], name: str, figure: Callable[[Json], Json | None]
-) -> dict[str, list[tuple[float, Json]]]:
-    """Return for `lines` a figure over the number of devices, of the rows that have one, by their field `name`."""
-    found: dict[str, list[tuple[float, Json]]] = {}
-    for row in sorted(rows, key=lambda row: len(row["devices"])):
-        if (spread := figure(row)) is not None:
-            found.setdefault(row[name], []).append((len(row["devices"]), spread))
-    return found
-
-
 @contextlib.contextmanager
 def plot_of(document: Json, path: Path, height: float, how: str, **legend: Any) -> Iterator[Figure]:
     """Yield an empty figure. After the block it gets a legend, a caption with `how`, and is written to `path`.
@@ -89,35 +80,37 @@ def lines(
     axes: Axes,
     title: str,
     labels: tuple[str, str],
-    series: Mapping[str, Sequence[tuple[float, Json]]],
+    rows: Iterable[Json],
+    by: str,
+    figure: Callable[[Json], Json | None],
     names: Sequence[str],
     ideal: Sequence[tuple[float, float]] = (),
 ) -> None:
-    """Draw spreads over a number: a line through the medians, with the ranges.
+    """Draw a figure of rows over their number of devices: a line through the medians, with the ranges.
 
     Args:
         axes: where.
         title: of the axes.
         labels: of x and y.
-        series: each line's points by its name.
+        rows: those of a result.
+        by: the field whose value names a row's line.
+        figure: returns a row's spread; None if it has none.
         names: of all lines, in the legend's order.
         ideal: points of a dotted line.
     """
     title_axes(axes, title, *labels)
-    places = sorted({place for points in series.values() for place, _ in points})
-    if not places:
+    found = sorted(((len(row["devices"]), row[by], at) for row in rows if (at := figure(row))), key=lambda one: one[0])
+    if not found:
         axes.text(0.5, 0.5, "nothing to compare with", transform=axes.transAxes, ha="center", color="#555555")
         return
-    for name in (name for name in names if name in series):
-        points = series[name]
-        spreads = [spread for _, spread in points]
-        medians = [spread["median"] for spread in spreads]
-        below = [spread["median"] - spread["lowest"] for spread in spreads]
-        above = [spread["highest"] - spread["median"] for spread in spreads]
-        style = {"capsize": 3, "elinewidth": 1, **line_style(name, names)}
-        axes.errorbar([place for place, _ in points], medians, yerr=[below, above], label=name, **style)
+    for name in names:
+        points = [(count, at["median"], at["lowest"], at["highest"]) for count, of, at in found if of == name]
+        if points:
+            places, medians, lowest, highest = np.array(points, float).T
+            style = {"capsize": 3, "elinewidth": 1, **line_style(name, names)}
+            axes.errorbar(places, medians, yerr=[medians - lowest, highest - medians], label=name, **style)
     axes.plot([x for x, _ in ideal], [y for _, y in ideal], linestyle=":", color="#999999", zorder=1)
-    axes.set_xticks(places)
+    axes.set_xticks(sorted({count for count, *_ in found}))
     axes.set_ylim(bottom=0)
 
 

@@ -175,20 +175,18 @@ def save_plot(document: Json, path: Path) -> None:
         axes = figure.subplots(len(groups), 2, squeeze=False)
         for (left, right), (name, rows) in zip(axes, groups.items(), strict=True):
             closed = [row for row in rows if row["kind"] == "closed"]
-            rates, scalings = (
-                plots.over_devices(closed, "variant", lambda row, key=key: row[key])  # type: ignore[misc]
-                for key in ("throughput", "scaling")
-            )
-            best = max((points[0][1]["median"] for points in rates.values() if points[0][0] == 1), default=None)
+            alone = (row["throughput"]["median"] for row in closed if len(row["devices"]) == 1)
+            best = max(alone, default=None)
             counts = sorted({len(row["devices"]) for row in rows})
             ideal = [] if best is None else [(count, best * count) for count in counts]
-            labels = ("devices", "answers a second, closed loop")
-            plots.lines(left, f"{name}: answers a second (median, range)", labels, rates, variants, ideal)
+            title, labels = f"{name}: answers a second (median, range)", ("devices", "answers a second, closed loop")
+            plots.lines(left, title, labels, closed, "variant", lambda row: row["throughput"], variants, ideal)
             if opened := [row for row in rows if row["kind"] == "open" and row["p50"] is not None]:
                 _draw_latency(right, opened, variants)
             else:
-                title, flat = "rate over N times one device's, same round", [(count, 1.0) for count in counts]
-                plots.lines(right, title, ("devices", "scaling"), scalings, variants, flat)
+                title, labels = "rate over N times one device's, same round", ("devices", "scaling")
+                flat = [(count, 1.0) for count in counts]
+                plots.lines(right, title, labels, closed, "variant", lambda row: row["scaling"], variants, flat)
 
 
 def _draw_latency(axes: Axes, rows: Sequence[Json], variants: Sequence[str]) -> None:
