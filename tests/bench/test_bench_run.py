@@ -155,7 +155,7 @@ def measurement(throughput: float, **more: Any) -> dict[str, Any]:
 def test_ratios_are_of_the_same_round() -> None:
     """The machine is half as fast in the second round: the ratios do not change."""
     chosen = plan(variants=[serve.parse_variant("core"), serve.parse_variant("threads")])
-    chosen._ceilings.append({"sessions": 2, "variant": "core", "throughput": 1e5})
+    chosen._ceilings[2, "core"] = 1e5
     rates = {(1, "core"): 100.0, (2, "core"): 180.0, (1, "threads"): 50.0, (2, "threads"): 90.0}
     rounds = [
         {case: measurement(rates[len(case.devices), case.variant.name] / slow) for case in chosen.cases()}

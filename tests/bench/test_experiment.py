@@ -78,9 +78,6 @@ class Letters(Experiment[str]):
     def beside(self, case: str, good: Sequence[Json], rounds: Sequence[Mapping[str, Json]]) -> dict[str, Any]:  # noqa: ARG002
         return {"sum": sum(one["value"] for one in good)}
 
-    def more(self) -> dict[str, Any]:
-        return {"more": 1}
-
 
 def test_cases_take_turns_and_become_a_result(model: Path) -> None:
     steps: list[tuple[int, int, str]] = []
@@ -98,7 +95,7 @@ def test_cases_take_turns_and_become_a_result(model: Path) -> None:
         {"letter": letter, "model": model.name, "measured": 2, "errors": [], **figures} for letter in "ab"
     ]
     assert (document["kind"], document["schema_version"]) == ("letters", results.SCHEMA_VERSION)
-    assert (document["settings"], document["partial"], document["more"]) == ({"repeat": 2, "rounds": 2}, None, 1)
+    assert (document["settings"], document["partial"]) == ({"repeat": 2, "rounds": 2}, None)
     [facts] = document["models"]
     assert (facts["name"], facts["bytes"]) == (model.stem, model.stat().st_size)
     assert facts["external_bytes"] > 900_000

@@ -126,14 +126,11 @@ def test_timeline_in_short() -> None:
         ("context", 0, 1, "cuda:0"),  # of before
         ("context", 2, 3, "cuda:0"),
         ("context", 3, 4.5, "cuda:1"),
-        ("create session", 4, 5, "cuda:0"),
-        ("create session", 4.5, 6, "cuda:0"),
+        ("create session", 4, 6, "cuda:0"),
         ("not shared: it has no weights", 6, 6, ""),
     )
     details = describe(made, 2 * SECOND, 7 * SECOND)
-    assert details["after_contexts"] == pytest.approx(2.5)
-    assert details["not_shared"] == ["it has no weights"]
-    assert details["spans"]["create session cuda:0"] == {"count": 2, "begin": 2.0, "end": 4.0, "seconds": 2.5}
+    assert details == {"after_contexts": 2.5, "not_shared": ["it has no weights"]}
     assert describe(made, 5 * SECOND, 7 * SECOND)["after_contexts"] is None
 
 

@@ -96,10 +96,6 @@ class Experiment(abc.ABC, Generic[Case]):
         """Return further fields of a case's row; `good` are its measurements that worked."""
         return {}
 
-    def more(self) -> dict[str, Any]:
-        """Return further fields of the result."""
-        return {}
-
     @classmethod
     @abc.abstractmethod
     def where(cls, measurement: Json) -> str:
@@ -187,7 +183,6 @@ class Experiment(abc.ABC, Generic[Case]):
             ],
             rows=self.rows(rounds),
             partial=partial,
-            **self.more(),
         )
 
 

@@ -41,17 +41,15 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
             "config_entries".
 
     Returns:
-        The result of `clients.closed_loop` or `clients.open_loop`. Seconds: "window", "load_seconds", "cpu_seconds" (in
-        the window, with children), "cpu_per_request". Bytes: "peak_rss", "pss", "gpu_memory" (by device). "processes".
+        The result of `clients.closed_loop` or `clients.open_loop`. Seconds: "window", "cpu_seconds" (in the window,
+        with children), "cpu_per_request". Bytes: "peak_rss", "pss", "gpu_memory" (by device). "processes".
         "stats": a pool's by device, with the warm-up.
 
     Raises:
         Error: an answer differs from the same device's first answer, or nothing was measured.
     """
     used_before = gpu_memory_used()
-    begin = time.perf_counter()
     with _load(spec) as pool:
-        load_seconds = time.perf_counter() - begin
         on_device = spec["inputs"] == "device"
         feed = sample_inputs(pool.get_inputs(), spec["batch"], spec["sequence"])
         feeds = {device: _values(feed, device) if on_device else feed for device in dict.fromkeys(pool.devices)}
@@ -69,7 +67,6 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     return {
         **result,
         "cpu_per_request": result["cpu_seconds"] / requests if requests and result["cpu_seconds"] is not None else None,
-        "load_seconds": load_seconds,
         **memory,
         "stats": {device.device: asdict(device) for device in stats},
     }

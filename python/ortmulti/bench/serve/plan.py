@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ortmulti.bench.experiment import Experiment, Json
 from ortmulti.bench.measure import fresh_process
 from ortmulti.bench.measure.devices import describe
-from ortmulti.bench.measure.rounds import Interval, alternating, by_device, failure, ratios, rotated
+from ortmulti.bench.measure.rounds import Interval, alternating, by_device, ratios, rotated
 from ortmulti.bench.models import make as make_model
 from ortmulti.bench.reports import plots, tables
 from ortmulti.bench.reports.tables import IN_MIB, Cell, Column, Report, Sheet, label, number, times_text
@@ -261,7 +262,7 @@ class RunPlan(Experiment[RunCase]):
                 raise InvalidArgument(f"a pool has as many sessions on each device, unlike {', '.join(devices)}")
         self._closed = Load("closed", self.in_flight)
         self.loads = (self._closed, *self.loads)
-        self._ceilings: list[dict[str, Any]] = []
+        self._ceilings: dict[tuple[int, str], float] = {}
         self.most_seconds = self.budget
 
     def cases(self, number: int = 0) -> list[RunCase]:
@@ -298,7 +299,6 @@ class RunPlan(Experiment[RunCase]):
     def prepare(self, folder: Path, step: Callable[[str], None]) -> None:
         """Measure the ceilings."""
         self._cache = {"ORTMULTI_CACHE": str(folder / "cache")}
-        self._ceilings = []
         if not self.ceiling:
             return
         nothing = make_model("identity", folder)
@@ -307,11 +307,9 @@ class RunPlan(Experiment[RunCase]):
             for variant in self.variants:
                 step(f"ceiling: {variant.name} on {describe(devices)}")
                 on_cpu = RunCase(nothing, 1, ("cpu",) * len(devices), replace(variant, cuda_graph=False), self._closed)
-                try:
+                with contextlib.suppress(Error):
                     result = self._process(on_cpu, self._closed, **more)
-                except Error as error:
-                    result = failure(error)
-                self._ceilings.append({"sessions": len(devices), "variant": variant.name, **result})
+                    self._ceilings[len(devices), variant.name] = result["throughput"]
 
     def measure(self, case: RunCase, number: int) -> dict[str, Any]:
         load = case.load
@@ -335,9 +333,6 @@ class RunPlan(Experiment[RunCase]):
         own = {"variant": asdict(case.variant), "load": asdict(load), "seed": 0}
         return {**self.describe(case), **own, **{name: getattr(self, name) for name in (*_SPEC, "seconds")}}
 
-    def more(self) -> dict[str, Any]:
-        return {"ceilings": self._ceilings}
-
     def beside(self, case: RunCase, good: Sequence[Json], rounds: Sequence[Mapping[RunCase, Json]]) -> dict[str, Any]:
         """Return further fields of a row.
 
@@ -356,11 +351,10 @@ class RunPlan(Experiment[RunCase]):
 
         sessions = len(case.devices)
         single = next((devices for devices in self.device_sets if len(devices) == 1), case.devices)
-        of_case = (one for one in self._ceilings if (one["sessions"], one["variant"]) == (sessions, case.variant.name))
         return {
             "kind": "closed",
             "unanswered": None,
             "scaling": over(replace(case, devices=single), sessions),
             "over_first": over(replace(case, variant=self.variants[0])),
-            "ceiling": next((one["throughput"] for one in of_case if "error" not in one), None),
+            "ceiling": self._ceilings.get((sessions, case.variant.name)),
         }

@@ -92,28 +92,14 @@ def session_seconds(spans: Sequence[Span], devices: Sequence[str]) -> tuple[floa
 
 
 def describe(timeline: Timeline, begin_ns: int, end_ns: int) -> dict[str, Any]:
-    """Return in short the timeline of a creation that began and ended at these times of `time.monotonic_ns`.
+    """Return facts of a creation that began and ended at these times of `time.monotonic_ns`.
 
     Returns:
-        "spans": for each name and device ("context cuda:0") the "count" and the sum of "seconds". The "begin" of the
-        first and the "end" of the last are seconds after the creation began. "after_contexts": seconds from the last
-        context until all sessions were ready; None if no context was made. "not_shared": reasons why some or all
-        weights were not shared.
+        "after_contexts": seconds from the last context until all sessions were ready; None if no context was made.
+        "not_shared": reasons why some or all weights were not shared.
     """
-    groups: dict[str, list[Span]] = {}
-    for span in timeline.spans:
-        groups.setdefault(f"{span.name} {span.device}".rstrip(), []).append(span)
     contexts = [span.end_ns for span in timeline.spans if span.name == _CONTEXT and span.end_ns > begin_ns]
     return {
-        "spans": {
-            name: {
-                "count": len(spans),
-                "begin": (min(span.start_ns for span in spans) - begin_ns) / 1e9,
-                "end": (max(span.end_ns for span in spans) - begin_ns) / 1e9,
-                "seconds": sum(span.seconds for span in spans),
-            }
-            for name, spans in groups.items()
-        },
         "after_contexts": (end_ns - max(contexts)) / 1e9 if contexts else None,
         "not_shared": timeline.not_shared,
     }
