@@ -108,7 +108,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     plan = serve.RunPlan(
         models=[models.make("tiny-kernels", args.models)],
         device_sets=device_sets(available, counts),
-        variants=[serve.parse_variant(name) for name in names.split(",")],
+        variants=names.split(","),
         in_flight=args.in_flight,
         repeat=args.repeat or (1 if args.quick else 6),
         seconds=args.seconds or (0.1 if args.quick else 2.0),

@@ -19,7 +19,7 @@ def plan(model: Path, variant: str, **changes: Any) -> serve.RunPlan:
     settings: dict[str, Any] = {
         "models": [model],
         "device_sets": device_sets(available, None),
-        "variants": [serve.parse_variant(variant)],
+        "variants": [variant],
         "repeat": 1,
         "seconds": 2.0,
         "warm_seconds": 0.2,
@@ -32,7 +32,7 @@ def plan(model: Path, variant: str, **changes: Any) -> serve.RunPlan:
 @pytest.mark.parametrize(
     ("variant", "changes"),
     [
-        ("core", {"loads": [serve.parse_rate("0.5x")], "batches": [1, 8]}),
+        ("core", {"rates": ["0.5x"], "batches": [1, 8]}),
         ("core", {"inputs": "device"}),
         ("core", {"inputs": "device", "outputs": "device"}),
         *((variant, {}) for variant in ("core+graph", "core+in_flight=1", "threads", "processes")),

@@ -105,8 +105,9 @@ def bench_run(
         device_sets=devices.device_sets(
             available, serve.doubling(len(available)) if counts is None else devices.parse_counts(counts)
         ),
-        variants=[serve.parse_variant(text) for text in variants.split(",")],
-        loads=[serve.parse_rate(text, arrivals) for text in rate.split(",")] if rate is not None else [],
+        variants=[name.strip() for name in variants.split(",")],
+        rates=rate.split(",") if rate is not None else [],
+        arrivals=arrivals,
         in_flight=in_flight,
         batches=devices.parse_counts(batch, "batch sizes, such as 1,32"),
         sequence=sequence,

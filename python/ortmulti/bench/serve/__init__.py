@@ -3,12 +3,12 @@
 from pathlib import Path
 from ortmulti.bench.serve import RunPlan
 
-result = RunPlan(models=[Path("model.onnx")], device_sets=[("cpu",), ("cpu", "cpu")]).run()
+result = RunPlan([Path("model.onnx")], [("cpu",), ("cpu", "cpu")], ["core", "threads"]).run()
 """
 
 from __future__ import annotations
 
-from .cases import Load, Variant, parse_rate, parse_variant
+from .cases import parse_rate, parse_variant
 from .plan import RunCase, RunPlan, doubling
 
-__all__ = ["Load", "RunCase", "RunPlan", "Variant", "doubling", "parse_rate", "parse_variant"]
+__all__ = ["RunCase", "RunPlan", "doubling", "parse_rate", "parse_variant"]

@@ -18,7 +18,7 @@ import ortmulti
 from ortmulti import _core
 from ortmulti._runtime.closing import Closing
 from ortmulti.bench.measure.memory import figures, gpu_memory_used, process_tree, stat_fields
-from ortmulti.bench.serve.cases import NANOSECONDS, Load, Variant, arrival_times
+from ortmulti.bench.serve.cases import NANOSECONDS, arrival_times, parse_variant
 from ortmulti.bench.serve.clients import ClosedLoop, ask_at, closed_loop, open_loop
 from ortmulti.create.sample_inputs import sample_inputs
 from ortmulti.errors import Error
@@ -35,10 +35,10 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     """Load a variant, warm it up, put load on it, and return the figures.
 
     Args:
-        spec: "model" (path), "devices", "variant" and "load" (the fields of `Variant` and `Load`, with a rate in
-            requests per second). "batch" and "sequence" of the inputs, "inputs" and "outputs" ("host" or "device").
-            "seconds", "warm_seconds", "seed" (of the arrivals), "intra_op_num_threads", "provider_options",
-            "config_entries".
+        spec: "model" (path), "devices", "variant", "in_flight" (requests for each session, in a closed loop), "rate" (a
+            second, of an open loop with "arrivals"; None: a closed loop). "batch" and "sequence" of the inputs,
+            "inputs" and "outputs" ("host" or "device"). "seconds", "warm_seconds", "seed" (of the arrivals),
+            "intra_op_num_threads", "provider_options", "config_entries".
 
     Returns:
         The result of `clients.closed_loop` or `clients.open_loop`. Seconds: "window", "cpu_seconds" (in the window,
@@ -58,7 +58,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
         first, *others = [_arrays(future.result()) for future in futures]
         # Inputs on a device run there, others on any device.
         asked = [(each, {**more, "device": device} if on_device else more) for device, each in feeds.items()]
-        result = (_closed if spec["load"]["kind"] == "closed" else _open)(pool, asked, spec)
+        result = (_closed if spec["rate"] is None else _open)(pool, asked, spec)
         for answer in (*others, *result.pop("last")):
             compare(first, _arrays(answer))
         memory = figures(used_before, spec["devices"])
@@ -117,18 +117,18 @@ _Pool = ortmulti.Pool | OnnxruntimeThreads
 
 
 def _load(spec: Mapping[str, Any]) -> _Pool:
-    variant = Variant(**spec["variant"])
-    devices = list(dict.fromkeys(spec["devices"]))
-    sessions = spec["devices"].count(devices[0]) * variant.sessions
+    variant = parse_variant(spec["variant"])
+    backend, devices = variant.pop("backend"), list(dict.fromkeys(spec["devices"]))
+    sessions = spec["devices"].count(devices[0]) * variant.pop("sessions")
     options = ortmulti.SessionOptions()
     if spec["intra_op_num_threads"] is not None:
         options.intra_op_num_threads = spec["intra_op_num_threads"]
     for key, value in spec["config_entries"].items():
         options.add_session_config_entry(key, value)
     arguments = (ortmulti.Model(spec["model"]), devices, sessions, options, spec["provider_options"] or None)
-    if variant.backend == "threads":
+    if backend == "threads":
         return OnnxruntimeThreads(session_specs(*arguments))
-    return ortmulti.load(*arguments, **variant.load_arguments())
+    return ortmulti.load(*arguments, backend=backend, **variant)
 
 
 def _values(feed: Mapping[str, Any], device: str) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def _processor_time() -> Callable[[], float]:
 
 def _closed(pool: _Pool, asked: _Asked, spec: Mapping[str, Any]) -> dict[str, Any]:
     asks = [functools.partial(pool.run, None, feed, **more) for feed, more in asked]
-    clients = Load(**spec["load"]).in_flight * len(pool.devices)
+    clients = spec["in_flight"] * len(pool.devices)
     with ClosedLoop([asks[number % len(asks)] for number in range(clients)]) as loop:
         loop.until_answered()
         loop.go_on(spec["warm_seconds"])
@@ -188,11 +188,11 @@ def _closed(pool: _Pool, asked: _Asked, spec: Mapping[str, Any]) -> dict[str, An
 
 
 def _open(pool: _Pool, asked: _Asked, spec: Mapping[str, Any]) -> dict[str, Any]:
-    load, warm, seconds = Load(**spec["load"]), spec["warm_seconds"], spec["seconds"]
-    times = arrival_times(load.rate, warm + seconds, load.arrivals, spec["seed"])
+    rate, warm, seconds = spec["rate"], spec["warm_seconds"], spec["seconds"]
+    times = arrival_times(rate, warm + seconds, spec["arrivals"], spec["seed"])
     counted, processor = int(np.searchsorted(times, warm * NANOSECONDS)), _processor_time()
     if counted == len(times):
-        raise Error(f"no request arrives within {seconds:g} seconds at {load.rate:g} a second; measure for longer")
+        raise Error(f"no request arrives within {seconds:g} seconds at {rate:g} a second; measure for longer")
     samples: list[tuple[int, float]] = []
     last: list[Future[list[Any]]] = []
 

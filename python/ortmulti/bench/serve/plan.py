@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from ortmulti.bench.reports import plots, tables
 from ortmulti.bench.reports.tables import IN_MIB, Cell, Column, Report, Sheet, label, number, times_text
 from ortmulti.errors import Error, InvalidArgument
 
-from .cases import Load, Variant
+from .cases import ARRIVALS, parse_rate, parse_variant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +34,6 @@ _CEILING = {
     "config_entries": {},
 }
 _CEILING_SECONDS = 1.0
-_SPEC = (*_CEILING, "sequence")
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class RunCase:
     model: Path
     batch: int
     devices: tuple[str, ...]
-    variant: Variant
-    load: Load
+    variant: str
+    load: str
 
 
 def doubling(most: int) -> tuple[int, ...]:
@@ -214,7 +214,8 @@ class RunPlan(Experiment[RunCase]):
 
     Attributes: the options of `ortmulti bench run`. Those that have another form than there:
         device_sets: the devices to compare. A device that is named N times has N times a variant's sessions.
-        loads: the loads beside the closed loop, which becomes the first one; scaling refers to its throughput.
+        variants: see `parse_variant`.
+        rates: see `parse_rate`; of the open loops beside the closed one, to whose throughput scaling refers.
         intra_op_num_threads: CPU threads of each session; None leaves the pool's default.
         budget: seconds for all rounds, see `ortmulti.bench.measure.rounds.round_numbers`.
     """
@@ -223,8 +224,9 @@ class RunPlan(Experiment[RunCase]):
 
     models: Sequence[Path]
     device_sets: Sequence[tuple[str, ...]]
-    variants: Sequence[Variant]
-    loads: Sequence[Load] = ()
+    variants: Sequence[str]
+    rates: Sequence[str] = ()
+    arrivals: str = "poisson"
     in_flight: int = 4
     batches: Sequence[int] = (1,)
     sequence: int = 16
@@ -250,18 +252,20 @@ class RunPlan(Experiment[RunCase]):
         for what in ("inputs", "outputs"):
             if getattr(self, what) not in PLACES:
                 raise InvalidArgument(f"{what} are on the {' or '.join(PLACES)}, not {getattr(self, what)!r}")
-        if "device" in (self.inputs, self.outputs):
-            others = [variant.name for variant in self.variants if variant.backend != "core"]
-            if others:
-                raise InvalidArgument(
-                    f"inputs and outputs on devices are for the backend core, not for {', '.join(others)}"
-                )
+        others = [name for name in self.variants if parse_variant(name)["backend"] != "core"]
+        if others and "device" in (self.inputs, self.outputs):
+            raise InvalidArgument(
+                f"inputs and outputs on devices are for the backend core, not for {', '.join(others)}"
+            )
         for devices in self.device_sets:
             counts = {devices.count(device) for device in devices}
             if len(counts) > 1:
                 raise InvalidArgument(f"a pool has as many sessions on each device, unlike {', '.join(devices)}")
-        self._closed = Load("closed", self.in_flight)
-        self.loads = (self._closed, *self.loads)
+        if self.arrivals not in ARRIVALS:
+            raise InvalidArgument(f"arrivals are {' or '.join(ARRIVALS)}, not {self.arrivals!r}")
+        self._closed = f"closed, {self.in_flight} a session"
+        found = [parse_rate(rate) for rate in self.rates]
+        self._open = {f"open, {rate:g}{'x' if relative else '/s'}": (rate, relative) for rate, relative in found}
         self._ceilings: dict[tuple[int, str], float] = {}
         self.most_seconds = self.budget
 
@@ -277,7 +281,7 @@ class RunPlan(Experiment[RunCase]):
             for batch in self.batches
             for devices in alternating(self.device_sets, number)
             for variant in rotated(self.variants, number)
-            for load in self.loads
+            for load in (self._closed, *self._open)
         ]
 
     def describe(self, case: RunCase) -> dict[str, Any]:
@@ -285,8 +289,8 @@ class RunPlan(Experiment[RunCase]):
             "model": str(case.model),
             "batch": case.batch,
             "devices": list(case.devices),
-            "variant": case.variant.name,
-            "load": case.load.name,
+            "variant": case.variant,
+            "load": case.load,
         }
 
     @classmethod
@@ -305,33 +309,31 @@ class RunPlan(Experiment[RunCase]):
         more = {**_CEILING, "seconds": min(self.seconds, _CEILING_SECONDS)}
         for devices in self.device_sets:
             for variant in self.variants:
-                step(f"ceiling: {variant.name} on {describe(devices)}")
-                on_cpu = RunCase(nothing, 1, ("cpu",) * len(devices), replace(variant, cuda_graph=False), self._closed)
+                step(f"ceiling: {variant} on {describe(devices)}")
+                on_cpu = RunCase(nothing, 1, ("cpu",) * len(devices), variant.replace("+graph", ""), self._closed)
                 with contextlib.suppress(Error):
-                    result = self._process(on_cpu, self._closed, **more)
-                    self._ceilings[len(devices), variant.name] = result["throughput"]
+                    result = self._process(on_cpu, **more)
+                    self._ceilings[len(devices), variant] = result["throughput"]
 
     def measure(self, case: RunCase, number: int) -> dict[str, Any]:
-        load = case.load
-        if load == self._closed:
-            self._capacity: float | None = None  # of the loads that follow
-        elif load.relative:
-            if self._capacity is None:
-                raise Error(f"{load.name} of a closed loop that was not measured")
-            load = load.at(self._capacity)
-        result = self._process(case, load, seed=number)
-        if load == self._closed:
+        if case.load == self._closed:
+            self._capacity = math.nan  # of the loads that follow
+            result = self._process(case, seed=number)
             self._capacity = result["throughput"]
-        return result
+            return result
+        rate, relative = self._open[case.load]
+        if relative and math.isnan(self._capacity):
+            raise Error(f"{case.load} of a closed loop that was not measured")
+        return self._process(case, rate=rate * self._capacity if relative else rate, seed=number)
 
-    def _process(self, case: RunCase, load: Load, **more: Any) -> dict[str, Any]:
-        spec = {**self.spec(case, load), **more}
+    def _process(self, case: RunCase, **more: Any) -> dict[str, Any]:
+        spec = {**self.spec(case), **more}
         return fresh_process.run("ortmulti.bench.serve.measure_pool", spec, self.timeout, self._cache)
 
-    def spec(self, case: RunCase, load: Load) -> dict[str, Any]:
-        """Return the argument of `ortmulti.bench.serve.measure_pool.measure`."""
-        own = {"variant": asdict(case.variant), "load": asdict(load), "seed": 0}
-        return {**self.describe(case), **own, **{name: getattr(self, name) for name in (*_SPEC, "seconds")}}
+    def spec(self, case: RunCase) -> dict[str, Any]:
+        """Return the argument of `ortmulti.bench.serve.measure_pool.measure`, for a closed loop."""
+        names = (*_CEILING, "seconds", "sequence", "in_flight", "arrivals")
+        return {**self.describe(case), "rate": None, "seed": 0, **{name: getattr(self, name) for name in names}}
 
     def beside(self, case: RunCase, good: Sequence[Json], rounds: Sequence[Mapping[RunCase, Json]]) -> dict[str, Any]:
         """Return further fields of a row.
@@ -341,7 +343,7 @@ class RunPlan(Experiment[RunCase]):
         same variant on one device, in the same round. "over_first": the throughput over the first variant's, in the
         same round. "ceiling": answers a second of a pool of this kind whose model does nothing.
         """
-        if case.load.kind == "open":
+        if case.load != self._closed:
             nothing = {"scaling": None, "over_first": None, "ceiling": None}
             return {"kind": "open", "unanswered": sum(m["unanswered"] for m in good), **nothing}
 
@@ -356,5 +358,5 @@ class RunPlan(Experiment[RunCase]):
             "unanswered": None,
             "scaling": over(replace(case, devices=single), sessions),
             "over_first": over(replace(case, variant=self.variants[0])),
-            "ceiling": self._ceilings.get((sessions, case.variant.name)),
+            "ceiling": self._ceilings.get((sessions, case.variant)),
         }
