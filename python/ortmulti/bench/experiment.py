@@ -55,9 +55,12 @@ class Experiment(abc.ABC, Generic[Case]):
     def cases(self, number: int = 0) -> Sequence[Case]:
         """Return every case, in the order of round `number`. Round 0 has the order of the table."""
 
-    @abc.abstractmethod
     def describe(self, case: Case) -> dict[str, Any]:
-        """Return the fields of a measurement that say which case it is."""
+        """Return the fields of a measurement that say which case it is: by default those of the case."""
+        return {
+            name: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
+            for name, value in vars(case).items()
+        }
 
     def prepare(self, folder: Path, step: Callable[[str], None]) -> None:
         """Do what comes before the first round, with a temporary folder that is there until the last one has ended.

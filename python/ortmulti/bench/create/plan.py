@@ -264,9 +264,6 @@ class Plan(Experiment[Case]):
                 cases |= {Case(model, devices, strategy): None for model, devices in by_model}
         return list(cases)
 
-    def describe(self, case: Case) -> dict[str, Any]:
-        return {"model": str(case.model), "devices": list(case.devices), "strategy": case.strategy}
-
     @classmethod
     def where(cls, measurement: Json) -> str:
         return f"{Path(measurement['model']).stem}, {measurement['strategy']} on {describe(measurement['devices'])}"

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -344,7 +344,7 @@ class Sleep(Experiment[SleepCase]):
         return [SleepCase(model, *case) for model in self.models for case in (("turns", kinds), *at_random)]
 
     def describe(self, case: SleepCase) -> dict[str, Any]:
-        return {**self.settings(), **asdict(case), "model": str(case.model)}
+        return {**self.settings(), **super().describe(case)}
 
     @classmethod
     def where(cls, measurement: Mapping[str, Any]) -> str:

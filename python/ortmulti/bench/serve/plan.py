@@ -284,15 +284,6 @@ class RunPlan(Experiment[RunCase]):
             for load in (self._closed, *self._open)
         ]
 
-    def describe(self, case: RunCase) -> dict[str, Any]:
-        return {
-            "model": str(case.model),
-            "batch": case.batch,
-            "devices": list(case.devices),
-            "variant": case.variant,
-            "load": case.load,
-        }
-
     @classmethod
     def where(cls, measurement: Json) -> str:
         return (
