@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.published.verdicts import Cell, Verdict, table
 from ortmulti.bench.measure import fresh_process, page_cache, results
 from ortmulti.bench.measure.devices import parse_devices
-from ortmulti.bench.measure.rounds import RoundsInterrupted, failure, measure_rounds
+from ortmulti.bench.measure.rounds import failure, measure_rounds
 from ortmulti.errors import Error
 
 
@@ -110,12 +110,13 @@ def measure(cases: Sequence[Case], args: argparse.Namespace) -> list[dict[str, A
     # Others will show their errors again, counted.
     found = [one for one in prepared if "error" in one and not _by_name(cases)[one["case"]].counted]
     names = [case.name for case in cases if case.counted]
+    rounds: list[dict[str, dict[str, Any]]] = []
     try:
-        rounds = measure_rounds(
-            names, lambda name, number: once(_by_name(cases)[name], number), args.repeat, budget=args.budget
-        )
-    except RoundsInterrupted as interrupt:
-        rounds = interrupt.rounds
+        measure = lambda name, number: once(_by_name(cases)[name], number)  # noqa: E731
+        measure_rounds(names, measure, args.repeat, budget=args.budget, found=rounds)
+    except KeyboardInterrupt:
+        if not any(rounds):
+            raise
         missing = next((name for name in names if name not in rounds[-1]), names[0])
         rounds[-1][missing] = {"error": "interrupted", "stderr": "", "case": missing, "round": len(rounds) - 1}
     return found + [one for results in rounds for one in results.values()]

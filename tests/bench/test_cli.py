@@ -24,23 +24,9 @@ from ortmulti.cli.devices import collect, report
 from ortmulti.cli.output import say
 from ortmulti.devices.plugins import _registrations
 from tests.support import onnx_models, plugins
-from tests.support.command import TERMINAL, invoke, run
+from tests.support.command import invoke, run
 from tests.support.plugins import plugin_package
 from tests.support.processes import check_child, run_child
-
-
-@pytest.mark.parametrize(
-    "command",
-    ["", "bench", "bench create", "bench gil", "bench repository", "bench run", "bench sleep", "models", "models make",
-     "models list", "devices", "inspect", "run", "diagnose", "optimize", "tune"],
-)  # fmt: skip
-def test_help(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No line of a docstring ends before its sentence does; the documentation's page lists the options."""
-    monkeypatch.setitem(TERMINAL, "COLUMNS", "300")
-    shown = invoke(*command.split(), "--help")
-    assert shown.returncode == 0
-    text = shown.stdout.partition("╭")[0].split("Usage:")[1].splitlines()[1:]
-    assert [line for line in map(str.strip, text) if line and not line.endswith((".", ":"))] == []
 
 
 def test_version() -> None:

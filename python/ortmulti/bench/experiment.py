@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ortmulti.bench.measure import page_cache, results
-from ortmulti.bench.measure.rounds import RoundsInterrupted, failure, measure_rounds, of_case
+from ortmulti.bench.measure.rounds import failure, measure_rounds, of_case
 from ortmulti.bench.reports.tables import Column, Report, figures
 from ortmulti.errors import Error, InvalidArgument, NoSuchFile
 
@@ -170,11 +170,14 @@ class Experiment(abc.ABC, Generic[Case]):
         with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
             self.prepare(Path(folder), lambda text: step(0, total, text))
             order = lambda _, number: self.cases(number)  # noqa: E731
+            rounds: list[dict[Case, dict[str, Any]]] = []
             try:
-                rounds = measure_rounds(self.cases(), measure, self.rounds, order=order, budget=self.most_seconds)
+                measure_rounds(self.cases(), measure, self.rounds, order=order, budget=self.most_seconds, found=rounds)
                 step(total, total, "")
-            except RoundsInterrupted as interrupt:
-                rounds, partial = interrupt.rounds, "interrupted"
+            except KeyboardInterrupt:
+                rounds, partial = [one for one in rounds if one], "interrupted"
+                if not rounds:
+                    raise
         return results.document(
             self.kind,
             settings={**self.settings(), "rounds": len(rounds)},

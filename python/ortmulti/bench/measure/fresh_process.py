@@ -66,10 +66,9 @@ def run(
         tempfile.TemporaryDirectory(prefix="ortmulti-") as folder,
         (log := Path(folder, "output")).open("wb") as output,
     ):
-        request_file, result_file = Path(folder) / "request.json", Path(folder) / "result.json"
-        request_file.write_text(json.dumps({"spec": spec, "result_file": str(result_file)}))
+        Path(folder, "spec.json").write_text(json.dumps(spec))
         code = _LAUNCH.format(module=module, path=sys.path, first=first)
-        process = ChildProcess(code, [str(request_file)], output=output, environment=environment)
+        process = ChildProcess(code, [folder], output=output, environment=environment)
         try:
             in_time = process.wait(timeout)
         finally:
@@ -77,7 +76,7 @@ def run(
         stderr = tail(log)
         if not in_time:
             raise MeasurementError(f"took longer than {timeout:g} seconds and was ended", stderr)
-        if not result_file.exists():
+        if not (result_file := Path(folder, "result.json")).exists():
             raise MeasurementError(f"the measuring process {process.ending(log)}", stderr)
         result: dict[str, Any] = json.loads(result_file.read_text())
         if "error" in result:
@@ -86,10 +85,10 @@ def run(
 
 
 def answer(measure: Any, import_seconds: float) -> int:
-    """Serve `run` in the fresh process: read the request, call `measure`, write the answer. Return the exit status."""
-    request = json.loads(Path(sys.argv[1]).read_text())
+    """Serve `run` in the fresh process: read `spec`, call `measure`, write its result. Return the exit status."""
+    folder = Path(sys.argv[1])
     try:
-        result = measure({**request["spec"], "import_seconds": import_seconds})
+        result = measure({**json.loads((folder / "spec.json").read_text()), "import_seconds": import_seconds})
     except Error as error:
         result = {"error": str(error)}
     except Exception as error:
@@ -97,5 +96,5 @@ def answer(measure: Any, import_seconds: float) -> int:
         import traceback
 
         traceback.print_exc()
-    Path(request["result_file"]).write_text(json.dumps(result))
+    (folder / "result.json").write_text(json.dumps(result))
     return 1 if "error" in result else 0

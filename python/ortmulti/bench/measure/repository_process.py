@@ -205,10 +205,10 @@ def measure(spec: Mapping[str, Any]) -> dict[str, Any]:
             earlier experiment, or None. "seconds", "warm_seconds", "seed", "batch" and "sequence".
 
     Returns:
-        "skipped", a reason. Or "plan", "models" (seconds and bytes of each), "capacity" of the closed loop, "budget"
-        and the highest "used". "requests", "failed", "errors", "different", "unanswered", and "latency" by group of
-        `GROUPS`. "wakes", "evictions" and "misses" (share). "bursts": each one's first answer, and a wake with a run,
-        in seconds. "points" and "states" for the plot.
+        "skipped", a reason. Or "plan", "models" (seconds and bytes of each), "budget" and the highest "used".
+        "requests", "failed", "errors", "different", "unanswered", and "latency" by group of `GROUPS`. "wakes",
+        "evictions" and "misses" (share). "bursts": each one's first answer, and a wake with a run, in seconds. "points"
+        and "states" for the plot.
     """
     feeds = [sample_inputs(path, spec["batch"], spec["sequence"]) for path in spec["models"]]
     all_awake = spec["experiment"] == "awake"
@@ -223,10 +223,9 @@ def measure(spec: Mapping[str, Any]) -> dict[str, Any]:
         if all_awake and "-" in server.states():
             return {"skipped": "the device has no room for all models"}
         server.add_sizes(models)
-        capacity = _capacity(server, feeds, spec) if all_awake and spec["plan"] is None else None
-        plan = spec["plan"] or _make_plan(spec, models, capacity)
+        plan = spec["plan"] or _make_plan(spec, models, _capacity(server, feeds, spec) if all_awake else None)
         result = _open_loop(server, feeds, expected, {**spec, "plan": plan}, models)
-        return {**result, "plan": plan, "models": models, "capacity": capacity, "budget": server.budget}
+        return {**result, "plan": plan, "models": models, "budget": server.budget}
 
 
 def _warm(server: _Server, feeds: Sequence[Any]) -> tuple[list[dict[str, float]], list[list[Any]]]:

@@ -65,18 +65,6 @@ def round_numbers(
         expected = {"last": seconds, "longest": max(expected, seconds), "none": 0.0}[estimate]
 
 
-class RoundsInterrupted(KeyboardInterrupt):
-    """Ctrl-C has ended the rounds.
-
-    Attributes:
-        rounds: the results by then, as `measure_rounds` returns them; the last round may lack cases.
-    """
-
-    def __init__(self, rounds: list[dict[Any, Any]]) -> None:
-        super().__init__("the measurement was interrupted")
-        self.rounds = rounds
-
-
 def failure(error: Error) -> dict[str, Any]:
     """Return the result of a case that failed: its message and the end of its standard error."""
     return {"error": str(error) or type(error).__name__, "stderr": getattr(error, "stderr", "")}
@@ -89,6 +77,7 @@ def measure_rounds(
     *,
     order: Callable[[Sequence[Case], int], Sequence[Case]] = rotated,
     budget: float | None = None,
+    found: list[dict[Case, Result]] | None = None,
 ) -> list[dict[Case, Result]]:
     """Measure all cases in turns, round after round.
 
@@ -98,24 +87,16 @@ def measure_rounds(
         repeat: number of rounds.
         order: order of the cases in a round; default: each round begins with the next case.
         budget: seconds for all rounds, see `round_numbers`; the first round is always measured.
+        found: gets the results; after Ctrl-C it has those by then.
 
     Returns:
         The results of each round by case, in the order in which they were measured.
-
-    Raises:
-        RoundsInterrupted: Ctrl-C after a first result; with the results by then.
     """
-    found: list[dict[Case, Result]] = []
-    try:
-        for number in round_numbers(repeat, budget):
-            results: dict[Case, Result] = {}
-            found.append(results)
-            for case in order(cases, number):
-                results[case] = measure(case, number)
-    except KeyboardInterrupt as interrupt:
-        if any(found):
-            raise RoundsInterrupted([results for results in found if results]) from interrupt
-        raise
+    found = [] if found is None else found
+    for number in round_numbers(repeat, budget):
+        found.append({})
+        for case in order(cases, number):
+            found[-1][case] = measure(case, number)
     return found
 
 
