@@ -69,7 +69,7 @@ def test_version() -> None:
         ("bench run identity --batch 0", "batch sizes"),
         ("bench run identity --seconds 0", "seconds is more than 0, not 0"),
         ("bench run identity --seconds nan", "seconds is more than 0, not nan"),
-        ("bench run identity --inputs moon", "inputs are on the host or device, not 'moon'"),
+        ("bench run identity --inputs moon", "inputs are host or device, not 'moon'"),
         ("bench run identity --outputs device", "threads, processes"),
         ("bench run identity --in-flight 0", "in_flight is at least 1, not 0"),
         ("bench sleep absent.onnx --kinds deep", "unknown kind of sleep 'deep': it is one of files,"),

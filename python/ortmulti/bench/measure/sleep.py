@@ -239,7 +239,6 @@ _NAMES = {
     "copy": "copy from pinned memory",
     "onnxruntime": "onnxruntime's session again",
 }
-_PLACES = {"gpu": "GPU", "host": "host"}
 
 _NOTES = (
     "Medians, below them the ranges. wake: until the pool takes requests; of onnxruntime the creation of a session. "
@@ -255,23 +254,25 @@ def headline(document: Json) -> str:
     """Return one sentence for each model: how long it wakes, beside onnxruntime."""
     lines = []
     for model in document["models"]:
-        rows = {row["kind"]: row for row in document["rows"] if row["model"] == model["path"]}
-        wakes = [f"{number(rows[kind]['wake']['median'] * 1e3)} ms ({_NAMES[kind]})" for kind in KINDS if kind in rows]
-        where = f"{model['name']} on {document['settings']['device']}"
-        if not wakes:
-            lines.append(f"{where}: nothing was measured.")
-            continue
-        again = number(rows["onnxruntime"]["wake"]["median"] * 1e3)
-        lines.append(f"{where} wakes in {', '.join(wakes)}. Creating onnxruntime's session again takes {again} ms.")
+        rows = [row for row in document["rows"] if row["model"] == model["path"] and row["wake"]]
+        wakes = {row["kind"]: f"{number(row['wake']['median'] * 1e3)} ms" for row in rows}
+        again = wakes.pop("onnxruntime", None)
+        of_kinds = ", ".join(f"{wakes[kind]} ({_NAMES[kind]})" for kind in KINDS if kind in wakes)
+        text = (
+            f" wakes in {of_kinds}. Creating onnxruntime's session again takes {again}."
+            if again
+            else ": nothing was measured."
+        )
+        lines.append(f"{model['name']} on {document['settings']['device']}{text}")
     return "\n".join(lines)
 
 
 def sheets(document: Json) -> Iterator[Sheet]:
     """Yield the tables of each model: of the sleeps in turns, and of those at random times."""
     settings = document["settings"]
-    places = ["host"] if settings["device"] == "cpu" else ["gpu", "host"]
-    in_use = [Column(place, f"{_PLACES[place]}, MiB", show=_in_use(place), **IN_MIB) for place in places]
-    growth = [Column(place, f"{_PLACES[place]} growth, MiB", show=_random_growth(place)) for place in places]
+    places = {"host": "host"} if settings["device"] == "cpu" else {"gpu": "GPU", "host": "host"}
+    in_use = [Column(place, f"{name}, MiB", show=_in_use(place), **IN_MIB) for place, name in places.items()]
+    growth = [Column(place, f"{name} growth, MiB", show=_random_growth(place)) for place, name in places.items()]
     counts = {"slept": "sleeps", "woken": "wakes", "answers": "answers", "different": "differ"}
     for model in document["models"]:
         measured = [one for one in document["measurements"] if one["model"] == model["path"] and "error" not in one]

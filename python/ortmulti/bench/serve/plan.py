@@ -247,11 +247,9 @@ class RunPlan(Experiment[RunCase]):
         self.check_not_empty("models", "device_sets", "variants", "batches")
         self.check_at_least(repeat=1, in_flight=1, sequence=1, warm_seconds=0, intra_op_num_threads=0, budget=0)
         self.check_positive("seconds")
-        if min(self.batches) < 1:
-            raise InvalidArgument(f"a batch has at least one item, not {min(self.batches)}")
-        for what in ("inputs", "outputs"):
-            if getattr(self, what) not in PLACES:
-                raise InvalidArgument(f"{what} are on the {' or '.join(PLACES)}, not {getattr(self, what)!r}")
+        for what, known in {"inputs": PLACES, "outputs": PLACES, "arrivals": ARRIVALS}.items():
+            if getattr(self, what) not in known:
+                raise InvalidArgument(f"{what} are {' or '.join(known)}, not {getattr(self, what)!r}")
         others = [name for name in self.variants if parse_variant(name)["backend"] != "core"]
         if others and "device" in (self.inputs, self.outputs):
             raise InvalidArgument(
@@ -261,8 +259,6 @@ class RunPlan(Experiment[RunCase]):
             counts = {devices.count(device) for device in devices}
             if len(counts) > 1:
                 raise InvalidArgument(f"a pool has as many sessions on each device, unlike {', '.join(devices)}")
-        if self.arrivals not in ARRIVALS:
-            raise InvalidArgument(f"arrivals are {' or '.join(ARRIVALS)}, not {self.arrivals!r}")
         self._closed = f"closed, {self.in_flight} a session"
         found = [parse_rate(rate) for rate in self.rates]
         self._open = {f"open, {rate:g}{'x' if relative else '/s'}": (rate, relative) for rate, relative in found}
@@ -323,8 +319,7 @@ class RunPlan(Experiment[RunCase]):
 
     def spec(self, case: RunCase) -> dict[str, Any]:
         """Return the argument of `ortmulti.bench.serve.measure_pool.measure`, for a closed loop."""
-        names = (*_CEILING, "seconds", "sequence", "in_flight", "arrivals")
-        return {**self.describe(case), "rate": None, "seed": 0, **{name: getattr(self, name) for name in names}}
+        return {**self.settings(), **self.describe(case), "rate": None, "seed": 0}
 
     def beside(self, case: RunCase, good: Sequence[Json], rounds: Sequence[Mapping[RunCase, Json]]) -> dict[str, Any]:
         """Return further fields of a row.
