@@ -111,7 +111,7 @@ def test_limits_of_control_groups(
     assert describe_memory(tmp_path) == memory
 
 
-def two_gpus(knows_second_version: bool = True, **functions: Any) -> FakeNvml:
+def two_gpus(**functions: Any) -> FakeNvml:
     """Two GPUs in NVML's order and one MIG instance on the second."""
     first, second = (
         SimpleNamespace(uuid=uuid, pci=SimpleNamespace(domain=0, bus=bus, device=0), used=used, parent=None)
@@ -119,10 +119,9 @@ def two_gpus(knows_second_version: bool = True, **functions: Any) -> FakeNvml:
     )
     mig = SimpleNamespace(uuid="MIG-cccc", pci=None, used=1 * GIB, parent=second)
 
-    def memory(device: Any, version: int | None = None) -> Any:
-        used = device.used + (0 if version else GIB)  # the first version counts what the driver reserves
-        known = knows_second_version or not version
-        return SimpleNamespace(total=80 * GIB, used=used, free=80 * GIB - used) if known else None
+    def memory(device: Any, version: int) -> Any:
+        used = device.used + (0 if version == FakeNvml.nvmlMemory_v2 else GIB)  # what the driver reserves
+        return SimpleNamespace(total=80 * GIB, used=used, free=80 * GIB - used)
 
     return FakeNvml(
         nvmlDeviceGetCount=2,
@@ -165,10 +164,8 @@ def test_a_mig_instance(uuid: str) -> None:
     assert (gpu.uuid, gpu.memory_used, gpu.pci_bus_id, gpu.persistence_mode) == ("MIG-cccc", GIB, "0000:1b:00.0", True)
 
 
-def test_what_a_gpu_does_not_tell_is_none_and_older_drivers_count_what_they_reserve() -> None:
+def test_what_a_gpu_does_not_tell_is_none_and_what_the_driver_reserves_is_not_in_use() -> None:
     [first, second] = Nvml(two_gpus()).gpus()
     assert (first.uuid, first.pci_bus_id, second.uuid) == ("GPU-aaaa", "0000:9b:00.0", "GPU-bbbb")
     assert (first.memory_total, first.memory_free) == (80 * GIB, 77 * GIB)
     assert (first.name, first.pcie_generation_max, first.pcie_width) == ("Some GPU", 5, None)
-    [first, _] = Nvml(two_gpus(knows_second_version=False)).gpus()
-    assert first.memory_used == 4 * GIB

@@ -149,9 +149,8 @@ class Nvml(Closing):
         whole = handle
         if self._ask("nvmlDeviceIsMigDeviceHandle", handle):
             whole = self._device("DeviceHandleFromMigDeviceHandle", handle) or handle
-        # The second version excludes memory that the driver reserves, as nvidia-smi does; older drivers lack it.
-        second = getattr(self._library, "nvmlMemory_v2", None)
-        memory = self._device("MemoryInfo", handle, second) or self._device("MemoryInfo", handle)
+        # The second version excludes memory that the driver reserves, as nvidia-smi does.
+        memory = self._device("MemoryInfo", handle, self._library.nvmlMemory_v2)
         pci = self._device("PciInfo", whole)
         facts = {fact: self._device(name, whole) for fact, name in _OF_THE_WHOLE.items()}
         mode = facts.pop("persistence_mode")

@@ -258,12 +258,9 @@ def headline(document: Json) -> str:
         wakes = {row["kind"]: f"{number(row['wake']['median'] * 1e3)} ms" for row in rows}
         again = wakes.pop("onnxruntime", None)
         of_kinds = ", ".join(f"{wakes[kind]} ({_NAMES[kind]})" for kind in KINDS if kind in wakes)
-        text = (
-            f" wakes in {of_kinds}. Creating onnxruntime's session again takes {again}."
-            if again
-            else ": nothing was measured."
-        )
-        lines.append(f"{model['name']} on {document['settings']['device']}{text}")
+        text = f"wakes in {of_kinds}. Creating onnxruntime's session again takes {again}"
+        where = f"{model['name']} on {document['settings']['device']}"
+        lines.append(f"{where} {text}." if again else f"{where}: nothing was measured.")
     return "\n".join(lines)
 
 

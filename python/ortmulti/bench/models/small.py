@@ -56,7 +56,6 @@ def build_matmul(megabytes: int = MEGABYTES) -> Graph:
 
 WIDTH = 64
 BLOCKS = 100
-KERNELS_PER_BLOCK = 4
 
 
 def build_tiny_kernels() -> Graph:
