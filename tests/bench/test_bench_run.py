@@ -93,6 +93,7 @@ def test_arrivals_have_the_rate() -> None:
 def test_variants_and_rates() -> None:
     assert serve.parse_variant("processes") == {"backend": "processes", "sessions": 1}
     assert serve.parse_variant("threads+sessions=3")["sessions"] == 3
+    assert serve.parse_variant("core+graph=off")["cuda_graph"] is False
     variant = serve.parse_variant("core+graph+sessions=2+in_flight=1")
     assert variant == {"backend": "core", "sessions": 2, "cuda_graph": True, "in_flight": 1}
     assert [serve.parse_rate(text) for text in ("200", "40/s", " 0.8x")] == [(200, False), (40, False), (0.8, True)]

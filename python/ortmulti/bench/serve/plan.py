@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -297,7 +298,8 @@ class RunPlan(Experiment[RunCase]):
         for devices in self.device_sets:
             for variant in self.variants:
                 step(f"ceiling: {variant} on {describe(devices)}")
-                on_cpu = RunCase(nothing, 1, ("cpu",) * len(devices), variant.replace("+graph", ""), self._closed)
+                without_graphs = re.sub(r"\+graph(=off)?", "", variant)
+                on_cpu = RunCase(nothing, 1, ("cpu",) * len(devices), without_graphs, self._closed)
                 with contextlib.suppress(Error):
                     result = self._process(on_cpu, **more)
                     self._ceilings[len(devices), variant] = result["throughput"]
