@@ -48,10 +48,10 @@ def repeated(text: str) -> list[str]:
         InvalidArgument: a star is not followed by a number.
     """
     names: list[str] = []
-    for item in text.split(","):
-        name, star, times = item.strip().partition("*")
+    for item in map(str.strip, text.split(",")):
+        name, star, times = item.partition("*")
         if star and (not times.isdecimal() or int(times) < 1):
-            raise InvalidArgument(f"{item.strip()!r}: after the * comes the number of sessions, as in cpu*2")
+            raise InvalidArgument(f"{item!r}: after the * comes the number of sessions, as in cpu*2")
         names += [name] * int(times or 1)
     return names
 

@@ -307,13 +307,13 @@ def _simulate(spec: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, An
     first = [(-(number + 1) * gap, number) for number in reversed(range(len(models)))]
     simulation = Simulation(models, spec["budget"] - squeezed[0]["other"])
     simulation.run(first)
-    before = (simulation.wakes, simulation.evictions)
+    simulation.wakes = simulation.evictions = 0
     simulation.run((moment, number) for moment, number, _ in arrivals)
     return {
         "requests": len(arrivals),
         **figures_of(spec, arrivals, simulation.latencies[len(first) :], simulation.found_awake[len(first) :]),
-        "wakes": simulation.wakes - before[0],
-        "evictions": simulation.evictions - before[1],
+        "wakes": simulation.wakes,
+        "evictions": simulation.evictions,
         "used": simulation.used + squeezed[0]["other"],
         "budget": spec["budget"],
     }

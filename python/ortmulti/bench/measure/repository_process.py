@@ -388,11 +388,12 @@ def _burst_answers(
     models: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
     """Return the time until each burst's first answer, and the wake and the run of its model."""
-    first: dict[int, dict[str, Any]] = {}
-    for (_, model, burst), latency, one in zip(arrivals, seconds, found, strict=True):
-        if burst >= 0 and one.done is not None:
-            answer = first.setdefault(
-                burst, {"first": latency, "wake_and_run": models[model]["wake"] + models[model]["run"]}
-            )
-            answer["first"] = min(answer["first"], latency)
-    return [*first.values()]
+    answered = sorted(
+        (burst, model, latency)
+        for (_, model, burst), latency, one in zip(arrivals, seconds, found, strict=True)
+        if burst >= 0 and one.done is not None
+    )
+    return [
+        {"first": next(group)[2], "wake_and_run": models[model]["wake"] + models[model]["run"]}
+        for (_, model), group in itertools.groupby(answered, lambda one: one[:2])
+    ]
