@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -151,10 +149,10 @@ def test_settings_reach_the_session(model: Path) -> None:
 def test_killed_worker_is_named_and_the_others_end(doing: str, model: Path, feeds: Mapping[str, Array]) -> None:
     strategy = Processes(model, TWO, ONE_THREAD)
     strategy.start()
-    workers = [psutil.Process(pid) for pid in strategy.pids]
+    workers = [psutil.Process(worker.pid) for worker in strategy._sessions]
     if doing == "during the first run":
         strategy.create()
-    os.kill(strategy.pids[1], signal.SIGKILL)
+    workers[1].kill()
     with pytest.raises(DeviceError, match=rf"cpu \(worker 2 of 2\).*signal 9 \(SIGKILL\) {doing}"):
         _ = strategy.create() if doing == "while its session was created" else strategy.first_run(feeds)
     strategy.close()
@@ -166,7 +164,7 @@ def test_stopped_worker_does_not_keep_close_waiting_forever(model: Path, monkeyp
     monkeypatch.setattr("ortmulti.pool.processes.spawned._PATIENCE", 0.1)
     strategy = Processes(model, ("cpu",), ONE_THREAD)
     strategy.start()
-    [worker] = [psutil.Process(pid) for pid in strategy.pids]
-    os.kill(worker.pid, signal.SIGSTOP)
+    [worker] = [psutil.Process(worker.pid) for worker in strategy._sessions]
+    worker.suspend()
     strategy.close()
     assert not worker.is_running()

@@ -39,11 +39,6 @@ class Processes(Strategy):
     def _name(self, number: int) -> str:
         return f"{self.devices[number]} (worker {number + 1} of {len(self.devices)})"
 
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """The workers' process ids, in the order of the devices."""
-        return tuple(worker.pid for worker in self._sessions)
-
     def make_contexts(self) -> None:
         self._each(
             lambda worker, device: worker.call("while its context was made", make_contexts, [device]),
