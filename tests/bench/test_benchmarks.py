@@ -212,6 +212,8 @@ def test_import_times_are_compared_in_pairs() -> None:
     summary = import_time.summarize(times)
     assert summary["ms"] == {"numpy": 100.0, "both": 130.0}
     assert (summary["difference_ms"], summary["difference_processor_ms"]) == (20.0, 25.0)
+    with pytest.raises(RuntimeError, match="failed: 3"):
+        import_time.milliseconds("raise SystemExit(3)")
 
 
 def test_plugin_creation(tmp_path: Path, model: Path, measured: Measure, monkeypatch: pytest.MonkeyPatch) -> None:

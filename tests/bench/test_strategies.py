@@ -30,7 +30,8 @@ def feeds(model: Path) -> Mapping[str, Array]:
 
 
 def test_names_are_those_of_the_strategies() -> None:
-    assert all(strategies.open_strategy(name, "m.onnx", ["cpu"]).name == name for name in strategies.names())
+    for name in strategies.names():
+        assert type(strategies.open_strategy(name, "m.onnx", ["cpu"])).__name__.lower() == name
     with pytest.raises(InvalidArgument, match=r"'magic'.*sequential, threads, processes, native, shared"):
         strategies.open_strategy("magic", "m.onnx", ["cpu"])
     for wrong in ([], ["cpu", "cuda:-1"]):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -125,7 +125,6 @@ class Strategy(Closing):
             `create`.
     """
 
-    name: ClassVar[str]
     _sessions: Any = ()
     _threads: ThreadPoolExecutor | None = None
 
@@ -200,8 +199,6 @@ class Threads(Strategy):
     The longer onnxruntime holds the GIL, the less happens at the same time.
     """
 
-    name: ClassVar[str] = "threads"
-
     def create(self) -> Creation:
         """Same as `Strategy.create`. Details: "opening", the seconds until the libraries were open."""
         begin = time.perf_counter()
@@ -219,8 +216,6 @@ class Threads(Strategy):
 
 class Sequential(Threads):
     """onnxruntime sessions, created and run one after the other: the base of the comparison."""
-
-    name: ClassVar[str] = "sequential"
 
     def start(self) -> float:
         return 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ortmulti.interface.session_observer import observer
 
@@ -21,7 +21,7 @@ _CONTEXT = "context"
 class Native(Strategy):
     """ortmulti's own sessions, created at the same time by C++ threads; each loads the model by itself."""
 
-    name: ClassVar[str] = "native"
+    strategy: ClassVar[Literal["native", "shared"]] = "native"
 
     def _start(self) -> None:
         import ortmulti  # noqa: F401
@@ -47,7 +47,7 @@ class Native(Strategy):
             list(self.devices),
             options=options,
             provider_options=dict(self.settings.provider_options) if on_cuda else None,
-            strategy=self.name,  # type: ignore[arg-type]
+            strategy=self.strategy,
         )
         end = time.monotonic_ns()
         if self._sessions:
@@ -75,7 +75,7 @@ class Shared(Native):
     reason.
     """
 
-    name: ClassVar[str] = "shared"
+    strategy = "shared"
 
 
 def session_seconds(spans: Sequence[Span], devices: Sequence[str]) -> tuple[float, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import ClassVar
 
 from ortmulti.errors import Error
 from ortmulti.interface.onnxruntime_sessions import SessionSpec
@@ -22,7 +21,6 @@ class Processes(Strategy):
     of inputs and outputs through shared memory.
     """
 
-    name: ClassVar[str] = "processes"
     make_observer: Callable[[int], SessionObserver] | None = None
     """Makes the observer of each worker, from its number; the worker calls it, so that it has to be picklable."""
 
