@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from ortmulti import _core
 from ortmulti.bench import models
 from ortmulti.bench.create.plan import Plan
 from ortmulti.bench.diagnose.diagnosis import diagnose
@@ -79,7 +78,7 @@ def quantized(folder: Path, size: int = 1024, layers: int = 24) -> Path:
 
 def measured(model: Path, chosen: tuple[str, ...], repeat: int) -> dict[str, Interval]:
     """Seconds until the sessions are ready, by strategy, as `ortmulti bench create` has them."""
-    document = Plan([model], [chosen], repeat=repeat, cores=_core.usable_cores()).run()
+    document = Plan([model], [chosen], repeat=repeat).run()
     found: dict[str, list[float]] = {}
     for one in document["measurements"]:
         if "error" not in one:

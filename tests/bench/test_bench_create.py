@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ortmulti import _core
 from ortmulti.bench import models
 from ortmulti.bench.create.measure_strategy import digest
 from ortmulti.bench.create.plan import REPORT, Case, Plan, efficiencies, headline
@@ -44,10 +45,13 @@ def test_strategies_get_the_same_threads_and_options_and_one_its_own(threads: in
             "config_entries": {"": {"c": "1"}, "threads": {"d": "2"}},
         },
         intra_op_num_threads=threads,
-        cores=8,
     )
     own, usual = made.sessions(TWO, "threads"), made.sessions(TWO, "native")
-    assert own.intra_op_num_threads == usual.intra_op_num_threads == (4 if threads is None else threads)
+    assert (
+        own.intra_op_num_threads
+        == usual.intra_op_num_threads
+        == (max(1, _core.usable_cores() // 2) if threads is None else threads)
+    )
     assert (own.provider_options, own.config_entries) == ({"a": "1", "b": "2"}, {"c": "1", "d": "2"})
     assert (usual.provider_options, usual.config_entries) == ({"a": "1", "b": "1"}, {"c": "1"})
 

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ortmulti import _core
 from ortmulti._runtime.regular_file import write_atomically
 from ortmulti.bench import models, strategies
 from ortmulti.bench.create.plan import Plan
@@ -128,7 +127,6 @@ def create(
         entry=not no_entry,
         before="contexts" if contexts_ready else "model" if second_model else "nothing",
         intra_op_num_threads=threads,
-        cores=_core.usable_cores(),
         options={
             "provider_options": options_by_owner(provider_option),
             "config_entries": options_by_owner(config),

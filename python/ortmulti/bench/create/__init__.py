@@ -3,5 +3,5 @@
 from ortmulti.bench.create.plan import Plan
 from pathlib import Path
 
-result = Plan(models=[Path("model.onnx")], device_sets=[("cpu", "cpu")], repeat=5, cores=2).run()
+result = Plan(models=[Path("model.onnx")], device_sets=[("cpu", "cpu")]).run()
 """

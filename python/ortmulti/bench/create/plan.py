@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ortmulti import _core
 from ortmulti.bench import strategies
 from ortmulti.bench.create.measure_strategy import IMPORTS
 from ortmulti.bench.experiment import Experiment, Json, worked
@@ -203,7 +204,6 @@ class Plan(Experiment[Case]):
             it is emptied before each, as for the first load ever.
         before: state of each measured process before the creation: nothing, the devices' CUDA contexts, or sessions of
             a small model (with contexts and all libraries).
-        cores: the cores that the sessions of a case share, unless `intra_op_num_threads` is given.
         options: "provider_options" and "config_entries" of the sessions: by strategy, under "" those of all.
     """
 
@@ -217,7 +217,6 @@ class Plan(Experiment[Case]):
     entry: bool = True
     before: Before = "nothing"
     intra_op_num_threads: int | None = None
-    cores: int = 1
     options: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
     timeout: float = 1800.0
 
@@ -235,7 +234,7 @@ class Plan(Experiment[Case]):
         }
         if self.intra_op_num_threads is not None:
             return SessionSettings(self.intra_op_num_threads, **options)
-        return SessionSettings.side_by_side(devices, self.cores, **options)
+        return SessionSettings.side_by_side(devices, _core.usable_cores(), **options)
 
     def cases(self, number: int = 0) -> list[Case]:
         """Return every case. Each round begins with another strategy."""
