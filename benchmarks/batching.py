@@ -32,8 +32,7 @@ from ortmulti.bench import models
 from ortmulti.bench.measure import machine
 from ortmulti.bench.measure.devices import parse_devices
 from ortmulti.bench.serve import clients
-from ortmulti.bench.serve.cases import NANOSECONDS, arrival_times
-from ortmulti.bench.serve.clients import ClosedLoop, ask_at
+from ortmulti.bench.serve.clients import NANOSECONDS, ClosedLoop, arrival_times, ask_at
 
 TIMES = 4.0
 LEAST_SHARE = 0.95

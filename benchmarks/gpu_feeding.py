@@ -34,8 +34,7 @@ from ortmulti.bench import models
 from ortmulti.bench.measure import page_cache, results
 from ortmulti.bench.measure.devices import parse_devices
 from ortmulti.bench.measure.rounds import alternating, failure, measure_rounds
-from ortmulti.bench.serve.cases import NANOSECONDS
-from ortmulti.bench.serve.clients import ClosedLoop, closed_loop
+from ortmulti.bench.serve.clients import NANOSECONDS, ClosedLoop, closed_loop
 from ortmulti.errors import Error
 from ortmulti.interface.onnxruntime_sessions import create_session, open_package, session_specs
 

@@ -16,7 +16,7 @@ from ortmulti.bench import models, serve
 from ortmulti.bench.measure import results
 from ortmulti.bench.measure.memory import process_memory
 from ortmulti.bench.measure.rounds import Interval
-from ortmulti.bench.serve import RunPlan, cases, clients, measure_pool
+from ortmulti.bench.serve import RunPlan, clients, measure_pool
 from ortmulti.bench.serve.clients import Arrival, ClosedLoop, ask_at
 from ortmulti.bench.serve.measure_pool import OnnxruntimeThreads
 from ortmulti.bench.serve.plan import REPORT, headline, save_plot
@@ -26,7 +26,7 @@ from ortmulti.interface.onnxruntime_sessions import session_specs
 from tests.support.command import PNG
 from tests.support.processes import nothing_leaks
 
-SECOND = cases.NANOSECONDS
+SECOND = clients.NANOSECONDS
 MODEL = Path("folder/model.onnx")
 SETS = (("cpu",), ("cpu", "cpu"))
 VARIANTS = ("core", "threads", "processes")
@@ -78,10 +78,10 @@ def test_what_was_offered_and_what_was_achieved_are_of_the_same_window() -> None
 
 
 def test_arrivals_have_the_rate() -> None:
-    assert cases.arrival_times(4, 1, "constant", 0).tolist() == [0, SECOND // 4, SECOND // 2, 3 * SECOND // 4]
-    times = cases.arrival_times(1000, 20, "poisson", 7)
-    assert times.tolist() == cases.arrival_times(1000, 20, "poisson", 7).tolist()
-    assert times.tolist() != cases.arrival_times(1000, 20, "poisson", 8).tolist()
+    assert clients.arrival_times(4, 1, "constant", 0).tolist() == [0, SECOND // 4, SECOND // 2, 3 * SECOND // 4]
+    times = clients.arrival_times(1000, 20, "poisson", 7)
+    assert times.tolist() == clients.arrival_times(1000, 20, "poisson", 7).tolist()
+    assert times.tolist() != clients.arrival_times(1000, 20, "poisson", 8).tolist()
     assert (np.diff(times) >= 0).all()
     assert len(times) == pytest.approx(20_000, rel=0.05)
     # Of exponential distances the deviation is the mean, where of constant ones it is 0.

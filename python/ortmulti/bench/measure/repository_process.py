@@ -18,8 +18,15 @@ import numpy as np
 from ortmulti import ModelRepository, _core
 from ortmulti._runtime.closing import Closing
 from ortmulti.bench.models import sample_inputs
-from ortmulti.bench.serve.cases import NANOSECONDS, arrival_times
-from ortmulti.bench.serve.clients import Arrival, ClosedLoop, ask_at, closed_loop, summarize
+from ortmulti.bench.serve.clients import (
+    NANOSECONDS,
+    Arrival,
+    ClosedLoop,
+    arrival_times,
+    ask_at,
+    closed_loop,
+    summarize,
+)
 from ortmulti.bench.strategies import SessionSettings
 from ortmulti.errors import Error, OutOfMemory
 from ortmulti.optimized import comparison, wait_for_entries

@@ -8,7 +8,7 @@ result = RunPlan([Path("model.onnx")], [("cpu",), ("cpu", "cpu")], ["core", "thr
 
 from __future__ import annotations
 
-from .cases import parse_rate, parse_variant
-from .plan import RunCase, RunPlan, doubling
+from .measure_pool import parse_variant
+from .plan import RunCase, RunPlan, doubling, parse_rate
 
 __all__ = ["RunCase", "RunPlan", "doubling", "parse_rate", "parse_variant"]

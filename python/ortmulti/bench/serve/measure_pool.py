@@ -18,10 +18,9 @@ import ortmulti
 from ortmulti import _core
 from ortmulti._runtime.closing import Closing
 from ortmulti.bench.measure.memory import figures, gpu_memory_used, process_tree, stat_fields
-from ortmulti.bench.serve.cases import NANOSECONDS, arrival_times, parse_variant
-from ortmulti.bench.serve.clients import ClosedLoop, ask_at, closed_loop, open_loop
+from ortmulti.bench.serve.clients import NANOSECONDS, ClosedLoop, arrival_times, ask_at, closed_loop, open_loop
 from ortmulti.create.sample_inputs import sample_inputs
-from ortmulti.errors import Error
+from ortmulti.errors import Error, InvalidArgument
 from ortmulti.interface.onnxruntime_sessions import SessionSpec, create_session, open_package, session_specs
 
 # Largest difference of two answers to the same inputs, as a part of the largest value: kernels may be chosen again.
@@ -70,6 +69,39 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
         **memory,
         "stats": {device.device: asdict(device) for device in stats},
     }
+
+
+BACKENDS = ("core", "threads", "processes")
+
+_SYNTAX = (
+    "a backend (core, threads or processes), then any of +graph, +sessions=N, +in_flight=N; threads take +sessions=N"
+)
+
+
+def parse_variant(text: str) -> dict[str, Any]:
+    """Return what a variant's name means, such as "threads", "core+graph" or "core+sessions=2+in_flight=1".
+
+    Returns:
+        "backend", one of `BACKENDS`: "core" and "processes" are pools, "threads" is no pool but
+        `OnnxruntimeThreads`. "sessions": on each device. Further arguments of `ortmulti.load`.
+
+    Raises:
+        InvalidArgument: the text is not a variant.
+    """
+    backend, *parts = text.split("+")
+    if backend not in BACKENDS:
+        raise InvalidArgument(f"{text!r} is not a variant; one is {_SYNTAX}")
+    is_pool = backend != "threads"
+    found: dict[str, Any] = {"backend": backend, "sessions": 1}
+    for part in parts:
+        key, _, value = part.partition("=")
+        if is_pool and part in ("graph", "graph=off"):
+            found["cuda_graph"] = part == "graph"
+        elif (key == "sessions" or (is_pool and key == "in_flight")) and value.isdecimal() and int(value) >= 1:
+            found[key] = int(value)
+        else:
+            raise InvalidArgument(f"{text!r}: {part!r} is not an option of {backend}; a variant is {_SYNTAX}")
+    return found
 
 
 class OnnxruntimeThreads(Closing):

@@ -19,7 +19,8 @@ from ortmulti.bench.reports import plots, tables
 from ortmulti.bench.reports.tables import IN_MIB, Cell, Column, Report, Sheet, label, number, times_text
 from ortmulti.errors import Error, InvalidArgument
 
-from .cases import ARRIVALS, parse_rate, parse_variant
+from .clients import ARRIVALS
+from .measure_pool import parse_variant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,6 +52,26 @@ class RunCase:
 def doubling(most: int) -> tuple[int, ...]:
     """1, 2, 4, ... below `most`, and `most`."""
     return (*(1 << power for power in range(most.bit_length()) if 1 << power < most), most)
+
+
+def parse_rate(text: str) -> tuple[float, bool]:
+    """Return the rate of an open loop, and whether it is a share of the closed loop's rate in the same case and round.
+
+    Args:
+        text: "200" or "200/s" requests a second; "0.8x" of the closed loop's rate.
+
+    Raises:
+        InvalidArgument: the text is not a rate.
+    """
+    name = text.strip()
+    relative = name.endswith("x")
+    try:
+        rate = float(name.removesuffix("x") if relative else name.removesuffix("/s"))
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < float("inf"):
+        raise InvalidArgument(f"{name!r} is not a rate, such as 200 (requests a second) or 0.8x (of the closed loop's)")
+    return rate, relative
 
 
 # --- What it says -----------------------------------------------------------------------------------------------------
