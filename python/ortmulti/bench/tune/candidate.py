@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import socket
 import statistics
 import sys
@@ -134,70 +135,41 @@ def seconds_per_answer(answers: Sequence[int], begin: int, end: int) -> float:
     return (end - begin) / 1e9 / parts / max(1.0, float(np.median(counts)))
 
 
-def first_answer(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the model ready and run it once, in a process that has done nothing else.
+def main() -> None:
+    """Measure for a `CandidateProcess`: the arguments are the descriptor of a socket, and the spec as JSON.
 
-    Returns:
-        Seconds: "first_answer", since the process was started.
+    The spec is that of `Target`, with "measure", "block_seconds", "clients" and "spawned" (the process's start, in
+    seconds of `time.monotonic`). Answers are pickled dicts. The first one has the "outputs" of the first runs. For
+    "creation" it also has "first_answer", the seconds since the process was started. For "memory" it has the bytes by
+    which memory has grown since the package was imported: "pss" of the process, and "gpu_memory" by device. Each byte
+    that arrives asks for one more block of runs, whose "cost" is answered. The process ends with the socket.
     """
-    with Target(spec) as target:
-        answer = target.run()
-        answered = time.monotonic() - spec["spawned"]
-        outputs.save(answer, Path(spec["outputs"]))
-        return {"first_answer": answered}
+    number, text = sys.argv[1:]
+    spec = json.loads(text)
+    with socket.socket(fileno=int(number)) as channel:
 
+        def reply(**answer: Any) -> None:
+            channel.sendall(pickle.dumps(answer))
 
-def memory(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the model ready and run it a few times.
-
-    Returns:
-        Bytes: "pss", the growth of the process since it had imported the package; "gpu_memory", by device the growth
-        of used memory.
-    """
-    from ortmulti.bench.measure.memory import gpu_memory_growth, gpu_memory_used, process_memory
-
-    pss = process_memory().pss
-    used = gpu_memory_used()
-    with Target(spec) as target:
-        outputs.save(target.warm_up(), Path(spec["outputs"]))
-        grown = process_memory().pss - pss
-        return {"pss": grown, "gpu_memory": gpu_memory_growth(used, gpu_memory_used(), spec["devices"])}
-
-
-def main() -> int:
-    """Read a spec and then requests, a line each, and write answers.
-
-    Both use the socket whose descriptor is the process's argument. The process ends with the input.
-
-    The spec is that of `Target`, with "measure", "block_seconds", "clients", "outputs" (a path for the outputs of the
-    first runs) and "spawned" (the process's start, in seconds of `time.monotonic`). For "creation" and "memory" there
-    are no requests. For "latency" and "throughput" every request is "block".
-    """
-    with (
-        socket.socket(fileno=int(sys.argv[1])) as channel,
-        channel.makefile("r") as requests,
-        channel.makefile("w") as replies,
-    ):
-
-        def reply(**content: Any) -> None:
-            replies.write(json.dumps(content) + "\n")
-            replies.flush()
-
-        spec = json.loads(requests.readline())
         try:
-            if once := {"creation": first_answer, "memory": memory}.get(spec["measure"]):
-                reply(**once(spec))
-                return 0
-            with Target(spec) as target:
-                outputs.save(target.warm_up(), Path(spec["outputs"]))
-                reply(ready=True)
-                for _ in requests:
-                    if spec["measure"] == "latency":
-                        cost = target.latency(spec["block_seconds"])
-                    else:
-                        cost = target.throughput(spec["block_seconds"], spec["clients"])
-                    reply(cost=cost)
+            if spec["measure"] == "creation":  # in a process that has done nothing else
+                with Target(spec) as target:
+                    found, answered = target.run(), time.monotonic() - spec["spawned"]
+                    reply(outputs=outputs.flatten(found), first_answer=answered)
+            elif spec["measure"] == "memory":
+                from ortmulti.bench.measure import memory
+
+                pss, used = memory.process_memory().pss, memory.gpu_memory_used()
+                with Target(spec) as target:
+                    found, grown = target.warm_up(), memory.process_memory().pss - pss
+                    growth = memory.gpu_memory_growth(used, memory.gpu_memory_used(), spec["devices"])
+                    reply(outputs=outputs.flatten(found), pss=grown, gpu_memory=growth)
+            else:
+                with Target(spec) as target:
+                    reply(outputs=outputs.flatten(target.warm_up()))
+                    seconds, clients = spec["block_seconds"], spec["clients"]
+                    latency = spec["measure"] == "latency"
+                    while channel.recv(1):
+                        reply(cost=target.latency(seconds) if latency else target.throughput(seconds, clients))
         except Exception as error:
             reply(error=str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}")
-            return 1
-    return 0

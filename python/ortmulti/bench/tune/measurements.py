@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import pickle
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,15 +21,14 @@ from ortmulti.errors import Fail
 
 _LEAST_TIMEOUT = 20.0
 _TIMEOUT_FACTOR = 10.0
-_CODE = "import sys; from ortmulti.bench.tune.candidate import main; sys.exit(main())"
+_CODE = "from ortmulti.bench.tune.candidate import main; main()"
 
 Measure: TypeAlias = Callable[[], float]
 """Measures a candidate once: seconds per request, seconds to the first answer, or bytes; less is better."""
 
 
 class CandidateProcess(Closing):
-    """Starts `ortmulti.bench.tune.candidate` and sends requests to it. Closing ends the process and all of its
-    children.
+    """A process of `ortmulti.bench.tune.candidate`. Closing ends it with all of its children.
 
     Args:
         spec: The spec for the process.
@@ -37,26 +37,22 @@ class CandidateProcess(Closing):
         log: The file for its output.
 
     Attributes:
-        first: Its first message: that it is ready, or the only measurement.
+        first: Its first answer.
 
     Raises:
         RejectedError: It failed, died or took too long.
     """
 
     def __init__(self, spec: Mapping[str, Any], environment: Mapping[str, str], timeout: float, log: Path) -> None:
-        self._log = log
-        self._channel, for_worker = socket.socketpair()
+        self._log, self._timeout = log, timeout
+        self._channel, for_child = socket.socketpair()
         self._channel.settimeout(timeout)
-        self._answers = self._channel.makefile("r")
-        with for_worker, log.open("wb") as output:
-            number = for_worker.fileno()
-            self._process = ChildProcess(
-                _CODE, [str(number)], output=output, environment=environment, descriptors=[number]
-            )
-        with contextlib.ExitStack() as failed:
-            failed.push(self)
-            self.first = self._answer_to(json.dumps(spec))
-            failed.pop_all()
+        self._answers = self._channel.makefile("rb")
+        with for_child, log.open("wb") as output:
+            number = for_child.fileno()
+            arguments = [str(number), json.dumps(spec)]
+            self._process = ChildProcess(_CODE, arguments, output=output, environment=environment, descriptors=[number])
+        self.first = self._answer()
 
     def block(self) -> float:
         """Measure once and return the cost.
@@ -64,7 +60,9 @@ class CandidateProcess(Closing):
         Raises:
             RejectedError: It failed, died or took too long.
         """
-        return float(self._answer_to("block")["cost"])
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # of one that has died, the answer is missing
+            self._channel.sendall(b".")
+        return float(self._answer()["cost"])
 
     def close(self) -> None:
         """End the process. A second call does nothing."""
@@ -73,25 +71,20 @@ class CandidateProcess(Closing):
             self._channel.close()
             self._process.kill_group()
 
-    def _answer_to(self, request: str) -> dict[str, Any]:
-        timeout = self._channel.gettimeout()
-        line = ""
-        # Of one that has died, the answer is missing; a reset: it has not read all.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+    def _answer(self) -> dict[str, Any]:
+        with contextlib.ExitStack() as failed:
+            failed.push(self)
             try:
-                self._channel.sendall(request.encode() + b"\n")
-                line = self._answers.readline()
+                answer: dict[str, Any] = pickle.load(self._answers)
             except TimeoutError:
-                self.close()
-                raise RejectedError("hung", f"did not answer within {timeout:.3g} seconds") from None
-        if not line:
-            ended = self._process.wait(timeout)
-            self.close()
-            how = f"the process {self._process.ending(self._log)}" if ended else "closed its socket and went on"
-            raise RejectedError("crashed", how)
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise RejectedError("failed", answer["error"])
+                raise RejectedError("hung", f"did not answer within {self._timeout:.3g} seconds") from None
+            except (EOFError, ConnectionResetError, pickle.UnpicklingError):
+                ended = self._process.wait(self._timeout)
+                how = f"the process {self._process.ending(self._log)}" if ended else "closed its socket and went on"
+                raise RejectedError("crashed", how) from None
+            if "error" in answer:
+                raise RejectedError("failed", answer["error"])
+            failed.pop_all()
         return answer
 
 
@@ -149,18 +142,20 @@ class Bench:
         self._numbers = itertools.count()
         self._timeout = job.timeout or 600.0
         begin = time.monotonic()
-        self._expected, defaults = self._probe()
+        defaults = self._probe()
         took = time.monotonic() - begin
-        self.repeats = outputs.compare(self._expected, self._probe()[0], job.tolerance, job.on_gpu)
+        self._expected = defaults["outputs"]
+        self.repeats = self._compare(self._probe())
         self.gpu_memory: int | None = max(defaults["gpu_memory"].values(), default=None)
         if job.timeout is None:
             self._timeout = max(_LEAST_TIMEOUT, _TIMEOUT_FACTOR * took)
 
-    def _probe(self) -> tuple[Path, Mapping[str, Any]]:
-        with self._named(DEFAULTS):
-            process, path = self._start(DEFAULTS, "memory")
-        process.close()
-        return path, process.first
+    def _probe(self) -> Mapping[str, Any]:
+        with self._named(DEFAULTS), self._start(DEFAULTS, "memory") as process:
+            return process.first
+
+    def _compare(self, first: Mapping[str, Any]) -> outputs.Difference:
+        return outputs.compare(self._expected, first["outputs"], self.job.tolerance, self.job.on_gpu)
 
     @contextlib.contextmanager
     def candidate(self, options: Options) -> Iterator[Measure]:
@@ -170,23 +165,23 @@ class Bench:
             RejectedError: The candidate cannot be used. The function raises it, too.
             Fail: The same for the defaults.
         """
-        with contextlib.ExitStack() as stack:
-            if stays := self.job.objective in ("latency", "throughput"):
-                staying = stack.enter_context(self._checked(options))
+        if self.job.objective in ("latency", "throughput"):
+            with self._checked(options) as staying:
 
-            def measure() -> float:
-                if stays:
+                def measure() -> float:
                     with self._named(options):
                         return staying.block()
-                with self._checked(options) as process:
-                    return self._cost(process.first)
 
-            yield measure
+                yield measure
+        else:
+            yield lambda: self._cost(options)
 
-    def _cost(self, measured: Mapping[str, Any]) -> float:
+    def _cost(self, options: Options) -> float:
+        with self._checked(options) as process:
+            first = process.first
         if self.job.objective == "creation":
-            return float(measured["first_answer"])
-        used = sum(measured["gpu_memory"].values()) if self.job.on_gpu else measured["pss"]
+            return float(first["first_answer"])
+        used = sum(first["gpu_memory"].values()) if self.job.on_gpu else first["pss"]
         # Growth may be lost in what others do.
         return float(max(1, used))
 
@@ -202,28 +197,22 @@ class Bench:
 
     def _checked(self, options: Options) -> CandidateProcess:
         """Start a process whose first outputs are those of the defaults."""
-        with self._named(options), contextlib.ExitStack() as failed:
-            process, path = self._start(options, self.job.objective)
-            failed.push(process)
-            difference = outputs.compare(self._expected, path, self.job.tolerance, self.job.on_gpu)
-            path.unlink()
-            self.differences[options] = difference
+        with self._named(options):
+            process = self._start(options, self.job.objective)
+            self.differences[options] = difference = self._compare(process.first)
             if not difference.allowed and self.repeats.allowed and options != DEFAULTS:
+                process.close()
                 raise RejectedError("outputs", difference.text)
-            failed.pop_all()
         return process
 
-    def _start(self, options: Options, measure: Objective) -> tuple[CandidateProcess, Path]:
-        """Return a new process, and the file with the outputs of its first runs."""
-        path = self._folder / f"outputs{next(self._numbers)}.npz"
+    def _start(self, options: Options, measure: Objective) -> CandidateProcess:
         spec = {
             **asdict(self.job),
             "options": dict(options),
             "feeds": str(self._feeds),
             "measure": measure,
             "spawned": time.monotonic(),
-            "outputs": str(path),
         }
         # Loads of candidates shall not fill the user's cache of optimized models.
         environment = {"ORTMULTI_CACHE": str(self._folder / "cache")}
-        return CandidateProcess(spec, environment, self._timeout, path.with_suffix(".log")), path
+        return CandidateProcess(spec, environment, self._timeout, self._folder / f"{next(self._numbers)}.log")

@@ -1,15 +1,11 @@
-"""Saves outputs to a file, and compares them with those of the defaults."""
+"""Compares a run's outputs with those of the defaults."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-
-from ortmulti.bench.files import write_arrays
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -20,8 +16,7 @@ TF32_TOLERANCE = 5e-3
 """For float32 on GPUs, where ONNX Runtime's defaults already multiply with TF32's ten bits."""
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """The difference of an output.
 
     Attributes:
@@ -33,6 +28,9 @@ class Difference:
     error: float
     text: str
     allowed: bool
+
+
+_EQUAL = Difference(0.0, "equal", True)
 
 
 def flatten(outputs: Any) -> list[Array]:
@@ -48,15 +46,10 @@ def flatten(outputs: Any) -> list[Array]:
     return [np.array(repr(outputs), object)]
 
 
-def save(outputs: Any, path: Path) -> None:
-    """Write the outputs of a run to an .npz file."""
-    arrays = flatten(outputs)
-    named = {f"output{number}": _storable(array) for number, array in enumerate(arrays)}
-    write_arrays(path, {"dtypes": np.array([array.dtype.name for array in arrays], "U"), **named})
-
-
-def compare(expected: Path, found: Path, tolerance: float | None, on_gpu: bool = False) -> Difference:
-    """Return the largest difference of the outputs in two files.
+def compare(
+    expected: Sequence[Array], found: Sequence[Array], tolerance: float | None, on_gpu: bool = False
+) -> Difference:
+    """Return the largest difference of the outputs of two runs.
 
     Args:
         expected: Those of the defaults.
@@ -64,45 +57,32 @@ def compare(expected: Path, found: Path, tolerance: float | None, on_gpu: bool =
         tolerance: For all floats; None: `TOLERANCES`.
         on_gpu: Whether they come from a GPU.
     """
-    with np.load(expected) as first, np.load(found) as second:
-        names = list(first["dtypes"])
-        if names != list(second["dtypes"]):
-            return Difference(float("inf"), "other outputs", False)
-        differences = [Difference(0.0, "equal", True)]
-        for number, dtype in enumerate(names):
-            arrays = first[f"output{number}"], second[f"output{number}"]
-            differences.append(_compare(*arrays, dtype, number, tolerance, on_gpu))
+    if [array.dtype for array in expected] != [array.dtype for array in found]:
+        return Difference(float("inf"), "other outputs", False)
+    limits = {**TOLERANCES, "float32": TF32_TOLERANCE} if on_gpu else TOLERANCES
+    differences = [_EQUAL]
+    for number, (one, other) in enumerate(zip(expected, found, strict=True)):
+        # Other floats have eight bits.
+        limit = limits.get(one.dtype.name, 0.1) if tolerance is None else tolerance
+        differences.append(_compare(one, other, f"output {number}", limit))
     return max(differences, key=lambda one: (not one.allowed, one.error))
 
 
-def _compare(
-    expected: Array, found: Array, dtype: str, number: int, tolerance: float | None, on_gpu: bool
-) -> Difference:
+def _compare(expected: Array, found: Array, name: str, limit: float) -> Difference:
     def other(what: str) -> Difference:
-        return Difference(float("inf"), f"output {number} {what}", False)
+        return Difference(float("inf"), f"{name} {what}", False)
 
     if expected.shape != found.shape:
         return other(f"has the shape {found.shape}, not {expected.shape}")
-    if not np.issubdtype(expected.dtype, np.floating):
-        return Difference(0.0, "equal", True) if np.array_equal(expected, found) else other("is not equal")
+    dtype = expected.dtype.name
+    if "float" not in dtype:
+        return _EQUAL if np.array_equal(expected, found) else other("is not equal")
+    expected, found = expected.astype(np.float64), found.astype(np.float64)  # ml_dtypes' floats are none of NumPy's
     finite = np.isfinite(expected)
     if not np.array_equal(expected[~finite], found[~finite], equal_nan=True) or not np.isfinite(found[finite]).all():
         return other("is infinite or no number elsewhere")
-    if not finite.any():
-        return Difference(0.0, "equal", True)
-    limit = tolerance
-    if limit is None:  # other floats have eight bits
-        limit = TF32_TOLERANCE if dtype == "float32" and on_gpu else TOLERANCES.get(dtype, 0.1)
-    wide, found = expected[finite].astype(np.float64), found[finite].astype(np.float64)
-    error = float(np.abs(wide - found).max()) / (float(np.abs(wide).max()) or 1.0)
-    text = f"output {number} ({dtype}) differs by {error:.2g} of its largest value, and {limit:.2g} is allowed"
+    expected, found = expected[finite], found[finite]
+    largest, apart = (float(np.abs(values).max(initial=0.0)) for values in (expected, expected - found))
+    error = apart / (largest or 1.0)
+    text = f"{name} ({dtype}) differs by {error:.2g} of its largest value, and {limit:.2g} is allowed"
     return Difference(error, text, error <= limit)
-
-
-def _storable(array: Array) -> Array:
-    """Return the array as an .npz file keeps it."""
-    if array.dtype.hasobject:  # equal objects have equal texts, and a text has no NUL at its end
-        return np.array([repr(one) for one in array.ravel().tolist()], "U").reshape(array.shape)
-    # Files of NumPy's do not keep the dtypes of ml_dtypes.
-    of_ml_dtypes = array.dtype.kind == "V" or ("float" in array.dtype.name and array.dtype.kind != "f")
-    return array.astype(np.float32) if of_ml_dtypes else array

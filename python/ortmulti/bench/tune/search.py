@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from ortmulti.bench.measure.rounds import Interval, alternating
 from ortmulti.bench.tune.measurements import Measure
-from ortmulti.bench.tune.space import DEFAULTS, Options, RejectedError, Setting, describe
+from ortmulti.bench.tune.space import DEFAULTS, Options, RejectedError, Settings, describe
 
 PAIRS = 6
 """Pairs of processes of the confirmation: of fewer figures, no interval has 95% confidence."""
@@ -43,19 +44,9 @@ class Trial:
     costs: tuple[tuple[float, float], ...]
 
     @property
-    def ratios(self) -> list[float]:
-        """Its costs over the other one's."""
-        return [_ratio(pair) for pair in self.costs]
-
-    @property
-    def median(self) -> float:
-        """The median of the ratios."""
-        return statistics.median(self.ratios)
-
-    @property
     def interval(self) -> Interval:
-        """The median with its confidence interval."""
-        interval = Interval.of(self.ratios)
+        """The median of its costs over the other one's, with its confidence interval."""
+        interval = Interval.of(map(_ratio, self.costs))
         assert interval is not None
         return interval
 
@@ -94,7 +85,7 @@ class Search:
         partial: Why not everything was measured; None if it was.
     """
 
-    settings: Sequence[Setting]
+    settings: Settings
     candidate: Callable[[Options], contextlib.AbstractContextManager[Measure]]
     clock: Callable[[], float]
     effort: Effort
@@ -119,7 +110,7 @@ class Search:
         best: Options | None = None
         try:
             with self.candidate(DEFAULTS) as defaults:
-                for options in (choice for one in self.settings for choice in one.choices):
+                for options in itertools.chain(*self.settings.values()):
                     with self._naming_rejected(options):
                         self.trials.append(self._tried("each setting alone", options, defaults))
             for better in self._combinations():
@@ -165,7 +156,7 @@ class Search:
     def _combinations(self) -> Iterator[Options]:
         """Yield the best choice, and each better combination: the settings' best choices are added one by one."""
         winners: dict[str, Options] = {}
-        names = {choice: one.name for one in self.settings for choice in one.choices}
+        names = {choice: name for name, choices in self.settings.items() for choice in choices}
         for trial in self._gaining():
             winners.setdefault(names[trial.options], trial.options)
         best = DEFAULTS
@@ -175,7 +166,7 @@ class Search:
                 yield (best := together)
                 continue
             with self._naming_rejected(together), self.candidate(best) as reference:
-                if self._tried("combinations", together, reference).median <= 1 - self.minimum_gain:
+                if self._tried("combinations", together, reference).interval.median <= 1 - self.minimum_gain:
                     yield (best := together)
 
     def _confirm(self, options: Options) -> None:
@@ -211,9 +202,9 @@ class Search:
             yield costs[reference], costs[candidate]
 
     def _is_gain(self, trial: Trial) -> bool:
-        return trial.interval.high < 1 and trial.median <= 1 - self.minimum_gain
+        return trial.interval.high < 1 and trial.interval.median <= 1 - self.minimum_gain
 
     def _gaining(self) -> list[Trial]:
         """Trials that seem a gain, the best first: by the interval's end, since luck makes the lowest medians."""
-        gaining = [trial for trial in self.trials if trial.median <= 1 - self.minimum_gain]
+        gaining = [trial for trial in self.trials if trial.interval.median <= 1 - self.minimum_gain]
         return sorted(gaining, key=lambda one: one.interval.high)

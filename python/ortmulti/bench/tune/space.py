@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from ortmulti import _core
@@ -23,20 +23,11 @@ def describe(options: Mapping[str, Scalar]) -> str:
     return ", ".join(texts) or "the defaults"
 
 
-@dataclass(frozen=True)
-class Setting:
-    """Options that work together, and their choices beside the defaults."""
-
-    name: str
-    choices: tuple[Options, ...]
+Settings: TypeAlias = Mapping[str, Sequence[Options]]
+"""By name: options that work together, as their choices beside the defaults."""
 
 
-def setting(name: str, *choices: Mapping[str, Scalar]) -> Setting:
-    """Return a setting whose choices set these options, without duplicates."""
-    return Setting(name, tuple(dict.fromkeys(tuple(choice.items()) for choice in choices)))
-
-
-def select(settings: Sequence[Setting], only: Sequence[str] | None, skip: Collection[str]) -> tuple[Setting, ...]:
+def select(settings: Settings, only: Sequence[str] | None, skip: Collection[str]) -> Settings:
     """Return the settings to try.
 
     Args:
@@ -47,26 +38,26 @@ def select(settings: Sequence[Setting], only: Sequence[str] | None, skip: Collec
     Raises:
         InvalidArgument: A name is unknown, or in both `only` and `skip`; or no setting is left.
     """
-    names = {one.name for one in settings} | {name for one in settings for choice in one.choices for name, _ in choice}
+    names = {*settings, *(name for choices in settings.values() for choice in choices for name, _ in choice)}
     for name in [*(only or ()), *skip]:
         if name not in names:
             raise InvalidArgument(f"there is no setting {name!r} to tune here{near(name, names)}")
     if both := sorted(set(only or ()) & set(skip)):
         raise InvalidArgument(f"{', '.join(both)}: in only and in skip, name it in one of them")
 
-    def is_wanted(one: Setting, choice: Options) -> bool:
-        options = {name for name, _ in choice}
-        return (only is None or one.name in only or options <= set(only)) and not ({one.name} | options) & set(skip)
+    def is_wanted(name: str, choice: Options) -> bool:
+        options = {option for option, _ in choice}
+        return (only is None or name in only or options <= set(only)) and not ({name} | options) & set(skip)
 
     if not (wanted := _with_choices(settings, is_wanted)):
         raise InvalidArgument("no setting is left to be tuned")
     return wanted
 
 
-def _with_choices(settings: Iterable[Setting], wanted: Callable[[Setting, Options], bool]) -> tuple[Setting, ...]:
+def _with_choices(settings: Settings, wanted: Callable[[str, Options], bool]) -> Settings:
     """Return the settings with the wanted ones of their choices, those that have any."""
-    kept = (Setting(one.name, tuple(choice for choice in one.choices if wanted(one, choice))) for one in settings)
-    return tuple(one for one in kept if one.choices)
+    kept = {name: [choice for choice in choices if wanted(name, choice)] for name, choices in settings.items()}
+    return {name: choices for name, choices in kept.items() if choices}
 
 
 Objective: TypeAlias = Literal["latency", "throughput", "creation", "memory"]
@@ -83,14 +74,14 @@ class Host:
         kind: ``"cpu"`` or ``"cuda"``.
         release: ONNX Runtime's, such as ``"1.31.1"``; empty: unknown.
         cores: Number of cores that this process may use.
-        nodes: The NUMA nodes whose processors it may use, by number.
+        nodes: The numbers of the NUMA nodes whose processors it may use.
         gpu_memory: Bytes that the defaults use on a GPU; None: not known.
     """
 
     kind: str
     release: str
     cores: int
-    nodes: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    nodes: Collection[int] = ()
     gpu_memory: int | None = None
 
     @classmethod
@@ -99,55 +90,53 @@ class Host:
         return cls(kind, find_onnxruntime().version, _core.usable_cores(), numa_nodes(), gpu_memory)
 
 
-def space(objective: Objective, through: Through, host: Host) -> tuple[Setting, ...]:
+def space(objective: Objective, through: Through, host: Host) -> Settings:
     """Return the settings to try for an objective, without options that the release lacks."""
     on_cpu, on_cuda = host.kind == "cpu", host.kind == "cuda"
     runs = objective in ("latency", "throughput")
     nodes = [f"node:{node}" for node in sorted(host.nodes) if len(host.nodes) > 1]
     parts = (host.gpu_memory * 3 // 4, host.gpu_memory // 2) if host.gpu_memory else ()
-    candidates = (
-        (True, _of("graph_optimization_level", "layout", "extended", "basic", "disabled")),
-        (not runs, setting("prepacking", {"disable_prepacking": True}, {"parallel_prepacking": True})),
+    # A choice that is no mapping is a value of the option that the setting is named after.
+    candidates: Sequence[tuple[bool, str, Iterable[Scalar | Mapping[str, Scalar]]]] = (
+        (True, "graph_optimization_level", ("layout", "extended", "basic", "disabled")),
+        (not runs, "prepacking", ({"disable_prepacking": True}, {"parallel_prepacking": True})),
         # An arena that holds weights too grows in larger steps.
-        (not runs, _of("use_device_allocator_for_initializers", True)),
-        (True, setting("threads", *_threads(objective, through, host))),
+        (not runs, "use_device_allocator_for_initializers", (True,)),
+        (True, "threads", _threads(objective, through, host)),
         (
             runs,
-            setting(
-                "spinning",
+            "spinning",
+            (
                 {"allow_spinning": False},
                 {"spin_duration_us": 1000, "spin_backoff_max": 8},
                 {"spin_duration_us": 50},
                 {"spin_backoff_max": 8},
             ),
         ),
-        (runs and on_cpu and host.cores > 1, _of("thread_affinity", "cores", *nodes)),
-        (on_cpu and objective != "creation", _of("global_thread_pools", True)),
-        (True, _of("enable_mem_pattern", False)),
-        (True, _of("enable_cpu_mem_arena", False)),
-        (on_cuda, _of("cudnn_conv_algo_search", "HEURISTIC", "DEFAULT")),
-        (on_cuda, _of("cudnn_conv_use_max_workspace", False)),
-        (on_cuda, _of("cudnn_conv1d_pad_to_nc1d", True)),
-        (on_cuda, _of("use_tf32", False)),
-        (on_cuda, _of("prefer_nhwc", True)),
-        (on_cuda, _of("fuse_conv_bias", True)),
-        (on_cuda, _of("arena_extend_strategy", "kSameAsRequested")),
-        (on_cuda and objective == "memory", _of("gpu_mem_limit", *parts)),
-        (on_cuda and objective == "creation", _of("external_data_loader_reading_threads", 1, 8, 16)),
-        (on_cuda and runs, _of("do_copy_in_default_stream", False)),
-        (on_cuda and runs, _of("use_ep_level_unified_stream", True)),
-        (on_cuda and runs and through == "pool", _of("cuda_graph", True)),
-        (on_cuda and objective == "throughput" and through == "pool", _of("in_flight", 1, 2, 4, 6)),
+        (runs and on_cpu and host.cores > 1, "thread_affinity", ("cores", *nodes)),
+        (on_cpu and objective != "creation", "global_thread_pools", (True,)),
+        (True, "enable_mem_pattern", (False,)),
+        (True, "enable_cpu_mem_arena", (False,)),
+        (on_cuda, "cudnn_conv_algo_search", ("HEURISTIC", "DEFAULT")),
+        (on_cuda, "cudnn_conv_use_max_workspace", (False,)),
+        (on_cuda, "cudnn_conv1d_pad_to_nc1d", (True,)),
+        (on_cuda, "use_tf32", (False,)),
+        (on_cuda, "prefer_nhwc", (True,)),
+        (on_cuda, "fuse_conv_bias", (True,)),
+        (on_cuda, "arena_extend_strategy", ("kSameAsRequested",)),
+        (on_cuda and objective == "memory", "gpu_mem_limit", parts),
+        (on_cuda and objective == "creation", "external_data_loader_reading_threads", (1, 8, 16)),
+        (on_cuda and runs, "do_copy_in_default_stream", (False,)),
+        (on_cuda and runs, "use_ep_level_unified_stream", (True,)),
+        (on_cuda and runs and through == "pool", "cuda_graph", (True,)),
+        (on_cuda and objective == "throughput" and through == "pool", "in_flight", (1, 2, 4, 6)),
     )
-    return _with_choices(
-        (one for condition, one in candidates if condition),
-        lambda _, choice: all(known_to(host.release, *item) for item in choice),
-    )
-
-
-def _of(name: str, *values: Scalar) -> Setting:
-    """Return the setting of one option."""
-    return setting(name, *({name: value} for value in values))
+    settings = {}
+    for condition, name, choices in candidates:
+        if condition:
+            mappings = (choice if isinstance(choice, Mapping) else {name: choice} for choice in choices)
+            settings[name] = list(dict.fromkeys(tuple(mapping.items()) for mapping in mappings))
+    return _with_choices(settings, lambda _, choice: all(known_to(host.release, *item) for item in choice))
 
 
 def _threads(objective: Objective, through: Through, host: Host) -> Iterator[Mapping[str, Scalar]]:

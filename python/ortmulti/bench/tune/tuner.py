@@ -238,7 +238,7 @@ def _result(bench: Bench, search: Search, seconds: float) -> TuneResult:
             "block_seconds": job.block_seconds,
             "budget": search.budget,
             "tolerance": tolerances if job.tolerance is None else {"floats": job.tolerance},
-            "candidates": {one.name: [dict(choice) for choice in one.choices] for one in search.settings},
+            "candidates": {name: [dict(choice) for choice in choices] for name, choices in search.settings.items()},
         },
         models=[{"name": path.stem, "path": job.model, "bytes": path.stat().st_size}],
         partial=search.partial,
