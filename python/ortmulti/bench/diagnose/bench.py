@@ -118,7 +118,6 @@ class Bench:
             timeout=self.timeout,
             environment={_CACHE_VARIABLE: str(self.cache), **(environment or {})},
             instrumented=experiment in ("trace", "uncounted"),
-            experiment=experiment,
         )
         return self._keep(start, experiment, way, devices, cache=cache, settings=chosen)
 

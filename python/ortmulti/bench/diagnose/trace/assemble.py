@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import heapq
 import itertools
 import json
 import time
@@ -12,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from ortmulti.bench.diagnose.causes import CAUSES, UNEXPLAINED
 from ortmulti.bench.diagnose.trace.events import Span
@@ -23,7 +24,6 @@ from ortmulti.bench.diagnose.trace.phases import (
     read_log,
     read_profile,
     split_first_run,
-    unfinished_spans,
 )
 from ortmulti.bench.diagnose.trace.waits import Samples, find_waits, seconds_on_cpu, split_off_cpu
 
@@ -32,21 +32,12 @@ def flatten(spans: Iterable[Span]) -> list[Span]:
     """Return one thread's spans without overlaps: at each moment the one that began last, and of these the shortest."""
     ordered = sorted((span for span in spans if span.length > 0), key=lambda span: (span.start, -span.end))
     times = sorted({time for span in ordered for time in (span.start, span.end)})
-    parts: list[tuple[Span, int, int]] = []
-    inside: list[tuple[int, int, Span]] = []  # a heap: the one that began last is first
-    index = 0
-    for start, end in itertools.pairwise(times):
-        while index < len(ordered) and ordered[index].start <= start:
-            heapq.heappush(inside, (-ordered[index].start, -index, ordered[index]))
-            index += 1
-        while inside and inside[0][2].end <= start:
-            heapq.heappop(inside)
-        if inside:
-            span = inside[0][2]
-            if parts and parts[-1][0] is span and parts[-1][2] == start:
-                start = parts.pop()[1]
-            parts.append((span, start, end))
-    return [span.part(start, end) for span, start, end in parts]
+    places = {time: place for place, time in enumerate(times)}
+    last = np.full(len(times), -1)  # the number of the span from each time to the next one
+    for number, span in enumerate(ordered):
+        last[places[span.start] : places[span.end]] = number
+    cuts = [0, *(np.flatnonzero(np.diff(last)) + 1)]
+    return [ordered[last[at]].part(times[at], times[to]) for at, to in itertools.pairwise(cuts) if last[at] >= 0]
 
 
 _Lanes = Mapping[int, Sequence[Span]]
@@ -114,7 +105,6 @@ class Recording:
         pid: its number.
         log: the file with its standard output and error.
         samples: of its threads.
-        realtime_offset: nanoseconds by which the system's clock is ahead.
         others: the lines in its file of events that are no spans, by their kind, in order.
         end: when it answered or failed, or else when its end was noticed; that of spans that are still open.
         spans: its own spans.
@@ -124,7 +114,6 @@ class Recording:
         """Read the files "events" and "log" of a folder; `ended` is when the process's end was noticed."""
         self.started, self.pid, self.samples = started, pid, samples
         self.log = folder / "log"
-        self.realtime_offset = time.time_ns() - time.monotonic_ns()
         self.others: dict[str, list[dict[str, Any]]] = {}
         spans: dict[tuple[int, int], dict[str, Any]] = {}
         file = folder / "events"
@@ -173,9 +162,7 @@ def fill(run: dict[str, Any], recording: Recording) -> None:
             **{name: getattr(span, name) for name in ("cause", "name", "thread", "session", "device")},
             "start": since_start(span.start),
             "end": since_start(span.end),
-            "cpu": seconds_on_cpu(recording.samples.get(span.thread, ()), span.start, span.end)
-            if span.cpu is None
-            else span.cpu,
+            "cpu": seconds_on_cpu(recording.samples.get(span.thread, ()), span.start, span.end),
         }
         for span in sorted(itertools.chain(*lanes.values()), key=lambda span: span.start)
         if span.cause is not None and span.start < end and span.length >= _SHORTEST_SPAN_NS
@@ -194,12 +181,15 @@ def _spans(way: str, devices: Sequence[str], recording: Recording) -> list[Span]
     if own:
         for mark in sorted(recording.others.get("mark", ()), key=lambda mark: mark["time"]):
             marks.setdefault(mark["thread"], []).append(Mark(mark["time"], mark["text"]))
-        if "core" in recording.others:
-            spans += core_spans(recording.others["core"], devices)
-        else:  # the timeline was lost with the creation
-            spans += unfinished_spans(marks, devices, pid, recording.end)
+        begun = sorted((found[0].time, thread) for thread, found in marks.items())
+        unfinished = [
+            {"name": CREATION, "start": start, "end": recording.end, "pid": pid, "thread": thread, "device": device}
+            for (start, thread), device in zip(begun, devices, strict=False)
+        ]
+        # A timeline is lost with a creation that failed.
+        spans += core_spans(recording.others.get("core", unfinished), devices)
     else:
-        marks = read_log(recording.log, recording.realtime_offset)
+        marks = read_log(recording.log, time.time_ns() - time.monotonic_ns())
     waits = list(find_waits(spans, samples)) if way == "threads" else []
     found = _divide_runs(_divide_creations(spans, marks, own), recording)
     creations = [span for span in found if span.name in (CREATION, _INITIALIZE)]

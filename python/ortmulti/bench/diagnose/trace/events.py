@@ -22,7 +22,6 @@ class Span:
 
     Attributes:
         cause: a name of `causes.CAUSES`; None if the inner spans and the gaps between them say more.
-        cpu: seconds that the thread was on a CPU, if known.
         waits_for: the causes of other threads' work for which this thread waits.
     """
 
@@ -34,7 +33,6 @@ class Span:
     thread: int
     session: int | None = None
     device: str = ""
-    cpu: float | None = None
     waits_for: tuple[str, ...] = ()
 
     @property
@@ -49,7 +47,7 @@ class Span:
         """Return the span between other times, and with another cause and name if they are given."""
         if (start, end, cause) == (self.start, self.end, None):
             return self
-        return replace(self, cause=cause or self.cause, name=name or self.name, start=start, end=end, cpu=None)
+        return replace(self, cause=cause or self.cause, name=name or self.name, start=start, end=end)
 
     def common(self, start: int, end: int) -> int:
         """Return how long it lasts between two times; negative if it does not reach them."""
@@ -57,10 +55,14 @@ class Span:
 
 
 class EventWriter:
-    """The process's side. Lines are appended whole, so that several processes and threads may write."""
+    """The process's side: writes into the folder of one trace.
 
-    def __init__(self, path: str) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    Lines are appended whole, so that several processes and threads may write.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self._file = os.open(f"{folder}/events", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._numbers = itertools.count()
 
     def write(self, kind: str, **content: Any) -> None:
@@ -70,13 +72,11 @@ class EventWriter:
     @contextlib.contextmanager
     def span(self, cause: str | None, name: str, session: int | None = None, device: str = "") -> Iterator[None]:
         """A span of the calling thread around the body."""
-        start_cpu = time.thread_time_ns()
         number = self.add(cause, name, time.monotonic_ns(), session=session, device=device)
         try:
             yield
         finally:
-            end = time.monotonic_ns()
-            self.write("end", number=number, end=end, cpu=(time.thread_time_ns() - start_cpu) / 1e9)
+            self.write("end", number=number, end=time.monotonic_ns())
 
     def add(self, cause: str | None, name: str, start: int, **fields: Any) -> int:
         """Write the begin of a span of the calling thread, and its "end" if it is over, and return its number."""

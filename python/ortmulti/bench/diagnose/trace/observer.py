@@ -28,16 +28,14 @@ _FIRST_WITHOUT_GIL = (1, 31)
 class Observer(SessionObserver):
     """Writes events, and makes ONNX Runtime write its steps into its log and profiles."""
 
-    def __init__(self, events: EventWriter, devices: Sequence[str], profiles: str, number: int | None = None) -> None:
+    def __init__(self, events: EventWriter, devices: Sequence[str], number: int | None = None) -> None:
         """
         Args:
             events: where to write.
             devices: the devices of all sessions.
-            profiles: first part of the profiles' file names.
             number: the session of this process, if it makes only one.
         """
         self._events = events
-        self._profiles = profiles
         self._lock = threading.Lock()
         self._left = list(enumerate(devices)) if number is None else [(number, devices[number])]
         self._on_gpus = all(device.startswith("cuda:") for device in devices)
@@ -107,7 +105,7 @@ class Observer(SessionObserver):
         options.log_severity_level = INFO
         if self._on_gpus:  # on the CPU ortmulti's sessions are handles of one, which a profile would forbid
             options.enable_profiling = True
-            options.profile_file_prefix = f"{self._profiles}ortmulti"
+            options.profile_file_prefix = f"{self._events.folder}/profile-ortmulti"
         logger = logging.getLogger("ortmulti.onnxruntime")
         logger.setLevel(logging.INFO)
         logger.propagate = False
@@ -122,7 +120,7 @@ class Observer(SessionObserver):
         options.log_severity_level = INFO
         options.logid = f"session-{number}"
         options.enable_profiling = True
-        options.profile_file_prefix = f"{self._profiles}{number}"
+        options.profile_file_prefix = f"{self._events.folder}/profile-{number}"
         self._current.session = session
         with self._span(None, "create session"):
             yield
@@ -154,7 +152,7 @@ class Observer(SessionObserver):
                 path = Path(session.end_profiling())
                 # Sessions that are created in the same millisecond are given the same file. Each writes it when its
                 # profile ends, from the beginning.
-                kept = Path(f"{self._profiles}kept-{number}.json")
+                kept = Path(f"{self._events.folder}/kept-{number}.json")
                 kept.write_bytes(path.read_bytes())
                 os.truncate(path, 0)
                 self._events.write("profile", session=number, path=str(kept))

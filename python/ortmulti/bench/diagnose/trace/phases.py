@@ -40,7 +40,7 @@ _CORE_SPANS: Sequence[tuple[str, str | None, tuple[str, ...]]] = (
 
 
 def core_spans(events: Sequence[Mapping[str, Any]], devices: Sequence[str]) -> list[Span]:
-    """Return the timeline's spans as the process wrote them, with the sessions' numbers.
+    """Return spans of the core's timeline as the process wrote them, with the sessions' numbers.
 
     If a device has more sessions than spans, the last ones are handles.
     """
@@ -61,18 +61,6 @@ def core_spans(events: Sequence[Mapping[str, Any]], devices: Sequence[str]) -> l
             created[span.device] -= 1
         spans.append(span)
     return spans
-
-
-def unfinished_spans(marks: Mapping[int, Sequence[Mark]], devices: Sequence[str], pid: int, end: int) -> list[Span]:
-    """Return the creations until `end` of a process without a timeline, from the marks of its threads alone.
-
-    Sessions are assumed to begin in the order of the devices.
-    """
-    begun = sorted((found[0].time, thread) for thread, found in marks.items())
-    return [
-        Span(None, CREATION, start, max(start, end), pid, thread, number, device)
-        for number, ((start, thread), device) in enumerate(zip(begun, devices, strict=False))
-    ]
 
 
 # --- ONNX Runtime's log -----------------------------------------------------------------------------------------------

@@ -13,34 +13,33 @@ from ortmulti.interface.session_observer import SessionObserver, observe
 from .events import EventWriter
 
 
-def make_observer(path: str, devices: Sequence[str], profiles: str, number: int) -> SessionObserver:
+def make_observer(folder: str, devices: Sequence[str], number: int) -> SessionObserver:
     """Return the observer of a worker process, made there."""
     begin = time.monotonic_ns()
     from .observer import Observer
 
-    events = EventWriter(path)
-    observer = Observer(events, devices, profiles, number)
+    events = EventWriter(folder)
+    observer = Observer(events, devices, number)
     events.add("measurement", "watch", begin, end=time.monotonic_ns(), session=number)
     return observer
 
 
-def main(spec: dict[str, Any], steps: Sequence[tuple[int, int]]) -> None:
+def main(spec: dict[str, Any], steps: Sequence[int]) -> None:
     """The process's main function.
 
     Args:
-        spec: "way", "model", "devices", "settings" (fields of `SessionSettings`), "feeds" (an .npz file), "events" (a
-            path), "profiles" (a prefix of paths), "instrumented".
-        steps: the time and the thread's CPU time in ns: at the process's first line, and after the imports of numpy,
-            ortmulti and this module.
+        spec: "way", "model", "devices", "settings" (fields of `SessionSettings`), "folder" (with the inputs, feeds.npz;
+            events and profiles are written there), "instrumented".
+        steps: the time in ns at the process's first line, and after the imports of numpy, ortmulti and this module.
     """
-    events = EventWriter(spec["events"])
+    events = EventWriter(spec["folder"])
     # A program with onnxruntime's sessions would not need ortmulti.
     own = "imports" if spec["way"] in ("native", "shared") else "measurement"
     names = (("imports", "import numpy"), (own, "import ortmulti"), ("measurement", "import the measurement"))
-    for (cause, name), (start, start_cpu), (end, end_cpu) in zip(names, steps, steps[1:], strict=False):
-        events.add(cause, name, start, end=end, cpu=(end_cpu - start_cpu) / 1e9)
+    for (cause, name), start, end in zip(names, steps, steps[1:], strict=False):
+        events.add(cause, name, start, end=end)
     try:
-        _measure(spec, events, steps[-1][0])
+        _measure(spec, events, steps[-1])
     except Exception as error:
         events.write("failed", time=time.monotonic_ns(), text=str(error) or type(error).__name__)
 
@@ -55,12 +54,12 @@ def _measure(spec: dict[str, Any], events: EventWriter, begin: int) -> None:
     if watched:
         from .observer import Observer
 
-        observer = Observer(events, spec["devices"], spec["profiles"])
+        observer = Observer(events, spec["devices"])
         observe(observer)
         if apart:
-            arguments = (spec["events"], spec["devices"], spec["profiles"])
-            strategy.make_observer = functools.partial(make_observer, *arguments)  # type: ignore[attr-defined]
-    feeds = read_arrays(spec["feeds"])
+            maker = functools.partial(make_observer, spec["folder"], spec["devices"])
+            strategy.make_observer = maker  # type: ignore[attr-defined]
+    feeds = read_arrays(f"{spec['folder']}/feeds.npz")
     events.add("measurement", "prepare", begin, end=time.monotonic_ns())
     with strategy:
         with events.span(apart or "imports", "start"):
