@@ -94,17 +94,13 @@ CAUSES: dict[str, Cause] = {
 }  # fmt: skip
 """Every cause by its name, in the order in which tables show them."""
 
-# For causes that a newer release knows and this one does not.
-_OTHERS = ("#7f7f7f", "#b79f00", "#5f9ea0", "#a0522d", "#708090", "#bc8f8f")
-
 
 def cause_of(name: str) -> Cause:
-    """Return the cause with this name, also one that this release does not know."""
-    return CAUSES.get(name) or Cause(name, name, _OTHERS[sum(map(ord, name)) % len(_OTHERS)], "")
+    """Return the cause with this name, also one that this release does not know, such as a finding's."""
+    return CAUSES.get(name) or Cause(name, name, "#7f7f7f", "")
 
 
 def ordered(causes: Iterable[str]) -> list[str]:
     """Return the causes in the order of the bars; unknown ones come before unexplained time."""
     places = {cause: place for place, cause in enumerate(CAUSES)}
-    places[UNEXPLAINED] = len(places) + 1
-    return sorted(causes, key=lambda cause: (places.get(cause, len(CAUSES)), cause))
+    return sorted(causes, key=lambda cause: (places.get(cause, places[UNEXPLAINED] - 0.5), cause))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from ortmulti._runtime.regular_file import write_atomically
 from ortmulti.bench.diagnose.causes import cause_of, ordered
 from ortmulti.bench.diagnose.measured import seconds_text
-from ortmulti.bench.diagnose.report import check_document
 from ortmulti.bench.files import printable
 from ortmulti.bench.reports.plots import caption, clean, line_style, new_figure
 from ortmulti.errors import InvalidArgument
@@ -29,7 +28,7 @@ _HATCH = "////"
 _MOST_SHAPES = 2_000
 
 # Text, surface and grid of the page's two schemes; `page.css` has the same.
-SCHEMES = {"light": ("#171a21", "#ffffff", "#d9dde4"), "dark": ("#e8ebf1", "#191d25", "#343c4a")}
+_SCHEMES = (("#171a21", "#ffffff", "#d9dde4"), ("#e8ebf1", "#191d25", "#343c4a"))
 
 
 def save_plot(document: Json, path: Path) -> None:
@@ -41,11 +40,9 @@ def save_plot(document: Json, path: Path) -> None:
 
     Raises:
         LibraryError: matplotlib is not installed (the extra ``ortmulti[plot]``).
-        InvalidArgument: matplotlib does not write such files, nothing was measured, or a field of the document is
-            missing or not of its type.
+        InvalidArgument: matplotlib does not write such files, or nothing was measured.
         OSError: the file cannot be written.
     """
-    check_document(document)
     found, run = view.traces(document), view.default_run(document)
     parts = {name: part for name, part in _parts(found, run).items() if name != "scaling"}
     if not parts:
@@ -70,12 +67,13 @@ def save_plot(document: Json, path: Path) -> None:
     write_atomically(path, lambda file: figure.savefig(file, dpi=150))
 
 
-def page_figures(document: Json, scheme: str) -> dict[str, bytes]:
-    """Draw the figures of the page in a "light" or "dark" scheme, each as an SVG document: "traces", "timeline" and
-    "scaling", those that the document has something for. `LibraryError`: matplotlib is not installed.
+def page_figures(document: Json) -> dict[str, list[bytes]]:
+    """Draw the figures of the page that the document has something for: "traces", "timeline" and "scaling".
+
+    Each is an SVG document in the light and one in the dark scheme. `LibraryError`: matplotlib is not installed.
     """
     parts = _parts(view.traces(document), view.default_run(document))
-    return {name: _svg(draw, height, scheme) for name, (height, draw) in parts.items()}
+    return {name: [_svg(draw, height, *scheme) for scheme in _SCHEMES] for name, (height, draw) in parts.items()}
 
 
 def _parts(found: Sequence[Trace], run: Json | None) -> dict[str, tuple[float, Callable[[Axes], None]]]:
@@ -90,11 +88,10 @@ def _parts(found: Sequence[Trace], run: Json | None) -> dict[str, tuple[float, C
     return parts
 
 
-def _svg(draw: Callable[[Axes], None], height: float, scheme: str) -> bytes:
+def _svg(draw: Callable[[Axes], None], height: float, text: str, surface: str, grid: str) -> bytes:
     figure = new_figure(11, height, Path("page.svg"))
     from matplotlib import rc_context
 
-    text, surface, grid = SCHEMES[scheme]
     settings: Any = {"grid.color": grid, "svg.fonttype": "none", "svg.hashsalt": "page"}
     settings |= dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), text)
     settings |= dict.fromkeys(("axes.facecolor", "savefig.facecolor"), surface)
