@@ -23,7 +23,6 @@ from ortmulti.bench.diagnose.measured import (
     start_of_workers,
 )
 from ortmulti.bench.diagnose.probes import LEVELS
-from ortmulti.bench.measure.devices import describe
 
 Until = Literal["created", "created by workers", "answered", "driver"]
 
@@ -102,25 +101,17 @@ def strategy(measured: Measured) -> Iterator[Finding]:
     if usual == best or not before or not after:
         return
     held = measured.gil_share("threads") if measured.sessions > 1 and best not in ("threads", "sequential") else None
-    on = describe(measured.devices)
     if held is not None and held >= _HOLDS and usual in ("sequential", "threads"):
         name, cause = "gil", "wait for the GIL"
-        threads, with_best = measured.speedup("threads"), measured.speedup(best)
-        title = f"{measured.release} holds the GIL for {held:.0%} of creation"
-        if threads is not None:
-            title = f"threads are {threads:.2f}x as fast as sequential: {title}"
-        title += (
-            f"; strategy {best} does not need it"
-            if with_best is None
-            else f"; with strategy {best} {with_best:.1f}x (measured)"
-        )
+        sequential, threads = measured.creation("sequential") or before, measured.speedup("threads")
+        title = "" if threads is None else f"threads are {threads:.2f}x as fast as sequential: "
+        title += f"{measured.release} holds the GIL for {held:.0%} of creation; with strategy {best} "
+        title += f"{sequential / after:.1f}x (measured)"
     else:
         name = cause = "strategy"
         ratio = before / after
-        title = (
-            f"{usual} takes {seconds_text(before)} to create the sessions on {on}; strategy {best} is "
-            f"{f'{ratio:.1f}x' if ratio >= 1.95 else f'{ratio:.2f}x'} as fast (measured)"
-        )
+        title = f"{usual} takes {seconds_text(before)} to create the sessions on {measured.on}; strategy {best} is "
+        title += f"{ratio:.{1 if ratio >= 1.95 else 2}f}x as fast (measured)"
     yield Finding(
         id=name,
         title=title,
@@ -129,7 +120,9 @@ def strategy(measured: Measured) -> Iterator[Finding]:
         evidence=_ways(measured),
         change=f"create the sessions with {best}",
         command=_command(measured, best),
-        recipe=_between(measured, usual, best, f"{usual} against {best}, {measured.sessions} sessions on {on}"),
+        recipe=_between(
+            measured, usual, best, f"{usual} against {best}, {measured.sessions} sessions on {measured.on}"
+        ),
     )
 
 
@@ -272,13 +265,9 @@ def slow_disk(measured: Measured) -> Iterator[Finding]:
     if run is None or not creation:
         return
     spans = [span for span in run["spans"] if span["cause"] in _READING and span["cpu"] is not None]
-    by_cause = dict.fromkeys(_READING, 0.0)
-    asleep = 0.0
-    for span in spans:
-        length = span["end"] - span["start"]
-        by_cause[span["cause"]] += length
-        asleep += max(length - span["cpu"], 0.0)
-    seconds = sum(by_cause.values())
+    lengths = [span["end"] - span["start"] for span in spans]
+    seconds = sum(lengths)
+    asleep = sum(max(length - span["cpu"], 0.0) for span, length in zip(spans, lengths, strict=True))
     readers = len({(span["session"], span["device"]) for span in spans})
     saved = min(sum(run["causes"].get(cause, 0.0) for cause in _READING), asleep) * measured.scale(usual)
     if asleep < _SLEEPS * seconds or saved <= 0:
@@ -297,7 +286,7 @@ def slow_disk(measured: Measured) -> Iterator[Finding]:
         id="slow disk",
         title=f"reading the model takes {seconds_text(saved)} of {seconds_text(creation)} of creation with {usual}, "
         f"asleep: its file system gives {rate / 1e6:.0f} MB/s from a warm page cache",
-        cause=max(by_cause, key=lambda cause: by_cause[cause]),
+        cause=max(_READING, key=lambda cause: measured.cause(usual, cause)),
         seconds=saved,
         evidence=[
             f"{size / 1e6:.3g} MB, read {readers} times in {seconds_text(seconds)}, of which the reading threads were "
@@ -434,9 +423,10 @@ def first_runs(measured: Measured) -> Iterator[Finding]:
 def driver(measured: Measured) -> Iterator[Finding]:
     """The driver initializes all GPUs before other work on them, for each process if nothing keeps it loaded."""
     seconds, gpus, usual, best = measured.driver(), measured.gpus, measured.usual, measured.best
-    if seconds is None:
+    if not seconds:
         return
-    start = f"the driver's start takes {seconds_text(seconds.floor)}"
+    floor = seconds["floor"]
+    start = f"the driver's start takes {seconds_text(floor)}"
 
     def driver_starts(what: str, **changes: bool) -> Recipe:
         return Recipe({"gpus": gpus}, {"gpus": gpus, **changes}, what, "driver")
@@ -450,7 +440,7 @@ def driver(measured: Measured) -> Iterator[Finding]:
         if held is not None:
             title += f", and {seconds_text(held)} where the driver stays loaded"
             evidence.append(f"with something that keeps the driver loaded the same takes {seconds_text(held)}")
-            saved = max(seconds.floor - held, 0.0)
+            saved = max(floor - held, 0.0)
         what = "cuInit and the contexts, against the same while NVML keeps the driver loaded, as persistence mode does"
         yield Finding(
             id="persistence mode",
@@ -468,7 +458,7 @@ def driver(measured: Measured) -> Iterator[Finding]:
             id="visible devices",
             title=f"{visible} GPUs are visible and {len(gpus)} used: {start} instead of {seconds_text(alone)}",
             cause="cuInit",
-            seconds=seconds.floor - alone,
+            seconds=floor - alone,
             evidence=["cuInit and the contexts alone, with all GPUs visible and with the used ones"],
             change="let the process see the GPUs that it uses; they are then cuda:0 and so on",
             command=f"CUDA_VISIBLE_DEVICES={visible_devices(gpus)}",
@@ -477,19 +467,18 @@ def driver(measured: Measured) -> Iterator[Finding]:
     if usual == "shared":  # which starts the driver while modules are imported
         return
     before = measured.cause(usual, "imports", "libraries")
-    evidence = [f"cuInit and the contexts alone take {seconds_text(seconds.floor)}"]
-    if seconds.at_once is not None:
-        how = "one after another" if seconds.at_once > 0.7 * seconds.one_by_one else "side by side"
-        evidence.append(
-            f"contexts at once take {seconds_text(seconds.at_once)}, one by one {seconds_text(seconds.one_by_one)}: "
-            f"the driver makes them {how}"
-        )
+    evidence = [f"cuInit and the contexts alone take {seconds_text(floor)}"]
+    if "at once" in seconds:
+        at_once, one_by_one = seconds["at once"], seconds["one by one"]
+        how = "one after another" if at_once > 0.7 * one_by_one else "side by side"
+        times = f"contexts at once take {seconds_text(at_once)}, one by one {seconds_text(one_by_one)}"
+        evidence.append(f"{times}: the driver makes them {how}")
     yield Finding(
         id="driver",
-        title=f"the CUDA driver's start takes {seconds_text(seconds.floor)}, and imports and libraries "
-        f"{seconds_text(before)} before it",
+        title=f"the CUDA driver's start takes {seconds_text(floor)}, and imports and libraries {seconds_text(before)} "
+        "before it",
         cause="cuInit",
-        seconds=min(seconds.floor, before) if best == "shared" else 0.0,  # what cannot be tried must not be the first
+        seconds=min(floor, before) if best == "shared" else 0.0,  # what cannot be tried must not be the first
         evidence=evidence,
         change="start the driver in the background before other modules are imported",
         command=f"ortmulti.prewarm({list(gpus)})",
@@ -524,28 +513,8 @@ _SLOW_CLOCK = 0.8
 
 def machine(measured: Measured) -> Iterator[Finding]:
     """The machine's other work and settings, whose cost cannot be measured."""
-
-    def note(name: str, title: str, evidence: list[str], change: str, command: str | None = None) -> Finding:
-        return Finding(name, title, "machine", 0.0, evidence, change, command)
-
     around = measured.document["environment"]
-    cores, busy = around.get("cores"), around.get("busy_cores", 0.0)
-    if cores and busy >= _BUSY_SHARE * cores:
-        yield note(
-            "busy cores",
-            f"other processes keep {busy:.1f} cores busy, of which this one may use {cores}",
-            ["all cores' times before the first measurement"],
-            "measure again, or load models, while the machine has nothing else to do",
-        )
-    governor = around.get("governor")
-    if governor in ("powersave", "conservative"):
-        yield note(
-            "governor",
-            f"the CPU's frequency governor is {governor}",
-            ["/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"],
-            "let the CPU run at its full clock while models are loaded",
-            "cpupower frequency-set -g performance",
-        )
+    cores, busy, governor = around.get("cores"), around.get("busy_cores", 0.0), around.get("governor")
     shared, slow = {}, {}
     for gpu in around.get("gpus", ()):
         limit, highest = gpu["clock_limit"], gpu["clock_max"]
@@ -556,22 +525,43 @@ def machine(measured: Measured) -> Iterator[Finding]:
             slow[gpu["device"]] = f"slowed by {' and '.join(gpu['slowed_by'])}, {gpu['clock']} MHz"
         elif limit and highest and limit < _SLOW_CLOCK * highest:
             slow[gpu["device"]] = f"limited to {limit} of {highest} MHz"
-    if shared:
-        yield note(
+    notes = (
+        (
+            cores and busy >= _BUSY_SHARE * cores,
+            "busy cores",
+            f"other processes keep {busy:.1f} cores busy, of which this one may use {cores}",
+            ["all cores' times before the first measurement"],
+            "measure again, or load models, while the machine has nothing else to do",
+            None,
+        ),
+        (
+            governor in ("powersave", "conservative"),
+            "governor",
+            f"the CPU's frequency governor is {governor}",
+            ["/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"],
+            "let the CPU run at its full clock while models are loaded",
+            "cpupower frequency-set -g performance",
+        ),
+        (
+            shared,
             "busy GPUs",
             f"other processes compute on {', '.join(shared)}",
             [f"{device}: {text}" for device, text in shared.items()],
             "use GPUs that are free, or measure again when they are",
             "nvidia-smi",
-        )
-    if slow:
-        yield note(
+        ),
+        (
+            slow,
             "clocks",
             f"the clock is held down on {', '.join(slow)}",
             [f"{device}: {text}" for device, text in slow.items()],
             "look at the power limit, the cooling and the application clocks",
             "nvidia-smi -q -d CLOCK,PERFORMANCE,POWER",
-        )
+        ),
+    )
+    for condition, name, title, evidence, change, command in notes:
+        if condition:
+            yield Finding(name, title, "machine", 0.0, evidence, change, command)
 
 
 RULES = (
@@ -643,7 +633,7 @@ def nothing(measured: Measured) -> Finding:
     seconds = {way: seconds_text(measured.creation(way) or 0.0) for way in measured.ways}
     return Finding(
         id="nothing",
-        title=f"nothing to gain: {measured.usual} creates the sessions on {describe(measured.devices)} in "
+        title=f"nothing to gain: {measured.usual} creates the sessions on {measured.on} in "
         f"{seconds[measured.usual]}, and no change that was tried is certain to shorten that",
         cause="none",
         seconds=0.0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from ortmulti.bench.measure.devices import describe
 from ortmulti.bench.measure.floor import cuda_devices
@@ -21,14 +21,6 @@ _EQUAL = 0.03
 _BEFORE = ("interpreter", "imports", "measurement")
 
 
-class DriverSeconds(NamedTuple):
-    """Seconds of the driver's start with nothing else running."""
-
-    floor: float  # cuInit and the contexts one by one
-    one_by_one: float  # these contexts alone
-    at_once: float | None  # the contexts at once; None for a single one
-
-
 class Measured:
     """The runs of a diagnosis.
 
@@ -36,6 +28,7 @@ class Measured:
         document: its "runs", "settings", "models", "machine", "releases" and "environment" are read.
         devices, gpus: the devices of all sessions, and the GPUs among them, each once.
         sessions: N.
+        on: the devices of all sessions in short.
         model: the model's path, as the user gave it if known.
         external: the files of its weights, seen from its folder.
         model_bytes: the size of the model with its weights.
@@ -51,6 +44,7 @@ class Measured:
         self.devices: tuple[str, ...] = tuple(settings["devices"])
         self.gpus = tuple(cuda_devices(self.devices))
         self.sessions = len(self.devices)
+        self.on = describe(self.devices)
         self.model = str(model.get("given") or model["path"])
         self.external: list[str] = list(model["external"])
         self.model_bytes = int(model["bytes"] + model["external_bytes"])
@@ -60,30 +54,27 @@ class Measured:
         self.usual = next(iter(self.ways), "")
         self.best = min(self.ways, key=lambda way: self.creation(way) or 0.0, default="")
 
-    def traces(self, way: str, sessions: int | None = None, cache: str = "warm") -> list[Run]:
-        """Return the traces of a way with this many sessions, all of them by default."""
-        return self._starts("trace", way, sessions, cache)
+    def runs(self, experiment: str, **fields: Any) -> list[Run]:
+        """Return the runs of an experiment that did not fail and have these fields."""
+        wanted = {"experiment": experiment, **fields}
+        return [run for run in self._good if all(run.get(name) == value for name, value in wanted.items())]
+
+    def experiment(self, name: str, **fields: Any) -> list[dict[str, Any]]:
+        """Return what the runs of an experiment have measured."""
+        return [run["measured"] for run in self.runs(name, **fields)]
+
+    def traces(self, way: str, sessions: int | None = None, cache: str = "warm", of: str = "trace") -> list[Run]:
+        """Return the traces of a way with this many sessions, all by default; `of` names other experiments' starts."""
+        count = sessions or self.sessions
+        return [run for run in self.runs(of, way=way, cache=cache) if len(run["devices"]) == count and "ready" in run]
 
     def starts(self, way: str) -> list[Run]:
         """Return the starts of a way on all devices by which ways are compared.
 
         They were not recorded, which would slow them. Without such starts these are the traces.
         """
-        verified = [run for run in self._starts("verify", way) if run.get("changed") is False]
-        return [*self._starts("plain", way), *verified] or self.traces(way)
-
-    def _starts(self, experiment: str, way: str, sessions: int | None = None, cache: str = "warm") -> list[Run]:
-        wanted = experiment, way, self.sessions if sessions is None else sessions, cache
-        return [
-            run
-            for run in self._good
-            if (run["experiment"], run["way"], len(run["devices"]), run["cache"]) == wanted and "ready" in run
-        ]
-
-    def experiment(self, name: str, **fields: Any) -> list[dict[str, Any]]:
-        """Return the measurements of an experiment's runs with these fields."""
-        wanted = {"experiment": name, **fields}
-        return [run["measured"] for run in self._good if all(run.get(key) == wanted[key] for key in wanted)]
+        verified = [run for run in self.traces(way, of="verify") if run.get("changed") is False]
+        return [*self.traces(way, of="plain"), *verified] or self.traces(way)
 
     def creation_interval(self, way: str) -> Interval | None:
         """Return the median seconds of a creation on all devices with its confidence interval, see `starts`."""
@@ -135,16 +126,20 @@ class Measured:
             for found in self.experiment("gil", library=library)
         )
 
-    def driver(self) -> DriverSeconds | None:
-        """Return the medians of the driver's experiments. None without GPUs."""
-        found = self.experiment("contexts", at_once=False)
-        if not found:
-            return None
-        return DriverSeconds(
-            median(one["driver_floor"] for one in found) or 0.0,
-            median(sum(one["contexts"]) for one in found) or 0.0,
-            median(one["at_once"] for one in self.experiment("contexts", at_once=True)),
-        )
+    def driver(self) -> dict[str, float]:
+        """Return median seconds of the driver's start with nothing else running; empty without GPUs.
+
+        Returns:
+            "floor": cuInit and the contexts one by one; "one by one": these contexts alone; "at once": the contexts at
+            once, where there are several.
+        """
+        one_by_one, at_once = (self.experiment("contexts", at_once=value) for value in (False, True))
+        figures = {
+            "floor": [one["driver_floor"] for one in one_by_one],
+            "one by one": [sum(one["contexts"]) for one in one_by_one],
+            "at once": [one["at_once"] for one in at_once],
+        }
+        return {name: statistics.median(values) for name, values in figures.items() if values}
 
     def reading_rate(self, cache: str) -> float | None:
         """Return the bytes a second at which `cat` reads the model's files from a "cold" or "warm" page cache."""
@@ -243,11 +238,11 @@ def _shares(measured: Measured, way: str) -> Iterator[tuple[str, float, str]]:
         holder = measured.release if way == "threads" else "ortmulti"
         yield "gil", held, f"{holder} holds the GIL for {held:.0%} of a session's creation (heartbeat)"
     if driver := measured.driver():
-        seconds = measured.cause(way, "cuInit", "context") or driver.floor
-        evidence = f"cuInit and the contexts take {seconds_text(driver.floor)} with nothing else running"
-        if driver.at_once is not None:
-            evidence += f"; the contexts one by one {seconds_text(driver.one_by_one)}"
-            evidence += f", all at once {seconds_text(driver.at_once)}"
+        seconds = measured.cause(way, "cuInit", "context") or driver["floor"]
+        evidence = f"cuInit and the contexts take {seconds_text(driver['floor'])} with nothing else running"
+        if "at once" in driver:
+            evidence += f"; the contexts one by one {seconds_text(driver['one by one'])}"
+            evidence += f", all at once {seconds_text(driver['at once'])}"
         yield "driver", seconds / creation, evidence
     warm, cold = measured.watched_creation(way, 1), measured.watched_creation(way, 1, "cold")
     if warm and cold:  # measured with the first way alone
@@ -278,24 +273,23 @@ def prediction(measured: Measured) -> dict[str, Any] | None:
         "best"; "seconds" by way until all sessions are created, with the start of worker processes; "equal", the ways
         that may be as fast; "why". None if nothing was measured on all devices.
     """
-    intervals = {way: interval for way in measured.ways if (interval := measured.creation_interval(way)) is not None}
+    intervals = {way: interval for way in measured.ways if (interval := measured.creation_interval(way))}
     if not intervals:
         return None
     best = measured.best
     least = intervals[best].median
-    others = sorted((way for way in intervals if way != best), key=lambda way: intervals[way].median)
     equal = [
         way
         for way, interval in intervals.items()
         if way != best and (interval.median <= least * (1 + _EQUAL) or interval.low <= least)
     ]
-    text = f"{seconds_text(least)} to create the sessions on {describe(measured.devices)}"
-    if others:
-        text += f", with {others[0]}, the next, {seconds_text(intervals[others[0]].median)}"
+    text = f"{seconds_text(least)} to create the sessions on {measured.on}"
+    seconds = {way: interval.median for way, interval in intervals.items()}
+    for way in sorted(seconds.keys() - {best}, key=lambda way: seconds[way])[:1]:
+        text += f", with {way}, the next, {seconds_text(seconds[way])}"
     text += f": {_reason(measured)}"
     if equal:
         text += f"; {' and '.join(equal)} may be as fast, by the spread of the measurements"
-    seconds = {way: interval.median for way, interval in intervals.items()}
     return {"best": best, "seconds": seconds, "equal": equal, "why": text}
 
 
