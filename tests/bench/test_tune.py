@@ -17,9 +17,8 @@ import ortmulti
 from ortmulti import Tuning
 from ortmulti.bench import models
 from ortmulti.bench.measure.memory import process_tree
-from ortmulti.bench.tune import outputs
-from ortmulti.bench.tune.candidate import Target
-from ortmulti.bench.tune.measurements import Bench, CandidateProcess, Job
+from ortmulti.bench.tune import candidate
+from ortmulti.bench.tune.measurements import Bench, candidate_process
 from ortmulti.bench.tune.space import DEFAULTS, RejectedError
 from ortmulti.cli.output import say
 from ortmulti.cli.tune import _lines
@@ -44,7 +43,8 @@ def started() -> Started:
 
 
 def bench(model: Path, folder: Path) -> Bench:
-    return Bench(Job(str(model), ("cpu",), "latency", "pool", clients=2, block_seconds=0.01), folder, None)
+    measured = {"objective": "latency", "through": "pool", "clients": 2, "block_seconds": 0.01}
+    return Bench({"model": str(model), "devices": ["cpu"], **measured}, folder)
 
 
 # --- What is found ----------------------------------------------------------------------------------------------------
@@ -122,8 +122,9 @@ def test_a_candidate_that_hangs_or_crashes_is_ended_and_named(
     does: str, why: str, text: str, tmp_path: Path, started: Started
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(does)
-    with pytest.raises(RejectedError, match=text) as raised:
-        CandidateProcess({}, {"PYTHONPATH": str(tmp_path)}, 0.5, tmp_path / "log")
+    start = candidate_process({"options": {"any": 1}}, {"PYTHONPATH": str(tmp_path)}, 0.5, tmp_path / "log")
+    with pytest.raises(RejectedError, match=text) as raised, start:
+        pass
     assert started() == []
     assert raised.value.why == why
 
@@ -159,12 +160,12 @@ def test_a_candidate_gives_the_model_s_outputs(tiny: Path, tmp_path: Path, throu
     np.savez(tmp_path / "feeds.npz", **feed)
     spec = {"model": str(tiny), "devices": ["cpu"], "options": {}, "through": through,
             "feeds": str(tmp_path / "feeds.npz")}  # fmt: skip
-    with Target(spec) as target, onnx_models.cpu_session(tiny) as session:
-        [found] = outputs.flatten(target.warm_up())
+    with candidate.prepared(spec) as run, onnx_models.cpu_session(tiny) as session:
+        [found] = candidate.warm_up(run)
         np.testing.assert_array_equal(found, session.run(None, feed)[0])
-        assert target.latency(0.01) > 0
+        assert candidate.latency(run, 0.01) > 0
         if through == "pool":
-            assert target.throughput(0.01, clients=2) > 0
+            assert candidate.throughput(run, 0.01, clients=2) > 0
 
 
 # --- Errors -----------------------------------------------------------------------------------------------------------

@@ -11,8 +11,7 @@ import pytest
 import ortmulti
 from ortmulti import TuningWarning
 from ortmulti.bench import models
-from ortmulti.bench.tune import outputs
-from ortmulti.bench.tune.candidate import Target
+from ortmulti.bench.tune import candidate
 from ortmulti.loading.tuning import describe_machine
 
 pytestmark = pytest.mark.gpu
@@ -59,10 +58,13 @@ def test_a_candidate_gives_the_model_s_outputs(tiny: Path, tmp_path: Path, throu
     np.savez(tmp_path / "feeds.npz", **feed)
     spec = {"model": str(tiny), "devices": ["cuda:0"], "options": {"use_tf32": False}, "through": through,
             "feeds": str(tmp_path / "feeds.npz")}  # fmt: skip
-    with Target(spec) as target, ortmulti.InferenceSession(tiny, providers=["CPUExecutionProvider"]) as session:
-        [found] = outputs.flatten(target.warm_up())
+    with (
+        candidate.prepared(spec) as run,
+        ortmulti.InferenceSession(tiny, providers=["CPUExecutionProvider"]) as session,
+    ):
+        [found] = candidate.warm_up(run)
         np.testing.assert_allclose(found, session.run(None, feed)[0], rtol=1e-3, atol=1e-3)
-        assert target.latency(0.01) > 0
+        assert candidate.latency(run, 0.01) > 0
 
 
 def test_throughput_of_all_gpus(tiny: Path) -> None:

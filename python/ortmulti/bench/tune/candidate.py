@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 import socket
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from typing import Any
 import numpy as np
 
 import ortmulti
-from ortmulti._runtime.closing import Closing
 from ortmulti.bench.files import read_arrays, write_arrays
 from ortmulti.bench.tune import outputs
 from ortmulti.errors import Error
@@ -32,96 +32,88 @@ _PARTS, _ANSWERS_OF_A_PART = 9, 20
 """Into how many parts a time is divided, each with so many answers."""
 
 
-class Target(Closing):
-    """One model, ready to run.
+@contextlib.contextmanager
+def prepared(spec: Mapping[str, Any]) -> Iterator[Callable[[], Any]]:
+    """Make a model ready, and yield the function that runs it once and returns the outputs.
 
     Args:
         spec: "model" (path), "devices", "options" (names and values), "through" ("pool" or "session"). "feeds": an .npz
             file with the inputs; if it does not exist, random inputs are written there.
-
-    Attributes:
-        run: Runs once and returns the outputs.
     """
-
-    def __init__(self, spec: Mapping[str, Any]) -> None:
-        self._spec = spec
-        applied = apply(spec["options"])
-        if applied.left_out:
-            raise ortmulti.Fail("; ".join(applied.left_out))
-        self._model: ortmulti.Pool | ortmulti.InferenceSession
-        given = applied.provider_options
-        if spec["through"] == "pool":
-            self._model = ortmulti.load(
-                spec["model"], spec["devices"], options=applied.options, provider_options=given or None, **applied.load
-            )
-        else:
-            kind, _, index = spec["devices"][0].partition(":")
-            cuda = ("CUDAExecutionProvider", {"device_id": index, **given})
-            providers = ["CPUExecutionProvider"] if kind == "cpu" else [cuda]
-            self._model = ortmulti.InferenceSession(spec["model"], applied.options, providers)
-        try:
-            feeds = Path(spec["feeds"])
-            if not feeds.exists():
-                write_arrays(feeds, self._make_feed())
-            self.run = partial(self._model.run, None, read_arrays(feeds))
-        except BaseException:
-            self.close()
-            raise
-
-    def _make_feed(self) -> dict[str, Any]:
-        from ortmulti.create.sample_inputs import first_fit, growing_inputs
-
-        # Runs that do not fit would leave their memory in the model, and count as what the defaults take.
-        plain = ortmulti.SessionOptions()
-        plain.graph_optimization_level = ortmulti.GraphOptimizationLevel.ORT_DISABLE_ALL
-        with ortmulti.InferenceSession(self._spec["model"], plain, ["CPUExecutionProvider"]) as session:
-
-            def run(feed: dict[str, Any]) -> dict[str, Any]:
-                session.run(None, feed)
-                return feed
-
-            return first_fit(growing_inputs(session.get_inputs()), run)
-
-    def warm_up(self) -> Any:
-        """Run a few times and return the last outputs."""
-        for _ in range(_WARM_UP_RUNS - 1):
-            self.run()
-        return self.run()
-
-    def latency(self, seconds: float) -> float:
-        """Return the median seconds of single runs, after some that do not count."""
-        ask, clock = self.run, time.perf_counter
-        times: list[float] = []
-        counted = clock() + seconds * _UNCOUNTED_PART
-        while True:
-            before = clock()
-            ask()
-            after = clock()
-            if before >= counted:
-                times.append(after - before)
-                if after >= counted + seconds:
-                    return statistics.median(times)
-
-    # Imports are where they are used: they would be part of what a process takes to its first answer.
-    def throughput(self, seconds: float, clients: int) -> float:
-        """Return seconds per answer with so many clients; each sends a request after each answer."""
-        from ortmulti.bench.serve.clients import ClosedLoop
-
-        with ClosedLoop([self.run] * clients) as loop:
-            loop.until_answered()
-            begin, end = loop.go_on(seconds)
-            # A few answers tell little of what is done in between.
-            while len(_answers(loop, begin, end)) < 2 * clients and end - begin < 20e9 * seconds:
-                _, end = loop.go_on(seconds)
-        return seconds_per_answer(_answers(loop, begin, end), begin, end)
-
-    def close(self) -> None:
-        """Free the sessions."""
-        self._model.close()
+    applied = apply(spec["options"])
+    if applied.left_out:
+        raise ortmulti.Fail("; ".join(applied.left_out))
+    model: ortmulti.Pool | ortmulti.InferenceSession
+    given = applied.provider_options
+    if spec["through"] == "pool":
+        model = ortmulti.load(
+            spec["model"], spec["devices"], options=applied.options, provider_options=given or None, **applied.load
+        )
+    else:
+        kind, _, index = spec["devices"][0].partition(":")
+        cuda = ("CUDAExecutionProvider", {"device_id": index, **given})
+        providers = ["CPUExecutionProvider"] if kind == "cpu" else [cuda]
+        model = ortmulti.InferenceSession(spec["model"], applied.options, providers)
+    with model:
+        feeds = Path(spec["feeds"])
+        if not feeds.exists():
+            write_arrays(feeds, _made_up(spec["model"]))
+        yield partial(model.run, None, read_arrays(feeds))
 
 
-def _answers(loop: Any, begin: int, end: int) -> list[int]:
-    return [done for client in loop.answers for _, done in client if begin <= done < end]
+def _made_up(model: str) -> dict[str, Any]:
+    """Return random inputs that fit the model's declaration."""
+    from ortmulti.create.sample_inputs import first_fit, growing_inputs
+
+    # Runs that do not fit would leave their memory in the model, and count as what the defaults take.
+    plain = ortmulti.SessionOptions()
+    plain.graph_optimization_level = ortmulti.GraphOptimizationLevel.ORT_DISABLE_ALL
+    with ortmulti.InferenceSession(model, plain, ["CPUExecutionProvider"]) as session:
+
+        def run(feed: dict[str, Any]) -> dict[str, Any]:
+            session.run(None, feed)
+            return feed
+
+        return first_fit(growing_inputs(session.get_inputs()), run)
+
+
+def warm_up(run: Callable[[], Any]) -> list[outputs.Array]:
+    """Run a few times and return the last outputs."""
+    for _ in range(_WARM_UP_RUNS - 1):
+        run()
+    return outputs.flatten(run())
+
+
+def latency(run: Callable[[], Any], seconds: float) -> float:
+    """Return the median seconds of single runs, after some that do not count."""
+    clock = time.perf_counter
+    times: list[float] = []
+    counted = clock() + seconds * _UNCOUNTED_PART
+    while True:
+        before = clock()
+        run()
+        after = clock()
+        if before >= counted:
+            times.append(after - before)
+            if after >= counted + seconds:
+                return statistics.median(times)
+
+
+# Imports are where they are used: they would be part of what a process takes to its first answer.
+def throughput(run: Callable[[], Any], seconds: float, clients: int) -> float:
+    """Return seconds per answer with so many clients; each sends a request after each answer."""
+    from ortmulti.bench.serve.clients import ClosedLoop
+
+    def answers() -> list[int]:
+        return [done for client in loop.answers for _, done in client if begin <= done < end]
+
+    with ClosedLoop([run] * clients) as loop:
+        loop.until_answered()
+        begin, end = loop.go_on(seconds)
+        # A few answers tell little of what is done in between.
+        while len(answers()) < 2 * clients and end - begin < 20e9 * seconds:
+            _, end = loop.go_on(seconds)
+    return seconds_per_answer(answers(), begin, end)
 
 
 def seconds_per_answer(answers: Sequence[int], begin: int, end: int) -> float:
@@ -136,13 +128,14 @@ def seconds_per_answer(answers: Sequence[int], begin: int, end: int) -> float:
 
 
 def main() -> None:
-    """Measure for a `CandidateProcess`: the arguments are the descriptor of a socket, and the spec as JSON.
+    """Measure for `candidate_process`: the arguments are the descriptor of a socket, and the spec as JSON.
 
-    The spec is that of `Target`, with "measure", "block_seconds", "clients" and "spawned" (the process's start, in
-    seconds of `time.monotonic`). Answers are pickled dicts. The first one has the "outputs" of the first runs. For
-    "creation" it also has "first_answer", the seconds since the process was started. For "memory" it has the bytes by
-    which memory has grown since the package was imported: "pss" of the process, and "gpu_memory" by device. Each byte
-    that arrives asks for one more block of runs, whose "cost" is answered. The process ends with the socket.
+    The spec is that of `prepared`, with "measure" (an objective), "block_seconds", "clients" and "spawned" (the
+    process's start, in seconds of `time.monotonic`). Answers are pickled dicts. The first one has the "outputs" of the
+    first runs. For "creation" it also has "first_answer", the seconds since the process was started. For "memory" it
+    has the bytes by which memory has grown since the package was imported: "pss" of the process, and "gpu_memory" by
+    device. Each byte that arrives asks for one more block of runs, whose "cost" is answered. The process ends with the
+    socket.
     """
     number, text = sys.argv[1:]
     spec = json.loads(text)
@@ -153,23 +146,23 @@ def main() -> None:
 
         try:
             if spec["measure"] == "creation":  # in a process that has done nothing else
-                with Target(spec) as target:
-                    found, answered = target.run(), time.monotonic() - spec["spawned"]
+                with prepared(spec) as run:
+                    found, answered = run(), time.monotonic() - spec["spawned"]
                     reply(outputs=outputs.flatten(found), first_answer=answered)
             elif spec["measure"] == "memory":
                 from ortmulti.bench.measure import memory
 
                 pss, used = memory.process_memory().pss, memory.gpu_memory_used()
-                with Target(spec) as target:
-                    found, grown = target.warm_up(), memory.process_memory().pss - pss
+                with prepared(spec) as run:
+                    warm, grown = warm_up(run), memory.process_memory().pss - pss
                     growth = memory.gpu_memory_growth(used, memory.gpu_memory_used(), spec["devices"])
-                    reply(outputs=outputs.flatten(found), pss=grown, gpu_memory=growth)
+                    reply(outputs=warm, pss=grown, gpu_memory=growth)
             else:
-                with Target(spec) as target:
-                    reply(outputs=outputs.flatten(target.warm_up()))
-                    seconds, clients = spec["block_seconds"], spec["clients"]
-                    latency = spec["measure"] == "latency"
+                seconds, clients = spec["block_seconds"], spec["clients"]
+                with prepared(spec) as run:
+                    reply(outputs=warm_up(run))
                     while channel.recv(1):
-                        reply(cost=target.latency(seconds) if latency else target.throughput(seconds, clients))
+                        alone = spec["measure"] == "latency"
+                        reply(cost=latency(run, seconds) if alone else throughput(run, seconds, clients))
         except Exception as error:
             reply(error=str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}")

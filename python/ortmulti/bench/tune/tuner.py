@@ -16,7 +16,7 @@ from ortmulti import _core
 from ortmulti.bench.files import read_arrays, write_arrays
 from ortmulti.bench.measure import results
 from ortmulti.bench.measure.devices import check_measurable
-from ortmulti.bench.tune.measurements import Bench, Job
+from ortmulti.bench.tune.measurements import Bench
 from ortmulti.bench.tune.outputs import TF32_TOLERANCE, TOLERANCES
 from ortmulti.bench.tune.search import PAIRS, Effort, Search, Trial
 from ortmulti.bench.tune.space import OBJECTIVES, Host, select, space
@@ -146,20 +146,20 @@ def tune(
     if out is not None:
         check_writable(Path(out))
     tell = progress or (lambda _stage, _text: None)
-    job = Job(
-        model=str(Path(path).absolute()),
-        devices=tuple(found),
-        objective=objective,
-        through=through,
-        clients=clients or (2 * max(2, _core.usable_cores()) if kind == "cpu" else 8 * len(found)),
-        block_seconds=block_seconds or _BLOCK_SECONDS.get(objective, 0.0),
-        tolerance=tolerance,
-        timeout=timeout,
-    )
+    spec = {
+        "model": str(Path(path).absolute()),
+        "devices": found,
+        "objective": objective,
+        "through": through,
+        "clients": clients or (2 * max(2, _core.usable_cores()) if kind == "cpu" else 8 * len(found)),
+        "block_seconds": block_seconds or _BLOCK_SECONDS.get(objective, 0.0),
+    }
     with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
-        feeds = _feeds(inputs, Path(folder))
+        if inputs is not None:
+            # Candidates read this copy: the caller's file may change while they are measured.
+            write_arrays(Path(folder, "feeds.npz"), _arrays(inputs))
         tell("the defaults", Path(path).name)
-        bench = Bench(job, Path(folder), feeds)
+        bench = Bench(spec, Path(folder), tolerance, timeout)
         settings = select(space(objective, through, Host.here(kind, bench.gpu_memory)), only, skip)
         begin = time.monotonic()
         search = Search(settings, bench.candidate, time.monotonic, _EFFORT[objective], budget, minimum_gain, tell)
@@ -192,18 +192,12 @@ def check_writable(path: Path) -> None:
         raise InvalidArgument(f"'{path}' cannot be written: {error.strerror}") from error
 
 
-def _feeds(inputs: object, folder: Path) -> Path | None:
-    """Return a file with the inputs; None: random inputs are needed."""
-    if inputs is None:
-        return None
+def _arrays(inputs: object) -> Mapping[str, Any]:
     if isinstance(inputs, (str, os.PathLike)):
-        inputs = read_arrays(inputs)
+        return read_arrays(inputs)
     if not isinstance(inputs, Mapping):
         raise InvalidType(f"inputs is the path of an .npz file or a dict of arrays, not {inputs!r}")
-    # Candidates read this copy: the caller's file may change while they are measured.
-    path = folder / "given.npz"
-    write_arrays(path, inputs)
-    return path
+    return inputs
 
 
 _UNITS = {"latency": "s", "throughput": "s per answer", "creation": "s", "memory": "bytes"}
@@ -214,7 +208,8 @@ def _result(bench: Bench, search: Search, seconds: float) -> TuneResult:
 
     Ratios are costs divided by the defaults' cost: below 1 is better. "gain" is the inverse.
     """
-    job, best, again, path = bench.job, search.best, search.confirmation, Path(bench.job.model)
+    spec, best, again = bench.spec, search.best, search.confirmation
+    path, objective = Path(spec["model"]), spec["objective"]
     winner, gain = None, {}
     if best is not None:
         interval = best.interval
@@ -227,23 +222,19 @@ def _result(bench: Bench, search: Search, seconds: float) -> TuneResult:
             "outputs": bench.differences[best.options].error,
         }
     defaults = [cost for trial in search.trials for cost, _ in trial.costs]
-    tolerances = {**TOLERANCES, **({"float32": TF32_TOLERANCE} if job.on_gpu else {})}
+    tolerances = {**TOLERANCES, **({"float32": TF32_TOLERANCE} if bench.on_gpu else {})}
     document = results.document(
         "tune",
         settings={
-            "objective": job.objective,
-            "through": job.through,
-            "devices": list(job.devices),
-            "clients": job.clients,
-            "block_seconds": job.block_seconds,
+            **{name: value for name, value in spec.items() if name != "model"},
             "budget": search.budget,
-            "tolerance": tolerances if job.tolerance is None else {"floats": job.tolerance},
+            "tolerance": tolerances if bench.tolerance is None else {"floats": bench.tolerance},
             "candidates": {name: [dict(choice) for choice in choices] for name, choices in search.settings.items()},
         },
-        models=[{"name": path.stem, "path": job.model, "bytes": path.stat().st_size}],
+        models=[{"name": path.stem, "path": spec["model"], "bytes": path.stat().st_size}],
         partial=search.partial,
         seconds=seconds,
-        unit=_UNITS[job.objective],
+        unit=_UNITS[objective],
         defaults=statistics.median(defaults) if defaults else None,
         best=winner,
         confirmation=again
@@ -264,10 +255,10 @@ def _result(bench: Bench, search: Search, seconds: float) -> TuneResult:
     )
     tuning = Tuning(
         settings={} if best is None else dict(best.options),
-        objective=job.objective,
-        devices=job.devices,
-        model={"name": path.name, **describe_model(Model(job.model))},
-        machine=describe_machine("cuda" if job.on_gpu else "cpu"),
+        objective=objective,
+        devices=tuple(spec["devices"]),
+        model={"name": path.name, **describe_model(Model(spec["model"]))},
+        machine=describe_machine("cuda" if bench.on_gpu else "cpu"),
         gain=gain and {"ratio": gain["median"], "low": gain["low"], "high": gain["high"]},
         partial=search.partial,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
