@@ -22,11 +22,10 @@ from ortmulti.bench.diagnose.causes import CAUSES
 from ortmulti.bench.diagnose.report.view import LEAST_EXPLAINED
 from ortmulti.bench.diagnose.trace import trace, waits
 from ortmulti.bench.diagnose.trace.assemble import Window, attribute, flatten
-from ortmulti.bench.diagnose.trace.events import Span
 from ortmulti.bench.diagnose.trace.phases import (
     Mark,
     Node,
-    Run,
+    Span,
     core_spans,
     phases,
     read_log,
@@ -333,17 +332,17 @@ def test_an_instant_has_the_cause_of_its_thread_or_of_others(spans: list[Span], 
     assert attribute(lanes_of(spans), [Window(0, 100 * MS, 1, "cuda:1")], main_thread=1) == sums
 
 
-def ran(start: int, *nodes: tuple[str, str, int]) -> Run:
-    """A run of nodes, each with its name, operator and milliseconds, after 10 ms without any."""
-    ends = list(itertools.accumulate((length for *_, length in nodes), initial=start + 10))
+def ran(start: int, *nodes: tuple[str, str, int]) -> tuple[int, list[Node]]:
+    """A run of nodes, each with its name, operator and milliseconds."""
+    ends = list(itertools.accumulate((length for *_, length in nodes), initial=start))
     made = [Node(name, op, at * MS, length * MS) for (name, op, length), at in zip(nodes, ends, strict=False)]
-    return Run(start * MS, ends[-1] * MS, made)
+    return ends[-1] * MS, made
 
 
-AGAIN = ran(490, ("conv", "Conv", 10), ("gemm", "Gemm", 2), ("gemm2", "Gemm", 2), ("relu", "Relu", 2))
+BEFORE = "before the nodes"
 RUNS = [
-    ran(0, ("conv", "Conv", 40), ("gemm", "Gemm", 20), ("gemm2", "Gemm", 10), ("relu", "Relu", 20)),
-    AGAIN._replace(start=500 * MS),
+    ran(0, (BEFORE, "", 10), ("conv", "Conv", 40), ("gemm", "Gemm", 20), ("gemm2", "Gemm", 10), ("relu", "Relu", 20)),
+    ran(500, (BEFORE, "", 0), ("conv", "Conv", 10), ("gemm", "Gemm", 2), ("gemm2", "Gemm", 2), ("relu", "Relu", 2)),
 ]
 
 
@@ -362,7 +361,7 @@ RUNS = [
     ],
 )  # fmt: skip
 def test_a_first_run_is_divided_by_operators(
-    device: str, runs: list[Run], second: int, expected: dict[tuple[str, str], int]
+    device: str, runs: list[tuple[int, list[Node]]], second: int, expected: dict[tuple[str, str], int]
 ) -> None:
     found: dict[tuple[str, str], int] = {}
     for part in split_first_run(span("run", 1000, 1100, device=device), second * MS, runs):
@@ -378,8 +377,8 @@ def test_a_profile_is_read_without_nodes_of_sub_graphs(tmp_path: Path) -> None:
               ("Session", "model_run", 300, 20)]  # fmt: skip
     found = [{"cat": cat, "name": name, "ts": ts, "dur": dur} for cat, name, ts, dur in events]
     file.write_text(json.dumps([{**event, "ph": "X", "args": {"op_name": "Op"}} for event in found]))
-    node = Node("loop", "Op", 110_000, 50_000)
-    assert read_profile(file) == [Run(100_000, 200_000, [node]), Run(300_000, 320_000, [])]
+    nodes = [Node(BEFORE, "", 100_000, 10_000), Node("loop", "Op", 110_000, 50_000)]
+    assert read_profile(file) == [(200_000, nodes), (320_000, [Node(BEFORE, "", 300_000, 0)])]
     file.write_text("[")
     assert read_profile(file) == []
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortmulti import _core
-from ortmulti.bench.diagnose.trace.observer import make_context, open_driver, start_driver
+from ortmulti.bench.diagnose.trace.traced_process import make_context, open_driver, start_driver
 from ortmulti.bench.measure.floor import cuda_devices
 from ortmulti.bench.measure.rounds import alternating, round_numbers
 from ortmulti.bench.strategies import SessionSettings, open_strategy

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ortmulti.bench.diagnose.causes import CAUSES, UNEXPLAINED
-from ortmulti.bench.diagnose.trace.events import Span
 from ortmulti.bench.diagnose.trace.phases import (
     CREATION,
     Mark,
+    Span,
     core_spans,
     phases,
     read_log,

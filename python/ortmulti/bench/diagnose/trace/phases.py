@@ -11,10 +11,48 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ortmulti.bench.diagnose.trace.events import Span
+
+@dataclass
+class Span:
+    """A part of one thread's time, in nanoseconds of `time.monotonic_ns`'s clock.
+
+    Attributes:
+        cause: a name of `causes.CAUSES`; None if the inner spans and the gaps between them say more.
+        waits_for: the causes of other threads' work for which this thread waits.
+    """
+
+    cause: str | None
+    name: str
+    start: int
+    end: int
+    pid: int
+    thread: int
+    session: int | None = None
+    device: str = ""
+    waits_for: tuple[str, ...] = ()
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.startswith("cuda:")
+
+    def part(self, start: int, end: int, cause: str | None = None, name: str = "") -> Span:
+        """Return the span between other times, and with another cause and name if they are given."""
+        if (start, end, cause) == (self.start, self.end, None):
+            return self
+        return replace(self, cause=cause or self.cause, name=name or self.name, start=start, end=end)
+
+    def common(self, start: int, end: int) -> int:
+        """Return how long it lasts between two times; negative if it does not reach them."""
+        return min(self.end, end) - max(self.start, start)
+
 
 CREATION = "create session"
 """The span of ONNX Runtime's own work for a session, which its log divides further."""
@@ -202,78 +240,74 @@ _MULTIPLYING = {"MatMul", "Gemm", "FusedMatMul", "FusedGemm", "Attention", "Mult
 
 
 class Node(NamedTuple):
-    """A node in one run: nanoseconds since the profile began."""
+    """A node in one run: nanoseconds since the profile began. Without an operator: what came before the others."""
 
     name: str
     operator: str
     start: int
     length: int
 
-
-class Run(NamedTuple):
-    """A run in a profile: nanoseconds since the profile began, and the nodes in their order."""
-
-    start: int
-    end: int
-    nodes: Sequence[Node]
-
     @property
-    def lead(self) -> int:
-        """Nanoseconds before the first node."""
-        return self.nodes[0].start - self.start if self.nodes else 0
+    def end(self) -> int:
+        return self.start + self.length
 
 
-def read_profile(path: Path) -> list[Run]:
-    """Return the runs in a profile, in their order; empty where it cannot be read."""
+def read_profile(path: Path) -> list[tuple[int, list[Node]]]:
+    """Return the end and the nodes of each run in a profile, in their order; empty where it cannot be read."""
     try:
         entries: list[dict[str, Any]] = json.loads(path.read_text())
     except (OSError, ValueError):
         return []
     whole = [entry for entry in entries if entry.get("ph") == "X" and "ts" in entry]
     whole.sort(key=lambda entry: (entry["ts"], -entry["dur"]))
-    nodes = [entry for entry in whole if entry.get("cat") == "Node" and entry["name"].endswith(_SUFFIX)]
+    nodes = [
+        Node(entry["name"].removesuffix(_SUFFIX), entry.get("args", {}).get("op_name", "?"), *_times(entry))
+        for entry in whole
+        if entry.get("cat") == "Node" and entry["name"].endswith(_SUFFIX)
+    ]
     found = []
-    for run in [entry for entry in whole if entry["name"] == "model_run"]:
-        start, end = run["ts"], run["ts"] + run["dur"]
-        inside, reached = [], start
+    for start, length in [_times(entry) for entry in whole if entry["name"] == "model_run"]:
+        inside = [Node("before the nodes", "", start, 0)]
         for node in nodes:
             # Nodes of sub-graphs lie inside the node that has them.
-            if reached <= node["ts"] < end:
-                reached = node["ts"] + node["dur"]
-                operator = node.get("args", {}).get("op_name", "?")
-                inside.append(Node(node["name"].removesuffix(_SUFFIX), operator, node["ts"] * 1000, node["dur"] * 1000))
-        found.append(Run(start * 1000, end * 1000, inside))
+            if max(inside[-1].end, start) <= node.start < start + length:
+                inside.append(node)
+        if len(inside) > 1:
+            inside[0] = inside[0]._replace(length=inside[1].start - start)
+        found.append((start + length, inside))
     return found
 
 
-def split_first_run(span: Span, second: int, runs: Sequence[Run]) -> list[Span]:
+def _times(entry: Mapping[str, Any]) -> tuple[int, int]:
+    return entry["ts"] * 1000, entry["dur"] * 1000
+
+
+def split_first_run(span: Span, second: int, runs: Sequence[tuple[int, Sequence[Node]]]) -> list[Span]:
     """Return the spans inside of a first run that only it has.
 
     Args:
         span: the first run.
         second: nanoseconds of the second run of the same inputs.
-        runs: the session's runs in its profile; empty without one.
+        runs: the session's runs in its profile, see `read_profile`; empty without one.
     """
     usual_cause = "load kernels" if span.on_gpu else "first use"
     excess = span.length - second
-    if len(runs) < 2:
-        pieces = [(usual_cause, "first use", span.start, excess)]
-    else:
-        # The profile's clock is laid on ours where the run ends: what the call has besides comes mostly before it.
-        first, again = runs[:2]
-        offset = span.end - first.end
-        usual = {node.name: node.length for node in again.nodes}
-        cause = "handles" if span.on_gpu else usual_cause
-        pieces = [(cause, "before the nodes", offset + first.start, first.lead - again.lead)]
+    pieces = [] if len(runs) > 1 else [(usual_cause, "first use", span.start, excess)]
+    if len(runs) > 1:
+        (end, nodes), (_, again) = runs[:2]
+        usual = {node.name: node.length for node in again}
         multiplied = False
-        for node in first.nodes:
+        for node in nodes:
             cause = usual_cause
             if span.on_gpu and node.operator in _SEARCHING:
                 cause = "algorithm search"
-            elif span.on_gpu and node.operator in _MULTIPLYING and not multiplied:
-                cause, multiplied = "handles", True
-            more = node.length - usual.get(node.name, 0)
-            pieces.append((cause, f"first {node.operator}", offset + node.start, more))
+            elif span.on_gpu and (not node.operator or (node.operator in _MULTIPLYING and not multiplied)):
+                cause = "handles"
+                multiplied |= bool(node.operator)
+            name = f"first {node.operator}" if node.operator else node.name
+            # The profile's clock is laid on ours where the run ends: what the call has besides comes mostly before it.
+            start = node.start + span.end - end
+            pieces.append((cause, name, start, node.length - usual.get(node.name, 0)))
     # A node may be slow in either run by chance; the runs as a whole say how much there is to explain.
     kept = []
     for cause, name, start, length in sorted(pieces, key=lambda piece: -piece[3]):

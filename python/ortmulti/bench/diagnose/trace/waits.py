@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ortmulti.bench.diagnose.trace.events import Span
-from ortmulti.bench.diagnose.trace.phases import CREATION
+from ortmulti.bench.diagnose.trace.phases import CREATION, Span
 from ortmulti.bench.measure.memory import process_tree
 
 _PERIOD_SECONDS = 0.005
