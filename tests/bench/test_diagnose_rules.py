@@ -244,10 +244,8 @@ class FakeBench(Bench):
 def bench_of(folder: Path, seconds: Mapping[str, Mapping[str, float]] | None = None, **changes: Any) -> FakeBench:
     model = folder / "model.onnx"
     model.write_bytes(onnx_models.identity())
-    nothing = folder / "nothing"
     usual = {"ways": WAYS, "repeat": 5, "budget": 50.0, "quick": True, "settings": {}, "timeout": 600.0}
-    places = {"files": (model,), "feeds": nothing, "cache": nothing}
-    bench = FakeBench(devices=GPUS, progress=lambda *_: None, **places, **{**usual, **changes})
+    bench = FakeBench(devices=GPUS, progress=lambda *_: None, files=(model,), folder=folder, **{**usual, **changes})
     bench.seconds = seconds or {}
     return bench
 

@@ -19,8 +19,6 @@ from ortmulti.bench.strategies import SessionSettings
 from ortmulti.errors import DeviceError, Error
 
 _DEVICES_TIMEOUT = 120.0
-# Where ortmulti keeps optimized models.
-_CACHE_VARIABLE = "ORTMULTI_CACHE"
 
 
 class EndedError(Exception):
@@ -34,8 +32,7 @@ class Bench:
     Attributes:
         devices: one for each session.
         files: the model's, its own first.
-        feeds: an .npz file with the inputs.
-        cache: a folder for the model's optimized forms alone.
+        folder: has the inputs, feeds.npz, and gets the model's optimized forms.
         progress: called before each measurement with the number of finished ones, an estimate of all, and a text.
         held_open_helps: whether a GPU has no persistence mode. Then the driver is unloaded between processes.
         runs: the measured runs of the document.
@@ -49,8 +46,7 @@ class Bench:
     settings: Mapping[str, Any]
     timeout: float
     files: tuple[Path, ...]
-    feeds: Path
-    cache: Path
+    folder: Path
     progress: Callable[[int, int, str], None]
     held_open_helps: bool = False
     begin: float = field(default_factory=time.monotonic)
@@ -92,21 +88,12 @@ class Bench:
     ) -> dict[str, Any]:
         """Run a start by `ortmulti.bench.diagnose.trace.trace`, and return its run; with "error" if it failed.
 
-        Args:
-            way, devices, cache, environment: see there.
-            experiment: "trace" and "uncounted" are instrumented; the latter becomes no part of the document.
-            model: in place of the diagnosed one.
-            settings: changes of the session settings.
-
-        Raises:
-            EndedError: a device is gone, or a way that worked before fails repeatedly.
+        The experiments "trace" and "uncounted" are instrumented; the latter becomes no part of the document. `settings`
+        are changes. `EndedError`: a device is gone, or a way that worked before fails repeatedly.
         """
         from ortmulti.bench.diagnose.trace import trace
 
         chosen = {**self.settings_for(devices), **(settings or {})}
-        what = {"trace": "", "uncounted": "uncounted: "}.get(experiment, f"{experiment}, ")
-        cold = ", cold page cache" if cache == "cold" else ""
-        self.say(f"{what}{way} on {describe(devices)}{cold}")
         start = functools.partial(
             trace,
             model or self.model,
@@ -114,9 +101,9 @@ class Bench:
             devices,
             settings=SessionSettings(**chosen),
             cache=cache,
-            feeds=self.feeds,
+            feeds=self.folder / "feeds.npz",
             timeout=self.timeout,
-            environment={_CACHE_VARIABLE: str(self.cache), **(environment or {})},
+            environment={"ORTMULTI_CACHE": f"{self.folder}/cache", **(environment or {})},
             instrumented=experiment in ("trace", "uncounted"),
         )
         return self._keep(start, experiment, way, devices, cache=cache, settings=chosen)
@@ -125,7 +112,6 @@ class Bench:
         self, name: str, way: str, devices: Sequence[str], work: Callable[[], Any], **fields: Any
     ) -> dict[str, Any]:
         """Return the run of an experiment: "measured" is what `work` returns. See `trace` for errors."""
-        self.say(f"{name}, {way} on {', '.join(devices)}" if len(devices) < 5 else f"{name}, {way}")
         return self._keep(lambda: {"measured": work()}, name, way, devices, **fields)
 
     def driver_start(
@@ -154,8 +140,10 @@ class Bench:
     ) -> dict[str, Any]:
         described = {"experiment": experiment, "way": way, "devices": list(devices), "cache": "warm", "settings": {}}
         described |= fields
+        cold = ", cold page cache" if described["cache"] == "cold" else ""
+        self.say(f"{'' if experiment == 'trace' else f'{experiment}, '}{way} on {describe(devices)}{cold}")
         try:
-            run = {**described, **work(), **described}  # the run's own names of these hold
+            run = {**work(), **described}  # as the diagnosis knows it, such as the settings
         except Error as error:  # of the measuring process, or of the page cache
             run = {**described, "error": str(error) or type(error).__name__}
         if experiment != "uncounted":

@@ -26,7 +26,7 @@ from ortmulti.bench.measure.nvml import Nvml
 from ortmulti.bench.measure.rounds import rotated, round_numbers
 from ortmulti.bench.models import sample_inputs
 from ortmulti.devices.device import Device, name_devices
-from ortmulti.errors import Error, InvalidArgument, LibraryError, NoSuchFile
+from ortmulti.errors import Error, InvalidArgument, LibraryError
 
 __all__ = ["diagnose", "publishable"]
 
@@ -97,7 +97,10 @@ def diagnose(
     ways = strategies.names() if ways is None else tuple(ways)
     repeat = repeat if repeat is not None else 1 if quick else 5
     budget = budget if budget is not None else 20.0 if quick else 50.0
-    _check_ways(ways)
+    for way in ways:
+        strategies.check_name(way)
+    if not ways or len(set(ways)) < len(ways):
+        raise InvalidArgument(f"no way or one twice: {', '.join(ways)}; there are {', '.join(strategies.names())}")
     for what, seconds in (("budget", budget), ("timeout", timeout)):
         if not (math.isfinite(seconds) and seconds > 0):
             raise InvalidArgument(f"{what} is a number of seconds above 0, not {seconds}")
@@ -108,8 +111,6 @@ def diagnose(
     if unknown := set(settings or ()) - set(known):
         raise InvalidArgument(f"unknown settings {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     model = Path(model)
-    if not model.is_file():
-        raise NoSuchFile(f"model {model} does not exist")
     files = (model, *page_cache.external_files(model))
     found = find_devices(None if named is None else map(str, named), timeout)
     with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
@@ -122,17 +123,15 @@ def diagnose(
             settings=dict(settings or {}),
             timeout=timeout,
             files=files,
-            feeds=Path(folder, "feeds.npz"),
-            cache=Path(folder, "cache"),
+            folder=Path(folder),
             progress=progress or (lambda _done, _total, _text: None),
         )
-        bench.cache.mkdir()
         if inputs is None:
             try:
                 inputs = sample_inputs(model, batch, sequence)
             except LibraryError as error:
                 raise LibraryError(f"without inputs, they are made from what the model declares: {error}") from error
-        write_arrays(bench.feeds, inputs)
+        write_arrays(bench.folder / "feeds.npz", inputs)
         return _measure(bench, found, {"batch": batch, "sequence": sequence})
 
 
@@ -147,15 +146,6 @@ def publishable(document: Mapping[str, Any], model: Path) -> dict[str, Any]:
         if folder and finding.get("command"):
             finding["command"] = finding["command"].replace(folder, "")
     return {**document, "findings": findings}
-
-
-def _check_ways(ways: Sequence[str]) -> None:
-    if not ways:
-        raise InvalidArgument(f"no way to create sessions was named; there are {', '.join(strategies.names())}")
-    for way in ways:
-        strategies.check_name(way)
-    if len(set(ways)) < len(ways):
-        raise InvalidArgument(f"a way is named twice: {', '.join(ways)}")
 
 
 @contextlib.contextmanager

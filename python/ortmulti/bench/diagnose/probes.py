@@ -62,13 +62,8 @@ def contexts(spec: dict[str, Any]) -> dict[str, Any]:
         return {"cuInit": started, "at_once": time.perf_counter() - begin, "contexts": made}
 
 
-LEVELS = {
-    "none": "ORT_DISABLE_ALL",
-    "basic": "ORT_ENABLE_BASIC",
-    "extended": "ORT_ENABLE_EXTENDED",
-    "all": "ORT_ENABLE_ALL",
-}
-"""ONNX Runtime's names of the levels of graph optimization."""
+LEVELS = ("none", "basic", "extended", "all")
+"""The levels of graph optimization."""
 
 _LEVEL_ROUNDS = 5
 
@@ -78,25 +73,16 @@ def levels(spec: dict[str, Any]) -> dict[str, Any]:
     from ortmulti import GraphOptimizationLevel
 
     def create(level: str) -> float:
-        chosen = getattr(GraphOptimizationLevel, LEVELS[level])
+        name = "ORT_DISABLE_ALL" if level == "none" else f"ORT_ENABLE_{level.upper()}"
+        chosen = getattr(GraphOptimizationLevel, name)
         return _create(spec, lambda options: setattr(options, "graph_optimization_level", chosen))
 
     create("none")
-    taken: dict[str, list[float]] = {level: [] for level in LEVELS}
+    taken = {level: list[float]() for level in LEVELS}
     for number in round_numbers(_LEVEL_ROUNDS, spec["seconds"], estimate="none"):
-        for level in alternating(tuple(LEVELS), number):
+        for level in alternating(LEVELS, number):
             taken[level].append(create(level))
     return taken
-
-
-class _Changed(SessionObserver):
-    """Changes the options of sessions before they are created."""
-
-    def __init__(self, change: Callable[[SessionOptions], object]) -> None:
-        self._change = change
-
-    def options(self, options: SessionOptions) -> None:
-        self._change(options)
 
 
 def _create(spec: dict[str, Any], change: Callable[[SessionOptions], object]) -> float:
@@ -106,7 +92,12 @@ def _create(spec: dict[str, Any], change: Callable[[SessionOptions], object]) ->
         spec: "model" (path), "device" and "settings" (the fields of `SessionSettings`).
         change: called with the session's options.
     """
-    observe(_Changed(change))
+
+    class Changing(SessionObserver):
+        def options(self, options: SessionOptions) -> None:
+            change(options)
+
+    observe(Changing())
     with open_strategy("native", spec["model"], [spec["device"]], SessionSettings(**spec["settings"])) as strategy:
         strategy.start()
         return strategy.create().wall
@@ -157,5 +148,5 @@ def optimized(spec: dict[str, Any]) -> dict[str, Any]:
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
     """Run the probe that the spec names, with the spec as its argument."""
-    probes = {probe.__name__: probe for probe in (devices, contexts, levels, bandwidth, optimized)}
-    return probes[spec["probe"]](spec)
+    probe: Callable[[dict[str, Any]], dict[str, Any]] = globals()[spec["probe"]]
+    return probe(spec)

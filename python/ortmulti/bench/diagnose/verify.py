@@ -22,7 +22,6 @@ _PAIRS = 6
 _LEAST_PAIRS = 3
 _QUICK_PAIRS = 2
 _CANDIDATES = 3
-_MEMORY = Path("/dev/shm")
 
 
 def verify(document: dict[str, Any], found: list[Finding], bench: Bench) -> None:
@@ -127,24 +126,18 @@ def _model(bench: Bench, kind: str | None) -> Iterator[Path]:
         yield bench.model
         return
     in_memory = kind == "in memory"
-    with tempfile.TemporaryDirectory(prefix="ortmulti-", dir=_MEMORY if in_memory else None) as folder:
-        target = Path(folder).resolve() / bench.model.name
-        if in_memory:
-            _copy(bench, target.parent)
-        else:
-            bench.say("saving the optimized model")
+    with tempfile.TemporaryDirectory(prefix="ortmulti-", dir="/dev/shm" if in_memory else None) as folder:
+        target = Path(folder, bench.model.name)
+        bench.say("copying the model into memory" if in_memory else "saving the optimized model")
+        if not in_memory:
             spec = {"device": bench.devices[0], "settings": bench.settings_for(bench.devices)}
             bench.probe("optimized", model=str(bench.model), target=str(target), **spec)
+        elif 2 * sum(file.stat().st_size for file in bench.files) > shutil.disk_usage(folder).free:
+            raise Error("the model would take more than half of the free memory")
+        for file in bench.files if in_memory else ():
+            copy = Path(folder, os.path.relpath(file, bench.model.parent))
+            if not copy.resolve().is_relative_to(Path(folder).resolve()):
+                raise Error(f"{file} lies outside of the model's folder")
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
         yield target
-
-
-def _copy(bench: Bench, folder: Path) -> None:
-    if 2 * sum(file.stat().st_size for file in bench.files) > shutil.disk_usage(folder).free:
-        raise Error("the model would take more than half of the free memory")
-    bench.say("copying the model into memory")
-    for file in bench.files:
-        copy = folder / os.path.relpath(file, bench.model.parent)
-        if not copy.resolve().is_relative_to(folder):
-            raise Error(f"{file} lies outside of the model's folder")
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, copy)
