@@ -23,7 +23,7 @@ from ortmulti.bench.diagnose.report.page import write_html
 from ortmulti.bench.diagnose.report.plot import page_figures, save_plot
 from ortmulti.bench.diagnose.report.terminal import print_diagnosis
 from ortmulti.bench.files import printable
-from ortmulti.errors import InvalidArgument, LibraryError, NoSuchFile
+from ortmulti.errors import InvalidArgument, LibraryError
 from tests.support import chromium, diagnosis
 from tests.support.colours import VISIONS, distance
 from tests.support.processes import check_child
@@ -43,8 +43,6 @@ def document() -> dict[str, Any]:
 def test_a_saved_document_is_loaded_as_it_was(make: Callable[[], dict[str, Any]], tmp_path: Path) -> None:
     document = make()
     assert load_document(diagnosis.save(document, tmp_path)) == json.loads(json.dumps(document))
-    with pytest.raises(NoSuchFile):
-        load_document(tmp_path / "none.json")
 
 
 @pytest.mark.parametrize(
@@ -76,15 +74,6 @@ def test_what_is_wrong_with_a_document_is_named(
     assert message in str(caught.value)
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_wrong_document_leaves_the_page_that_was_there(document: dict[str, Any], tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    page.write_text("from before")
-    with pytest.raises(InvalidArgument, match=r"findings\[0\]"):
-        write_html({**document, "findings": [{}]}, page)
-    assert page.read_text() == "from before"
-    assert [*tmp_path.iterdir()] == [page]
 
 
 # --- what all of them show
@@ -307,6 +296,7 @@ def test_reports_load_nothing_before_they_are_made() -> None:
 # --- The page of a diagnosis in a real browser ------------------------------------------------------------------------
 
 
+Pages = dict[str, tuple[dict[str, Any], Path]]
 DOCUMENTS: dict[str, Callable[[], dict[str, Any]]] = {
     "whole": diagnosis.make_document,
     "hostile": diagnosis.make_hostile,
@@ -317,17 +307,13 @@ DOCUMENTS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[dict[str, Any], Path]]:
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Pages:
     folder = tmp_path_factory.mktemp("pages")
-    found = {}
-    for name, make in DOCUMENTS.items():
-        document, path = make(), folder / f"{name}.html"
+    found = {name: (make(), folder / f"{name}.html") for name, make in DOCUMENTS.items()}
+    for document, path in found.values():
         write_html(document, path)
-        found[name] = document, path
     return found
 
-
-Pages = dict[str, tuple[dict[str, Any], Path]]
 
 # The text of elements that have some of their own, with both colours' relative luminances.
 _CONTRAST = """
@@ -375,6 +361,12 @@ def test_a_page_fits_its_window_and_asks_for_nothing(
             assert " ".join(printable(part).split()) in text
     assert ("Partial:" in text) == bool(document["partial"])
     assert ("No findings" in text) == (not document["findings"])
+    counts = [("#findings ol > li", len(document["findings"])), ("#timeline tbody tr", 15 if document["runs"] else 0)]
+    counts += [("figure img", len(page_figures(document))), ("#broken, iframe, script, img:not(figure img)", 0)]
+    for selector, count in counts:
+        assert browser.run(f"return document.querySelectorAll('{selector}').length") == count
+    name = document["models"][0]["name"]
+    assert browser.run("return document.title").startswith(f"Diagnosis of {name} (102 MB)")
 
 
 def test_the_schemes_differ(browser: chromium.Browser, pages: Pages) -> None:
@@ -389,23 +381,8 @@ def test_the_schemes_differ(browser: chromium.Browser, pages: Pages) -> None:
                 " ...[...document.images].map((image) => image.naturalWidth > 500 && image.currentSrc)]"
             )
         )
-    assert len(seen[0]) == 1 + len(page_figures(pages["partial"][0], "light")) > 2
+    assert len(seen[0]) == 1 + len(page_figures(pages["partial"][0])) > 2
     assert all(light and dark and light != dark for light, dark in zip(*seen, strict=True))
-
-
-def test_names_stay_text(browser: chromium.Browser, pages: Pages) -> None:
-    browser.show(pages["hostile"][1])
-    assert browser.run("return document.title") == f"Diagnosis of {diagnosis.HOSTILE[0]} (102 MB)"
-    assert browser.run("return document.querySelectorAll('#broken, iframe, script, img:not(figure img)').length") == 0
-
-
-def test_all_of_it_is_there(browser: chromium.Browser, pages: Pages) -> None:
-    document, path = pages["whole"]
-    browser.show(path)
-    assert browser.run("return document.querySelectorAll('#findings ol > li').length") == len(document["findings"])
-    assert browser.run("return document.querySelectorAll('#trace tbody tr').length") > 30
-    assert browser.run("return document.querySelectorAll('#timeline tbody tr').length") == 15
-    assert browser.run("return document.querySelectorAll('figure img').length") == 3
 
 
 def test_print(browser: chromium.Browser, pages: Pages) -> None:
