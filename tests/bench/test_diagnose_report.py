@@ -275,15 +275,6 @@ def test_thousands_of_spans_stay_a_page(tmp_path: Path) -> None:
     assert (tmp_path / "page.html").stat().st_size < 500_000
 
 
-def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
-    document = diagnosis.make_partial()
-    document["models"][0]["name"] = "model\udcff.onnx"
-    document["runs"][0]["spans"][0]["name"] = "read \udcff"
-    write_html(document, tmp_path / "page.html")
-    assert "model\\udcff.onnx" in (tmp_path / "page.html").read_text("utf-8")
-    assert "model\\udcff.onnx" in printed(document, 80)
-
-
 def test_reports_load_nothing_before_they_are_made() -> None:
     code = """
         import sys

@@ -17,7 +17,7 @@ import ortmulti
 from ortmulti import GraphOptimizationLevel, SessionOptions, Tuning, TuningWarning
 from ortmulti.errors import InvalidArgument, InvalidType, NoSuchFile
 from ortmulti.loading.tuning import LOAD_DEFAULTS, apply, describe_machine, describe_model, differences
-from ortmulti.loading.tuning_options import OPTIONS, affinities, known_to, numa_nodes
+from ortmulti.loading.tuning_options import OPTIONS, affinities, numa_nodes
 from tests.support import onnx_models
 from tests.support.processes import check_child
 
@@ -25,7 +25,8 @@ CPU = ["CPUExecutionProvider"]
 
 SETTINGS: dict[str, bool | int | str] = {
     "graph_optimization_level": "basic",
-    "intra_op_num_threads": 1,
+    "intra_op_num_threads": 2,
+    "thread_affinity": "cores",
     "allow_spinning": False,
     "sessions_per_device": 3,
     "enable_mem_pattern": False,
@@ -96,11 +97,13 @@ def test_a_damaged_file_is_one_clear_error(tmp_path: Path, content: str, message
         ortmulti.load(weighted(), "cpu", tuning=path)
 
 
-def test_a_missing_file_and_something_else_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(NoSuchFile, match="cannot be read"):
-        ortmulti.load(weighted(), "cpu", tuning=tmp_path / "none.json")
-    with pytest.raises(InvalidType, match=r"path of a file or an ortmulti\.Tuning"):
-        ortmulti.InferenceSession(weighted(), tuning=7)
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [("/none.json", NoSuchFile, "cannot be read"), (7, InvalidType, r"path of a file or an ortmulti\.Tuning")],
+)
+def test_a_missing_file_and_something_else_are_errors(wrong: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ortmulti.InferenceSession(weighted(), tuning=wrong)
 
 
 @pytest.mark.filterwarnings("error")
@@ -114,9 +117,11 @@ def test_every_way_of_loading_uses_it(tmp_path: Path) -> None:
         assert len(pool.devices) == 1  # processes take the options of sessions alone
         assert pool.run(None, X)[0].shape == (2, 300)
     with ortmulti.create_sessions(weighted(), "cpu", tuning=tuning()) as [session]:
-        assert session.get_session_options().intra_op_num_threads == 1
+        assert session.get_session_options().intra_op_num_threads == 2
     with ortmulti.InferenceSession(weighted(), providers=CPU, tuning=path) as session:
+        session.run(None, X)
         options = session.get_session_options()
+    assert options.get_session_config_entry("session.intra_op_thread_affinities") == affinities("cores", 2)
     assert options.graph_optimization_level == GraphOptimizationLevel.ORT_ENABLE_BASIC
     assert not options.enable_mem_pattern
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
@@ -127,7 +132,7 @@ def test_every_way_of_loading_uses_it(tmp_path: Path) -> None:
 
 def test_what_the_caller_gives_himself_wins() -> None:
     given = SessionOptions()
-    given.intra_op_num_threads = 2
+    given.intra_op_num_threads = 3
     given.add_session_config_entry("session.intra_op.allow_spinning", "1")
     applied = apply(
         {**SETTINGS, "use_tf32": False, "prefer_nhwc": True, "in_flight": 6},
@@ -136,7 +141,7 @@ def test_what_the_caller_gives_himself_wins() -> None:
         {"sessions_per_device": 2, "in_flight": "auto", "cuda_graph": False},
     )
     options = applied.options
-    assert options.intra_op_num_threads == 2
+    assert options.intra_op_num_threads == 3
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "1"
     assert options.get_session_config_entry("session.inter_op.allow_spinning") == "0"
     assert not options.enable_mem_pattern
@@ -156,21 +161,18 @@ def test_what_the_caller_gives_himself_wins() -> None:
 
 
 def test_every_option_goes_somewhere() -> None:
-    def value(name: str) -> Any:
-        option = OPTIONS[name]
-        return {bool: True, int: 2, str: next(iter(option.words), "cores")}[option.kind]
-
-    names = [name for name, option in OPTIONS.items() if option.where != "environment"]
-    applied = apply({name: value(name) for name in names})
+    values = {
+        name: {bool: True, int: 2, str: next(iter(option.words), "cores")}[option.kind]
+        for name, option in OPTIONS.items()
+        if option.where != "environment"
+    }
+    applied = apply(values)
     entries = applied.options._core.config_entries
-    for name in names:
+    for name in values:
         option = OPTIONS[name]
-        if option.where == "config":
-            assert set(option.keys) <= set(entries)
-        elif option.where == "provider":
-            assert name in applied.provider_options
-        elif option.where == "load":
-            assert applied.load[name] != LOAD_DEFAULTS[name]
+        assert option.where != "config" or set(option.keys) <= set(entries)
+        assert option.where != "provider" or name in applied.provider_options
+        assert option.where != "load" or applied.load[name] != LOAD_DEFAULTS[name]
 
 
 def test_another_model_is_an_error_and_another_graph_a_warning() -> None:
@@ -198,11 +200,8 @@ def test_elsewhere_is_a_warning_at_the_caller(load: Any) -> None:
     with pytest.warns(TuningWarning, match=message) as caught:
         load(weighted(), tuning=tuning(machine=machine)).close()
     assert {warning.filename for warning in caught} == {__file__}
-
-
-def test_differences_of_gpus() -> None:
-    here = {"gpus": ["A", "B"], "driver": None}
-    assert differences({"gpus": ["A"], "driver": "1"}, here) == ["GPU A, here A and B", "driver 1, here unknown"]
+    of_gpus = differences({"gpus": ["A"], "driver": "1"}, {"gpus": ["A", "B"], "driver": None})
+    assert of_gpus == ["GPU A, here A and B", "driver 1, here unknown"]
 
 
 @pytest.mark.parametrize(
@@ -225,20 +224,6 @@ def test_what_is_for_gpus_or_newer_releases_is_left_out(
     assert options.intra_op_num_threads == threads
     with pytest.raises(InvalidArgument):
         options.get_session_config_entry("session.intra_op.spin_duration_us")
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "first", "before"),
-    [
-        ("graph_optimization_level", "layout", "1.23.0", "1.22.1"),
-        ("external_data_loader_reading_threads", 8, "1.31.0", "1.30.0"),
-        ("graph_optimization_level", "basic", "1.21.0", None),
-    ],
-)
-def test_which_release_has_which_option(name: str, value: Any, first: str, before: str | None) -> None:
-    assert known_to(first, name, value)
-    assert known_to("", name, value)
-    assert before is None or not known_to(before, name, value)
 
 
 def test_global_thread_pools_are_made_with_the_environment() -> None:
@@ -280,11 +265,3 @@ def test_numa_nodes(tmp_path: Path) -> None:
         (tmp_path / f"node{node}").mkdir()
         (tmp_path / f"node{node}" / "cpulist").write_text(cpus + "\n")
     assert numa_nodes(tmp_path) == {0: (first,), 10: (first,)}
-
-
-def test_affinity_is_taken_by_onnxruntime() -> None:
-    bound = tuning(settings={"thread_affinity": "cores", "intra_op_num_threads": 2})
-    with ortmulti.InferenceSession(weighted(), providers=CPU, tuning=bound) as session:
-        session.run(None, X)
-        key = "session.intra_op_thread_affinities"
-        assert session.get_session_options().get_session_config_entry(key) == affinities("cores", 2)

@@ -304,7 +304,8 @@ ONE, OLD, LARGE, GPU = HOSTS
     ("host", "objective", "through", "tried", "not_tried"),
     [
         (ONE, "latency", "pool", "spin_duration_us", "execution_mode use_device_allocator_for_initializers"),
-        (OLD, "latency", "pool", "allow_spinning", "spin_duration_us"),
+        (OLD, "latency", "pool", "allow_spinning graph_optimization_level=basic",
+         "spin_duration_us graph_optimization_level=layout"),
         (OLD, "creation", "pool", "use_device_allocator_for_initializers", "allow_spinning"),
         (LARGE, "latency", "pool", "thread_affinity=cores thread_affinity=node:0 thread_affinity=node:1",
          "cuda_graph use_tf32 sessions_per_device"),

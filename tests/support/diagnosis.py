@@ -83,6 +83,7 @@ HOSTILE = (
     "\x1b[31mred\x1b[0m\x07 \u202egnp.exe",
     "$\\frac{1}{$ {{ }} [bold]markup[/] %s",
     "node_" * 60 + "end",
+    "not UTF-8: \udcff",
 )
 """Names that would do harm where they are not escaped."""
 
