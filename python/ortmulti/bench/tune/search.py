@@ -7,6 +7,7 @@ import itertools
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ortmulti.bench.measure.rounds import Interval, alternating
 from ortmulti.bench.tune.measurements import Measure
@@ -19,15 +20,9 @@ _CHOICES_PART = 0.75
 """Of the budget; the rest is for the confirmation."""
 
 
-@dataclass(frozen=True)
-class Effort:
-    """How much is measured.
-
-    Attributes:
-        least: Measurements of a choice; it gets no more if the median is no gain by then.
-        most: Measurements of a choice that seems to gain.
-        repeat: Measurements of each pair of processes in the confirmation.
-        pairs: Pairs of processes in the confirmation.
+class Effort(NamedTuple):
+    """How much is measured: `least` measurements of a choice, or `most` if it seems to gain by then. In the
+    confirmation, as many `pairs` of processes, with `repeat` measurements of each pair.
     """
 
     least: int
@@ -36,8 +31,7 @@ class Effort:
     pairs: int = PAIRS
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(NamedTuple):
     """A candidate, and pairs of another one's cost, mostly the defaults', and its own; there is at least one."""
 
     options: Options
@@ -78,8 +72,7 @@ class Search:
 
     Attributes:
         best: The best candidate; None: nothing is better than the defaults.
-        confirmation: The candidate that was measured again, confirmed or not: the costs of each pair of processes,
-            fewer than `PAIRS` if it ended early.
+        confirmation: The candidate that was measured again, confirmed or not; with fewer pairs if it ended early.
         trials: The trials of each choice alone against the defaults, in order.
         rejected: Candidates that cannot be used, with the reasons.
         partial: Why not everything was measured; None if it was.

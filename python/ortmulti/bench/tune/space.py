@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from ortmulti import _core
 from ortmulti._runtime.libraries import find_onnxruntime
@@ -66,8 +65,7 @@ Through: TypeAlias = Literal["pool", "session"]
 OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput", "creation", "memory")
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(NamedTuple):
     """The facts on which candidates depend.
 
     Attributes:
@@ -90,6 +88,14 @@ class Host:
         return cls(kind, find_onnxruntime().version, _core.usable_cores(), numa_nodes(), gpu_memory)
 
 
+_SPINNING: Sequence[Mapping[str, Scalar]] = (
+    {"allow_spinning": False},
+    {"spin_duration_us": 1000, "spin_backoff_max": 8},
+    {"spin_duration_us": 50},
+    {"spin_backoff_max": 8},
+)
+
+
 def space(objective: Objective, through: Through, host: Host) -> Settings:
     """Return the settings to try for an objective, without options that the release lacks."""
     on_cpu, on_cuda = host.kind == "cpu", host.kind == "cuda"
@@ -103,16 +109,7 @@ def space(objective: Objective, through: Through, host: Host) -> Settings:
         # An arena that holds weights too grows in larger steps.
         (not runs, "use_device_allocator_for_initializers", (True,)),
         (True, "threads", _threads(objective, through, host)),
-        (
-            runs,
-            "spinning",
-            (
-                {"allow_spinning": False},
-                {"spin_duration_us": 1000, "spin_backoff_max": 8},
-                {"spin_duration_us": 50},
-                {"spin_backoff_max": 8},
-            ),
-        ),
+        (runs, "spinning", _SPINNING),
         (runs and on_cpu and host.cores > 1, "thread_affinity", ("cores", *nodes)),
         (on_cpu and objective != "creation", "global_thread_pools", (True,)),
         (True, "enable_mem_pattern", (False,)),

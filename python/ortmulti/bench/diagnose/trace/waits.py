@@ -73,33 +73,32 @@ def sampled(pid: int, *, descendants: bool = False) -> Iterator[Samples]:
     """Sample all threads of a process during the body, and with `descendants` those of its children and theirs."""
     found: Samples = {}
     stop = threading.Event()
-    arguments = (pid, descendants, found, stop)
-    thread = threading.Thread(target=_sample_until_stopped, args=arguments, name="sampler", daemon=True)
+
+    def sample() -> None:
+        pids, folders = [pid], list[Path]()
+        turn, period = 0, _PERIOD_SECONDS
+        while not stop.wait(period):
+            begin = time.monotonic()
+            if descendants and turn % _PROCESSES == 0:
+                pids = process_tree(pid)
+            if turn % _THREADS == 0:
+                folders = []
+                for one in pids:
+                    with contextlib.suppress(OSError):
+                        folders += Path(f"/proc/{one}/task").iterdir()
+            turn += 1
+            for folder in folders:
+                with contextlib.suppress(OSError, ValueError, IndexError):
+                    _sample(folder, found.setdefault(int(folder.name), []))
+            period = max(_PERIOD_SECONDS, (time.monotonic() - begin) * (1 / _SHARE - 1))
+
+    thread = threading.Thread(target=sample, name="sampler", daemon=True)
     thread.start()
     try:
         yield found
     finally:
         stop.set()
         thread.join()
-
-
-def _sample_until_stopped(pid: int, descendants: bool, found: Samples, stop: threading.Event) -> None:
-    pids, folders = [pid], list[Path]()
-    turn, period = 0, _PERIOD_SECONDS
-    while not stop.wait(period):
-        begin = time.monotonic()
-        if descendants and turn % _PROCESSES == 0:
-            pids = process_tree(pid)
-        if turn % _THREADS == 0:
-            folders = []
-            for one in pids:
-                with contextlib.suppress(OSError):
-                    folders += Path(f"/proc/{one}/task").iterdir()
-        turn += 1
-        for folder in folders:
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                _sample(folder, found.setdefault(int(folder.name), []))
-        period = max(_PERIOD_SECONDS, (time.monotonic() - begin) * (1 / _SHARE - 1))
 
 
 def _sample(folder: Path, samples: list[Sample]) -> None:
@@ -118,8 +117,8 @@ def _sample(folder: Path, samples: list[Sample]) -> None:
 
 # --- Waits ------------------------------------------------------------------------------------------------------------
 
+# Shorter sleeps, and waits at the end of a call, are below what sampling tells.
 _LEAST_NS = 10_000_000
-"""Shorter sleeps are below what sampling tells."""
 
 # What a thread has no reason to sleep in: neither a file nor a device is waited for.
 _COMPUTING = {
@@ -189,13 +188,11 @@ def sleeps_for_the_gil(samples: Sequence[Sample]) -> bool:
 _CALLS = ("construct", "initialize")
 """The spans of the two calls of ONNX Runtime of which a creation by the onnxruntime package consists."""
 
+# The shortest wait between two calls.
 _BETWEEN_NS = 200_000
-_INSIDE_NS = 10_000_000
-"""The shortest waits that are told: between two calls, and at the end of one, of which sampling tells."""
-
+# Who waits for the GIL wakes every few milliseconds to ask for it, but could run for less than this share of the time.
+# Time without a free CPU counts as time on one.
 _BUSY_SHARE = 0.5
-"""Who waits for the GIL wakes every few milliseconds to ask for it, but could run for less than this share of the time.
-Time without a free CPU counts as time on one."""
 
 
 def find_waits(spans: Sequence[Span], samples: Samples) -> Iterator[Span]:
@@ -222,7 +219,7 @@ def find_waits(spans: Sequence[Span], samples: Samples) -> Iterator[Span]:
             reached = max(reached, end)
         for call in [span for span in busy if span.name in _CALLS]:
             last = _last_busy(call, samples.get(call.thread, ()))
-            if last is not None and call.end - last >= _INSIDE_NS and _overlap(others, last, call.end):
+            if last is not None and call.end - last >= _LEAST_NS and _overlap(others, last, call.end):
                 yield call.part(last, call.end, cause, cause)
 
 

@@ -141,9 +141,11 @@ def _finding(finding: Json) -> str:
     )
     if command:
         text += f'<pre tabindex="0"><code>{html.escape(printable_lines(command))}</code></pre>'
-    for name in ("before", "after") if verified else ():
-        share = verified[name] / (max(verified["before"], verified["after"]) or 1)
-        text += f'<p class="bar">{name} <meter value="{share:.3f}"></meter> {seconds_text(verified[name])}</p>'
+    if verified:
+        longest = max(verified["before"], verified["after"]) or 1
+        for name in ("before", "after"):
+            meter = f'<meter value="{verified[name] / longest:.3f}"></meter>'
+            text += f'<p class="bar">{name} {meter} {seconds_text(verified[name])}</p>'
     return text + f'<p class="{"good" if gained else "unsure"}">{_escape(gain)}</p></li>'
 
 
