@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from benchmarks import diagnose_prediction
-from ortmulti.bench.diagnose.bench import Bench
+from ortmulti.bench.diagnose.bench import Bench, verify
 from ortmulti.bench.diagnose.diagnosis import driver, look, publishable
 from ortmulti.bench.diagnose.findings import conclude
-from ortmulti.bench.diagnose.verify import verify
 from ortmulti.bench.measure import nvml
 from ortmulti.bench.measure.rounds import Interval
 from tests.support import fake_driver, onnx_models

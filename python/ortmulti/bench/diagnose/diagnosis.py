@@ -15,9 +15,8 @@ from typing import Any
 from ortmulti import _core
 from ortmulti._runtime.machine import read
 from ortmulti.bench import strategies
-from ortmulti.bench.diagnose.bench import Bench, EndedError, find_devices
+from ortmulti.bench.diagnose.bench import Bench, EndedError, find_devices, verify
 from ortmulti.bench.diagnose.findings import conclude
-from ortmulti.bench.diagnose.verify import verify
 from ortmulti.bench.files import write_arrays
 from ortmulti.bench.measure import page_cache, results
 from ortmulti.bench.measure.devices import check_measurable

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ortmulti.bench.diagnose.bench import visible_devices
 from ortmulti.bench.diagnose.measured import (
     Measured,
     median,
@@ -21,6 +20,7 @@ from ortmulti.bench.diagnose.measured import (
     seconds_text,
     serialization,
     start_of_workers,
+    visible_devices,
 )
 from ortmulti.bench.diagnose.probes import LEVELS
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -166,6 +167,14 @@ def _seconds(run: Run, cause: str, beginning: str) -> float:
     """Return the seconds of the spans of a cause whose names begin so."""
     spans = (span for span in run["spans"] if span["cause"] == cause and span["name"].startswith(beginning))
     return math.fsum(span["end"] - span["start"] for span in spans)
+
+
+def visible_devices(gpus: Iterable[str]) -> str:
+    """Return the CUDA_VISIBLE_DEVICES with which a process sees only these GPUs."""
+    current = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = [] if current is None else [name.strip() for name in current.split(",")]
+    indices = [int(gpu.removeprefix("cuda:")) for gpu in gpus]
+    return ",".join(names[index] if index < len(names) else str(index) for index in indices)
 
 
 def median(values: Iterable[float]) -> float | None:
