@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from ortmulti.bench.tune import outputs
-from ortmulti.bench.tune.candidate import seconds_per_answer
 from ortmulti.bench.tune.measurements import Measure
 from ortmulti.bench.tune.search import Effort, Search
 from ortmulti.bench.tune.space import OBJECTIVES, Host, Options, RejectedError, Settings, select, space, thread_counts
@@ -325,14 +324,3 @@ def test_candidates_depend_on_the_machine(host: Host, objective: Any, through: A
 @pytest.mark.parametrize(("cores", "counts"), [(1, ()), (2, (1,)), (8, (1, 2, 4, 6)), (64, (1, 2, 4, 8, 16, 32, 48))])
 def test_numbers_of_threads(cores: int, counts: tuple[int, ...]) -> None:
     assert thread_counts(cores) == counts
-
-
-def test_a_moment_without_answers_is_left_out() -> None:
-    second = 10**9
-    steady = [number * second // 1000 for number in range(1000)]
-    assert seconds_per_answer(steady, 0, second) == pytest.approx(1e-3, rel=0.02)
-    stopped = [moment for moment in steady if not 0.3 * second < moment < 0.5 * second]
-    assert seconds_per_answer(stopped, 0, second) == pytest.approx(1e-3, rel=0.02)
-    # Of few answers all of the time counts.
-    assert seconds_per_answer(steady[::100], 0, second) == pytest.approx(0.1)
-    assert seconds_per_answer([], 0, second) == 1.0

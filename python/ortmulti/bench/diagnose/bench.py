@@ -17,6 +17,7 @@ from typing import Any
 from ortmulti import _core
 from ortmulti.bench.diagnose.findings import LEAST_SECONDS, Finding, conclude_again, nothing
 from ortmulti.bench.diagnose.measured import creation_of, start_of_workers, visible_devices
+from ortmulti.bench.diagnose.trace import trace
 from ortmulti.bench.measure import fresh_process
 from ortmulti.bench.measure.devices import describe
 from ortmulti.bench.measure.nvml import Nvml
@@ -97,8 +98,6 @@ class Bench:
         The experiments "trace" and "uncounted" are instrumented; the latter becomes no part of the document. `settings`
         are changes. `EndedError`: a device is gone, or a way that worked before fails repeatedly.
         """
-        from ortmulti.bench.diagnose.trace import trace
-
         chosen = {**self.settings_for(devices), **(settings or {})}
         start = functools.partial(
             trace,

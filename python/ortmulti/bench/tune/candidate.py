@@ -9,12 +9,10 @@ import socket
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 import ortmulti
 from ortmulti.bench.files import read_arrays, write_arrays
@@ -27,9 +25,6 @@ _WARM_UP_RUNS = 3
 
 _UNCOUNTED_PART = 0.2
 """Of a block: caches and threads have cooled down while others were measured."""
-
-_PARTS, _ANSWERS_OF_A_PART = 9, 20
-"""Into how many parts a time is divided, each with so many answers."""
 
 
 @contextlib.contextmanager
@@ -104,27 +99,16 @@ def throughput(run: Callable[[], Any], seconds: float, clients: int) -> float:
     """Return seconds per answer with so many clients; each sends a request after each answer."""
     from ortmulti.bench.serve.clients import ClosedLoop
 
-    def answers() -> list[int]:
-        return [done for client in loop.answers for _, done in client if begin <= done < end]
+    def answered() -> int:
+        return sum(begin <= done < end for client in loop.answers for _, done in client)
 
     with ClosedLoop([run] * clients) as loop:
         loop.until_answered()
         begin, end = loop.go_on(seconds)
         # A few answers tell little of what is done in between.
-        while len(answers()) < 2 * clients and end - begin < 20e9 * seconds:
+        while (answers := answered()) < 2 * clients and end - begin < 20e9 * seconds:
             _, end = loop.go_on(seconds)
-    return seconds_per_answer(answers(), begin, end)
-
-
-def seconds_per_answer(answers: Sequence[int], begin: int, end: int) -> float:
-    """Return seconds per answer, from the times of answers in nanoseconds between `begin` and `end`.
-
-    With enough answers it is the median over parts of that time, without moments in which the machine did other
-    work.
-    """
-    parts = min(_PARTS, len(answers) // _ANSWERS_OF_A_PART) or 1
-    counts = np.histogram(np.asarray(answers, np.int64), parts, (begin, end))[0]
-    return (end - begin) / 1e9 / parts / max(1.0, float(np.median(counts)))
+    return (end - begin) / 1e9 / max(1, answers)
 
 
 def main() -> None:

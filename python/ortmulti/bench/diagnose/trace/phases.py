@@ -45,8 +45,6 @@ class Span:
 
     def part(self, start: int, end: int, cause: str | None = None, name: str = "") -> Span:
         """Return the span between other times, and with another cause and name if they are given."""
-        if (start, end, cause) == (self.start, self.end, None):
-            return self
         return replace(self, cause=cause or self.cause, name=name or self.name, start=start, end=end)
 
     def common(self, start: int, end: int) -> int:
