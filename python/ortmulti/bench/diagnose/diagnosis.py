@@ -165,10 +165,10 @@ def _measure(bench: Bench, found: Mapping[str, Any], inputs: Mapping[str, int]) 
     with _partial(known):
         around = known["environment"] = look(found["gpus"])
         bench.held_open_helps = any(gpu["persistence_mode"] is False for gpu in around["gpus"])
-        first_error = _warm_up(bench)
+        _warm_up(bench)
         _traces(bench)
         if not any("error" not in run for run in bench.runs):
-            raise Error(f"{bench.model} cannot be run here in any way: {first_error or bench.runs[0]['error']}")
+            raise Error(f"{bench.model} cannot be run here in any way: {bench.runs[0]['error']}")
         _experiments(bench, found["visible"])
     settings = {name: getattr(bench, name) for name in ("devices", "ways", "repeat", "budget", "quick")}
     document = results.document(
@@ -230,19 +230,14 @@ def _busy_ticks() -> int:
     return sum(numbers) - sum(numbers[3:5])
 
 
-def _warm_up(bench: Bench) -> str | None:
-    """Bring the libraries into the page cache, and the model's entry into that of optimized models, by starts.
-
-    Returns:
-        The first error, or None.
-    """
+def _warm_up(bench: Bench) -> None:
+    """Bring the libraries into the page cache, and the model's entry into that of optimized models, by starts."""
     # onnxruntime's package and ortmulti open different libraries.
     groups = [("sequential", "threads", "processes"), ("native", "shared")]
     if any(device != "cpu" for device in bench.devices):
         groups.append(("shared",))
-    chosen = dict.fromkeys(way for group in groups for way in [way for way in bench.ways if way in group][:1])
-    runs = [bench.trace(way, bench.devices[:1], "uncounted") for way in chosen]
-    return next((str(run["error"]) for run in runs if "error" in run), None)
+    for way in dict.fromkeys(way for group in groups for way in [way for way in bench.ways if way in group][:1]):
+        bench.trace(way, bench.devices[:1], "uncounted")
 
 
 def _traces(bench: Bench) -> None:

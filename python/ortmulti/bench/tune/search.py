@@ -49,10 +49,6 @@ def _ratio(pair: tuple[float, float]) -> float:
     return pair[1] / pair[0]
 
 
-class _OutOfTime(Exception):  # noqa: N818  (no error, but the way out)
-    pass
-
-
 @dataclass
 class Search:
     """Measures each choice alone against the defaults, combines those that gain, and confirms the combination.
@@ -100,25 +96,15 @@ class Search:
         budget = float("inf") if self.budget is None else self.budget
         begin = self.clock()
         self._deadline = begin + budget * _CHOICES_PART
-        best: Options | None = None
-        try:
-            with self.candidate(DEFAULTS) as defaults:
-                for options in itertools.chain(*self.settings.values()):
-                    with self._naming_rejected(options):
-                        self.trials.append(self._tried("each setting alone", options, defaults))
-            for better in self._combinations():
-                best = better
-        except _OutOfTime:
-            self.partial = "budget"
-            if best is None and (gaining := self._gaining()):
-                best = gaining[0].options
+        with self.candidate(DEFAULTS) as defaults:
+            for options in itertools.chain(*self.settings.values()):
+                if trial := self._tried("each setting alone", options, defaults):
+                    self.trials.append(trial)
+        best = self._combined()
         self._deadline = begin + budget
-        if best is not None:
-            try:
-                with self._naming_rejected(best):
-                    self._confirm(best)
-            except _OutOfTime:
-                self.end_early("budget")
+        if best != DEFAULTS:
+            with self._naming_rejected(best):
+                self._confirm(best)
 
     def end_early(self, partial: str) -> None:
         """Take what is certain as the result; `partial` is the reason."""
@@ -135,19 +121,23 @@ class Search:
         except RejectedError as error:
             self.rejected[options] = error
 
-    def _tried(self, stage: str, options: Options, reference: Measure) -> Trial:
-        """Measure a candidate against another one, less often if the time ends meanwhile."""
-        self.tell(stage, describe(dict(options)))
-        with self.candidate(options) as candidate:
-            costs = [*self._costs(reference, candidate, self.effort.least)]
-            if costs and statistics.median(map(_ratio, costs)) < 1:
-                costs += self._costs(reference, candidate, self.effort.most - self.effort.least)
-        if not costs:
-            raise _OutOfTime
-        return Trial(options, tuple(costs))
+    def _tried(self, stage: str, options: Options, reference: Measure) -> Trial | None:
+        """Measure a candidate against another one, less often if the time ends meanwhile. None: it is rejected, or the
+        time is over.
+        """
+        if self.partial is None:
+            self.tell(stage, describe(dict(options)))
+            with self._naming_rejected(options), self.candidate(options) as candidate:
+                costs = [*self._costs(reference, candidate, self.effort.least)]
+                if costs and statistics.median(map(_ratio, costs)) < 1:
+                    costs += self._costs(reference, candidate, self.effort.most - self.effort.least)
+                if costs:
+                    return Trial(options, tuple(costs))
+                self.partial = "budget"
+        return None
 
-    def _combinations(self) -> Iterator[Options]:
-        """Yield the best choice, and each better combination: the settings' best choices are added one by one."""
+    def _combined(self) -> Options:
+        """Return the best combination: the settings' best choices are added one by one, while there is time."""
         winners: dict[str, Options] = {}
         names = {choice: name for name, choices in self.settings.items() for choice in choices}
         for trial in self._gaining():
@@ -156,11 +146,13 @@ class Search:
         for winner in winners.values():
             together = best + winner
             if best == DEFAULTS:  # it was measured against the defaults already
-                yield (best := together)
-                continue
-            with self._naming_rejected(together), self.candidate(best) as reference:
-                if self._tried("combinations", together, reference).interval.median <= 1 - self.minimum_gain:
-                    yield (best := together)
+                best = together
+            elif self.partial is None:
+                with self._naming_rejected(together), self.candidate(best) as reference:
+                    tried = self._tried("combinations", together, reference)
+                    if tried and tried.interval.median <= 1 - self.minimum_gain:
+                        best = together
+        return best
 
     def _confirm(self, options: Options) -> None:
         """Measure one candidate again. Only one: further tries would be further chances for an accident.
@@ -179,8 +171,8 @@ class Search:
             costs.append(found[len(found) // 2])
             self.confirmation = Trial(options, tuple(costs))
         if self.confirmation is None or len(costs) < PAIRS:
-            raise _OutOfTime
-        if self._is_gain(self.confirmation):
+            self.end_early("budget")
+        elif self._is_gain(self.confirmation):
             self.best = self.confirmation
 
     def _costs(

@@ -16,16 +16,12 @@ from ortmulti.errors import InvalidArgument
 # What the reports read. A "?" ends the name of a field that may be missing or null; "" is any name.
 _TIMES = {"start": float, "end": float, "cpu?": float}
 _RUN = {
-    "id": str,
     "experiment": str,
     "way": str,
     "devices": [str],
     "cache?": str,
-    "settings?": dict,
     "error?": str,
     "wall?": float,
-    "ready?": float,
-    "first_answers?": [float],
     "spans?": [{"cause": str, "name": str, "thread": int, "session?": int, "device": str, **_TIMES}],
     "causes?": {"": float},
     "explained?": float,
@@ -92,7 +88,7 @@ def load_document(path: Path) -> dict[str, Any]:
         raise InvalidArgument(f"{path} is a result of kind {document.get('kind')!r}, not a diagnosis")
     try:
         check_document(document)
-        json.dumps(document, allow_nan=False)  # the page embeds it
+        json.dumps(document, allow_nan=False)  # numbers and depth of the settings, of which the page shows all
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"{path} is not a whole diagnosis: {error}") from error
     return document

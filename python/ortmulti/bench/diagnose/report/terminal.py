@@ -58,10 +58,8 @@ def _parts(document: Json, console: Console) -> Iterator[RenderableType]:
         best, by_way = view.predicted(prediction)
         seconds = ", ".join(f"{way} {text}" for way, text in by_way)
         yield Text.assemble((f"{best} ", "bold"), printable(prediction["why"]), (f"\nPredicted: {seconds}", "dim"))
-    if document["findings"]:
-        yield Text("Findings, the one that would help most first", "bold")
-    else:
-        yield Text(view.no_findings_text(document), style="bold")
+    title = "Findings, the one that would help most first"
+    yield Text(title if document["findings"] else view.no_findings_text(document), "bold")
     for number, finding in enumerate(document["findings"], 1):
         heading = Text(f"{number}. {printable(finding['title'])}", style="bold")
         yield Group(heading, *(Padding(line, (0, 0, 0, 3)) for line in _finding(finding)))

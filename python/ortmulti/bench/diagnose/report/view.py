@@ -73,7 +73,7 @@ def traces(document: Json) -> list[Trace]:
     """Return the traces that were measured: by number of devices, then in the strategies' order."""
     groups: dict[tuple[str, tuple[str, ...], str], list[Json]] = {}
     for run in document["runs"]:
-        whole = not run.get("error") and run.get("instrumented") is not False and run.get("wall") and run.get("causes")
+        whole = not run.get("error") and run.get("wall") and run.get("causes")
         if run["experiment"] == "trace" and whole and own_seconds(run) > 0:
             key = (run["way"], tuple(run["devices"]), run.get("cache") or "warm")
             groups.setdefault(key, []).append(run)
