@@ -20,7 +20,7 @@ from ortmulti.bench import models
 from ortmulti.bench.diagnose.causes import CAUSES
 from ortmulti.bench.diagnose.report.view import LEAST_EXPLAINED
 from ortmulti.bench.diagnose.trace import trace, waits
-from ortmulti.bench.diagnose.trace.assemble import Window, attribute, flatten
+from ortmulti.bench.diagnose.trace.assemble import attribute, flatten
 from ortmulti.bench.diagnose.trace.phases import (
     Mark,
     Node,
@@ -315,7 +315,7 @@ def lanes_of(spans: list[Span]) -> dict[int, list[Span]]:
     ids=["a wait is what is waited for", "what nobody does is unexplained"],
 )
 def test_an_instant_has_the_cause_of_its_thread_or_of_others(spans: list[Span], sums: dict[str, int]) -> None:
-    assert attribute(lanes_of(spans), [Window(0, 100 * MS, 1, "cuda:1")], main_thread=1) == sums
+    assert attribute(lanes_of(spans), [span(None, 0, 100, device="cuda:1")], main_thread=1) == sums
 
 
 def ran(start: int, *nodes: tuple[str, str, int]) -> tuple[int, list[Node]]:

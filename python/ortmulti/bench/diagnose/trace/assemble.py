@@ -7,10 +7,10 @@ import itertools
 import json
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from ortmulti.bench.diagnose.trace.phases import (
     read_profile,
     split_first_run,
 )
-from ortmulti.bench.diagnose.trace.waits import Samples, find_waits, seconds_on_cpu, split_off_cpu
+from ortmulti.bench.diagnose.trace.waits import CALLS, INITIALIZE, Samples, find_waits, seconds_on_cpu, split_off_cpu
 
 
 def flatten(spans: Iterable[Span]) -> list[Span]:
@@ -50,47 +50,36 @@ def _at(lane: Sequence[Span], time: int) -> Span | None:
     return lane[index] if index >= 0 and lane[index].end > time else None
 
 
-class Window(NamedTuple):
-    """A part of the run, and the thread of the session that finishes it last."""
-
-    start: int
-    end: int
-    thread: int
-    device: str
-
-
-def attribute(lanes: _Lanes, windows: Sequence[Window], main_thread: int) -> dict[str, int]:
+def attribute(lanes: _Lanes, windows: Iterable[Span], main_thread: int) -> dict[str, int]:
     """Return nanoseconds of each cause, by the spans of each thread. They add up to the windows' length.
 
-    At each instant the cause is the work of the window's thread. If this thread waits for other threads, the cause is
-    their work, for its device if any. If it does nothing, the cause is the work of the main thread, or else of any
-    thread.
+    A window is a part of the run, with the thread and the device of the session that finishes it last. At each instant
+    the cause is the work of this thread. If the thread waits for other threads, the cause is their work, for its device
+    if any. If it does nothing, the cause is the work of the main thread, or else of any thread.
     """
     times = sorted({time for lane in lanes.values() for span in lane for time in (span.start, span.end)})
     sums: dict[str, int] = {}
     for window in windows:
         cuts = [window.start, *(time for time in times if window.start < time < window.end), window.end]
         for start, end in itertools.pairwise(cuts):
-            cause = _cause(lanes, window, main_thread, start)
+            now = {thread: span for thread, lane in lanes.items() if (span := _at(lane, start))}
+            cause = _cause(now, window, main_thread)
             sums[cause] = sums.get(cause, 0) + end - start
     return sums
 
 
-def _cause(lanes: _Lanes, window: Window, main_thread: int, time: int) -> str:
+def _cause(now: Mapping[int, Span], window: Span, main_thread: int) -> str:
+    def work(causes: Sequence[str] = tuple(CAUSES)) -> str | None:
+        working = [span for span in now.values() if span.cause in causes and not span.waits_for]
+        return min(working, key=lambda span: span.device != window.device).cause if working else None
+
     for thread in (window.thread, main_thread):
-        span = _at(lanes.get(thread, ()), time)
-        if span is not None and span.waits_for and (found := _work(lanes, window.device, time, span.waits_for)):
-            return found
-        if span is not None and span.cause is not None:
-            return span.cause
-    return _work(lanes, window.device, time) or UNEXPLAINED
-
-
-def _work(lanes: _Lanes, device: str, time: int, causes: Sequence[str] | None = None) -> str | None:
-    """Return one of `causes` (default: any) that some thread works on at a time, for the device if there is one."""
-    spans = filter(None, (_at(lane, time) for lane in lanes.values()))
-    working = [span for span in spans if span.cause and not span.waits_for and (causes is None or span.cause in causes)]
-    return min(working, key=lambda span: span.device != device).cause if working else None
+        if (span := now.get(thread)) is not None:
+            if found := work(span.waits_for):
+                return found
+            if span.cause is not None:
+                return span.cause
+    return work() or UNEXPLAINED
 
 
 _SHORTEST_SPAN_NS = 50_000
@@ -100,18 +89,20 @@ _SHORTEST_SPAN_NS = 50_000
 class Recording:
     """The records of a process that has ended; times in nanoseconds of `time.monotonic_ns`'s clock.
 
-    Attributes:
+    Args:
+        folder: has its files "events" and "log" (standard output and error).
         started: when its parent started it.
+        ended: when its end was noticed.
         pid: its number.
-        log: the file with its standard output and error.
         samples: of its threads.
-        others: the lines in its file of events that are no spans, by their kind, in order.
-        end: when it answered or failed, or else when its end was noticed; that of spans that are still open.
+
+    Attributes:
+        others: its events that are no spans, by their kind, in order.
+        end: when it answered or failed, or else `ended`; that of spans that are still open.
         spans: its own spans.
     """
 
     def __init__(self, folder: Path, started: int, ended: int, pid: int, samples: Samples) -> None:
-        """Read the files "events" and "log" of a folder; `ended` is when the process's end was noticed."""
         self.started, self.pid, self.samples = started, pid, samples
         self.log = folder / "log"
         self.others: dict[str, list[dict[str, Any]]] = {}
@@ -146,7 +137,7 @@ def fill(run: dict[str, Any], recording: Recording) -> None:
     for span in spans:
         lanes.setdefault(span.thread, []).append(span)
     lanes = {thread: flatten(own) for thread, own in lanes.items()}
-    sums = attribute(lanes, _windows(spans, recording, ready, end), recording.pid)
+    sums = attribute(lanes, _windows(spans, recording, ready), recording.pid)
     wall = end - recording.started
 
     def since_start(time: int) -> float:
@@ -192,7 +183,7 @@ def _spans(way: str, devices: Sequence[str], recording: Recording) -> list[Span]
         marks = read_log(recording.log, time.time_ns() - time.monotonic_ns())
     waits = list(find_waits(spans, samples)) if way == "threads" else []
     found = _divide_runs(_divide_creations(spans, marks, own), recording)
-    creations = [span for span in found if span.name in (CREATION, _INITIALIZE)]
+    creations = [span for span in found if span.name in (CREATION, INITIALIZE)]
     for span in list(found):
         if span.on_gpu and span.cause == "set up":  # it waits for the driver
             continue
@@ -208,7 +199,6 @@ def _spans(way: str, devices: Sequence[str], recording: Recording) -> list[Span]
     return [*found, *waits]
 
 
-_CONSTRUCT, _INITIALIZE = "construct", "initialize"
 _FIRST_RUN, _SECOND_RUN = "first run", "second run"
 
 
@@ -220,11 +210,11 @@ def _divide_creations(spans: Sequence[Span], marks: Mapping[int, Sequence[Mark]]
     opened: dict[int, int] = {}  # process -> when its first session on a GPU had opened the CUDA provider
     for span in sorted(spans, key=lambda span: span.start):
         key = span.thread if own else span.session
-        if key is None or span.name not in ((_CONSTRUCT, _INITIALIZE, CREATION) if own else (_CONSTRUCT, _INITIALIZE)):
+        if key is None or span.name not in ((CREATION,) if own else CALLS):
             found.append(span)
             continue
         before = "set up"
-        if span.name == _INITIALIZE and span.on_gpu and span.start < opened.get(span.pid, span.end):
+        if span.name == INITIALIZE and span.on_gpu and span.start < opened.get(span.pid, span.end):
             before = "libraries"
         parts = phases(span, marks.get(key, ()), before)
         if before == "libraries":
@@ -247,15 +237,12 @@ def _divide_runs(spans: Sequence[Span], recording: Recording) -> list[Span]:
     return found
 
 
-def _windows(spans: Sequence[Span], recording: Recording, ready: int | None, end: int) -> list[Window]:
-    """Return the creation, along the session that is ready last, and the first run, along the one that answers last."""
-    windows = []
+def _windows(spans: Sequence[Span], recording: Recording, ready: int | None) -> Iterator[Span]:
+    """Yield the creation, along the session that is ready last, and the first run, along the one that answers last."""
     start = recording.started
-    for name, until in ((CREATION, ready or end), (_FIRST_RUN, end)):
+    for name, until in ((CREATION, ready or recording.end), (_FIRST_RUN, recording.end)):
         if until > start:
             candidates = [span for span in spans if span.name == name and span.start < until]
-            last = max(candidates, key=lambda span: span.end, default=None)
-            thread, device = (recording.pid, "") if last is None else (last.thread, last.device)
-            windows.append(Window(start, until, thread, device))
+            of_process = Span(None, name, start, until, recording.pid, recording.pid)
+            yield max(candidates, key=lambda span: span.end, default=of_process).part(start, until)
             start = until
-    return windows

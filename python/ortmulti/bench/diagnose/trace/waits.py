@@ -185,7 +185,8 @@ def sleeps_for_the_gil(samples: Sequence[Sample]) -> bool:
     return _LOCK is None or 2 * sum(sample.call == _LOCK and sample.timed for sample in known) >= len(known)
 
 
-_CALLS = ("construct", "initialize")
+INITIALIZE = "initialize"
+CALLS = ("construct", INITIALIZE)
 """The spans of the two calls of ONNX Runtime of which a creation by the onnxruntime package consists."""
 
 # The shortest wait between two calls.
@@ -208,16 +209,16 @@ def find_waits(spans: Sequence[Span], samples: Samples) -> Iterator[Span]:
         busy = [
             span
             for span in spans
-            if span.session == creation.session and (span.name in _CALLS or span.cause in ("cuInit", "context"))
+            if span.session == creation.session and (span.name in CALLS or span.cause in ("cuInit", "context"))
         ]
-        others = [span for span in spans if span.name in _CALLS and span.session != creation.session]
+        others = [span for span in spans if span.name in CALLS and span.session != creation.session]
         reached = max(before, default=creation.start)
         stretches = [(span.start, span.end) for span in sorted(busy, key=lambda span: span.start)]
         for start, end in [*stretches, (creation.end, creation.end)]:
             if start - reached >= _BETWEEN_NS and _overlap(others, reached, start):
                 yield creation.part(reached, start, cause, cause)
             reached = max(reached, end)
-        for call in [span for span in busy if span.name in _CALLS]:
+        for call in [span for span in busy if span.name in CALLS]:
             last = _last_busy(call, samples.get(call.thread, ()))
             if last is not None and call.end - last >= _LEAST_NS and _overlap(others, last, call.end):
                 yield call.part(last, call.end, cause, cause)
