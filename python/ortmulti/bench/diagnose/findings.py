@@ -97,8 +97,8 @@ _BETTER = 0.8
 def strategy(measured: Measured) -> Iterator[Finding]:
     """Another way is faster, because of the GIL or another bottleneck of the usual way."""
     usual, best = measured.usual, measured.best
-    before, after = measured.creation(usual), measured.creation(best)
-    if usual == best or not before or not after:
+    before, after = measured.before, measured.creation(best)
+    if usual == best or not after:
         return
     held = measured.gil_share("threads") if measured.sessions > 1 and best not in ("threads", "sequential") else None
     if held is not None and held >= _HOLDS and usual in ("sequential", "threads"):
@@ -224,8 +224,8 @@ _SLOWER_THAN_CAT = 3.0
 def optimization(measured: Measured) -> Iterator[Finding]:
     """Graph optimization takes long: it can be done once, ahead."""
     usual, model = measured.usual, measured.model
-    seconds, creation = measured.cause(usual, *OPTIMIZATIONS), measured.creation(usual)
-    if not creation or not seconds:
+    seconds, creation = measured.cause(usual, *OPTIMIZATIONS), measured.before
+    if not seconds:
         return
     by_level = {cause: measured.cause(usual, cause) for cause in OPTIMIZATIONS}
     evidence = [f"{cause}: {seconds_text(spent)} of {usual}'s creation" for cause, spent in by_level.items() if spent]
@@ -261,8 +261,8 @@ def optimization(measured: Measured) -> Iterator[Finding]:
 def slow_disk(measured: Measured) -> Iterator[Finding]:
     """Reading sleeps although the page cache was filled: a file system that is slow by itself."""
     usual, size = measured.usual, measured.model_bytes
-    run, creation = measured.typical(usual), measured.creation(usual)
-    if run is None or not creation:
+    run = measured.typical(usual)
+    if run is None:
         return
     spans = [span for span in run["spans"] if span["cause"] in _READING and span["cpu"] is not None]
     lengths = [span["end"] - span["start"] for span in spans]
@@ -284,8 +284,8 @@ def slow_disk(measured: Measured) -> Iterator[Finding]:
     what = f"the model where it is against a copy in memory, {usual}"
     yield Finding(
         id="slow disk",
-        title=f"reading the model takes {seconds_text(saved)} of {seconds_text(creation)} of creation with {usual}, "
-        f"asleep: its file system gives {rate / 1e6:.0f} MB/s from a warm page cache",
+        title=f"reading the model takes {seconds_text(saved)} of {seconds_text(measured.before)} of creation with "
+        f"{usual}, asleep: its file system gives {rate / 1e6:.0f} MB/s from a warm page cache",
         cause=max(_READING, key=lambda cause: measured.cause(usual, cause)),
         seconds=saved,
         evidence=[
@@ -339,17 +339,17 @@ def cold(measured: Measured) -> Iterator[Finding]:
 def waiting(measured: Measured) -> Iterator[Finding]:
     """A thread sleeps inside a creation, and no known cause explains it."""
     usual, best = measured.usual, measured.best
-    run, creation, seconds = measured.typical(usual), measured.creation(usual), measured.cause(usual, "wait")
+    run, seconds = measured.typical(usual), measured.cause(usual, "wait")
     spans = [span for span in (run["spans"] if run else ()) if span["cause"] == "wait"]
-    if not spans or not seconds or not creation:
+    if not spans or not seconds:
         return
     spans.sort(key=lambda span: span["start"] - span["end"])
     name, length = spans[0]["name"], spans[0]["end"] - spans[0]["start"]
     overlaps = measured.sessions > 1 and best != usual
     yield Finding(
         id="wait",
-        title=f"creation with {usual} sleeps for {seconds_text(seconds)} of {seconds_text(creation)}, the longest time "
-        f'in "{name}", thread {spans[0]["thread"]}',
+        title=f"creation with {usual} sleeps for {seconds_text(seconds)} of {seconds_text(measured.before)}, the "
+        f'longest time in "{name}", thread {spans[0]["thread"]}',
         cause="wait",
         seconds=seconds,
         evidence=[
@@ -613,13 +613,11 @@ def conclude_again(document: dict[str, Any]) -> Measured:
 
 
 def _find(measured: Measured) -> list[Finding]:
-    creation = measured.creation(measured.usual) or 0.0
-    least = max(LEAST_SECONDS, _LEAST_SHARE * creation)
+    least = max(LEAST_SECONDS, _LEAST_SHARE * measured.before)
     worth = []
     for finding in itertools.chain.from_iterable(rule(measured) for rule in RULES):
         finding.seconds = max(finding.seconds, 0.0)
-        share = finding.share or (finding.seconds / creation if creation else 0.0)
-        finding.share = min(max(share, 0.0), 1.0)
+        finding.share = min(max(finding.share or finding.seconds / measured.before, 0.0), 1.0)
         if finding.seconds == 0.0 or finding.seconds >= least:
             worth.append(finding)
     if not any(finding.seconds for finding in worth):

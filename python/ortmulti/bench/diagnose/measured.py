@@ -37,6 +37,7 @@ class Measured:
         ways: the ways that created all sessions, in the requested order.
         usual: the way that findings are about: the first requested way that works; "" if there is none.
         best: the way that creates all sessions first; "" if there is none.
+        before: the seconds in which the usual way creates all sessions.
     """
 
     def __init__(self, document: Mapping[str, Any]) -> None:
@@ -54,6 +55,7 @@ class Measured:
         self.ways = [way for way in settings["ways"] if self.starts(way)]
         self.usual = next(iter(self.ways), "")
         self.best = min(self.ways, key=lambda way: self.creation(way) or 0.0, default="")
+        self.before = self.creation(self.usual) or 1e-9
 
     def runs(self, experiment: str, **fields: Any) -> list[Run]:
         """Return the runs of an experiment that did not fail and have these fields."""

@@ -59,9 +59,7 @@ class Trace:
         self.wall = own_seconds(self.run)
         causes = {**self.run["causes"], "measurement": 0}
         self.causes: dict[str, float] = {cause: length for cause, length in causes.items() if length > 0}
-        explained = self.run.get("explained")
-        unexplained = self.causes.get("unexplained", 0) / self.wall
-        self.explained: float = 1 - unexplained if explained is None else float(explained)
+        self.explained = float(self.run["explained"])
 
 
 def own_seconds(run: Json) -> float:
@@ -73,7 +71,7 @@ def traces(document: Json) -> list[Trace]:
     """Return the traces that were measured: by number of devices, then in the strategies' order."""
     groups: dict[tuple[str, tuple[str, ...], str], list[Json]] = {}
     for run in document["runs"]:
-        whole = not run.get("error") and run.get("wall") and run.get("causes")
+        whole = not run.get("error") and all(run.get(name) is not None for name in ("wall", "causes", "explained"))
         if run["experiment"] == "trace" and whole and own_seconds(run) > 0:
             key = (run["way"], tuple(run["devices"]), run.get("cache") or "warm")
             groups.setdefault(key, []).append(run)

@@ -142,16 +142,15 @@ def phases(span: Span, marks: Sequence[Mark], before: str = "set up") -> list[Sp
     """
     found: list[Span] = []
     previous, left = span.start, (before, "set up")
-    for mark, ended, following in _tell([mark for mark in marks if span.start <= mark.time <= span.end]):
-        if mark.time > previous:
+    inside = [mark for mark in marks if span.start <= mark.time <= span.end]
+    for moment, ended, following in [*_tell(inside), (span.end, None, left)]:
+        if moment > previous:
             cause, name = ended or left
             if found and (found[-1].cause, found[-1].name) == (cause, name):
                 previous = found.pop().start
-            found.append(span.part(previous, mark.time, cause, name))
-            previous = mark.time
+            found.append(span.part(previous, moment, cause, name))
+            previous = moment
         left = following
-    if span.end > previous:
-        found.append(span.part(previous, span.end, *left))
     return found
 
 
@@ -185,46 +184,39 @@ _FIRST_OF_LEVEL_2 = "Level2_RuleBasedTransformer"
 _CLEANING = ("Removing initializer", "Removing NodeArg")
 
 
-def _tell(marks: Sequence[Mark]) -> Iterator[tuple[Mark, _Told | None, _Told]]:
-    """Yield each mark that ends a phase, with this phase's cause and name (None: as announced before), and the next
+def _tell(marks: Sequence[Mark]) -> Iterator[tuple[int, _Told | None, _Told]]:
+    """Yield each time at which a phase ends, with this phase's cause and name (None: as announced before), and the next
     phase's as far as known.
     """
     level = "optimization level 1"
     last: _Told = ("set up", "set up")
     transforming = inlined = False
-    for mark in marks:
-        text = mark.text
-        transformer = _TRANSFORMER.match(text)
-        if transformer is not None:
+    for moment, text in marks:
+        if transformer := _TRANSFORMER.match(text):
             name = transformer[1]
-            if name == _FIRST_TRANSFORMER and not transforming:
-                # Since 1.31 the weights in the model's file become tensors just before.
-                ended: _Told = _TENSORS if inlined else last
-                last = (level, "optimize")
+            # Since 1.31 the weights in the model's file become tensors just before the first one.
+            first = name == _FIRST_TRANSFORMER and not transforming
+            before = _TENSORS if inlined else last
+            if name == _FIRST_OF_LEVEL_2:
+                level = "optimization level 2"
+            if name in _REQUIRED:
+                last = ("other optimization", name)
+            elif name in _LAYOUT or (name.startswith("TransposeOptimizer_") and level != "optimization level 2"):
+                last = ("optimization level 3", "optimize")
             else:
-                if name == _FIRST_OF_LEVEL_2:
-                    level = "optimization level 2"
-                cause = level
-                if name in _LAYOUT or (name.startswith("TransposeOptimizer_") and level != "optimization level 2"):
-                    cause = "optimization level 3"
-                elif name in _REQUIRED:
-                    cause = "other optimization"
-                ended = last = (cause, "optimize" if cause != "other optimization" else name)
+                last = (level, "optimize")
             transforming = True
             # What a change entails is done after its line, and belongs to it; else what comes next says what it was.
-            yield mark, ended, _PLAN
+            yield moment, before if first else last, _PLAN
         elif text.startswith(_CLEANING) and transforming:
-            yield mark, last, _PLAN
+            yield moment, last, _PLAN
         elif text.startswith("Running graph optimizations in loop"):
             ended = ("planning", "partition") if level == "optimization level 1" else last
             level = "optimization level 2"
-            yield mark, ended, (level, "optimize")
-        else:
-            for beginning, ended_by_it, following in _STEPS:
-                if re.match(beginning, text):
-                    inlined |= following == _TENSORS
-                    yield mark, ended_by_it, following
-                    break
+            yield moment, ended, (level, "optimize")
+        elif step := next((step for step in _STEPS if re.match(step[0], text)), None):
+            inlined |= step[2] == _TENSORS
+            yield moment, *step[1:]
 
 
 # --- Profiles of the first runs ---------------------------------------------------------------------------------------
