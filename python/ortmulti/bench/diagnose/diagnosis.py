@@ -98,8 +98,10 @@ def diagnose(
     budget = budget if budget is not None else 20.0 if quick else 50.0
     for way in ways:
         strategies.check_name(way)
-    if not ways or len(set(ways)) < len(ways):
-        raise InvalidArgument(f"no way or one twice: {', '.join(ways)}; there are {', '.join(strategies.names())}")
+    if not ways:
+        raise InvalidArgument(f"no way to create sessions was named; there are {', '.join(strategies.names())}")
+    if len(set(ways)) < len(ways):
+        raise InvalidArgument(f"a way is named twice: {', '.join(ways)}")
     for what, seconds in (("budget", budget), ("timeout", timeout)):
         if not (math.isfinite(seconds) and seconds > 0):
             raise InvalidArgument(f"{what} is a number of seconds above 0, not {seconds}")
