@@ -34,30 +34,22 @@ class EndedError(Exception):
 
 @dataclass(kw_only=True)
 class Bench:
-    """What one diagnosis measures, as `diagnose` was asked for it, and its runs so far.
+    """What one diagnosis measures, as `diagnose` was asked for it, and its runs so far."""
 
-    Attributes:
-        devices: one for each session.
-        files: the model's, its own first.
-        folder: has the inputs, feeds.npz, and gets the model's optimized forms.
-        progress: called before each measurement with the number of finished ones, an estimate of all, and a text.
-        held_open_helps: whether a GPU has no persistence mode. Then the driver is unloaded between processes.
-        runs: the measured runs of the document.
-    """
-
-    devices: tuple[str, ...]
+    devices: tuple[str, ...]  # one for each session
     ways: Sequence[str]
     repeat: int
     budget: float
     quick: bool
     settings: Mapping[str, Any]
     timeout: float
-    files: tuple[Path, ...]
-    folder: Path
+    files: tuple[Path, ...]  # the model's, its own first
+    folder: Path  # has the inputs, feeds.npz, and gets the model's optimized forms
+    # Called before each measurement with the number of finished ones, an estimate of all, and a text.
     progress: Callable[[int, int, str], None]
-    held_open_helps: bool = False
+    held_open_helps: bool = False  # no persistence mode: the driver of some GPU is unloaded between processes
     begin: float = field(default_factory=time.monotonic)
-    runs: list[dict[str, Any]] = field(default_factory=list)
+    runs: list[dict[str, Any]] = field(default_factory=list)  # of the document
     _worked: set[tuple[str, tuple[str, ...]]] = field(default_factory=set)
     _failures: int = 0
     _done: int = 0

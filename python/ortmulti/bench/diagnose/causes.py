@@ -12,20 +12,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cause:
-    """One cause of time.
+    """One cause of time."""
 
-    Attributes:
-        name: as spans and sums have it.
-        title: as tables and pages show it.
-        colour: "#rrggbb", the same everywhere.
-        explanation: one sentence on it; empty for an unknown cause.
-        hatched: whether it is hatched, too.
-    """
-
-    name: str
-    title: str
-    colour: str
-    explanation: str
+    name: str  # as spans and sums have it
+    title: str  # as tables and pages show it
+    colour: str  # "#rrggbb", the same everywhere
+    explanation: str  # one sentence; empty for an unknown cause
     hatched: bool = False
 
 

@@ -24,54 +24,35 @@ from ortmulti.bench.diagnose.measured import (
 )
 from ortmulti.bench.diagnose.probes import LEVELS
 
-Until = Literal["created", "created by workers", "answered", "driver"]
-
 
 @dataclass(frozen=True)
 class Recipe:
-    """A change that can be verified: starts before and after it are run in turns.
+    """A change that can be verified: starts before and after it are run in turns."""
 
-    Attributes:
-        before, after: the arguments of `Bench.trace`, whose "model" may be "optimized" (by ONNX Runtime, before) or
-            "in memory" (a copy); of `Bench.driver_start` where `until` is "driver".
-        what: description of the comparison.
-        until: end of the measured time: all sessions created, the same without the start of worker processes, the first
-            answers, or the driver's start alone.
-    """
-
+    # Arguments of `Bench.trace`, whose "model" may be "optimized" (by ONNX Runtime, before) or "in memory" (a copy); of
+    # `Bench.driver_start` where `until` is "driver".
     before: Mapping[str, Any]
     after: Mapping[str, Any]
-    what: str
-    until: Until = "created"
+    what: str  # description of the comparison
+    # Of the measured time: all sessions created, the same without the start of worker processes, the first answers, or
+    # the driver's start alone.
+    until: Literal["created", "created by workers", "answered", "driver"] = "created"
 
 
 @dataclass(eq=False)
 class Finding:
-    """One thing that costs time.
+    """One thing that costs time."""
 
-    Attributes:
-        id: the rule's name.
-        title: one sentence with its figures.
-        cause: one of `ortmulti.bench.diagnose.causes.CAUSES`, or another text.
-        seconds: saving of a start on all devices; 0 if unknown.
-        evidence: the sources of the figures, a sentence each.
-        change: what to do, one sentence.
-        command: a command, or a line of Python, that does it.
-        share: saving as a share of what it is a part of; `conclude` fills in that of the creation.
-        recipe: how to verify it; None if nothing can be run.
-        verified: result of the verification, see `verify`.
-    """
-
-    id: str
-    title: str
-    cause: str
-    seconds: float
-    evidence: list[str]
-    change: str
-    command: str | None = None
-    share: float = 0.0
-    recipe: Recipe | None = None
-    verified: Mapping[str, Any] | None = None
+    id: str  # the rule's name
+    title: str  # one sentence with its figures
+    cause: str  # one of `ortmulti.bench.diagnose.causes.CAUSES`, or another text
+    seconds: float  # saving of a start on all devices; 0 if unknown
+    evidence: list[str]  # the sources of the figures, a sentence each
+    change: str  # what to do, one sentence
+    command: str | None = None  # a command, or a line of Python, that does it
+    share: float = 0.0  # saving as a share of what it is a part of; `conclude` fills in that of the creation
+    recipe: Recipe | None = None  # how to verify it; None if nothing can be run
+    verified: Mapping[str, Any] | None = None  # result of the verification, see `verify`
 
     def as_json(self) -> dict[str, Any]:
         """Return the finding as the document has it."""
@@ -79,7 +60,7 @@ class Finding:
 
 
 def _between(
-    measured: Measured, before: str, after: str, what: str = "", *, until: Until = "created", **changes: Any
+    measured: Measured, before: str, after: str, what: str = "", *, until: Any = "created", **changes: Any
 ) -> Recipe:
     """Compare a start in one way with a start in another, or with one that has these arguments of `Bench.trace`."""
     first, second = ({"way": way, "devices": measured.devices} for way in (before, after))

@@ -23,39 +23,24 @@ _BEFORE = ("interpreter", "imports", "measurement")
 
 
 class Measured:
-    """The runs of a diagnosis.
-
-    Attributes:
-        document: its "runs", "settings", "models", "machine", "releases" and "environment" are read.
-        devices, gpus: the devices of all sessions, and the GPUs among them, each once.
-        sessions: N.
-        on: the devices of all sessions in short.
-        model: the model's path, as the user gave it if known.
-        external: the files of its weights, seen from its folder.
-        model_bytes: the size of the model with its weights.
-        release: ONNX Runtime's release, for sentences.
-        ways: the ways that created all sessions, in the requested order.
-        usual: the way that findings are about: the first requested way that works; "" if there is none.
-        best: the way that creates all sessions first; "" if there is none.
-        before: the seconds in which the usual way creates all sessions.
-    """
+    """The runs of a diagnosis."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self.document = document
         settings, model = document["settings"], document["models"][0]
-        self.devices: tuple[str, ...] = tuple(settings["devices"])
-        self.gpus = tuple(cuda_devices(self.devices))
+        self.devices: tuple[str, ...] = tuple(settings["devices"])  # of all sessions
+        self.gpus = tuple(cuda_devices(self.devices))  # each once
         self.sessions = len(self.devices)
         self.on = describe(self.devices)
-        self.model = str(model.get("given") or model["path"])
-        self.external: list[str] = list(model["external"])
+        self.model = str(model.get("given") or model["path"])  # as the user gave it if known
+        self.external: list[str] = list(model["external"])  # the files of its weights, seen from its folder
         self.model_bytes = int(model["bytes"] + model["external_bytes"])
         self.release = f"onnxruntime {document['releases'].get('onnxruntime') or '(unknown release)'}"
         self._good = [run for run in document["runs"] if not run.get("error")]
-        self.ways = [way for way in settings["ways"] if self.starts(way)]
-        self.usual = next(iter(self.ways), "")
+        self.ways = [way for way in settings["ways"] if self.starts(way)]  # that created all sessions
+        self.usual = next(iter(self.ways), "")  # the way that findings are about
         self.best = min(self.ways, key=lambda way: self.creation(way) or 0.0, default="")
-        self.before = self.creation(self.usual) or 1e-9
+        self.before = self.creation(self.usual) or 1e-9  # seconds of the usual way's creation
 
     def runs(self, experiment: str, **fields: Any) -> list[Run]:
         """Return the runs of an experiment that did not fail and have these fields."""

@@ -92,11 +92,6 @@ class Bench:
         tolerance: Largest difference of floats from the defaults' outputs; None: by dtype.
         timeout: Seconds for a start and for a measurement; None: ten times the time of the defaults, at least 20.
 
-    Attributes:
-        differences: How a candidate's outputs differ from the defaults'.
-        gpu_memory: Bytes that the defaults use on the GPU where they use most; None: there is no GPU.
-        repeats: How the outputs of the defaults differ from run to run.
-
     Raises:
         Fail: The model cannot be run with the defaults.
     """
@@ -106,7 +101,7 @@ class Bench:
     ) -> None:
         self.spec, self.tolerance = spec, tolerance
         self.on_gpu = spec["devices"][0] != "cpu"
-        self.differences: dict[Options, outputs.Difference] = {}
+        self.differences: dict[Options, outputs.Difference] = {}  # of candidates from the defaults
         self._folder = folder
         self._numbers = itertools.count()
         self._timeout = timeout or 600.0
@@ -115,7 +110,8 @@ class Bench:
             took = time.monotonic() - begin
         self._expected = defaults["outputs"]
         with self._process(DEFAULTS, "memory") as (again, _):
-            self.repeats = self._compare(again)
+            self.repeats = self._compare(again)  # how the outputs of the defaults differ from run to run
+        # Bytes that the defaults use on the GPU where they use most.
         self.gpu_memory: int | None = max(defaults["gpu_memory"].values(), default=None)
         if timeout is None:
             self._timeout = max(_LEAST_TIMEOUT, _TIMEOUT_FACTOR * took)

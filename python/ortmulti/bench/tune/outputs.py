@@ -17,15 +17,9 @@ TF32_TOLERANCE = 5e-3
 
 
 class Difference(NamedTuple):
-    """The difference of an output.
+    """The difference of an output."""
 
-    Attributes:
-        error: The largest difference as a part of the largest magnitude; infinite if it is not numeric.
-        text: Its description.
-        allowed: Whether it is within the tolerance.
-    """
-
-    error: float
+    error: float  # the largest one as a part of the largest magnitude; infinite if it is not numeric
     text: str
     allowed: bool
 

@@ -56,36 +56,21 @@ class Search:
     Every measurement is in turns with another one. The best choices of the settings are combined, the best one first;
     one stays only if the combination is better with it. The combination is measured again, in pairs of new processes
     with the defaults. It is better only if the confidence interval of their ratios excludes "no gain".
-
-    Args:
-        settings: What to try.
-        candidate: As `ortmulti.bench.tune.measurements.Bench.candidate`.
-        clock: The time in seconds.
-        effort: How much is measured.
-        budget: Seconds for all; None: no limit.
-        minimum_gain: The smallest part of the cost that counts as a gain.
-        tell: Called with the stage and the next candidate.
-
-    Attributes:
-        best: The best candidate; None: nothing is better than the defaults.
-        confirmation: The candidate that was measured again, confirmed or not; with fewer pairs if it ended early.
-        trials: The trials of each choice alone against the defaults, in order.
-        rejected: Candidates that cannot be used, with the reasons.
-        partial: Why not everything was measured; None if it was.
     """
 
     settings: Settings
-    candidate: Callable[[Options], contextlib.AbstractContextManager[Measure]]
-    clock: Callable[[], float]
+    candidate: Callable[[Options], contextlib.AbstractContextManager[Measure]]  # as `measurements.Bench.candidate`
+    clock: Callable[[], float]  # the time in seconds
     effort: Effort
-    budget: float | None = None
-    minimum_gain: float = 0.01
-    tell: Callable[[str, str], object] = lambda _stage, _text: None
-    best: Trial | None = field(default=None, init=False)
+    budget: float | None = None  # seconds for all
+    minimum_gain: float = 0.01  # the smallest part of the cost that counts as a gain
+    tell: Callable[[str, str], object] = lambda _stage, _text: None  # receives the stage and the next candidate
+    best: Trial | None = field(default=None, init=False)  # None: nothing is better than the defaults
+    # The candidate that was measured again, confirmed or not; with fewer pairs if it ended early.
     confirmation: Trial | None = field(default=None, init=False)
-    trials: list[Trial] = field(default_factory=list, init=False)
-    rejected: dict[Options, RejectedError] = field(default_factory=dict, init=False)
-    partial: str | None = field(default=None, init=False)
+    trials: list[Trial] = field(default_factory=list, init=False)  # of each choice alone against the defaults
+    rejected: dict[Options, RejectedError] = field(default_factory=dict, init=False)  # that cannot be used
+    partial: str | None = field(default=None, init=False)  # why not everything was measured
 
     def run(self) -> None:
         """Measure. After an exception, such as KeyboardInterrupt, call `end_early`.

@@ -66,21 +66,13 @@ OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput", "creation", "memor
 
 
 class Host(NamedTuple):
-    """The facts on which candidates depend.
+    """The facts on which candidates depend."""
 
-    Attributes:
-        kind: ``"cpu"`` or ``"cuda"``.
-        release: ONNX Runtime's, such as ``"1.31.1"``; empty: unknown.
-        cores: Number of cores that this process may use.
-        nodes: The numbers of the NUMA nodes whose processors it may use.
-        gpu_memory: Bytes that the defaults use on a GPU; None: not known.
-    """
-
-    kind: str
-    release: str
-    cores: int
-    nodes: Collection[int] = ()
-    gpu_memory: int | None = None
+    kind: str  # "cpu" or "cuda"
+    release: str  # ONNX Runtime's, such as "1.31.1"; empty: unknown
+    cores: int  # that this process may use
+    nodes: Collection[int] = ()  # the NUMA nodes whose processors it may use
+    gpu_memory: int | None = None  # bytes that the defaults use on a GPU; None: not known
 
     @classmethod
     def here(cls, kind: str, gpu_memory: int | None = None) -> Host:

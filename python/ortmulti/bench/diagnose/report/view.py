@@ -33,29 +33,17 @@ _WHAT = {
 
 
 class Trace:
-    """One way's trace on one number of devices. What only the measurement needs is not counted.
-
-    Attributes:
-        run: the repetition with the median time (the lower one of two).
-        way: the strategy.
-        devices: one for each session.
-        warm: whether the page cache was.
-        name: the way, and the cache if it was cold.
-        walls: seconds from the process's start to the last device's first answer, of every repetition, ascending.
-        wall: those of `run`.
-        causes: its seconds by cause.
-        explained: the share of the wall time that has a cause.
-    """
+    """One way's trace on one number of devices. What only the measurement needs is not counted."""
 
     def __init__(self, runs: Iterable[Json]) -> None:
         ascending = sorted(runs, key=own_seconds)
-        self.run = ascending[(len(ascending) - 1) // 2]
+        self.run = ascending[(len(ascending) - 1) // 2]  # with the median time, the lower one of two
         self.way: str = self.run["way"]
         self.devices: tuple[str, ...] = tuple(self.run["devices"])
         cache = self.run.get("cache") or "warm"
         self.warm = cache == "warm"
         self.name = self.way if self.warm else f"{self.way}, {cache} cache"
-        self.walls = tuple(map(own_seconds, ascending))
+        self.walls = tuple(map(own_seconds, ascending))  # from the process's start to the last device's first answer
         self.wall = own_seconds(self.run)
         causes = {**self.run["causes"], "measurement": 0}
         self.causes: dict[str, float] = {cause: length for cause, length in causes.items() if length > 0}

@@ -87,25 +87,13 @@ _SHORTEST_SPAN_NS = 50_000
 
 
 class Recording:
-    """The records of a process that has ended; times in nanoseconds of `time.monotonic_ns`'s clock.
-
-    Args:
-        folder: has its files "events" and "log" (standard output and error).
-        started: when its parent started it.
-        ended: when its end was noticed.
-        pid: its number.
-        samples: of its threads.
-
-    Attributes:
-        others: its events that are no spans, by their kind, in order.
-        end: when it answered or failed, or else `ended`; that of spans that are still open.
-        spans: its own spans.
-    """
+    """The records of a process that has ended; times in nanoseconds of `time.monotonic_ns`'s clock."""
 
     def __init__(self, folder: Path, started: int, ended: int, pid: int, samples: Samples) -> None:
+        """Read the files "events" and "log" of a folder; `ended` is when the process's end was noticed."""
         self.started, self.pid, self.samples = started, pid, samples
-        self.log = folder / "log"
-        self.others: dict[str, list[dict[str, Any]]] = {}
+        self.log = folder / "log"  # standard output and error
+        self.others: dict[str, list[dict[str, Any]]] = {}  # the events that are no spans, by their kind, in order
         spans: dict[tuple[int, int], dict[str, Any]] = {}
         file = folder / "events"
         for line in file.read_text().splitlines() if file.exists() else ():
@@ -116,6 +104,7 @@ class Recording:
                     spans.setdefault((event["pid"], event.pop("number")), {}).update(event)
                 else:
                     self.others.setdefault(kind, []).append(event)
+        # When it answered or failed; this is also the end of spans that are still open.
         self.end: int = self.one("answered").get("time") or self.one("failed").get("time", ended)
         self.spans = [Span(**{"end": max(span["start"], self.end), **span}) for span in spans.values()]
 

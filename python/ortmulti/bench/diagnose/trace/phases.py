@@ -18,14 +18,9 @@ from typing import Any, NamedTuple
 
 @dataclass
 class Span:
-    """A part of one thread's time, in nanoseconds of `time.monotonic_ns`'s clock.
+    """A part of one thread's time, in nanoseconds of `time.monotonic_ns`'s clock."""
 
-    Attributes:
-        cause: a name of `causes.CAUSES`; None if the inner spans and the gaps between them say more.
-        waits_for: the causes of other threads' work for which this thread waits.
-    """
-
-    cause: str | None
+    cause: str | None  # a name of `causes.CAUSES`; None if the inner spans and the gaps between them say more
     name: str
     start: int
     end: int
@@ -33,7 +28,7 @@ class Span:
     thread: int
     session: int | None = None
     device: str = ""
-    waits_for: tuple[str, ...] = ()
+    waits_for: tuple[str, ...] = ()  # the causes of other threads' work for which this thread waits
 
     @property
     def length(self) -> int:

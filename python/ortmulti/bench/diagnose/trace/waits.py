@@ -30,25 +30,15 @@ _TIMEOUT = 3
 
 
 class Sample(NamedTuple):
-    """A thread at one moment.
+    """A thread at one moment."""
 
-    Attributes:
-        time: of `time.monotonic_ns`'s clock.
-        on_cpu: nanoseconds on a CPU so far.
-        waited: nanoseconds in which it was ready but had no CPU.
-        faults: pages of files that it has waited for so far.
-        asleep: whether it sleeps now.
-        call: the number of the system call in which it sleeps; -1: it waits for a page of memory; None: unknown.
-        timed: whether a wait for a lock has a timeout.
-    """
-
-    time: int
-    on_cpu: int
-    waited: int
-    faults: int
+    time: int  # of `time.monotonic_ns`'s clock
+    on_cpu: int  # nanoseconds on a CPU so far
+    waited: int  # nanoseconds in which it was ready but had no CPU
+    faults: int  # pages of files that it has waited for so far
     asleep: bool
-    call: int | None
-    timed: bool = False
+    call: int | None  # the number of the system call in which it sleeps; -1: it waits for a page of memory
+    timed: bool = False  # whether a wait for a lock has a timeout
 
 
 Samples = dict[int, list[Sample]]
