@@ -184,18 +184,11 @@ _CANDIDATES = 3
 
 
 def verify(document: dict[str, Any], found: list[Finding], bench: Bench) -> None:
-    """Verify the findings in order until one is confirmed; it becomes the first. Verify the others while the budget
-    lasts.
+    """Verify the findings of `conclude` in order until one is confirmed; it becomes the first. Verify the others while
+    the budget lasts.
 
-    A finding whose change gains nothing for certain goes behind those that were not tried.
-
-    Args:
-        document: its "findings", "runs" and "prediction" are updated.
-        found: what `conclude` returned.
-        bench: runs the changes.
-
-    Raises:
-        EndedError, KeyboardInterrupt: the document has the results so far.
+    A finding whose change gains nothing for certain goes behind those that were not tried. The document's "findings",
+    "runs" and "prediction" are updated, also if EndedError or KeyboardInterrupt is raised.
     """
     known = len(bench.runs)
     left, tried = list(found), list[Finding]()
@@ -276,11 +269,7 @@ def _seconds(bench: Bench, finding: Finding, start: Mapping[str, Any], until: st
 
 @contextlib.contextmanager
 def _model(bench: Bench, kind: str | None) -> Iterator[Path]:
-    """Make the model of a recipe, "optimized" or a copy "in memory", and remove it at the end; None: the usual one.
-
-    Raises:
-        Error, OSError: it cannot be made here.
-    """
+    """Make the model of a recipe, "optimized" or a copy "in memory", and remove it at the end; None: the usual one."""
     if kind is None:
         yield bench.model
         return

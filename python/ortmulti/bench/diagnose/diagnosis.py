@@ -194,15 +194,12 @@ def _measure(bench: Bench, found: Mapping[str, Any], inputs: Mapping[str, int]) 
 
 
 def look(gpus: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Observe the machine for a fifth of a second, in which this process does nothing.
-
-    Args:
-        gpus: see `probes.devices`.
+    """Observe the machine for a fifth of a second, in which this process does nothing; `gpus` as of `probes.devices`.
 
     Returns:
-        "cores": how many this process may use. "busy_cores": how many are busy with others. "governor": the frequency
-        governor, None where there is none. "gpus": for each GPU its "device", "persistence_mode" and the fields of
-        `ortmulti.bench.measure.nvml.GpuActivity`; its "processes" are only counted. Empty without NVML.
+        "cores": how many this process may use. "busy_cores": how many are busy with others. "governor": of the
+        frequency. "gpus": "device", "persistence_mode" and the fields of `ortmulti.bench.measure.nvml.GpuActivity`, of
+        which "processes" are only counted. Empty without NVML.
     """
     before = _busy_ticks()
     time.sleep(_WATCHED_SECONDS)

@@ -570,10 +570,7 @@ LEAST_SECONDS = 0.02
 
 
 def conclude(document: dict[str, Any]) -> list[Finding]:
-    """Fill in the conclusions from a document's runs, however few they are.
-
-    Args:
-        document: of kind "diagnose", with its runs; "serialization", "prediction" and "findings" are set.
+    """Fill in the conclusions from a document's runs, however few they are: "serialization", "prediction", "findings".
 
     Returns:
         The findings that are worth a change, the largest saving first, each with a way to verify it. Then findings

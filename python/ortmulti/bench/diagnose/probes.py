@@ -86,11 +86,9 @@ def levels(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _create(spec: dict[str, Any], change: Callable[[SessionOptions], object]) -> float:
-    """Create a session of ortmulti with changed options, close it, and return the seconds of its creation.
+    """Create a session of ortmulti with options that `change` has changed, close it, and return the creation's seconds.
 
-    Args:
-        spec: "model" (path), "device" and "settings" (the fields of `SessionSettings`).
-        change: called with the session's options.
+    The spec has "model" (path), "device" and "settings" (the fields of `SessionSettings`).
     """
 
     class Changing(SessionObserver):

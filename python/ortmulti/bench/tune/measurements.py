@@ -31,18 +31,8 @@ def candidate_process(
 ) -> Iterator[tuple[dict[str, Any], Measure]]:
     """Start a process of `ortmulti.bench.tune.candidate`, and end it with all of its children after the block.
 
-    Args:
-        spec: The spec for the process.
-        environment: Variables to set, besides this process's own.
-        timeout: Seconds for the start, and for each block of runs. After that the process counts as hung.
-        log: The file for its output.
-
-    Returns:
-        Its first answer, and the function that has it measure one more block of runs.
-
-    Raises:
-        RejectedError: It failed, died or took too long. The function raises it, too.
-        Fail: The same for the defaults.
+    Yields its first answer, and the function that has it measure one more block of runs. Both raise `RejectedError` if
+    it failed, died or took more than `timeout` seconds; `Fail` if it has the defaults. Its output is written to `log`.
     """
 
     def rejected(why: Why, text: str) -> Error:
@@ -123,9 +113,7 @@ class Bench:
     def candidate(self, options: Options) -> Iterator[Measure]:
         """Yield the function that measures a candidate; its process, if it stays, ends with the block.
 
-        Raises:
-            RejectedError: The candidate cannot be used. The function raises it, too.
-            Fail: The same for the defaults.
+        Both raise `RejectedError` if the candidate cannot be used; `Fail` if it has the defaults.
         """
         if self.spec["objective"] in ("latency", "throughput"):
             with self._checked(options) as (_, block):

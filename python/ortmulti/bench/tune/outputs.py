@@ -43,14 +43,7 @@ def flatten(outputs: Any) -> list[Array]:
 def compare(
     expected: Sequence[Array], found: Sequence[Array], tolerance: float | None, on_gpu: bool = False
 ) -> Difference:
-    """Return the largest difference of the outputs of two runs.
-
-    Args:
-        expected: Those of the defaults.
-        found: The others.
-        tolerance: For all floats; None: `TOLERANCES`.
-        on_gpu: Whether they come from a GPU.
-    """
+    """Return the largest difference of the outputs of two runs; a tolerance of None: `TOLERANCES`."""
     if [array.dtype for array in expected] != [array.dtype for array in found]:
         return Difference(float("inf"), "other outputs", False)
     limits = {**TOLERANCES, "float32": TF32_TOLERANCE} if on_gpu else TOLERANCES

@@ -27,15 +27,10 @@ Settings: TypeAlias = Mapping[str, Sequence[Options]]
 
 
 def select(settings: Settings, only: Sequence[str] | None, skip: Collection[str]) -> Settings:
-    """Return the settings to try.
+    """Return the settings to try, without those to `skip`; of `only`, if there are some.
 
-    Args:
-        settings: All that could be tried.
-        only: Names of settings, or of options in them: choices that set other options are left out; None: all.
-        skip: Those that are left out.
-
-    Raises:
-        InvalidArgument: A name is unknown, or in both `only` and `skip`; or no setting is left.
+    Both name settings, or options in them: choices that set other options than those of `only` are left out.
+    `InvalidArgument`: a name is unknown, or in both; or no setting is left.
     """
     names = {*settings, *(name for choices in settings.values() for choice in choices for name, _ in choice)}
     for name in [*(only or ()), *skip]:

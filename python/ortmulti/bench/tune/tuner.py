@@ -176,11 +176,7 @@ def tune(
 
 
 def check_writable(path: Path) -> None:
-    """Make sure that a file can be written.
-
-    Raises:
-        InvalidArgument: It cannot.
-    """
+    """Raise `InvalidArgument` if a file cannot be written."""
     if path.is_dir():
         raise InvalidArgument(f"'{path}' cannot be written: it is a folder")
     try:

@@ -270,10 +270,7 @@ def _times(entry: Mapping[str, Any]) -> tuple[int, int]:
 def split_first_run(span: Span, second: int, runs: Sequence[tuple[int, Sequence[Node]]]) -> list[Span]:
     """Return the spans inside of a first run that only it has.
 
-    Args:
-        span: the first run.
-        second: nanoseconds of the second run of the same inputs.
-        runs: the session's runs in its profile, see `read_profile`; empty without one.
+    `second` are nanoseconds of the second run of the same inputs; `runs` those of `read_profile`, empty without one.
     """
     usual_cause = "load kernels" if span.on_gpu else "first use"
     excess = span.length - second

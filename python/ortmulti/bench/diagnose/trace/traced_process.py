@@ -68,12 +68,7 @@ class Observer(SessionObserver):
     """Writes events, and makes ONNX Runtime write its steps into its log and profiles."""
 
     def __init__(self, events: EventWriter, devices: Sequence[str], number: int | None = None) -> None:
-        """
-        Args:
-            events: where to write.
-            devices: the devices of all sessions.
-            number: the session of this process, if it makes only one.
-        """
+        """Observe sessions on `devices`; or one, by its number, if this process makes only that."""
         self._events = events
         self._lock = threading.Lock()
         self._left = list(enumerate(devices)) if number is None else [(number, devices[number])]
@@ -221,8 +216,7 @@ class _MarkWriter(logging.Handler):
 def open_driver(*, hold_gil: bool) -> ctypes.CDLL:
     """Open the CUDA driver; `hold_gil`: whether other Python threads wait during its calls.
 
-    Raises:
-        DeviceError: there is no driver; or, in the functions below, it refuses.
+    `DeviceError`: there is no driver; or, in the functions below, it refuses.
     """
     try:
         return (ctypes.PyDLL if hold_gil else ctypes.CDLL)("libcuda.so.1")
