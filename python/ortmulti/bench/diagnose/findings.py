@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ortmulti.bench.diagnose.measured import (
+    LEAST_SHARE,
     Measured,
     median,
     prediction,
@@ -564,8 +565,7 @@ RULES = (
 
 # --- Conclusions ------------------------------------------------------------------------------------------------------
 
-# The smallest saving that is worth a change: a share of the creation, and seconds.
-_LEAST_SHARE = 0.05
+# The smallest saving that is worth a change, besides a share of the creation.
 LEAST_SECONDS = 0.02
 
 
@@ -591,7 +591,7 @@ def conclude_again(document: dict[str, Any]) -> Measured:
 
 
 def _find(measured: Measured) -> list[Finding]:
-    least = max(LEAST_SECONDS, _LEAST_SHARE * measured.before)
+    least = max(LEAST_SECONDS, LEAST_SHARE * measured.before)
     worth = []
     for finding in itertools.chain.from_iterable(rule(measured) for rule in RULES):
         finding.seconds = max(finding.seconds, 0.0)

@@ -14,8 +14,8 @@ from ortmulti.bench.measure.rounds import Interval
 
 Run = Mapping[str, Any]
 
-# Below this share nothing is said: a loaded machine alone makes as much.
-_LEAST_SHARE = 0.05
+# Below this share of a creation nothing is said: a loaded machine alone makes as much.
+LEAST_SHARE = 0.05
 # Ways that differ by less are called equal, whatever the intervals say.
 _EQUAL = 0.03
 # The work of a process before it creates sessions, in every way.
@@ -204,7 +204,7 @@ def serialization(measured: Measured) -> list[dict[str, Any]]:
             "on": [
                 {"what": what, "share": min(share, 1.0), "evidence": evidence}
                 for what, share, evidence in _shares(measured, way)
-                if share >= _LEAST_SHARE
+                if share >= LEAST_SHARE
             ],
         }
         for way in measured.ways

@@ -62,8 +62,7 @@ def contexts(spec: dict[str, Any]) -> dict[str, Any]:
         return {"cuInit": started, "at_once": time.perf_counter() - begin, "contexts": made}
 
 
-LEVELS = ("none", "basic", "extended", "all")
-"""The levels of graph optimization."""
+LEVELS = ("none", "basic", "extended", "all")  # of graph optimization
 
 _LEVEL_ROUNDS = 5
 

@@ -20,11 +20,9 @@ from ortmulti.bench.tune import outputs
 from ortmulti.errors import Error
 from ortmulti.loading.tuning import apply
 
-_WARM_UP_RUNS = 3
-"""The third run of a CUDA graph is one that was captured."""
+_WARM_UP_RUNS = 3  # the third run of a CUDA graph is one that was captured
 
-_UNCOUNTED_PART = 0.2
-"""Of a block: caches and threads have cooled down while others were measured."""
+_UNCOUNTED_PART = 0.2  # of a block: caches and threads have cooled down while others were measured
 
 
 @contextlib.contextmanager

@@ -12,8 +12,7 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
 """By how much floats may differ, as a part of the largest magnitude of the defaults' output; others do not at all."""
 
-TF32_TOLERANCE = 5e-3
-"""For float32 on GPUs, where ONNX Runtime's defaults already multiply with TF32's ten bits."""
+TF32_TOLERANCE = 5e-3  # for float32 on GPUs, where ONNX Runtime's defaults already multiply with TF32's ten bits
 
 
 class Difference(NamedTuple):

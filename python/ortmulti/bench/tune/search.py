@@ -13,11 +13,9 @@ from ortmulti.bench.measure.rounds import Interval, alternating
 from ortmulti.bench.tune.measurements import Measure
 from ortmulti.bench.tune.space import DEFAULTS, Options, RejectedError, Settings, describe
 
-PAIRS = 6
-"""Pairs of processes of the confirmation: of fewer figures, no interval has 95% confidence."""
+PAIRS = 6  # of processes in the confirmation: of fewer figures, no interval has 95% confidence
 
-_CHOICES_PART = 0.75
-"""Of the budget; the rest is for the confirmation."""
+_CHOICES_PART = 0.75  # of the budget; the rest is for the confirmation
 
 
 class Effort(NamedTuple):

@@ -27,9 +27,9 @@ Settings: TypeAlias = Mapping[str, Sequence[Options]]
 
 
 def select(settings: Settings, only: Sequence[str] | None, skip: Collection[str]) -> Settings:
-    """Return the settings to try, without those to `skip`; of `only`, if there are some.
+    """Return the settings to try: without those of `skip`; if there is an `only`, its alone.
 
-    Both name settings, or options in them: choices that set other options than those of `only` are left out.
+    Both name settings, or options in them: choices that set options besides those of `only` are left out.
     `InvalidArgument`: a name is unknown, or in both; or no setting is left.
     """
     names = {*settings, *(name for choices in settings.values() for choice in choices for name, _ in choice)}

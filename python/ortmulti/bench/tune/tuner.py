@@ -27,8 +27,7 @@ from ortmulti.loading.tuning import Tuning, describe_machine, describe_model
 
 __all__ = ["TuneResult", "TuningInterrupted", "tune"]
 
-BUDGET = 120.0
-"""Seconds."""
+BUDGET = 120.0  # seconds
 
 _EFFORT: Mapping[str, Effort] = {
     "latency": Effort(5, 16, repeat=9),
@@ -155,9 +154,13 @@ def tune(
         "block_seconds": block_seconds or _BLOCK_SECONDS.get(objective, 0.0),
     }
     with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
-        if inputs is not None:
+        if isinstance(inputs, (str, os.PathLike)):
+            inputs = read_arrays(inputs)
+        if isinstance(inputs, Mapping):
             # Candidates read this copy: the caller's file may change while they are measured.
-            write_arrays(Path(folder, "feeds.npz"), _arrays(inputs))
+            write_arrays(Path(folder, "feeds.npz"), inputs)
+        elif inputs is not None:
+            raise InvalidType(f"inputs is the path of an .npz file or a dict of arrays, not {inputs!r}")
         tell("the defaults", Path(path).name)
         bench = Bench(spec, Path(folder), tolerance, timeout)
         settings = select(space(objective, through, Host.here(kind, bench.gpu_memory)), only, skip)
@@ -186,14 +189,6 @@ def check_writable(path: Path) -> None:
             path.open("ab").close()
     except OSError as error:
         raise InvalidArgument(f"'{path}' cannot be written: {error.strerror}") from error
-
-
-def _arrays(inputs: object) -> Mapping[str, Any]:
-    if isinstance(inputs, (str, os.PathLike)):
-        return read_arrays(inputs)
-    if not isinstance(inputs, Mapping):
-        raise InvalidType(f"inputs is the path of an .npz file or a dict of arrays, not {inputs!r}")
-    return inputs
 
 
 _UNITS = {"latency": "s", "throughput": "s per answer", "creation": "s", "memory": "bytes"}

@@ -58,8 +58,7 @@ _DOCUMENT = {
     "settings?": dict,
     "command?": list,
 }
-_MAX_NUMBER = 1e15
-"""Of seconds and bytes; sums of larger ones could become infinite."""
+_MAX_NUMBER = 1e15  # of seconds and bytes; sums of larger ones could become infinite
 
 _NAMES = {
     str: "text",

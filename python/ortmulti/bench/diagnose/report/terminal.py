@@ -20,8 +20,7 @@ from ortmulti.bench.files import printable, printable_lines
 from . import view
 from .view import Json, Trace
 
-_NARROW = 78
-"""Columns below which ways stand below each other instead of beside each other."""
+_NARROW = 78  # columns below which ways stand below each other instead of beside each other
 
 _SHORTEST_BAR = 16
 

@@ -17,8 +17,7 @@ from ortmulti.bench.reports.plots import machine_text
 
 Json = Mapping[str, Any]
 
-LEAST_EXPLAINED = 0.95
-"""A trace that explains less of the wall time is marked."""
+LEAST_EXPLAINED = 0.95  # a trace that explains less of the wall time is marked
 
 _NOTABLE, _NOTABLE_ONCE = 1.05, 1.3
 """Times as fast from which on a way is called faster; with one repetition, which says nothing of the spread."""

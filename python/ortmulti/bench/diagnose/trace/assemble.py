@@ -40,8 +40,7 @@ def flatten(spans: Iterable[Span]) -> list[Span]:
     return [ordered[last[at]].part(times[at], times[to]) for at, to in itertools.pairwise(cuts) if last[at] >= 0]
 
 
-_Lanes = Mapping[int, Sequence[Span]]
-"""Each thread's spans without overlaps."""
+_Lanes = Mapping[int, Sequence[Span]]  # each thread's spans without overlaps
 
 
 def _at(lane: Sequence[Span], time: int) -> Span | None:
@@ -82,8 +81,7 @@ def _cause(now: Mapping[int, Span], window: Span, main_thread: int) -> str:
     return work() or UNEXPLAINED
 
 
-_SHORTEST_SPAN_NS = 50_000
-"""Shorter ones count in the sums and are not listed."""
+_SHORTEST_SPAN_NS = 50_000  # shorter ones count in the sums and are not listed
 
 
 class Recording:

@@ -47,8 +47,7 @@ class Span:
         return min(self.end, end) - max(self.start, start)
 
 
-CREATION = "create session"
-"""The span of ONNX Runtime's own work for a session, which its log divides further."""
+CREATION = "create session"  # the span of ONNX Runtime's own work for a session, which its log divides further
 
 # The core's spans by their names: each one's cause, and for a wait the causes for which it waits.
 _CORE_SPANS: Sequence[tuple[str, str | None, tuple[str, ...]]] = (

@@ -26,8 +26,7 @@ from ortmulti.interface.session_observer import SessionObserver, observe
 if TYPE_CHECKING:
     from ortmulti.timeline import Timeline
 
-INFO = 1
-"""ONNX Runtime's severity from which on it says in its log how far a creation has come."""
+INFO = 1  # the severity from which on ONNX Runtime's log says how far a creation has come
 
 _FIRST_WITHOUT_GIL = (1, 31)
 

@@ -41,8 +41,7 @@ class Sample(NamedTuple):
     timed: bool = False  # whether a wait for a lock has a timeout
 
 
-Samples = dict[int, list[Sample]]
-"""Each thread's samples, in their order."""
+Samples = dict[int, list[Sample]]  # each thread's samples, in their order
 
 
 def seconds_on_cpu(samples: Sequence[Sample], start: int, end: int) -> float | None:
