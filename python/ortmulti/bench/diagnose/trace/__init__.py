@@ -1,10 +1,4 @@
-"""Traces the time of one fresh process, from its start to the first answer of every session.
-
-from ortmulti.bench.diagnose.trace import trace
-
-run = trace("model.onnx", "threads", ["cuda:0", "cuda:1"])
-print(run["wall"], run["causes"], run["explained"])
-"""
+"""Traces the time of one fresh process, from its start to the first answer of every session: see `trace`."""
 
 from __future__ import annotations
 

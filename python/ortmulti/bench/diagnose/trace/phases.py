@@ -1,7 +1,4 @@
-"""Phases of a creation and of a first run.
-
-They come from ONNX Runtime's log, from its profile, and from the timeline of ortmulti's own core.
-"""
+"""Phases of a creation and of a first run: from ONNX Runtime's log, its profile, and the core's timeline."""
 
 from __future__ import annotations
 
@@ -130,10 +127,7 @@ def read_log(path: Path, realtime_offset: int) -> dict[int, list[Mark]]:
 
 
 def phases(span: Span, marks: Sequence[Mark], before: str = "set up") -> list[Span]:
-    """Return the phases of one creation by the marks inside of it, without gaps.
-
-    `before` is the cause of the time before the first mark.
-    """
+    """Return the phases of one creation by the marks inside of it, without gaps; `before`: the first one's cause."""
     found: list[Span] = []
     previous, left = span.start, (before, "set up")
     inside = [mark for mark in marks if span.start <= mark.time <= span.end]

@@ -1,7 +1,4 @@
-"""The traced process: makes the sessions and runs them by a strategy, and writes events.
-
-It watches the strategy: sessions, runs, and the CUDA driver's start step by step.
-"""
+"""The traced process: makes the sessions and runs them by a strategy, watches them, and writes events."""
 
 from __future__ import annotations
 
@@ -32,10 +29,7 @@ _FIRST_WITHOUT_GIL = (1, 31)
 
 
 class EventWriter:
-    """The process's side: writes into the folder of one trace.
-
-    Lines are appended whole, so that several processes and threads may write.
-    """
+    """Writes into the folder of one trace; lines whole, so that several processes and threads may write."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder

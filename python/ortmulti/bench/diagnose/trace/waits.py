@@ -1,7 +1,4 @@
-"""Samples the threads of a process from outside, without its help; and finds in the samples where a thread waits.
-
-A thread waits if it sleeps although it has work, or if it waits for the GIL.
-"""
+"""Samples the threads of a process from outside, and finds where one sleeps without a reason or waits for the GIL."""
 
 from __future__ import annotations
 
@@ -130,10 +127,7 @@ _FILES, _LOCK, _DRIVER = {
 
 
 def split_off_cpu(span: Span, samples: Sequence[Sample], beside: bool) -> list[Span]:
-    """Return the parts of a span in which its thread slept without a reason, by the thread's samples.
-
-    `beside` says whether other sessions are created in the same process meanwhile.
-    """
+    """Return the parts of a span in which its thread slept without a reason; `beside`: other sessions are created."""
     found: list[Span] = []
     if span.cause in _COMPUTING:
         for slept, pairs in itertools.groupby(itertools.pairwise(samples), _slept):
