@@ -9,7 +9,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -162,9 +162,8 @@ class Bench:
         return run
 
 
-def find_devices(devices: Iterable[str] | None, timeout: float) -> dict[str, Any]:
+def find_devices(named: Sequence[str] | None, timeout: float) -> dict[str, Any]:
     """Return what `probes.devices` finds in a fresh process, or raise `DeviceError`; None are all devices."""
-    named = None if devices is None else list(devices)
     if named is not None and set(named) == {"cpu"}:
         return {"devices": named, "visible": None, "gpus": []}
     spec = {"probe": "devices", "devices": named}

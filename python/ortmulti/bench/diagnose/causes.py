@@ -24,7 +24,6 @@ class Cause:
 UNEXPLAINED = "unexplained"
 """The cause of what has none."""
 
-# In the order in which they come about, which is the order of tables and legends.
 CAUSES: dict[str, Cause] = {
     cause.name: cause
     for cause in (
@@ -84,7 +83,7 @@ CAUSES: dict[str, Cause] = {
         Cause("unexplained", "Unexplained", "#eeeeee", "No span covers it.", hatched=True),
     )
 }  # fmt: skip
-"""Every cause by its name, in the order in which tables show them."""
+"""Every cause by its name, in the order in which they come about, and in which tables and legends show them."""
 
 
 def cause_of(name: str) -> Cause:

@@ -113,7 +113,7 @@ def diagnose(
         raise InvalidArgument(f"unknown settings {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     model = Path(model)
     files = (model, *page_cache.external_files(model))
-    found = find_devices(None if named is None else map(str, named), timeout)
+    found = find_devices(None if named is None else [str(device) for device in named], timeout)
     with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
         bench = Bench(
             devices=tuple(found["devices"]),

@@ -45,8 +45,7 @@ def devices(spec: dict[str, Any]) -> dict[str, Any]:
 def contexts(spec: dict[str, Any]) -> dict[str, Any]:
     """Start the driver, and then make the contexts of "devices" at once, by a thread each.
 
-    Returns:
-        Seconds: "cuInit"; "at_once", from the first context's begin to the last one's end; "contexts", each one's own.
+    Returns seconds: "cuInit"; "at_once", from the first context's begin to the last one's end; "contexts", each one's.
     """
     driver = open_driver(hold_gil=False)
 

@@ -1,4 +1,1 @@
-"""Finds settings that suit a model on this machine by measurement, and writes them to a file for `load`.
-
-The public names are `ortmulti.tune`, `ortmulti.Tuning` and `ortmulti.TuningWarning`; docs/tune.md describes the method.
-"""
+"""Finds settings that suit a model on this machine by measurement; docs/tune.md describes the method."""

@@ -29,9 +29,8 @@ _UNCOUNTED_PART = 0.2  # of a block: caches and threads have cooled down while o
 def prepared(spec: Mapping[str, Any]) -> Iterator[Callable[[], Any]]:
     """Make a model ready, and yield the function that runs it once and returns the outputs.
 
-    Args:
-        spec: "model" (path), "devices", "options" (names and values), "through" ("pool" or "session"). "feeds": an .npz
-            file with the inputs; if it does not exist, random inputs are written there.
+    The spec has "model" (path), "devices", "options" (names and values), "through" ("pool" or "session") and "feeds",
+    an .npz file with the inputs; if it does not exist, random inputs are written there.
     """
     applied = apply(spec["options"])
     if applied.left_out:

@@ -1,7 +1,4 @@
-"""Reports of a diagnosis: in the terminal, as a page and as a plot.
-
-A diagnosis from a file is checked here, so a report is never incomplete.
-"""
+"""Reports of a diagnosis: in the terminal, as a page and as a plot. A diagnosis from a file is checked here first."""
 
 from __future__ import annotations
 
@@ -94,11 +91,7 @@ def load_document(path: Path) -> dict[str, Any]:
 
 
 def check_document(document: Mapping[str, Any]) -> None:
-    """Check every field that the reports read.
-
-    Raises:
-        InvalidArgument: one is missing or not of its type; the message names it.
-    """
+    """Raise `InvalidArgument`, which names it, if a field that the reports read is missing or not of its type."""
     _check(document, _DOCUMENT, "")
     for number, run in enumerate(document["runs"]):
         where = f"runs[{number}]"

@@ -85,9 +85,8 @@ class Observer(SessionObserver):
             self._watch_phases(hold_gil=release < _FIRST_WITHOUT_GIL)
 
     def _watch_phases(self, *, hold_gil: bool) -> None:
-        """Make onnxruntime's sessions report when they read the model and when they are initialized.
-
-        The time between the two belongs to Python, and may be a wait for the GIL.
+        """Make onnxruntime's sessions report when they read the model and when they are initialized. The time between
+        the two belongs to Python, and may be a wait for the GIL.
         """
         from onnxruntime.capi import _pybind_state
 
