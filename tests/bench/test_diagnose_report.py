@@ -212,11 +212,13 @@ def test_the_suffix_decides_what_is_drawn(
     assert (tmp_path / f"plot{suffix}").stat().st_size > 10_000
 
 
-def test_what_cannot_be_drawn(tmp_path: Path, document: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgument, match="nothing to plot"):
-        save_plot(diagnosis.make_empty(), tmp_path / "plot.png")
-    with pytest.raises(InvalidArgument, match=r"does not write \.txt"):
-        save_plot(document, tmp_path / "plot.txt")
+@pytest.mark.parametrize(
+    ("make", "name", "message"),
+    [(diagnosis.make_empty, "plot.png", "nothing to plot"), (diagnosis.make_partial, "plot.txt", "not write .txt")],
+)
+def test_what_cannot_be_drawn(make: Callable[[], dict[str, Any]], name: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        save_plot(make(), tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -287,29 +287,30 @@ def test_a_driver_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "CUDA driver" in made["error"]
 
 
+def verified(folder: Path, of: dict[str, Any], **changes: Any) -> tuple[list[dict[str, Any]], FakeBench]:
+    """A document's findings, and the bench that has verified them."""
+    bench = bench_of(folder, **changes)
+    verify(of, conclude(of), bench)
+    return of["findings"], bench
+
+
 def test_a_change_that_gains_nothing_is_no_finding(tmp_path: Path) -> None:
     """The first measurements differed by chance. Later ones do not, and the report still names what was tried."""
-    bench = bench_of(tmp_path, {"warm": {"sequential": 1.5, "shared": 1.5}})
     of = document(run("sequential", 2.0), run("shared", 1.0))
-    verify(of, conclude(of), bench)
-    first, second = of["findings"]
+    (first, second), _ = verified(tmp_path, of, seconds={"warm": {"sequential": 1.5, "shared": 1.5}})
     assert (first["id"], second["id"]) == ("nothing", "strategy")
     assert first["title"].startswith("nothing to gain: sequential creates the sessions on cuda:0, cuda:1 in 1.50 s")
     assert second["verified"]["speedup"] == pytest.approx(1.0)
-    assert [one["experiment"] for one in of["runs"]].count("verify") == 4
     # What was run last counts, too, and nothing was watching then.
     assert of["prediction"]["seconds"] == pytest.approx({"sequential": 1.5, "shared": 1.5})
 
 
 def test_a_change_that_helps_stays_the_first(tmp_path: Path) -> None:
-    bench = bench_of(tmp_path, {"warm": {"sequential": 3.0, "shared": 1.5}})
     of = document(run("sequential", 2.0), run("shared", 1.0), environment={"cores": 2, "busy_cores": 2.0})
-    verify(of, conclude(of), bench)
-    first, second = of["findings"]
+    (first, second), bench = verified(tmp_path, of, seconds={"warm": {"sequential": 3.0, "shared": 1.5}})
     assert (first["id"], second["id"]) == ("strategy", "busy cores")
-    assert (first["verified"]["before"], first["verified"]["after"]) == (pytest.approx(3.0), pytest.approx(1.5))
-    assert first["verified"]["speedup"] == pytest.approx(2.0)
-    assert first["verified"]["pairs"] == 2
+    figures = [first["verified"][name] for name in ("before", "after", "speedup", "pairs")]
+    assert figures == pytest.approx([3.0, 1.5, 2.0, 2])
     assert [one["way"] for one in bench.runs] == ["sequential", "shared", "shared", "sequential"]  # in turns
     # The prediction has the figures of the finding's title.
     assert of["prediction"]["seconds"] == pytest.approx({"sequential": 2.0, "shared": 1.0})
@@ -324,10 +325,8 @@ def test_further_changes_are_run_while_the_budget_lasts(
     budget: float, shared: float, pairs: int, speedup: float | None, tmp_path: Path
 ) -> None:
     """A cold disk costs 9 s for certain, and `shared` may be faster than 2 s."""
-    seconds = {"cold": {"sequential": 10.0}, "warm": {"sequential": 2.0, "shared": shared}}
-    bench = bench_of(tmp_path, seconds, quick=False, budget=budget)
     of = from_a_cold_disk(run("sequential", 2.0), run("shared", 1.0))
-    verify(of, conclude(of), bench)
-    first, second = of["findings"]
+    seconds = {"cold": {"sequential": 10.0}, "warm": {"sequential": 2.0, "shared": shared}}
+    (first, second), _ = verified(tmp_path, of, seconds=seconds, quick=False, budget=budget)
     assert (first["id"], first["verified"]["pairs"], second["id"]) == ("cold disk", pairs, "strategy")
     assert (second["verified"] and second["verified"]["speedup"]) == (speedup and pytest.approx(speedup))

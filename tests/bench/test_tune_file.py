@@ -249,7 +249,12 @@ def test_global_thread_pools_are_made_with_the_environment() -> None:
     assert printed.split() == ["False", "False", "True", "True"]
 
 
-def test_affinities(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_affinities_and_numa_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = min(os.sched_getaffinity(0))
+    for node, cpus in ((0, f"{first}-{first}"), (1, "4000-4003"), (10, f"{first},5000")):
+        (tmp_path / f"node{node}").mkdir()
+        (tmp_path / f"node{node}" / "cpulist").write_text(cpus + "\n")
+    assert numa_nodes(tmp_path) == {0: (first,), 10: (first,)}
     usable = sorted(os.sched_getaffinity(0))
     assert affinities("cores", 1) == ""
     assert affinities("cores", 2) == str(usable[1 % len(usable)] + 1)
@@ -257,11 +262,3 @@ def test_affinities(monkeypatch: pytest.MonkeyPatch) -> None:
     assert affinities("node:1", 3) == "3,6;3,6"
     with pytest.raises(InvalidArgument, match="no NUMA node 7"):
         affinities("node:7", 2)
-
-
-def test_numa_nodes(tmp_path: Path) -> None:
-    first = min(os.sched_getaffinity(0))
-    for node, cpus in ((0, f"{first}-{first}"), (1, "4000-4003"), (10, f"{first},5000")):
-        (tmp_path / f"node{node}").mkdir()
-        (tmp_path / f"node{node}" / "cpulist").write_text(cpus + "\n")
-    assert numa_nodes(tmp_path) == {0: (first,), 10: (first,)}

@@ -40,11 +40,8 @@ FEWER_THREADS, NO_SPINNING, NO_PATTERN, NO_ARENA = (
 class Simulated:
     """Costs by a formula with noise; a clock that goes on by what measuring takes.
 
-    Args:
-        cost: The true cost of a candidate.
-        noise: Standard deviation of the logarithm of what is measured.
-        drift: How much the machine's speed changes each second, as a logarithm.
-        bias: Standard deviation of the logarithm of what a process costs for as long as it lives.
+    `noise` is the standard deviation of the logarithm of what is measured, `bias` that of what a process costs for as
+    long as it lives. `drift` is how much the machine's speed changes each second, as a logarithm.
     """
 
     def __init__(
