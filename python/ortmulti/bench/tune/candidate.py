@@ -125,11 +125,11 @@ def main() -> None:
         def reply(**answer: Any) -> None:
             channel.sendall(pickle.dumps(answer))
 
-        try:
+        try:  # the process is killed after its last answer, so sessions are closed before
             if spec["measure"] == "creation":  # in a process that has done nothing else
                 with prepared(spec) as run:
                     found, answered = run(), time.monotonic() - spec["spawned"]
-                    reply(outputs=outputs.flatten(found), first_answer=answered)
+                reply(outputs=outputs.flatten(found), first_answer=answered)
             elif spec["measure"] == "memory":
                 from ortmulti.bench.measure import memory
 
@@ -137,7 +137,7 @@ def main() -> None:
                 with prepared(spec) as run:
                     warm, grown = warm_up(run), memory.process_memory().pss - pss
                     growth = memory.gpu_memory_growth(used, memory.gpu_memory_used(), spec["devices"])
-                    reply(outputs=warm, pss=grown, gpu_memory=growth)
+                reply(outputs=warm, pss=grown, gpu_memory=growth)
             else:
                 seconds, clients = spec["block_seconds"], spec["clients"]
                 with prepared(spec) as run:
