@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ortmulti.bench.diagnose.measured import (
     LEAST_SHARE,
@@ -35,9 +35,9 @@ class Recipe:
     before: Mapping[str, Any]
     after: Mapping[str, Any]
     what: str  # description of the comparison
-    # Of the measured time: all sessions created, the same without the start of worker processes, the first answers, or
-    # the driver's start alone.
-    until: Literal["created", "created by workers", "answered", "driver"] = "created"
+    # What ends the measured time: all sessions are "created", or "created by workers" whose start does not count; the
+    # first runs are "answered"; the "driver" has started, with nothing else.
+    until: str = "created"
 
 
 @dataclass(eq=False)
@@ -61,7 +61,7 @@ class Finding:
 
 
 def _between(
-    measured: Measured, before: str, after: str, what: str = "", *, until: Any = "created", **changes: Any
+    measured: Measured, before: str, after: str, what: str = "", *, until: str = "created", **changes: Any
 ) -> Recipe:
     """Compare a start in one way with a start in another, or with one that has these arguments of `Bench.trace`."""
     first, second = ({"way": way, "devices": measured.devices} for way in (before, after))
