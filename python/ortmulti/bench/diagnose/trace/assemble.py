@@ -61,20 +61,20 @@ def attribute(lanes: _Lanes, windows: Iterable[Span], main_thread: int) -> dict[
     for window in windows:
         cuts = [window.start, *(time for time in times if window.start < time < window.end), window.end]
         for start, end in itertools.pairwise(cuts):
-            now = {thread: span for thread, lane in lanes.items() if (span := _at(lane, start))}
-            cause = _cause(now, window, main_thread)
+            cause = _cause(lanes, window, main_thread, start)
             sums[cause] = sums.get(cause, 0) + end - start
     return sums
 
 
-def _cause(now: Mapping[int, Span], window: Span, main_thread: int) -> str:
+def _cause(lanes: _Lanes, window: Span, main_thread: int, time: int) -> str:
     def work(causes: Sequence[str] = tuple(CAUSES)) -> str | None:
-        working = [span for span in now.values() if span.cause in causes and not span.waits_for]
+        spans = filter(None, (_at(lane, time) for lane in lanes.values()))
+        working = [span for span in spans if span.cause in causes and not span.waits_for]
         return min(working, key=lambda span: span.device != window.device).cause if working else None
 
     for thread in (window.thread, main_thread):
-        if (span := now.get(thread)) is not None:
-            if found := work(span.waits_for):
+        if (span := _at(lanes.get(thread, ()), time)) is not None:
+            if span.waits_for and (found := work(span.waits_for)):
                 return found
             if span.cause is not None:
                 return span.cause
