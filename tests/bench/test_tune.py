@@ -76,7 +76,7 @@ def test_every_objective_is_measured(tiny: Path, objective: Any, tmp_path: Path)
     """With a file of inputs that is read once: another one in its place has no effect."""
     inputs = tmp_path / "inputs.npz"
     np.savez(inputs, **models.sample_inputs(tiny, batch=3))
-    found = {"only": ["enable_mem_pattern"], "budget": 5, "block_seconds": 0.01, "clients": 2, "inputs": inputs}
+    found = {"only": ["enable_mem_pattern"], "budget": 60, "block_seconds": 0.01, "clients": 2, "inputs": inputs}
     result = ortmulti.tune(tiny, objective, devices="cpu", progress=lambda *_: inputs.write_bytes(b""), **found)
     assert result.tuning.objective == result.document["settings"]["objective"] == objective
     assert result.document["defaults"] > 0
@@ -155,7 +155,7 @@ def test_a_candidate_gives_the_model_s_outputs(tiny: Path, tmp_path: Path, throu
     spec = {"model": str(tiny), "devices": ["cpu"], "options": {}, "through": through,
             "feeds": str(tmp_path / "feeds.npz")}  # fmt: skip
     with candidate.prepared(spec) as run, onnx_models.cpu_session(tiny) as session:
-        [found] = candidate.warm_up(run)
+        [found] = candidate.warm_up(spec, run)
         np.testing.assert_array_equal(found, session.run(None, feed)[0])
         assert candidate.latency(run, 0.01) > 0
         if through == "pool":

@@ -308,7 +308,7 @@ ONE, OLD, LARGE, GPU = HOSTS
         (GPU, "latency", "pool", "cuda_graph use_tf32 prefer_nhwc", "thread_affinity"),
         (GPU, "latency", "session", "use_tf32", "cuda_graph"),
         (GPU, "throughput", "pool", "sessions_per_device in_flight", "gpu_mem_limit"),
-        (GPU, "memory", "pool", "gpu_mem_limit use_device_allocator_for_initializers", "cuda_graph"),
+        (GPU, "memory", "pool", "gpu_mem_limit use_device_allocator_for_initializers cuda_graph", "in_flight"),
     ],
 )  # fmt: skip
 def test_candidates_depend_on_the_machine(host: Host, objective: Any, through: Any, tried: str, not_tried: str) -> None:

@@ -17,11 +17,12 @@ from ortmulti.loading.tuning import describe_machine
 pytestmark = pytest.mark.gpu
 
 
-def test_a_cuda_graph_is_found_for_many_small_kernels(tiny: Path, tmp_path: Path) -> None:
+def test_cuda_graphs_stay_for_many_small_kernels(tiny: Path, tmp_path: Path) -> None:
     out = tmp_path / "tiny.json"
     result = ortmulti.tune(tiny, devices=0, only=["cuda_graph", "enable_mem_pattern"], budget=120, out=out)
-    assert result.tuning.settings["cuda_graph"] is True  # memory patterns may gain a percent beside it, or not
-    assert result.tuning.gain["low"] > 1.1
+    assert "cuda_graph" not in result.tuning.settings  # memory patterns may gain a percent beside it, or not
+    [without] = [trial for trial in result.document["trials"] if trial["settings"] == {"cuda_graph": False}]
+    assert without["ratio"]["median"] < 0.9
     assert result.tuning.devices == ("cuda:0",)
     feed = models.sample_inputs(tiny)
     with warnings.catch_warnings():
@@ -62,7 +63,7 @@ def test_a_candidate_gives_the_model_s_outputs(tiny: Path, tmp_path: Path, throu
         candidate.prepared(spec) as run,
         ortmulti.InferenceSession(tiny, providers=["CPUExecutionProvider"]) as session,
     ):
-        [found] = candidate.warm_up(run)
+        [found] = candidate.warm_up(spec, run)
         np.testing.assert_allclose(found, session.run(None, feed)[0], rtol=1e-3, atol=1e-3)
         assert candidate.latency(run, 0.01) > 0
 

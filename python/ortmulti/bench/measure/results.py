@@ -13,7 +13,7 @@ from ortmulti._runtime.regular_file import read_json, write_atomically
 from ortmulti.bench.measure import machine
 from ortmulti.errors import InvalidArgument, NoSuchFile
 
-# Raised when a field changes its meaning or goes; new fields alone do not raise it.
+# Raised when a field that ortmulti reads again changes its meaning or goes; new fields alone do not raise it.
 # 2: "creation" includes opening the libraries, which "starting" did before.
 # 3: a diagnosis has "environment" and runs of the experiment "trace": "surroundings" and "account" before.
 SCHEMA_VERSION = 3

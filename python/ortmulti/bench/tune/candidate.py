@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import ortmulti
+from ortmulti._runtime import behind
 from ortmulti.bench.files import read_arrays, write_arrays
 from ortmulti.bench.tune import outputs
 from ortmulti.errors import Error
 from ortmulti.loading.tuning import apply
 
-_WARM_UP_RUNS = 3  # the third run of a CUDA graph is one that was captured
+_WARM_UP_RUNS = 3
+_WARM_UP_RUNS_OF_GPU_POOLS = 25  # after 20 a shape gets CUDA graphs
 
 _UNCOUNTED_PART = 0.2  # of a block: caches and threads have cooled down while others were measured
 
@@ -69,10 +71,12 @@ def _made_up(model: str) -> dict[str, Any]:
         return first_fit(growing_inputs(session.get_inputs()), run)
 
 
-def warm_up(run: Callable[[], Any]) -> list[outputs.Array]:
-    """Run a few times and return the last outputs."""
-    for _ in range(_WARM_UP_RUNS - 1):
+def warm_up(spec: Mapping[str, Any], run: Callable[[], Any]) -> list[outputs.Array]:
+    """Run a few times, until what a pool makes behind its runs is there, and return the last outputs."""
+    on_gpu = spec["through"] == "pool" and any(device.startswith("cuda") for device in spec["devices"])
+    for _ in range(_WARM_UP_RUNS_OF_GPU_POOLS * len(spec["devices"]) if on_gpu else _WARM_UP_RUNS):
         run()
+    behind.wait()
     return outputs.flatten(run())
 
 
@@ -135,13 +139,13 @@ def main() -> None:
 
                 pss, used = memory.process_memory().pss, memory.gpu_memory_used()
                 with prepared(spec) as run:
-                    warm, grown = warm_up(run), memory.process_memory().pss - pss
+                    warm, grown = warm_up(spec, run), memory.process_memory().pss - pss
                     growth = memory.gpu_memory_growth(used, memory.gpu_memory_used(), spec["devices"])
                 reply(outputs=warm, pss=grown, gpu_memory=growth)
             else:
                 seconds, clients = spec["block_seconds"], spec["clients"]
                 with prepared(spec) as run:
-                    reply(outputs=warm_up(run))
+                    reply(outputs=warm_up(spec, run))
                     while channel.recv(1):
                         alone = spec["measure"] == "latency"
                         reply(cost=latency(run, seconds) if alone else throughput(run, seconds, clients))

@@ -112,7 +112,7 @@ def space(objective: Objective, through: Through, host: Host) -> Settings:
         (on_cuda and objective == "creation", "external_data_loader_reading_threads", (1, 8, 16)),
         (on_cuda and runs, "do_copy_in_default_stream", (False,)),
         (on_cuda and runs, "use_ep_level_unified_stream", (True,)),
-        (on_cuda and runs and through == "pool", "cuda_graph", (True,)),
+        (on_cuda and objective != "creation" and through == "pool", "cuda_graph", (False,)),
         (on_cuda and objective == "throughput" and through == "pool", "in_flight", (1, 2, 4, 6)),
     )
     settings = {}
