@@ -22,7 +22,7 @@ def test_cuda_graphs_stay_for_many_small_kernels(tiny: Path, tmp_path: Path) -> 
     result = ortmulti.tune(tiny, devices=0, only=["cuda_graph", "enable_mem_pattern"], budget=120, out=out)
     assert "cuda_graph" not in result.tuning.settings  # memory patterns may gain a percent beside it, or not
     [without] = [trial for trial in result.document["trials"] if trial["settings"] == {"cuda_graph": False}]
-    assert without["ratio"]["median"] < 0.9
+    assert without["ratio"]["median"] > 1.1  # times as long
     assert result.tuning.devices == ("cuda:0",)
     feed = models.sample_inputs(tiny)
     with warnings.catch_warnings():

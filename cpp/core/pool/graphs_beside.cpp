@@ -116,14 +116,15 @@ std::shared_ptr<GpuRunner> GraphsBeside::take(const std::string& key) {
     }
     const std::shared_ptr<Graph> graph = found->second;
     if (!graph->idle.empty()) {
-      Place place = std::move(graph->idle.front());
-      graph->idle.pop_front();
+      const auto best = best_of(graph->idle);
+      Place place = std::move(*best);
+      graph->idle.erase(best);
       graph->used = ++runs_;
       GpuRunner* const taken = place.runner.get();
       return {taken, [self = shared_from_this(), graph, place = std::move(place)](GpuRunner*) mutable {
                 std::deque<Place> surplus;  // freed without the lock
                 const std::lock_guard giving_back(self->mutex_);
-                graph->idle.push_back(std::move(place));
+                graph->idle.push_front(std::move(place));
                 surplus = take_surplus(*graph);
                 self->given_back_.notify_all();
               }};
@@ -133,6 +134,15 @@ std::shared_ptr<GpuRunner> GraphsBeside::take(const std::string& key) {
     }
     given_back_.wait(lock);
   }
+}
+
+std::deque<GraphsBeside::Place>::iterator GraphsBeside::best_of(std::deque<Place>& idle) {
+  const auto idle_of = [&](std::size_t session) {
+    return std::count_if(idle.begin(), idle.end(), [&](const Place& place) { return place.session == session; });
+  };
+  return std::max_element(idle.begin(), idle.end(), [&](const Place& one, const Place& other) {
+    return idle_of(one.session) < idle_of(other.session);
+  });
 }
 
 std::deque<GraphsBeside::Place> GraphsBeside::take_surplus(Graph& graph) {

@@ -99,7 +99,7 @@ class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopya
   struct Graph {
     explicit Graph(std::size_t first) : worth(first) {}
 
-    std::deque<Place> idle;
+    std::deque<Place> idle;  // the last used first
     std::size_t sessions = 0;
     std::size_t crowd = 0;   // above 0 while more than half of the requests had to wait lately
     InFlight worth;          // as many sessions as gain something
@@ -117,6 +117,8 @@ class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopya
   /// Ends the making. Returns the graph that there was already; null for none.
   std::shared_ptr<Graph> made_or_not(const std::string& key);
   void refuse(const std::string& key, const std::string& reason, std::unique_lock<std::mutex> lock);
+  /// One of a session that nobody uses, if there is one; and of these the last used, whose time is known best.
+  static std::deque<Place>::iterator best_of(std::deque<Place>& idle);
   /// Takes what is not worth its memory out of the idle ones, to be freed without the lock.
   static std::deque<Place> take_surplus(Graph& graph);
 
