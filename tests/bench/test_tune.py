@@ -152,7 +152,7 @@ def test_a_candidate_that_fails_or_dies_leaves_the_others(tiny: Path, tmp_path: 
 def test_a_candidate_gives_the_model_s_outputs(tiny: Path, tmp_path: Path, through: str) -> None:
     feed = models.sample_inputs(tiny, batch=2)
     np.savez(tmp_path / "feeds.npz", **feed)
-    spec = {"model": str(tiny), "devices": ["cpu"], "options": {}, "through": through,
+    spec = {"model": str(tiny), "devices": ["cpu"], "options": {}, "through": through, "measure": "latency",
             "feeds": str(tmp_path / "feeds.npz")}  # fmt: skip
     with candidate.prepared(spec) as run, onnx_models.cpu_session(tiny) as session:
         [found] = candidate.warm_up(spec, run)

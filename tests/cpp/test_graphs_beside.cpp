@@ -53,6 +53,7 @@ TEST_F(ShapesThatComeAgain, AreWantedOnceAtATime) {
 TEST_F(ShapesThatComeAgain, AreWantedAnewWhereItWasNotTheTime) {
   EXPECT_TRUE(wanted_within(GraphsBeside::come_again, "a"));
   graphs->not_now("a", "no room");
+  EXPECT_EQ(graphs->counts().why_not, "no room");
   EXPECT_FALSE(wanted_within(GraphsBeside::come_again - 1, "a"));
   EXPECT_TRUE(graphs->came_again("a"));
 }
@@ -62,6 +63,7 @@ TEST_F(ShapesThatComeAgain, GetAsManySessionsAsRunsWereUnderWayAtOnce) {
     const std::string key = std::to_string(others);
     {
       std::vector<std::unique_ptr<decltype(graphs->ordinary_run())>> more;
+      more.reserve(others);
       for (std::size_t i = 0; i < others; ++i) {
         more.emplace_back(new auto(graphs->ordinary_run()));
       }

@@ -58,6 +58,7 @@ def test_a_candidate_gives_the_model_s_outputs(tiny: Path, tmp_path: Path, throu
     feed = models.sample_inputs(tiny, batch=2)
     np.savez(tmp_path / "feeds.npz", **feed)
     spec = {"model": str(tiny), "devices": ["cuda:0"], "options": {"use_tf32": False}, "through": through,
+            "measure": "latency",
             "feeds": str(tmp_path / "feeds.npz")}  # fmt: skip
     with (
         candidate.prepared(spec) as run,

@@ -24,7 +24,7 @@ inline std::string to_string(DeviceState state) {
 struct GraphCounts {
   std::size_t shapes = 0;    ///< That have one.
   std::size_t sessions = 0;  ///< Of the graphs.
-  std::string why_not;       ///< Why a shape got none, the last that was refused; empty if none was.
+  std::string why_not;       ///< Why a shape got none, the last reason since a graph was made; empty for none.
 };
 
 /// What became of the requests that ran, or were to run, on one device.

@@ -229,7 +229,9 @@ bool GpuRunner::run_by_graph(Request& request, const std::string& key) {
   try {
     graph->run(request);
   } catch (const Error& error) {
-    beside_->drop(key, error.what());
+    if (error.kind() != ErrorKind::out_of_memory) {
+      beside_->drop(key, error.what());
+    }
     return false;
   }
   request.waiting_for_session += waited;

@@ -200,6 +200,7 @@ std::shared_ptr<GraphsBeside::Graph> GraphsBeside::made_or_not(const std::string
   const auto found = graphs_.find(key);
   sample_ = {};
   making_.reset();
+  in_vain_ = false;
   return found == graphs_.end() ? nullptr : found->second;
 }
 
@@ -209,6 +210,7 @@ void GraphsBeside::not_now(const std::string& key, const std::string& reason) {
     graph->worth.try_more(InFlight::Clock::now(), reason);
   } else {
     seen_.use(key) = {};
+    why_not_ = reason;
   }
 }
 
@@ -254,8 +256,12 @@ void GraphsBeside::add(const std::string& key, const std::vector<std::shared_ptr
   }
   std::shared_ptr<Graph> oldest;  // freed without the lock, as are the places where they are not wanted any more
   const std::lock_guard lock(mutex_);
+  const bool in_vain = in_vain_;
   std::shared_ptr<Graph> graph = made_or_not(key);
-  if (seen_.use(key).refused) {
+  if (in_vain) {
+    seen_.use(key) = {};
+  }
+  if (in_vain || seen_.use(key).refused) {
     return;
   }
   if (graph) {
@@ -275,6 +281,7 @@ void GraphsBeside::add(const std::string& key, const std::vector<std::shared_ptr
   }
   graph->sessions += made.size();
   refusals_ = 0;
+  why_not_.clear();
   given_back_.notify_all();
 }
 
@@ -302,6 +309,7 @@ bool GraphsBeside::drop_all() {
   Graphs gone;  // freed without the lock
   const std::lock_guard lock(mutex_);
   gone.swap(graphs_);
+  in_vain_ = making_.has_value();
   for (const auto& [key, graph] : gone) {
     seen_.use(key) = {};
   }

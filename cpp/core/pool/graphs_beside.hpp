@@ -133,7 +133,8 @@ class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopya
   std::optional<std::string> making_;  // one at a time
   std::size_t wanted_sessions_ = 0;    // of that one
   Sample sample_;                      // of that one, too
-  std::string why_not_;                // the last refusal's reason
+  bool in_vain_ = false;               // all graphs were dropped while it was made
+  std::string why_not_;                // a shape got none, since the last graph that was made
   int refusals_ = 0;                   // since the last graph that was made
 };
 

@@ -236,9 +236,8 @@ void Repository::measure_other(Managed& on, Lock& lock) {
 
 bool Repository::drop_graphs(Managed& on, Lock& lock) {
   std::vector<std::shared_ptr<Pool>> pools;
-  for (const auto& [id, resident] : on.residents) {
-    pools.push_back(resident->pool.lock());
-  }
+  std::transform(on.residents.begin(), on.residents.end(), std::back_inserter(pools),
+                 [](const auto& entry) { return entry.second->pool.lock(); });
   lock.unlock();
   bool dropped = false;
   for (const auto& pool : pools) {

@@ -11,7 +11,7 @@ from ortmulti import _core
 from ortmulti._runtime import behind
 from ortmulti.create.request import CreationRequest, core_options
 from ortmulti.devices.device import parse_devices
-from ortmulti.errors import InvalidArgument
+from ortmulti.errors import InvalidArgument, OutOfMemory
 from ortmulti.loading import creation
 from ortmulti.loading.attempt import Attempt
 from ortmulti.options.session_options import SessionOptions
@@ -41,14 +41,8 @@ def make_behind(
         graphs: They get the sessions, or the reason why there are none.
         key: By which they know the shapes.
     """
-    if library := waits_for_gpus():
-        graphs.not_made(key, f"{library} uses CUDA in this process: its waits for a whole GPU would fail in a capture")
-        return
-    if reason := beside.why_not(session.device()) if beside.why_not else "":
-        graphs.not_now(key, reason)
-        return
     not_begun = partial(graphs.not_made, key, "the thread that makes its sessions did not start")
-    behind.do(partial(_make, request, session, graphs, key, count), "ortmulti-graphs", not_begun)
+    behind.do(partial(_make, beside, request, session, graphs, key, count), "ortmulti-graphs", not_begun)
 
 
 def waits_for_gpus() -> str:
@@ -57,13 +51,19 @@ def waits_for_gpus() -> str:
     CUDA gives it an error where a stream of the GPU is captured in that moment.
     """
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
+    if getattr(getattr(torch, "cuda", None), "is_initialized", bool)():
         return "PyTorch"
     others = {"cupy": "CuPy", "jax": "JAX", "tensorflow": "TensorFlow", "numba.cuda": "Numba"}
     return next((name for module, name in others.items() if module in sys.modules), "")
 
 
+def _check_libraries() -> None:
+    if library := waits_for_gpus():
+        raise NotImplementedError(f"{library} uses CUDA in this process: its waits for a whole GPU would fail in a capture")
+
+
 def _make(
+    beside: GraphsBeside,
     request: CreationRequest,
     session: _core.Session,
     graphs: _core.GraphsBeside,
@@ -73,10 +73,17 @@ def _make(
 ) -> None:
     made = creation.Collector(poll=poll)
     try:
+        if reason := beside.why_not(session.device()) if beside.why_not else "":
+            graphs.not_now(key, reason)
+            return
+        _check_libraries()
         wanted = capturing(request, session, dict(graphs.wanted_shapes()), count)
         creation.create(Attempt(wanted, made, Timeline(), beside=session))
+        _check_libraries()  # once more, since that took a while
         graphs.add(key, list(made.sessions.values()))
         made.sessions.clear()
+    except OutOfMemory as error:
+        graphs.not_now(key, str(error))
     except Exception as error:  # else nobody would ever make another one
         graphs.not_made(key, str(error) or "the process ends")
     finally:

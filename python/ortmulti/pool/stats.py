@@ -73,7 +73,7 @@ class DeviceStats:
         graph_runs: Those of them by a CUDA graph.
         graphs: With ``cuda_graph="auto"``: shapes of inputs that have a CUDA graph now, counted for each session.
         graph_sessions: Sessions that were made for these, beside the pool's.
-        why_no_graph: Why a shape got no graph: the last that was refused. Empty if none was.
+        why_no_graph: Why a shape got no graph: the last reason since one was made. Empty if there was none.
         broken: Reason why the device failed to start or was removed after failures; empty if healthy.
         queue: Wait from a request's start until its session takes it.
         copy: Copies of its inputs to the GPU and of its outputs from there; 0 on the CPU.

@@ -23,6 +23,7 @@ from ortmulti.loading.tuning import apply
 
 _WARM_UP_RUNS = 3
 _WARM_UP_RUNS_OF_GPU_POOLS = 25  # after 20 a shape gets CUDA graphs
+_WARM_UP_SECONDS = 0.5
 
 _UNCOUNTED_PART = 0.2  # of a block: caches and threads have cooled down while others were measured
 
@@ -74,6 +75,8 @@ def _made_up(model: str) -> dict[str, Any]:
 def warm_up(spec: Mapping[str, Any], run: Callable[[], Any]) -> list[outputs.Array]:
     """Run a few times, until what a pool makes behind its runs is there, and return the last outputs."""
     on_gpu = spec["through"] == "pool" and any(device.startswith("cuda") for device in spec["devices"])
+    if on_gpu and spec["measure"] == "throughput":
+        throughput(run, _WARM_UP_SECONDS, spec["clients"])  # there are as many graphs as requests at once
     for _ in range(_WARM_UP_RUNS_OF_GPU_POOLS * len(spec["devices"]) if on_gpu else _WARM_UP_RUNS):
         run()
     behind.wait()
