@@ -11,7 +11,7 @@ from ortmulti import _core
 from ortmulti._runtime import behind
 from ortmulti.create.request import CreationRequest, core_options
 from ortmulti.devices.device import parse_devices
-from ortmulti.errors import InvalidArgument, OutOfMemory
+from ortmulti.errors import Fail, InvalidArgument, OutOfMemory
 from ortmulti.loading import creation
 from ortmulti.loading.attempt import Attempt
 from ortmulti.options.session_options import SessionOptions
@@ -59,7 +59,7 @@ def waits_for_gpus() -> str:
 
 def _check_libraries() -> None:
     if library := waits_for_gpus():
-        raise NotImplementedError(f"{library} uses CUDA in this process: its waits for a whole GPU would fail in a capture")
+        raise Fail(f"{library} uses CUDA in this process: its waits for a whole GPU would fail in a capture")
 
 
 def _make(
