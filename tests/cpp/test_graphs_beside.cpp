@@ -54,7 +54,7 @@ TEST_F(ShapesThatComeAgain, AreWantedAnewWhereItWasNotTheTime) {
   EXPECT_TRUE(wanted_within(GraphsBeside::come_again, "a"));
   graphs->not_now("a", "no room");
   EXPECT_EQ(graphs->counts().why_not, "no room");
-  EXPECT_FALSE(wanted_within(GraphsBeside::come_again - 1, "a"));
+  EXPECT_FALSE(wanted_within(2 * GraphsBeside::come_again - 1, "a"));
   EXPECT_TRUE(graphs->came_again("a"));
 }
 

@@ -70,6 +70,7 @@ std::optional<std::vector<double>> to_numbers(const Ort::Value& value) {
 }
 
 constexpr std::size_t most_crowd = 32;
+constexpr unsigned most_put_off = 10;
 
 // By how much two outputs may differ, as a share of the largest value: TF32 and half precision round in other places.
 constexpr double tolerance = 0.01;
@@ -163,7 +164,7 @@ bool GraphsBeside::came_again(const std::string& key) {
   }
   Seen& seen = seen_.use(key);
   seen.at_once = std::max(seen.at_once, under_way_.load());
-  if (seen.refused || ++seen.runs < come_again) {
+  if (seen.refused || ++seen.runs < come_again << seen.put_off) {
     return false;
   }
   if (graphs_.size() == most_shapes && runs_ - least_recently_used()->second->used <= unused) {
@@ -209,7 +210,8 @@ void GraphsBeside::not_now(const std::string& key, const std::string& reason) {
   if (const auto graph = made_or_not(key)) {
     graph->worth.try_more(InFlight::Clock::now(), reason);
   } else {
-    seen_.use(key) = {};
+    Seen& seen = seen_.use(key);
+    seen = {0, 0, false, std::min(seen.put_off + 1, most_put_off)};
     why_not_ = reason;
   }
 }

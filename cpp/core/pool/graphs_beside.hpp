@@ -74,7 +74,7 @@ class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopya
   /// Counts an answer by a graph. True where another session is to be tried, since requests wait: as above.
   bool answered(const std::string& key);
   void want(const std::string& key, Sample sample);
-  /// They may be wanted again when they have come again as often.
+  /// They may be wanted again when they have come twice as often.
   void not_now(const std::string& key, const std::string& reason);
   /// The shapes of the sample, while a graph is wanted.
   std::vector<std::pair<std::string, std::vector<std::int64_t>>> wanted_shapes() const;
@@ -109,6 +109,7 @@ class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopya
     std::uint64_t runs = 0;
     std::size_t at_once = 0;  // the most of them
     bool refused = false;
+    unsigned put_off = 0;  // how often; each time for twice as many runs
   };
 
   using Graphs = std::map<std::string, std::shared_ptr<Graph>>;
