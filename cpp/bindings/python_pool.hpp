@@ -53,7 +53,8 @@ void run_feeds(const std::vector<std::shared_ptr<Runner>>& runners, const py::li
   warm_up(all, runs, timeline.get());
 }
 
-/// Has Python make sessions of a CUDA graph: calls the object with the graphs, the key, and how many. None: an empty function.
+/// Has Python make sessions of a CUDA graph: calls the object with the graphs, the key, and how many. None: an empty
+/// function.
 inline GraphsBeside::Wanted to_wanted(const py::object& call) {
   if (call.is_none()) {
     return {};

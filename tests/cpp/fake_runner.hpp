@@ -73,7 +73,7 @@ class FakeRunner : public Runner {
   }
 
   std::function<bool()> dropping_graphs;  ///< Set before it is added.
-  std::function<void(Request&)> action;  ///< Of each run: may throw, or give outputs. Set before there are any.
+  std::function<void(Request&)> action;   ///< Of each run: may throw, or give outputs. Set before there are any.
 
  private:
   template <typename Value>

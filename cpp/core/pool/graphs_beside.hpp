@@ -82,7 +82,8 @@ class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopya
   /// Their answers are also compared with the ordinary one, which another optimization may differ from by rounding.
   /// Throws Error, with nothing added.
   void add(const std::string& key, const std::vector<std::shared_ptr<Session>>& made);
-  /// Sessions that were wanted cannot be had. Without any, these shapes are run ordinarily from now on; the log says so.
+  /// Sessions that were wanted cannot be had. Without any, these shapes are run ordinarily from now on; the log says
+  /// so.
   void not_made(const std::string& key, const std::string& reason);
   /// A graph failed: it goes, and its shapes are run ordinarily from now on.
   void drop(const std::string& key, const std::string& reason);
@@ -129,7 +130,7 @@ class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopya
   std::condition_variable given_back_;
   RecentlyUsed<Seen> seen_{GraphShapes::most};
   Graphs graphs_;
-  std::uint64_t runs_ = 0;             // by graphs and ordinary ones
+  std::uint64_t runs_ = 0;  // by graphs and ordinary ones
   std::atomic<std::size_t> under_way_ = 0;
   std::optional<std::string> making_;  // one at a time
   std::size_t wanted_sessions_ = 0;    // of that one
