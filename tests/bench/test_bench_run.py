@@ -103,7 +103,11 @@ def test_variants_and_rates() -> None:
 @pytest.mark.parametrize(
     ("parse", "what", "texts"),
     [
-        (serve.parse_variant, "variant", " core+ core+graph=1 core+sessions=0 core+in_flight core+x=1 threads+graph"),
+        (
+            serve.parse_variant,
+            "variant",
+            " core+ core+graph=1 core+sessions=0 core+in_flight core+x=1 threads+graph processes+graph",
+        ),
         (serve.parse_rate, "rate", " x -1 0 inf nan 1/m"),
     ],
 )

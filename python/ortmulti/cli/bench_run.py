@@ -36,7 +36,7 @@ def bench_run(
         str,
         typer.Option(
             help="The pools core and processes, and threads: onnxruntime without a pool. Each may end with "
-            "+sessions=N, the pools also with +graph, +graph=off, +in_flight=N."
+            "+sessions=N, the pools also with +in_flight=N, core also with +graph or +graph=off."
         ),
     ] = "core,threads,processes",
     batch: Annotated[str, typer.Option(help="Batch sizes, such as 1,32.")] = "1",

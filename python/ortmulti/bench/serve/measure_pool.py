@@ -75,8 +75,8 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 BACKENDS = ("core", "threads", "processes")
 
 _SYNTAX = (
-    "a backend (core, threads or processes), then any of +graph, +graph=off, +sessions=N, +in_flight=N; "
-    "threads take +sessions=N"
+    "a backend (core, threads or processes), then any of +sessions=N, +in_flight=N (not threads), +graph, "
+    "+graph=off (core)"
 )
 
 
@@ -97,7 +97,7 @@ def parse_variant(text: str) -> dict[str, Any]:
     found: dict[str, Any] = {"backend": backend, "sessions": 1}
     for part in parts:
         key, _, value = part.partition("=")
-        if is_pool and part in ("graph", "graph=off"):
+        if backend == "core" and part in ("graph", "graph=off"):
             found["cuda_graph"] = part == "graph"
         elif (key == "sessions" or (is_pool and key == "in_flight")) and value.isdecimal() and int(value) >= 1:
             found[key] = int(value)
