@@ -131,8 +131,8 @@ class Warmup:
 
 
 @dataclass
-class GraphsBeside:
-    """CUDA graphs for shapes that come again, in sessions beside a pool's.
+class GraphLimit:
+    """What limits the CUDA graphs of shapes that come again, in sessions beside a pool's.
 
     Attributes:
         why_not: Called with a device's name before sessions are made there: why they must not be; empty if they may.
@@ -154,7 +154,7 @@ class Serving:
 
     in_flight: int = 0
     graphs: int = 0
-    graphs_beside: GraphsBeside | None = None
+    graphs_beside: GraphLimit | None = None
     warmup: Warmup | bool = False
 
 

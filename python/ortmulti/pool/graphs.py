@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable
-from functools import partial
 
 from ortmulti import _core
 from ortmulti._runtime import behind
@@ -15,7 +14,7 @@ from ortmulti.errors import Fail, InvalidArgument, OutOfMemory
 from ortmulti.loading import creation
 from ortmulti.loading.attempt import Attempt
 from ortmulti.options.session_options import SessionOptions
-from ortmulti.pool.configuration import GraphsBeside
+from ortmulti.pool.configuration import GraphLimit
 from ortmulti.timeline import Timeline
 
 __all__ = ["capturing", "make_behind"]
@@ -25,7 +24,7 @@ PROVIDER_OPTIONS = {"enable_cuda_graph": "1", "user_compute_stream": _core.own_c
 
 
 def make_behind(
-    beside: GraphsBeside,
+    limit: GraphLimit,
     request: CreationRequest,
     session: _core.Session,
     graphs: _core.GraphsBeside,
@@ -35,14 +34,33 @@ def make_behind(
     """Begin to make ``count`` sessions for a graph that is wanted, in a thread of their own. `_core` calls this.
 
     Args:
-        beside: May forbid it for now.
+        limit: May forbid it for now.
         request: How the pool's sessions were created.
         session: The ordinary session that the graphs are beside. The new ones use its weights.
         graphs: They get the sessions, or the reason why there are none.
         key: By which they know the shapes.
     """
-    not_begun = partial(graphs.not_made, key, "the thread that makes its sessions did not start")
-    behind.do(partial(_make, beside, request, session, graphs, key, count), "ortmulti-graphs", not_begun)
+
+    def make(poll: Callable[[], object]) -> None:
+        made = creation.Collector(poll=poll)
+        try:
+            if reason := limit.why_not(session.device()) if limit.why_not else "":
+                graphs.not_now(key, reason)
+                return
+            _check_libraries()
+            wanted = capturing(request, session, dict(graphs.wanted_shapes()), count)
+            creation.create(Attempt(wanted, made, Timeline(), beside=session))
+            _check_libraries()  # once more, since that took a while
+            graphs.add(key, list(made.sessions.values()))
+            made.sessions.clear()
+        except OutOfMemory as error:
+            graphs.not_now(key, str(error))
+        except Exception as error:  # else nobody would ever make another one
+            graphs.not_made(key, str(error) or "the process ends")
+        finally:
+            made.close()
+
+    behind.do(make, "ortmulti-graphs", lambda: graphs.not_made(key, "the thread that makes its sessions did not start"))
 
 
 def waits_for_gpus() -> str:
@@ -60,34 +78,6 @@ def waits_for_gpus() -> str:
 def _check_libraries() -> None:
     if library := waits_for_gpus():
         raise Fail(f"{library} uses CUDA in this process: its waits for a whole GPU would fail in a capture")
-
-
-def _make(
-    beside: GraphsBeside,
-    request: CreationRequest,
-    session: _core.Session,
-    graphs: _core.GraphsBeside,
-    key: bytes,
-    count: int,
-    poll: Callable[[], object],
-) -> None:
-    made = creation.Collector(poll=poll)
-    try:
-        if reason := beside.why_not(session.device()) if beside.why_not else "":
-            graphs.not_now(key, reason)
-            return
-        _check_libraries()
-        wanted = capturing(request, session, dict(graphs.wanted_shapes()), count)
-        creation.create(Attempt(wanted, made, Timeline(), beside=session))
-        _check_libraries()  # once more, since that took a while
-        graphs.add(key, list(made.sessions.values()))
-        made.sessions.clear()
-    except OutOfMemory as error:
-        graphs.not_now(key, str(error))
-    except Exception as error:  # else nobody would ever make another one
-        graphs.not_made(key, str(error) or "the process ends")
-    finally:
-        made.close()
 
 
 def capturing(

@@ -152,7 +152,7 @@ def load(
     # Arguments that are not plain are checked before the driver starts. These imports take milliseconds.
     from functools import partial
 
-    from ortmulti.pool.configuration import Batching, GraphsBeside, Serving, Warmup, batching_argument
+    from ortmulti.pool.configuration import Batching, GraphLimit, Serving, Warmup, batching_argument
     from ortmulti.pool.members import Members
     from ortmulti.pool.pool import Pool
 
@@ -195,7 +195,7 @@ def load(
             raise
         return pool
     request = _with_graphs(request, graphs)
-    beside = GraphsBeside() if cuda_graph == "auto" else None
+    beside = GraphLimit() if cuda_graph == "auto" else None
     serving = Serving(0 if in_flight == "auto" else in_flight, graphs, beside, warmup)
     members = Members(request, partial(_core.Pool, max_queue, batching_argument(batching)), serving, version)
     pool = Pool(members, batch_size)

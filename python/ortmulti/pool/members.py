@@ -115,7 +115,7 @@ class Members:
         """Accept run options, outputs on their device, and a trace."""
 
     def limit_graphs(self, why_not: Callable[[str], str]) -> None:
-        """Have this asked before sessions for CUDA graphs are made: see `GraphsBeside`."""
+        """Have this asked before sessions for CUDA graphs are made: see `GraphLimit`."""
         if self._serving.graphs_beside is not None:
             self._serving.graphs_beside.why_not = why_not
 
