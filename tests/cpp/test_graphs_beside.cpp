@@ -47,6 +47,8 @@ TEST_F(ShapesThatComeAgain, AreWantedOnceAtATime) {
   EXPECT_FALSE(wanted_within(100, "b")) << "one is being made";
   graphs->not_made("a", "no reason");
   EXPECT_FALSE(wanted_within(100, "a"));
+  graphs->not_now("a", "nor is there room");  // for another session of a graph that failed meanwhile
+  EXPECT_FALSE(wanted_within(100, "a"));
   EXPECT_TRUE(wanted_within(1, "b"));
 }
 

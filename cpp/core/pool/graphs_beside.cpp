@@ -170,8 +170,7 @@ bool GraphsBeside::came_again(const std::string& key) {
   if (graphs_.size() == most_shapes && runs_ - least_recently_used()->second->used <= unused) {
     return false;
   }
-  making_ = key;
-  wanted_sessions_ = std::min(seen.at_once, most_sessions);
+  making_ = std::make_unique<Making>(Making{std::min(seen.at_once, most_sessions), {}});
   return true;
 }
 
@@ -192,16 +191,13 @@ bool GraphsBeside::answered(const std::string& key) {
     graph.worth.try_more(now, "those of another shape are being made");
     return false;
   }
-  making_ = key;
-  wanted_sessions_ = 1;
+  making_ = std::make_unique<Making>(Making{1, {}});
   return true;
 }
 
 std::shared_ptr<GraphsBeside::Graph> GraphsBeside::made_or_not(const std::string& key) {
   const auto found = graphs_.find(key);
-  sample_ = {};
   making_.reset();
-  in_vain_ = false;
   return found == graphs_.end() ? nullptr : found->second;
 }
 
@@ -211,7 +207,9 @@ void GraphsBeside::not_now(const std::string& key, const std::string& reason) {
     graph->worth.try_more(InFlight::Clock::now(), reason);
   } else {
     Seen& seen = seen_.use(key);
-    seen = {0, 0, false, std::min(seen.put_off + 1, most_put_off)};
+    seen.runs = 0;
+    seen.at_once = 0;
+    seen.put_off = std::min(seen.put_off + 1, most_put_off);
     why_not_ = reason;
   }
 }
@@ -225,8 +223,8 @@ void GraphsBeside::want(const std::string& key, Sample sample) {
   std::size_t sessions = 0;
   {
     const std::lock_guard lock(mutex_);
-    sample_ = std::move(sample);
-    sessions = wanted_sessions_;
+    making_->sample = std::move(sample);
+    sessions = making_->sessions;
   }
   wanted_(shared_from_this(), key, sessions);
 }
@@ -234,13 +232,14 @@ void GraphsBeside::want(const std::string& key, Sample sample) {
 std::vector<std::pair<std::string, std::vector<std::int64_t>>> GraphsBeside::wanted_shapes() const {
   const std::lock_guard lock(mutex_);
   std::vector<std::pair<std::string, std::vector<std::int64_t>>> shapes;
-  for (const auto& [name, value] : sample_.inputs) {
+  for (const auto& [name, value] : making_->sample.inputs) {
     shapes.emplace_back(name, value.GetTensorTypeAndShapeInfo().GetShape());
   }
   return shapes;
 }
 
 void GraphsBeside::add(const std::string& key, const std::vector<std::shared_ptr<Session>>& made) {
+  const Sample& sample = making_->sample;  // which stays until the end
   std::deque<Place> places;
   std::vector<std::shared_ptr<GpuSession>> shared;
   shared.reserve(made.size());
@@ -249,16 +248,16 @@ void GraphsBeside::add(const std::string& key, const std::vector<std::shared_ptr
   }
   for (std::size_t i = 0; i < runners_of_each; ++i) {
     for (std::size_t number = 0; number < shared.size(); ++number) {
-      SampleRequest one(sample_.inputs, *made[number], false);
-      SampleRequest other(sample_.inputs, *made[number], true);
+      SampleRequest one(sample.inputs, *made[number], false);
+      SampleRequest other(sample.inputs, *made[number], true);
       const auto runner = std::make_shared<GpuRunner>(shared[number], 1);
-      check_close(sample_.outputs, one.output_names, runner->prove(one, other));
+      check_close(sample.outputs, one.output_names, runner->prove(one, other));
       places.push_back({runner, number});
     }
   }
   std::shared_ptr<Graph> oldest;  // freed without the lock, as are the places where they are not wanted any more
   const std::lock_guard lock(mutex_);
-  const bool in_vain = in_vain_;
+  const bool in_vain = making_->in_vain;
   std::shared_ptr<Graph> graph = made_or_not(key);
   if (in_vain) {
     seen_.use(key) = {};
@@ -311,7 +310,9 @@ bool GraphsBeside::drop_all() {
   Graphs gone;  // freed without the lock
   const std::lock_guard lock(mutex_);
   gone.swap(graphs_);
-  in_vain_ = making_.has_value();
+  if (making_) {
+    making_->in_vain = true;
+  }
   for (const auto& [key, graph] : gone) {
     seen_.use(key) = {};
   }

@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,8 +50,8 @@ class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopya
     Tensors inputs;
     Tensors outputs;
   };
-  /// Called when so many sessions for a graph are wanted, by the thread that ran the shape: has add() or not_made() be
-  /// called, later and from another thread. It must not throw.
+  /// Called when so many sessions for a graph are wanted, by the thread that ran the shape: has add(), not_made() or
+  /// not_now() be called, later and from another thread. It must not throw.
   using Wanted =
       std::function<void(const std::shared_ptr<GraphsBeside>& graphs, const std::string& key, std::size_t sessions)>;
 
@@ -113,6 +112,12 @@ class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopya
     unsigned put_off = 0;  // how often; each time for twice as many runs
   };
 
+  struct Making {
+    std::size_t sessions = 0;
+    Sample sample;         // once it is wanted
+    bool in_vain = false;  // all graphs were dropped meanwhile
+  };
+
   using Graphs = std::map<std::string, std::shared_ptr<Graph>>;
 
   Graphs::iterator least_recently_used();
@@ -132,12 +137,9 @@ class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopya
   Graphs graphs_;
   std::uint64_t runs_ = 0;  // by graphs and ordinary ones
   std::atomic<std::size_t> under_way_ = 0;
-  std::optional<std::string> making_;  // one at a time
-  std::size_t wanted_sessions_ = 0;    // of that one
-  Sample sample_;                      // of that one, too
-  bool in_vain_ = false;               // all graphs were dropped while it was made
-  std::string why_not_;                // a shape got none, since the last graph that was made
-  int refusals_ = 0;                   // since the last graph that was made
+  std::unique_ptr<Making> making_;  // one at a time; null: none
+  std::string why_not_;             // a shape got none, since the last graph that was made
+  int refusals_ = 0;                // since the last graph that was made
 };
 
 }  // namespace ortmulti
