@@ -250,6 +250,17 @@ def test_a_pool_may_close_while_its_graphs_are_made() -> None:
                 pool.run(feed(0))
 
 
+def test_a_pool_may_sleep_while_its_graphs_are_made() -> None:
+    """A capture reads the weights, and giving their memory back waits for captures."""
+    needs_graphs()
+    with ortmulti.load(MODEL, "cuda:0") as pool:
+        for rows in range(1, 41):
+            for _ in range(20):
+                pool.run(feed(0, rows))
+            pool.sleep("weights", timeout=HANG)
+        np.testing.assert_allclose(pool.run(feed(0))[0], pool.sessions[0].run(None, feed(0))[0], rtol=1e-5, atol=1e-5)
+
+
 def test_answers_stay_right_through_sleeps_and_replacements() -> None:
     """Twelve shapes, more than have graphs, from four threads."""
     needs_graphs()

@@ -391,14 +391,19 @@ void Session::run_guarded(const Lock& open, std::uint64_t shapes, const Run& run
     }
     decided = frees || !may_free || ends_of_running_threads() == ends;  // else a thread ended while this one waited
   }
+  run_checked(run);
+  if (may_capture) {
+    opened_->last_shapes.store(shapes);
+  }
+  if (may_free) {
+    opened_->thread_ends.store(ends);
+  }
+}
+
+template <typename Run>
+void Session::run_checked(const Run& run) const {
   try {
     run();
-    if (may_capture) {
-      opened_->last_shapes.store(shapes);
-    }
-    if (may_free) {
-      opened_->thread_ends.store(ends);
-    }
   } catch (const Ort::Exception& exception) {
     throw with_device_memory(from_onnxruntime(exception, "running " + model() + " on " + to_string(device()),
                                               advice_on_inputs(inputs(), exception.what())),
@@ -419,6 +424,11 @@ void Session::run(const Lock& open, const Ort::RunOptions& run_options, const Or
   const OrtRunOptions* given = run_options;
   run_guarded(open, shapes,
               [&] { opened_->session.Run(given == nullptr ? opened_->run_options : run_options, binding); });
+}
+
+void Session::run_to_capture(const Lock& /*open*/, const WeightStore::Hold& /*weights*/,
+                             const Ort::RunOptions& run_options, const Ort::IoBinding& binding) const {
+  run_checked([&] { opened_->session.Run(run_options, binding); });
 }
 
 void Session::close() {

@@ -91,6 +91,10 @@ class Session : NonCopyable {
   /// CUDA graph.
   void run(const Lock& open, const Ort::RunOptions& run_options, const Ort::IoBinding& binding,
            std::uint64_t shapes) const;
+  /// A run of a known shape while its stream is captured. The weights were held before the capture's DeviceSyncGuard
+  /// was entered, as in every run: who puts them to sleep has them alone and then waits for the guard.
+  void run_to_capture(const Lock& open, const WeightStore::Hold& weights, const Ort::RunOptions& run_options,
+                      const Ort::IoBinding& binding) const;
 
   /// Has a run of this handle done by a thread of its own, beside at most as many as the session has threads within a
   /// node, of which one on a GPU has one. Throws Error where the session cannot be used any more.
@@ -157,6 +161,8 @@ class Session : NonCopyable {
   /// Calls `run`, with a DeviceSyncGuard where the shapes are others than the last run's, or a thread has ended.
   template <typename Run>
   void run_guarded(const Lock& open, std::uint64_t shapes, const Run& run) const;
+  template <typename Run>
+  void run_checked(const Run& run) const;
   bool inherited() const noexcept;
   bool survives_fork() const noexcept;
   static void read_declarations(const Ort::Session& session, Description& description);

@@ -337,9 +337,10 @@ GpuRunner::CapturedGraph* GpuRunner::capture(Request& request, const Tensors& in
   // ONNX Runtime plans its memory in the first run of a shape, and has it from the second on.
   session.run(open, ordinary_, graph.binding, shapes_of(inputs));
   {
+    const auto weights = session.hold_weights(open);
     const DeviceSyncGuard guard(device(), DeviceSyncGuard::Work::may_capture);
-    graph.graph = std::make_unique<const CudaGraph>(startup, session.compute_stream(),
-                                                    [&] { session.run(open, capturing_, graph.binding, 0); });
+    graph.graph = std::make_unique<const CudaGraph>(
+        startup, session.compute_stream(), [&] { session.run_to_capture(open, weights, capturing_, graph.binding); });
   }
   shared_->graph_shapes().captured();
   if (graphs_.size() == max_graphs_) {
