@@ -88,10 +88,14 @@ inline py::object to_capsule(const std::shared_ptr<PoolRequest>& request) {
 /// `Pool` of `_core`: converts, releases the GIL, and lets Python handle signals while it waits.
 class PythonPool : NonCopyable {
  public:
-  PythonPool(std::optional<std::size_t> max_waiting, Batching batching) : batching_(std::move(batching)) {
+  PythonPool(std::optional<std::size_t> max_waiting, Batching batching, std::optional<double> trim_after)
+      : batching_(std::move(batching)) {
     Pool::Options options;
     options.max_waiting = max_waiting;
     options.batching = batching_;
+    if (trim_after) {
+      options.trim_after = to_duration(*trim_after);
+    }
     pool_ = Pool::make(options);
   }
   ~PythonPool() {

@@ -10,6 +10,7 @@
 #include "bindings/registrations.hpp"
 #include "bindings/text.hpp"
 #include "core/base/cpu_affinity.hpp"
+#include "core/base/memory_keeper.hpp"
 #include "core/base/timeline.hpp"
 #include "core/create/creation.hpp"
 #include "core/create/preload.hpp"
@@ -39,6 +40,7 @@ void shut_down() {
   OnnxRuntime::join();
   join_cancelled_creations();
   end_preloads();
+  memory_keeper::end();
   CudaStartup::instance().join();
   close_all_sessions();
 }

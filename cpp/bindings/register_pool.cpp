@@ -75,6 +75,12 @@ py::dict to_dict(const PoolStats& stats) {
         "suspended"_a = device.suspended, "asleep"_a = device.level == SleepLevel::awake ? "" : to_string(device.level),
         "in_flight"_a = device.in_flight, "why_in_flight"_a = device.why_in_flight, "graphs"_a = device.graphs.shapes,
         "graph_sessions"_a = device.graphs.sessions, "why_no_graph"_a = device.graphs.why_not);
+    const auto arena = [&](auto part) -> py::object {
+      return device.arena ? py::object(py::int_((*device.arena).*part)) : py::none();
+    };
+    entry["arena_bytes"] = arena(&Session::Arena::held);
+    entry["arena_used_bytes"] = arena(&Session::Arena::used);
+    entry["arena_peak_bytes"] = arena(&Session::Arena::most_used);
     DeviceStats::for_each_count([&](const char* name, auto count) { entry[name] = to_value(device.*count); });
     devices.append(std::move(entry));
   }
@@ -197,8 +203,8 @@ void register_pool(py::module_& module) {
            }),
            py::arg("max_size"), py::arg("max_delay"), py::arg("axis"), py::arg("sizes"));
   py::class_<PythonPool> pool(module, "Pool");
-  pool.def(py::init<std::optional<std::size_t>, Batching>(), py::arg("max_waiting") = py::none(),
-           py::arg("batching") = Batching())
+  pool.def(py::init<std::optional<std::size_t>, Batching, std::optional<double>>(), py::arg("max_waiting") = py::none(),
+           py::arg("batching") = Batching(), py::arg("trim_after") = py::none())
       .def("add", &PythonPool::add, py::arg("session"), py::arg("in_flight") = 1, py::arg("max_graphs") = 0,
            py::arg("feeds") = py::list(), py::arg("warm_up_runs") = 0,
            py::arg("timeline") = std::shared_ptr<Timeline>(), py::arg("run_options") = py::none(),
@@ -224,6 +230,7 @@ void register_pool(py::module_& module) {
       .def("enter", &PythonPool::enter, py::arg("repository"), py::arg("name"), py::arg("device"), py::arg("model"),
            py::arg("pinned"), py::arg("timeline"), py::arg("close"), py::arg("reserved"))
       .def("wake", of_core(&Pool::wake), py::arg("device"))
+      .def("give_back", of_core(&Pool::give_back), py::arg("device"), py::arg("graphs"))
       .def(
           "wait_until_awake",
           [](const PythonPool& self, const Device& device, std::optional<double> timeout) {

@@ -89,6 +89,7 @@ def test_what_a_pool_in_processes_does_not_have_is_refused() -> None:
             (lambda: pool.run(None, X, outputs="device"), ortmulti.InvalidArgument, "outputs='device'"),
             (lambda: pool.submit(None, X, trace=True), ortmulti.InvalidArgument, "trace=True"),
             (lambda: pool.add_devices("cuda:0"), ortmulti.NotImplemented, "keeps the devices"),
+            (pool.trim, ortmulti.NotImplemented, "gives no memory back"),
             (lambda: pool.replace_model(onnx_models.matmul()), ortmulti.NotImplemented, "keeps the devices"),
             (lambda: pool.wait_ready(devices="cuda:5"), ortmulti.InvalidArgument, "no session on cuda:5"),
         ):

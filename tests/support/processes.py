@@ -96,12 +96,12 @@ def check_children(code: str, *arguments: Sequence[object]) -> list[str]:
 
 def threads() -> set[str]:
     """This process's threads by their numbers. Those past their last instruction, which may be listed for an instant
-    after they were joined, are left out."""
+    after they were joined, are left out, and that which has memory given back until the process ends."""
     found = set()
     for task in Path("/proc/self/task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):
             fields = (task / "stat").read_text().rpartition(")")[2].split()
-            if not int(fields[6]) & _PF_EXITING:
+            if not int(fields[6]) & _PF_EXITING and (task / "comm").read_text() != "ortmulti-memory\n":
                 found.add(task.name)
     return found
 

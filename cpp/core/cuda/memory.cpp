@@ -7,6 +7,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
+#include "core/base/memory_keeper.hpp"
 #include "core/cuda/device_sync_guard.hpp"
 
 namespace ortmulti {
@@ -63,8 +64,10 @@ CudaMemory::CudaMemory(CudaStartup& startup, int device, std::size_t bytes, std:
     }
     return;
   }
-  check_free();
-  check_allocated(startup_.driver().mem_alloc(&address_, bytes_));
+  memory_keeper::with_all_memory(Device::cuda(device_), [this] {
+    check_free();
+    check_allocated(startup_.driver().mem_alloc(&address_, bytes_));
+  });
 }
 
 void CudaMemory::check_allocated(CUresult result) const {
@@ -125,6 +128,10 @@ void CudaMemory::take() {
     return;
   }
   const ScopedContext current(startup_, device_);
+  memory_keeper::with_all_memory(Device::cuda(device_), [this] { map(); });
+}
+
+void CudaMemory::map() {
   const CudaDriver& driver = startup_.driver();
   check_free();
   const CUmemAllocationProp properties = properties_on(device_);

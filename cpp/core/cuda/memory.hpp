@@ -59,6 +59,7 @@ class CudaMemory : NonCopyable {
   void check_allocated(CUresult result) const;
   [[noreturn]] void throw_out_of_memory(const std::string& detail) const;
   void reserve();
+  void map();
 
   CudaStartup& startup_;
   int device_;

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cstring>
+#include <memory>
 
 #include "core/base/error.hpp"
 #include "core/ort/library.hpp"
@@ -34,6 +35,13 @@ static_assert(hardware_type_at == offsetof(OrtApi, HardwareDevice_Type) / sizeof
 static_assert(hardware_type_at + 9 == offsetof(OrtApi, EpDevice_Device) / sizeof(void*));
 #endif
 constexpr int plugins_since = 22;
+
+// What follows in an OrtAllocator of 1.23.
+struct AllocatorOf123 {
+  OrtAllocator of_1_21;
+  OrtStatusPtr(ORT_API_CALL* get_stats)(const OrtAllocator* allocator, OrtKeyValuePairs** pairs);
+};
+constexpr std::uint32_t stats_since = 23;
 
 // The second number of a release: 31 of "1.31.1".
 int minor_of(const std::string& version) {
@@ -76,6 +84,34 @@ std::optional<PlacementApi> placement_api() {
   PlacementApi api{};
   take(memory_info_at, api.for_inputs, api.for_outputs);
   return api;
+}
+
+std::map<std::string, std::string> allocator_stats(const OrtAllocator& allocator) {
+  if (allocator.version < stats_since) {
+    return {};
+  }
+  const auto& newer = reinterpret_cast<const AllocatorOf123&>(allocator);
+  OrtKeyValuePairs* pairs = nullptr;
+  if (newer.get_stats == nullptr) {
+    return {};
+  }
+  if (const Ort::Status status(newer.get_stats(&allocator, &pairs)); !status.IsOK()) {
+    return {};
+  }
+  void(ORT_API_CALL * read)(const OrtKeyValuePairs*, const char* const**, const char* const**, std::size_t*) = nullptr;
+  void(ORT_API_CALL * remove)(OrtKeyValuePairs*, const char*) = nullptr;
+  void(ORT_API_CALL * release)(OrtKeyValuePairs*) = nullptr;
+  take(get_key_value_pairs_at, read, remove, release);
+  const std::unique_ptr<OrtKeyValuePairs, decltype(release)> owned(pairs, release);
+  const char* const* keys = nullptr;
+  const char* const* values = nullptr;
+  std::size_t count = 0;
+  read(pairs, &keys, &values, &count);
+  std::map<std::string, std::string> stats;
+  for (std::size_t i = 0; i < count; ++i) {
+    stats.emplace(keys[i], values[i]);
+  }
+  return stats;
 }
 
 bool have_plugin_api(const std::string& version) { return minor_of(version) >= plugins_since; }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -29,6 +30,9 @@ struct PlacementApi {
 };
 /// 1.23. Nothing where the release does not have it.
 std::optional<PlacementApi> placement_api();
+
+/// 1.23: what the allocator tells about itself, such as "InUse". Empty where it, or the release, tells nothing.
+std::map<std::string, std::string> allocator_stats(const OrtAllocator& allocator);
 
 /// The functions for plug-ins of execution providers and their devices.
 struct PluginApi {

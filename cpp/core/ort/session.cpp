@@ -4,16 +4,19 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <mutex>
 #include <new>
 #include <utility>
 
 #include "core/base/fork.hpp"
+#include "core/base/memory_keeper.hpp"
 #include "core/base/source.hpp"
 #include "core/base/text.hpp"
 #include "core/cuda/device_sync_guard.hpp"
 #include "core/cuda/startup.hpp"
 #include "core/ort/advice.hpp"
+#include "core/ort/api_compat.hpp"
 #include "core/ort/checked.hpp"
 
 namespace ortmulti {
@@ -98,27 +101,26 @@ Ort::Session open_session(OnnxRuntime& runtime, const ModelSource& model, const 
   return Ort::Session(runtime.env(), model.path.c_str(), options);
 }
 
-// The CUDA provider keeps cuBLAS and cuDNN handles for each thread, 64 MiB and more on Hopper. It takes them from a
-// thread for the next one when a run ends there, so that those of the thread that creates a session, and never runs it,
-// would stay unused. A run that ends before its first operator is enough. It is none where runs are counted until a
-// graph is captured, or written to a profile.
-void hand_on_handles(Ort::Session& session, const std::vector<Provider>& providers,
-                     const std::vector<ValueInfo>& inputs, const std::vector<ValueInfo>& outputs) {
-  for (const Provider& provider : providers) {
+// Whether a run more is nobody's concern: it is where runs are counted until a graph is captured, or written to a
+// profile.
+bool may_run_unasked(const std::vector<Provider>& providers, const SessionOptions& options) {
+  return !options.enable_profiling && std::none_of(providers.begin(), providers.end(), [](const Provider& provider) {
     const auto graphs = provider.options.find("enable_cuda_graph");
-    if (provider.name == "TensorrtExecutionProvider" || (graphs != provider.options.end() && graphs->second != "0")) {
-      return;
-    }
-  }
+    return provider.name == "TensorrtExecutionProvider" || (graphs != provider.options.end() && graphs->second != "0");
+  });
+}
+
+// A run that ends before its first operator, for what ONNX Runtime does at the end of a run.
+void run_nothing(Ort::Session& session, const std::vector<ValueInfo>& inputs, const std::vector<ValueInfo>& outputs,
+                 Ort::RunOptions options) {
   try {
     const RunInputs fed = zeros(inputs);
     const std::vector<const char*> wanted = name_pointers(outputs);
-    Ort::RunOptions ended;
-    ended.SetTerminate();
-    ended.SetRunLogSeverityLevel(ORT_LOGGING_LEVEL_FATAL);
-    session.Run(ended, fed.names().data(), fed.values(), fed.size(), wanted.data(), wanted.size());
+    options.SetTerminate();
+    options.SetRunLogSeverityLevel(ORT_LOGGING_LEVEL_FATAL);
+    session.Run(options, fed.names().data(), fed.values(), fed.size(), wanted.data(), wanted.size());
   } catch (const Ort::Exception&) {  // NOLINT(bugprone-empty-catch): that it was ended
-  } catch (const Error&) {           // NOLINT(bugprone-empty-catch): the handles stay
+  } catch (const Error&) {           // NOLINT(bugprone-empty-catch): there are no such inputs
   }
 }
 
@@ -137,6 +139,25 @@ void give_inputs_back(const RunInputs& inputs, const std::vector<const char*>& o
     if (value.GetTensorTypeAndShapeInfo().GetElementType() != ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) {
       outputs[static_cast<std::size_t>(found - output_names.begin())] = copy_on_host(value);
     }
+  }
+}
+
+bool has_arena(const Device& device, const SessionOptions& options) {
+  return device.is_cuda() || (device == Device::cpu() && options.enable_cpu_mem_arena);
+}
+
+// The allocator whose arena the session's runs use. Throws Ort::Exception where its provider has no such one.
+Ort::Allocator arena_allocator(const Ort::Session& session, const Device& device) {
+  return {session, device.is_cuda() ? Ort::MemoryInfo("Cuda", OrtArenaAllocator, device.index, OrtMemTypeDefault)
+                                    : Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault)};
+}
+
+// ONNX Runtime never gives back what an arena took first, by default. So that is not to be what a large request needs:
+// here it becomes 1 MB.
+void begin_arena(const Ort::Session& session, const Device& device) {
+  try {
+    static_cast<void>(arena_allocator(session, device).GetAllocation(1));
+  } catch (const Ort::Exception&) {  // NOLINT(bugprone-empty-catch): there is no arena, or no memory for it
   }
 }
 
@@ -235,11 +256,16 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
       description->weight_use = watch->use();
     }
   });
-  if (device.is_cuda() && !options.enable_profiling) {
+  if (device.is_cuda() && may_run_unasked(description->providers, options)) {
+    // The CUDA provider keeps cuBLAS and cuDNN handles for each thread, 64 MiB and more on Hopper. It takes them from a
+    // thread for the next one when a run ends there, so that those of this one, which never runs it, would stay unused.
     const ScopedSpan span(timeline, "hand on handles", name);
     const DeviceSyncGuard guard(device, DeviceSyncGuard::Work::waits_for_device);
     opened->thread_ends.store(ends_of_running_threads());
-    hand_on_handles(opened->session, description->providers, description->inputs, description->outputs);
+    run_nothing(opened->session, description->inputs, description->outputs, Ort::RunOptions());
+  }
+  if (has_arena(device, options)) {
+    begin_arena(opened->session, device);
   }
   description_ = description;
   opened_ = std::move(opened);
@@ -358,7 +384,7 @@ std::vector<Ort::Value> Session::run(const Ort::RunOptions& run_options, const R
       shapes = add_shape(shapes, values[i]);
     }
   }
-  run_guarded(lock, shapes, [&] {
+  run_guarded_with_all_memory(lock, shapes, [&] {
     opened_->session.Run(chosen, inputs.names().data(), values, inputs.size(), output_names.data(), outputs.data(),
                          outputs.size());
   });
@@ -401,6 +427,11 @@ void Session::run_guarded(const Lock& open, std::uint64_t shapes, const Run& run
 }
 
 template <typename Run>
+void Session::run_guarded_with_all_memory(const Lock& open, std::uint64_t shapes, const Run& run) const {
+  memory_keeper::with_all_memory(device(), [&] { run_guarded(open, shapes, run); });
+}
+
+template <typename Run>
 void Session::run_checked(const Run& run) const {
   try {
     run();
@@ -422,8 +453,49 @@ Ort::Allocator Session::make_allocator(const Lock& /*open*/, const Ort::MemoryIn
 void Session::run(const Lock& open, const Ort::RunOptions& run_options, const Ort::IoBinding& binding,
                   std::uint64_t shapes) const {
   const OrtRunOptions* given = run_options;
-  run_guarded(open, shapes,
-              [&] { opened_->session.Run(given == nullptr ? opened_->run_options : run_options, binding); });
+  run_guarded_with_all_memory(
+      open, shapes, [&] { opened_->session.Run(given == nullptr ? opened_->run_options : run_options, binding); });
+}
+
+std::optional<Session::Arena> Session::arena() const {
+  if (closed() || (inherited() && !survives_fork())) {
+    return std::nullopt;
+  }
+  const std::shared_lock open(mutex_, std::try_to_lock);  // who closes it may take long
+  if (!open || !opened_ || !has_arena(device(), options())) {
+    return std::nullopt;
+  }
+  std::map<std::string, std::string> stats;
+  try {
+    const Ort::Allocator allocator = arena_allocator(opened_->session, device());
+    stats = ort_api_compat::allocator_stats(*static_cast<const OrtAllocator*>(allocator));
+  } catch (const Ort::Exception&) {  // NOLINT(bugprone-empty-catch): the provider has no such allocator
+  }
+  const auto number = [&stats](const char* name) {
+    const auto found = stats.find(name);
+    return found == stats.end() ? 0 : std::strtoull(found->second.c_str(), nullptr, 10);
+  };
+  const Arena arena{number("TotalAllocated"), number("InUse"), number("MaxInUse")};
+  return arena.held == 0 ? std::nullopt : std::optional(arena);
+}
+
+void Session::shrink_arena() {
+  const auto open = lock_for_use();
+  const Device& on = device();
+  if (!may_run_unasked(providers(), options())) {
+    return;
+  }
+  std::string arenas = options().enable_cpu_mem_arena ? "cpu:0" : "";
+  if (on.is_cuda()) {
+    arenas += (arenas.empty() ? "gpu:" : ";gpu:") + std::to_string(on.index);
+  }
+  if (arenas.empty()) {
+    return;
+  }
+  Ort::RunOptions shrinking;
+  shrinking.AddConfigEntry("memory.enable_memory_arena_shrinkage", arenas.c_str());
+  const DeviceSyncGuard guard(on, DeviceSyncGuard::Work::waits_for_device);
+  run_nothing(opened_->session, inputs(), outputs(), std::move(shrinking));
 }
 
 void Session::run_to_capture(const Lock& /*open*/, const WeightStore::Hold& /*weights*/,

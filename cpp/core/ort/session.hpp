@@ -117,6 +117,18 @@ class Session : NonCopyable {
   CUstream compute_stream() const noexcept { return compute_stream_; }
   static constexpr const char* own_compute_stream = "18446744073709551615";
 
+  /// Bytes of the memory on its device that ONNX Runtime keeps for the session's runs.
+  struct Arena {
+    std::uint64_t held = 0;
+    std::uint64_t used = 0;       ///< Of these, by weights of its own, runs and outputs that somebody has.
+    std::uint64_t most_used = 0;  ///< At one time.
+  };
+  /// Nothing before release 1.23, which cannot tell, and where there is no arena.
+  std::optional<Arena> arena() const;
+  /// Gives back what nobody uses of that, beside runs that are under way. Does nothing for a session that was created
+  /// to capture CUDA graphs, which use it later, nor for a model whose inputs cannot be made up.
+  void shrink_arena();
+
   /// Changes options of the providers, those that can be changed after the creation.
   void set_provider_options(const std::map<std::string, std::string>& options);
   /// Frees the graph that runs with this number captured, where the provider can. Throws Error with
@@ -162,6 +174,8 @@ class Session : NonCopyable {
   template <typename Run>
   void run_guarded(const Lock& open, std::uint64_t shapes, const Run& run) const;
   template <typename Run>
+  void run_guarded_with_all_memory(const Lock& open, std::uint64_t shapes, const Run& run) const;
+  template <typename Run>
   void run_checked(const Run& run) const;
   bool inherited() const noexcept;
   bool survives_fork() const noexcept;
@@ -174,7 +188,7 @@ class Session : NonCopyable {
 
   std::shared_ptr<const Description> description_;
   std::atomic<bool> closed_{false};
-  std::shared_mutex mutex_;  // shared while in use, exclusive to close
+  mutable std::shared_mutex mutex_;  // shared while in use, exclusive to close
   std::shared_ptr<Opened> opened_;
   CUstream compute_stream_ = nullptr;  // what `opened_` has
   AsyncRuns async_runs_;

@@ -43,6 +43,12 @@ DeviceStats DeviceGroup::stats() const {
       stats.graphs.shapes += more.shapes;
       stats.graphs.sessions += more.sessions;
       stats.graphs.why_not = more.why_not.empty() ? stats.graphs.why_not : more.why_not;
+      if (const auto arena = worker->runner->arena()) {
+        Session::Arena& all = stats.arena ? *stats.arena : stats.arena.emplace();
+        all.held += arena->held;
+        all.used += arena->used;
+        all.most_used += arena->most_used;
+      }
     }
   }
   stats.sessions = sessions.size();

@@ -17,6 +17,7 @@
 #include "core/pool/request.hpp"
 #include "core/pool/runner.hpp"
 #include "core/pool/sleep.hpp"
+#include "core/pool/surplus.hpp"
 
 namespace ortmulti {
 
@@ -93,6 +94,7 @@ class DeviceGroup {
   std::thread::id caller;             ///< Of a GPU: the one thread whose own runs are done by itself.
   SleepGate gate;                     ///< Null: none.
   DeviceStats counts;                 ///< Its counts; the rest is in stats().
+  Surplus surplus;
 
   // Its sessions.
 

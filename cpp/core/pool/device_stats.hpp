@@ -3,9 +3,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "core/base/device.hpp"
+#include "core/ort/session.hpp"
 #include "core/pool/latency.hpp"
 #include "core/pool/sleep_level.hpp"
 
@@ -41,6 +43,7 @@ struct DeviceStats {
   std::size_t in_flight = 0;  ///< Requests that may be under way at the same time.
   std::string why_in_flight;  ///< What was measured to choose that; empty where it was given, or nothing was measured.
   GraphCounts graphs;
+  std::optional<Session::Arena> arena;  ///< Of all sessions; none where nobody knows.
   SleepLevel level = SleepLevel::awake;
 
   // Counted. for_each_count() has them all.
@@ -52,6 +55,7 @@ struct DeviceStats {
   std::uint64_t graph_runs = 0;  ///< Those by a CUDA graph.
   std::uint64_t sleeps = 0;
   std::uint64_t wakes = 0;
+  std::uint64_t trims = 0;   ///< Memory was given back though the device stayed awake.
   LatencyHistogram wake;     ///< How long its wakes took, from the request that asked for it.
   LatencyHistogram queue;    ///< From submitted to started, and until the session was free.
   LatencyHistogram copy;     ///< Copying inputs to the device and outputs from it.
@@ -70,6 +74,7 @@ struct DeviceStats {
     each("graph_runs", &DeviceStats::graph_runs);
     each("sleeps", &DeviceStats::sleeps);
     each("wakes", &DeviceStats::wakes);
+    each("trims", &DeviceStats::trims);
     each("wake", &DeviceStats::wake);
     each("queue", &DeviceStats::queue);
     each("copy", &DeviceStats::copy);

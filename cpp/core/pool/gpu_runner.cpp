@@ -81,6 +81,17 @@ void GpuRunner::prepare() {
   copies_ = std::move(copies);
 }
 
+void GpuRunner::free_buffers() {
+  const std::unique_lock idle(running_, std::try_to_lock);
+  if (!idle) {
+    return;  // a run uses them
+  }
+  const ScopedContext current(CudaStartup::instance(), device().index);
+  staged_.reset();
+  staged_bytes_ = 0;
+  shared_->free_blocks();
+}
+
 std::string GpuRunner::why_no_more() noexcept {
   try {
     CudaStartup& startup = CudaStartup::instance();
@@ -120,7 +131,15 @@ void GpuRunner::run(Request& request) {
     auto inputs = tensors_of(request, *shared_);
     if (!inputs) {
       SessionRunner::run(request);
-    } else if (!shared_->graphs() && !beside_) {
+      return;
+    }
+    std::uint64_t bytes = 0;
+    for (const RequestTensor& input : *inputs) {
+      bytes += input.bytes;
+    }
+    note_run(bytes);
+    shrink_arena_again();
+    if (!shared_->graphs() && !beside_) {
       run_ordinarily(request, *inputs, {});
     } else {
       const std::string key = sort_by_name(*inputs);

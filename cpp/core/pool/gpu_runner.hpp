@@ -34,6 +34,7 @@ class GpuRunner : public SessionRunner, NonCopyable {
   void run(Request& request) override;
   GraphCounts graphs() const override { return beside_ ? beside_->counts() : GraphCounts(); }
   bool drop_graphs() override { return beside_ && beside_->drop_all(); }
+  void free_buffers() override;
   /// While a quarter of the GPU's memory is free, more of them may run.
   std::string why_no_more() noexcept override;
   /// Captures the graph of inputs of one shape: those of both requests. Throws Error unless the session repeats its

@@ -67,6 +67,13 @@ void DeviceBlocks::give_back(std::size_t bytes, Block block) {
   free_.emplace_back(bytes, std::move(block));
 }
 
+void DeviceBlocks::free() {
+  std::vector<std::pair<std::size_t, Block>> freed;  // without the lock
+  freed.reserve(kept);
+  const std::lock_guard lock(mutex_);
+  freed.swap(free_);
+}
+
 GpuSession::GpuSession(std::shared_ptr<Session> session, bool graphs)
     : session_(std::move(session)),
       graphs_(graphs),

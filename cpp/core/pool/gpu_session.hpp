@@ -34,6 +34,7 @@ class DeviceBlocks : public std::enable_shared_from_this<DeviceBlocks> {
   DeviceBlocks(CudaStartup& startup, int device);
 
   std::shared_ptr<const CudaMemory> take(std::size_t bytes);
+  void free();
 
  private:
   using Block = std::unique_ptr<const CudaMemory>;
@@ -78,6 +79,8 @@ class GpuSession {
   GraphShapes& graph_shapes() noexcept { return graph_shapes_; }
 
   std::shared_ptr<const CudaMemory> allocate(std::size_t bytes) { return blocks_->take(bytes); }
+  /// Those that nobody uses.
+  void free_blocks() { blocks_->free(); }
 
  private:
   using Placement = std::map<std::string, bool, std::less<>>;

@@ -1,11 +1,14 @@
 #include "core/pool/pool.hpp"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <system_error>
 #include <utility>
 
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
+#include "core/base/memory_keeper.hpp"
 #include "core/pool/device_group.hpp"
 
 namespace ortmulti {
@@ -21,7 +24,7 @@ Pool::NoWaiting::~NoWaiting() { may_not_wait = before_; }
 
 std::shared_ptr<Pool> Pool::make(const Options& options) {
   // NOLINTNEXTLINE(cppcoreguidelines-owning-memory)
-  return std::shared_ptr<Pool>(new Pool(options), [](Pool* pool) {
+  std::shared_ptr<Pool> made(new Pool(options), [](Pool* pool) {
     if (pool->generation_ != fork_generation()) {  // its threads, and who holds its locks, are the parent's
       return;
     }
@@ -35,6 +38,8 @@ std::shared_ptr<Pool> Pool::make(const Options& options) {
     } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): it stays, and nobody can ask it
     }
   });
+  memory_keeper::add(made);
+  return made;
 }
 
 // make() still has its own.
@@ -125,17 +130,104 @@ std::vector<std::shared_ptr<Runner>> Pool::runners() const {
   return runners;
 }
 
-bool Pool::drop_graphs(const Device& device) const {
+std::vector<std::shared_ptr<Runner>> Pool::runners_on(const Device& device) const {
   std::vector<std::shared_ptr<Runner>> runners;  // also of a device that sleeps
-  {
-    const Lock lock = enter();
-    for (const auto& worker : workers_) {
-      if (worker->runner && worker->group->device == device) {
-        runners.push_back(worker->runner);
-      }
+  for (const auto& worker : workers_) {
+    if (worker->runner && worker->group->device == device) {
+      runners.push_back(worker->runner);
     }
   }
+  return runners;
+}
+
+bool Pool::drop_graphs(const Device& device) const {
+  Lock lock = enter();
+  const auto runners = runners_on(device);
+  lock.unlock();
   return std::count_if(runners.begin(), runners.end(), [](const auto& runner) { return runner->drop_graphs(); }) != 0;
+}
+
+void Pool::give_back(const Device& device, bool graphs) {
+  Lock lock = enter();
+  const auto runners = runners_on(device);
+  DeviceGroup* const group = find_group(device);
+  if (group == nullptr || runners.empty()) {
+    return;
+  }
+  ++group->counts.trims;
+  std::set<const void*> running;
+  for (const Worker* worker : group->workers) {
+    if (worker->does == Worker::Does::runs) {
+      running.insert(worker->session);
+    }
+  }
+  lock.unlock();
+  std::set<const void*> sessions;
+  for (const auto& runner : runners) {
+    try {
+      if (graphs) {
+        static_cast<void>(runner->drop_graphs());
+      }
+      runner->free_buffers();
+      if (sessions.insert(runner->session()).second) {
+        runner->shrink_arena(running.count(runner->session()) != 0);
+      }
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it was closed, or its device is lost
+    }
+  }
+  if (device == Device::cpu()) {
+    malloc_trim(0);
+  }
+}
+
+bool Pool::give_back_surplus() {
+  if (!options_.trim_after || generation_ != fork_generation()) {
+    return false;
+  }
+  std::vector<std::pair<Device, bool>> due;
+  bool watched = false;
+  {
+    const Lock lock(mutex_);
+    if (closing_) {
+      return false;
+    }
+    const Clock::time_point now = options_.now();
+    const bool looks = now - looked_ >= *options_.trim_after / 2;
+    looked_ = looks ? now : looked_;
+    for (const auto& group : groups_) {
+      if (looks) {
+        std::uint64_t largest = 0;
+        for (const Worker* worker : group->workers) {
+          largest = std::max(largest, worker->runner ? worker->runner->take_largest() : 0);
+        }
+        if (const Surplus::Due what = group->surplus.look(largest); what.memory || what.graphs) {
+          due.emplace_back(group->device, what.graphs);
+        }
+      }
+      watched = watched || !looks || group->surplus.watched();
+    }
+  }
+  for (const auto& [device, graphs] : due) {
+    if (graphs || worth_giving_back(device)) {
+      give_back(device, graphs);
+    }
+  }
+  return watched;
+}
+
+bool Pool::worth_giving_back(const Device& device) const {
+  Lock lock = enter();
+  const auto runners = runners_on(device);
+  lock.unlock();
+  std::uint64_t unused = 0;
+  for (const auto& runner : runners) {
+    const auto arena = runner->arena();
+    if (!arena) {
+      return true;
+    }
+    unused = std::max(unused, arena->held - std::min(arena->held, arena->used));
+  }
+  return unused >= least_surplus;
 }
 
 std::vector<std::shared_ptr<Session>> Pool::sessions(const Device& device) const {

@@ -18,6 +18,7 @@
 
 #include "core/base/cpu_affinity.hpp"
 #include "core/base/device.hpp"
+#include "core/base/memory_keeper.hpp"
 #include "core/pool/batch.hpp"
 #include "core/pool/device_stats.hpp"
 #include "core/pool/request.hpp"
@@ -58,7 +59,7 @@ struct PoolStats {
 /// One queue in front of several sessions, each with a thread of its own. Every request that was accepted is answered,
 /// failed or cancelled exactly once. May be used from any thread; throws Error, with ErrorKind::closed after close()
 /// and ErrorKind::forked in a child of the process that made it.
-class Pool : NonCopyable {
+class Pool : public KeepsMemory, NonCopyable {
  public:
   using Clock = Request::Clock;
 
@@ -69,6 +70,8 @@ class Pool : NonCopyable {
     std::function<Clock::time_point()> now = Clock::now;
     /// That the process may use: of which measured numbers of runs under way take three quarters at most.
     std::size_t cores = static_cast<std::size_t>(usable_cores());
+    /// Where no request was half as large for so long, the memory of the largest is given back; none: never.
+    std::optional<std::chrono::nanoseconds> trim_after = std::nullopt;
   };
 
   /// A pool without sessions; to be closed before the last reference goes, or it closes itself, which waits.
@@ -142,6 +145,14 @@ class Pool : NonCopyable {
   bool drop_graphs(const Device& device) const;
   std::vector<std::shared_ptr<Session>> sessions(const Device& device) const;
 
+  /// Gives back memory of the device that no run needs now, beside runs that are under way; with `graphs`, first what
+  /// drop_graphs() frees. A device that sleeps gives back what its sessions keep for runs. Does nothing after close().
+  void give_back(const Device& device, bool graphs) override;
+  /// Gives back what Options::trim_after says.
+  bool give_back_surplus() override;
+  /// Bytes in an arena, below which they are not worth it.
+  static constexpr std::uint64_t least_surplus = std::uint64_t{16} << 20U;
+
   /// Accepts nothing more, answers what was accepted, or with `cancel_waiting` cancels what has not begun, and frees
   /// the sessions' threads and runners. Returns true when all that is done; calling it again waits for the same.
   /// Returns false if requests still run after `patience`: the pool then accepts nothing, and another call has to end
@@ -161,7 +172,7 @@ class Pool : NonCopyable {
   };
 
   explicit Pool(const Options& options);  // for make()
-  ~Pool();
+  ~Pool() override;
 
  private:
   using Lock = std::unique_lock<std::mutex>;
@@ -193,6 +204,9 @@ class Pool : NonCopyable {
   void wake_up(Worker& worker, Lock& lock);
   /// Without what it continues.
   PoolStats own_stats() const;
+  std::vector<std::shared_ptr<Runner>> runners_on(const Device& device) const;
+  /// Takes the lock itself.
+  bool worth_giving_back(const Device& device) const;
   Worker* idle_worker(const Request& request);
   /// Ends suspensions where no other device is left, and gives idle sessions what they may take now.
   void refresh();
@@ -262,6 +276,7 @@ class Pool : NonCopyable {
   PoolStats done_before_;         // what pools before that one did
 
   std::atomic<bool> has_gpus_{false};  // or had
+  Clock::time_point looked_;           // at what may be given back
 
   Timers timers_;
   std::condition_variable timers_changed_;

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "core/base/device.hpp"
@@ -47,11 +50,28 @@ class Runner {
   /// Frees those. Returns whether there were any. Their shapes may come again.
   virtual bool drop_graphs() { return false; }
 
+  /// What ONNX Runtime keeps for its session's runs; nothing where nobody knows.
+  virtual std::optional<Session::Arena> arena() noexcept { return std::nullopt; }
+  /// Gives back what the session keeps for runs. Where some are under way, what these use stays, and as much as lies
+  /// beside it: with `again`, the runner's next run does it once more, before it begins.
+  virtual void shrink_arena(bool /*again*/) {}
+  /// The same for what the runner alone keeps.
+  virtual void free_buffers() {}
+  /// Bytes of the inputs of its largest run since the last call; 0: there was none.
+  std::uint64_t take_largest() noexcept { return largest_.exchange(0, std::memory_order_relaxed); }
+
   /// Before more of the device's runners run at the same time: why they must not; empty where they may.
   virtual std::string why_no_more() noexcept { return {}; }
 
   /// Called after a run failed: why no later run on this device can succeed; empty where it can.
   virtual std::string why_broken() noexcept = 0;
+
+ protected:
+  /// To be called when a run begins.
+  void note_run(std::uint64_t input_bytes) noexcept;
+
+ private:
+  std::atomic<std::uint64_t> largest_{0};
 };
 
 /// Runs requests with a session.
@@ -67,14 +87,19 @@ class SessionRunner : public Runner {
   const std::shared_ptr<Session>& loaded() const noexcept { return session_; }
   /// A GPU's context refuses everything after a fault in a kernel, in whichever session of the process.
   std::string why_broken() noexcept override;
+  std::optional<Session::Arena> arena() noexcept override;
+  void shrink_arena(bool again) override;
 
  protected:
+  /// At the begin of a run.
+  void shrink_arena_again();
   /// For spans.
   const std::string& device_name() const noexcept { return device_name_; }
 
  private:
   std::shared_ptr<Session> session_;
   std::string device_name_;
+  std::atomic<bool> shrinks_again_{false};
 };
 
 }  // namespace ortmulti

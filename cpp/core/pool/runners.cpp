@@ -1,16 +1,47 @@
 #include "core/pool/runners.hpp"
 
+#include <algorithm>
 #include <future>
 #include <string>
 
+#include "core/base/memory_keeper.hpp"
 #include "core/cuda/startup.hpp"
+#include "core/ort/value.hpp"
 #include "core/pool/gpu_runner.hpp"
 
 namespace ortmulti {
+namespace {
+
+// Of what is no tensor of elements of a fixed size: nothing.
+std::uint64_t bytes_of(const Ort::Value& value) {
+  if (value == nullptr || !value.HasValue() || !value.IsTensor()) {
+    return 0;
+  }
+  const auto type = value.GetTensorTypeAndShapeInfo().GetElementType();
+  return type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING ? 0 : tensor_bytes(value);
+}
+
+}  // namespace
+
+void Runner::note_run(std::uint64_t input_bytes) noexcept {
+  const std::uint64_t bytes = std::max<std::uint64_t>(input_bytes, 1);
+  std::uint64_t before = largest_.load(std::memory_order_relaxed);
+  while (before < bytes && !largest_.compare_exchange_weak(before, bytes, std::memory_order_relaxed)) {
+  }
+  if (before == 0) {
+    memory_keeper::wake();
+  }
+}
 
 void SessionRunner::run(Request& request) {
   static const Ort::RunOptions none{nullptr};
   request.prepare(session_);
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < request.inputs.size(); ++i) {
+    bytes += bytes_of(request.inputs.values()[i]);
+  }
+  note_run(bytes);
+  shrink_arena_again();
   request.outputs.clear();
   const ScopedSpan span(request.timeline.get(), "run", device_name_);
   request.outputs =
@@ -23,6 +54,25 @@ void SessionRunner::terminate(Request& request) noexcept {
       request.own_run_options->SetTerminate();
     } catch (const Ort::Exception&) {  // NOLINT(bugprone-empty-catch): then the run goes on to its end
     }
+  }
+}
+
+void SessionRunner::shrink_arena(bool again) {
+  session_->shrink_arena();
+  shrinks_again_.store(again);
+}
+
+void SessionRunner::shrink_arena_again() {
+  if (shrinks_again_.exchange(false)) {
+    session_->shrink_arena();
+  }
+}
+
+std::optional<Session::Arena> SessionRunner::arena() noexcept {
+  try {
+    return session_->arena();
+  } catch (const std::exception&) {
+    return std::nullopt;  // it was closed
   }
 }
 

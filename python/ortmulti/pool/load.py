@@ -78,6 +78,7 @@ def load(
     backend: Literal["core", "processes"] = "core",
     tuning: str | os.PathLike[str] | Tuning | None = None,
     version: str = "",
+    trim_after: float | None = 10.0,
 ) -> Pool:
     """Load one model on several devices: its weights are read once, and the sessions of a device use one copy.
 
@@ -126,6 +127,9 @@ def load(
             ``provider_options``, ``sessions_per_device``, ``in_flight`` and ``cuda_graph`` win. The backend
             ``"processes"`` takes only the options of sessions and of the provider.
         version: Label of the model in `Pool.stats` and in Prometheus's text, such as ``"2"``; default: none.
+        trim_after: Seconds after which memory comes back: when no request was half as large for so long, what the
+            largest took is given back to the system or the GPU. None: never by itself. The backend ``"processes"``
+            gives nothing back. docs/memory.md.
 
     Returns:
         The pool.
@@ -139,6 +143,8 @@ def load(
     """
     start = time.monotonic()
     _check_types(progress, max_queue, in_flight, version)
+    if trim_after is not None:
+        checks.number("trim_after", trim_after)
     checks.choice("wait", wait, ("all", "first", "none"))
     checks.choice("require", require, ("all", "any"))
     checks.choice("backend", backend, ("core", "processes"))
@@ -197,7 +203,7 @@ def load(
     request = _with_graphs(request, graphs)
     beside = GraphLimit() if cuda_graph == "auto" else None
     serving = Serving(0 if in_flight == "auto" else in_flight, graphs, beside, warmup)
-    members = Members(request, partial(_core.Pool, max_queue, batching_argument(batching)), serving, version)
+    members = Members(request, partial(_core.Pool, max_queue, batching_argument(batching), trim_after), serving, version)
     pool = Pool(members, batch_size)
     if progress is None:
         members.start(wait, require == "any")

@@ -412,6 +412,14 @@ class Members:
                 else:
                     self.core.sleep(device, level, keep == "pinned", auto_wake, left, self.timeline._core)
 
+    def trim(self, devices: Devices | None) -> None:
+        """Same as `Pool.trim`."""
+        self._check_process()
+        with self._lock:
+            self._raise_if_over()
+        for device in self._named(devices):
+            self.core.give_back(device, False)
+
     def _drop_sessions(self, level: str, device: str, auto_wake: bool, timeout: float | None) -> None:
         files = self._files.now(core_options(self._request.options).config_entries)
         with self._lock:

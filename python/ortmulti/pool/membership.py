@@ -104,6 +104,23 @@ class Membership:
         """
         self._members.remove_devices(devices)
 
+    def trim(self, devices: str | int | Device | Iterable[str | int | Device] | None = None) -> None:
+        """Give back memory that no run needs now; the pool goes on beside it.
+
+        What ONNX Runtime kept for earlier runs returns to the system or the GPU, as do buffers of the pool's own, but for
+        what runs under way use. The next runs take what they need again. A pool does this by itself, too: see
+        ``trim_after`` of `load`. CUDA graphs and their memory stay.
+
+        Args:
+            devices: Devices of the pool; default: all of them.
+
+        Raises:
+            InvalidArgument: The pool has no session on one of the devices.
+            NotImplemented: The backend is ``"processes"``.
+            ClosedError: The pool is closed.
+        """
+        self._members.trim(devices)
+
     def sleep(
         self,
         level: Literal["weights", "session"] = "weights",

@@ -93,6 +93,11 @@ class DeviceStats:
         asleep: What the device has given back, as `Pool.sleep`'s ``level``; empty if it is awake.
         sleeps, wakes: How often it fell asleep and woke.
         wake: Time from the request that woke it, or from `Pool.wake`, until it took requests.
+        arena_bytes: Memory on the device that ONNX Runtime keeps for the runs of the pool's sessions. None before
+            onnxruntime 1.23, which does not say, without an arena, and with ``backend="processes"``.
+        arena_used_bytes: Of these, what weights of the sessions' own, runs and outputs use now.
+        arena_peak_bytes: The most that was used at one time.
+        trims: How often memory was given back while the device stayed awake.
     """
 
     device: str
@@ -125,6 +130,10 @@ class DeviceStats:
     graphs: int = 0
     graph_sessions: int = 0
     why_no_graph: str = ""
+    arena_bytes: int | None = None
+    arena_used_bytes: int | None = None
+    arena_peak_bytes: int | None = None
+    trims: int = 0
 
 
 @dataclass(frozen=True)
@@ -248,6 +257,9 @@ _METRICS: tuple[tuple[str, str, str, str | Callable[[PoolStats], _Samples | None
     ("device_suspended", "gauge", "1 while a device gets only probes, since its runs failed.", "suspended"),
     ("device_asleep", "gauge", "1 while a device has given memory back.", "asleep"),
     ("sleeps_total", "counter", "How often a device fell asleep.", "sleeps"),
+    ("trims_total", "counter", "How often memory was given back while a device stayed awake.", "trims"),
+    ("arena_bytes", "gauge", "Kept by ONNX Runtime for runs.", "arena_bytes"),
+    ("arena_used_bytes", "gauge", "Of these, in use.", "arena_used_bytes"),
     ("memory_used_bytes", "gauge", "Of a GPU, by all processes.", "memory_used"),
     ("memory_total_bytes", "gauge", "Of a GPU.", "memory_total"),
     ("queue_seconds", "histogram", "From a request's start until the session is there for it.", "queue"),

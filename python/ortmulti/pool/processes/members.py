@@ -225,6 +225,10 @@ class ProcessMembers:
             "a pool with backend='processes' keeps the devices and the model that it was loaded with"
         )
 
+    def trim(self, _devices: Devices | None) -> NoReturn:
+        """Raise NotImplemented."""
+        raise errors.NotImplemented("backend='processes' gives no memory back: use Pool.sleep(level='session')")
+
     add_devices = remove_devices = replace_model = _stays
 
     def sleep(

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "core/base/device.hpp"
+#include "core/base/error.hpp"
+
+namespace ortmulti {
+
+/// What keeps memory that it does not need at the moment.
+class KeepsMemory {
+ public:
+  virtual ~KeepsMemory() = default;
+
+  /// Gives back memory of the device that nobody needs now, beside what uses the rest; `all`: also what takes long to
+  /// have again.
+  virtual void give_back(const Device& device, bool all) = 0;
+  /// Gives back what has not been needed for a while. Returns whether there may be more later, without any new use.
+  virtual bool give_back_surplus() = 0;
+};
+
+/// All of those in this process: they share its memory, and that of its GPUs. A thread has them give back the surplus.
+namespace memory_keeper {
+
+constexpr auto look_every = std::chrono::seconds(1);
+
+void add(const std::shared_ptr<KeepsMemory>& keeps);
+/// Memory is used: the thread has all give back their surplus, again and again until there is no more. Without a thread
+/// nobody does.
+void wake() noexcept;
+/// Has all give back what they can. One call at a time.
+void give_back(const Device& device);
+/// Ends the thread, for good.
+void end();
+
+/// Does the work. Where it lacks memory of the device, all give back what they can, and it is done once more. The
+/// thread must have no DeviceSyncGuard.
+template <typename Work>
+auto with_all_memory(const Device& device, const Work& work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::out_of_memory) {
+      throw;
+    }
+  }
+  give_back(device);
+  return work();
+}
+
+}  // namespace memory_keeper
+
+}  // namespace ortmulti

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace ortmulti {
+
+/// When to give back what a session's largest requests took: a look every half of a span of time says so once the
+/// requests of a whole one were at most half as large. Not thread-safe.
+class Surplus {
+ public:
+  /// After so many looks without a request CUDA graphs go, too: they come back later than memory does.
+  static constexpr int looks_until_graphs = 12;
+
+  struct Due {
+    bool memory = false;
+    bool graphs = false;
+  };
+
+  /// `largest`: the bytes of the largest request since the last look; 0: there was none.
+  Due look(std::uint64_t largest) {
+    const std::uint64_t lately = std::max(largest, before_);
+    before_ = largest;
+    most_ = std::max(most_, largest);
+    quiet_ = largest == 0 ? std::min(quiet_ + 1, looks_until_graphs) : 0;
+    const bool memory = lately < most_ && lately <= most_ / 2;
+    const bool graphs = quiet_ == looks_until_graphs && graphs_;
+    most_ = memory ? lately : most_;
+    graphs_ = largest != 0 || (graphs_ && !graphs);
+    return {memory, graphs};
+  }
+
+  /// Whether a later look may find something though no request comes.
+  bool watched() const noexcept { return most_ != 0 || graphs_; }
+
+ private:
+  std::uint64_t before_ = 0;  // the largest before the last look
+  std::uint64_t most_ = 0;    // since memory was given back
+  int quiet_ = 0;             // looks
+  bool graphs_ = false;       // may have come since they went
+};
+
+}  // namespace ortmulti

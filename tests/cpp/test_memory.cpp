@@ -1,0 +1,235 @@
+// Memory that comes back: when a pool gives it back, what it gives back, and what is done where it is missing.
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <future>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/base/memory_keeper.hpp"
+#include "core/ort/session.hpp"
+#include "core/ort/value.hpp"
+#include "core/pool/surplus.hpp"
+#include "fake_runner.hpp"
+#include "test_support.hpp"
+
+namespace ortmulti::tests {
+namespace {
+
+using std::chrono::seconds;
+
+constexpr std::uint64_t mega = 1'000'000;
+
+TEST(SurplusTest, IsThereOnceALargeRequestWasWholeLooksAgo) {
+  Surplus surplus;
+  EXPECT_FALSE(surplus.look(10).memory);
+  EXPECT_FALSE(surplus.look(100).memory);
+  EXPECT_FALSE(surplus.look(10).memory);
+  EXPECT_TRUE(surplus.look(10).memory);
+  EXPECT_FALSE(surplus.look(10).memory) << "it was given back";
+  EXPECT_FALSE(surplus.look(15).memory) << "more than half";
+  EXPECT_FALSE(surplus.look(10).memory);
+  EXPECT_FALSE(surplus.look(10).memory);
+}
+
+TEST(SurplusTest, IsThereOnceNothingIsAskedForAnyMore) {
+  Surplus surplus;
+  EXPECT_FALSE(surplus.watched());
+  EXPECT_FALSE(surplus.look(10).memory);
+  EXPECT_FALSE(surplus.look(0).memory);
+  EXPECT_TRUE(surplus.look(0).memory);
+  bool graphs = false;
+  for (int i = 2; i < Surplus::looks_until_graphs; ++i) {
+    EXPECT_TRUE(surplus.watched());
+    EXPECT_FALSE(graphs);
+    const Surplus::Due due = surplus.look(0);
+    EXPECT_FALSE(due.memory);
+    graphs = due.graphs;
+  }
+  EXPECT_TRUE(graphs);
+  EXPECT_FALSE(surplus.watched());
+  EXPECT_FALSE(surplus.look(0).graphs);
+}
+
+class MemoryOfPools : public PoolWithFakes {
+ protected:
+  void make(std::optional<std::chrono::nanoseconds> trim_after) {
+    Pool::Options options;
+    options.trim_after = trim_after;
+    options.now = [this] { return now; };
+    pool = Pool::make(options);
+  }
+  // As many looks later.
+  bool look(int looks = 1) {
+    bool watched = false;
+    for (int i = 0; i < looks; ++i) {
+      now += seconds(5);
+      watched = pool->give_back_surplus();
+    }
+    return watched;
+  }
+
+  Pool::Clock::time_point now = Pool::Clock::now();
+};
+
+TEST_F(MemoryOfPools, ComesBackOnceForEachSession) {
+  make(seconds(10));
+  const int session = 0;
+  const auto one = std::make_shared<FakeRunner>(Device::cuda(0), &session);
+  const auto other = std::make_shared<FakeRunner>(Device::cuda(0), &session);
+  const auto idle = std::make_shared<FakeRunner>(Device::cuda(1));
+  pool->add({one, other, idle});
+  EXPECT_FALSE(look(3)) << "nothing has run";
+  other->note_run(100);
+  EXPECT_TRUE(look(2));
+  EXPECT_EQ(one->shrunk + other->shrunk, 0);
+  now += seconds(4);
+  EXPECT_TRUE(pool->give_back_surplus()) << "it is to be asked again";
+  EXPECT_EQ(one->shrunk + other->shrunk, 0);
+  now += seconds(1);
+  EXPECT_TRUE(pool->give_back_surplus());
+  EXPECT_EQ(one->shrunk + other->shrunk, 1);
+  EXPECT_EQ(one->freed, 1);
+  EXPECT_EQ(other->freed, 1);
+  EXPECT_EQ(idle->shrunk, 0);
+  EXPECT_EQ(pool->stats().devices.front().trims, 1U);
+}
+
+TEST_F(MemoryOfPools, StaysWhereItIsTooLittle) {
+  make(seconds(10));
+  const auto runner = add(Device::cpu());
+  runner->arena_now = Session::Arena{30 * mega, 20 * mega, 30 * mega};
+  runner->note_run(100);
+  look(3);
+  EXPECT_EQ(runner->shrunk, 0);
+  runner->arena_now = Session::Arena{40 * mega, 20 * mega, 30 * mega};
+  runner->note_run(100);
+  look(3);
+  EXPECT_EQ(runner->shrunk, 1);
+  const Session::Arena arena = pool->stats().devices.front().arena.value();
+  EXPECT_EQ(arena.held, 40 * mega);
+  EXPECT_EQ(arena.used, 20 * mega);
+  EXPECT_EQ(arena.most_used, 30 * mega);
+}
+
+TEST_F(MemoryOfPools, GraphsGoAfterALongerTime) {
+  make(seconds(10));
+  const auto runner = std::make_shared<FakeRunner>(Device::cuda(0));
+  int dropped = 0;
+  runner->dropping_graphs = [&dropped] { return ++dropped != 0; };
+  pool->add({runner});
+  runner->note_run(100);
+  EXPECT_TRUE(look(Surplus::looks_until_graphs));
+  EXPECT_EQ(dropped, 0);
+  EXPECT_FALSE(look());
+  EXPECT_EQ(dropped, 1);
+}
+
+TEST_F(MemoryOfPools, ComesBackAfterTheRunThatIsInItsWay) {
+  make(seconds(10));
+  const auto runner = add(Device::cpu());
+  keep_busy(runner);
+  pool->give_back(Device::cpu(), false);
+  EXPECT_TRUE(runner->shrinks_again);
+  runner->release();
+  answers.wait_for(1);
+  pool->give_back(Device::cpu(), false);
+  EXPECT_FALSE(runner->shrinks_again);
+}
+
+TEST_F(MemoryOfPools, StaysWithoutATime) {
+  make(std::nullopt);
+  const auto runner = add(Device::cpu());
+  runner->note_run(100);
+  EXPECT_FALSE(look(5));
+  EXPECT_EQ(runner->shrunk, 0);
+}
+
+TEST_F(MemoryOfPools, ComesBackByItself) {
+  Pool::Options options;
+  options.trim_after = std::chrono::nanoseconds(2);
+  pool = Pool::make(options);
+  const auto runner = add(Device::cpu());
+  runner->note_run(100);
+  const auto end = Pool::Clock::now() + seconds(60);
+  while (runner->shrunk == 0 && Pool::Clock::now() < end) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(runner->shrunk, 1);
+}
+
+TEST_F(MemoryOfPools, ComesBackWhereItIsMissing) {
+  make(std::nullopt);
+  const auto here = add(Device::cuda(0));
+  const auto elsewhere = add(Device::cuda(1));
+  int dropped = 0;
+  here->dropping_graphs = [&dropped] { return ++dropped != 0; };
+  const auto other = Pool::make({});
+  const auto others = std::make_shared<FakeRunner>(Device::cuda(0));
+  other->add({others});
+  int tries = 0;
+  const auto missing = [&tries](int times) {
+    return memory_keeper::with_all_memory(Device::cuda(0), [&tries, times] {
+      if (++tries <= times) {
+        throw Error(ErrorKind::out_of_memory, "no memory");
+      }
+      return tries;
+    });
+  };
+  EXPECT_EQ(missing(1), 2);
+  EXPECT_EQ(here->shrunk, 1);
+  EXPECT_EQ(others->shrunk, 1);
+  EXPECT_EQ(elsewhere->shrunk, 0);
+  EXPECT_EQ(dropped, 1);
+  tries = 0;
+  EXPECT_THROW(missing(2), Error);
+  EXPECT_EQ(tries, 2);
+  EXPECT_EQ(others->shrunk, 2);
+  other->close(true);
+  tries = 0;
+  EXPECT_EQ(missing(1), 2);
+  EXPECT_EQ(others->shrunk, 2) << "it is closed";
+}
+
+TEST_F(MemoryOfPools, NothingIsAskedForWhereAnythingElseIsWrong) {
+  make(std::nullopt);
+  const auto runner = add(Device::cuda(0));
+  EXPECT_THROW(memory_keeper::with_all_memory(Device::cuda(0), [] { throw Error(ErrorKind::fail, "wrong"); }), Error);
+  EXPECT_EQ(runner->shrunk, 0);
+}
+
+class MemoryOfSessions : public RealSessions {
+ protected:
+  static void run(Session& session, std::int64_t elements) {
+    RunInputs inputs;
+    for (const ValueInfo& input : session.inputs()) {
+      inputs.add(input.name.c_str(), tensor({elements / 3, 3}));
+    }
+    static_cast<void>(session.run(Ort::RunOptions{nullptr}, inputs, name_pointers(session.outputs())));
+  }
+};
+
+TEST_F(MemoryOfSessions, IsGivenBackToWhatRunsNeed) {
+  const auto session = make_session("add");
+  if (!session->arena()) {
+    GTEST_SKIP() << "this release does not say what its arenas hold";
+  }
+  constexpr std::int64_t many = 21'000'000;
+  run(*session, many);
+  const auto before = session->arena().value();
+  EXPECT_GE(before.held, many * sizeof(float));
+  EXPECT_GE(before.most_used, many * sizeof(float));
+  EXPECT_LT(before.used, many * sizeof(float));
+  session->shrink_arena();
+  EXPECT_LT(session->arena().value().held, before.held / 2);
+  run(*session, many);
+  EXPECT_GE(session->arena().value().held, many * sizeof(float));
+  session->close();
+  EXPECT_FALSE(session->arena());
+  EXPECT_THROW(session->shrink_arena(), Error);
+}
+
+}  // namespace
+}  // namespace ortmulti::tests

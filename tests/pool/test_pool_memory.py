@@ -1,0 +1,166 @@
+"""Memory that large requests took, and that comes back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from itertools import count
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+import ortmulti
+from tests.support import onnx_models
+from tests.support.pools import HANG
+from tests.support.processes import run_child
+
+# "y" = "x" * 2 + 1, three tensors of the size of "x".
+MODEL = onnx_models.model(
+    [helper.make_node("Add", ["x", "x"], ["twice"]), helper.make_node("Exp", ["twice"], ["y"])],
+    [("x", TensorProto.FLOAT, ["n"])],
+    [("y", TensorProto.FLOAT, ["n"])],
+).SerializeToString()
+SMALL = {"x": np.linspace(0, 1, 1000, dtype=np.float32)}
+LARGE = 100_000_000  # bytes
+NEEDS_STATS = pytest.mark.skipif(
+    tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 23), reason="arenas tell nothing before 1.23"
+)
+
+
+def large() -> dict[str, np.ndarray]:
+    return {"x": np.zeros(LARGE // 4, np.float32)}
+
+
+def arena(pool: ortmulti.Pool) -> int:
+    held = pool.stats().devices[0].arena_bytes
+    assert held is not None
+    return held
+
+
+@NEEDS_STATS
+@pytest.mark.parametrize("goes_on", [True, False], ids=["busy", "quiet"])
+def test_what_a_large_request_took_comes_back(goes_on: bool) -> None:
+    with ortmulti.load(MODEL, "cpu", trim_after=0.5) as pool:
+        pool.run(large())
+        assert arena(pool) >= LARGE
+        end = time.monotonic() + HANG
+        while arena(pool) >= LARGE:
+            assert time.monotonic() < end
+            if goes_on:
+                pool.run(SMALL)
+        stats = pool.stats().devices[0]
+        assert stats.trims == 1
+        assert stats.arena_used_bytes is not None
+        assert stats.arena_peak_bytes is not None
+        assert stats.arena_used_bytes < LARGE <= stats.arena_peak_bytes
+        assert "ortmulti_trims_total" in pool.stats().prometheus()
+        np.testing.assert_allclose(pool.run(SMALL)[0], np.exp(SMALL["x"] + SMALL["x"]), rtol=1e-5)
+
+
+@NEEDS_STATS
+def test_it_stays_where_that_is_wanted_and_is_given_back_by_hand() -> None:
+    with ortmulti.load(MODEL, "cpu", trim_after=None) as pool:
+        pool.run(large())
+        assert arena(pool) >= LARGE
+        pool.trim("cpu")
+        assert arena(pool) < LARGE
+        pool.run(large())
+        pool.trim()
+        assert (arena(pool) < LARGE, pool.stats().devices[0].trims) == (True, 2)
+        with pytest.raises(ortmulti.InvalidArgument, match="no session on cuda:7"):
+            pool.trim("cuda:7")
+    with pytest.raises(ortmulti.ClosedError):
+        pool.trim()
+
+
+@pytest.mark.parametrize(("given", "error"), [("10", ortmulti.InvalidType), (-1, ortmulti.InvalidArgument)])
+def test_a_wrong_time_is_an_error(given: object, error: type[Exception]) -> None:
+    with pytest.raises(error, match="trim_after"):
+        ortmulti.load(MODEL, "cpu", trim_after=given)  # type: ignore[arg-type]
+
+
+def test_without_an_arena_there_is_nothing_to_say_or_to_give_back() -> None:
+    options = ortmulti.SessionOptions()
+    options.enable_cpu_mem_arena = False
+    with ortmulti.load(MODEL, "cpu", options=options) as pool:
+        pool.run(SMALL)
+        pool.trim()
+        stats = pool.stats().devices[0]
+        assert (stats.arena_bytes, stats.arena_used_bytes, stats.arena_peak_bytes) == (None, None, None)
+        pool.run(SMALL)
+
+
+def test_answers_stay_right_beside_trims() -> None:
+    stop = threading.Event()
+    wanted = {rows: np.exp(2 * np.arange(rows, dtype=np.float32) / rows) for rows in (1, 1000, 2_000_000)}
+
+    def ask(number: int) -> None:
+        for turn in count(number):
+            if stop.is_set():
+                return
+            rows = [*wanted][turn % 3]
+            [y] = pool.run({"x": np.arange(rows, dtype=np.float32) / rows})
+            np.testing.assert_allclose(y, wanted[rows], rtol=1e-5)
+
+    with ortmulti.load(MODEL, "cpu", 2, trim_after=None) as pool:
+        errors: list[BaseException] = []
+
+        def client(number: int) -> None:
+            try:
+                ask(number)
+            except BaseException as error:
+                errors.append(error)
+
+        clients = [threading.Thread(target=client, args=(number,)) for number in range(4)]
+        for thread in clients:
+            thread.start()
+        for _ in range(200):
+            pool.trim()
+        stop.set()
+        for thread in clients:
+            thread.join()
+        assert errors == []
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+import onnxruntime
+import ortmulti
+from tests.pool.test_pool_memory import MODEL, SMALL
+
+BYTES = 400_000_000
+x = {"x": np.zeros(BYTES // 4, np.float32)}
+if sys.argv[1] == "onnxruntime":
+    sessions = [onnxruntime.InferenceSession(MODEL, providers=["CPUExecutionProvider"]) for _ in range(2)]
+elif sys.argv[1] == "pools":
+    sessions = [ortmulti.load(MODEL, "cpu", trim_after=None) for _ in range(2)]
+else:
+    sessions = [ortmulti.load(MODEL, "cpu", trim_after=None), ortmulti.InferenceSession(MODEL)]
+for session in sessions:
+    session.run(None, SMALL)
+taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + 3 * BYTES, -1))
+for turn in range(4):
+    try:
+        session = sessions[turn % len(sessions)]
+        assert session.run(None, x)[0].shape == (BYTES // 4,)
+        print("answered")
+    except Exception as error:
+        print("memory" if "alloc" in str(error) else repr(error))
+"""
+
+
+@pytest.mark.parametrize(("how", "printed"), [("pools", "answered answered answered answered"), ("onnxruntime", None)])
+def test_two_pools_whose_large_requests_fit_one_at_a_time_answer_all(how: str, printed: str | None) -> None:
+    """What one of them does not use is given back where the other lacks memory. onnxruntime's sessions keep it."""
+    child = run_child(LIMITED, how)
+    assert child.returncode == 0, child.stderr
+    found = " ".join(child.stdout.split())
+    if printed is None:
+        assert "memory" in found
+    else:
+        assert found == printed
