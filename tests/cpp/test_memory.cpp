@@ -6,6 +6,7 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "core/base/memory_keeper.hpp"
@@ -135,6 +136,9 @@ TEST_F(MemoryOfPools, ComesBackAfterTheRunThatIsInItsWay) {
   EXPECT_TRUE(runner->shrinks_again);
   runner->release();
   answers.wait_for(1);
+  while (pool->stats().devices.front().busy != 0) {
+    std::this_thread::yield();
+  }
   pool->give_back(Device::cpu(), false);
   EXPECT_FALSE(runner->shrinks_again);
 }

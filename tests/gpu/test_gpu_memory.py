@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import ortmulti
 from tests.support import onnx_models
-from tests.support.gpus import check_gpu_child, check_memory_returns, cuda_session, free, needs_gpus
+from tests.support.gpus import (
+    MODEL,
+    check_gpu_child,
+    check_memory_returns,
+    cuda_session,
+    feed,
+    free,
+    needs_gpus,
+    needs_graphs,
+)
+from tests.support.pools import HANG
 
 pytestmark = [pytest.mark.gpu, pytest.mark.gpu_memory]
 
@@ -224,3 +236,35 @@ def test_different_models_are_created_at_once_on_a_gpu() -> None:
                         np.testing.assert_allclose(output, right, rtol=1e-2, atol=1e-3)
 
     check_memory_returns(cycle)
+
+
+MANY_ROWS = 1_000_000  # 256 MB in, as much out
+
+
+@pytest.mark.parametrize("graphs", ["auto", False])
+def test_what_a_large_request_took_comes_back(graphs: Any) -> None:
+    with ortmulti.load(MODEL, "cuda:0", cuda_graph=graphs, trim_after=0.5) as pool:
+        for _ in range(3):
+            pool.run(feed(0))
+        before = free()
+        pool.run({"x": np.zeros((MANY_ROWS, 64), np.float32)})
+        assert free() < before - (256 << 20)
+        end = time.monotonic() + HANG
+        while free() < before - (64 << 20):
+            assert time.monotonic() < end
+            pool.run(feed(0))
+        assert pool.stats().devices[0].trims >= 1
+
+
+def test_a_session_with_graphs_keeps_what_they_use() -> None:
+    needs_graphs()
+    with ortmulti.load(MODEL, "cuda:0", cuda_graph=True) as pool:
+        rows = 100_000  # its arena is more than one region
+        wanted = [pool.run(feed(number, rows))[0] for number in (0, 1, 0, 1)]
+        assert sum(device.graph_runs for device in pool.stats().devices) > 0
+        pool.trim()
+        with ortmulti.load(MODEL, "cuda:0", cuda_graph=False, trim_after=None) as other:  # takes what is free
+            for number in range(4):
+                other.run({"x": np.full((rows, 64), np.float32("nan"))})
+                np.testing.assert_array_equal(pool.run(feed(number % 2, rows))[0], wanted[number % 2])
+                pool.trim()

@@ -78,7 +78,7 @@ def test_it_stays_where_that_is_wanted_and_is_given_back_by_hand() -> None:
 @pytest.mark.parametrize(("given", "error"), [("10", ortmulti.InvalidType), (-1, ortmulti.InvalidArgument)])
 def test_a_wrong_time_is_an_error(given: object, error: type[Exception]) -> None:
     with pytest.raises(error, match="trim_after"):
-        ortmulti.load(MODEL, "cpu", trim_after=given)  # type: ignore[arg-type]
+        ortmulti.load(MODEL, "cpu", trim_after=given)
 
 
 def test_without_an_arena_there_is_nothing_to_say_or_to_give_back() -> None:

@@ -74,7 +74,8 @@ class Round:
         self.repository.add(f"m{model}", self.paths[model], sessions_per_device=1 + model % 2, batching=batching)
 
     def load(self) -> None:
-        self.pools.append(ortmulti.load(self.paths[0], self.devices, 2, max_queue=self.random.choice([None, 20])))
+        trim_after, max_queue = self.random.choice([0.1, None]), self.random.choice([None, 20])
+        self.pools.append(ortmulti.load(self.paths[0], self.devices, 2, max_queue=max_queue, trim_after=trim_after))
 
     def check(self, model: int, x: int, outputs: list[np.ndarray]) -> None:
         if not np.allclose(outputs[0], self.expected[model][x], atol=1e-3):
@@ -126,7 +127,7 @@ class Round:
 
     def change_one(self, choose: random.Random) -> None:
         pool, name = self.pools[-1], f"m{choose.randrange(MODELS)}"
-        way = choose.randrange(12)
+        way = choose.randrange(14)
         if way < 2:
             pool.sleep(choose.choice(["session", "weights"]), timeout=0.5, auto_wake=choose.random() < 0.8)
         elif way == 2:
@@ -153,9 +154,11 @@ class Round:
                 self.repository.pin(name)
             finally:
                 self.repository.pin(name, False)
-        else:
+        elif way == 10:
             self.repository.stats().prometheus()
             pool.stats().prometheus()
+        else:
+            pool.trim()
 
     def loop(self, call: Any, seed: float, pause: float = 0.0) -> None:
         choose = random.Random(seed)

@@ -480,6 +480,8 @@ std::optional<Session::Arena> Session::arena() const {
 }
 
 void Session::shrink_arena() {
+  // A run of this thread that lacks memory may have it, too: POSIX allows that, and glibc's readers pass waiting
+  // writers.
   const auto open = lock_for_use();
   const Device& on = device();
   if (!may_run_unasked(providers(), options())) {

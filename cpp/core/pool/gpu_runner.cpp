@@ -82,10 +82,10 @@ void GpuRunner::prepare() {
 }
 
 void GpuRunner::free_buffers() {
-  const std::unique_lock idle(running_, std::try_to_lock);
-  if (!idle) {
-    return;  // a run uses them
+  if (in_run_) {
+    return;  // which uses them, and may be this thread's: it lacks memory
   }
+  const std::lock_guard idle(running_);
   const ScopedContext current(CudaStartup::instance(), device().index);
   staged_.reset();
   staged_bytes_ = 0;
@@ -119,6 +119,8 @@ GpuRunner::~GpuRunner() {
 void GpuRunner::run(Request& request) {
   request.prepare(shared_->session());
   const std::lock_guard running(running_);
+  in_run_ = true;
+  const ScopeExit ended([this] { in_run_ = false; });
   prepare();
   request.copying = {};
   request.waiting_for_session = {};

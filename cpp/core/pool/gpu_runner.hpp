@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -81,6 +82,7 @@ class GpuRunner : public SessionRunner, NonCopyable {
   std::size_t max_graphs_;
   std::shared_ptr<GraphsBeside> beside_;
   std::mutex running_;
+  std::atomic<bool> in_run_{false};
   Sleeper sleeper_;
   std::unique_ptr<StagedCopies> copies_;
   std::unique_ptr<const CudaMemory> staged_;  // where inputs are copied to

@@ -203,7 +203,8 @@ def load(
     request = _with_graphs(request, graphs)
     beside = GraphLimit() if cuda_graph == "auto" else None
     serving = Serving(0 if in_flight == "auto" else in_flight, graphs, beside, warmup)
-    members = Members(request, partial(_core.Pool, max_queue, batching_argument(batching), trim_after), serving, version)
+    make_core = partial(_core.Pool, max_queue, batching_argument(batching), trim_after)
+    members = Members(request, make_core, serving, version)
     pool = Pool(members, batch_size)
     if progress is None:
         members.start(wait, require == "any")

@@ -107,8 +107,8 @@ class Membership:
     def trim(self, devices: str | int | Device | Iterable[str | int | Device] | None = None) -> None:
         """Give back memory that no run needs now; the pool goes on beside it.
 
-        What ONNX Runtime kept for earlier runs returns to the system or the GPU, as do buffers of the pool's own, but for
-        what runs under way use. The next runs take what they need again. A pool does this by itself, too: see
+        What ONNX Runtime kept for earlier runs returns to the system or the GPU, as do buffers of the pool's own. What
+        runs under way use stays. The next runs take what they need again. A pool does this by itself, too: see
         ``trim_after`` of `load`. CUDA graphs and their memory stay.
 
         Args:
