@@ -6,6 +6,7 @@ import functools
 import operator
 import os
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -63,10 +64,14 @@ def boolean(name: str, value: object) -> bool:
 
 
 def number(name: str, value: object) -> float:
-    """Accept a number that is not negative and not infinite, such as seconds."""
+    """Accept a number that is not negative and not infinite, such as seconds; one of NumPy's, too."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InvalidType(f"{name} is a number, not {value!r}")
-    if not 0 <= value < float("inf"):
+        from numbers import Real
+
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise InvalidType(f"{name} is a number, not {value!r}")
+        value = float(value)
+    if not 0 <= value <= sys.float_info.max:
         raise InvalidArgument(f"{name} is 0 or more, not {value}")
     return value
 

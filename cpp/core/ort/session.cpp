@@ -475,7 +475,7 @@ std::optional<Session::Arena> Session::arena() const {
     const auto found = stats.find(name);
     return found == stats.end() ? 0 : std::strtoull(found->second.c_str(), nullptr, 10);
   };
-  const Arena arena{number("TotalAllocated"), number("InUse"), number("MaxInUse")};
+  const Arena arena{number("TotalAllocated"), number("InUse"), number("MaxInUse"), opened_.get()};
   return arena.held == 0 ? std::nullopt : std::optional(arena);
 }
 

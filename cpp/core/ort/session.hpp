@@ -120,8 +120,9 @@ class Session : NonCopyable {
   /// Bytes of the memory on its device that ONNX Runtime keeps for the session's runs.
   struct Arena {
     std::uint64_t held = 0;
-    std::uint64_t used = 0;       ///< Of these, by weights of its own, runs and outputs that somebody has.
-    std::uint64_t most_used = 0;  ///< At one time.
+    std::uint64_t used = 0;         ///< Of these, by weights of its own, runs and outputs that somebody has.
+    std::uint64_t most_used = 0;    ///< At one time.
+    const void* session = nullptr;  ///< Handles of one session have the same.
   };
   /// Nothing before release 1.23, which cannot tell, and where there is no arena.
   std::optional<Arena> arena() const;

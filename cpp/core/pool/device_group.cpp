@@ -37,13 +37,15 @@ DeviceStats DeviceGroup::stats() const {
   stats.device = device;
   stats.state = state();
   std::set<const void*> sessions;
+  std::set<const void*> arenas;
   for (const Worker* worker : workers) {
     if (sessions.insert(worker->session).second && worker->runner) {
       const GraphCounts more = worker->runner->graphs();
       stats.graphs.shapes += more.shapes;
       stats.graphs.sessions += more.sessions;
       stats.graphs.why_not = more.why_not.empty() ? stats.graphs.why_not : more.why_not;
-      if (const auto arena = worker->runner->arena()) {
+      const auto arena = worker->runner->arena();
+      if (arena && arenas.insert(arena->session).second) {
         Session::Arena& all = stats.arena ? *stats.arena : stats.arena.emplace();
         all.held += arena->held;
         all.used += arena->used;

@@ -147,6 +147,33 @@ bool Pool::drop_graphs(const Device& device) const {
   return std::count_if(runners.begin(), runners.end(), [](const auto& runner) { return runner->drop_graphs(); }) != 0;
 }
 
+namespace {
+
+// Bytes of what the arenas hold, and of the largest part of one that nobody uses.
+struct Arenas {
+  std::uint64_t held = 0;
+  std::uint64_t unused = 0;
+};
+
+// Nothing where one of them does not tell.
+std::optional<Arenas> arenas_of(const std::vector<std::shared_ptr<Runner>>& runners) {
+  Arenas arenas;
+  std::set<const void*> sessions;
+  for (const auto& runner : runners) {
+    const auto arena = runner->arena();
+    if (!arena) {
+      return std::nullopt;
+    }
+    if (sessions.insert(arena->session).second) {
+      arenas.held += arena->held;
+      arenas.unused = std::max(arenas.unused, arena->held - std::min(arena->held, arena->used));
+    }
+  }
+  return arenas;
+}
+
+}  // namespace
+
 void Pool::give_back(const Device& device, bool graphs) {
   Lock lock = enter();
   const auto runners = runners_on(device);
@@ -154,14 +181,10 @@ void Pool::give_back(const Device& device, bool graphs) {
   if (group == nullptr || runners.empty()) {
     return;
   }
-  ++group->counts.trims;
-  std::set<const void*> running;
-  for (const Worker* worker : group->workers) {
-    if (worker->does == Worker::Does::runs) {
-      running.insert(worker->session);
-    }
-  }
+  const bool runs = std::any_of(group->workers.begin(), group->workers.end(),
+                                [](const Worker* worker) { return worker->does == Worker::Does::runs; });
   lock.unlock();
+  const std::optional<Arenas> before = arenas_of(runners);
   std::set<const void*> sessions;
   for (const auto& runner : runners) {
     try {
@@ -170,7 +193,7 @@ void Pool::give_back(const Device& device, bool graphs) {
       }
       runner->free_buffers();
       if (sessions.insert(runner->session()).second) {
-        runner->shrink_arena(running.count(runner->session()) != 0);
+        runner->shrink_arena(runs);
       }
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it was closed, or its device is lost
     }
@@ -178,56 +201,55 @@ void Pool::give_back(const Device& device, bool graphs) {
   if (device == Device::cpu()) {
     malloc_trim(0);
   }
+  const std::optional<Arenas> after = arenas_of(runners);
+  lock.lock();
+  group->counts.trims += !before || !after || after->held < before->held ? 1 : 0;
 }
 
 bool Pool::give_back_surplus() {
   if (!options_.trim_after || generation_ != fork_generation()) {
     return false;
   }
-  std::vector<std::pair<Device, bool>> due;
+  struct Due {
+    DeviceGroup* group;  // which stays as long as the pool
+    bool graphs;
+    std::vector<std::shared_ptr<Runner>> runners;
+  };
+  std::vector<Due> due;
   bool watched = false;
-  {
-    const Lock lock(mutex_);
-    if (closing_) {
-      return false;
-    }
-    const Clock::time_point now = options_.now();
-    const bool looks = now - looked_ >= *options_.trim_after / 2;
-    looked_ = looks ? now : looked_;
-    for (const auto& group : groups_) {
-      if (looks) {
-        std::uint64_t largest = 0;
-        for (const Worker* worker : group->workers) {
-          largest = std::max(largest, worker->runner ? worker->runner->take_largest() : 0);
-        }
-        if (const Surplus::Due what = group->surplus.look(largest); what.memory || what.graphs) {
-          due.emplace_back(group->device, what.graphs);
-        }
-      }
-      watched = watched || !looks || group->surplus.watched();
-    }
+  Lock lock(mutex_);
+  if (closing_) {
+    return false;
   }
-  for (const auto& [device, graphs] : due) {
-    if (graphs || worth_giving_back(device)) {
-      give_back(device, graphs);
+  const Clock::time_point now = options_.now();
+  const bool looks = now - looked_ >= *options_.trim_after / 2;
+  looked_ = looks ? now : looked_;
+  for (const auto& group : groups_) {
+    if (looks) {
+      std::uint64_t largest = 0;
+      for (const Worker* worker : group->workers) {
+        largest = std::max(largest, worker->runner ? worker->runner->take_largest() : 0);
+      }
+      if (const Surplus::Due what = group->surplus.look(largest); what.memory || what.graphs) {
+        due.push_back({group.get(), what.graphs, runners_on(group->device)});
+      }
     }
+    watched = watched || !looks || group->surplus.watched();
+  }
+  for (const Due& one : due) {
+    lock.unlock();
+    const auto worth_it = [&one] {
+      const std::optional<Arenas> arenas = arenas_of(one.runners);
+      return !arenas || arenas->unused >= least_surplus;
+    };
+    if (one.graphs || worth_it()) {
+      give_back(one.group->device, one.graphs);
+    }
+    const bool whole = !arenas_of(one.runners) || !worth_it();
+    lock.lock();
+    one.group->surplus.given_back(whole);
   }
   return watched;
-}
-
-bool Pool::worth_giving_back(const Device& device) const {
-  Lock lock = enter();
-  const auto runners = runners_on(device);
-  lock.unlock();
-  std::uint64_t unused = 0;
-  for (const auto& runner : runners) {
-    const auto arena = runner->arena();
-    if (!arena) {
-      return true;
-    }
-    unused = std::max(unused, arena->held - std::min(arena->held, arena->used));
-  }
-  return unused >= least_surplus;
 }
 
 std::vector<std::shared_ptr<Session>> Pool::sessions(const Device& device) const {

@@ -205,8 +205,6 @@ class Pool : public KeepsMemory, NonCopyable {
   /// Without what it continues.
   PoolStats own_stats() const;
   std::vector<std::shared_ptr<Runner>> runners_on(const Device& device) const;
-  /// Takes the lock itself.
-  bool worth_giving_back(const Device& device) const;
   Worker* idle_worker(const Request& request);
   /// Ends suspensions where no other device is left, and gives idle sessions what they may take now.
   void refresh();

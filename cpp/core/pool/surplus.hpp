@@ -11,6 +11,7 @@ class Surplus {
  public:
   /// After so many looks without a request CUDA graphs go, too: they come back later than memory does.
   static constexpr int looks_until_graphs = 12;
+  static constexpr int most_tries = 6;
 
   struct Due {
     bool memory = false;
@@ -23,21 +24,27 @@ class Surplus {
     before_ = largest;
     most_ = std::max(most_, largest);
     quiet_ = largest == 0 ? std::min(quiet_ + 1, looks_until_graphs) : 0;
-    const bool memory = lately < most_ && lately <= most_ / 2;
+    const bool found = lately < most_ && lately <= most_ / 2;
+    const bool memory = found || tries_left_ > 0;
+    tries_left_ = found ? most_tries : tries_left_;
     const bool graphs = quiet_ == looks_until_graphs && graphs_;
-    most_ = memory ? lately : most_;
+    most_ = found ? lately : most_;
     graphs_ = largest != 0 || (graphs_ && !graphs);
     return {memory, graphs};
   }
 
+  /// Whether what was due has been given back; where runs were in the way, a few looks more say that it is due.
+  void given_back(bool whole) { tries_left_ = whole ? 0 : std::max(tries_left_ - 1, 0); }
+
   /// Whether a later look may find something though no request comes.
-  bool watched() const noexcept { return most_ != 0 || graphs_; }
+  bool watched() const noexcept { return most_ != 0 || graphs_ || tries_left_ > 0; }
 
  private:
   std::uint64_t before_ = 0;  // the largest before the last look
   std::uint64_t most_ = 0;    // since memory was given back
   int quiet_ = 0;             // looks
-  bool graphs_ = false;       // may have come since they went
+  int tries_left_ = 0;
+  bool graphs_ = false;  // may have come since they went
 };
 
 }  // namespace ortmulti

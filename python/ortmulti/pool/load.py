@@ -121,15 +121,16 @@ def load(
             `CudaGraph`: those of the pool's sessions, for so many shapes: docs/pool.md.
         backend: What runs the model. ``"core"``: ortmulti's own sessions. ``"processes"``: sessions of the onnxruntime
             package, each in a process; a process that dies is started again (docs/pool.md). Processes do not take
-            ``strategy``, ``optimize``, ``serialize``, ``loader``, ``wait``, ``require`` and ``cuda_graph=True``. Only
+            ``strategy``, ``optimize``, ``serialize``, ``loader``, ``wait``, ``require``, ``trim_after`` and
+            ``cuda_graph=True``. Only
             those on GPUs take ``in_flight``; one of their requests runs.
         tuning: Settings that `tune` found for this model, or the path of their file. Your own ``options``,
             ``provider_options``, ``sessions_per_device``, ``in_flight`` and ``cuda_graph`` win. The backend
             ``"processes"`` takes only the options of sessions and of the provider.
         version: Label of the model in `Pool.stats` and in Prometheus's text, such as ``"2"``; default: none.
-        trim_after: Seconds after which memory comes back: when no request was half as large for so long, what the
-            largest took is given back to the system or the GPU. None: never by itself. The backend ``"processes"``
-            gives nothing back. docs/memory.md.
+        trim_after: Seconds after which memory comes back, default 10: when no request was half as large for so long
+            (bytes of its inputs), or none came, what ONNX Runtime keeps and no run uses is given back to the system or
+            the GPU, if it is 16 MiB or more. None: never by itself. docs/memory.md.
 
     Returns:
         The pool.
@@ -144,7 +145,7 @@ def load(
     start = time.monotonic()
     _check_types(progress, max_queue, in_flight, version)
     if trim_after is not None:
-        checks.number("trim_after", trim_after)
+        trim_after = checks.number("trim_after (None: never)", trim_after)
     checks.choice("wait", wait, ("all", "first", "none"))
     checks.choice("require", require, ("all", "any"))
     checks.choice("backend", backend, ("core", "processes"))
@@ -188,6 +189,7 @@ def load(
             wait=(wait, "all"),
             require=(require, "all"),
             cuda_graph=(cuda_graph or "auto", "auto"),
+            trim_after=(trim_after, 10.0),
         )
         from ortmulti.pool.processes.members import ProcessMembers
 

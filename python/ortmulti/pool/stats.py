@@ -97,7 +97,8 @@ class DeviceStats:
             onnxruntime 1.23, which does not say, without an arena, and with ``backend="processes"``.
         arena_used_bytes: Of these, what weights of the sessions' own, runs and outputs use now.
         arena_peak_bytes: The most that was used at one time.
-        trims: How often memory was given back while the device stayed awake.
+        trims: How often the arenas became smaller since memory was given back, while the device stayed awake. Before
+            onnxruntime 1.23 every try counts.
     """
 
     device: str
@@ -260,6 +261,7 @@ _METRICS: tuple[tuple[str, str, str, str | Callable[[PoolStats], _Samples | None
     ("trims_total", "counter", "How often memory was given back while a device stayed awake.", "trims"),
     ("arena_bytes", "gauge", "Kept by ONNX Runtime for runs.", "arena_bytes"),
     ("arena_used_bytes", "gauge", "Of these, in use.", "arena_used_bytes"),
+    ("arena_peak_bytes", "gauge", "The most that was in use at one time.", "arena_peak_bytes"),
     ("memory_used_bytes", "gauge", "Of a GPU, by all processes.", "memory_used"),
     ("memory_total_bytes", "gauge", "Of a GPU.", "memory_total"),
     ("queue_seconds", "histogram", "From a request's start until the session is there for it.", "queue"),
