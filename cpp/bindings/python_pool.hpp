@@ -96,6 +96,7 @@ class PythonPool : NonCopyable {
     if (trim_after) {
       options.trim_after = to_duration(*trim_after);
     }
+    const ReleaseGil nogil;  // it takes a lock of the process's
     pool_ = Pool::make(options);
   }
   ~PythonPool() {
