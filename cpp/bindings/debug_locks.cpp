@@ -68,7 +68,9 @@ extern "C" {
 int __real_pthread_mutex_lock(pthread_mutex_t* lock);
 int __real_pthread_mutex_unlock(pthread_mutex_t* lock);
 int __real_pthread_rwlock_rdlock(pthread_rwlock_t* lock);
+int __real_pthread_rwlock_tryrdlock(pthread_rwlock_t* lock);
 int __real_pthread_rwlock_wrlock(pthread_rwlock_t* lock);
+int __real_pthread_rwlock_trywrlock(pthread_rwlock_t* lock);
 int __real_pthread_rwlock_unlock(pthread_rwlock_t* lock);
 PyGILState_STATE __real_PyGILState_Ensure();
 void __real_PyEval_AcquireThread(PyThreadState* state);
@@ -77,7 +79,9 @@ void __real_PyEval_RestoreThread(PyThreadState* state);
 int __wrap_pthread_mutex_lock(pthread_mutex_t* lock) { return take(__real_pthread_mutex_lock, lock); }
 int __wrap_pthread_mutex_unlock(pthread_mutex_t* lock) { return release(__real_pthread_mutex_unlock, lock); }
 int __wrap_pthread_rwlock_rdlock(pthread_rwlock_t* lock) { return take(__real_pthread_rwlock_rdlock, lock); }
+int __wrap_pthread_rwlock_tryrdlock(pthread_rwlock_t* lock) { return take(__real_pthread_rwlock_tryrdlock, lock); }
 int __wrap_pthread_rwlock_wrlock(pthread_rwlock_t* lock) { return take(__real_pthread_rwlock_wrlock, lock); }
+int __wrap_pthread_rwlock_trywrlock(pthread_rwlock_t* lock) { return take(__real_pthread_rwlock_trywrlock, lock); }
 int __wrap_pthread_rwlock_unlock(pthread_rwlock_t* lock) { return release(__real_pthread_rwlock_unlock, lock); }
 
 PyGILState_STATE __wrap_PyGILState_Ensure() {
