@@ -49,10 +49,7 @@ class FakeRunner : public Runner {
 
   bool drop_graphs() override { return dropping_graphs && dropping_graphs(); }
   std::optional<Session::Arena> arena() noexcept override { return arena_now; }
-  void shrink_arena(bool again) override {
-    ++shrunk;
-    shrinks_again = again;
-  }
+  void shrink_arena() override { ++shrunk; }
   void free_buffers() override { ++freed; }
   using Runner::note_run;
 
@@ -82,7 +79,6 @@ class FakeRunner : public Runner {
   std::function<bool()> dropping_graphs;  ///< Set before it is added, as the next one.
   std::optional<Session::Arena> arena_now;
   std::atomic<int> shrunk{0};
-  std::atomic<bool> shrinks_again{false};
   std::atomic<int> freed{0};
   std::function<void(Request&)> action;  ///< Of each run: may throw, or give outputs. Set before there are any.
 

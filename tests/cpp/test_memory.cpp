@@ -153,21 +153,6 @@ TEST_F(MemoryOfPools, GraphsGoAfterALongerTime) {
   EXPECT_EQ(dropped, 1);
 }
 
-TEST_F(MemoryOfPools, ComesBackAfterTheRunThatIsInItsWay) {
-  make(seconds(10));
-  const auto runner = add(Device::cpu());
-  keep_busy(runner);
-  pool->give_back(Device::cpu(), false);
-  EXPECT_TRUE(runner->shrinks_again);
-  runner->release();
-  answers.wait_for(1);
-  while (pool->stats().devices.front().busy != 0) {
-    std::this_thread::yield();
-  }
-  pool->give_back(Device::cpu(), false);
-  EXPECT_FALSE(runner->shrinks_again);
-}
-
 TEST_F(MemoryOfPools, StaysWithoutATime) {
   make(std::nullopt);
   const auto runner = add(Device::cpu());

@@ -11,6 +11,7 @@
 
 #include "core/base/fork.hpp"
 #include "core/base/memory_keeper.hpp"
+#include "core/base/scope_exit.hpp"
 #include "core/base/source.hpp"
 #include "core/base/text.hpp"
 #include "core/cuda/device_sync_guard.hpp"
@@ -428,6 +429,11 @@ void Session::run_guarded(const Lock& open, std::uint64_t shapes, const Run& run
 
 template <typename Run>
 void Session::run_guarded_with_all_memory(const Lock& open, std::uint64_t shapes, const Run& run) const {
+  if (opened_->shrinks.load() && opened_->runs.load() == 0 && opened_->shrinks.exchange(false)) {
+    shrink(*opened_);
+  }
+  ++opened_->runs;
+  const ScopeExit ended([this] { --opened_->runs; });
   memory_keeper::with_all_memory(device(), [&] { run_guarded(open, shapes, run); });
 }
 
@@ -483,6 +489,11 @@ void Session::shrink_arena() {
   // A run of this thread that lacks memory may have it, too: POSIX allows that, and glibc's readers pass waiting
   // writers.
   const auto open = lock_for_use();
+  opened_->shrinks.store(opened_->runs.load() != 0);
+  shrink(*opened_);
+}
+
+void Session::shrink(Opened& opened) const {
   const Device& on = device();
   if (!may_run_unasked(providers(), options())) {
     return;
@@ -497,7 +508,7 @@ void Session::shrink_arena() {
   Ort::RunOptions shrinking;
   shrinking.AddConfigEntry("memory.enable_memory_arena_shrinkage", arenas.c_str());
   const DeviceSyncGuard guard(on, DeviceSyncGuard::Work::waits_for_device);
-  run_nothing(opened_->session, inputs(), outputs(), std::move(shrinking));
+  run_nothing(opened.session, inputs(), outputs(), std::move(shrinking));
 }
 
 void Session::run_to_capture(const Lock& /*open*/, const WeightStore::Hold& /*weights*/,

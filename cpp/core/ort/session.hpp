@@ -126,8 +126,9 @@ class Session : NonCopyable {
   };
   /// Nothing before release 1.23, which cannot tell, and where there is no arena.
   std::optional<Arena> arena() const;
-  /// Gives back what nobody uses of that, beside runs that are under way. Does nothing for a session that was created
-  /// to capture CUDA graphs, which use it later, nor for a model whose inputs cannot be made up.
+  /// Gives back what nobody uses of that. Where runs are under way, what lies beside their memory stays: a later run,
+  /// of whichever handle, does it once more before it begins. Does nothing for a session that was created to capture
+  /// CUDA graphs, which use it later, nor for a model whose inputs cannot be made up.
   void shrink_arena();
 
   /// Changes options of the providers, those that can be changed after the creation.
@@ -168,12 +169,15 @@ class Session : NonCopyable {
     Ort::Session session{nullptr};
     std::atomic<std::uint64_t> last_shapes{0};  // of the last run that succeeded
     std::atomic<std::uint64_t> thread_ends{0};  // ends_of_running_threads() before the last run that succeeded
+    std::atomic<int> runs{0};                   // under way
+    std::atomic<bool> shrinks{false};           // once no run is under way
   };
 
   Session(std::shared_ptr<const Description> description, std::shared_ptr<Opened> opened);
   /// Calls `run`, with a DeviceSyncGuard where the shapes are others than the last run's, or a thread has ended.
   template <typename Run>
   void run_guarded(const Lock& open, std::uint64_t shapes, const Run& run) const;
+  void shrink(Opened& opened) const;
   template <typename Run>
   void run_guarded_with_all_memory(const Lock& open, std::uint64_t shapes, const Run& run) const;
   template <typename Run>

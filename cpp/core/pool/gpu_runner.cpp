@@ -140,7 +140,6 @@ void GpuRunner::run(Request& request) {
       bytes += input.bytes;
     }
     note_run(bytes);
-    shrink_arena_again();
     if (!shared_->graphs() && !beside_) {
       run_ordinarily(request, *inputs, {});
     } else {

@@ -181,8 +181,6 @@ void Pool::give_back(const Device& device, bool graphs) {
   if (group == nullptr || runners.empty()) {
     return;
   }
-  const bool runs = std::any_of(group->workers.begin(), group->workers.end(),
-                                [](const Worker* worker) { return worker->does == Worker::Does::runs; });
   lock.unlock();
   const std::optional<Arenas> before = arenas_of(runners);
   std::set<const void*> sessions;
@@ -193,7 +191,7 @@ void Pool::give_back(const Device& device, bool graphs) {
       }
       runner->free_buffers();
       if (sessions.insert(runner->session()).second) {
-        runner->shrink_arena(runs);
+        runner->shrink_arena();
       }
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it was closed, or its device is lost
     }

@@ -52,9 +52,8 @@ class Runner {
 
   /// What ONNX Runtime keeps for its session's runs; nothing where nobody knows.
   virtual std::optional<Session::Arena> arena() noexcept { return std::nullopt; }
-  /// Gives back what the session keeps for runs. Where some are under way, what these use stays, and as much as lies
-  /// beside it: with `again`, the runner's next run does it once more, before it begins.
-  virtual void shrink_arena(bool /*again*/) {}
+  /// Session::shrink_arena().
+  virtual void shrink_arena() {}
   /// The same for what the runner alone keeps.
   virtual void free_buffers() {}
   /// Bytes of the inputs of its largest run since the last call; 0: there was none.
@@ -88,18 +87,15 @@ class SessionRunner : public Runner {
   /// A GPU's context refuses everything after a fault in a kernel, in whichever session of the process.
   std::string why_broken() noexcept override;
   std::optional<Session::Arena> arena() noexcept override;
-  void shrink_arena(bool again) override;
+  void shrink_arena() override { session_->shrink_arena(); }
 
  protected:
-  /// At the begin of a run.
-  void shrink_arena_again();
   /// For spans.
   const std::string& device_name() const noexcept { return device_name_; }
 
  private:
   std::shared_ptr<Session> session_;
   std::string device_name_;
-  std::atomic<bool> shrinks_again_{false};
 };
 
 }  // namespace ortmulti

@@ -41,7 +41,6 @@ void SessionRunner::run(Request& request) {
     bytes += bytes_of(request.inputs.values()[i]);
   }
   note_run(bytes);
-  shrink_arena_again();
   request.outputs.clear();
   const ScopedSpan span(request.timeline.get(), "run", device_name_);
   request.outputs =
@@ -54,17 +53,6 @@ void SessionRunner::terminate(Request& request) noexcept {
       request.own_run_options->SetTerminate();
     } catch (const Ort::Exception&) {  // NOLINT(bugprone-empty-catch): then the run goes on to its end
     }
-  }
-}
-
-void SessionRunner::shrink_arena(bool again) {
-  session_->shrink_arena();
-  shrinks_again_.store(again);
-}
-
-void SessionRunner::shrink_arena_again() {
-  if (shrinks_again_.exchange(false)) {
-    session_->shrink_arena();
   }
 }
 

@@ -128,9 +128,9 @@ def load(
             ``provider_options``, ``sessions_per_device``, ``in_flight`` and ``cuda_graph`` win. The backend
             ``"processes"`` takes only the options of sessions and of the provider.
         version: Label of the model in `Pool.stats` and in Prometheus's text, such as ``"2"``; default: none.
-        trim_after: Seconds after which memory comes back, default 10: when no request was half as large for so long
-            (bytes of its inputs), or none came, what ONNX Runtime keeps and no run uses is given back to the system or
-            the GPU, if it is 16 MiB or more. None: never by itself. docs/memory.md.
+        trim_after: Seconds after which memory comes back, default 10. When for so long no request was half as large as
+            the largest, by the bytes of its inputs, what ONNX Runtime keeps and no run uses is given back. Less than
+            16 MiB stays. None: never by itself. docs/memory.md.
 
     Returns:
         The pool.
