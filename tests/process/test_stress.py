@@ -24,7 +24,6 @@ from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
-import pynvml
 import pytest
 
 import ortmulti
@@ -246,6 +245,8 @@ class Round:
 
 def gpu_megabytes() -> int:
     """What this process takes of the first GPU."""
+    import pynvml
+
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)

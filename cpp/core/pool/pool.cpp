@@ -236,14 +236,12 @@ bool Pool::give_back_surplus() {
   }
   for (const Due& one : due) {
     lock.unlock();
-    const auto worth_it = [&one] {
-      const std::optional<Arenas> arenas = arenas_of(one.runners);
-      return !arenas || arenas->unused >= least_surplus;
-    };
-    if (one.graphs || worth_it()) {
+    const std::optional<Arenas> before = arenas_of(one.runners);
+    if (one.graphs || !before || before->unused >= least_surplus) {
       give_back(one.group->device, one.graphs);
     }
-    const bool whole = !arenas_of(one.runners) || !worth_it();
+    const std::optional<Arenas> after = arenas_of(one.runners);
+    const bool whole = !after || after->unused < least_surplus;
     lock.lock();
     one.group->surplus.given_back(whole);
   }

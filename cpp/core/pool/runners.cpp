@@ -17,8 +17,9 @@ std::uint64_t bytes_of(const Ort::Value& value) {
   if (value == nullptr || !value.HasValue() || !value.IsTensor()) {
     return 0;
   }
-  const auto type = value.GetTensorTypeAndShapeInfo().GetElementType();
-  return type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING ? 0 : tensor_bytes(value);
+  const auto info = value.GetTensorTypeAndShapeInfo();
+  const ONNXTensorElementDataType type = info.GetElementType();
+  return type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING ? 0 : tensor_bytes(type, info.GetShape());
 }
 
 }  // namespace
@@ -60,7 +61,7 @@ std::optional<Session::Arena> SessionRunner::arena() noexcept {
   try {
     return session_->arena();
   } catch (const std::exception&) {
-    return std::nullopt;  // it was closed
+    return std::nullopt;  // there is no memory to ask with
   }
 }
 
