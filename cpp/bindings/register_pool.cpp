@@ -193,6 +193,7 @@ void register_pool(py::module_& module) {
   module.def("set_running_loop", &set_running_loop, py::arg("get_running_loop"));
   py::class_<GraphsBeside, std::shared_ptr<GraphsBeside>>(module, "GraphsBeside")
       .def("wanted_shapes", &GraphsBeside::wanted_shapes, Nogil())
+      .def("in_vain", &GraphsBeside::in_vain, Nogil())
       .def("add", &GraphsBeside::add, py::arg("key"), py::arg("sessions"), Nogil())
       .def("not_now", &GraphsBeside::not_now, py::arg("key"), py::arg("reason"), Nogil())
       .def("not_made", &GraphsBeside::not_made, py::arg("key"), py::arg("reason"), Nogil());

@@ -110,8 +110,19 @@ TEST_F(CudaGraphTest, ACaptureEndsWhereTheWorkFails) {
   EXPECT_EQ(graphs().calls, (Calls{"begin", "end", "destroy"}));
 }
 
-TEST_F(CudaGraphTest, SaysThatItWasNoCapture) {
+TEST_F(CudaGraphTest, ToldFromWorkThatFailsIsACaptureThatSomethingInvalidated) {
   graphs().end_capture = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  EXPECT_THROW(CudaGraph(startup, nullptr, [] {}), CaptureInvalidated);
+  try {
+    const CudaGraph graph(startup, nullptr, [] { throw std::runtime_error("CUBLAS failure 14"); });
+    ADD_FAILURE();
+  } catch (const CaptureInvalidated& error) {
+    EXPECT_EQ(error.what(), std::string("capturing a CUDA graph: the capture was invalidated: CUBLAS failure 14"));
+  }
+}
+
+TEST_F(CudaGraphTest, SaysThatItWasNoCapture) {
+  graphs().end_capture = CUDA_ERROR_ILLEGAL_ADDRESS;
   EXPECT_TRUE(
       throws(ErrorKind::device, {"capturing a CUDA graph"}, [&] { const CudaGraph graph(startup, nullptr, [] {}); }));
   graphs().end_capture = CUDA_SUCCESS;

@@ -60,6 +60,17 @@ TEST_F(ShapesThatComeAgain, AreWantedAnewWhereItWasNotTheTime) {
   EXPECT_TRUE(graphs->came_again("a"));
 }
 
+TEST_F(ShapesThatComeAgain, AreNotPutOffByAMakingThatWasDropped) {
+  EXPECT_TRUE(wanted_within(GraphsBeside::come_again, "a"));
+  EXPECT_FALSE(graphs->in_vain());
+  EXPECT_FALSE(graphs->drop_all()) << "there was none yet";
+  EXPECT_TRUE(graphs->in_vain());
+  graphs->not_now("a", "dropped");
+  EXPECT_FALSE(graphs->in_vain());
+  EXPECT_EQ(graphs->counts().why_not, "");
+  EXPECT_TRUE(wanted_within(GraphsBeside::come_again, "a"));
+}
+
 TEST_F(ShapesThatComeAgain, GetAsManySessionsAsRunsWereUnderWayAtOnce) {
   for (const std::size_t others : {1, 5}) {
     const std::string key = std::to_string(others);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <memory>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "core/base/memory_keeper.hpp"
+#include "core/base/turns.hpp"
 #include "core/ort/session.hpp"
 #include "core/ort/value.hpp"
 #include "core/pool/surplus.hpp"
@@ -25,6 +27,33 @@ constexpr std::uint64_t mega = 1'000'000;
 
 Session::Arena arena_of(std::uint64_t held, std::uint64_t used, std::uint64_t most_used) {
   return {held * mega, used * mega, most_used * mega, nullptr};
+}
+
+TEST(TurnsTest, LetSoManyThreadsOnAtATime) {
+  Turns turns(3);
+  std::atomic<int> inside{0};
+  std::atomic<int> most{0};
+  std::promise<void> all_inside;
+  std::shared_future<void> wait = all_inside.get_future().share();
+  std::vector<std::future<void>> threads;
+  threads.reserve(20);
+  for (int i = 0; i < 20; ++i) {
+    threads.push_back(std::async(std::launch::async, [&] {
+      const Turn turn(&turns);
+      const int now = ++inside;
+      for (int before = most.load(); before < now && !most.compare_exchange_weak(before, now);) {
+      }
+      if (now == 3 && wait.wait_for(seconds(0)) != std::future_status::ready) {
+        all_inside.set_value();
+      }
+      wait.wait();
+      --inside;
+    }));
+  }
+  for (auto& thread : threads) {
+    thread.get();
+  }
+  EXPECT_EQ(most.load(), 3);
 }
 
 TEST(SurplusTest, IsThereOnceALargeRequestWasWholeLooksAgo) {

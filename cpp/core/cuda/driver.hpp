@@ -51,6 +51,7 @@ namespace ortmulti {
   each(graph_destroy, cuGraphDestroy, 10000);                            \
   each(graph_launch, cuGraphLaunch, 10000);                              \
   each(graph_exec_destroy, cuGraphExecDestroy, 10000);                   \
+  each(device_graph_mem_trim, cuDeviceGraphMemTrim, 11040);              \
   each(pointer_get_attribute, cuPointerGetAttribute, 4000);
 
 /// All or none of these: memory whose address stays while its pages come and go.

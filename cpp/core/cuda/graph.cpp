@@ -1,7 +1,9 @@
 #include "core/cuda/graph.hpp"
 
 #include <cstddef>
-#include <optional>
+#include <exception>
+#include <new>
+#include <string>
 #include <vector>
 
 #include "core/base/error.hpp"
@@ -35,11 +37,7 @@ CudaStream::CudaStream(CudaStartup& startup, int device)
 
 CudaStream::~CudaStream() {
   if (generation_ == fork_generation()) {
-    std::optional<ScopedContext> current;
-    try {
-      current.emplace(startup_, device_);
-    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): a device that is lost; the stream is freed anyway
-    }
+    const ScopedContext current(startup_, device_, std::nothrow);
     static_cast<void>(startup_.driver().stream_synchronize(stream_));
     static_cast<void>(startup_.driver().stream_destroy(stream_));
   }
@@ -65,13 +63,21 @@ CudaGraph::CudaGraph(CudaStartup& startup, CUstream stream, const std::function<
       static_cast<void>(driver.graph_destroy(graph));
     }
   });
+  std::exception_ptr failed;
   try {
     work();
   } catch (...) {
-    static_cast<void>(driver.stream_end_capture(stream, &graph));
-    throw;
+    failed = std::current_exception();
   }
-  startup.check(driver.stream_end_capture(stream, &graph), capturing);
+  const CUresult ended = driver.stream_end_capture(stream, &graph);
+  if (ended == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED) {
+    throw CaptureInvalidated(ErrorKind::fail, std::string(capturing) + ": the capture was invalidated" +
+                                                  (failed ? ": " + text_of(failed) : ""));
+  }
+  if (failed) {
+    std::rethrow_exception(failed);
+  }
+  startup.check(ended, capturing);
   check_nodes(graph);
   startup.check(driver.graph_instantiate(&ready_, graph, 0), "instantiating a CUDA graph");
 }

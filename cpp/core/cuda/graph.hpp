@@ -2,6 +2,7 @@
 
 #include <functional>
 
+#include "core/base/error.hpp"
 #include "core/cuda/startup.hpp"
 
 namespace ortmulti {
@@ -38,12 +39,19 @@ class CudaEvent : NonCopyable {
   CUevent event_ = nullptr;
 };
 
+/// A capture was invalidated: something waited for the whole device meanwhile, or the captured work does what no
+/// capture can hold. Nobody can tell which, so it may succeed the next time.
+class CaptureInvalidated : public Error {
+ public:
+  using Error::Error;
+};
+
 /// What was asked of a stream once, ready to be launched as a whole any number of times, on any stream of the device.
 class CudaGraph : NonCopyable {
  public:
   /// Captures what `work` asks of the stream, which does not happen then. In this thread, which must not ask CUDA for
-  /// anything else meanwhile. Throws what `work` throws, and Error where it was no capture, or where the graph would
-  /// read or write memory of the host, which may be something else by the time it is launched.
+  /// anything else meanwhile. Throws CaptureInvalidated; what `work` throws; Error where the graph would read or write
+  /// memory of the host, which may be something else by the time it is launched.
   CudaGraph(CudaStartup& startup, CUstream stream, const std::function<void()>& work);
   ~CudaGraph();
 

@@ -39,6 +39,15 @@ CUmemAllocationProp properties_on(int device) {
 ScopedContext::ScopedContext(CudaStartup& startup, int device)
     : startup_(startup), context_(startup.context(device)), before_(startup.exchange_current(context_, device)) {}
 
+ScopedContext::ScopedContext(CudaStartup& startup, int device, std::nothrow_t /*unused*/) noexcept : startup_(startup) {
+  try {
+    auto* const wanted = startup.context(device);
+    before_ = startup.exchange_current(wanted, device);
+    context_ = wanted;
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): see above
+  }
+}
+
 ScopedContext::~ScopedContext() {
   if (before_ != context_) {
     static_cast<void>(startup_.driver().ctx_set_current(before_));

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -18,14 +19,16 @@ inline CUdeviceptr to_address(const void* pointer) { return reinterpret_cast<CUd
 class ScopedContext : NonCopyable {
  public:
   ScopedContext(CudaStartup& startup, int device);
+  /// For destructors: leaves the current context as it is where the device is lost, or the driver has shut down.
+  ScopedContext(CudaStartup& startup, int device, std::nothrow_t /*unused*/) noexcept;
   ~ScopedContext();
 
   CUcontext context() const noexcept { return context_; }
 
  private:
   CudaStartup& startup_;
-  CUcontext context_;
-  CUcontext before_;
+  CUcontext context_ = nullptr;
+  CUcontext before_ = nullptr;
 };
 
 /// An allocation of a GPU's memory, in the device's primary context.

@@ -432,6 +432,13 @@ CudaStartup::Memory CudaStartup::memory(int device) {
   return memory;
 }
 
+void CudaStartup::trim_graph_memory(int device) noexcept {
+  try {
+    static_cast<void>(driver().device_graph_mem_trim(handle(device)));
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): a device that is lost
+  }
+}
+
 std::optional<int> CudaStartup::driver_version() const {
   if (driver_ == nullptr) {
     return std::nullopt;

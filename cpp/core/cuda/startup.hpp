@@ -87,6 +87,8 @@ class CudaStartup : NonCopyable {
     std::size_t total = 0;
   };
   Memory memory(int device);
+  /// Gives back what the driver keeps of the memory that graphs allocated, of those that are freed.
+  void trim_graph_memory(int device) noexcept;
 
   /// Keeps a span of what was begun before there was a timeline. The first timeline takes it.
   void remember(Span span);

@@ -70,6 +70,8 @@ struct EnvironmentSettings {
 std::mutex environment_mutex;
 EnvironmentSettings environment_settings;
 
+thread_local int unlogged = 0;
+
 void ORT_API_CALL enqueue(void* /*unused*/, OrtLoggingLevel severity, const char* category, const char* logger,
                           const char* location, const char* message) {
   const auto text = [](const char* pointer) { return std::string(pointer == nullptr ? "" : pointer); };
@@ -77,7 +79,7 @@ void ORT_API_CALL enqueue(void* /*unused*/, OrtLoggingLevel severity, const char
     LogRecord record{static_cast<int>(severity), text(category), text(logger), text(location), text(message)};
     record.time_ns = steady_now_ns();
     record.thread = this_thread();
-    if (pass_on(record)) {
+    if (unlogged == 0 && pass_on(record)) {
       onnxruntime_log().push(std::move(record));
     }
   } catch (...) {  // NOLINT(bugprone-empty-catch): ONNX Runtime calls this from C; a lost log line is the lesser evil
@@ -152,6 +154,9 @@ Ort::Env make_environment(const EnvironmentSettings& settings, OrtLoggingFunctio
 }
 
 }  // namespace
+
+Unlogged::Unlogged() { ++unlogged; }
+Unlogged::~Unlogged() { --unlogged; }
 
 int default_log_severity() noexcept { return log_severity_of_all.load(); }
 

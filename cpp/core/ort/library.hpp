@@ -13,6 +13,7 @@
 
 #include "core/base/device.hpp"
 #include "core/base/log_queue.hpp"
+#include "core/base/non_copyable.hpp"
 #include "core/ort/thread_group.hpp"
 
 namespace ortmulti {
@@ -37,6 +38,13 @@ int default_log_severity() noexcept;
 
 /// Where ONNX Runtime's log goes. A forked child has a new, empty one.
 LogQueue& onnxruntime_log();
+
+/// While one exists, what ONNX Runtime logs in this thread is dropped, since the caller reports what fails.
+class Unlogged : NonCopyable {
+ public:
+  Unlogged();
+  ~Unlogged();
+};
 
 /// The one ONNX Runtime of this process: the opened libonnxruntime, its API and its environment. It is never closed:
 /// sessions, values and ONNX Runtime's own threads may need it up to the end of the process.

@@ -15,6 +15,7 @@
 #include "core/base/source.hpp"
 #include "core/base/text.hpp"
 #include "core/cuda/device_sync_guard.hpp"
+#include "core/cuda/memory.hpp"
 #include "core/cuda/startup.hpp"
 #include "core/ort/advice.hpp"
 #include "core/ort/api_compat.hpp"
@@ -77,16 +78,36 @@ std::vector<Provider> with_compute_stream(std::vector<Provider> providers, const
   return providers;
 }
 
-// How many threads have ended that ran a session on a GPU. ONNX Runtime (1.31.1 does) keeps a stream of each thread
-// that runs a session. The session's next run after a thread's end frees that thread's, and waits for the device.
+// Threads that ran a session on a GPU. ONNX Runtime (1.31.1 does) keeps a stream of each thread that runs a session.
+// The session's next run after a thread's end frees that thread's, and waits for the device.
+std::atomic<std::uint64_t> ended_threads{0};
+std::atomic<int> ending_threads{0};
+thread_local bool this_thread_ends = false;
+
+// How many have ended. To be called before a thread's first run: what is made before ONNX Runtime's own object of the
+// thread is counted after that has gone.
 std::uint64_t ends_of_running_threads() {
-  static std::atomic<std::uint64_t> ends{0};
   struct Counted : NonCopyable {
-    ~Counted() { ends.fetch_add(1); }
+    ~Counted() {
+      ended_threads.fetch_add(1);
+      ending_threads.fetch_sub(this_thread_ends ? 1 : 0);
+    }
   };
-  thread_local const Counted counted;  // made before ONNX Runtime's own, so that it is counted after that has ended
+  thread_local const Counted counted;
   static_cast<void>(counted);
-  return ends.load();
+  return ended_threads.load();
+}
+
+// To be called after a run: what is made after ONNX Runtime's own object says before that goes that the thread ends.
+void announce_end_of_this_thread() {
+  struct Announced : NonCopyable {
+    ~Announced() {
+      this_thread_ends = true;
+      ending_threads.fetch_add(1);
+    }
+  };
+  thread_local const Announced announced;
+  static_cast<void>(announced);
 }
 
 std::shared_ptr<ThreadGroup> start_threads(const ThreadSettings& settings, const Device& device, int count) {
@@ -264,6 +285,7 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
     const DeviceSyncGuard guard(device, DeviceSyncGuard::Work::waits_for_device);
     opened->thread_ends.store(ends_of_running_threads());
     run_nothing(opened->session, description->inputs, description->outputs, Ort::RunOptions());
+    announce_end_of_this_thread();
   }
   if (has_arena(device, options)) {
     begin_arena(opened->session, device);
@@ -385,6 +407,7 @@ std::vector<Ort::Value> Session::run(const Ort::RunOptions& run_options, const R
       shapes = add_shape(shapes, values[i]);
     }
   }
+  const Turn turn(turns(lock));
   run_guarded_with_all_memory(lock, shapes, [&] {
     opened_->session.Run(chosen, inputs.names().data(), values, inputs.size(), output_names.data(), outputs.data(),
                          outputs.size());
@@ -394,6 +417,8 @@ std::vector<Ort::Value> Session::run(const Ort::RunOptions& run_options, const R
   }
   return outputs;
 }
+
+Turns* Session::turns(const Lock& /*open*/) const { return device().is_cuda() ? &opened_->turns : nullptr; }
 
 std::shared_ptr<const WeightStore> Session::weights(const Lock& /*open*/) const { return opened_->weights; }
 
@@ -411,13 +436,19 @@ void Session::run_guarded(const Lock& open, std::uint64_t shapes, const Run& run
   for (bool decided = !device().is_cuda(); !decided;) {
     using Work = DeviceSyncGuard::Work;
     ends = ends_of_running_threads();
-    const bool frees = may_free && opened_->thread_ends.load() != ends;
+    const bool frees = may_free && (opened_->thread_ends.load() != ends || ending_threads.load() != 0);
     guard.reset();
     if (frees || may_capture) {
       guard.emplace(device(), !frees ? Work::may_capture : may_capture ? Work::both : Work::waits_for_device);
     }
-    decided = frees || !may_free || ends_of_running_threads() == ends;  // else a thread ended while this one waited
+    // Else a thread ended while this one waited.
+    decided = frees || !may_free || (ends_of_running_threads() == ends && ending_threads.load() == 0);
   }
+  const ScopeExit has_run([may_free] {
+    if (may_free) {
+      announce_end_of_this_thread();
+    }
+  });
   run_checked(run);
   if (may_capture) {
     opened_->last_shapes.store(shapes);
@@ -540,10 +571,18 @@ bool Session::free_session(bool cancel) {
   const bool was_open = opened_ != nullptr;
   if (was_open) {
     const DeviceSyncGuard guard(device(), DeviceSyncGuard::Work::waits_for_device);
+    std::optional<ScopedContext> current;
+    if (device().is_cuda()) {
+      // ONNX Runtime's handles wait for the device that is current as they are freed, whichever that is (1.31.1).
+      current.emplace(CudaStartup::instance(), device().index, std::nothrow);
+    }
     model_bytes = opened_->model_bytes;
     additions = opened_->additions;
     weights = opened_->weights;
     opened_.reset();
+    if (compute_stream_ != nullptr) {  // it had graphs, and cuBLAS allocates in these (13.1: 32 MiB on an H200)
+      CudaStartup::instance().trim_graph_memory(device().index);
+    }
   }
   return was_open && watched.expired();
 }

@@ -17,6 +17,7 @@
 #include "core/base/device.hpp"
 #include "core/base/error.hpp"
 #include "core/base/timeline.hpp"
+#include "core/base/turns.hpp"
 #include "core/cuda/graph.hpp"
 #include "core/ort/library.hpp"
 #include "core/ort/options.hpp"
@@ -85,6 +86,11 @@ class Session : NonCopyable {
 
   /// Throws Error where the session cannot be used any more. Not twice in a thread.
   Lock lock_for_use();
+  /// On a GPU the runs of callers, who may be any number, take turns: ONNX Runtime keeps handles and their workspaces,
+  /// 72 MiB on an H100, for each run that was ever under way beside others, and more runs than this answer no more.
+  static constexpr int most_callers = 8;
+  /// Has `Turn(turns(open))` wait for one; null on other devices.
+  Turns* turns(const Lock& open) const;
   Ort::IoBinding make_binding(const Lock& open) const;
   Ort::Allocator make_allocator(const Lock& open, const Ort::MemoryInfo& memory) const;
   /// `shapes`: those of the inputs that are bound, by add_shape(); 0: the run captures nothing, as one that replays a
@@ -171,6 +177,7 @@ class Session : NonCopyable {
     std::atomic<std::uint64_t> thread_ends{0};  // ends_of_running_threads() before the last run that succeeded
     std::atomic<int> runs{0};                   // under way
     std::atomic<bool> shrinks{false};           // once no run is under way
+    Turns turns{most_callers};
   };
 
   Session(std::shared_ptr<const Description> description, std::shared_ptr<Opened> opened);

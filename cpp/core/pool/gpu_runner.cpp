@@ -82,14 +82,20 @@ void GpuRunner::prepare() {
 }
 
 void GpuRunner::free_buffers() {
+  shared_->free_blocks();
+  frees_staged_ = true;
   if (in_run_) {
-    return;  // which uses them, and may be this thread's: it lacks memory
+    return;  // it uses them, and may be this thread's that lacks memory: it frees them when it ends
   }
   const std::lock_guard idle(running_);
-  const ScopedContext current(CudaStartup::instance(), device().index);
-  staged_.reset();
-  staged_bytes_ = 0;
-  shared_->free_blocks();
+  free_staged();
+}
+
+void GpuRunner::free_staged() noexcept {
+  if (frees_staged_.exchange(false)) {
+    staged_.reset();
+    staged_bytes_ = 0;
+  }
 }
 
 std::string GpuRunner::why_no_more() noexcept {
@@ -120,7 +126,10 @@ void GpuRunner::run(Request& request) {
   request.prepare(shared_->session());
   const std::lock_guard running(running_);
   in_run_ = true;
-  const ScopeExit ended([this] { in_run_ = false; });
+  const ScopeExit ended([this] {
+    in_run_ = false;
+    free_staged();
+  });
   prepare();
   request.copying = {};
   request.waiting_for_session = {};
@@ -292,13 +301,7 @@ std::vector<Ort::Value> GpuRunner::prove(Request& one, Request& other) {
   }
   const std::vector<Ort::Value> expected_other = ordinarily(other, others);
   const GraphShapes::Outputs outputs = shared_->graph_shapes().find(key).value_or(GraphShapes::Outputs());
-  CapturedGraph* graph = nullptr;
-  try {
-    shared_->in_thread([&] { graph = capture(one, inputs, key, outputs); });
-  } catch (...) {
-    shared_->renew_thread();
-    throw;
-  }
+  CapturedGraph* const graph = capture(one, inputs, key, outputs);
   const auto launched = [&](Request& request, const Tensors& given) {
     for (Ort::Value& output : graph->outputs) {
       const std::vector<std::byte> poison(tensor_bytes(output), std::byte{0xA5});
@@ -327,12 +330,10 @@ GpuRunner::CapturedGraph* GpuRunner::graph_for(Request& request, const Tensors& 
   if (!outputs) {
     return nullptr;
   }
-  CapturedGraph* captured = nullptr;
   try {
-    shared_->in_thread([&] { captured = capture(request, inputs, key, *outputs); });
+    return capture(request, inputs, key, *outputs);
   } catch (const std::exception& error) {
     const bool last = shared_->graph_shapes().refuse(key);
-    shared_->renew_thread();
     const std::string what =
         last ? " captures no more CUDA graphs, since inputs of " + std::to_string(GraphShapes::most_refusals) +
                    " shapes in a row got none: mend the reason and load it again, or load it without cuda_graph. The "
@@ -340,12 +341,31 @@ GpuRunner::CapturedGraph* GpuRunner::graph_for(Request& request, const Tensors& 
              : " runs without a CUDA graph for inputs of these shapes: ";
     onnxruntime_log().push({ORT_LOGGING_LEVEL_WARNING, "ortmulti", "", "",
                             shared_->session()->model() + " on " + device_name() + what + error.what()});
+    return nullptr;
   }
-  return captured;
 }
 
 GpuRunner::CapturedGraph* GpuRunner::capture(Request& request, const Tensors& inputs, const std::string& key,
                                              const GraphShapes::Outputs& outputs) {
+  CapturedGraph* captured = nullptr;
+  for (int tries_left = 2; captured == nullptr; --tries_left) {
+    try {
+      shared_->in_thread([&] { captured = capture_once(request, inputs, key, outputs); });
+    } catch (const CaptureInvalidated&) {
+      shared_->renew_thread();  // ONNX Runtime keeps what a capture left there
+      if (tries_left == 0) {
+        throw;
+      }
+    } catch (...) {
+      shared_->renew_thread();
+      throw;
+    }
+  }
+  return captured;
+}
+
+GpuRunner::CapturedGraph* GpuRunner::capture_once(Request& request, const Tensors& inputs, const std::string& key,
+                                                  const GraphShapes::Outputs& outputs) {
   Session& session = *shared_->session();
   CudaStartup& startup = CudaStartup::instance();
   const ScopedContext current(startup, device().index);
@@ -359,6 +379,7 @@ GpuRunner::CapturedGraph* GpuRunner::capture(Request& request, const Tensors& in
   {
     const auto weights = session.hold_weights(open);
     const DeviceSyncGuard guard(device(), DeviceSyncGuard::Work::may_capture);
+    const Unlogged refused_or_tried_again;
     graph.graph = std::make_unique<const CudaGraph>(
         startup, session.compute_stream(), [&] { session.run_to_capture(open, weights, capturing_, graph.binding); });
   }

@@ -63,8 +63,11 @@ class GpuRunner : public SessionRunner, NonCopyable {
   static GraphsBeside::Sample sample_of(const Tensors& inputs, const Request& answered);
   /// The graph of these inputs, which may be captured now; null where they are to be run ordinarily.
   CapturedGraph* graph_for(Request& request, const Tensors& inputs, const std::string& key);
+  /// In the session's own thread, three times where something invalidates the captures. Throws Error.
   CapturedGraph* capture(Request& request, const Tensors& inputs, const std::string& key,
                          const GraphShapes::Outputs& outputs);
+  CapturedGraph* capture_once(Request& request, const Tensors& inputs, const std::string& key,
+                              const GraphShapes::Outputs& outputs);
   /// What a graph needs, nothing captured yet.
   CapturedGraph prepare_graph(const std::string& key, const Tensors& inputs, const GraphShapes::Outputs& outputs,
                               const Session::Lock& open) const;
@@ -72,6 +75,8 @@ class GpuRunner : public SessionRunner, NonCopyable {
 
   /// Binds the session's inputs: copies of those that the GPU reads and that lie elsewhere.
   void bind_inputs(const Tensors& inputs);
+  /// Where that was asked for. While nobody runs.
+  void free_staged() noexcept;
   void copy_in(void* target, const RequestTensor& input);
   Ort::Value to_host(const Ort::Value& value);
   Ort::Value copy_to(const CudaMemory& memory, const Ort::Value& value);
@@ -83,6 +88,7 @@ class GpuRunner : public SessionRunner, NonCopyable {
   std::shared_ptr<GraphsBeside> beside_;
   std::mutex running_;
   std::atomic<bool> in_run_{false};
+  std::atomic<bool> frees_staged_{false};
   Sleeper sleeper_;
   std::unique_ptr<StagedCopies> copies_;
   std::unique_ptr<const CudaMemory> staged_;  // where inputs are copied to

@@ -201,10 +201,18 @@ std::shared_ptr<GraphsBeside::Graph> GraphsBeside::made_or_not(const std::string
   return found == graphs_.end() ? nullptr : found->second;
 }
 
+bool GraphsBeside::in_vain() const {
+  const std::lock_guard lock(mutex_);
+  return making_ && making_->in_vain;
+}
+
 void GraphsBeside::not_now(const std::string& key, const std::string& reason) {
   const std::lock_guard lock(mutex_);
+  const bool in_vain = making_ && making_->in_vain;
   if (const auto graph = made_or_not(key)) {
     graph->worth.try_more(InFlight::Clock::now(), reason);
+  } else if (in_vain) {
+    seen_.use(key) = {};
   } else {
     Seen& seen = seen_.use(key);
     seen.runs = 0;

@@ -73,6 +73,8 @@ class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopya
   /// Counts an answer by a graph. True where another session is to be tried, since requests wait: as above.
   bool answered(const std::string& key);
   void want(const std::string& key, Sample sample);
+  /// Whether what is being made is not wanted any more, since drop_all() was called.
+  bool in_vain() const;
   /// They may be wanted again when they have come twice as often.
   void not_now(const std::string& key, const std::string& reason);
   /// The shapes of the sample, while a graph is wanted.

@@ -182,6 +182,11 @@ void Pool::give_back(const Device& device, bool graphs) {
     return;
   }
   lock.unlock();
+  give_back_from(*group, runners, graphs, true);
+}
+
+void Pool::give_back_from(DeviceGroup& group, const std::vector<std::shared_ptr<Runner>>& runners, bool graphs,
+                          bool arenas) {
   const std::optional<Arenas> before = arenas_of(runners);
   std::set<const void*> sessions;
   for (const auto& runner : runners) {
@@ -190,18 +195,18 @@ void Pool::give_back(const Device& device, bool graphs) {
         static_cast<void>(runner->drop_graphs());
       }
       runner->free_buffers();
-      if (sessions.insert(runner->session()).second) {
+      if (arenas && sessions.insert(runner->session()).second) {
         runner->shrink_arena();
       }
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it was closed, or its device is lost
     }
   }
-  if (device == Device::cpu()) {
+  if (arenas && group.device == Device::cpu()) {
     malloc_trim(0);
   }
   const std::optional<Arenas> after = arenas_of(runners);
-  lock.lock();
-  group->counts.trims += !before || !after || after->held < before->held ? 1 : 0;
+  const Lock lock(mutex_);
+  group.counts.trims += arenas && (!before || !after || after->held < before->held) ? 1 : 0;
 }
 
 bool Pool::give_back_surplus() {
@@ -237,9 +242,7 @@ bool Pool::give_back_surplus() {
   for (const Due& one : due) {
     lock.unlock();
     const std::optional<Arenas> before = arenas_of(one.runners);
-    if (one.graphs || !before || before->unused >= least_surplus) {
-      give_back(one.group->device, one.graphs);
-    }
+    give_back_from(*one.group, one.runners, one.graphs, one.graphs || !before || before->unused >= least_surplus);
     const std::optional<Arenas> after = arenas_of(one.runners);
     const bool whole = !after || after->unused < least_surplus;
     lock.lock();

@@ -84,7 +84,13 @@ Runners make_runners(const std::shared_ptr<Session>& session, const Serving& ser
   const bool measured = serving.in_flight == 0 && !graphs;  // graphs run one behind another, however many wait
   const std::size_t ready = serving.in_flight == 0 ? at_first_in_flight : static_cast<std::size_t>(serving.in_flight);
   const auto shared = std::make_shared<GpuSession>(session, graphs);
-  const auto beside = serving.graph_wanted ? std::make_shared<GraphsBeside>(session, serving.graph_wanted) : nullptr;
+  std::shared_ptr<GraphsBeside> beside;
+  if (serving.graph_wanted) {
+    auto kept = std::make_shared<GraphsBeside>(session, serving.graph_wanted);
+    auto* const used = kept.get();
+    // Without the last runner nobody uses them: not even those that are still being made.
+    beside = {used, [kept = std::move(kept)](GraphsBeside* /*used*/) { static_cast<void>(kept->drop_all()); }};
+  }
   Runners runners;
   for (std::size_t i = 0; i < (measured ? most_in_flight : ready); ++i) {
     const auto runner = std::make_shared<GpuRunner>(shared, serving.max_graphs, beside);

@@ -10,7 +10,7 @@ from ortmulti import _core
 from ortmulti._runtime import behind
 from ortmulti.create.request import CreationRequest, core_options
 from ortmulti.devices.device import parse_devices
-from ortmulti.errors import Fail, InvalidArgument, OutOfMemory
+from ortmulti.errors import DeviceError, Fail, InvalidArgument, OutOfMemory
 from ortmulti.loading import creation
 from ortmulti.loading.attempt import Attempt
 from ortmulti.options.session_options import SessionOptions
@@ -42,7 +42,12 @@ def make_behind(
     """
 
     def make(poll: Callable[[], object]) -> None:
-        made = creation.Collector(poll=poll)
+        def check() -> None:
+            poll()
+            if graphs.in_vain():
+                raise behind.Ended
+
+        made = creation.Collector(poll=check)
         try:
             if reason := limit.why_not(session.device()) if limit.why_not else "":
                 graphs.not_now(key, reason)
@@ -53,10 +58,10 @@ def make_behind(
             _check_libraries()  # once more, since that took a while
             graphs.add(key, list(made.sessions.values()))
             made.sessions.clear()
-        except OutOfMemory as error:
-            graphs.not_now(key, str(error))
         except Exception as error:  # else nobody would ever make another one
-            graphs.not_made(key, str(error) or "the process ends")
+            # A device may sleep, or have no memory, for a while.
+            later = isinstance(error, (OutOfMemory, DeviceError)) or graphs.in_vain()
+            (graphs.not_now if later else graphs.not_made)(key, str(error) or "the process ends")
         finally:
             made.close()
 
