@@ -170,6 +170,7 @@ void register_repository(py::module_& module) {
       .def("pin", &Repository::pin, py::arg("resident"), py::arg("pinned"), Nogil())
       .def("set_kept", &Repository::set_kept, py::arg("resident"), py::arg("level"), py::arg("bytes"), Nogil())
       .def("unaccounted", &unaccounted, py::arg("device"), py::arg("timeout"))
+      .def("measure", &Repository::measure, py::arg("device"), Nogil())
       .def("residents", [](const Repository& self) { return to_list([&] { return self.residents(); }); })
       .def("devices", [](const Repository& self) { return to_list([&] { return self.devices(); }); });
 }

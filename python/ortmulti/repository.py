@@ -544,10 +544,10 @@ class ModelRepository(Closing):
         return None if device == "cpu" else self._core.unaccounted(device, _QUIET)
 
     def _why_no_graphs(self, device: str) -> str:
-        other = self._unaccounted(device)  # measured now, while `used` is measured at wakes
+        self._core.measure(device)  # else at wakes
         [row] = (row for row in self._core.devices() if row["device"] == device)
-        used = row["used"] if other is None else row["models"] + max(0, other)
-        return "less than a quarter of the repository's budget is free" if used > row["budget"] * 3 // 4 else ""
+        full = row["used"] > row["budget"] * 3 // 4
+        return "less than a quarter of the repository's budget is free" if full else ""
 
     def _grown(self, device: str, before: int | None) -> int | None:
         now = None if before is None else self._unaccounted(device)

@@ -49,7 +49,12 @@ class FakeRunner : public Runner {
 
   bool drop_graphs() override { return dropping_graphs && dropping_graphs(); }
   std::optional<Session::Arena> arena() noexcept override { return arena_now; }
-  void shrink_arena() override { ++shrunk; }
+  void shrink_arena() override {
+    ++shrunk;
+    if (shrinking) {
+      shrinking();
+    }
+  }
   void free_buffers() override { ++freed; }
   using Runner::note_run;
 
@@ -77,6 +82,7 @@ class FakeRunner : public Runner {
   }
 
   std::function<bool()> dropping_graphs;  ///< Set before it is added, as the next one.
+  std::function<void()> shrinking;
   std::optional<Session::Arena> arena_now;
   std::atomic<int> shrunk{0};
   std::atomic<int> freed{0};

@@ -360,6 +360,50 @@ TEST_F(RepositoryTest, MemoryThatNoModelHasAnnouncedCounts) {
   EXPECT_FALSE(awake("a")) << "40, 60 and 30 exceed the budget";
 }
 
+TEST_F(RepositoryTest, ArenasThatGrewCountAndOthersMemoryDoesNot) {
+  std::atomic<std::uint64_t> in_use{1000};
+  repository = std::make_shared<Repository>(std::vector<std::pair<Device, std::uint64_t>>{{one, 100}},
+                                            [&](const Device&) { return std::optional(in_use.load()); });
+  Model& a = make();
+  start(a);
+  a.runner->arena_now = Session::Arena{10, 0, 0, nullptr};
+  join(a, "a", 40);
+  repository->measure(one);
+  EXPECT_EQ(repository->devices().front().used, 40) << "its bytes have what the arena had";
+  a.runner->arena_now = Session::Arena{35, 0, 0, nullptr};
+  repository->measure(one);
+  EXPECT_EQ(repository->devices().front().used, 65);
+  a.runner->arena_now = Session::Arena{5, 0, 0, nullptr};
+  repository->measure(one);
+  EXPECT_EQ(repository->devices().front().used, 40);
+  a.runner->arena_now = std::nullopt;
+  repository->measure(one);
+  EXPECT_EQ(repository->devices().front().used, 1000) << "nobody can tell what of this is the model's";
+}
+
+TEST_F(RepositoryTest, ArenasAreGivenBackBeforeAWakeFails) {
+  repository = std::make_shared<Repository>(std::vector<std::pair<Device, std::uint64_t>>{{one, 100}}, nullptr);
+  Model& a = add("a", 40);
+  Model& b = make();
+  start(b);
+  b.runner->arena_now = Session::Arena{0, 0, 0, nullptr};
+  a.runner->arena_now = Session::Arena{0, 0, 0, nullptr};
+  join(b, "b", 50);
+  repository->pin(b.resident, true);
+  b.runner->arena_now = Session::Arena{20, 0, 0, nullptr};
+  b.runner->shrinking = [&b] { b.runner->arena_now = Session::Arena{5, 0, 0, nullptr}; };
+  submit(a);
+  answers.wait_for(1);
+  EXPECT_TRUE(awake("a"));
+  b.runner->arena_now = Session::Arena{20, 0, 0, nullptr};
+  b.runner->shrinking = nullptr;
+  EXPECT_TRUE(a.pool->sleep(one, sleeper(a), soon()));
+  repository->measure(one);
+  submit(a);
+  answers.wait_for(2);
+  EXPECT_FALSE(awake("a"));
+}
+
 TEST_F(RepositoryTest, GraphsGoBeforeAnyModelSleeps) {
   std::atomic<std::uint64_t> in_use{30};  // by graphs of "a"
   repository = std::make_shared<Repository>(std::vector<std::pair<Device, std::uint64_t>>{{one, 100}},

@@ -46,6 +46,7 @@ class CudaMemory : NonCopyable {
   ~CudaMemory();
 
   CUcontext context() const noexcept { return context_; }
+  std::size_t bytes() const noexcept { return bytes_; }
   CUdeviceptr address() const noexcept { return address_; }
 
   bool stable() const noexcept { return reserved_ > 0; }

@@ -43,6 +43,7 @@ DeviceStats DeviceGroup::stats() const {
       const GraphCounts more = worker->runner->graphs();
       stats.graphs.shapes += more.shapes;
       stats.graphs.sessions += more.sessions;
+      stats.graphs.bytes += more.bytes;
       stats.graphs.why_not = more.why_not.empty() ? stats.graphs.why_not : more.why_not;
       const auto arena = worker->runner->arena();
       if (arena && arenas.insert(arena->session).second) {

@@ -26,6 +26,7 @@ inline std::string to_string(DeviceState state) {
 struct GraphCounts {
   std::size_t shapes = 0;    ///< That have one.
   std::size_t sessions = 0;  ///< Of the graphs.
+  std::uint64_t bytes = 0;   ///< Of the device's memory that these took when they were made.
   std::string why_not;       ///< Why a shape got none, the last reason since a graph was made; empty for none.
 };
 

@@ -81,6 +81,14 @@ void GpuRunner::prepare() {
   copies_ = std::move(copies);
 }
 
+std::uint64_t GpuRunner::graph_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const CapturedGraph& graph : graphs_) {
+    bytes += graph.memory->bytes();
+  }
+  return bytes;
+}
+
 void GpuRunner::free_buffers() {
   shared_->free_blocks();
   frees_staged_ = true;

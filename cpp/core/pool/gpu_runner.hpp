@@ -34,6 +34,8 @@ class GpuRunner : public SessionRunner, NonCopyable {
   /// From several threads: one by one.
   void run(Request& request) override;
   GraphCounts graphs() const override { return beside_ ? beside_->counts() : GraphCounts(); }
+  /// What inputs and outputs of the graphs that it captured take.
+  std::uint64_t graph_bytes() const;
   bool drop_graphs() override { return beside_ && beside_->drop_all(); }
   void free_buffers() override;
   /// While a quarter of the GPU's memory is free, more of them may run.

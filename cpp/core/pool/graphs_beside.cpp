@@ -249,6 +249,7 @@ std::vector<std::pair<std::string, std::vector<std::int64_t>>> GraphsBeside::wan
 void GraphsBeside::add(const std::string& key, const std::vector<std::shared_ptr<Session>>& made) {
   const Sample& sample = making_->sample;  // which stays until the end
   std::deque<Place> places;
+  std::uint64_t bytes = made.size() * bytes_of_handles;
   std::vector<std::shared_ptr<GpuSession>> shared;
   shared.reserve(made.size());
   for (const auto& session : made) {
@@ -260,8 +261,13 @@ void GraphsBeside::add(const std::string& key, const std::vector<std::shared_ptr
       SampleRequest other(sample.inputs, *made[number], true);
       const auto runner = std::make_shared<GpuRunner>(shared[number], 1);
       check_close(sample.outputs, one.output_names, runner->prove(one, other));
+      bytes += runner->graph_bytes();
       places.push_back({runner, number});
     }
+  }
+  for (const auto& session : made) {
+    const auto arena = session->arena();
+    bytes += arena ? arena->held : 0;
   }
   std::shared_ptr<Graph> oldest;  // freed without the lock, as are the places where they are not wanted any more
   const std::lock_guard lock(mutex_);
@@ -289,6 +295,7 @@ void GraphsBeside::add(const std::string& key, const std::vector<std::shared_ptr
     graph->idle.push_back(std::move(place));
   }
   graph->sessions += made.size();
+  graph->bytes_of_each = bytes / made.size();
   refusals_ = 0;
   why_not_.clear();
   given_back_.notify_all();
@@ -330,9 +337,10 @@ bool GraphsBeside::drop_all() {
 
 GraphCounts GraphsBeside::counts() const {
   const std::lock_guard lock(mutex_);
-  GraphCounts counts{graphs_.size(), 0, why_not_};
+  GraphCounts counts{graphs_.size(), 0, 0, why_not_};
   for (const auto& [key, graph] : graphs_) {
     counts.sessions += graph->sessions;
+    counts.bytes += graph->sessions * graph->bytes_of_each;
   }
   return counts;
 }

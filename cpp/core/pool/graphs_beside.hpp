@@ -42,6 +42,8 @@ class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopya
   static constexpr std::size_t most_sessions = 4;
   /// While one of a session's runners has its graph run, the other copies.
   static constexpr std::size_t runners_of_each = 2;
+  /// Of each session's handles of cuBLAS and cuDNN (onnxruntime-gpu 1.31.1 on an H100).
+  static constexpr std::uint64_t bytes_of_handles = std::uint64_t{72} << 20U;
   static constexpr int most_refusals = GraphShapes::most_refusals;  ///< In a row; then no more are wanted.
 
   using Tensors = std::vector<std::pair<std::string, Ort::Value>>;
@@ -103,6 +105,7 @@ class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopya
 
     std::deque<Place> idle;  // the last used first
     std::size_t sessions = 0;
+    std::uint64_t bytes_of_each = 0;
     std::size_t crowd = 0;   // above 0 while more than half of the requests had to wait lately
     InFlight worth;          // as many sessions as gain something
     std::uint64_t used = 0;  // by which run, counted

@@ -174,6 +174,22 @@ std::optional<Arenas> arenas_of(const std::vector<std::shared_ptr<Runner>>& runn
 
 }  // namespace
 
+std::optional<std::uint64_t> Pool::memory_of_runs(const Device& device) const {
+  Lock lock = enter();
+  const auto runners = runners_on(device);
+  lock.unlock();
+  const std::optional<Arenas> arenas = arenas_of(runners);
+  if (!arenas) {
+    return std::nullopt;
+  }
+  std::uint64_t bytes = arenas->held;
+  std::set<const void*> sessions;
+  for (const auto& runner : runners) {
+    bytes += sessions.insert(runner->session()).second ? runner->graphs().bytes : 0;
+  }
+  return bytes;
+}
+
 void Pool::give_back(const Device& device, bool graphs) {
   Lock lock = enter();
   const auto runners = runners_on(device);

@@ -145,6 +145,8 @@ class Pool : public KeepsMemory, NonCopyable {
   bool drop_graphs(const Device& device) const;
   std::vector<std::shared_ptr<Session>> sessions(const Device& device) const;
 
+  /// Bytes of the device's memory that its sessions' arenas and its CUDA graphs take; none where a session cannot tell.
+  std::optional<std::uint64_t> memory_of_runs(const Device& device) const;
   /// Gives back memory of the device that no run needs now, beside runs that are under way; with `graphs`, first what
   /// drop_graphs() frees. A device that sleeps gives back what its sessions keep for runs. Does nothing after close().
   void give_back(const Device& device, bool graphs) override;

@@ -137,6 +137,7 @@ std::shared_ptr<Repository::Reservation> Repository::reserve(const std::string& 
 Repository::Handle Repository::add(Resident resident, const ResidencyPolicy::Model& model,
                                    const std::shared_ptr<Reservation>& reserved) {
   const auto pool = resident.pool.lock();
+  resident.memory_of_runs_ = pool ? pool->memory_of_runs(resident.device).value_or(0) : 0;
   const Handle handle = [&] {
     const Lock lock(mutex_);
     Managed& on = managed(resident.device);
@@ -229,24 +230,63 @@ void Repository::measure_other(Managed& on, Lock& lock) {
     return;
   }
   on.measured = Clock::now();
-  if (const auto other = measure_unaccounted(on, lock)) {
+  auto other = measure_runs(on, lock);
+  other = other ? other : measure_unaccounted(on, lock);
+  if (other) {
     on.policy.set_other(static_cast<std::uint64_t>(std::max<std::int64_t>(0, *other)));
   }
 }
 
-bool Repository::drop_graphs(Managed& on, Lock& lock) {
+std::optional<std::int64_t> Repository::measure_runs(const Managed& on, Lock& lock) {
+  std::vector<Handle> residents;
+  std::transform(on.residents.begin(), on.residents.end(), std::back_inserter(residents),
+                 [](const auto& entry) { return entry.second; });
+  lock.unlock();
+  std::optional<std::int64_t> bytes = 0;
+  for (const Handle& resident : residents) {
+    const auto pool = resident->pool.lock();
+    const std::optional<std::uint64_t> now = pool ? pool->memory_of_runs(resident->device) : 0;
+    bytes = now && bytes
+                ? std::optional(*bytes + static_cast<std::int64_t>(*now - std::min(*now, resident->memory_of_runs_)))
+                : std::nullopt;
+  }
+  residents.clear();  // not under the lock
+  lock.lock();
+  return bytes;
+}
+
+void Repository::measure(const Device& device) {
+  Lock lock(mutex_);
+  Managed& on = managed(device);
+  on.measured = Clock::time_point();
+  measure_other(on, lock);
+}
+
+template <typename Call>
+bool Repository::any_pool(Managed& on, Lock& lock, const Call& call) {
   std::vector<std::shared_ptr<Pool>> pools;
   std::transform(on.residents.begin(), on.residents.end(), std::back_inserter(pools),
                  [](const auto& entry) { return entry.second->pool.lock(); });
   lock.unlock();
-  bool dropped = false;
+  bool any = false;
   for (const auto& pool : pools) {
-    dropped = (pool && pool->drop_graphs(on.device)) || dropped;
+    any = (pool && call(*pool)) || any;
   }
   pools.clear();  // one may be the last reference
   lock.lock();
-  on.measured = dropped ? Clock::time_point() : on.measured;
-  return dropped;
+  on.measured = any ? Clock::time_point() : on.measured;
+  return any;
+}
+
+bool Repository::drop_graphs(Managed& on, Lock& lock) {
+  return any_pool(on, lock, [&on](const Pool& pool) { return pool.drop_graphs(on.device); });
+}
+
+bool Repository::give_back(Managed& on, Lock& lock) {
+  return any_pool(on, lock, [&on](Pool& pool) {
+    pool.give_back(on.device, true);
+    return true;
+  });
 }
 
 std::optional<std::int64_t> Repository::unaccounted(const Device& device, Clock::time_point until) {
@@ -295,6 +335,7 @@ void Repository::acquire(const Handle& resident, std::uint64_t at_least) {
            on.policy.may_pass(resident->id_, first.id_);
   };
   Clock::time_point looks = Clock::now() + looks_again;
+  bool gave_back = false;
   for (;;) {
     turn.check();
     if (on.for_room.front() != resident.get() || falls()) {  // its own sleep ends first
@@ -325,7 +366,7 @@ void Repository::acquire(const Handle& resident, std::uint64_t at_least) {
         notify(on);
         return;
       case ResidencyPolicy::Decision::Kind::impossible:
-        if (!drop_graphs(on, lock)) {
+        if (std::exchange(gave_back, true) || !give_back(on, lock)) {
           throw no_room(on, *resident, at_least);
         }
         break;

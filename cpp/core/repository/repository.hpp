@@ -44,6 +44,7 @@ class Repository : public std::enable_shared_from_this<Repository> {
     bool wanted_ = true;  // whether its pool wanted it awake, when it was observed last
     bool gone_ = false;
     std::uint64_t evicted_ = 0;
+    std::uint64_t memory_of_runs_ = 0;  // which the model's bytes have
   };
   using Handle = std::shared_ptr<Resident>;
 
@@ -63,8 +64,9 @@ class Repository : public std::enable_shared_from_this<Repository> {
     std::size_t waking = 0;    ///< Wakes under way, with those that wait for room.
   };
 
-  /// `measure`: the bytes of a device's memory that the process uses now; none where it cannot be said. It is called
-  /// without a lock of the repository.
+  /// `measure`: the bytes of a device's memory that are in use now, by whomever; none where it cannot be said. It is
+  /// called without a lock of the repository. Beside models, what their arenas and CUDA graphs took later counts; where
+  /// a session cannot tell, all that is in use.
   Repository(const std::vector<std::pair<Device, std::uint64_t>>& budgets,
              std::function<std::optional<std::uint64_t>(const Device&)> measure);
 
@@ -101,6 +103,9 @@ class Repository : public std::enable_shared_from_this<Repository> {
   /// None where that does not come about before `until`, or cannot be measured.
   std::optional<std::int64_t> unaccounted(const Device& device, Clock::time_point until);
 
+  /// Measures now what counts beside models, unless one is on its way to or from sleep.
+  void measure(const Device& device);
+
   /// Of each name on each device, however many models have it while one is replaced; without reservations.
   std::vector<ResidentStats> residents() const;
   std::vector<DeviceUse> devices() const;
@@ -133,9 +138,16 @@ class Repository : public std::enable_shared_from_this<Repository> {
   void check_wanted(const Handle& resident, Lock& lock);
   /// As unaccounted(); none where something changed meanwhile.
   std::optional<std::int64_t> measure_unaccounted(Managed& on, Lock& lock);
+  /// What the models' runs took since their bytes were measured; none where one of them cannot tell.
+  static std::optional<std::int64_t> measure_runs(const Managed& on, Lock& lock);
   void measure_other(Managed& on, Lock& lock);
   /// Graphs of all models there go before any model sleeps. Returns whether there were any.
   bool drop_graphs(Managed& on, Lock& lock);
+  /// And what arenas have, before a wake fails. Returns whether there was anybody to ask.
+  bool give_back(Managed& on, Lock& lock);
+  /// Calls it without the lock with each pool there; returns whether one said that memory became free.
+  template <typename Call>
+  bool any_pool(Managed& on, Lock& lock, const Call& call);
   void evict(Managed& on, const Handle& waiting, const std::vector<ResidencyPolicy::Eviction>& evictions, Lock& lock);
   struct Victim;
   /// Returns whether all of them sleep; ends early where nobody waits any more.

@@ -73,6 +73,8 @@ class DeviceStats:
         graph_runs: Those of them by a CUDA graph.
         graphs: With ``cuda_graph="auto"``: shapes of inputs that have a CUDA graph now, counted for each session.
         graph_sessions: Sessions that were made for these, beside the pool's.
+        graph_bytes: Of the GPU's memory that these took when they were made: arenas, inputs and outputs, and 72 MiB of
+            handles for each, as on an H100.
         why_no_graph: Why a shape got no graph: the last reason since one was made. Empty if there was none.
         broken: Reason why the device failed to start or was removed after failures; empty if healthy.
         queue: Wait from a request's start until its session takes it.
@@ -130,6 +132,7 @@ class DeviceStats:
     graph_runs: int = 0
     graphs: int = 0
     graph_sessions: int = 0
+    graph_bytes: int = 0
     why_no_graph: str = ""
     arena_bytes: int | None = None
     arena_used_bytes: int | None = None
@@ -248,6 +251,7 @@ _METRICS: tuple[tuple[str, str, str, str | Callable[[PoolStats], _Samples | None
     ("graph_runs_total", "counter", "Runs by a CUDA graph.", "graph_runs"),
     ("graphs", "gauge", "Shapes of inputs with a CUDA graph.", "graphs"),
     ("graph_sessions", "gauge", "Sessions of CUDA graphs, beside the pool's.", "graph_sessions"),
+    ("graph_bytes", "gauge", "Of a GPU's memory that these took when they were made.", "graph_bytes"),
     ("runs_unbatched_total", "counter", "Joint runs whose outputs could not be split.", lambda p: [({}, p.unbatched)]),
     ("requests_retried_total", "counter", "Requests that were tried again after a failure.", "retried"),
     ("worker_restarts_total", "counter", "Workers' processes that were started again.", "restarts"),
