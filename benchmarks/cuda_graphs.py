@@ -10,7 +10,8 @@ with one client, and with 32 a GPU; "auto" when it has its graphs. Answers are c
     python -m benchmarks.cuda_graphs bert.onnx --beside resnet50.onnx --devices 0
 
 measures the latency of one client of the model on the last of the --devices while shapes of the other model, which must
-have an open batch dimension, are run, and captured, again and again on the first of them.
+have an open batch dimension, are run, and captured, again and again on the first of them; and while they are run, and
+their pool gives memory back every 100 ms (trims).
 
     python -m benchmarks.cuda_graphs identity.onnx --new-shapes 100000 --devices 0
 
@@ -141,7 +142,7 @@ def measure_new_shapes(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_beside(spec: dict[str, Any]) -> dict[str, Any]:
-    """One client's latency while another model's shapes are run, or captured, again and again."""
+    """One client's latency while another model's shapes are run, captured, or trimmed, again and again."""
     feed = models.sample_inputs(spec["model"], sequence=spec["sequence"], seed=1)
     shapes = [models.sample_inputs(spec["beside"], batch=batch, seed=1) for batch in (1, 2, 3)]
     graphs = ortmulti.CudaGraph(max_shapes=1) if spec["case"] == "captures" else False
@@ -154,6 +155,10 @@ def measure_beside(spec: dict[str, Any]) -> dict[str, Any]:
             other.run(shapes[done % 3])
             done += 1
 
+    def trims() -> None:
+        while spec["case"] == "trims" and not stop.wait(0.1):
+            other.trim()
+
     with (
         ortmulti.load(spec["beside"], spec["devices"][:1], cuda_graph=graphs, in_flight=1) as other,
         ortmulti.load(spec["model"], spec["devices"][-1:], warmup=True) as pool,
@@ -161,11 +166,13 @@ def measure_beside(spec: dict[str, Any]) -> dict[str, Any]:
         for _ in range(3):
             for shape in shapes:
                 other.run(shape)
-        thread = threading.Thread(target=others)
-        thread.start()
+        threads = [threading.Thread(target=target) for target in (others, trims)]
+        for thread in threads:
+            thread.start()
         result = load([partial(pool.run, feed)], spec["seconds"])
         stop.set()
-        thread.join()
+        for thread in threads:
+            thread.join()
     return {"loads": [result], "others": done / spec["seconds"]}
 
 
@@ -184,7 +191,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="where to write the result")
     args = parser.parse_args(arguments)
     devices = list(dict.fromkeys(parse_devices(args.devices)))
-    cases = ["runs", "captures"] if args.beside else ["off", "auto"] if args.new_shapes else args.cases.split(",")
+    cases = ["off", "auto"] if args.new_shapes else args.cases.split(",")
+    cases = ["runs", "captures", "trims"] if args.beside else cases
     settings = ("model", "batch", "sequence", "beside", "new_shapes", "seconds")
     common = {"devices": devices, **{name: getattr(args, name) for name in settings}}
 

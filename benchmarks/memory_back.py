@@ -30,8 +30,8 @@ import psutil
 from onnx import helper, numpy_helper, parser
 
 import ortmulti
+from ortmulti import _core
 from ortmulti.bench.measure import fresh_process, machine
-from ortmulti.bench.measure.memory import gpu_memory_used
 from ortmulti.bench.measure.rounds import alternating, measure_rounds
 
 CASES = ("onnxruntime", "kept", "default")
@@ -75,31 +75,35 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     def ask(images: int, width: int) -> Any:
         return run(np.ascontiguousarray(pixels[:images, :, :, :width]))
 
-    def memory() -> int:
-        used = gpu_memory_used() if device != "cpu" else None
-        return used[device] if used else psutil.Process().memory_info().rss
-
     large_at = () if spec["steady"] else (count // 4, count // 2)
     samples: list[dict[str, Any]] = []
     shapes, sums, waiting = set(), [], 0.0
     begin = time.perf_counter()
     for number in range(count):
         if samples and "later" not in samples[-1] and time.perf_counter() > waiting:
-            samples[-1]["later"] = memory()
+            samples[-1]["later"] = memory(device)
         if number in large_at:
-            before = memory()
+            before = memory(device)
             ask(*LARGE)
-            samples.append({"before": before, "after": memory()})
+            samples.append({"before": before, "after": memory(device)})
             waiting = time.perf_counter() + spec["after"]
-        shape = (2, 320) if spec["steady"] else (int(random.integers(1, 5)), int(random.integers(64, 464)))
+        shape = (2, 320) if spec["steady"] else (int(random.integers(1, 5)), int(random.integers(64, spec["widest"])))
         shapes.add(shape)
         answer = ask(*shape)
         if number % 1000 == 0:
             sums.append(float(answer.sum(dtype=np.float64)))
     taken = time.perf_counter() - begin
-    end_memory = memory()
+    end_memory = memory(device)
     end()
     return {"rate": count / taken, "shapes": len(shapes), "large": samples, "end": end_memory, "sums": sums}
+
+
+def memory(device: str) -> int:
+    """The bytes that this process has in RAM; of a GPU: those that all processes use."""
+    if device == "cpu":
+        return psutil.Process().memory_info().rss
+    free, total = _core.cuda_memory(int(device.removeprefix("cuda:")))
+    return total - free
 
 
 def session(case: str, model: bytes, device: str) -> tuple[Callable[[Any], Any], Callable[[], object]]:
@@ -127,13 +131,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser_.add_argument("--model", default="", help="an .onnx file; default: the script's own")
     parser_.add_argument("--device", default="cpu", help="cpu (the default), or such as cuda:0")
     parser_.add_argument("--requests", type=int, default=20000)
+    parser_.add_argument("--widest", type=int, default=464, help="pixels, which with 1 to 4 images are 1,600 shapes")
     parser_.add_argument("--after", type=float, default=30.0, help="seconds")
     parser_.add_argument("--steady", action="store_true", help="one shape")
     parser_.add_argument("--repeat", type=int, default=1, help="rounds (default: 1)")
     parser_.add_argument("--json", type=Path, help="where to write the result")
     args = parser_.parse_args(arguments)
     common = {"model": args.model, "device": args.device, "requests": args.requests, "after": args.after}
-    common["steady"] = args.steady
+    common |= {"steady": args.steady, "widest": args.widest}
 
     def run(case: str, _: int) -> dict[str, Any]:
         return fresh_process.run(

@@ -127,7 +127,7 @@ class Round:
 
     def change_one(self, choose: random.Random) -> None:
         pool, name = self.pools[-1], f"m{choose.randrange(MODELS)}"
-        way = choose.randrange(14)
+        way = choose.randrange(11)
         if way < 2:
             pool.sleep(choose.choice(["session", "weights"]), timeout=0.5, auto_wake=choose.random() < 0.8)
         elif way == 2:
@@ -154,11 +154,12 @@ class Round:
                 self.repository.pin(name)
             finally:
                 self.repository.pin(name, False)
-        elif way == 10:
+        else:
             self.repository.stats().prometheus()
             pool.stats().prometheus()
-        else:
-            pool.trim()
+
+    def trim(self, _choose: random.Random) -> None:
+        self.pools[-1].trim()
 
     def loop(self, call: Any, seed: float, pause: float = 0.0) -> None:
         choose = random.Random(seed)
@@ -222,6 +223,7 @@ class Round:
         seeds = [self.random.random() for _ in range(10)]
         others = [threading.Thread(target=self.loop, args=(self.request, seed)) for seed in seeds[:6]]
         others += [threading.Thread(target=self.loop, args=(self.change, seed, 0.02)) for seed in seeds[6:8]]
+        others += [threading.Thread(target=self.loop, args=(self.trim, seeds[8], 0.2))]  # every 100 ms
         others += [threading.Thread(target=self.loop, args=(self.interrupt, seeds[8], 0.1))]
         for thread in others:
             thread.start()

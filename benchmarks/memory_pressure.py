@@ -1,0 +1,294 @@
+"""Requests on a GPU whose memory is scarce.
+
+    python -m benchmarks.memory_pressure --json pressure.json
+
+turns: two models whose largest requests fit the GPU only one at a time, asked in turns, beside a process that takes the
+    rest: two pools, and two sessions of plain onnxruntime. Counted are the answers.
+callers: 8 and 64 threads that run one InferenceSession of ResNet-50, and one of plain onnxruntime: the rate, and the
+    memory that the threads add.
+repository: 12 models of 105 MB, whose inputs have random shapes, within --budget, for --seconds: alone, beside a thread
+    that allocates and frees 0 to 4 GB every 50 ms, and beside one that does so with 16 MB. Counted are failures; the
+    memory in use is sampled every 20 ms.
+
+Each has a process of its own. Exit status 1 if a pool, a session or the repository failed a request or answered another
+number than onnxruntime, or if the repository alone took more than its budget.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper, parser
+
+import ortmulti
+from benchmarks.memory_back import memory, recogniser, session
+from ortmulti import _core
+from ortmulti.bench.measure import fresh_process, machine
+from ortmulti.bench.models import make
+
+LARGE, SMALL = (64, 3000), (1, 320)
+MODELS, CLIENTS = 12, 24
+PEAK = 1 << 32
+CASES = (
+    *("turns/onnxruntime", "turns/ortmulti", "callers/onnxruntime", "callers/ortmulti"),
+    *("repository/alone", "repository/beside 4 GB", "repository/beside 16 MB"),
+)
+
+FILL = """
+import ctypes, sys
+from ortmulti import _core
+free, _ = _core.cuda_memory(int(sys.argv[1]))
+pointer = ctypes.c_uint64()
+taken = ctypes.CDLL("libcuda.so.1").cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(free - int(sys.argv[2])))
+print(taken, flush=True)
+input()
+"""
+
+
+@contextmanager
+def filled(device: str, left: int) -> Iterator[None]:
+    """Another process has all of the GPU's memory but these bytes."""
+    command = [sys.executable, "-c", FILL, device.removeprefix("cuda:"), str(left)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "0\n"
+        try:
+            yield
+        finally:
+            other.communicate("\n")
+
+
+def turns(spec: dict[str, Any]) -> dict[str, Any]:
+    device, model = spec["device"], recogniser()
+    pixels = np.random.default_rng(0).random((LARGE[0], 3, 48, LARGE[1]), np.float32)
+    small = np.ascontiguousarray(pixels[: SMALL[0], :, :, : SMALL[1]])
+
+    def start() -> tuple[Callable[[Any], Any], Callable[[], object]]:
+        run, end = session("onnxruntime" if spec["case"] == "onnxruntime" else "default", model, device)
+        for _ in range(3):
+            run(small)
+        return run, end
+
+    run, end = start()
+    before = memory(device)
+    wanted = float(run(pixels).sum(dtype=np.float64))
+    needed = memory(device) - before
+    end()
+    del run, end
+    both = [start(), start()]
+    outcomes: Counter[str] = Counter()
+    with filled(device, needed * 13 // 10):
+        for number in range(10):
+            try:
+                total = float(both[number % 2][0](pixels).sum(dtype=np.float64))
+                outcomes["answers" if abs(total - wanted) <= 1e-3 * abs(wanted) else "wrong"] += 1
+            except Exception as error:
+                outcomes[type(error).__name__] += 1
+    for _, end in both:
+        end()
+    return {"needed": needed, "outcomes": dict(outcomes)}
+
+
+def callers(spec: dict[str, Any]) -> dict[str, Any]:
+    device = spec["device"]
+    with tempfile.TemporaryDirectory() as folder:
+        model = str(make("resnet50", Path(folder)))
+        provider = [("CUDAExecutionProvider", {"device_id": device.removeprefix("cuda:")})]
+        if spec["case"] == "onnxruntime":
+            import onnxruntime
+
+            plain = onnxruntime.InferenceSession(model, providers=provider)
+        else:
+            plain = ortmulti.InferenceSession(model, providers=provider)
+    name = plain.get_inputs()[0].name
+    feed = {name: np.random.default_rng(0).random((1, 3, 224, 224), np.float32)}
+    [wanted] = plain.run(None, feed)
+    found: dict[str, Any] = {}
+    for count in (8, 64):
+        before = memory(device)
+        answers, wrong = Counter[int](), list[int]()
+        begin = threading.Barrier(count + 1)
+        end = threading.Event()
+
+        def ask(
+            number: int,
+            begin: threading.Barrier = begin,
+            end: threading.Event = end,
+            answers: Counter[int] = answers,
+            wrong: list[int] = wrong,
+        ) -> None:
+            plain.run(None, feed)
+            begin.wait()
+            while not end.is_set():
+                if not np.allclose(plain.run(None, feed)[0], wanted, rtol=1e-2, atol=1e-2):
+                    wrong.append(number)
+                answers[number] += 1
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(count)]
+        for thread in threads:
+            thread.start()
+        begin.wait()
+        began = time.perf_counter()
+        time.sleep(spec["seconds"] / 4)
+        added = memory(device) - before
+        rate = sum(answers.values()) / (time.perf_counter() - began)
+        end.set()
+        for thread in threads:
+            thread.join()
+        found[str(count)] = {"rate": rate, "memory": added, "wrong": len(wrong)}
+    return found
+
+
+def large_model(seed: int) -> bytes:
+    """The recogniser, with a table of 105 MB of which a run reads a row."""
+    model = onnx.load_from_string(recogniser())
+    table = np.random.default_rng(seed).standard_normal((131072, 200), np.float32)
+    more = parser.parse_graph(
+        "more (float[n,3,48,w] x) => (float[n,t,200] z) {"
+        "size = Shape(x)\nfour = Constant <value = int64[1] {3}> ()\nwidth = Gather(size, four)\n"
+        "row = Gather(table, width)\nz = Add(y, row)}"
+    )
+    model.graph.node.extend(more.node)
+    model.graph.initializer.append(numpy_helper.from_array(table, "table"))
+    del model.graph.output[:]
+    model.graph.output.extend(more.output)
+    made = helper.make_model(model.graph, opset_imports=model.opset_import, ir_version=8)
+    return bytes(made.SerializeToString())
+
+
+@contextmanager
+def neighbour(device: str, most: int) -> Iterator[None]:
+    """A thread of this process that allocates and frees up to so many bytes."""
+    end = threading.Event()
+    cuda = ctypes.CDLL("libcuda.so.1") if most else None
+
+    def work() -> None:
+        numbers = random.Random(0)
+        _core.cuda_memory(int(device.removeprefix("cuda:")))  # makes its context current
+        pointer = ctypes.c_uint64()
+        while cuda is not None and not end.is_set():
+            bytes_ = numbers.randrange(1, most)
+            taken = cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(bytes_)) == 0
+            end.wait(0.05)
+            if taken:
+                cuda.cuMemFree_v2(pointer)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
+def repository(spec: dict[str, Any]) -> dict[str, Any]:
+    device = spec["device"]
+    pixels = np.random.default_rng(0).random((8, 3, 48, 1024), np.float32)
+    outcomes: Counter[str] = Counter()
+    times: list[float] = []
+    lock = threading.Lock()
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / f"{number}.onnx" for number in range(MODELS)]
+        for number, path in enumerate(paths):
+            path.write_bytes(large_model(number))
+        before = memory(device)
+        budget = {"host_memory" if device == "cpu" else "gpu_memory": spec["budget"]}
+        with ortmulti.ModelRepository(device, **budget) as models:
+            for number, path in enumerate(paths):
+                models.add(str(number), path)
+            end, seen = threading.Event(), [0]
+
+            def watch() -> None:
+                while not end.wait(0.02):
+                    seen[0] = max(seen[0], memory(device) - before)
+
+            def ask(client: int) -> None:
+                numbers = random.Random(client)
+                while not end.is_set():
+                    name = str(min(int(numbers.expovariate(0.25)), MODELS - 1))
+                    x = np.ascontiguousarray(pixels[: numbers.randint(1, 8), :, :, : numbers.randint(64, 1024)])
+                    began = time.perf_counter()
+                    try:
+                        models.run(name, {"x": x}, timeout=60)
+                        outcome = "answers"
+                    except Exception as error:
+                        outcome = f"{type(error).__name__}: {error}"[:120]
+                    with lock:
+                        outcomes[outcome] += 1
+                        times.append(time.perf_counter() - began)
+
+            most = {"beside 4 GB": PEAK, "beside 16 MB": 1 << 24}.get(spec["case"], 0)
+            threads = [threading.Thread(target=ask, args=(client,)) for client in range(CLIENTS)]
+            threads.append(threading.Thread(target=watch))
+            with neighbour(device, most):
+                for thread in threads:
+                    thread.start()
+                time.sleep(spec["seconds"])
+                end.set()
+                for thread in threads:
+                    thread.join()
+            use = models.stats().devices[0]
+            evictions = sum(each.evictions for model in models.stats().models.values() for each in model.devices)
+    p50, p99 = (float(np.quantile(times, quantile)) * 1e3 for quantile in (0.5, 0.99))
+    return {
+        "outcomes": dict(outcomes),
+        "p50_ms": p50,
+        "p99_ms": p99,
+        "most": seen[0],
+        "used": use.used,
+        "budget": use.budget,
+        "evictions": evictions,
+    }
+
+
+def measure(spec: dict[str, Any]) -> dict[str, Any]:
+    """One case, for a process of its own."""
+    part, spec["case"] = spec["case"].split("/")
+    return {"turns": turns, "callers": callers, "repository": repository}[part](spec)
+
+
+def is_right(case: str, found: dict[str, Any]) -> bool:
+    if case.startswith("callers"):
+        return not any(one["wrong"] for one in found.values())
+    fits = case != "repository/alone" or found["most"] <= found["budget"]
+    return case == "turns/onnxruntime" or (set(found["outcomes"]) == {"answers"} and fits)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser_ = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser_.add_argument("--device", default="cuda:0")
+    parser_.add_argument("--cases", default=",".join(CASES), help="default: all")
+    parser_.add_argument("--budget", default="3GiB", help="of the repository (default: 3GiB)")
+    parser_.add_argument("--seconds", type=float, default=20.0)
+    parser_.add_argument("--json", type=Path, help="where to write the result")
+    args = parser_.parse_args(arguments)
+    common = {"device": args.device, "budget": args.budget, "seconds": args.seconds}
+    results: dict[str, Any] = {}
+    for case in args.cases.split(","):
+        path = {"PYTHONPATH": ":".join(sys.path)}
+        results[case] = fresh_process.run("benchmarks.memory_pressure", {**common, "case": case}, 600, path)
+        print(case, json.dumps(results[case]), flush=True)
+    if args.json:
+        report = {**common, "results": results, "machine": machine.describe()}
+        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return int(not all(is_right(case, found) for case, found in results.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
