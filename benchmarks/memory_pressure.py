@@ -228,7 +228,7 @@ def repository(spec: dict[str, Any]) -> dict[str, Any]:
                         models.run(name, {"x": x}, timeout=60)
                         outcome = "answers"
                     except Exception as error:
-                        outcome = f"{type(error).__name__}: {error}"[:120]
+                        outcome = f"{type(error).__name__}: {error}"
                     with lock:
                         outcomes[outcome] += 1
                         times.append(time.perf_counter() - began)

@@ -6,12 +6,15 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <set>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
+#include "core/base/callers.hpp"
 #include "core/base/memory_keeper.hpp"
-#include "core/base/turns.hpp"
 #include "core/ort/session.hpp"
 #include "core/ort/value.hpp"
 #include "core/pool/surplus.hpp"
@@ -29,31 +32,67 @@ Session::Arena arena_of(std::uint64_t held, std::uint64_t used, std::uint64_t mo
   return {held * mega, used * mega, most_used * mega, nullptr};
 }
 
-TEST(TurnsTest, LetSoManyThreadsOnAtATime) {
-  Turns turns(3);
-  std::atomic<int> inside{0};
-  std::atomic<int> most{0};
-  std::promise<void> all_inside;
-  std::shared_future<void> wait = all_inside.get_future().share();
-  std::vector<std::future<void>> threads;
-  threads.reserve(20);
-  for (int i = 0; i < 20; ++i) {
-    threads.push_back(std::async(std::launch::async, [&] {
-      const Turn turn(&turns);
-      const int now = ++inside;
-      for (int before = most.load(); before < now && !most.compare_exchange_weak(before, now);) {
+TEST(CallersTest, HaveFewThreadsDoTheWorkOfMany) {
+  Callers callers;
+  std::mutex mutex;
+  std::set<std::thread::id> worked;
+  std::atomic<int> done{0};
+  const auto work = [&] {
+    const std::lock_guard lock(mutex);
+    worked.insert(std::this_thread::get_id());
+    ++done;
+  };
+  std::promise<void> end;
+  const auto ended = end.get_future().share();
+  std::vector<std::thread> threads;
+  threads.reserve(40);
+  for (int i = 0; i < 40; ++i) {
+    threads.emplace_back([&, ended] {
+      for (int run = 0; run < 10; ++run) {
+        callers.call(work);
       }
-      if (now == 3 && wait.wait_for(seconds(0)) != std::future_status::ready) {
-        all_inside.set_value();
-      }
-      wait.wait();
-      --inside;
-    }));
+      ended.wait();  // so that each has its place as long as others come
+    });
   }
-  for (auto& thread : threads) {
-    thread.get();
+  while (done.load() < 400) {
+    std::this_thread::yield();
   }
-  EXPECT_EQ(most.load(), 3);
+  end.set_value();
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_LE(worked.size(), Callers::most_themselves + Callers::most_threads);
+  EXPECT_GT(worked.size(), Callers::most_themselves);
+  std::thread::id by;
+  std::thread later([&] { callers.call([&] { by = std::this_thread::get_id(); }); });
+  const std::thread::id id = later.get_id();
+  later.join();
+  EXPECT_EQ(by, id) << "the places of threads that have ended are free";
+}
+
+TEST(CallersTest, GetWhatTheWorkThrowsAndAreRefusedAfterTheEnd) {
+  Callers callers;
+  std::vector<std::thread> threads;
+  std::promise<void> end;
+  const auto ended = end.get_future().share();
+  std::atomic<int> there{0};
+  for (std::size_t i = 0; i < Callers::most_themselves; ++i) {
+    threads.emplace_back([&, ended] {
+      callers.call([&] { ++there; });
+      ended.wait();
+      EXPECT_NO_THROW(callers.call([] {})) << "it has a place";
+    });
+  }
+  while (there.load() < static_cast<int>(Callers::most_themselves)) {
+    std::this_thread::yield();
+  }
+  EXPECT_THROW(callers.call([] { throw std::out_of_range("no"); }), std::out_of_range);
+  callers.close();
+  EXPECT_TRUE(throws(ErrorKind::closed, {}, [&] { callers.call([] {}); }));
+  end.set_value();
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
 }
 
 TEST(SurplusTest, IsThereOnceALargeRequestWasWholeLooksAgo) {

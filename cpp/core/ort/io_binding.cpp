@@ -207,8 +207,7 @@ void IoBinding::run(const Ort::RunOptions& options) {
     for (const auto& [name, value] : inputs_) {
       shapes = add_shape(shapes, value->get());
     }
-    const Turn turn(session_->turns(open));
-    session_->run(open, options, binding_, shapes);
+    session_->call([&] { session_->run(open, options, binding_, shapes); });
   });
 }
 

@@ -407,18 +407,30 @@ std::vector<Ort::Value> Session::run(const Ort::RunOptions& run_options, const R
       shapes = add_shape(shapes, values[i]);
     }
   }
-  const Turn turn(turns(lock));
-  run_guarded_with_all_memory(lock, shapes, [&] {
-    opened_->session.Run(chosen, inputs.names().data(), values, inputs.size(), output_names.data(), outputs.data(),
-                         outputs.size());
-  });
+  const auto run = [&] {
+    run_guarded_with_all_memory(lock, shapes, [&] {
+      opened_->session.Run(chosen, inputs.names().data(), values, inputs.size(), output_names.data(), outputs.data(),
+                           outputs.size());
+    });
+  };
+  call(std::ref(run));
   if (device().is_cuda()) {
     give_inputs_back(inputs, output_names, outputs);
   }
   return outputs;
 }
 
-Turns* Session::turns(const Lock& /*open*/) const { return device().is_cuda() ? &opened_->turns : nullptr; }
+void Session::call(const std::function<void()>& run) {
+  if (!device().is_cuda()) {
+    run();
+    return;
+  }
+  try {
+    callers_.call(run);
+  } catch (const Error& error) {
+    throw error.kind() == ErrorKind::closed ? closed_error() : error;
+  }
+}
 
 std::shared_ptr<const WeightStore> Session::weights(const Lock& /*open*/) const { return opened_->weights; }
 
@@ -556,6 +568,7 @@ void Session::close() {
 
 bool Session::free_session(bool cancel) {
   async_runs_.close(cancel);  // while the session can still be used: they may be waiting for their turn
+  callers_.close();
   closed_.store(true, std::memory_order_release);
   if (inherited()) {
     // Freeing it would wait for threads that only the parent has: the session's own, or one that was running it. Left

@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "core/base/async_runs.hpp"
+#include "core/base/callers.hpp"
 #include "core/base/device.hpp"
 #include "core/base/error.hpp"
 #include "core/base/timeline.hpp"
-#include "core/base/turns.hpp"
 #include "core/cuda/graph.hpp"
 #include "core/ort/library.hpp"
 #include "core/ort/options.hpp"
@@ -86,11 +86,9 @@ class Session : NonCopyable {
 
   /// Throws Error where the session cannot be used any more. Not twice in a thread.
   Lock lock_for_use();
-  /// On a GPU the runs of callers, who may be any number, take turns: ONNX Runtime keeps handles and their workspaces,
-  /// 72 MiB on an H100, for each run that was ever under way beside others, and more runs than this answer no more.
-  static constexpr int most_callers = 8;
-  /// Has `Turn(turns(open))` wait for one; null on other devices.
-  Turns* turns(const Lock& open) const;
+  /// Has a caller's run done. On a GPU by one of few threads, however many call: ONNX Runtime keeps a stream with
+  /// handles and workspaces for each, 170 MB on an H200, and 64 threads answered a quarter of what 8 did.
+  void call(const std::function<void()>& run);
   Ort::IoBinding make_binding(const Lock& open) const;
   Ort::Allocator make_allocator(const Lock& open, const Ort::MemoryInfo& memory) const;
   /// `shapes`: those of the inputs that are bound, by add_shape(); 0: the run captures nothing, as one that replays a
@@ -177,7 +175,6 @@ class Session : NonCopyable {
     std::atomic<std::uint64_t> thread_ends{0};  // ends_of_running_threads() before the last run that succeeded
     std::atomic<int> runs{0};                   // under way
     std::atomic<bool> shrinks{false};           // once no run is under way
-    Turns turns{most_callers};
   };
 
   Session(std::shared_ptr<const Description> description, std::shared_ptr<Opened> opened);
@@ -204,6 +201,7 @@ class Session : NonCopyable {
   std::shared_ptr<Opened> opened_;
   CUstream compute_stream_ = nullptr;  // what `opened_` has
   AsyncRuns async_runs_;
+  Callers callers_;
 };
 
 /// The device on which these providers run: that of the first one that names a GPU or a plug-in's device, else the CPU.
