@@ -17,6 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
+from ortmulti._runtime import behind
 from ortmulti.pool import graphs
 from tests.support import onnx_models
 from tests.support.gpus import MODEL, VISIBLE, check_memory_returns, feed, needs_gpus, needs_graphs
@@ -248,6 +249,7 @@ def test_a_pool_may_close_while_its_graphs_are_made() -> None:
         with ortmulti.load(MODEL, "cuda:0", cuda_graph="auto") as pool:
             for _ in range(runs):
                 pool.run(feed(0))
+        assert not behind._own(), "what is made after the end takes memory"
 
 
 def test_a_pool_may_sleep_while_its_graphs_are_made() -> None:

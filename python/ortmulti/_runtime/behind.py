@@ -23,8 +23,8 @@ _tasks: dict[Task, int] = {}  # with the process that each belongs to
 _ending = threading.Event()
 
 
-def do(work: Callable[[Poll], object], name: str, not_begun: Callable[[], object]) -> None:
-    """Do work in a thread of its own.
+def do(work: Callable[[Poll], object], name: str, not_begun: Callable[[], object]) -> Task:
+    """Do work in a thread of its own, and return at once.
 
     Args:
         work: Its argument is to be called in short intervals, and raises `Ended` to end it.
@@ -56,6 +56,7 @@ def do(work: Callable[[Poll], object], name: str, not_begun: Callable[[], object
                 _tasks.pop(task, None)
             not_begun()
         raise
+    return task
 
 
 def wait() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ortmulti import _core, checks
+from ortmulti._runtime.threads import Task
 from ortmulti.errors import InvalidArgument, InvalidType
 
 __all__ = ["Batching", "CudaGraph", "Serving", "Warmup", "batching_argument"]
@@ -136,9 +138,11 @@ class GraphLimit:
 
     Attributes:
         why_not: Called with a device's name before sessions are made there: why they must not be; empty if they may.
+        makings: What makes sessions now.
     """
 
     why_not: Callable[[str], str] | None = None
+    makings: weakref.WeakSet[Task] = field(default_factory=weakref.WeakSet)
 
 
 @dataclass(frozen=True)

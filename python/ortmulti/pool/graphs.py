@@ -65,7 +65,11 @@ def make_behind(
         finally:
             made.close()
 
-    behind.do(make, "ortmulti-graphs", lambda: graphs.not_made(key, "the thread that makes its sessions did not start"))
+    limit.makings.add(
+        behind.do(
+            make, "ortmulti-graphs", lambda: graphs.not_made(key, "the thread that makes its sessions did not start")
+        )
+    )
 
 
 def waits_for_gpus() -> str:

@@ -638,6 +638,9 @@ class Members:
             loading.wait()
         if self._behind is not None:
             self._behind[0].wait()
+        if self._serving.graphs_beside is not None:
+            for making in list(self._serving.graphs_beside.makings):
+                making.wait()  # it ends soon, and its memory is free then
         self._sessions.close()
 
     def abandon(self) -> None:
