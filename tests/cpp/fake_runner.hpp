@@ -49,7 +49,8 @@ class FakeRunner : public Runner {
 
   bool drop_graphs() override { return dropping_graphs && dropping_graphs(); }
   std::optional<Session::Arena> arena() noexcept override { return arena_now; }
-  void shrink_arena() override {
+  void shrink_arena(Session::Shrink when) override {
+    in_next_run = when == Session::Shrink::in_next_run;
     ++shrunk;
     if (shrinking) {
       shrinking();
@@ -85,6 +86,7 @@ class FakeRunner : public Runner {
   std::function<void()> shrinking;
   std::optional<Session::Arena> arena_now;
   std::atomic<int> shrunk{0};
+  std::atomic<bool> in_next_run{false};  ///< The last time.
   std::atomic<int> freed{0};
   std::function<void(Request&)> action;  ///< Of each run: may throw, or give outputs. Set before there are any.
 

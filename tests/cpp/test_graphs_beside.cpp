@@ -65,7 +65,7 @@ TEST_F(ShapesThatComeAgain, AreNotPutOffByAMakingThatWasDropped) {
   EXPECT_FALSE(graphs->in_vain());
   EXPECT_FALSE(graphs->drop_all()) << "there was none yet";
   EXPECT_TRUE(graphs->in_vain());
-  graphs->not_now("a", "dropped");
+  graphs->not_made("a", "dropped");
   EXPECT_FALSE(graphs->in_vain());
   EXPECT_EQ(graphs->counts().why_not, "");
   EXPECT_TRUE(wanted_within(GraphsBeside::come_again, "a"));

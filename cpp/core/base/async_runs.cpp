@@ -87,10 +87,10 @@ void AsyncRuns::push(Run run, std::size_t max_threads) {
   state.changed.notify_one();
 }
 
-void AsyncRuns::call(const std::function<void()>& work, std::size_t max_threads) {
+void AsyncRuns::call(const std::function<void()>& work) {
   const auto task = std::make_shared<std::packaged_task<void()>>(std::ref(work));
   std::future<void> done = task->get_future();
-  push([task](bool /*cancelled*/) { (*task)(); }, max_threads);
+  push([task](bool /*cancelled*/) { (*task)(); }, 1);
   done.get();
 }
 

@@ -20,8 +20,8 @@ class AsyncRuns : NonCopyable {
 
   /// Throws Error, with ErrorKind::closed after close(); then the run is not called.
   void push(Run run, std::size_t max_threads);
-  /// Has a thread do the work; waits for its end, and throws what it throws. Throws as push().
-  void call(const std::function<void()>& work, std::size_t max_threads = 1);
+  /// Has the one thread of an object with this call alone do the work; waits for its end, and throws what it throws.
+  void call(const std::function<void()>& work);
 
   /// Refuses further runs, and returns when all queued runs are done. `cancel` cancels runs that have not begun. In a
   /// forked child the parent's threads are left alone.

@@ -1,48 +1,81 @@
 #include "core/base/callers.hpp"
 
+#include <future>
 #include <iterator>
 #include <map>
 
 #include "core/base/error.hpp"
+#include "core/base/scope_exit.hpp"
 
 namespace ortmulti {
 
-bool Callers::have_place() const {
+std::optional<std::size_t> Callers::thread_of_caller() const {
+  struct Place {
+    std::weak_ptr<Places> of;
+    std::optional<std::size_t> thread;
+  };
   struct Taken : NonCopyable {
     ~Taken() {
       for (const auto& [key, place] : by_object) {
-        if (const auto places = place.lock()) {
-          places->fetch_sub(1);
+        const auto places = place.of.lock();
+        if (places && !place.thread) {
+          places->themselves.fetch_sub(1);
         }
       }
     }
-    std::map<const Places*, std::weak_ptr<Places>> by_object;
+    std::map<const Places*, Place> by_object;
   };
   thread_local Taken taken;
-  const auto found = taken.by_object.find(places_.get());
-  if (found != taken.by_object.end() && !found->second.expired()) {  // else it was another object's
+  auto& known = taken.by_object;
+  if (const auto found = known.find(places_.get()); found != known.end() && !found->second.of.expired()) {
+    return found->second.thread;
+  }
+  for (auto place = known.begin(); place != known.end();) {  // also another object's that had the same address
+    place = place->second.of.expired() ? known.erase(place) : std::next(place);
+  }
+  Place& place = known[places_.get()];
+  place.of = places_;
+  if (places_->themselves.fetch_add(1) >= most_themselves) {
+    places_->themselves.fetch_sub(1);
+    place.thread = places_->others.fetch_add(1) % most_threads;
+  }
+  return place.thread;
+}
+
+bool Callers::call(const std::function<void()>& work) {
+  thread_local bool works = false;
+  const auto begin = [&work] {
+    works = true;
+    const ScopeExit ended([] { works = false; });
+    work();
+  };
+  const std::optional<std::size_t> thread = works ? std::nullopt : thread_of_caller();
+  if (works) {
+    work();
     return true;
   }
-  if (places_->load() >= most_themselves) {
-    return false;
+  if (!thread) {
+    begin();
+    return true;
   }
-  for (auto place = taken.by_object.begin(); place != taken.by_object.end();) {
-    place = place->second.expired() ? taken.by_object.erase(place) : std::next(place);
+  const auto task = std::make_shared<std::packaged_task<void()>>(std::cref(begin));
+  std::future<void> done = task->get_future();
+  try {
+    threads_.at(*thread).push([task](bool /*cancelled*/) { (*task)(); }, 1);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::closed) {
+      return false;
+    }
+    begin();  // no thread can be started
+    return true;
   }
-  const auto place = taken.by_object.emplace(places_.get(), places_).first;
-  if (places_->fetch_add(1) >= most_themselves) {
-    places_->fetch_sub(1);
-    taken.by_object.erase(place);
-    return false;
-  }
+  done.get();
   return true;
 }
 
-void Callers::call(const std::function<void()>& work) {
-  if (have_place()) {
-    work();
-  } else {
-    threads_.call(work, most_threads);
+void Callers::close() {
+  for (AsyncRuns& thread : threads_) {
+    thread.close(false);
   }
 }
 

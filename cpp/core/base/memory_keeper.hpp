@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <memory>
+#include <thread>
 
 #include "core/base/device.hpp"
 #include "core/base/error.hpp"
@@ -34,19 +35,26 @@ void give_back(const Device& device);
 /// Ends the thread, for good.
 void end();
 
-/// Does the work. Where it lacks memory of the device, all give back what they can, and it is done once more. The
-/// thread must have no DeviceSyncGuard.
+/// Whoever has just answered may hold the answer for a moment longer.
+constexpr auto held_on = std::chrono::milliseconds(20);
+
+/// Does the work. Where it lacks memory of the device, all give back what they can, and it is done once more; and again
+/// a moment later. The thread must have no DeviceSyncGuard.
 template <typename Work>
 auto with_all_memory(const Device& device, const Work& work) {
-  try {
-    return work();
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::out_of_memory) {
-      throw;
+  for (int tried = 0;; ++tried) {
+    try {
+      return work();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::out_of_memory || tried == 2) {
+        throw;
+      }
     }
+    if (tried == 1) {
+      std::this_thread::sleep_for(held_on);
+    }
+    give_back(device);
   }
-  give_back(device);
-  return work();
 }
 
 }  // namespace memory_keeper

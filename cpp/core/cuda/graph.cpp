@@ -71,8 +71,9 @@ CudaGraph::CudaGraph(CudaStartup& startup, CUstream stream, const std::function<
   }
   const CUresult ended = driver.stream_end_capture(stream, &graph);
   if (ended == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED) {
-    throw CaptureInvalidated(ErrorKind::fail, std::string(capturing) + ": the capture was invalidated" +
-                                                  (failed ? ": " + text_of(failed) : ""));
+    throw CaptureInvalidated(
+        failed ? kind_of(failed).value_or(ErrorKind::fail) : ErrorKind::fail,
+        std::string(capturing) + ": the capture was invalidated" + (failed ? ": " + text_of(failed) : ""));
   }
   if (failed) {
     std::rethrow_exception(failed);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <future>
 #include <map>
 #include <mutex>
 #include <new>
@@ -421,14 +422,11 @@ std::vector<Ort::Value> Session::run(const Ort::RunOptions& run_options, const R
 }
 
 void Session::call(const std::function<void()>& run) {
-  if (!device().is_cuda()) {
+  // A CUDA graph of ONNX Runtime's own, as TensorRT's, belongs to the thread that captured it.
+  if (!device().is_cuda() || !may_run_unasked(providers(), options())) {
     run();
-    return;
-  }
-  try {
-    callers_.call(run);
-  } catch (const Error& error) {
-    throw error.kind() == ErrorKind::closed ? closed_error() : error;
+  } else if (!callers_.call(run)) {
+    throw closed_error();
   }
 }
 
@@ -472,7 +470,11 @@ void Session::run_guarded(const Lock& open, std::uint64_t shapes, const Run& run
 
 template <typename Run>
 void Session::run_guarded_with_all_memory(const Lock& open, std::uint64_t shapes, const Run& run) const {
-  if (opened_->shrinks.load() && opened_->runs.load() == 0 && opened_->shrinks.exchange(false)) {
+  using Shrinks = Opened::Shrinks;
+  const bool idle = opened_->runs.load() == 0;
+  Shrinks wanted = opened_->shrinks.load();
+  if ((wanted == Shrinks::in_next_run || (wanted == Shrinks::once_idle && idle)) &&
+      opened_->shrinks.compare_exchange_strong(wanted, idle ? Shrinks::no : Shrinks::once_idle)) {
     shrink(*opened_);
   }
   ++opened_->runs;
@@ -528,12 +530,29 @@ std::optional<Session::Arena> Session::arena() const {
   return arena.held == 0 ? std::nullopt : std::optional(arena);
 }
 
-void Session::shrink_arena() {
+void Session::shrink_arena(Shrink when) {
   // A run of this thread that lacks memory may have it, too: POSIX allows that, and glibc's readers pass waiting
   // writers.
   const auto open = lock_for_use();
-  opened_->shrinks.store(opened_->runs.load() != 0);
-  shrink(*opened_);
+  using Shrinks = Opened::Shrinks;
+  if (device().is_cuda() && when == Shrink::in_next_run) {
+    opened_->shrinks.store(Shrinks::in_next_run);
+    return;
+  }
+  opened_->shrinks.store(opened_->runs.load() == 0 ? Shrinks::no : Shrinks::once_idle);
+  const auto work = [this] { shrink(*opened_); };
+  if (!device().is_cuda()) {
+    work();
+    return;
+  }
+  std::future<void> done;
+  try {
+    done = std::async(std::launch::async, work);
+  } catch (const std::system_error&) {
+    work();
+    return;
+  }
+  done.get();
 }
 
 void Session::shrink(Opened& opened) const {
@@ -551,7 +570,11 @@ void Session::shrink(Opened& opened) const {
   Ort::RunOptions shrinking;
   shrinking.AddConfigEntry("memory.enable_memory_arena_shrinkage", arenas.c_str());
   const DeviceSyncGuard guard(on, DeviceSyncGuard::Work::waits_for_device);
+  static_cast<void>(on.is_cuda() ? ends_of_running_threads() : 0);  // counts this thread's end
   run_nothing(opened.session, inputs(), outputs(), std::move(shrinking));
+  if (on.is_cuda()) {
+    announce_end_of_this_thread();
+  }
 }
 
 void Session::run_to_capture(const Lock& /*open*/, const WeightStore::Hold& /*weights*/,

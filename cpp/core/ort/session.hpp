@@ -130,10 +130,12 @@ class Session : NonCopyable {
   };
   /// Nothing before release 1.23, which cannot tell, and where there is no arena.
   std::optional<Arena> arena() const;
+  enum class Shrink { now, in_next_run };
   /// Gives back what nobody uses of that. Where runs are under way, what lies beside their memory stays: a later run,
   /// of whichever handle, does it once more before it begins. Does nothing for a session that was created to capture
-  /// CUDA graphs, which use it later, nor for a model whose inputs cannot be made up.
-  void shrink_arena();
+  /// CUDA graphs, which use it later, nor for a model whose inputs cannot be made up. On a GPU it is done by a thread
+  /// that ends, since ONNX Runtime keeps a stream with handles for each thread that ran a session, or by the next run.
+  void shrink_arena(Shrink when);
 
   /// Changes options of the providers, those that can be changed after the creation.
   void set_provider_options(const std::map<std::string, std::string>& options);
@@ -174,7 +176,8 @@ class Session : NonCopyable {
     std::atomic<std::uint64_t> last_shapes{0};  // of the last run that succeeded
     std::atomic<std::uint64_t> thread_ends{0};  // ends_of_running_threads() before the last run that succeeded
     std::atomic<int> runs{0};                   // under way
-    std::atomic<bool> shrinks{false};           // once no run is under way
+    enum class Shrinks { no, once_idle, in_next_run };
+    std::atomic<Shrinks> shrinks{Shrinks::no};
   };
 
   Session(std::shared_ptr<const Description> description, std::shared_ptr<Opened> opened);

@@ -95,6 +95,7 @@ class DeviceGroup {
   SleepGate gate;                     ///< Null: none.
   DeviceStats counts;                 ///< Its counts; the rest is in stats().
   Surplus surplus;
+  std::optional<std::uint64_t> trimmed_at;  // bytes of the arenas, when the next runs were to give some back
 
   // Its sessions.
 

@@ -92,11 +92,12 @@ std::uint64_t GpuRunner::graph_bytes() const {
 void GpuRunner::free_buffers() {
   shared_->free_blocks();
   frees_staged_ = true;
-  if (in_run_) {
-    return;  // it uses them, and may be this thread's that lacks memory: it frees them when it ends
+  // A run uses them, and may be this thread's, or wait for this one since it lacks memory: it frees them when it ends.
+  while (frees_staged_ && !in_run_) {
+    if (const std::unique_lock idle(running_, std::try_to_lock); idle) {
+      free_staged();
+    }
   }
-  const std::lock_guard idle(running_);
-  free_staged();
 }
 
 void GpuRunner::free_staged() noexcept {

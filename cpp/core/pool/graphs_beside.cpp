@@ -303,8 +303,11 @@ void GraphsBeside::add(const std::string& key, const std::vector<std::shared_ptr
 
 void GraphsBeside::not_made(const std::string& key, const std::string& reason) {
   std::unique_lock lock(mutex_);
+  const bool in_vain = making_ && making_->in_vain;
   if (const auto graph = made_or_not(key)) {
     graph->worth.try_more(InFlight::Clock::now(), reason);
+  } else if (in_vain) {
+    seen_.use(key) = {};
   } else {
     refuse(key, reason, std::move(lock));
   }

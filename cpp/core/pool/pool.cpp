@@ -198,11 +198,11 @@ void Pool::give_back(const Device& device, bool graphs) {
     return;
   }
   lock.unlock();
-  give_back_from(*group, runners, graphs, true);
+  give_back_from(*group, runners, graphs, Session::Shrink::now);
 }
 
 void Pool::give_back_from(DeviceGroup& group, const std::vector<std::shared_ptr<Runner>>& runners, bool graphs,
-                          bool arenas) {
+                          std::optional<Session::Shrink> arenas) {
   const std::optional<Arenas> before = arenas_of(runners);
   std::set<const void*> sessions;
   for (const auto& runner : runners) {
@@ -212,7 +212,7 @@ void Pool::give_back_from(DeviceGroup& group, const std::vector<std::shared_ptr<
       }
       runner->free_buffers();
       if (arenas && sessions.insert(runner->session()).second) {
-        runner->shrink_arena();
+        runner->shrink_arena(*arenas);
       }
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it was closed, or its device is lost
     }
@@ -222,7 +222,11 @@ void Pool::give_back_from(DeviceGroup& group, const std::vector<std::shared_ptr<
   }
   const std::optional<Arenas> after = arenas_of(runners);
   const Lock lock(mutex_);
-  group.counts.trims += arenas && (!before || !after || after->held < before->held) ? 1 : 0;
+  if (arenas == Session::Shrink::in_next_run && before && after && after->held == before->held) {
+    group.trimmed_at = before->held;
+  } else {
+    group.counts.trims += arenas && (!before || !after || after->held < before->held) ? 1 : 0;
+  }
 }
 
 bool Pool::give_back_surplus() {
@@ -232,6 +236,7 @@ bool Pool::give_back_surplus() {
   struct Due {
     DeviceGroup* group;  // which stays as long as the pool
     bool graphs;
+    bool quiet;
     std::vector<std::shared_ptr<Runner>> runners;
   };
   std::vector<Due> due;
@@ -250,7 +255,7 @@ bool Pool::give_back_surplus() {
         largest = std::max(largest, worker->runner ? worker->runner->take_largest() : 0);
       }
       if (const Surplus::Due what = group->surplus.look(largest); what.memory || what.graphs) {
-        due.push_back({group.get(), what.graphs, runners_on(group->device)});
+        due.push_back({group.get(), what.graphs, largest == 0, runners_on(group->device)});
       }
     }
     watched = watched || !looks || group->surplus.watched();
@@ -258,7 +263,15 @@ bool Pool::give_back_surplus() {
   for (const Due& one : due) {
     lock.unlock();
     const std::optional<Arenas> before = arenas_of(one.runners);
-    give_back_from(*one.group, one.runners, one.graphs, one.graphs || !before || before->unused >= least_surplus);
+    lock.lock();
+    const auto at = std::exchange(one.group->trimmed_at, std::nullopt);
+    one.group->counts.trims += at && before && before->held < *at ? 1 : 0;
+    lock.unlock();
+    std::optional<Session::Shrink> arenas;
+    if (one.graphs || !before || before->unused >= least_surplus) {
+      arenas = one.quiet ? Session::Shrink::now : Session::Shrink::in_next_run;
+    }
+    give_back_from(*one.group, one.runners, one.graphs, arenas);
     const std::optional<Arenas> after = arenas_of(one.runners);
     const bool whole = !after || after->unused < least_surplus;
     lock.lock();

@@ -209,7 +209,7 @@ class Pool : public KeepsMemory, NonCopyable {
   std::vector<std::shared_ptr<Runner>> runners_on(const Device& device) const;
   /// Without the lock. The runners are the group's; their buffers are given back in any case.
   void give_back_from(DeviceGroup& group, const std::vector<std::shared_ptr<Runner>>& runners, bool graphs,
-                      bool arenas);
+                      std::optional<Session::Shrink> arenas);
   Worker* idle_worker(const Request& request);
   /// Ends suspensions where no other device is left, and gives idle sessions what they may take now.
   void refresh();

@@ -53,7 +53,7 @@ class Runner {
   /// What ONNX Runtime keeps for its session's runs; nothing where nobody knows.
   virtual std::optional<Session::Arena> arena() noexcept { return std::nullopt; }
   /// Session::shrink_arena().
-  virtual void shrink_arena() {}
+  virtual void shrink_arena(Session::Shrink /*when*/) {}
   /// The same for what the runner alone keeps.
   virtual void free_buffers() {}
   /// Bytes of the inputs of its largest run since the last call; 0: there was none.
@@ -87,7 +87,7 @@ class SessionRunner : public Runner {
   /// A GPU's context refuses everything after a fault in a kernel, in whichever session of the process.
   std::string why_broken() noexcept override;
   std::optional<Session::Arena> arena() noexcept override;
-  void shrink_arena() override { session_->shrink_arena(); }
+  void shrink_arena(Session::Shrink when) override { session_->shrink_arena(when); }
 
  protected:
   /// For spans.

@@ -226,11 +226,14 @@ std::optional<std::int64_t> Repository::measure_unaccounted(Managed& on, Lock& l
 }
 
 void Repository::measure_other(Managed& on, Lock& lock) {
-  if (on.policy.in_transition() || Clock::now() < on.measured + measured_again) {
+  if (Clock::now() < on.measured + measured_again) {
+    return;
+  }
+  auto other = measure_runs(on, lock);
+  if (!other && on.policy.in_transition()) {
     return;
   }
   on.measured = Clock::now();
-  auto other = measure_runs(on, lock);
   other = other ? other : measure_unaccounted(on, lock);
   if (other) {
     on.policy.set_other(static_cast<std::uint64_t>(std::max<std::int64_t>(0, *other)));
@@ -260,6 +263,7 @@ void Repository::measure(const Device& device) {
   Managed& on = managed(device);
   on.measured = Clock::time_point();
   measure_other(on, lock);
+  notify(on);
 }
 
 template <typename Call>
@@ -369,6 +373,7 @@ void Repository::acquire(const Handle& resident, std::uint64_t at_least) {
         if (std::exchange(gave_back, true) || !give_back(on, lock)) {
           throw no_room(on, *resident, at_least);
         }
+        at_least = 0;  // the wake finds out whether that was enough
         break;
       case ResidencyPolicy::Decision::Kind::wait: {
         const auto latest = Clock::now() + looks_again;

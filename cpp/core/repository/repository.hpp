@@ -103,7 +103,7 @@ class Repository : public std::enable_shared_from_this<Repository> {
   /// None where that does not come about before `until`, or cannot be measured.
   std::optional<std::int64_t> unaccounted(const Device& device, Clock::time_point until);
 
-  /// Measures now what counts beside models, unless one is on its way to or from sleep.
+  /// Measures now what counts beside models.
   void measure(const Device& device);
 
   /// Of each name on each device, however many models have it while one is replaced; without reservations.

@@ -60,7 +60,7 @@ def make_behind(
             made.sessions.clear()
         except Exception as error:  # else nobody would ever make another one
             # A device may sleep, or have no memory, for a while.
-            later = isinstance(error, (OutOfMemory, DeviceError)) or graphs.in_vain()
+            later = isinstance(error, (OutOfMemory, DeviceError))
             (graphs.not_now if later else graphs.not_made)(key, str(error) or "the process ends")
         finally:
             made.close()
