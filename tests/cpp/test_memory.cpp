@@ -76,6 +76,7 @@ TEST(CallersTest, GetWhatTheWorkThrowsAndAreRefusedAfterTheEnd) {
   std::promise<void> end;
   const auto ended = end.get_future().share();
   std::atomic<int> there{0};
+  threads.reserve(Callers::most_themselves);
   for (std::size_t i = 0; i < Callers::most_themselves; ++i) {
     threads.emplace_back([&, ended] {
       callers.call([&] { ++there; });
