@@ -27,7 +27,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ import onnx
 from onnx import helper, numpy_helper, parser
 
 import ortmulti
+from benchmarks import gpu_feeding
 from benchmarks.memory_back import memory, recogniser, session
 from ortmulti import _core
 from ortmulti.bench.measure import fresh_process, machine
@@ -118,39 +120,19 @@ def callers(spec: dict[str, Any]) -> dict[str, Any]:
     name = plain.get_inputs()[0].name
     feed = {name: np.random.default_rng(0).random((1, 3, 224, 224), np.float32)}
     [wanted] = plain.run(None, feed)
+    wrong: list[int] = []
+
+    def ask(count: int) -> None:
+        [answer] = plain.run(None, feed)
+        if not np.allclose(answer, wanted, rtol=1e-2, atol=1e-2):
+            wrong.append(count)
+
     found: dict[str, Any] = {}
     for count in (8, 64):
+        plain.run(None, feed)  # frees what threads had that have ended
         before = memory(device)
-        answers, wrong = Counter[int](), list[int]()
-        begin = threading.Barrier(count + 1)
-        end = threading.Event()
-
-        def ask(
-            number: int,
-            begin: threading.Barrier = begin,
-            end: threading.Event = end,
-            answers: Counter[int] = answers,
-            wrong: list[int] = wrong,
-        ) -> None:
-            plain.run(None, feed)
-            begin.wait()
-            while not end.is_set():
-                if not np.allclose(plain.run(None, feed)[0], wanted, rtol=1e-2, atol=1e-2):
-                    wrong.append(number)
-                answers[number] += 1
-
-        threads = [threading.Thread(target=ask, args=(number,)) for number in range(count)]
-        for thread in threads:
-            thread.start()
-        begin.wait()
-        began = time.perf_counter()
-        time.sleep(spec["seconds"] / 4)
-        added = memory(device) - before
-        rate = sum(answers.values()) / (time.perf_counter() - began)
-        end.set()
-        for thread in threads:
-            thread.join()
-        found[str(count)] = {"rate": rate, "memory": added, "wrong": len(wrong)}
+        rate = gpu_feeding.loop([partial(ask, count)] * count, 0.0, spec["seconds"] / 4)["throughput"]
+        found[str(count)] = {"rate": rate, "memory": memory(device) - before, "wrong": wrong.count(count)}
     return found
 
 
@@ -175,13 +157,13 @@ def large_model(seed: int) -> bytes:
 def neighbour(device: str, most: int) -> Iterator[None]:
     """A thread of this process that allocates and frees up to so many bytes."""
     end = threading.Event()
-    cuda = ctypes.CDLL("libcuda.so.1") if most else None
+    cuda = ctypes.CDLL("libcuda.so.1")
 
     def work() -> None:
         numbers = random.Random(0)
         _core.cuda_memory(int(device.removeprefix("cuda:")))  # makes its context current
         pointer = ctypes.c_uint64()
-        while cuda is not None and not end.is_set():
+        while not end.is_set():
             bytes_ = numbers.randrange(1, most)
             taken = cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(bytes_)) == 0
             end.wait(0.05)
@@ -242,7 +224,7 @@ def repository(spec: dict[str, Any]) -> dict[str, Any]:
             most = {"beside 4 GB": PEAK, "beside 16 MB": 1 << 24}.get(spec["case"], 0)
             threads = [threading.Thread(target=ask, args=(client,)) for client in range(CLIENTS)]
             threads.append(threading.Thread(target=watch))
-            with neighbour(device, most):
+            with neighbour(device, most) if most else nullcontext():
                 for thread in threads:
                     thread.start()
                 time.sleep(spec["seconds"])

@@ -1,6 +1,5 @@
 #include "core/base/callers.hpp"
 
-#include <future>
 #include <iterator>
 #include <map>
 
@@ -44,32 +43,34 @@ std::optional<std::size_t> Callers::thread_of_caller() const {
 
 bool Callers::call(const std::function<void()>& work) {
   thread_local bool works = false;
-  const auto begin = [&work] {
-    works = true;
-    const ScopeExit ended([] { works = false; });
-    work();
-  };
-  const std::optional<std::size_t> thread = works ? std::nullopt : thread_of_caller();
   if (works) {
     work();
     return true;
   }
+  bool begun = false;
+  const auto begin = [&] {
+    begun = true;
+    works = true;
+    const ScopeExit ended([] { works = false; });
+    work();
+  };
+  const std::optional<std::size_t> thread = thread_of_caller();
   if (!thread) {
     begin();
     return true;
   }
-  const auto task = std::make_shared<std::packaged_task<void()>>(std::cref(begin));
-  std::future<void> done = task->get_future();
   try {
-    threads_.at(*thread).push([task](bool /*cancelled*/) { (*task)(); }, 1);
+    threads_.at(*thread).call(begin);
+    return true;
   } catch (const Error& error) {
+    if (begun) {
+      throw;
+    }
     if (error.kind() == ErrorKind::closed) {
       return false;
     }
-    begin();  // no thread can be started
-    return true;
   }
-  done.get();
+  begin();  // no thread can be started
   return true;
 }
 

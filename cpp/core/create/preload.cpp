@@ -242,20 +242,17 @@ std::shared_ptr<const void> Preload::multiply(int device) const {
   CudaStartup& startup = CudaStartup::instance();
   const std::size_t element_bytes = element_type_ == float32 ? 4 : 2;
   // Freed in the order of a struct's members, the last one first.
-  struct Used : NonCopyable {
+  struct Used {
     CudaMemory memory;
     CudaStream stream;
-    int device;
-    std::unique_ptr<void, int (*)(void*)> handle;
-    Used(CudaStartup& startup, int on, std::size_t bytes, int (*destroy)(void*))
-        : memory(startup, on, bytes, "a product's matrices"),
-          stream(startup, on),
-          device(on),
-          handle(nullptr, destroy) {}
-    ~Used() {
-      const DeviceSyncGuard guard(Device::cuda(device), DeviceSyncGuard::Work::waits_for_device);
-      handle.reset();
-    }
+    std::unique_ptr<void, std::function<void(void*)>> handle;
+    Used(CudaStartup& startup, int device, std::size_t bytes, int (*destroy)(void*))
+        : memory(startup, device, bytes, "a product's matrices"),
+          stream(startup, device),
+          handle(nullptr, [device, destroy](void* made) {
+            const DeviceSyncGuard guard(Device::cuda(device), DeviceSyncGuard::Work::waits_for_device);
+            destroy(made);
+          }) {}
   };
   const auto used = std::make_shared<Used>(startup, device, static_cast<std::size_t>(most) * element_bytes, destroy);
   void* handle = nullptr;

@@ -111,6 +111,24 @@ void announce_end_of_this_thread() {
   static_cast<void>(announced);
 }
 
+// Around a run on a GPU: the thread's end is known before ONNX Runtime's own object of it goes, and counted after.
+class CountedRun : NonCopyable {
+ public:
+  explicit CountedRun(bool counted) : counted_(counted) {
+    if (counted_) {
+      static_cast<void>(ends_of_running_threads());
+    }
+  }
+  ~CountedRun() {
+    if (counted_) {
+      announce_end_of_this_thread();
+    }
+  }
+
+ private:
+  const bool counted_;
+};
+
 std::shared_ptr<ThreadGroup> start_threads(const ThreadSettings& settings, const Device& device, int count) {
   const bool near_gpu = settings.near_device && device.is_cuda();
   const std::string gpu = near_gpu ? CudaStartup::instance().describe(device.index).pci_bus_id : std::string();
@@ -279,14 +297,15 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
       description->weight_use = watch->use();
     }
   });
-  if (device.is_cuda() && may_run_unasked(description->providers, options)) {
+  description->may_run_unasked = may_run_unasked(description->providers, options);
+  if (device.is_cuda() && description->may_run_unasked) {
     // The CUDA provider keeps cuBLAS and cuDNN handles for each thread, 64 MiB and more on Hopper. It takes them from a
     // thread for the next one when a run ends there, so that those of this one, which never runs it, would stay unused.
     const ScopedSpan span(timeline, "hand on handles", name);
     const DeviceSyncGuard guard(device, DeviceSyncGuard::Work::waits_for_device);
     opened->thread_ends.store(ends_of_running_threads());
+    const CountedRun counted(true);
     run_nothing(opened->session, description->inputs, description->outputs, Ort::RunOptions());
-    announce_end_of_this_thread();
   }
   if (has_arena(device, options)) {
     begin_arena(opened->session, device);
@@ -423,7 +442,7 @@ std::vector<Ort::Value> Session::run(const Ort::RunOptions& run_options, const R
 
 void Session::call(const std::function<void()>& run) {
   // A CUDA graph of ONNX Runtime's own, as TensorRT's, belongs to the thread that captured it.
-  if (!device().is_cuda() || !may_run_unasked(providers(), options())) {
+  if (!device().is_cuda() || !description_->may_run_unasked) {
     run();
   } else if (!callers_.call(run)) {
     throw closed_error();
@@ -454,11 +473,7 @@ void Session::run_guarded(const Lock& open, std::uint64_t shapes, const Run& run
     // Else a thread ended while this one waited.
     decided = frees || !may_free || (ends_of_running_threads() == ends && ending_threads.load() == 0);
   }
-  const ScopeExit has_run([may_free] {
-    if (may_free) {
-      announce_end_of_this_thread();
-    }
-  });
+  const CountedRun counted(may_free);
   run_checked(run);
   if (may_capture) {
     opened_->last_shapes.store(shapes);
@@ -475,7 +490,7 @@ void Session::run_guarded_with_all_memory(const Lock& open, std::uint64_t shapes
   Shrinks wanted = opened_->shrinks.load();
   if ((wanted == Shrinks::in_next_run || (wanted == Shrinks::once_idle && idle)) &&
       opened_->shrinks.compare_exchange_strong(wanted, idle ? Shrinks::no : Shrinks::once_idle)) {
-    shrink(*opened_);
+    shrink();
   }
   ++opened_->runs;
   const ScopeExit ended([this] { --opened_->runs; });
@@ -540,7 +555,7 @@ void Session::shrink_arena(Shrink when) {
     return;
   }
   opened_->shrinks.store(opened_->runs.load() == 0 ? Shrinks::no : Shrinks::once_idle);
-  const auto work = [this] { shrink(*opened_); };
+  const auto work = [this] { shrink(); };
   if (!device().is_cuda()) {
     work();
     return;
@@ -555,9 +570,9 @@ void Session::shrink_arena(Shrink when) {
   done.get();
 }
 
-void Session::shrink(Opened& opened) const {
+void Session::shrink() const {
   const Device& on = device();
-  if (!may_run_unasked(providers(), options())) {
+  if (!description_->may_run_unasked) {
     return;
   }
   std::string arenas = options().enable_cpu_mem_arena ? "cpu:0" : "";
@@ -570,11 +585,8 @@ void Session::shrink(Opened& opened) const {
   Ort::RunOptions shrinking;
   shrinking.AddConfigEntry("memory.enable_memory_arena_shrinkage", arenas.c_str());
   const DeviceSyncGuard guard(on, DeviceSyncGuard::Work::waits_for_device);
-  static_cast<void>(on.is_cuda() ? ends_of_running_threads() : 0);  // counts this thread's end
-  run_nothing(opened.session, inputs(), outputs(), std::move(shrinking));
-  if (on.is_cuda()) {
-    announce_end_of_this_thread();
-  }
+  const CountedRun counted(on.is_cuda());
+  run_nothing(opened_->session, inputs(), outputs(), std::move(shrinking));
 }
 
 void Session::run_to_capture(const Lock& /*open*/, const WeightStore::Hold& /*weights*/,

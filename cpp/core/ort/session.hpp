@@ -161,6 +161,7 @@ class Session : NonCopyable {
     Metadata metadata;
     WeightUse weight_use;
     std::shared_ptr<const ThreadGroup> threads;
+    bool may_run_unasked = false;  // a run more is nobody's concern
     unsigned generation = 0;
   };
   // What is freed with the last handle, ONNX Runtime's session before what it uses in place.
@@ -184,7 +185,7 @@ class Session : NonCopyable {
   /// Calls `run`, with a DeviceSyncGuard where the shapes are others than the last run's, or a thread has ended.
   template <typename Run>
   void run_guarded(const Lock& open, std::uint64_t shapes, const Run& run) const;
-  void shrink(Opened& opened) const;
+  void shrink() const;
   template <typename Run>
   void run_guarded_with_all_memory(const Lock& open, std::uint64_t shapes, const Run& run) const;
   template <typename Run>

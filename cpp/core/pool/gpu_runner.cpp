@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "core/base/error.hpp"
@@ -122,13 +123,10 @@ std::string GpuRunner::why_no_more() noexcept {
 }
 
 GpuRunner::~GpuRunner() {
-  try {
-    const ScopedContext current(CudaStartup::instance(), device().index);
-    graphs_.clear();
-    copies_.reset();
-    staged_.reset();
-  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): a device that is lost, and its memory with it
-  }
+  const ScopedContext current(CudaStartup::instance(), device().index, std::nothrow);
+  graphs_.clear();
+  copies_.reset();
+  staged_.reset();
 }
 
 void GpuRunner::run(Request& request) {

@@ -201,6 +201,17 @@ std::shared_ptr<GraphsBeside::Graph> GraphsBeside::made_or_not(const std::string
   return found == graphs_.end() ? nullptr : found->second;
 }
 
+bool GraphsBeside::ended_otherwise(const std::string& key, const std::string& reason) {
+  const bool in_vain = making_ && making_->in_vain;
+  const auto graph = made_or_not(key);
+  if (graph) {
+    graph->worth.try_more(InFlight::Clock::now(), reason);
+  } else if (in_vain) {
+    seen_.use(key) = {};
+  }
+  return graph || in_vain;
+}
+
 bool GraphsBeside::in_vain() const {
   const std::lock_guard lock(mutex_);
   return making_ && making_->in_vain;
@@ -208,12 +219,7 @@ bool GraphsBeside::in_vain() const {
 
 void GraphsBeside::not_now(const std::string& key, const std::string& reason) {
   const std::lock_guard lock(mutex_);
-  const bool in_vain = making_ && making_->in_vain;
-  if (const auto graph = made_or_not(key)) {
-    graph->worth.try_more(InFlight::Clock::now(), reason);
-  } else if (in_vain) {
-    seen_.use(key) = {};
-  } else {
+  if (!ended_otherwise(key, reason)) {
     Seen& seen = seen_.use(key);
     seen.runs = 0;
     seen.at_once = 0;
@@ -303,12 +309,7 @@ void GraphsBeside::add(const std::string& key, const std::vector<std::shared_ptr
 
 void GraphsBeside::not_made(const std::string& key, const std::string& reason) {
   std::unique_lock lock(mutex_);
-  const bool in_vain = making_ && making_->in_vain;
-  if (const auto graph = made_or_not(key)) {
-    graph->worth.try_more(InFlight::Clock::now(), reason);
-  } else if (in_vain) {
-    seen_.use(key) = {};
-  } else {
+  if (!ended_otherwise(key, reason)) {
     refuse(key, reason, std::move(lock));
   }
 }

@@ -128,6 +128,9 @@ class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopya
   Graphs::iterator least_recently_used();
   /// Ends the making. Returns the graph that there was already; null for none.
   std::shared_ptr<Graph> made_or_not(const std::string& key);
+  /// Ends a making without sessions. Returns whether its shapes are done with: they had a graph already, which stays as
+  /// it is, or all were dropped meanwhile.
+  bool ended_otherwise(const std::string& key, const std::string& reason);
   void refuse(const std::string& key, const std::string& reason, std::unique_lock<std::mutex> lock);
   /// One of a session that nobody uses, if there is one; and of these the last used, whose time is known best.
   static std::deque<Place>::iterator best_of(std::deque<Place>& idle);

@@ -240,21 +240,30 @@ void Repository::measure_other(Managed& on, Lock& lock) {
   }
 }
 
-std::optional<std::int64_t> Repository::measure_runs(const Managed& on, Lock& lock) {
-  std::vector<Handle> residents;
-  std::transform(on.residents.begin(), on.residents.end(), std::back_inserter(residents),
-                 [](const auto& entry) { return entry.second; });
-  lock.unlock();
-  std::optional<std::int64_t> bytes = 0;
-  for (const Handle& resident : residents) {
-    const auto pool = resident->pool.lock();
-    const std::optional<std::uint64_t> now = pool ? pool->memory_of_runs(resident->device) : 0;
-    bytes = now && bytes
-                ? std::optional(*bytes + static_cast<std::int64_t>(*now - std::min(*now, resident->memory_of_runs_)))
-                : std::nullopt;
+template <typename Call>
+void Repository::for_each_pool(const Managed& on, Lock& lock, const Call& call) {
+  std::vector<std::pair<Handle, std::shared_ptr<Pool>>> pools;
+  for (const auto& [id, resident] : on.residents) {
+    if (auto pool = resident->pool.lock()) {
+      pools.emplace_back(resident, std::move(pool));
+    }
   }
-  residents.clear();  // not under the lock
+  lock.unlock();
+  for (const auto& [resident, pool] : pools) {
+    call(*resident, *pool);
+  }
+  pools.clear();  // these may be the last references
   lock.lock();
+}
+
+std::optional<std::int64_t> Repository::measure_runs(const Managed& on, Lock& lock) {
+  std::optional<std::int64_t> bytes = 0;
+  for_each_pool(on, lock, [&bytes](const Resident& resident, const Pool& pool) {
+    const std::optional<std::uint64_t> now = pool.memory_of_runs(resident.device);
+    bytes = now && bytes
+                ? std::optional(*bytes + static_cast<std::int64_t>(*now - std::min(*now, resident.memory_of_runs_)))
+                : std::nullopt;
+  });
   return bytes;
 }
 
@@ -266,31 +275,23 @@ void Repository::measure(const Device& device) {
   notify(on);
 }
 
-template <typename Call>
-bool Repository::any_pool(Managed& on, Lock& lock, const Call& call) {
-  std::vector<std::shared_ptr<Pool>> pools;
-  std::transform(on.residents.begin(), on.residents.end(), std::back_inserter(pools),
-                 [](const auto& entry) { return entry.second->pool.lock(); });
-  lock.unlock();
-  bool any = false;
-  for (const auto& pool : pools) {
-    any = (pool && call(*pool)) || any;
-  }
-  pools.clear();  // one may be the last reference
-  lock.lock();
-  on.measured = any ? Clock::time_point() : on.measured;
-  return any;
-}
-
 bool Repository::drop_graphs(Managed& on, Lock& lock) {
-  return any_pool(on, lock, [&on](const Pool& pool) { return pool.drop_graphs(on.device); });
+  bool dropped = false;
+  for_each_pool(on, lock, [&dropped](const Resident& resident, const Pool& pool) {
+    dropped = pool.drop_graphs(resident.device) || dropped;
+  });
+  on.measured = dropped ? Clock::time_point() : on.measured;
+  return dropped;
 }
 
 bool Repository::give_back(Managed& on, Lock& lock) {
-  return any_pool(on, lock, [&on](Pool& pool) {
-    pool.give_back(on.device, true);
-    return true;
+  bool asked = false;
+  for_each_pool(on, lock, [&asked](const Resident& resident, Pool& pool) {
+    pool.give_back(resident.device, true);
+    asked = true;
   });
+  on.measured = asked ? Clock::time_point() : on.measured;
+  return asked;
 }
 
 std::optional<std::int64_t> Repository::unaccounted(const Device& device, Clock::time_point until) {

@@ -145,9 +145,9 @@ class Repository : public std::enable_shared_from_this<Repository> {
   bool drop_graphs(Managed& on, Lock& lock);
   /// And what arenas have, before a wake fails. Returns whether there was anybody to ask.
   bool give_back(Managed& on, Lock& lock);
-  /// Calls it without the lock with each pool there; returns whether one said that memory became free.
+  /// Calls it without the lock with each resident there that has a pool, and the pool.
   template <typename Call>
-  bool any_pool(Managed& on, Lock& lock, const Call& call);
+  static void for_each_pool(const Managed& on, Lock& lock, const Call& call);
   void evict(Managed& on, const Handle& waiting, const std::vector<ResidencyPolicy::Eviction>& evictions, Lock& lock);
   struct Victim;
   /// Returns whether all of them sleep; ends early where nobody waits any more.
