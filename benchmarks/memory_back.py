@@ -68,7 +68,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     """One case, for a process of its own."""
     model = Path(spec["model"]).read_bytes() if spec["model"] else recogniser()
     device, count = spec["device"], spec["requests"]
-    run, end = session(spec["case"], model, device)
+    run, end = session(spec["case"], model, device, spec["arena"])
     random = np.random.default_rng(0)
     pixels = random.random((LARGE[0], 3, 48, LARGE[1]), np.float32)
 
@@ -106,14 +106,15 @@ def memory(device: str) -> int:
     return total - free
 
 
-def session(case: str, model: bytes, device: str) -> tuple[Callable[[Any], Any], Callable[[], object]]:
+def session(case: str, model: bytes, device: str, arena: str = "") -> tuple[Callable[[Any], Any], Callable[[], object]]:
     """What runs a tensor, and what ends it; on the CPU with one thread."""
+    gpu = {"arena_extend_strategy": arena} if arena else {}
     if case == "onnxruntime":
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
-        cuda = ("CUDAExecutionProvider", {"device_id": device.removeprefix("cuda:")})
+        cuda = ("CUDAExecutionProvider", {"device_id": device.removeprefix("cuda:"), **gpu})
         plain = onnxruntime.InferenceSession(
             model, options, providers=["CPUExecutionProvider"] if device == "cpu" else [cuda]
         )
@@ -121,7 +122,8 @@ def session(case: str, model: bytes, device: str) -> tuple[Callable[[Any], Any],
         return lambda x: plain.run(None, {name: x})[0], lambda: None
     own = ortmulti.SessionOptions()
     own.intra_op_num_threads = 1
-    pool = ortmulti.load(model, device, options=own, **({"trim_after": None} if case == "kept" else {}))
+    kept = {"trim_after": None} if case == "kept" else {}
+    pool = ortmulti.load(model, device, options=own, provider_options=gpu or None, **kept)
     name = pool.get_inputs()[0].name
     return lambda x: pool.run({name: x})[0], pool.close
 
@@ -134,11 +136,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser_.add_argument("--widest", type=int, default=464, help="pixels, which with 1 to 4 images are 1,600 shapes")
     parser_.add_argument("--after", type=float, default=30.0, help="seconds")
     parser_.add_argument("--steady", action="store_true", help="one shape")
+    parser_.add_argument("--arena", default="", help="arena_extend_strategy of sessions on a GPU")
     parser_.add_argument("--repeat", type=int, default=1, help="rounds (default: 1)")
     parser_.add_argument("--json", type=Path, help="where to write the result")
     args = parser_.parse_args(arguments)
     common = {"model": args.model, "device": args.device, "requests": args.requests, "after": args.after}
-    common |= {"steady": args.steady, "widest": args.widest}
+    common |= {"steady": args.steady, "widest": args.widest, "arena": args.arena}
 
     def run(case: str, _: int) -> dict[str, Any]:
         return fresh_process.run(

@@ -72,6 +72,17 @@ def test_the_result_is_onnxruntimes(library: Path, options: ortmulti.SessionOpti
     assert str(onnx_models.cpu_session(MODEL, options).run(None, {"x": X})[0].tolist()) == expected.strip()
 
 
+@pytest.mark.parametrize("lost", [2, 3])
+def test_a_run_is_repeated_where_cudnn_may_have_lost_a_capture(lost: int, tmp_path: Path) -> None:
+    options = ortmulti.SessionOptions()
+    options.register_custom_ops_library(str(custom_ops.build_library(tmp_path, LOST_CAPTURES=lost)))
+    with onnx_models.cpu_session(MODEL, options) as session:
+        if lost == 3:
+            with pytest.raises(ortmulti.Error, match="CUDNN_BACKEND_API_FAILED"):
+                session.run(None, {"x": X})
+        np.testing.assert_array_equal(session.run(None, {"x": X})[0], 3 * X)
+
+
 def test_without_it_the_model_is_refused() -> None:
     with pytest.raises(ortmulti.Error, match="Scale"):
         onnx_models.cpu_session(MODEL)

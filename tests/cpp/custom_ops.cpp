@@ -1,7 +1,7 @@
 // A library of custom operators for tests, in the domain "ortmulti.tests": Scale multiplies a tensor of float by its
 // attribute "factor". ORT_API_MANUAL_INIT is defined where it is compiled, and for tests of delays how many
 // milliseconds the creation of a kernel (CREATION_MS), the first run (FIRST_RUN_MS) and the first session's look at
-// the operators (FIRST_LOOK_MS) sleep.
+// the operators (FIRST_LOOK_MS) sleep. The first LOST_CAPTURES runs fail as one does whose capture cuDNN lost.
 #include <onnxruntime_cxx_api.h>
 
 #include <atomic>
@@ -21,6 +21,9 @@
 #ifndef FIRST_LOOK_MS
 #define FIRST_LOOK_MS 0
 #endif
+#ifndef LOST_CAPTURES
+#define LOST_CAPTURES 0
+#endif
 
 // The names are ONNX Runtime's.
 // NOLINTBEGIN(readability-identifier-naming)
@@ -30,6 +33,7 @@ namespace {
 std::atomic<bool> first_look_began{false};
 std::atomic<bool> first_look_ended{false};
 std::atomic<int> looks_beside_the_first{0};
+std::atomic<int> captures_to_lose{LOST_CAPTURES};
 
 struct ScaleKernel {
   explicit ScaleKernel(const OrtKernelInfo* info) : factor(Ort::ConstKernelInfo(info).GetAttribute<float>("factor")) {
@@ -38,6 +42,10 @@ struct ScaleKernel {
 
   void Compute(OrtKernelContext* given) {
     std::call_once(first_run, [] { std::this_thread::sleep_for(std::chrono::milliseconds(FIRST_RUN_MS)); });
+    if (captures_to_lose.load() > 0) {
+      --captures_to_lose;
+      throw Ort::Exception("CUDNN_FE failure 11: CUDNN_BACKEND_API_FAILED ; GPU=0", ORT_FAIL);
+    }
     const Ort::KernelContext context(given);
     const Ort::ConstValue input = context.GetInput(0);
     const std::vector<std::int64_t> shape = input.GetTensorTypeAndShapeInfo().GetShape();

@@ -183,6 +183,14 @@ void give_inputs_back(const RunInputs& inputs, const std::vector<const char*>& o
   }
 }
 
+// cuDNN captures a convolution's first run of a shape, and a run of another session spoils that at times, through no
+// call that is known. It says only that the execution failed.
+bool may_have_lost_capture(const Error& error) {
+  const std::string_view text = error.what();
+  return text.find("CUDNN_BACKEND_API_FAILED") != std::string_view::npos ||
+         text.find("CUDNN_STATUS_EXECUTION_FAILED") != std::string_view::npos;
+}
+
 bool has_arena(const Device& device, const SessionOptions& options) {
   return device.is_cuda() || (device == Device::cpu() && options.enable_cpu_mem_arena);
 }
@@ -428,7 +436,7 @@ std::vector<Ort::Value> Session::run(const Ort::RunOptions& run_options, const R
     }
   }
   const auto run = [&] {
-    run_guarded_with_all_memory(lock, shapes, [&] {
+    run_with_retries(lock, shapes, [&] {
       opened_->session.Run(chosen, inputs.names().data(), values, inputs.size(), output_names.data(), outputs.data(),
                            outputs.size());
     });
@@ -456,7 +464,7 @@ WeightStore::Hold Session::hold_weights(const Lock& /*open*/) const {
 }
 
 template <typename Run>
-void Session::run_guarded(const Lock& open, std::uint64_t shapes, const Run& run) const {
+void Session::run_guarded(const Lock& open, std::uint64_t shapes, bool alone, const Run& run) const {
   const auto weights = hold_weights(open);
   std::optional<DeviceSyncGuard> guard;
   const bool may_capture = device().is_cuda() && shapes != 0 && opened_->last_shapes.load() != shapes;
@@ -467,8 +475,10 @@ void Session::run_guarded(const Lock& open, std::uint64_t shapes, const Run& run
     ends = ends_of_running_threads();
     const bool frees = may_free && (opened_->thread_ends.load() != ends || ending_threads.load() != 0);
     guard.reset();
-    if (frees || may_capture) {
-      guard.emplace(device(), !frees ? Work::may_capture : may_capture ? Work::both : Work::waits_for_device);
+    if (alone || (frees && may_capture)) {
+      guard.emplace(device(), Work::both);
+    } else if (frees || may_capture) {
+      guard.emplace(device(), frees ? Work::waits_for_device : Work::may_capture);
     }
     // Else a thread ended while this one waited.
     decided = frees || !may_free || (ends_of_running_threads() == ends && ending_threads.load() == 0);
@@ -484,7 +494,7 @@ void Session::run_guarded(const Lock& open, std::uint64_t shapes, const Run& run
 }
 
 template <typename Run>
-void Session::run_guarded_with_all_memory(const Lock& open, std::uint64_t shapes, const Run& run) const {
+void Session::run_with_retries(const Lock& open, std::uint64_t shapes, const Run& run) const {
   using Shrinks = Opened::Shrinks;
   const bool idle = opened_->runs.load() == 0;
   Shrinks wanted = opened_->shrinks.load();
@@ -494,7 +504,19 @@ void Session::run_guarded_with_all_memory(const Lock& open, std::uint64_t shapes
   }
   ++opened_->runs;
   const ScopeExit ended([this] { --opened_->runs; });
-  memory_keeper::with_all_memory(device(), [&] { run_guarded(open, shapes, run); });
+  memory_keeper::with_all_memory(device(), [&] {
+    constexpr int most_tries = 3;  // ONNX Runtime's check of a kernel may find the error of the one before
+    for (int tried = 1;; ++tried) {
+      try {
+        run_guarded(open, shapes, tried > 1, run);
+        return;
+      } catch (const Error& error) {
+        if (tried == most_tries || !may_have_lost_capture(error)) {
+          throw;
+        }
+      }
+    }
+  });
 }
 
 template <typename Run>
@@ -519,8 +541,8 @@ Ort::Allocator Session::make_allocator(const Lock& /*open*/, const Ort::MemoryIn
 void Session::run(const Lock& open, const Ort::RunOptions& run_options, const Ort::IoBinding& binding,
                   std::uint64_t shapes) const {
   const OrtRunOptions* given = run_options;
-  run_guarded_with_all_memory(
-      open, shapes, [&] { opened_->session.Run(given == nullptr ? opened_->run_options : run_options, binding); });
+  run_with_retries(open, shapes,
+                   [&] { opened_->session.Run(given == nullptr ? opened_->run_options : run_options, binding); });
 }
 
 std::optional<Session::Arena> Session::arena() const {

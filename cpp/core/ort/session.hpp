@@ -182,12 +182,14 @@ class Session : NonCopyable {
   };
 
   Session(std::shared_ptr<const Description> description, std::shared_ptr<Opened> opened);
-  /// Calls `run`, with a DeviceSyncGuard where the shapes are others than the last run's, or a thread has ended.
+  /// Calls `run`, with a DeviceSyncGuard where the shapes are others than the last run's, or a thread has ended;
+  /// `alone`: with one that nothing goes beside.
   template <typename Run>
-  void run_guarded(const Lock& open, std::uint64_t shapes, const Run& run) const;
+  void run_guarded(const Lock& open, std::uint64_t shapes, bool alone, const Run& run) const;
   void shrink() const;
+  /// Calls run_guarded(), again where memory was lacking or cuDNN lost a capture.
   template <typename Run>
-  void run_guarded_with_all_memory(const Lock& open, std::uint64_t shapes, const Run& run) const;
+  void run_with_retries(const Lock& open, std::uint64_t shapes, const Run& run) const;
   template <typename Run>
   void run_checked(const Run& run) const;
   bool inherited() const noexcept;
