@@ -37,7 +37,7 @@ class SessionOptions:
     log_severity_level: int
     log_verbosity_level: int
     enable_cpu_mem_arena: bool
-    enable_mem_pattern: bool
+    enable_mem_pattern: bool | None
     enable_profiling: bool
     use_deterministic_compute: bool
     use_per_session_threads: bool

@@ -63,6 +63,13 @@ def boolean(name: str, value: object) -> bool:
     return value
 
 
+def boolean_or_none(name: str, value: object) -> bool | None:
+    """Accept True, False or None."""
+    if value is not None and not isinstance(value, bool):
+        raise InvalidType(f"{name} is True, False or None, not {value!r}")
+    return value
+
+
 def number(name: str, value: object) -> float:
     """Accept a number that is not negative and not infinite, such as seconds; one of NumPy's, too."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -214,7 +214,7 @@ def test_the_command_prints_and_writes_what_it_found(tiny: Path, tmp_path: Path)
     else:
         assert "nothing better than the defaults for latency" in shown.stdout
         assert document["best"] is None
-    assert "enable_mem_pattern=false" in shown.stdout
+    assert "enable_mem_pattern=true" in shown.stdout
     assert "each setting alone" in shown.stderr
     assert f"written to {out}" in shown.stdout
 

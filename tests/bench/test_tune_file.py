@@ -123,7 +123,7 @@ def test_every_way_of_loading_uses_it(tmp_path: Path) -> None:
         options = session.get_session_options()
     assert options.get_session_config_entry("session.intra_op_thread_affinities") == affinities("cores", 2)
     assert options.graph_optimization_level == GraphOptimizationLevel.ORT_ENABLE_BASIC
-    assert not options.enable_mem_pattern
+    assert options.enable_mem_pattern is False
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
     assert options.get_session_config_entry("session.inter_op.allow_spinning") == "0"
     # Large weights are not looked at: a model that was trained further is the same.
@@ -144,7 +144,7 @@ def test_what_the_caller_gives_himself_wins() -> None:
     assert options.intra_op_num_threads == 3
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "1"
     assert options.get_session_config_entry("session.inter_op.allow_spinning") == "0"
-    assert not options.enable_mem_pattern
+    assert options.enable_mem_pattern is False
     assert applied.provider_options == {"use_tf32": True, "prefer_nhwc": True}
     assert applied.load == {"sessions_per_device": 2, "in_flight": 6, "cuda_graph": False}
     # What is for one kind of threads or arenas contradicts the other.
@@ -155,7 +155,7 @@ def test_what_the_caller_gives_himself_wins() -> None:
     assert kept.options.use_per_session_threads
     assert "session.intra_op_thread_affinities" not in kept.options._core.config_entries
     # The caller's object stays as it was.
-    assert given.enable_mem_pattern
+    assert given.enable_mem_pattern is None
     with pytest.raises(InvalidArgument):
         given.get_session_config_entry("session.inter_op.allow_spinning")
 

@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/create/creation.hpp"
@@ -34,6 +36,21 @@ TEST_F(Options, ReachOnnxRuntime) {
         "thread_pool_size: 2", "session.intra_op.allow_spinning: 0"}) {
     EXPECT_TRUE(std::any_of(records.begin(), records.end(), [&](const LogRecord& record) {
       return record.message.find(words) != std::string::npos && record.logger == "a name";
+    })) << words;
+  }
+}
+
+TEST_F(Options, KeepNoPatternsOfMemoryOnTheCpuUnlessTheUserWantsThem) {
+  for (const auto& [wanted, words] : {std::pair<std::optional<bool>, const char*>{std::nullopt, "enable_mem_pattern:0"},
+                                      {true, "enable_mem_pattern:1"}}) {
+    SessionOptions options;
+    options.log_severity_level = 0;
+    options.enable_mem_pattern = wanted;
+    take_log();
+    make_session("add", options);
+    const auto records = take_log();
+    EXPECT_TRUE(std::any_of(records.begin(), records.end(), [words = words](const LogRecord& record) {
+      return record.message.find(words) != std::string::npos;
     })) << words;
   }
 }

@@ -89,7 +89,7 @@ struct SessionOptions {
   int log_severity_level = -1;  ///< -1: default_log_severity().
   int log_verbosity_level = 0;
   bool enable_cpu_mem_arena = true;
-  bool enable_mem_pattern = true;
+  std::optional<bool> enable_mem_pattern;  ///< Nothing: where a provider is not the CPU's.
   bool enable_profiling = false;
   bool use_deterministic_compute = false;
   bool use_per_session_threads = true;

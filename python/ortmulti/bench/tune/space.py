@@ -99,7 +99,7 @@ def space(objective: Objective, through: Through, host: Host) -> Settings:
         (runs, "spinning", _SPINNING),
         (runs and on_cpu and host.cores > 1, "thread_affinity", ("cores", *nodes)),
         (on_cpu and objective != "creation", "global_thread_pools", (True,)),
-        (True, "enable_mem_pattern", (False,)),
+        (True, "enable_mem_pattern", (not on_cuda,)),
         (True, "enable_cpu_mem_arena", (False,)),
         (on_cuda, "cudnn_conv_algo_search", ("HEURISTIC", "DEFAULT")),
         (on_cuda, "cudnn_conv_use_max_workspace", (False,)),
