@@ -100,6 +100,9 @@ from ortmulti.options.session_options import SessionOptions as SessionOptions
 from ortmulti.options.threads import ThreadCounts as ThreadCounts
 from ortmulti.options.threads import Threads as Threads
 from ortmulti.options.threads import thread_counts as thread_counts
+from ortmulti.pool.batching_check import BatchingCheck as BatchingCheck
+from ortmulti.pool.batching_check import OutputCheck as OutputCheck
+from ortmulti.pool.batching_check import check_batching as check_batching
 from ortmulti.pool.call import Call as Call
 from ortmulti.pool.configuration import Batching as Batching
 from ortmulti.pool.configuration import CudaGraph as CudaGraph

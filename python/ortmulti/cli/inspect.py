@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,7 +35,13 @@ _NO_GRAPH = {
 }
 
 
-def inspect_command(model: Model, as_json: AsJson = False) -> None:
+def inspect_command(
+    model: Model,
+    batching: Annotated[
+        bool, typer.Option("--batching", help="Run random requests alone and together, and compare their answers.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Show a model's inputs, outputs, dynamic dimensions, weights and opset, and whether GPUs can share its weights and
     capture its runs as CUDA graphs.
 
@@ -42,6 +49,9 @@ def inspect_command(model: Model, as_json: AsJson = False) -> None:
     """
     with working(f"opening {model}"):
         facts = describe_model(model)
+    if batching:
+        with working("joining requests"):
+            facts["batching"] = _describe_batching(facts["model"])
     if as_json:
         print_json(facts)
     else:
@@ -104,6 +114,15 @@ def describe_model(model: Path) -> dict[str, Any]:
     return facts
 
 
+def _describe_batching(path: str) -> dict[str, Any]:
+    try:
+        found = ortmulti.check_batching(path, ortmulti.Batching(2))
+    except Error as error:
+        return {"independent": None, "text": str(error), "outputs": {}}
+    outputs = {name: asdict(output) for name, output in found.outputs.items()}
+    return {"independent": found.independent, "text": str(found), "outputs": outputs}
+
+
 def _declarations(values: Iterable[Any]) -> list[dict[str, Any]]:
     return [{"name": one.name, "type": one.type, "shape": list(one.shape)} for one in values]
 
@@ -135,6 +154,8 @@ def _show_model(facts: Mapping[str, Any]) -> None:
         if against
         else "CUDA graphs: nothing against them was found; a pool on GPUs tries them."
     )
+    if "batching" in facts:
+        say(f"Batching along dimension 0: {escape(facts['batching']['text'])}.")
 
 
 def _sharing(weights: Mapping[str, Any]) -> Iterator[str]:

@@ -108,9 +108,9 @@ class SessionOptions(ModelAdditions):
         log_verbosity_level (int): Detail of verbose messages; default 0.
         logid (str): Name of the session in log records; default empty.
         enable_cpu_mem_arena (bool): Keep freed CPU memory for the next run; default True.
-        enable_mem_pattern (bool | None): Plan memory once for inputs of the same shapes. ONNX Runtime keeps each plan until
-            the session is closed. Default None: on GPUs and with other providers, but not on the CPU, where runs are as
-            fast without plans.
+        enable_mem_pattern (bool | None): Plan memory once for inputs of the same shapes. ONNX Runtime keeps each plan
+            until the session is closed. Default None: on GPUs and with other providers, but not on the CPU, where runs
+            are as fast without plans.
         enable_mem_reuse (bool): Only True can be set: ONNX Runtime's C API has no call for it.
         enable_profiling (bool): Write a profile, from creation to `InferenceSession.end_profiling`; default False.
         profile_file_prefix (str): First part of the profile's file name; default ``"onnxruntime_profile_"``.

@@ -23,9 +23,10 @@ class Batching:
     its requests run again one by one, so that only the request with the fault fails.
 
     The model must leave the size of ``axis`` open in each input, or fix it in all of them to the only one of ``sizes``;
-    otherwise `load` raises `InvalidArgument`. The model must treat the rows of a batch independently, and each output
-    must have ``axis``. If an output lacks it, the pool runs such requests alone from then on; the logger ``ortmulti``
-    warns and `PoolStats` says so.
+    otherwise `load` raises `InvalidArgument`. The model must treat the rows of a batch independently, or joined
+    requests silently get other answers: `check_batching` and ``check`` find that out. Each output must have ``axis``.
+    If an output lacks it, the pool runs such requests alone from then on; the logger ``ortmulti`` warns and `PoolStats`
+    says so.
 
     Attributes:
         max_size: The largest size of a joint run along ``axis``, such as its rows; 2 or more. A larger request runs
@@ -38,6 +39,8 @@ class Batching:
         sizes: The sizes that runs may have along ``axis``, ascending; the last one is ``max_size``. Default empty: any
             size. A smaller batch is padded to the next size with copies of its last row; their outputs are dropped. Use
             it for models whose runs cost more when the shape changes, such as convolutions on GPUs.
+        check: Run random requests alone and together when the first session is ready, as `check_batching` does. `load`
+            raises `InvalidArgument` if the answers differ by more than rounding. Default False.
 
     Raises:
         InvalidArgument, InvalidType: A value that cannot be.
@@ -47,11 +50,13 @@ class Batching:
     max_delay_ms: float = 0.0
     axis: int = 0
     sizes: Sequence[int] = ()
+    check: bool = False
 
     def __post_init__(self) -> None:
         checks.integer("max_size", self.max_size, 2, checks.SIZE_MAX)
         checks.integer("axis", self.axis, 0)
         checks.number("max_delay_ms", self.max_delay_ms)
+        checks.boolean("check", self.check)
         given = checks.sequence("sizes", self.sizes, "ints")
         sizes = tuple(checks.integer("each of sizes", size, 1, checks.SIZE_MAX) for size in given)
         if sizes and (list(sizes) != sorted(set(sizes)) or sizes[-1] != self.max_size):

@@ -198,6 +198,7 @@ def load(
         pool = Pool(in_processes, batch_size)
         try:
             in_processes.warm_up(warmup)
+            _check_batching(pool, batching)
         except BaseException:
             pool.close()
             raise
@@ -213,7 +214,22 @@ def load(
     else:
         reporter = _Reporter(progress, start, request)
         members.start(wait, require == "any", reporter.session_ready, reporter.bytes_loaded)
+    try:
+        _check_batching(pool, batching)
+    except BaseException:
+        pool.close()
+        raise
     return pool
+
+
+def _check_batching(pool: Pool, batching: Batching | None) -> None:
+    if batching is None or not batching.check:
+        return
+    from ortmulti.pool.batching_check import check_pool
+
+    found = check_pool(pool, batching)
+    if not found.independent:
+        raise InvalidArgument(f"{found}. Load it without batching, or export it so that rows are independent")
 
 
 def _check_types(progress: object, max_queue: object, in_flight: object, version: object) -> None:

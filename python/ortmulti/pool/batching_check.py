@@ -1,0 +1,215 @@
+"""Whether requests that a pool joins get the answers that they would get alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ortmulti import checks
+from ortmulti.create.sample_inputs import first_fit, growing_inputs
+from ortmulti.errors import InvalidArgument
+from ortmulti.optimized.comparison import same_bits
+from ortmulti.pool.configuration import Batching
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable
+
+    from ortmulti.create.model import Model
+    from ortmulti.devices.device import Device
+    from ortmulti.options.session_options import SessionOptions
+    from ortmulti.pool.pool import Pool
+
+__all__ = ["BatchingCheck", "OutputCheck", "check_batching", "check_pool"]
+
+_TOLERANCE = 0.01
+_OUTLIER = 100
+"""By how much the second neighbour's numbers are larger, so that a scale that all rows share becomes another one."""
+
+
+@dataclass(frozen=True)
+class OutputCheck:
+    """What one output of a request depends on.
+
+    Differences are shares of the output's largest value, for numbers that are not floats 1.0. 0.0 means the same bits.
+
+    Attributes:
+        neighbours: By how much it differs beside other requests in runs of the same size.
+        size: By how much it differs from the answer to the request alone. Runs of another size may use other kernels,
+            which round differently: 1e-6 is usual for float32, 1e-3 for float16.
+        repeats: By how much it differs when the same run is repeated; not 0.0 if kernels or random numbers do so.
+    """
+
+    neighbours: float
+    size: float
+    repeats: float
+
+    @property
+    def independent(self) -> bool:
+        """Whether a joined request gets the answer that it gets alone, but for rounding."""
+        return not self.problem
+
+    @property
+    def problem(self) -> str:
+        """How the answers differ; empty: by rounding at most."""
+        if self.repeats > _TOLERANCE:
+            return f"differs by {self.repeats:.2g} of its largest value when the same run is repeated"
+        if self.neighbours > self.repeats:
+            return f"differs by {self.neighbours:.2g} of its largest value beside other requests"
+        if self.size > _TOLERANCE:
+            return f"differs by {self.size:.2g} of its largest value from the answer to the request alone"
+        return ""
+
+
+@dataclass(frozen=True)
+class BatchingCheck:
+    """The result of `check_batching`.
+
+    Attributes:
+        outputs: Each output's result, by name.
+    """
+
+    outputs: Mapping[str, OutputCheck]
+
+    @property
+    def independent(self) -> bool:
+        """Whether that is so for all outputs."""
+        return all(output.independent for output in self.outputs.values())
+
+    def __str__(self) -> str:
+        problems = [f"'{name}' {one.problem}" for name, one in self.outputs.items() if one.problem]
+        if problems:
+            return "joined requests get other answers: " + ", ".join(problems)
+        most = max((one.size for one in self.outputs.values()), default=0.0)
+        rounding = f"but for rounding, {most:.2g} of the largest value" if most else "bit for bit"
+        return f"joined requests get the answers that they get alone, {rounding}"
+
+
+def check_batching(
+    model: str | os.PathLike[str] | bytes | bytearray | memoryview | Model,
+    batching: Batching,
+    devices: str | int | Device | Iterable[str | int | Device] = "cpu",
+    *,
+    samples: Sequence[Mapping[str, Any]] | None = None,
+    options: SessionOptions | None = None,
+    provider_options: Mapping[str, Any] | None = None,
+) -> BatchingCheck:
+    """Load a model, and compare the answers to a request alone and joined with others.
+
+    A request is run alone, then in one run with a second one, then with a third one. Its answers must have the same
+    bits beside both, since the runs have the same size. This finds what mixes rows: normalization or a softmax over the
+    batch, a scale of `quantize_dynamic` for all rows. It cannot find what other inputs would do.
+
+    Args:
+        model, devices, options, provider_options: As for `load`.
+        batching: How requests are joined.
+        samples: Two requests or three, each an array for each input. Along the batch's axis they may have any size,
+            together at most ``max_size``. Default: random numbers, of which the third request's are 100 times as large.
+
+    Raises:
+        InvalidArgument: The model cannot be batched so, or the samples do not fit together.
+        Error: As `load` and `Pool.run`.
+    """
+    from ortmulti.pool.load import load
+
+    checks.instance("batching", batching, Batching, example="ortmulti.Batching(max_size=8)")
+    with load(model, devices, 1, options, provider_options, batching=replace(batching, check=False)) as pool:
+        return check_pool(pool, batching, samples)
+
+
+def check_pool(pool: Pool, batching: Batching, samples: Sequence[Mapping[str, Any]] | None = None) -> BatchingCheck:
+    """The same for a pool that was loaded with ``batching``. Other requests must not come meanwhile."""
+    first, second, third = _random(pool, batching.axis) if samples is None else _given(samples)
+    rows = _rows(first, batching.axis)
+    joined = [_join(first, sample, batching) for sample in (second, second, third)]
+    alone = pool.run(first)
+    beside = [pool.run(feed) for feed in joined]
+    outputs = {}
+    for declared, own, *answers in zip(pool.get_outputs(), alone, *beside, strict=True):
+        own = _first(declared.name, own, batching.axis, rows, rows)
+        one, again, other = (
+            _first(declared.name, answer, batching.axis, rows, _rows(feed, batching.axis))
+            for answer, feed in zip(answers, joined, strict=True)
+        )
+        outputs[declared.name] = OutputCheck(_difference(other, one), _difference(one, own), _difference(again, one))
+    return BatchingCheck(outputs)
+
+
+def _given(samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    given = [{name: np.asarray(array) for name, array in sample.items()} for sample in samples]
+    if not 2 <= len(given) <= 3:
+        raise InvalidArgument(f"samples are two requests or three, not {len(given)}")
+    return given if len(given) == 3 else [*given, _larger(given[1])]
+
+
+def _random(pool: Pool, axis: int) -> list[dict[str, Any]]:
+    def cut(feed: Mapping[str, Any], row: int) -> dict[str, Any]:
+        return {name: array.take([row], axis) if axis < array.ndim else array for name, array in feed.items()}
+
+    def fits(feed: dict[str, Any]) -> dict[str, Any]:
+        pool.run(cut(feed, 0))
+        return feed
+
+    feed = first_fit(growing_inputs(pool.get_inputs(), 3), fits)
+    rows = _rows(feed, axis)
+    if rows < 2:
+        raise InvalidArgument(f"random inputs have {rows} rows along dimension {axis}: give samples= with yours")
+    return [cut(feed, 0), cut(feed, 1), _larger(cut(feed, min(2, rows - 1)))]
+
+
+def _larger(sample: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: array * array.dtype.type(_OUTLIER) if array.dtype.kind == "f" else array for name, array in sample.items()
+    }
+
+
+def _rows(feed: Mapping[str, Any], axis: int) -> int:
+    found = {array.shape[axis] for array in feed.values() if axis < array.ndim}
+    if len(found) != 1:
+        raise InvalidArgument(
+            f"the inputs of a request have one size along dimension {axis}, not {sorted(found) or 'none'}"
+        )
+    return int(found.pop())
+
+
+def _join(first: Mapping[str, Any], second: Mapping[str, Any], batching: Batching) -> dict[str, Any]:
+    axis = batching.axis
+    rows = _rows(first, axis) + _rows(second, axis)
+    if rows > batching.max_size:
+        raise InvalidArgument(f"two samples have {rows} rows together, and max_size is {batching.max_size}")
+    try:
+        return {
+            name: np.concatenate([array, second[name]], axis) if axis < array.ndim else array
+            for name, array in first.items()
+        }
+    except (KeyError, ValueError) as error:
+        raise InvalidArgument(f"the samples cannot be joined along dimension {axis}: {error}") from error
+
+
+def _first(name: str, answer: Any, axis: int, rows: int, of: int) -> Any:
+    """The first request's part of an answer to ``of`` rows."""
+    shape = getattr(answer, "shape", ())
+    if axis >= len(shape) or shape[axis] != of:
+        raise InvalidArgument(
+            f"the output '{name}' has the shape {tuple(shape)} for {of} rows along dimension {axis}: it cannot be "
+            "split, so that the pool joins no requests"
+        )
+    return answer.take(range(rows), axis)
+
+
+def _difference(one: Any, other: Any) -> float:
+    if same_bits([one], [other]):
+        return 0.0
+    if one.shape != other.shape or one.dtype.kind != "f":
+        return 1.0
+    one, other = one.astype(np.float64), other.astype(np.float64)
+    finite = np.isfinite(one)
+    if not np.array_equal(finite, np.isfinite(other)) or not np.array_equal(
+        one[~finite], other[~finite], equal_nan=True
+    ):
+        return 1.0
+    largest = max(np.abs(one[finite]).max(initial=0.0), np.abs(other[finite]).max(initial=0.0), np.finfo(float).tiny)
+    return float(np.abs(one[finite] - other[finite]).max(initial=0.0) / largest)

@@ -1,0 +1,133 @@
+"""Whether joined requests get the answers that they get alone: what mixes rows, and what does not."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import numpy_helper
+
+import ortmulti
+from ortmulti import Batching, check_batching
+from ortmulti.bench import models
+from ortmulti.errors import InvalidArgument
+from tests.support import onnx_models
+
+WEIGHTS = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
+
+
+def model(text: str, **weights: np.ndarray) -> bytes:
+    made = onnx_models.parsed(text)
+    made.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in weights.items())
+    return made.SerializeToString()
+
+
+PRODUCT = model("(float[n,8] x) => (float[n,4] y) { y = MatMul(x, w) }", w=WEIGHTS)
+MEAN = model("(float[n,8] x) => (float[n,8] y) { m = ReduceMean <axes = [0]> (x)\n y = Sub(x, m) }")
+QUANTIZED = model(
+    "(float[n,8] x) => (float[n,4] y) {"
+    "q, s, z = DynamicQuantizeLinear(x)\n i = MatMulInteger(q, w, z)\n f = Cast <to = 1> (i)\n y = Mul(f, s) }",
+    w=np.clip(WEIGHTS * 30, -127, 127).astype(np.int8),
+)
+SIZE = model(
+    "(float[n,8] x) => (float[n,8] y, int64[n,8] k) {"
+    "s = Shape <start = 0, end = 1> (x)\n f = Cast <to = 1> (s)\n y = Mul(x, f)\n k = Cast <to = 7> (x) }"
+)
+COLUMNS = model("(float[8,n] x) => (float[8,n] y) { m = ReduceMean <axes = [0]> (x)\n y = Sub(x, m) }")
+RANDOM = model("(float[n,8] x) => (float[n,8] y) { r = RandomNormalLike(x)\n y = Add(x, r) }")
+FIXED = model("(float[4,8] x) => (float[4,4] y) { y = MatMul(x, w) }", w=WEIGHTS)
+FLAT = model("(float[n,8] x) => (float[k] y) { o = Constant <value = int64[1] {-1}> ()\n y = Reshape(x, o) }")
+
+
+@pytest.mark.parametrize(
+    ("path", "batching"),
+    [
+        (PRODUCT, Batching(2)),
+        (PRODUCT, Batching(8, sizes=[8])),
+        (FIXED, Batching(4, sizes=[4])),
+        (COLUMNS, Batching(4, axis=1)),
+    ],
+)
+def test_independent_rows_pass(path: bytes, batching: Batching) -> None:
+    found = check_batching(path, batching)
+    assert found.independent
+    assert found.outputs["y"].neighbours == 0.0
+    assert found.outputs["y"].size < 1e-5
+    assert str(found).startswith("joined requests get the answers that they get alone")
+
+
+@pytest.mark.parametrize(("kind", "options"), [("resnet50", {}), ("tiny-kernels", {}), ("matmul", {"megabytes": 4})])
+def test_models_of_the_benchmarks_pass(kind: str, options: dict[str, int], tmp_path: Path) -> None:
+    assert check_batching(models.make(kind, tmp_path, **options), Batching(2)).independent
+
+
+@pytest.mark.parametrize(
+    ("path", "batching", "why"),
+    [
+        (MEAN, Batching(4), "beside other requests"),
+        (QUANTIZED, Batching(4), "beside other requests"),
+        (SIZE, Batching(4), "from the answer to the request alone"),
+        (RANDOM, Batching(4), "when the same run is repeated"),
+    ],
+)
+def test_rows_that_depend_on_others_are_found(path: bytes, batching: Batching, why: str) -> None:
+    found = check_batching(path, batching)
+    assert not found.independent
+    assert re.search(rf"'y' differs by \S+ of its largest value {why}", str(found))
+    assert "'k'" not in str(found)
+    with pytest.raises(InvalidArgument, match="joined requests get other answers"):
+        ortmulti.load(path, "cpu", batching=Batching(4, check=True))
+
+
+def test_a_difference_is_a_share_of_the_largest_value() -> None:
+    ones, twos = np.ones((1, 8), np.float32), np.full((1, 8), 2, np.float32)
+    found = check_batching(MEAN, Batching(4), samples=[{"x": ones}, {"x": twos}, {"x": -ones}])
+    # Alone 1 - 1; beside 2: 1 - 1.5; beside -1: 1 - 0.
+    assert found.outputs["y"] == ortmulti.OutputCheck(neighbours=1.5, size=1.0, repeats=0.0)
+    found = check_batching(QUANTIZED, Batching(4), samples=[{"x": twos}, {"x": twos}, {"x": twos}])
+    assert found.independent  # samples that show nothing
+
+
+def test_requests_of_several_rows_and_what_is_not_finite() -> None:
+    rows = np.zeros((3, 8), np.float32)
+    rows[1, 2], rows[2, 1] = math.nan, math.inf
+    other = {"x": np.ones((1, 8), np.float32)}
+    assert check_batching(PRODUCT, Batching(4), samples=[{"x": rows}, other]).independent
+
+
+@pytest.mark.parametrize("backend", ["core", "processes"])
+def test_a_load_that_checks_answers(backend: Any) -> None:
+    with ortmulti.load(PRODUCT, "cpu", batching=Batching(4, check=True), backend=backend) as pool:
+        x = np.ones((1, 8), np.float32)
+        np.testing.assert_allclose(pool.run({"x": x})[0], x @ WEIGHTS, rtol=1e-5)
+
+
+def sample(rows: int, columns: int = 8, name: str = "x") -> dict[str, np.ndarray]:
+    return {name: np.zeros((rows, columns), np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("path", "samples", "message"),
+    [
+        (FLAT, None, r"'y' has the shape \(8,\) for 1 rows"),
+        (PRODUCT, [sample(1)], "two requests or three, not 1"),
+        (PRODUCT, [sample(3), sample(2)], "5 rows together, and max_size is 4"),
+        (PRODUCT, [sample(1), sample(1, name="z")], "cannot be joined along dimension 0: 'x'"),
+        (PRODUCT, [sample(1), sample(1, 7)], "cannot be joined along dimension 0: all the input"),
+        (FIXED, None, r"sizes=\[4\]"),
+    ],
+)
+def test_what_cannot_be_checked_says_why(path: bytes, samples: Any, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        check_batching(path, Batching(4), samples=samples)
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(ortmulti.errors.InvalidType, match=r"ortmulti\.Batching"):
+        check_batching(PRODUCT, 8)
+    with pytest.raises(ortmulti.errors.InvalidType, match="check is True or False"):
+        Batching(4, check=1)
