@@ -2,6 +2,8 @@
 
 #include <array>
 #include <cstddef>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "bindings/gil.hpp"
@@ -9,9 +11,25 @@
 #include "bindings/registrations.hpp"
 #include "bindings/text.hpp"
 #include "core/onnx/index.hpp"
+#include "core/onnx/nodes.hpp"
 #include "core/onnx/weight_list.hpp"
 
 namespace ortmulti::bindings {
+
+namespace {
+
+std::vector<Text> to_texts(const std::vector<std::string>& names) { return {names.begin(), names.end()}; }
+
+template <typename Value>
+py::dict to_dict(const std::map<std::string, Value>& values) {
+  py::dict dict;
+  for (const auto& [name, value] : values) {
+    dict[to_str(name)] = value;
+  }
+  return dict;
+}
+
+}  // namespace
 
 void register_index(py::module_& module) {
   py::class_<Initializer>(module, "Initializer")
@@ -41,14 +59,7 @@ void register_index(py::module_& module) {
             return py::set(py::cast(std::vector<Text>(index.operators.begin(), index.operators.end())));
           })
       .def_readonly("ir_version", &ModelIndex::ir_version)
-      .def_property_readonly("opsets",
-                             [](const ModelIndex& index) {
-                               py::dict opsets;
-                               for (const auto& [domain, release] : index.opsets) {
-                                 opsets[to_str(domain)] = release;
-                               }
-                               return opsets;
-                             })
+      .def_property_readonly("opsets", [](const ModelIndex& index) { return to_dict(index.opsets); })
       .def_property_readonly("external_locations", [](const ModelIndex& index) {
         const auto locations = external_locations(index);
         return std::vector<py::bytes>(locations.begin(), locations.end());
@@ -59,6 +70,27 @@ void register_index(py::module_& module) {
         const auto source = to_model_source(model);
         const ReleaseGil nogil;
         return index_model(*source);
+      },
+      py::arg("model"));
+  py::class_<Node>(module, "Node")
+      .def_property_readonly("name", [](const Node& node) { return to_str(node.name); })
+      .def_property_readonly("type", [](const Node& node) { return to_str(node.type); })
+      .def_property_readonly("inputs", [](const Node& node) { return to_texts(node.inputs); })
+      .def_property_readonly("outputs", [](const Node& node) { return to_texts(node.outputs); })
+      .def_property_readonly("integers", [](const Node& node) { return to_dict(node.integers); });
+  py::class_<Nodes>(module, "Nodes")
+      .def_readonly("nodes", &Nodes::nodes)
+      .def_readonly("opset", &Nodes::opset)
+      .def_property_readonly("inputs", [](const Nodes& nodes) { return to_texts(nodes.inputs); })
+      .def_property_readonly("outputs", [](const Nodes& nodes) { return to_texts(nodes.outputs); })
+      .def_property_readonly("ranks", [](const Nodes& nodes) { return to_dict(nodes.ranks); })
+      .def_property_readonly("constants", [](const Nodes& nodes) { return to_dict(nodes.constants); });
+  module.def(
+      "read_nodes",
+      [](const py::object& model) {
+        const auto source = to_model_source(model);
+        const ReleaseGil nogil;
+        return read_nodes(*source);
       },
       py::arg("model"));
 }

@@ -102,12 +102,12 @@ from ortmulti.options.threads import Threads as Threads
 from ortmulti.options.threads import thread_counts as thread_counts
 from ortmulti.pool.batching_check import BatchingCheck as BatchingCheck
 from ortmulti.pool.batching_check import OutputCheck as OutputCheck
-from ortmulti.pool.batching_check import check_batching as check_batching
 from ortmulti.pool.call import Call as Call
 from ortmulti.pool.configuration import Batching as Batching
 from ortmulti.pool.configuration import CudaGraph as CudaGraph
 from ortmulti.pool.configuration import Warmup as Warmup
 from ortmulti.pool.futures import PoolFuture as PoolFuture
+from ortmulti.pool.load import check_batching as check_batching
 from ortmulti.pool.load import load as load
 from ortmulti.pool.pool import Pool as Pool
 from ortmulti.pool.stats import DeviceStats as DeviceStats

@@ -19,6 +19,7 @@ from ortmulti.bench.files import read_arrays, write_arrays
 from ortmulti.create.sample_inputs import LARGER, SEQUENCE, first_fit, growing_inputs, sample_inputs
 from ortmulti.errors import Error, InvalidArgument, InvalidProtobuf, InvalidType
 from ortmulti.loading.sharing import why_not_worth_it
+from ortmulti.pool.row_dependence import why_dependent
 
 from .options import AsJson, Model
 from .output import print_json, say, size_text, stderr, steps, table, working
@@ -115,12 +116,13 @@ def describe_model(model: Path) -> dict[str, Any]:
 
 
 def _describe_batching(path: str) -> dict[str, Any]:
+    found_in_graph = why_dependent(ortmulti.Model(path), 0)
     try:
         found = ortmulti.check_batching(path, ortmulti.Batching(2))
     except Error as error:
-        return {"independent": None, "text": str(error), "outputs": {}}
+        return {"independent": None, "text": str(error), "outputs": {}, "graph": found_in_graph}
     outputs = {name: asdict(output) for name, output in found.outputs.items()}
-    return {"independent": found.independent, "text": str(found), "outputs": outputs}
+    return {"independent": found.independent, "text": str(found), "outputs": outputs, "graph": found_in_graph}
 
 
 def _declarations(values: Iterable[Any]) -> list[dict[str, Any]]:
@@ -156,6 +158,8 @@ def _show_model(facts: Mapping[str, Any]) -> None:
     )
     if "batching" in facts:
         say(f"Batching along dimension 0: {escape(facts['batching']['text'])}.")
+        if facts["batching"]["graph"]:
+            say(f"In the graph: {escape(facts['batching']['graph'])}.")
 
 
 def _sharing(weights: Mapping[str, Any]) -> Iterator[str]:

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ortmulti import checks
 from ortmulti.create.sample_inputs import first_fit, growing_inputs
 from ortmulti.errors import InvalidArgument
 from ortmulti.optimized.comparison import same_bits
 from ortmulti.pool.configuration import Batching
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable
-
-    from ortmulti.create.model import Model
-    from ortmulti.devices.device import Device
-    from ortmulti.options.session_options import SessionOptions
     from ortmulti.pool.pool import Pool
 
-__all__ = ["BatchingCheck", "OutputCheck", "check_batching", "check_pool"]
+__all__ = ["BatchingCheck", "OutputCheck", "check_pool"]
 
 _TOLERANCE = 0.01
 _OUTLIER = 100
@@ -66,7 +59,7 @@ class OutputCheck:
 
 @dataclass(frozen=True)
 class BatchingCheck:
-    """The result of `check_batching`.
+    """The result of `ortmulti.check_batching`.
 
     Attributes:
         outputs: Each output's result, by name.
@@ -88,53 +81,30 @@ class BatchingCheck:
         return f"joined requests get the answers that they get alone, {rounding}"
 
 
-def check_batching(
-    model: str | os.PathLike[str] | bytes | bytearray | memoryview | Model,
-    batching: Batching,
-    devices: str | int | Device | Iterable[str | int | Device] = "cpu",
-    *,
-    samples: Sequence[Mapping[str, Any]] | None = None,
-    options: SessionOptions | None = None,
-    provider_options: Mapping[str, Any] | None = None,
-) -> BatchingCheck:
-    """Load a model, and compare the answers to a request alone and joined with others.
-
-    A request is run alone, then in one run with a second one, then with a third one. Its answers must have the same
-    bits beside both, since the runs have the same size. This finds what mixes rows: normalization or a softmax over the
-    batch, a scale of `quantize_dynamic` for all rows. It cannot find what other inputs would do.
-
-    Args:
-        model, devices, options, provider_options: As for `load`.
-        batching: How requests are joined.
-        samples: Two requests or three, each an array for each input. Along the batch's axis they may have any size,
-            together at most ``max_size``. Default: random numbers, of which the third request's are 100 times as large.
-
-    Raises:
-        InvalidArgument: The model cannot be batched so, or the samples do not fit together.
-        Error: As `load` and `Pool.run`.
-    """
-    from ortmulti.pool.load import load
-
-    checks.instance("batching", batching, Batching, example="ortmulti.Batching(max_size=8)")
-    with load(model, devices, 1, options, provider_options, batching=replace(batching, check=False)) as pool:
-        return check_pool(pool, batching, samples)
-
-
 def check_pool(pool: Pool, batching: Batching, samples: Sequence[Mapping[str, Any]] | None = None) -> BatchingCheck:
-    """The same for a pool that was loaded with ``batching``. Other requests must not come meanwhile."""
+    """Same as `check_batching`, for a pool that was loaded with ``batching``. No other requests may come meanwhile."""
     first, second, third = _random(pool, batching.axis) if samples is None else _given(samples)
-    rows = _rows(first, batching.axis)
-    joined = [_join(first, sample, batching) for sample in (second, second, third)]
+    axis, rows = batching.axis, _rows(first, batching.axis)
     alone = pool.run(first)
-    beside = [pool.run(feed) for feed in joined]
+    # The request before others and behind them: a cumulative sum goes one way.
+    joined = [(first, second), (first, second), (first, third), (second, first), (third, first)]
+    found = []
+    for pair in joined:
+        feed = _join(*pair, batching)
+        begin = 0 if pair[0] is first else _rows(pair[0], axis)
+        found.append((pool.run(feed), begin, _rows(feed, axis)))
     outputs = {}
-    for declared, own, *answers in zip(pool.get_outputs(), alone, *beside, strict=True):
-        own = _first(declared.name, own, batching.axis, rows, rows)
-        one, again, other = (
-            _first(declared.name, answer, batching.axis, rows, _rows(feed, batching.axis))
-            for answer, feed in zip(answers, joined, strict=True)
+    for place, declared in enumerate(pool.get_outputs()):
+        name = declared.name
+        own = _part(name, alone[place], axis, 0, rows, rows)
+        before, again, before_other, behind, behind_other = (
+            _part(name, answers[place], axis, begin, rows, of) for answers, begin, of in found
         )
-        outputs[declared.name] = OutputCheck(_difference(other, one), _difference(one, own), _difference(again, one))
+        outputs[name] = OutputCheck(
+            neighbours=max(_difference(before_other, before), _difference(behind_other, behind)),
+            size=max(_difference(before, own), _difference(behind, own)),
+            repeats=_difference(again, before),
+        )
     return BatchingCheck(outputs)
 
 
@@ -189,15 +159,15 @@ def _join(first: Mapping[str, Any], second: Mapping[str, Any], batching: Batchin
         raise InvalidArgument(f"the samples cannot be joined along dimension {axis}: {error}") from error
 
 
-def _first(name: str, answer: Any, axis: int, rows: int, of: int) -> Any:
-    """The first request's part of an answer to ``of`` rows."""
+def _part(name: str, answer: Any, axis: int, begin: int, rows: int, of: int) -> Any:
+    """So many rows of an answer to ``of`` rows."""
     shape = getattr(answer, "shape", ())
     if axis >= len(shape) or shape[axis] != of:
         raise InvalidArgument(
             f"the output '{name}' has the shape {tuple(shape)} for {of} rows along dimension {axis}: it cannot be "
             "split, so that the pool joins no requests"
         )
-    return answer.take(range(rows), axis)
+    return answer.take(range(begin, begin + rows), axis)
 
 
 def _difference(one: Any, other: Any) -> float:

@@ -12,7 +12,7 @@ from ortmulti.loading import early_start
 
 # Other modules are imported by `load`, while the driver starts.
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ortmulti.create.loader import LoaderOptions, LoadProgress, OnLoadProgress
     from ortmulti.create.model import Model
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from ortmulti.devices.device import Device
     from ortmulti.loading.tuning import Tuning
     from ortmulti.options.session_options import SessionOptions
+    from ortmulti.pool.batching_check import BatchingCheck
     from ortmulti.pool.configuration import Batching, CudaGraph, Warmup
     from ortmulti.pool.pool import Pool
 
-__all__ = ["load"]
+__all__ = ["check_batching", "load"]
 
 
 class _Reporter:
@@ -198,7 +199,7 @@ def load(
         pool = Pool(in_processes, batch_size)
         try:
             in_processes.warm_up(warmup)
-            _check_batching(pool, batching)
+            _check_batching(pool, batching, request.model)
         except BaseException:
             pool.close()
             raise
@@ -215,15 +216,59 @@ def load(
         reporter = _Reporter(progress, start, request)
         members.start(wait, require == "any", reporter.session_ready, reporter.bytes_loaded)
     try:
-        _check_batching(pool, batching)
+        _check_batching(pool, batching, request.model)
     except BaseException:
         pool.close()
         raise
     return pool
 
 
-def _check_batching(pool: Pool, batching: Batching | None) -> None:
-    if batching is None or not batching.check:
+def check_batching(
+    model: str | os.PathLike[str] | bytes | bytearray | memoryview | Model,
+    batching: Batching,
+    devices: str | int | Device | Iterable[str | int | Device] = "cpu",
+    *,
+    samples: Sequence[Mapping[str, Any]] | None = None,
+    options: SessionOptions | None = None,
+    provider_options: Mapping[str, Any] | None = None,
+) -> BatchingCheck:
+    """Load a model, and compare the answers to a request alone and joined with others.
+
+    A request is run alone, then in one run with a second one, then with a third one, before and behind these. Its
+    answers must have the same bits beside both, since the runs have the same size. This finds what mixes rows:
+    normalization or a softmax over the batch, a scale of `quantize_dynamic` for all rows. It cannot find what other
+    inputs would do.
+
+    Args:
+        model, devices, options, provider_options: As for `load`.
+        batching: How requests are joined.
+        samples: Two requests or three, each an array for each input. Along the batch's axis they may have any size,
+            together at most ``max_size``. Default: random numbers, of which the third request's are 100 times as large.
+
+    Raises:
+        InvalidArgument: The model cannot be batched so, or the samples do not fit together.
+        Error: As `load` and `Pool.run`.
+    """
+    import dataclasses
+
+    from ortmulti.pool.batching_check import check_pool
+    from ortmulti.pool.configuration import Batching
+
+    checks.instance("batching", batching, Batching, example="ortmulti.Batching(max_size=8)")
+    with load(
+        model, devices, 1, options, provider_options, batching=dataclasses.replace(batching, check=False)
+    ) as pool:
+        return check_pool(pool, batching, samples)
+
+
+def _check_batching(pool: Pool, batching: Batching | None, model: Model) -> None:
+    """Warn where the graph shows that rows depend on each other; run requests where that is asked for."""
+    if batching is None:
+        return
+    from ortmulti.pool.row_dependence import warn_of_dependence
+
+    warn_of_dependence(model, batching.axis)
+    if not batching.check:
         return
     from ortmulti.pool.batching_check import check_pool
 

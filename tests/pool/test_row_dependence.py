@@ -1,0 +1,225 @@
+"""What a model's graph says about rows that depend on each other: each cause, and no false warning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+from onnxruntime.quantization import QuantType, quantize_dynamic
+
+import ortmulti
+from ortmulti import Batching, _core, check_batching
+from ortmulti.bench import models
+from ortmulti.pool.row_dependence import dependent_rows
+from tests.support import onnx_models
+from tests.support.command import invoke
+
+RANDOM = np.random.default_rng(0)
+W8, W4 = RANDOM.standard_normal((8, 8)).astype(np.float32), RANDOM.standard_normal((8, 4)).astype(np.float32)
+IMAGE = RANDOM.standard_normal((4, 3, 3, 3)).astype(np.float32)
+ONE = np.ones(8, np.float32)
+
+
+def model(text: str, opset: int = 17, **weights: Any) -> bytes:
+    made = onnx_models.parsed(text)
+    del made.opset_import[:]
+    made.opset_import.extend([helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)])
+    made.graph.initializer.extend(numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items())
+    return made.SerializeToString()
+
+
+def found(path: Any, axis: int = 0) -> list[str]:
+    return dependent_rows(_core.read_nodes(path), axis)
+
+
+AXES = {"first": np.array([0]), "last": np.array([-1]), "shape": np.array([0, -1]), "rows": np.array([2, -1])}
+# Each model's answers depend on the batch, and check_batching finds that, too.
+DEPENDENT = {
+    "ReduceMean 'm' computes over the batch": "m = ReduceMean <axes = [0]> (x)\n y = Sub(x, m)",
+    "ReduceSum 's' computes over the batch": "s = ReduceSum(x, first)\n y = Sub(x, s)",
+    "ReduceMax 'm' computes over the batch": "m = ReduceMax <keepdims = 0> (x)\n y = Sub(x, m)",
+    "Softmax 'y' normalizes over the batch": "y = Softmax <axis = 0> (x)",
+    "LogSoftmax 's' normalizes over the batch": (
+        "t = Transpose <perm = [1, 0]> (x)\n s = LogSoftmax <axis = -1> (t)\n y = Transpose <perm = [1, 0]> (s)"
+    ),
+    "CumSum 'y' sums over the batch": "z = Constant <value = int64 {0}> ()\n y = CumSum(x, z)",
+    "LayerNormalization 'y' normalizes over the batch": (
+        "h = Shape(x)\n a = Relu(x)\n o = Constant <value = float[1] {1}> ()\n"
+        "s = Expand(o, h)\n y = LayerNormalization <axis = 0> (a, s)"
+    ),
+    "MeanVarianceNormalization 'y' normalizes over the batch": "y = MeanVarianceNormalization <axes = [0]> (x)",
+    "LpNormalization 'y' normalizes over the batch": "y = LpNormalization <axis = 0> (x)",
+    "DynamicQuantizeLinear 'q' has one scale for all rows": (
+        "q, s, z = DynamicQuantizeLinear(x)\n y = DequantizeLinear(q, s, z)"
+    ),
+    "ReduceSum 'g' computes over the batch": (
+        "t = Transpose(x)\n o = Shape <end = 1> (x)\n f = ConstantOfShape <value = float[1] {1}> (o)\n"
+        "g = ReduceSum <keepdims = 0> (t, last)\n y = Sub(x, g)"
+    ),
+    "Mul 'y' computes with the size of the batch": (
+        "s = Shape(x)\n b = Gather(s, zero)\n f = Cast <to = 1> (b)\n y = Mul(x, f)"
+    ),
+    "Div 'y' computes with the size of the batch": (
+        "s = Shape <start = 0, end = 1> (x)\n f = Cast <to = 1> (s)\n r = Sqrt(f)\n y = Div(x, r)"
+    ),
+}
+
+
+@pytest.mark.parametrize("text", DEPENDENT, ids=lambda text: text.split(" ", 1)[0])
+def test_each_cause_is_named(text: str) -> None:
+    graph = model(f"(float[n,8] x) => (float[n,8] y) {{ {DEPENDENT[text]} }}", zero=np.array(0), **AXES)
+    [what] = found(graph)
+    assert what == text
+    assert not check_batching(graph, Batching(4)).independent
+
+
+def test_a_product_that_sums_over_the_batch_is_named() -> None:
+    graph = model("(float[8,n] x) => (float[8,k] y) { y = MatMul(x, w) }", w=W4)
+    assert found(graph, axis=1) == ["MatMul 'y' sums over the batch"]
+    assert found(graph, axis=0) == []
+    graph = model("(float[n,8] x) => (float[8,8] y) { y = Gemm <transA = 1> (x, w) }", w=W8)
+    assert found(graph) == ["Gemm 'y' sums over the batch"]
+
+
+def test_a_batch_as_time_is_named() -> None:
+    weights = {"w": W8[None, :, :].repeat(4, 1)[:, :32], "r": np.zeros((1, 32, 8), np.float32)}
+    text = "(float[n,1,8] x) => (float[n,1,1,8] y) { y = LSTM <hidden_size = 8> (x, w, r) }"
+    assert found(model(text, **weights)) == ["LSTM 'y' goes along the batch as if it were time"]
+    assert found(model(text, **weights), axis=1) == []
+
+
+def test_before_opset_13_a_softmax_is_over_all_later_dimensions() -> None:
+    text = "(float[m,n,8] x) => (float[m,n,8] y) { y = Softmax(x) }"
+    assert found(model(text, opset=12), axis=1) == ["Softmax 'y' normalizes over the batch"]
+    assert found(model(text, opset=12), axis=0) == []
+    assert found(model(text, opset=13), axis=1) == []
+
+
+ATTENTION = """
+    h = Gather(table, x)
+    m = ReduceMean <axes = [-1]> (h)
+    d = Sub(h, m)
+    p = Pow(d, two)
+    v = ReduceMean <axes = [-1]> (p)
+    s = Sqrt(v)
+    normal = Div(d, s)
+    product = MatMul(normal, w)
+    shape = Shape(x)
+    b = Gather(shape, zero)
+    l = Gather(shape, one)
+    bu = Unsqueeze(b, first)
+    lu = Unsqueeze(l, first)
+    heads = Concat <axis = 0> (bu, lu, split)
+    q4 = Reshape(product, heads)
+    q = Transpose <perm = [0, 2, 1, 3]> (q4)
+    k = Transpose <perm = [0, 2, 3, 1]> (q4)
+    scores = MatMul(q, k)
+    mask0 = Cast <to = 1> (mask)
+    mask4 = Unsqueeze(mask0, places)
+    masked = Add(scores, mask4)
+    a = Softmax <axis = -1> (masked)
+    o = MatMul(a, q)
+    ot = Transpose <perm = [0, 2, 1, 3]> (o)
+    back = Concat <axis = 0> (bu, lu, width)
+    z = Reshape(ot, back)
+    sum = ReduceSum <keepdims = 0> (z, middle)
+    y = Softmax <axis = 1> (sum)
+"""
+TEXT = model(
+    f"(int64[batch,sequence] x, int64[batch,sequence] mask) => (float[batch,8] y) {{ {ATTENTION} }}",
+    table=RANDOM.standard_normal((100, 8)).astype(np.float32),
+    w=W8,
+    two=np.float32(2),
+    zero=np.array(0),
+    one=np.array(1),
+    first=np.array([0]),
+    middle=np.array([1]),
+    split=np.array([2, 4]),
+    width=np.array([8]),
+    places=np.array([1, 2]),
+)
+INDEPENDENT = {
+    "text": TEXT,
+    "image": model(
+        "(float[n,3,8,8] x) => (float[n,4] y) { c = Conv <pads = [1,1,1,1]> (x, k)\n r = Relu(c)\n"
+        "g = GlobalAveragePool(r)\n f = Flatten <axis = 1> (g)\n y = Softmax <axis = -1> (f) }",
+        k=IMAGE,
+    ),
+    "rows": model(
+        "(float[n,8] x) => (float[n,4] y) { s = Shape(x)\n b = Gather <axis = 0> (s, first)\n"
+        "h = Concat <axis = 0> (b, rows)\n r = Reshape(x, h)\n m = ReduceSum <keepdims = 0> (r, two)\n"
+        "y = Gemm(m, w) }",
+        first=np.array([0]),
+        two=np.array([1]),
+        rows=np.array([2, 4]),
+        w=W4[:4],
+    ),
+    # The size is used for shapes alone.
+    "tokens": model(
+        "(float[n,5,8] x) => (float[n,6,8] y) { s = Shape <end = 1> (x)\n h = Concat <axis = 0> (s, rest)\n"
+        "t = Expand(token, h)\n y = Concat <axis = 1> (t, x) }",
+        rest=np.array([1, 8]),
+        token=np.ones((1, 1, 8), np.float32),
+    ),
+    # A total has no rows: the pool joins no requests for it.
+    "a total": model("(float[n,8] x) => (float[n,8] y) { t = ReduceSum <keepdims = 0> (x)\n y = Relu(x) }"),
+    # The mean of the weights is no row's.
+    "weights": model("(float[n,8] x) => (float[n,8] y) { m = ReduceMean(w)\n y = Add(x, m) }", w=W8),
+    "unknown": model(
+        '(float[n,8] x) => (float[n,8] y) { e = Einsum <equation = "ij->ij"> (x)\n y = Softmax <axis = -1> (e) }'
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INDEPENDENT)
+def test_independent_rows_are_not_suspected(name: str) -> None:
+    assert found(INDEPENDENT[name]) == []
+    assert check_batching(INDEPENDENT[name], Batching(4)).independent
+
+
+@pytest.mark.parametrize(("kind", "options"), [("resnet50", {}), ("tiny-kernels", {}), ("matmul", {"megabytes": 4})])
+def test_models_of_the_benchmarks_are_not_suspected(kind: str, options: dict[str, int], tmp_path: Path) -> None:
+    assert found(str(models.make(kind, tmp_path, **options))) == []
+
+
+def test_what_is_no_model_is_an_error_or_says_nothing() -> None:
+    for end in range(0, len(TEXT), 7):
+        try:
+            assert found(TEXT[:end]) in ([], found(TEXT))
+        except ortmulti.errors.InvalidProtobuf:
+            continue
+    for at in range(0, len(TEXT), 5):
+        try:
+            found(TEXT[:at] + bytes([255 - TEXT[at]]) + TEXT[at + 1 :])
+        except ortmulti.errors.InvalidProtobuf:
+            continue
+
+
+@pytest.mark.parametrize("backend", ["core", "processes"])
+def test_a_load_warns_of_a_quantized_model(backend: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    plain, quantized = tmp_path / "plain.onnx", tmp_path / "quantized.onnx"
+    plain.write_bytes(TEXT)
+    quantize_dynamic(plain, quantized, weight_type=QuantType.QInt8)
+    for path in (plain, quantized):
+        ortmulti.load(path, "cpu", backend=backend, batching=Batching(4)).close()
+        ortmulti.load(path, "cpu", backend=backend).close()
+    [warning] = [record.getMessage() for record in caplog.records if record.name == "ortmulti"]
+    assert warning.startswith(
+        f"'{quantized}': joined requests may get other answers than alone: DynamicQuantizeLinear '"
+    )
+    assert "has one scale for all rows" in warning
+    shown = invoke("inspect", quantized, "--batching")
+    assert "In the graph: DynamicQuantizeLinear '" in shown.stdout
+
+
+def test_a_model_whose_graph_cannot_be_read_is_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options = onnx_models.options(
+        {"session.save_model_format": "ORT"}, optimized_model_filepath=str(tmp_path / "a.ort")
+    )
+    onnx_models.cpu_session(INDEPENDENT["weights"], options).close()
+    with ortmulti.load(tmp_path / "a.ort", "cpu", batching=Batching(4)) as pool:
+        assert pool.run({"x": np.zeros((1, 8), np.float32)})[0].shape == (1, 8)
+    assert not [record for record in caplog.records if record.name == "ortmulti"]
