@@ -59,8 +59,8 @@ _REDUCE = "Reduce"
 def dependent_rows(nodes: _core.Nodes, axis: int = 0) -> list[str]:
     """Name what makes answers depend on the other rows of a batch, or on its size.
 
-    Values are followed from the inputs through operators that are known. Behind others nothing is said. Only nodes count
-    whose results reach an output with rows.
+    Values are followed from the inputs through operators that are known. Behind others nothing is said. Only nodes
+    count whose results reach an output with rows.
 
     Args:
         nodes: The main graph's.
