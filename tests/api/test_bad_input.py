@@ -417,3 +417,23 @@ def test_an_error_in_progress_gives_the_creation_up(stop: BaseException) -> None
     with pytest.raises(type(stop)) as caught:
         ortmulti.create_sessions(onnx_models.matmul(), "cpu", 4, progress=progress)
     assert caught.value is stop
+
+
+TEXT = onnx_models.parsed(
+    "(float[n,sequence] ids, float[n,sequence] mask) => (float[n,sequence] y) { y = Add(ids, mask) }"
+).SerializeToString()
+
+
+@pytest.mark.parametrize("way", ["session", "pool", "batching"])
+def test_sizes_of_one_dimension_that_differ_between_inputs_are_named(way: str) -> None:
+    batching = ortmulti.Batching(4) if way == "batching" else None
+    runs: Any = ortmulti.InferenceSession(TEXT, providers=[CPU])
+    if way != "session":
+        runs = ortmulti.load(TEXT, "cpu", batching=batching)
+    six, five, one = (np.ones((1, columns), np.float32) for columns in (6, 5, 1))
+    with runs:
+        message = r"inputs 'ids' and 'mask' have the sizes 6 and 5 along 'sequence'.*\n*.*broadcast"
+        with pytest.raises(ortmulti.InvalidArgument, match=message):
+            runs.run(None, {"ids": six, "mask": five})
+        # The model takes this, whatever it declares.
+        np.testing.assert_array_equal(runs.run(None, {"ids": six, "mask": one})[0], six + 1)

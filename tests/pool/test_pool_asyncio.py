@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import gc
 import logging
@@ -53,6 +54,28 @@ def nothing_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.Monk
         gc.collect()
     assert unraisable == []
     assert [record for record in caplog.records if record.name != "asyncio" or record.levelno > logging.DEBUG] == []
+
+
+def test_async_with_answers_what_was_asked_and_closes(new_loop: NewLoop) -> None:
+    async def ask() -> None:
+        loaded = ortmulti.load(ENDLESS, "cpu")
+        async with loaded as pool:
+            assert pool is loaded
+            endless = asyncio.create_task(pool.run_async(endless_feed()))
+            await is_busy(pool)
+            waiting = asyncio.create_task(pool.run_async(endless_feed()))
+            await asyncio.sleep(0)
+            asyncio.get_running_loop().call_later(0.01, endless.cancel)
+            asyncio.get_running_loop().call_later(0.02, waiting.cancel)
+        assert pool.closed  # although the loop had to cancel the requests meanwhile
+        with pytest.raises(ortmulti.ClosedError, match="load the model again"):
+            async with pool:
+                pass
+        with pytest.raises(ortmulti.ClosedError, match="load the model again"), pool:
+            pass
+
+    with contextlib.closing(new_loop()) as loop:
+        loop.run_until_complete(asyncio.wait_for(ask(), HANG))
 
 
 def test_the_loop_gets_all_answers(pool: ortmulti.Pool, new_loop: NewLoop) -> None:

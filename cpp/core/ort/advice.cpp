@@ -1,12 +1,15 @@
 #include "core/ort/advice.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "core/base/error.hpp"
 #include "core/base/source.hpp"
@@ -127,6 +130,39 @@ std::string advice_on_inputs(const std::vector<ValueInfo>& inputs, const std::st
     }
   }
   return "";
+}
+
+std::optional<Error> unequal_sizes(const Error& error, const std::vector<ValueInfo>& declared, const RunInputs& given) {
+  if (error.kind() != ErrorKind::fail && error.kind() != ErrorKind::runtime_exception &&
+      error.kind() != ErrorKind::invalid_argument) {
+    return std::nullopt;
+  }
+  std::map<std::string, std::pair<std::string, std::int64_t>> known;  // by the dimension's name
+  for (const ValueInfo& input : declared) {
+    const auto name = std::find(given.names().begin(), given.names().end(), input.name);
+    if (name == given.names().end()) {
+      continue;
+    }
+    const Ort::Value& value = given.values()[name - given.names().begin()];
+    if (!value.HasValue() || !value.IsTensor()) {
+      continue;
+    }
+    const std::vector<std::int64_t> shape = value.GetTensorTypeAndShapeInfo().GetShape();
+    for (std::size_t i = 0; i < std::min(shape.size(), input.dimension_names.size()); ++i) {
+      const std::string& dimension = input.dimension_names[i];
+      if (dimension.empty()) {
+        continue;
+      }
+      const auto& [other, size] = known.emplace(dimension, std::pair(input.name, shape[i])).first->second;
+      if (size != shape[i]) {
+        return Error(ErrorKind::invalid_argument,
+                     "the inputs " + quoted(other) + " and " + quoted(input.name) + " have the sizes " +
+                         std::to_string(size) + " and " + std::to_string(shape[i]) + " along " + quoted(dimension) +
+                         ", and the model declares one: give arrays that agree. " + error.what());
+      }
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace ortmulti

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/base/error.hpp"
 #include "core/ort/session.hpp"
 #include "core/ort/value.hpp"
 
@@ -14,5 +16,9 @@ std::string advice_on_model(const ModelSource& model, const std::string& text, c
 
 /// What to do about inputs that ONNX Runtime refused with this text; `inputs` are the declared ones.
 std::string advice_on_inputs(const std::vector<ValueInfo>& inputs, const std::string& text);
+
+/// A better error, with ErrorKind::invalid_argument, for a run that failed over inputs with several sizes along
+/// dimensions that the model gives one name. None where that is not so: there are models that take such inputs.
+std::optional<Error> unequal_sizes(const Error& error, const std::vector<ValueInfo>& declared, const RunInputs& given);
 
 }  // namespace ortmulti

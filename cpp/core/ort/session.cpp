@@ -441,7 +441,14 @@ std::vector<Ort::Value> Session::run(const Ort::RunOptions& run_options, const R
                            outputs.size());
     });
   };
-  call(std::ref(run));
+  try {
+    call(std::ref(run));
+  } catch (const Error& error) {
+    if (const auto better = unequal_sizes(error, this->inputs(), inputs)) {
+      throw *better;
+    }
+    throw;
+  }
   if (device().is_cuda()) {
     give_inputs_back(inputs, output_names, outputs);
   }

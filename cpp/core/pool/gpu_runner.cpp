@@ -8,6 +8,7 @@
 #include "core/base/error.hpp"
 #include "core/base/scope_exit.hpp"
 #include "core/cuda/device_sync_guard.hpp"
+#include "core/ort/advice.hpp"
 #include "core/ort/library.hpp"
 #include "core/ort/value.hpp"
 #include "core/pool/request.hpp"
@@ -170,6 +171,11 @@ void GpuRunner::run(Request& request) {
     }
   } catch (const Ort::Exception& exception) {
     throw from_onnxruntime(exception, "running " + shared_->session()->model() + " on " + to_string(device()));
+  } catch (const Error& error) {
+    if (const auto better = unequal_sizes(error, shared_->session()->inputs(), request.inputs)) {
+      throw *better;
+    }
+    throw;
   }
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from ortmulti import checks
 from ortmulti._runtime import callbacks
@@ -23,11 +23,15 @@ from ortmulti.timeline import Timeline
 from ortmulti.values.ort_value import OrtValue
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from numpy.typing import NDArray
 
     from ortmulti.pool.membership import PoolMembers
 
 __all__ = ["Batching", "Pool"]
+
+_Self = TypeVar("_Self", bound="Pool")
 
 _event_loops: ModuleType | None = None  # imported by the first `run_async`: asyncio is large
 
@@ -151,6 +155,9 @@ class Pool(Membership, Closing):
     ) -> PoolFuture:
         """Submit a run and return its future. The future's result is the result of `run`.
 
+        Arrays are not copied: do not write to them before the result is there, or the answer may be that to other
+        values.
+
         Args:
             output_names, input_feed, run_options, outputs: As for `run`.
             when_full: What to do if the queue has ``max_queue`` requests. ``"block"``: wait for room. ``"reject"``:
@@ -205,7 +212,7 @@ class Pool(Membership, Closing):
     ) -> list[Any]:
         """Run the model as `run` does, without blocking the event loop (asyncio's, or one with its interface).
 
-        Cancelling the task cancels the request.
+        Cancelling the task cancels the request. Arrays are not copied: do not write to them meanwhile.
 
         Args:
             output_names, input_feed, run_options, outputs: As for `run`.
@@ -261,6 +268,8 @@ class Pool(Membership, Closing):
         **call: Unpack[Call],
     ) -> Iterator[list[Any]]:
         """Yield the outputs of each feed, in order, while the next ones run.
+
+        Arrays are not copied: a generator must not reuse an array for a later feed.
 
         Args:
             output_names: As for `run`. May be left out: ``map(feeds)``.
@@ -399,6 +408,22 @@ class Pool(Membership, Closing):
                 `run_async` raise `ClosedError`. The interpreter's exit closes pools in this way.
         """
         self._members.close(cancel_pending)
+
+    def __enter__(self: _Self) -> _Self:
+        if self.closed:
+            raise ClosedError("the pool is closed: load the model again")
+        return self
+
+    async def __aenter__(self: _Self) -> _Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close it in another thread, so that the event loop, which is asyncio's, can have requests answered."""
+        import asyncio
+
+        await asyncio.to_thread(self.close)
 
     @property
     def closed(self) -> bool:
