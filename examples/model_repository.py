@@ -48,14 +48,8 @@ async def predict(name: str, request: Rows) -> dict[str, Any]:
     x = np.asarray(request.rows, np.float32)
     try:  # a model that sleeps wakes meanwhile; the deadline includes that
         outputs = await app.state.repository.run_async(name, {"x": x}, timeout=5.0, when_full="reject")
-    except om.NotFound as error:
-        raise HTTPException(404, f"there is no model {name!r}") from error
-    except (om.QueueFull, om.OutOfMemory, om.ClosedError, om.DeviceError, om.WeightsError) as error:
-        raise HTTPException(503, "the service cannot take the request now") from error
-    except om.DeadlineExceeded as error:
-        raise HTTPException(504, "not answered in time") from error
-    except om.InvalidArgument as error:
-        raise HTTPException(422, "the rows do not fit the model") from error
+    except om.Error as error:
+        raise HTTPException(error.http_status, error.public) from error
     return {"outputs": [output.tolist() for output in outputs]}
 
 

@@ -39,11 +39,6 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 app = FastAPI(lifespan=lifespan)
 
 
-def refused(status: int, detail: str, error: Exception) -> HTTPException:
-    logging.getLogger("uvicorn.error").warning("%d: %s", status, error)  # it names the model's path: not for clients
-    return HTTPException(status, detail)
-
-
 @app.post("/predict")
 async def predict(request: Rows) -> dict[str, Any]:
     pool: om.Pool = app.state.pool
@@ -54,12 +49,9 @@ async def predict(request: Rows) -> dict[str, Any]:
         raise HTTPException(422, f"rows do not fit the model's input {x.shape}")
     try:
         outputs = await pool.run_async({x.name: np.asarray(request.rows, np.float32)}, timeout=5.0, when_full="reject")
-    except (om.QueueFull, om.ClosedError, om.DeviceError) as error:  # too much to do, the end, or a broken device
-        raise refused(503, "the service cannot take the request now", error) from error
-    except om.DeadlineExceeded as error:
-        raise refused(504, "not answered in time", error) from error
-    except om.InvalidArgument as error:  # any other error, a ValueError too, is a fault: 500
-        raise refused(422, f"rows do not fit the model's input {x.shape}", error) from error
+    except om.Error as error:  # any other one, a ValueError too, is a fault: 500
+        logging.getLogger("uvicorn.error").warning("%d: %s", error.http_status, error)
+        raise HTTPException(error.http_status, error.public) from error
     return {"outputs": [output.tolist() for output in outputs]}
 
 

@@ -38,11 +38,38 @@ __all__ = [
     "WeightsError",
 ]
 
+_PUBLIC = {
+    500: "the request failed",
+    503: "the service cannot take the request now",
+    504: "not answered in time",
+}
+
 
 class Error(Exception):
     """Base of every exception that ortmulti raises."""
 
     _code: ClassVar[str] = ""  # number and name of ONNX Runtime's code
+    _status: ClassVar[int] = 500
+
+    @property
+    def http_status(self) -> int:
+        """The status code of an answer to a client whose request raised it.
+
+        422: the request is wrong. 404: there is no such model. 503: not now. 504: too late. 500: any other failure.
+        """
+        return self._status
+
+    @property
+    def public(self) -> str:
+        """What to tell a client: of a wrong request the first line, without folders of this host."""
+        if self.http_status >= 500:
+            return _PUBLIC[self.http_status]
+        import re
+
+        text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(self)).partition("\n")[0]
+        text = re.sub(r"^running .+? on \w+(:\d+)?: ", "", text)
+        quoted = re.sub(r"(['\"])/[^'\"]*/", r"\1", text)
+        return re.sub(r"(?<![\w./])/(?:[^\s/]+/)+", "", quoted)
 
     @classmethod
     def _of_runtime(cls, message: str) -> Self:
@@ -64,6 +91,7 @@ class InvalidArgument(Error, ValueError, RuntimeError):
     It is a RuntimeError because onnxruntime raises a plain RuntimeError for many such arguments.
     """
 
+    _status = 422
     _code = "2 : INVALID_ARGUMENT"
 
 
@@ -146,6 +174,7 @@ class ModelRequiresCompilation(Error):
 class NotFound(Error):
     """ONNX Runtime's code NOT_FOUND."""
 
+    _status = 404
     _code = "14 : NOT_FOUND"
 
 
@@ -156,6 +185,8 @@ class LibraryError(Error, ImportError):
 class DeviceError(Error, RuntimeError):
     """A device does not exist or cannot be used."""
 
+    _status = 503
+
 
 class OutOfMemory(DeviceError, MemoryError):
     """A device or the host lacks free memory; the message says how much there is."""
@@ -163,6 +194,8 @@ class OutOfMemory(DeviceError, MemoryError):
 
 class ClosedError(Error, ValueError):
     """A session or pool was used after it was closed."""
+
+    _status = 503
 
 
 class ForkError(Error, RuntimeError):
@@ -176,10 +209,16 @@ class NotOptimizable(Error):
 class WeightsError(Error, OSError):
     """A file of weights cannot be read, is too short, or was changed while it was loaded."""
 
+    _status = 503
+
 
 class QueueFull(Error):
     """A pool's queue had no room for a further request, now or within the given time."""
 
+    _status = 503
+
 
 class DeadlineExceeded(Error, TimeoutError):
     """A pool did not answer a request within its ``timeout``."""
+
+    _status = 504

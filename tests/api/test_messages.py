@@ -113,3 +113,30 @@ def test_what_belongs_to_its_process_cannot_be_pickled() -> None:
                     f"{type(one).__name__} objects cannot be copied or pickled, since they belong to their process: "
                     f"{instead}"
                 )
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "public"),
+    [
+        (ortmulti.InvalidArgument._of_runtime("input 'x' is wrong\nrunning '/srv/a.onnx'"), 422, "input 'x' is wrong"),
+        (ortmulti.errors.InvalidType("in '/srv/my models/a.onnx': 1/2"), 422, "in 'a.onnx': 1/2"),
+        (ortmulti.NotFound("no model /srv/models/b or and/or"), 404, "no model b or and/or"),
+        (ortmulti.QueueFull("5 wait"), 503, "the service cannot take the request now"),
+        (ortmulti.ClosedError("of /srv/a.onnx"), 503, "the service cannot take the request now"),
+        (ortmulti.errors.OutOfMemory("of /srv/a.onnx"), 503, "the service cannot take the request now"),
+        (ortmulti.DeadlineExceeded("after 5 s"), 504, "not answered in time"),
+        (ortmulti.Fail("/srv/a.onnx"), 500, "the request failed"),
+    ],
+)
+def test_what_a_client_is_told(error: ortmulti.Error, status: int, public: str) -> None:
+    assert (error.http_status, error.public) == (status, public)
+
+
+def test_a_client_with_a_wrong_request_is_told_what_is_wrong(tmp_path: Any) -> None:
+    (tmp_path / "model.onnx").write_bytes(MODEL)
+    with ortmulti.load(tmp_path / "model.onnx", "cpu") as pool, pytest.raises(ortmulti.Error) as caught:
+        pool.run({"x": X[0]})
+    assert caught.value.http_status == 422
+    assert caught.value.public.startswith("input 'x' has 1 dimension")
+    assert str(tmp_path) in str(caught.value)
+    assert str(tmp_path) not in caught.value.public

@@ -219,8 +219,12 @@ def test_service(model: Path, rows: np.ndarray) -> None:
         status, answer = predict(address, rows[:2].tolist())
         assert status == 200
         check(answer["outputs"][0], model, rows[:2])
-        for wrong in ([[1, 2]], [[1, 2], [1]], []):
+        for wrong in ([[1, 2], [1]], []):
             assert predict(address, wrong) == (422, {"detail": "rows do not fit the model's input ['batch', 512]"})
+        status, answer = predict(address, [[1, 2]])
+        assert status == 422
+        assert answer["detail"].startswith("input 'x' has the size 2 in dimension 1, and the model takes (batch, 512)")
+        assert str(model.parent) not in answer["detail"]
         assert b'ortmulti_requests_total{model="' in ask(f"{address}/metrics")[1]
 
 

@@ -158,7 +158,7 @@ std::optional<Error> unequal_sizes(const Error& error, const std::vector<ValueIn
         return Error(ErrorKind::invalid_argument,
                      "the inputs " + quoted(other) + " and " + quoted(input.name) + " have the sizes " +
                          std::to_string(size) + " and " + std::to_string(shape[i]) + " along " + quoted(dimension) +
-                         ", and the model declares one: give arrays that agree. " + error.what());
+                         ", and the model declares one: give arrays that agree\n" + error.what());
       }
     }
   }

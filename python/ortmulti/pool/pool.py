@@ -59,6 +59,7 @@ class Pool(Membership, Closing):
             )
         super().__init__(members, batch_size)
         self._start = time.monotonic()
+        self._was_closed = False
 
     def __del__(self) -> None:
         # Not a weakref.finalize: the members may refer to the pool by the traceback of a load that failed.
@@ -407,10 +408,11 @@ class Pool(Membership, Closing):
             cancel_pending: Answer only those that run. The futures of waiting requests are cancelled; `run` and
                 `run_async` raise `ClosedError`. The interpreter's exit closes pools in this way.
         """
+        self._was_closed = True
         self._members.close(cancel_pending)
 
     def __enter__(self: _Self) -> _Self:
-        if self.closed:
+        if self._was_closed:  # one that could not be loaded is entered, and says why
             raise ClosedError("the pool is closed: load the model again")
         return self
 
