@@ -111,7 +111,28 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     return f" (did you mean {by_lower[near[0]]!r}?)" if near else ""
 
 
-_ELSEWHERE = {"providers": "devices", "sess_options": "options", "num_sessions": "sessions_per_device"}
+_EACH_REQUEST = "a deadline is each request's: pool.run(feed, timeout=1.0)"
+# Words of onnxruntime, Triton and LitServe: the argument, or what to do.
+_ELSEWHERE = {
+    "providers": "devices",
+    "sess_options": "options",
+    "num_sessions": "sessions_per_device",
+    "workers": "sessions_per_device",
+    "num_workers": "sessions_per_device",
+    "workers_per_device": "sessions_per_device",
+    "instance_group": "devices",
+    "max_queue_size": "max_queue",
+    "model_warmup": "warmup",
+    "max_batch_size": "give batching=ortmulti.Batching(max_size=8)",
+    "batch_size": "give batching=ortmulti.Batching(max_size=8)",
+    "dynamic_batching": "give batching=ortmulti.Batching(max_size=8)",
+    "preferred_batch_size": "give batching=ortmulti.Batching(8, sizes=(4, 8))",
+    "batch_timeout": "give batching=ortmulti.Batching(8, max_delay_ms=5)",
+    "max_delay_ms": "give batching=ortmulti.Batching(8, max_delay_ms=5)",
+    "max_queue_delay_microseconds": "give batching=ortmulti.Batching(8, max_delay_ms=5)",
+    "timeout": _EACH_REQUEST,
+    "default_timeout_microseconds": _EACH_REQUEST,
+}
 
 
 def known_arguments(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
@@ -123,8 +144,13 @@ def known_arguments(function: Callable[_Arguments, _Result]) -> Callable[_Argume
     def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
         for name in kwargs:
             if name not in known:
-                meant = _ELSEWHERE.get(name)
-                hint = f" (did you mean {meant!r}?)" if meant else did_you_mean(name, known)
+                meant = _ELSEWHERE.get(name, "")
+                if meant in known:
+                    hint = f" (did you mean {meant!r}?)"
+                elif meant and "batching" in known:  # of load, as are all the others
+                    hint = f": {meant}"
+                else:
+                    hint = did_you_mean(name, known)
                 raise InvalidType(
                     f"{function.__name__}() got an unexpected keyword argument {name!r}"
                     f"{hint or ': it takes ' + ', '.join(known)}"

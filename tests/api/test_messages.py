@@ -140,3 +140,21 @@ def test_a_client_with_a_wrong_request_is_told_what_is_wrong(tmp_path: Any) -> N
     assert caught.value.public.startswith("input 'x' has 1 dimension")
     assert str(tmp_path) in str(caught.value)
     assert str(tmp_path) not in caught.value.public
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ({"max_batch_size": 8}, r"'max_batch_size': give batching=ortmulti\.Batching\(max_size=8\)"),
+        ({"workers": 2}, r"\(did you mean 'sessions_per_device'\?\)"),
+        ({"timeout": 1}, r"'timeout': a deadline is each request's: pool\.run\(feed, timeout=1\.0\)"),
+        ({"batchin": None}, r"\(did you mean 'batching'\?\)"),
+        ({"qqq": 1}, "it takes model, devices"),
+    ],
+)
+def test_words_of_other_servers_get_their_answer(given: dict[str, Any], advice: str) -> None:
+    with pytest.raises(ortmulti.errors.InvalidType, match=advice):
+        ortmulti.load(MODEL, "cpu", **given)
+    if "timeout" in given:
+        with pytest.raises(ortmulti.errors.InvalidType, match="it takes model, devices"):
+            ortmulti.create_sessions(MODEL, "cpu", **given)
