@@ -114,6 +114,7 @@ from ortmulti.pool.stats import DeviceStats as DeviceStats
 from ortmulti.pool.stats import Histogram as Histogram
 from ortmulti.pool.stats import Latency as Latency
 from ortmulti.pool.stats import PoolStats as PoolStats
+from ortmulti.pool.stats import metrics as metrics
 from ortmulti.repository import DeviceBudget as DeviceBudget
 from ortmulti.repository import ModelRepository as ModelRepository
 from ortmulti.repository import ModelStats as ModelStats

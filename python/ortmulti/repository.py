@@ -22,7 +22,7 @@ from ortmulti.errors import ClosedError, Error, InvalidArgument, InvalidType, No
 if TYPE_CHECKING:
     from ortmulti.pool.futures import PoolFuture
     from ortmulti.pool.pool import Pool
-    from ortmulti.pool.stats import PoolStats
+    from ortmulti.pool.stats import Page, PoolStats
 
 __all__ = ["DeviceBudget", "ModelRepository", "ModelStats", "ModelStatus", "RepositoryStats", "Residency"]
 
@@ -127,29 +127,33 @@ class RepositoryStats:
 
         Args:
             labels: Labels of every line.
+
+        Raises:
+            InvalidArgument, InvalidType: Labels that cannot be.
         """
-        from ortmulti.pool.stats import prometheus, sample
+        from ortmulti.pool.stats import Page, checked_labels
 
-        given = dict(labels or {})
-        rows = [(model.pool, {**given, "model": name}) for name, model in self.models.items()]
-        lines = [prometheus(rows)]
+        page = Page()
+        self._add_to(page, checked_labels(labels, "model"))
+        return str(page)
 
-        def metric(name: str, kind: str, text: str, samples: Iterable[tuple[float, dict[str, str]]]) -> None:
-            lines.append(f"# HELP ortmulti_repository_{name} {text}\n")
-            lines.append(f"# TYPE ortmulti_repository_{name} {kind}\n")
-            lines.extend(f"{sample(f'repository_{name}', value, {**given, **labels})}\n" for value, labels in samples)
+    def _add_to(self, page: Page, labels: Mapping[str, str]) -> None:
+        for name, model in self.models.items():
+            page.add_pool(model.pool, {**labels, "model": name})
 
-        on = [(device, {"device": device.device}) for device in self.devices]
-        metric("budget_bytes", "gauge", "What models and what they keep may take.", ((d.budget, x) for d, x in on))
-        metric("used_bytes", "gauge", "In use, or promised to models that wake.", ((d.used, x) for d, x in on))
-        metric("waking", "gauge", "Wakes under way, or waiting for memory.", ((d.waking, x) for d, x in on))
+        def metric(name: str, kind: str, text: str, samples: Iterable[tuple[dict[str, str], float]]) -> None:
+            page.add(f"repository_{name}", kind, text, samples, labels)
+
+        on = [({"device": device.device}, device) for device in self.devices]
+        metric("budget_bytes", "gauge", "What models and what they keep may take.", ((x, d.budget) for x, d in on))
+        metric("used_bytes", "gauge", "In use, or promised to models that wake.", ((x, d.used) for x, d in on))
+        metric("waking", "gauge", "Wakes under way, or waiting for memory.", ((x, d.waking) for x, d in on))
         evictions = (
-            (one.evictions, {"model": name, "device": one.device})
+            ({"model": name, "device": one.device}, one.evictions)
             for name, model in self.models.items()
             for one in model.devices
         )
         metric("evictions_total", "counter", "How often a model slept to make room for another one.", evictions)
-        return "".join(lines)
 
 
 class _Loaded(NamedTuple):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,3 +107,58 @@ def _value(text: str, name: str) -> float:
     match = re.search(rf'^ortmulti_{name}{{device="cpu"}} (\S+)$', text, re.M)
     assert match is not None, name
     return float(match[1])
+
+
+def test_a_page_of_several_pools_and_repositories(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(onnx_models.matmul())
+    x = {"x": np.ones((1, 64), np.float32)}
+    with (
+        ortmulti.load(tmp_path / "m.onnx", "cpu", version="7") as one,
+        ortmulti.load(tmp_path / "m.onnx", "cpu") as other,
+        ortmulti.ModelRepository("cpu") as repository,
+        ortmulti.ModelRepository("cpu") as empty,
+    ):
+        repository.add("m", tmp_path / "m.onnx")
+        one.run(x)
+        repository.run("m", x)
+        sources = {"one": one, "other": other, "models": repository, "empty": empty}
+        page = ortmulti.metrics(sources, {"service": "search"})
+    lines = page.splitlines()
+    names = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    series = [line.rsplit(" ", 1)[0] for line in lines if not line.startswith("#")]
+    assert len(set(names)) == len(names)
+    assert len(set(series)) == len(series)
+    assert all('service="search",pool="' in line for line in series)
+    # Each line is below its metric's names.
+    name = ""
+    for line in lines:
+        if line.startswith("# TYPE"):
+            name = line.split()[2]
+        elif not line.startswith("#"):
+            assert re.match(rf"{name}(_bucket|_sum|_count)?{{", line)
+    done = 'ortmulti_requests_total{service="search",pool="%s",%sdevice="cpu",outcome="done"} %d'
+    for expected in (("one", "", 1), ("other", "", 0), ("models", 'model="m",', 1)):
+        assert done % expected in lines
+    assert "# TYPE ortmulti_repository_budget_bytes gauge" in lines
+
+
+@pytest.mark.parametrize(
+    ("labels", "error", "message"),
+    [
+        ("mlp", ortmulti.errors.InvalidType, "labels are a mapping"),
+        ({"device": "x"}, ortmulti.InvalidArgument, "'device' is the metrics' own"),
+        ({"a b": "x"}, ortmulti.InvalidArgument, "no label's name"),
+        ({"__name__": "x"}, ortmulti.InvalidArgument, "no label's name"),
+        ({"shard": 1}, ortmulti.errors.InvalidType, "a name and a text"),
+    ],
+)
+def test_labels_that_cannot_be_are_refused(labels: Any, error: type[Exception], message: str) -> None:
+    with ortmulti.load(onnx_models.matmul(), "cpu") as pool, ortmulti.ModelRepository("cpu") as repository:
+        for call in (pool.stats().prometheus, repository.stats().prometheus, partial(ortmulti.metrics, {"a": pool})):
+            with pytest.raises(error, match=message):
+                call(labels)
+        with pytest.raises(ortmulti.InvalidArgument, match="'model' is the metrics' own"):
+            repository.stats().prometheus({"model": "x"})
+        for sources in (pool, {"a": 3}, [pool]):
+            with pytest.raises(ortmulti.errors.InvalidType, match="pool"):
+                ortmulti.metrics(sources)

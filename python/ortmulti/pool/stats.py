@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ortmulti import _core
-from ortmulti.errors import Error
+from ortmulti.errors import Error, InvalidArgument, InvalidType
 
-__all__ = ["DeviceStats", "Histogram", "Latency", "PoolStats"]
+__all__ = ["DeviceStats", "Histogram", "Latency", "PoolStats", "metrics"]
 
 
 @dataclass(frozen=True)
@@ -187,8 +188,16 @@ class PoolStats:
 
         Args:
             labels: Labels of every line, such as ``{"model": "resnet50"}``.
+
+        Raises:
+            InvalidArgument, InvalidType: Labels that cannot be.
         """
-        return prometheus([(self, dict(labels or {}))])
+        page = Page()
+        self._add_to(page, checked_labels(labels))
+        return str(page)
+
+    def _add_to(self, page: Page, labels: Mapping[str, str]) -> None:
+        page.add_pool(self, labels)
 
 
 def _memory(device: str) -> dict[str, int]:
@@ -277,32 +286,83 @@ _METRICS: tuple[tuple[str, str, str, str | Callable[[PoolStats], _Samples | None
 )
 
 
-def prometheus(rows: Iterable[tuple[PoolStats, dict[str, str]]]) -> str:
-    """Format the statistics of several pools, each with its labels. All lines of a metric stand together."""
-    metrics: dict[str, list[str]] = {}
-    for pool, labels in rows:
+class Page:
+    """Text for Prometheus, made of the metrics of several sources: all lines of a metric stand together."""
+
+    def __init__(self) -> None:
+        self._metrics: dict[str, list[str]] = {}
+
+    def add(self, name: str, kind: str, text: str, samples: _Samples, labels: Mapping[str, str]) -> None:
+        """Add samples, each with ``labels`` and its own."""
+        lines = self._metrics.setdefault(name, [f"# HELP ortmulti_{name} {text}", f"# TYPE ortmulti_{name} {kind}"])
+        for own, value in samples:
+            lines.extend(_lines(name, value, {**labels, **own}))
+
+    def add_pool(self, pool: PoolStats, labels: Mapping[str, str]) -> None:
+        """Add a pool's statistics."""
         for name, kind, text, source in _METRICS:
             samples = source(pool) if callable(source) else _each(pool.devices, source)
-            if samples is None:
-                continue
-            lines = metrics.setdefault(name, [f"# HELP ortmulti_{name} {text}", f"# TYPE ortmulti_{name} {kind}"])
-            for more, value in samples:
-                lines.extend(_lines(name, value, {**labels, **more}))
-    return "".join(f"{line}\n" for lines in metrics.values() for line in lines)
+            if samples is not None:
+                self.add(name, kind, text, samples, labels)
+
+    def __str__(self) -> str:
+        return "".join(f"{line}\n" for lines in self._metrics.values() for line in lines)
+
+
+_OWN = ("device", "le", "outcome", "state", "version")
+
+
+def checked_labels(labels: Mapping[str, str] | None, *own: str) -> dict[str, str]:
+    """Return the user's labels, which are others than the metrics', and ``own``.
+
+    Raises:
+        InvalidArgument, InvalidType: A name that Prometheus does not take, or one of the metrics' own.
+    """
+    if not isinstance(labels, Mapping | None):
+        raise InvalidType(f'labels are a mapping, such as {{"service": "search"}}, not {labels!r}')
+    given: Mapping[Any, Any] = labels or {}
+    for name, value in given.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidType(f"a label has a name and a text, not {name!r} and {value!r}")
+        if not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", name) or name.startswith("__"):
+            raise InvalidArgument(f"{name!r} is no label's name: letters, digits and _, no digit first")
+        if name in (*_OWN, *own):
+            raise InvalidArgument(f"the label {name!r} is the metrics' own: take another name")
+    return dict(given)
+
+
+def metrics(sources: Mapping[str, Any], labels: Mapping[str, str] | None = None) -> str:
+    """Format the statistics of several pools and repositories for Prometheus, as one page: text format 0.0.4.
+
+    Args:
+        sources: Pools and repositories by name. The name is the label ``pool`` of their lines.
+        labels: Labels of every line, such as ``{"service": "search"}``.
+
+    Raises:
+        InvalidArgument, InvalidType: Labels or sources that cannot be.
+    """
+    given, page = checked_labels(labels, "model", "pool"), Page()
+    if not isinstance(sources, Mapping):
+        raise InvalidType(f'sources are pools and repositories by name, such as {{"a": pool}}, not {sources!r}')
+    for name, source in sources.items():
+        stats: Any = source.stats() if hasattr(source, "stats") else None
+        if not hasattr(stats, "_add_to"):
+            raise InvalidType(f"{name!r} is to be a pool or a repository, not {source!r}")
+        stats._add_to(page, {**given, "pool": name})
+    return str(page)
 
 
 def _lines(name: str, value: float | Histogram, labels: dict[str, str]) -> Iterator[str]:
     if not isinstance(value, Histogram):
-        yield sample(name, value, labels)
+        yield _line(name, value, labels)
     elif value.buckets:
         for bound, count in (*value.buckets, (math.inf, value.count)):
-            yield sample(f"{name}_bucket", count, {**labels, "le": "+Inf" if bound == math.inf else f"{bound:g}"})
-        yield sample(f"{name}_sum", value.sum, labels)
-        yield sample(f"{name}_count", value.count, labels)
+            yield _line(f"{name}_bucket", count, {**labels, "le": "+Inf" if bound == math.inf else f"{bound:g}"})
+        yield _line(f"{name}_sum", value.sum, labels)
+        yield _line(f"{name}_count", value.count, labels)
 
 
-def sample(name: str, value: float, labels: dict[str, str]) -> str:
-    """Format one line."""
+def _line(name: str, value: float, labels: dict[str, str]) -> str:
     return f"ortmulti_{name}{_braces(labels)} {value!r}"
 
 
