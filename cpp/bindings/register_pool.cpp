@@ -85,7 +85,8 @@ py::dict to_dict(const PoolStats& stats) {
     DeviceStats::for_each_count([&](const char* name, auto count) { entry[name] = to_value(device.*count); });
     devices.append(std::move(entry));
   }
-  py::dict all("devices"_a = devices, "waiting"_a = stats.waiting, "why_unbatched"_a = stats.why_unbatched);
+  py::dict all("devices"_a = devices, "waiting"_a = stats.waiting, "why_unbatched"_a = stats.why_unbatched,
+               "why_unlike"_a = stats.why_unlike);
   PoolStats::for_each_count([&](const char* name, auto count) { all[name] = stats.*count; });
   return all;
 }

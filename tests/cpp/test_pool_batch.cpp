@@ -180,6 +180,22 @@ TEST_F(BatchTest, OtherShapesRunApart) {
   EXPECT_EQ(shape_of(other->outputs[0]), (Shape{1, 4}));
 }
 
+TEST_F(BatchTest, RequestsThatFindOnlyUnlikeOnesAreCountedWithAnExample) {
+  make({8, milliseconds(0), 0, {}});
+  keep_busy({1, 3});
+  EXPECT_EQ(pool->stats().unlike, 0U);
+  submit({1, 4});
+  submit({1, 5});
+  submit({2, 5});
+  submit({1, 6});
+  runner->release();
+  answers.wait_for(5);
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 1, 3, 1}));
+  // Of 4 columns, while others wait. Those of 5 find each other, and behind that of 6 nobody waits.
+  EXPECT_EQ(pool->stats().unlike, 1U);
+  EXPECT_EQ(pool->stats().why_unlike, "input 'x' has the shapes (1, 4) and (1, 6)");
+}
+
 TEST_F(BatchTest, AnotherAxis) {
   make({8, hours(1), 1, {}});
   runner->action = [](Request& request) { twice(request); };
@@ -525,6 +541,10 @@ TEST_F(BatchTest, KeyTellsApartWhatCannotJoin) {
   EXPECT_NE(key, batch_traits(*with("z", {2, 3}, "y"), 0).key);
   EXPECT_NE(key, batch_traits(*with("x", {2, 3}, "z"), 0).key);
   EXPECT_TRUE(batch_traits(*with("x", {2}, "y"), 1).key.empty());
+  EXPECT_EQ(why_unlike(*with("x", {2}, "y"), *with("x", {2, 1}, "y")), "input 'x' has the shapes (2,) and (2, 1)");
+  for (const auto& other : {with("z", {2, 3}, "y"), with("x", {2, 3}, "z")}) {
+    EXPECT_EQ(why_unlike(*with("x", {2, 3}, "y"), *other), "they give other inputs, or ask for other outputs");
+  }
 }
 
 }  // namespace

@@ -33,6 +33,7 @@ def test_counts_and_times(backend: BackendName) -> None:
     assert (device.broken, device.suspended) == ("", "")
     assert (stats.waiting, stats.rejected, stats.cancelled_waiting, stats.failed_waiting) == (0, 0, 0, 0)
     assert (stats.unbatched, stats.why_unbatched) == (0, "")
+    assert (stats.unlike, stats.why_unlike) == (0, "")
     for times in (device.queue, device.run, device.total):
         assert times.count == 12
         assert 0 <= times.p50 <= times.p95 <= times.p99 <= times.p999 <= times.max <= times.sum

@@ -195,6 +195,31 @@ BatchTraits batch_traits(const Request& request, std::size_t axis) {
   return traits;
 }
 
+std::string why_unlike(const Request& one, const Request& other) {
+  const auto shape_of = [](const HostTensor& tensor) {
+    std::string text;
+    for (std::size_t i = 0; i < tensor.rank; ++i) {
+      text += (i == 0 ? "" : ", ") + std::to_string(tensor.shape[i]);
+    }
+    return "(" + text + (tensor.rank == 1 ? ",)" : ")");
+  };
+  for (std::size_t i = 0; i < std::min(one.inputs.size(), other.inputs.size()); ++i) {
+    const std::string name = one.inputs.names()[i];
+    HostTensor first;
+    HostTensor second;
+    if (name != other.inputs.names()[i] || !read(one, i, first) || !read(other, i, second)) {
+      break;
+    }
+    if (first.type != second.type) {
+      return "input '" + name + "' has several types";
+    }
+    if (shape_of(first) != shape_of(second)) {
+      return "input '" + name + "' has the shapes " + shape_of(first) + " and " + shape_of(second);
+    }
+  }
+  return "they give other inputs, or ask for other outputs";
+}
+
 std::shared_ptr<Request> join(const Requests& requests, const std::vector<std::size_t>& sizes,
                               const Batching& batching) {
   const std::size_t axis = batching.axis;

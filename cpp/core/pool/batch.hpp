@@ -67,6 +67,9 @@ struct BatchTraits {
 };
 BatchTraits batch_traits(const Request& request, std::size_t axis);
 
+/// In what two requests with different keys differ: "input 'x' has the shapes (1, 5) and (2, 7)".
+std::string why_unlike(const Request& one, const Request& other);
+
 /// One request of several with the same key: their inputs one after another along the axis, and then the last row of
 /// them again up to the size that they are padded to. `sizes`: theirs, as batch_traits() says.
 std::shared_ptr<Request> join(const Requests& requests, const std::vector<std::size_t>& sizes,

@@ -36,12 +36,14 @@ struct PoolStats {
   std::vector<DeviceStats> devices;
   std::size_t waiting = 0;    ///< Requests that any device may take.
   std::string why_unbatched;  ///< Why requests like the last `unbatched` ones are not batched any more.
+  std::string why_unlike;     ///< An example of the `unlike` ones.
 
   // Counted. for_each_count() has them all.
   std::uint64_t rejected = 0;
   std::uint64_t cancelled_waiting = 0;  ///< Never begun.
   std::uint64_t failed_waiting = 0;     ///< Never begun: the deadline passed, or no device was left.
   std::uint64_t unbatched = 0;          ///< Joint runs whose outputs could not be split; their requests ran alone.
+  std::uint64_t unlike = 0;             ///< Requests that ran alone while only unlike ones waited to be batched.
 
   /// As DeviceStats::for_each_count().
   template <typename Each>
@@ -50,6 +52,7 @@ struct PoolStats {
     each("cancelled_waiting", &PoolStats::cancelled_waiting);
     each("failed_waiting", &PoolStats::failed_waiting);
     each("unbatched", &PoolStats::unbatched);
+    each("unlike", &PoolStats::unlike);
   }
 
   /// Adds what another pool did and does.

@@ -29,6 +29,9 @@ void PoolStats::add(const PoolStats& more) {
   if (why_unbatched.empty()) {
     why_unbatched = more.why_unbatched;
   }
+  if (why_unlike.empty()) {
+    why_unlike = more.why_unlike;
+  }
   for (const DeviceStats& device : more.devices) {
     const auto found = std::find_if(devices.begin(), devices.end(),
                                     [&device](const auto& other) { return other.device == device.device; });

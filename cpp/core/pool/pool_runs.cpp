@@ -71,13 +71,20 @@ void Pool::gather(Worker& worker, bool at_once, Lock& lock) {
   const std::string key = worker.batch.front()->batch_key_;
   const Clock::time_point until = worker.batch.front()->submitted + options_.batching.max_delay;
   std::size_t left = 8 * most;  // requests of other shapes could be many
+  const Request* unlike = nullptr;
   worker.group->each_waiting(anywhere_, [&](Request& request) {
-    if (request.batch_key_ == key && worker.batched + request.batch_size_ <= most && worker.group->takes(request)) {
+    if (request.batch_key_ != key) {
+      unlike = joins_others(request) ? &request : unlike;
+    } else if (worker.batched + request.batch_size_ <= most && worker.group->takes(request)) {
       worker.batched += request.batch_size_;
       assign(worker, unqueue(request));
     }
     return worker.batched < most && --left > 0;
   });
+  if (unlike != nullptr && worker.batch.size() == 1) {
+    constexpr std::uint64_t told = 1000;  // each so many times: it takes a microsecond
+    counts_.why_unlike = counts_.unlike++ % told == 0 ? why_unlike(*worker.batch.front(), *unlike) : counts_.why_unlike;
+  }
   const std::chrono::nanoseconds max_delay = options_.batching.max_delay;
   if (max_delay.count() == 0) {
     return;

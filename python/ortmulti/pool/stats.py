@@ -154,6 +154,9 @@ class PoolStats:
         seconds: Age of the pool in seconds.
         unbatched: Joint runs whose outputs could not be split. Their requests then ran one by one.
         why_unbatched: Reason why requests like the last of those are no longer joined; empty if there were none.
+        unlike: Requests that began alone while others waited to be joined that did not fit to them, since shapes, types
+            or names differ. With ``max_delay_ms`` others may still have joined them.
+        why_unlike: An example, such as "input 'ids' has the shapes (1, 17) and (1, 23)"; empty if there was none.
         version: Label of the model, from `load` or `Pool.replace_model`; empty without one.
     """
 
@@ -165,6 +168,8 @@ class PoolStats:
     seconds: float
     unbatched: int = 0
     why_unbatched: str = ""
+    unlike: int = 0
+    why_unlike: str = ""
     version: str = ""
 
     @classmethod
@@ -262,6 +267,12 @@ _METRICS: tuple[tuple[str, str, str, str | Callable[[PoolStats], _Samples | None
     ("graph_sessions", "gauge", "Sessions of CUDA graphs, beside the pool's.", "graph_sessions"),
     ("graph_bytes", "gauge", "Of a GPU's memory that these took when they were made.", "graph_bytes"),
     ("runs_unbatched_total", "counter", "Joint runs whose outputs could not be split.", lambda p: [({}, p.unbatched)]),
+    (
+        "requests_unlike_total",
+        "counter",
+        "Requests without others to join, since shapes differ.",
+        lambda p: [({}, p.unlike)],
+    ),
     ("requests_retried_total", "counter", "Requests that were tried again after a failure.", "retried"),
     ("worker_restarts_total", "counter", "Workers' processes that were started again.", "restarts"),
     ("waiting", "gauge", "Requests that wait; without device: for any.", _waiting),
