@@ -55,7 +55,7 @@ class Span:
 
 
 class Timeline:
-    """The spans of a creation, in the order in which they ended."""
+    """The spans of a creation and of traced requests as they ended: the first 10,000, and the last 10,000."""
 
     def __init__(self, core: _core.Timeline | None = None) -> None:
         self._core = _core.Timeline() if core is None else core

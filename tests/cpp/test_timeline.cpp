@@ -32,6 +32,20 @@ TEST(Timeline, KeepsSpansInTheOrderOfTheirEnds) {
   EXPECT_LE(spans[0].end_ns, spans[1].end_ns);
 }
 
+TEST(Timeline, KeepsTheFirstSpansAndTheLast) {
+  Timeline timeline;
+  constexpr auto kept = static_cast<std::int64_t>(Timeline::most_first + Timeline::most_last);
+  for (std::int64_t i = 0; i < kept + 5; ++i) {
+    timeline.add("run", i, i + 1);
+  }
+  const std::vector<Span> spans = timeline.spans();
+  ASSERT_EQ(spans.size(), static_cast<std::size_t>(kept));
+  EXPECT_EQ(spans.front().start_ns, 0);
+  EXPECT_EQ(spans[Timeline::most_first - 1].start_ns, static_cast<std::int64_t>(Timeline::most_first) - 1);
+  EXPECT_EQ(spans[Timeline::most_first].start_ns, static_cast<std::int64_t>(Timeline::most_first) + 5);
+  EXPECT_EQ(spans.back().start_ns, kept + 4);
+}
+
 TEST(Timeline, SpanWithoutTimelineIsAllowed) {
   const std::int64_t before = steady_now_ns();
   {

@@ -22,12 +22,21 @@ void Timeline::add(std::string_view name, std::int64_t start_ns, std::int64_t en
 
 void Timeline::add(Span span) {
   const std::lock_guard lock(mutex_);
-  spans_.push_back(std::move(span));
+  if (first_.size() < most_first) {
+    first_.push_back(std::move(span));
+    return;
+  }
+  if (last_.size() == most_last) {
+    last_.pop_front();
+  }
+  last_.push_back(std::move(span));
 }
 
 std::vector<Span> Timeline::spans() const {
   const std::lock_guard lock(mutex_);
-  return spans_;
+  std::vector<Span> spans = first_;
+  spans.insert(spans.end(), last_.begin(), last_.end());
+  return spans;
 }
 
 ScopedSpan::~ScopedSpan() {

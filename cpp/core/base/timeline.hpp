@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -23,16 +25,21 @@ struct Span {
 std::int64_t steady_now_ns() noexcept;
 std::int64_t this_thread() noexcept;  ///< As Span::thread.
 
-/// The spans of a creation or a run. May be written and read from any thread.
+/// The spans of a creation and of traced requests: the first ones, and so many of the last. May be written and read
+/// from any thread.
 class Timeline {
  public:
+  static constexpr std::size_t most_first = 10'000;
+  static constexpr std::size_t most_last = 10'000;
+
   void add(std::string_view name, std::int64_t start_ns, std::int64_t end_ns, std::string_view device = {});
   void add(Span span);
   std::vector<Span> spans() const;
 
  private:
   mutable std::mutex mutex_;
-  std::vector<Span> spans_;
+  std::vector<Span> first_;
+  std::deque<Span> last_;
 };
 
 /// Adds the span from its construction to its destruction. Costs a comparison when there is no timeline.
