@@ -84,6 +84,26 @@ def test_a_product_that_sums_over_the_batch_is_named() -> None:
     assert found(graph) == ["Gemm 'y' sums over the batch"]
 
 
+def test_weights_that_are_inputs_too_are_no_rows() -> None:
+    made = onnx_models.parsed(
+        "(float[n,8] x, float[8,8] v) => (float[n,8] y) {"
+        "k = ReduceL2 <axes = [0], keepdims = 1> (v)\n w = Div(v, k)\n p = MatMul(x, w)\n y = Softmax <axis = 0> (p) }"
+    )
+    made.graph.initializer.append(numpy_helper.from_array(W8, "v"))
+    assert found(made.SerializeToString()) == ["Softmax 'y' normalizes over the batch"]
+
+
+def test_products_of_rows_with_rows_are_named() -> None:
+    graph = model("(float[n,8] x) => (float[8,k] y) { t = Transpose(x)\n y = MatMul(t, x) }")
+    assert found(graph) == ["MatMul 'y' sums over the batch"]
+    graph = model(
+        "(float[n,8] x) => (float[n,8] y) { m = ReduceMean <axes = [0]> (x)\n s = Shape <start = 0, end = 1> (x)\n"
+        "r = Concat <axis = 0> (s, one)\n y = Tile(m, r) }",
+        one=np.array([1]),
+    )
+    assert found(graph) == ["ReduceMean 'm' computes over the batch"]
+
+
 def test_a_batch_as_time_is_named() -> None:
     weights = {"w": W8[None, :, :].repeat(4, 1)[:, :32], "r": np.zeros((1, 32, 8), np.float32)}
     text = "(float[n,1,8] x) => (float[n,1,1,8] y) { y = LSTM <hidden_size = 8> (x, w, r) }"
@@ -166,6 +186,42 @@ INDEPENDENT = {
     ),
     # A total has no rows: the pool joins no requests for it.
     "a total": model("(float[n,8] x) => (float[n,8] y) { t = ReduceSum <keepdims = 0> (x)\n y = Relu(x) }"),
+    # Only the shape of what depends on other rows is used.
+    "shape": model(
+        "(float[n,8] x) => (float[n,8] y) { m = CumSum(x, zero)\n s = Shape(m)\n"
+        "e = ConstantOfShape(s)\n y = Add(x, e) }",
+        zero=np.array(0),
+    ),
+    "width": model(
+        "(float[n,3,h,w] x) => (float[n,3,h,w] y) { s = Shape(x)\n q = Add(s, ones)\n f = Cast <to = 1> (q)\n"
+        "k = Gather(f, last)\n y = Div(x, k) }",
+        ones=np.ones(4, np.int64),
+        last=np.array(3),
+    ),
+    "count": model(
+        "(float[n,t,8] x) => (float[n,8] y) { s = ReduceSum <keepdims = 0> (x, one)\n q = Size(x)\n h = Shape(x)\n"
+        "b = Gather(h, zero)\n k = Div(q, b)\n f = Cast <to = 1> (k)\n y = Div(s, f) }",
+        one=np.array([1]),
+        zero=np.array(0),
+    ),
+    "transposed weights": model(
+        "(float[n,8] x) => (float[n,4] y) { p = com.microsoft.FusedMatMul <transB = 1> (w, x)\n"
+        "y = Transpose <perm = [1, 0]> (p) }",
+        w=W4.T,
+    ),
+    "normalized weights": model(
+        "(float[n,8] x) => (float[n,8] y) { v = MeanVarianceNormalization <axes = [-1]> (w)\n y = MatMul(x, v) }", w=W8
+    ),
+    # Sums that cancel out round otherwise in runs of other sizes.
+    "nothing": model(
+        "(float[n,128,256] x) => (float[n,256] y) { m = ReduceMean <axes = [1], keepdims = 1> (x)\n d = Sub(x, m)\n"
+        "y = ReduceMean <axes = [1], keepdims = 0> (d) }"
+    ),
+    "bytes": model(
+        "(uint8[n,100,2048] x) => (uint8[n,2048] y) { f = Cast <to = 1> (x)\n g = Div(f, c)\n"
+        "m = ReduceMean <axes = [1], keepdims = 0> (g)\n q = Mul(m, c)\n r = Round(q)\n y = Cast <to = 2> (r) }",
+        c=np.float32(255),
+    ),
     # The mean of the weights is no row's.
     "weights": model("(float[n,8] x) => (float[n,8] y) { m = ReduceMean(w)\n y = Add(x, m) }", w=W8),
     "unknown": model(

@@ -1,7 +1,9 @@
 #include "core/onnx/nodes.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "core/base/source.hpp"
@@ -73,11 +75,19 @@ class Reader {
  public:
   explicit Reader(ModelBytes model) { OnnxWalk<Reader>(*this).model(model); }
 
-  Nodes take() { return std::move(found_); }
+  Nodes take() {
+    auto& inputs = found_.inputs;  // before IR version 4 all initializers are among them
+    inputs.erase(std::remove_if(inputs.begin(), inputs.end(),
+                                [this](const std::string& name) { return initializers_.count(name) != 0; }),
+                 inputs.end());
+    return std::move(found_);
+  }
 
   bool enter(OnnxMessage kind, const WireField& field) {
     if (kind == OnnxMessage::initializer) {
-      add_constant(Tensor(field), "");
+      const Tensor tensor(field);
+      initializers_.insert(tensor.name);
+      add_constant(tensor, "");
       return false;
     }
     if (kind == OnnxMessage::node) {
@@ -207,6 +217,7 @@ class Reader {
   }
 
   Nodes found_;
+  std::set<std::string> initializers_;
   std::string domain_;     // of the current node
   std::string attribute_;  // the current one's name
   std::vector<std::int64_t> integers_;

@@ -23,7 +23,7 @@ struct Node {
 struct Nodes {
   std::vector<Node> nodes;          ///< In the model's order.
   std::uint64_t opset = 0;          ///< The release of ONNX's own operators.
-  std::vector<std::string> inputs;  ///< Of the graph, initializers among them.
+  std::vector<std::string> inputs;  ///< Of the graph, without initializers.
   std::vector<std::string> outputs;
   std::map<std::string, std::size_t> ranks;                    ///< Numbers of dimensions that the model says.
   std::map<std::string, std::vector<std::int64_t>> constants;  ///< Constant tensors of up to 64 integers.

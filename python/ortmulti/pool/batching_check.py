@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["BatchingCheck", "OutputCheck", "check_pool"]
 
 _TOLERANCE = 0.01
+_CANCELLATION = 1e-6
+"""Differences below this share of the largest input are rounding, however small the output is."""
 _OUTLIER = 100
 """By how much the second neighbour's numbers are larger, so that a scale that all rows share becomes another one."""
 
@@ -27,7 +29,8 @@ _OUTLIER = 100
 class OutputCheck:
     """What one output of a request depends on.
 
-    Differences are shares of the output's largest value, for numbers that are not floats 1.0. 0.0 means the same bits.
+    Differences are shares of the output's largest value. Of what is not floats they are 1.0, of ``size`` the share of
+    elements that differ. 0.0 means the same bits.
 
     Attributes:
         neighbours: By how much it differs beside other requests in runs of the same size.
@@ -93,6 +96,8 @@ def check_pool(pool: Pool, batching: Batching, samples: Sequence[Mapping[str, An
         feed = _join(*pair, batching)
         begin = 0 if pair[0] is first else _rows(pair[0], axis)
         found.append((pool.run(feed), begin, _rows(feed, axis)))
+    largest = (np.abs(array).max(initial=0) for array in first.values() if array.dtype.kind in "fiu")
+    floor = _CANCELLATION * float(max(largest, default=0))
     outputs = {}
     for place, declared in enumerate(pool.get_outputs()):
         name = declared.name
@@ -102,7 +107,7 @@ def check_pool(pool: Pool, batching: Batching, samples: Sequence[Mapping[str, An
         )
         outputs[name] = OutputCheck(
             neighbours=max(_difference(before_other, before), _difference(behind_other, behind)),
-            size=max(_difference(before, own), _difference(behind, own)),
+            size=max(_rounding(before, own, floor), _rounding(behind, own, floor)),
             repeats=_difference(again, before),
         )
     return BatchingCheck(outputs)
@@ -168,6 +173,22 @@ def _part(name: str, answer: Any, axis: int, begin: int, rows: int, of: int) -> 
             "split, so that the pool joins no requests"
         )
     return answer.take(range(begin, begin + rows), axis)
+
+
+def _rounding(one: Any, other: Any, floor: float) -> float:
+    """As `_difference`, for runs of other sizes.
+
+    A sum that cancels out leaves nothing but rounding, and of numbers that are not floats rounding changes a few.
+    """
+    if one.shape != other.shape:
+        return 1.0
+    if one.dtype.kind != "f":
+        return float(np.mean(one != other)) if one.size else 0.0
+    found = _difference(one, other)
+    if found and np.isfinite(one).all() and np.isfinite(other).all():
+        apart = np.abs(one.astype(np.float64) - other.astype(np.float64)).max(initial=0.0)
+        return min(found, _TOLERANCE) if apart <= floor else found
+    return found
 
 
 def _difference(one: Any, other: Any) -> float:

@@ -45,15 +45,19 @@ _TOGETHER = """
 _OF_IMAGES = """
     AveragePool BatchNormalization Conv ConvInteger ConvTranspose DepthToSpace GlobalAveragePool GlobalLpPool
     GlobalMaxPool GridSample GroupNormalization InstanceNormalization LRN LpPool MaxPool QLinearConv Resize
-    SpaceToDepth Upsample com.microsoft:FusedConv com.microsoft:MatMulNBits com.microsoft:Attention
-    com.microsoft:EmbedLayerNormalization com.microsoft:MultiHeadAttention com.microsoft:GroupQueryAttention
-    com.microsoft:QAttention
+    SpaceToDepth Upsample com.microsoft:FusedConv com.microsoft:MatMulNBits
+"""
+_FUSED_ATTENTION = """
+    com.microsoft:Attention com.microsoft:EmbedLayerNormalization com.microsoft:GroupQueryAttention
+    com.microsoft:MultiHeadAttention com.microsoft:QAttention
 """
 _NORMS = {"LayerNormalization", "SimplifiedLayerNormalization", "RMSNormalization"}
 _SOFTMAX = {"Softmax", "LogSoftmax", "Hardmax"}
 _RECURRENT = {"LSTM", "GRU", "RNN"}
 _QUANTIZING = {"DynamicQuantizeLinear", "com.microsoft:DynamicQuantizeMatMul", "com.microsoft:DynamicQuantizeLSTM"}
 _REDUCE = "Reduce"
+_VALUES = {"Shape": 0, "Size": 0, "Range": 0, "ConstantOfShape": 0, "Slice": 1, "Reshape": 1, "Expand": 1}
+"""How many of the first inputs an operator computes its values with; of others all."""
 
 
 def dependent_rows(nodes: _core.Nodes, axis: int = 0) -> list[str]:
@@ -102,7 +106,9 @@ class _Walk:
         self.opset = nodes.opset
         self.constants = nodes.constants
         self._ranks = nodes.ranks
-        self._shapes: dict[str, list[Entry]] = {name: list(values) for name, values in self.constants.items()}
+        self._shapes: dict[str, list[Entry]] = {
+            name: list(values) for name, values in self.constants.items() if self._ranks.get(name, 0) <= 1
+        }
         self._axes: dict[str, Axis] = {}
         weights = self._ranks.keys() - set(nodes.inputs)
         for name in nodes.inputs:
@@ -120,18 +126,21 @@ class _Walk:
         inputs = [self._axes.get(name, _ANY) if name else _NONE for name in node.inputs]
         rule = _RULES.get(node.type) or (_reduce if node.type.startswith(_REDUCE) else None)
         told = len(self._told)
-        results: Sequence[Axis] = [_NONE if inputs and all(one == _NONE for one in inputs) else _ANY]
+        of_size = any(_of_size(self._shapes.get(name, ())) for name in node.inputs)
+        results: Sequence[Axis] = [_NONE if not of_size and inputs and set(inputs) == {_NONE} else _ANY]
         if rule is not None:
             with suppress(IndexError):  # it lacks what its operator needs: ONNX Runtime refuses the model
                 results = rule(self, node, inputs)
-        computed_from = set(range(told, len(self._told))).union(*(self._from.get(name, ()) for name in node.inputs))
+        values = node.inputs[: _VALUES.get(node.type)]  # not shapes, bounds and the like
+        computed_from = set(range(told, len(self._told))).union(*(self._from.get(name, ()) for name in values))
         for place, name in enumerate(node.outputs):
-            if computed_from:
+            if name and computed_from:
                 self._from[name] = computed_from
             self._axes[name] = results[place] if place < len(results) else _ANY if _ANY in inputs else results[-1]
 
     def tell(self, node: _core.Node, what: str) -> None:
-        self._told.append(f"{node.type.rpartition(':')[2]} '{node.name or node.outputs[0]}' {what}")
+        output = next(filter(None, node.outputs), "")
+        self._told.append(f"{node.type.rpartition(':')[2]} '{node.name or output}' {what}")
 
     def rank(self, name: str) -> int | None:
         return self._ranks.get(name)
@@ -166,12 +175,24 @@ def _same(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axi
     walk.same_rank(node)
     if (shape := walk.shape(node.inputs[0])) is not None:
         kept = node.type in ("Cast", "Identity", "CastLike")
-        walk.set_shape(node, shape if kept else [_OF_SIZE if _of_size(shape) else None])
+        walk.set_shape(node, shape if kept else [_OF_SIZE if isinstance(entry, str) else None for entry in shape])
     return inputs[:1]
 
 
 def _of_size(shape: Sequence[Entry]) -> bool:
     return any(isinstance(entry, str) for entry in shape)
+
+
+def _computed_shape(node: _core.Node, shapes: Sequence[list[Entry] | None]) -> list[Entry]:
+    """What is computed with the sizes of shapes, entry by entry. A quotient or difference may have lost the batch's."""
+    length = max(len(shape) for shape in shapes if shape is not None)
+    entries: list[Entry] = []
+    for place in range(length):
+        here = [shape[place if len(shape) > 1 else 0] for shape in shapes if shape and len(shape) in (1, length)]
+        of_size = sum(isinstance(entry, str) for entry in here)
+        lost = of_size > 1 and node.type in ("Div", "Sub")
+        entries.append(_OF_SIZE if of_size and not lost else None)
+    return entries
 
 
 def _together(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
@@ -182,8 +203,7 @@ def _together(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence
     walk.set_rank(node, rank)
     if all(one == _NONE for one in inputs):
         if computed:
-            length = max((len(shape) for shape in shapes if shape is not None), default=1)
-            walk.set_shape(node, [_OF_SIZE] * length)
+            walk.set_shape(node, _computed_shape(node, shapes))
         return [_NONE]
     if (
         computed
@@ -211,12 +231,25 @@ def _matmul(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[A
     left, right = (rank or 0 for rank in ranks)
     rank = max(left, right)
     walk.set_rank(node, rank)
+    if any(node.integers.get(name, [0]) != [0] for name in ("transBatchA", "transBatchB")):
+        return [_ANY]
+    one = _swapped(one, left) if node.integers.get("transA", [0]) != [0] else one
+    other = _swapped(other, right) if node.integers.get("transB", [0]) != [0] else other
     if one == left - 1 or other == right - 2:
-        if _NONE in (one, other):
-            walk.tell(node, "sums over the batch")
+        walk.tell(node, "sums over the batch")
         return [_ANY]
     found = {axis + rank - own for axis, own in ((one, left), (other, right)) if axis is not None and axis != _NONE}
     return [found.pop() if len(found) == 1 else _ANY]
+
+
+def _swapped(axis: Axis, rank: int) -> Axis:
+    """Where an axis lies when the last two are exchanged."""
+    return {rank - 1: rank - 2, rank - 2: rank - 1}.get(axis, axis) if axis is not None and axis != _NONE else axis
+
+
+def _fused_attention(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
+    walk.set_rank(node, 3, *node.outputs[:1])
+    return [inputs[0] if inputs[0] in (0, _NONE) else _ANY, *[_ANY] * len(node.outputs[1:])]
 
 
 def _gemm(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
@@ -231,7 +264,8 @@ def _gemm(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axi
 
 def _of_images(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
     walk.same_rank(node)
-    if node.type == "BatchNormalization" and node.integers.get("training_mode", [0]) != [0] and inputs[0] is not None:
+    trains = node.type == "BatchNormalization" and node.integers.get("training_mode", [0]) != [0]
+    if trains and inputs[0] not in (_ANY, _NONE):
         walk.tell(node, "normalizes over the batch")
     return [inputs[0] if inputs[0] in (0, _NONE) else _ANY]
 
@@ -296,7 +330,9 @@ def _along(default: int, place: int | None, what: str) -> _Rule:
 
 def _mean_variance(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
     walk.same_rank(node)
-    if inputs[0] in node.integers.get("axes", [0, 2, 3]):
+    rank = walk.rank(node.inputs[0])
+    over = {axis if axis >= 0 or rank is None else axis + rank for axis in node.integers.get("axes", [0, 2, 3])}
+    if inputs[0] not in (_ANY, _NONE) and inputs[0] in over:
         walk.tell(node, "normalizes over the batch")
     return inputs[:1]
 
@@ -482,6 +518,7 @@ _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(_TOGETHER.split(), _together),
     **dict.fromkeys(("MatMul", "MatMulInteger", "com.microsoft:FusedMatMul"), _matmul),
     **dict.fromkeys(_OF_IMAGES.split(), _of_images),
+    **dict.fromkeys(_FUSED_ATTENTION.split(), _fused_attention),
     **dict.fromkeys(_NORMS, _norm),
     **dict.fromkeys(_SOFTMAX, _softmax),
     **dict.fromkeys(_QUANTIZING, _quantize),
