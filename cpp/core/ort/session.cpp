@@ -445,7 +445,7 @@ std::vector<Ort::Value> Session::run(const Ort::RunOptions& run_options, const R
     call(std::ref(run));
   } catch (const Error& error) {
     if (const auto better = unequal_sizes(error, this->inputs(), inputs)) {
-      throw *better;
+      throw Error(*better);
     }
     throw;
   }

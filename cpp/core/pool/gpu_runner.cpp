@@ -173,7 +173,7 @@ void GpuRunner::run(Request& request) {
     throw from_onnxruntime(exception, "running " + shared_->session()->model() + " on " + to_string(device()));
   } catch (const Error& error) {
     if (const auto better = unequal_sizes(error, shared_->session()->inputs(), request.inputs)) {
-      throw *better;
+      throw Error(*better);
     }
     throw;
   }
