@@ -29,6 +29,19 @@ py::dict to_dict(const std::map<std::string, Value>& values) {
   return dict;
 }
 
+// A function of a model.
+template <typename Read>
+void define_reader(py::module_& module, const char* name, const Read& read) {
+  module.def(
+      name,
+      [read](const py::object& model) {
+        const auto source = to_model_source(model);
+        const ReleaseGil nogil;
+        return read(*source);
+      },
+      py::arg("model"));
+}
+
 }  // namespace
 
 void register_index(py::module_& module) {
@@ -64,14 +77,7 @@ void register_index(py::module_& module) {
         const auto locations = external_locations(index);
         return std::vector<py::bytes>(locations.begin(), locations.end());
       });
-  module.def(
-      "index_model",
-      [](const py::object& model) {
-        const auto source = to_model_source(model);
-        const ReleaseGil nogil;
-        return index_model(*source);
-      },
-      py::arg("model"));
+  define_reader(module, "index_model", [](const Source& model) { return index_model(model); });
   py::class_<Node>(module, "Node")
       .def_property_readonly("name", [](const Node& node) { return to_str(node.name); })
       .def_property_readonly("type", [](const Node& node) { return to_str(node.type); })
@@ -85,14 +91,7 @@ void register_index(py::module_& module) {
       .def_property_readonly("outputs", [](const Nodes& nodes) { return to_texts(nodes.outputs); })
       .def_property_readonly("ranks", [](const Nodes& nodes) { return to_dict(nodes.ranks); })
       .def_property_readonly("constants", [](const Nodes& nodes) { return to_dict(nodes.constants); });
-  module.def(
-      "read_nodes",
-      [](const py::object& model) {
-        const auto source = to_model_source(model);
-        const ReleaseGil nogil;
-        return read_nodes(*source);
-      },
-      py::arg("model"));
+  define_reader(module, "read_nodes", read_nodes);
 }
 
 }  // namespace ortmulti::bindings

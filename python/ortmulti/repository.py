@@ -139,7 +139,7 @@ class RepositoryStats:
 
     def _add_to(self, page: Page, labels: Mapping[str, str]) -> None:
         for name, model in self.models.items():
-            page.add_pool(model.pool, {**labels, "model": name})
+            model.pool._add_to(page, {**labels, "model": name})
 
         def metric(name: str, kind: str, text: str, samples: Iterable[tuple[dict[str, str], float]]) -> None:
             page.add(f"repository_{name}", kind, text, samples, labels)

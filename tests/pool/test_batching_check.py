@@ -9,21 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import numpy_helper
 
 import ortmulti
 from ortmulti import Batching, check_batching
 from ortmulti.bench import models
 from ortmulti.errors import InvalidArgument
-from tests.support import onnx_models
+from tests.support.onnx_models import with_weights as model
 
 WEIGHTS = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
-
-
-def model(text: str, **weights: np.ndarray) -> bytes:
-    made = onnx_models.parsed(text)
-    made.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in weights.items())
-    return made.SerializeToString()
 
 
 PRODUCT = model("(float[n,8] x) => (float[n,4] y) { y = MatMul(x, w) }", w=WEIGHTS)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 import ortmulti
 from ortmulti import Batching, _core, check_batching
@@ -15,19 +15,12 @@ from ortmulti.bench import models
 from ortmulti.pool.row_dependence import dependent_rows
 from tests.support import onnx_models
 from tests.support.command import invoke
+from tests.support.onnx_models import with_weights as model
 
 RANDOM = np.random.default_rng(0)
 W8, W4 = RANDOM.standard_normal((8, 8)).astype(np.float32), RANDOM.standard_normal((8, 4)).astype(np.float32)
 IMAGE = RANDOM.standard_normal((4, 3, 3, 3)).astype(np.float32)
 ONE = np.ones(8, np.float32)
-
-
-def model(text: str, opset: int = 17, **weights: Any) -> bytes:
-    made = onnx_models.parsed(text)
-    del made.opset_import[:]
-    made.opset_import.extend([helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)])
-    made.graph.initializer.extend(numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items())
-    return made.SerializeToString()
 
 
 def found(path: Any, axis: int = 0) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -69,6 +70,13 @@ def parsed(text: str, *initializers: onnx.TensorProto) -> onnx.ModelProto:
     proto = parser.parse_model(f"{head} graph {text}")
     proto.graph.initializer.extend(initializers)
     return proto
+
+
+def with_weights(text: str, opset: int = 17, **weights: Any) -> bytes:
+    """The same with arrays as initializers, by name."""
+    made = parsed(text, *(numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()))
+    made.opset_import[0].version = opset
+    return made.SerializeToString()
 
 
 def at_least(size: int) -> bytes:

@@ -23,18 +23,9 @@ std::uint64_t parse_size(std::string_view text, const char* what) {
 }
 
 void add_dimensions(const WireField& field, std::vector<std::int64_t>& shape) {
-  const auto add = [&shape](std::uint64_t dimension) {
-    shape.push_back(static_cast<std::int64_t>(dimension));
-    if (shape.back() < 0) {
-      malformed_model("an initializer has a negative dimension");
-    }
-  };
-  if (field.wire == Wire::varint) {
-    add(field.value);
-  } else if (field.wire == Wire::bytes) {
-    for (WireMessage packed(field); !packed.at_end();) {
-      add(packed.varint());
-    }
+  add_integers(field, shape);
+  if (std::any_of(shape.begin(), shape.end(), [](std::int64_t dimension) { return dimension < 0; })) {
+    malformed_model("an initializer has a negative dimension");
   }
 }
 
@@ -185,12 +176,12 @@ class Indexer {
       graphs_.pop_back();
     } else if (kind == OnnxMessage::node) {
       const Node& node = nodes_.back();
-      const bool standard = node.domain.empty() || node.domain == "ai.onnx";
-      if (standard && node.type == "Constant") {
+      std::string name = operator_name(node.domain, node.type);
+      if (name == "Constant") {
         index_.constants.insert(node.outputs.begin(), node.outputs.end());
       }
       ++index_.nodes;
-      index_.operators.insert(standard ? node.type : node.domain + ":" + node.type);
+      index_.operators.insert(std::move(name));
       nodes_.pop_back();
     } else if (kind == OnnxMessage::attribute) {
       add_location(attributes_.back().tensor);

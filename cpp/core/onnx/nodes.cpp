@@ -16,16 +16,6 @@ constexpr std::size_t most_elements = 64;
 constexpr int int32 = 6;  // TensorProto.DataType
 constexpr int int64 = 7;
 
-void add_integers(const WireField& field, std::vector<std::int64_t>& integers) {
-  if (field.wire == Wire::varint) {
-    integers.push_back(static_cast<std::int64_t>(field.value));
-  } else if (field.wire == Wire::bytes) {
-    for (WireMessage packed(field); !packed.at_end();) {
-      integers.push_back(static_cast<std::int64_t>(packed.varint()));
-    }
-  }
-}
-
 struct Tensor {
   std::string name;
   int type = 0;
@@ -106,9 +96,8 @@ class Reader {
       found_.nodes.back().integers[attribute_] = integers_;
     } else if (kind == OnnxMessage::node) {
       Node& node = found_.nodes.back();
-      if (!domain_.empty() && domain_ != "ai.onnx") {
-        node.type = domain_ + ":" + node.type;
-      } else if (node.type == "Constant" && !node.outputs.empty()) {
+      node.type = operator_name(domain_, node.type);
+      if (node.type == "Constant" && !node.outputs.empty()) {
         const auto value = node.integers.find("value_int");
         const auto values = node.integers.find("value_ints");
         if (value != node.integers.end() || values != node.integers.end()) {

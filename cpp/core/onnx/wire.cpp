@@ -122,6 +122,20 @@ void WireMessage::skip(std::uint64_t length) {
   at_ += length;
 }
 
+void add_integers(const WireField& field, std::vector<std::int64_t>& integers) {
+  if (field.wire == Wire::varint) {
+    integers.push_back(static_cast<std::int64_t>(field.value));
+  } else if (field.wire == Wire::bytes) {
+    for (WireMessage packed(field); !packed.at_end();) {
+      integers.push_back(static_cast<std::int64_t>(packed.varint()));
+    }
+  }
+}
+
+std::string operator_name(const std::string& domain, const std::string& type) {
+  return domain.empty() || domain == "ai.onnx" ? type : domain + ":" + type;
+}
+
 std::string wire_field(std::uint64_t number, std::uint64_t value) { return beginning(number, Wire::varint, value); }
 
 std::string wire_header(std::uint64_t number, std::uint64_t size) { return beginning(number, Wire::bytes, size); }

@@ -84,6 +84,9 @@ class WireMessage {
   std::uint64_t end_;
 };
 
+/// Adds the integers of a repeated field, packed or one by one.
+void add_integers(const WireField& field, std::vector<std::int64_t>& integers);
+
 /// A field of the wire format: a number's, and one with bytes.
 std::string wire_field(std::uint64_t number, std::uint64_t value);
 std::string wire_field(std::uint64_t number, std::string_view bytes);
@@ -92,6 +95,9 @@ std::string wire_header(std::uint64_t number, std::uint64_t size);
 
 /// The messages of a model that contain graphs, and graphs' initializers.
 enum class OnnxMessage { none, model, function, graph, node, attribute, initializer };
+
+/// An operator's name: "MatMul", or with another domain than ONNX's own "com.microsoft:MatMulNBits".
+std::string operator_name(const std::string& domain, const std::string& type);
 
 /// Walks a model's messages depth first, in the order in which they lie in the file. The visitor has
 ///   bool enter(OnnxMessage, const WireField&)   before such a message; false leaves its content out

@@ -132,10 +132,10 @@ std::string advice_on_inputs(const std::vector<ValueInfo>& inputs, const std::st
   return "";
 }
 
-std::optional<Error> unequal_sizes(const Error& error, const std::vector<ValueInfo>& declared, const RunInputs& given) {
+void rethrow_with_unequal_sizes(const Error& error, const std::vector<ValueInfo>& declared, const RunInputs& given) {
   if (error.kind() != ErrorKind::fail && error.kind() != ErrorKind::runtime_exception &&
       error.kind() != ErrorKind::invalid_argument) {
-    return std::nullopt;
+    throw;
   }
   std::map<std::string, std::pair<std::string, std::int64_t>> known;  // by the dimension's name
   for (const ValueInfo& input : declared) {
@@ -155,14 +155,14 @@ std::optional<Error> unequal_sizes(const Error& error, const std::vector<ValueIn
       }
       const auto& [other, size] = known.emplace(dimension, std::pair(input.name, shape[i])).first->second;
       if (size != shape[i]) {
-        return Error(ErrorKind::invalid_argument,
-                     "the inputs " + quoted(other) + " and " + quoted(input.name) + " have the sizes " +
-                         std::to_string(size) + " and " + std::to_string(shape[i]) + " along " + quoted(dimension) +
-                         ", and the model declares one: give arrays that agree\n" + error.what());
+        throw Error(ErrorKind::invalid_argument,
+                    "the inputs " + quoted(other) + " and " + quoted(input.name) + " have the sizes " +
+                        std::to_string(size) + " and " + std::to_string(shape[i]) + " along " + quoted(dimension) +
+                        ", and the model declares one: give arrays that agree\n" + error.what());
       }
     }
   }
-  return std::nullopt;
+  throw;
 }
 
 }  // namespace ortmulti

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,8 +16,10 @@ std::string advice_on_model(const ModelSource& model, const std::string& text, c
 /// What to do about inputs that ONNX Runtime refused with this text; `inputs` are the declared ones.
 std::string advice_on_inputs(const std::vector<ValueInfo>& inputs, const std::string& text);
 
-/// A better error, with ErrorKind::invalid_argument, for a run that failed over inputs with several sizes along
-/// dimensions that the model gives one name. None where that is not so: there are models that take such inputs.
-std::optional<Error> unequal_sizes(const Error& error, const std::vector<ValueInfo>& declared, const RunInputs& given);
+/// Rethrows a run's error, which is being handled. Where inputs have several sizes along dimensions that the model
+/// gives one name, it becomes one with ErrorKind::invalid_argument that says so; there are models that take such
+/// inputs.
+[[noreturn]] void rethrow_with_unequal_sizes(const Error& error, const std::vector<ValueInfo>& declared,
+                                             const RunInputs& given);
 
 }  // namespace ortmulti

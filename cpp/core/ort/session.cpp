@@ -444,10 +444,7 @@ std::vector<Ort::Value> Session::run(const Ort::RunOptions& run_options, const R
   try {
     call(std::ref(run));
   } catch (const Error& error) {
-    if (const auto better = unequal_sizes(error, this->inputs(), inputs)) {
-      throw Error(*better);
-    }
-    throw;
+    rethrow_with_unequal_sizes(error, this->inputs(), inputs);
   }
   if (device().is_cuda()) {
     give_inputs_back(inputs, output_names, outputs);

@@ -172,10 +172,7 @@ void GpuRunner::run(Request& request) {
   } catch (const Ort::Exception& exception) {
     throw from_onnxruntime(exception, "running " + shared_->session()->model() + " on " + to_string(device()));
   } catch (const Error& error) {
-    if (const auto better = unequal_sizes(error, shared_->session()->inputs(), request.inputs)) {
-      throw Error(*better);
-    }
-    throw;
+    rethrow_with_unequal_sizes(error, shared_->session()->inputs(), request.inputs);
   }
 }
 

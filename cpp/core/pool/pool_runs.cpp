@@ -83,7 +83,9 @@ void Pool::gather(Worker& worker, bool at_once, Lock& lock) {
   });
   if (unlike != nullptr && worker.batch.size() == 1) {
     constexpr std::uint64_t told = 1000;  // each so many times: it takes a microsecond
-    counts_.why_unlike = counts_.unlike++ % told == 0 ? why_unlike(*worker.batch.front(), *unlike) : counts_.why_unlike;
+    if (counts_.unlike++ % told == 0) {
+      counts_.why_unlike = why_unlike(*worker.batch.front(), *unlike);
+    }
   }
   const std::chrono::nanoseconds max_delay = options_.batching.max_delay;
   if (max_delay.count() == 0) {

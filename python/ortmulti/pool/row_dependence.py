@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from ortmulti import _core
 from ortmulti.errors import Error
@@ -179,6 +179,27 @@ def _same(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axi
     return inputs[:1]
 
 
+def _has_rows(axis: Axis) -> TypeGuard[int]:
+    return axis is not None and axis != _NONE
+
+
+def _at(axis: int, rank: int | None) -> int | None:
+    """Where an axis lies that may count from the end; None: nobody knows."""
+    return axis if axis >= 0 else None if rank is None else axis + rank
+
+
+def _places(axes: Iterable[int], rank: int | None) -> set[int] | None:
+    """The same of several axes; None where it is not known of one."""
+    places = {_at(axis, rank) for axis in axes}
+    return None if None in places else {place for place in places if place is not None}
+
+
+def _common(axes: Sequence[Axis], ranks: Sequence[int | None], rank: int) -> Axis:
+    """Where the rows of operands lie that are aligned at their last dimensions."""
+    found = {axis + rank - own for axis, own in zip(axes, ranks, strict=True) if _has_rows(axis) and own is not None}
+    return found.pop() if len(found) == 1 else _ANY
+
+
 def _of_size(shape: Sequence[Entry]) -> bool:
     return any(isinstance(entry, str) for entry in shape)
 
@@ -205,20 +226,11 @@ def _together(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence
         if computed:
             walk.set_shape(node, _computed_shape(node, shapes))
         return [_NONE]
-    if (
-        computed
-        and any(one not in (_ANY, _NONE) for one in inputs)
-        and node.type in ("Add", "Div", "Mul", "Pow", "Sub")
-    ):
+    if computed and any(_has_rows(one) for one in inputs) and node.type in ("Add", "Div", "Mul", "Pow", "Sub"):
         walk.tell(node, "computes with the size of the batch")
     if rank is None or _ANY in inputs:
         return [_ANY]
-    found = {
-        one + rank - own
-        for one, own in zip(inputs, ranks, strict=True)
-        if one is not None and one != _NONE and own is not None
-    }
-    return [found.pop() if len(found) == 1 else _ANY]
+    return [_common(inputs, ranks, rank)]
 
 
 def _matmul(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
@@ -238,13 +250,12 @@ def _matmul(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[A
     if one == left - 1 or other == right - 2:
         walk.tell(node, "sums over the batch")
         return [_ANY]
-    found = {axis + rank - own for axis, own in ((one, left), (other, right)) if axis is not None and axis != _NONE}
-    return [found.pop() if len(found) == 1 else _ANY]
+    return [_common((one, other), ranks, rank)]
 
 
 def _swapped(axis: Axis, rank: int) -> Axis:
     """Where an axis lies when the last two are exchanged."""
-    return {rank - 1: rank - 2, rank - 2: rank - 1}.get(axis, axis) if axis is not None and axis != _NONE else axis
+    return {rank - 1: rank - 2, rank - 2: rank - 1}.get(axis, axis) if _has_rows(axis) else axis
 
 
 def _fused_attention(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
@@ -265,27 +276,24 @@ def _gemm(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axi
 def _of_images(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
     walk.same_rank(node)
     trains = node.type == "BatchNormalization" and node.integers.get("training_mode", [0]) != [0]
-    if trains and inputs[0] not in (_ANY, _NONE):
+    if trains and _has_rows(inputs[0]):
         walk.tell(node, "normalizes over the batch")
     return [inputs[0] if inputs[0] in (0, _NONE) else _ANY]
 
 
 def _norm(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
     walk.same_rank(node)
-    axis, rank = node.integers.get("axis", [-1])[0], walk.rank(node.inputs[0])
-    begin = axis if axis >= 0 else None if rank is None else axis + rank
-    if inputs[0] not in (_ANY, _NONE) and begin is not None and (inputs[0] or 0) >= begin:
+    own, begin = inputs[0], _at(node.integers.get("axis", [-1])[0], walk.rank(node.inputs[0]))
+    if _has_rows(own) and begin is not None and own >= begin:
         walk.tell(node, "normalizes over the batch")
     return inputs[:1]
 
 
 def _softmax(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
     walk.same_rank(node)
-    rank, flattens = walk.rank(node.inputs[0]), walk.opset < 13
-    axis = node.integers.get("axis", [1 if flattens else -1])[0]
-    over = axis if axis >= 0 else None if rank is None else axis + rank
-    own = inputs[0]
-    if over is not None and own is not None and own != _NONE and (own == over or (flattens and own >= over)):
+    own, flattens = inputs[0], walk.opset < 13
+    over = _at(node.integers.get("axis", [1 if flattens else -1])[0], walk.rank(node.inputs[0]))
+    if over is not None and _has_rows(own) and (own == over or (flattens and own >= over)):
         walk.tell(node, "normalizes over the batch")
     return inputs[:1]
 
@@ -299,12 +307,12 @@ def _reduce(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[A
         return [_NONE if own == _NONE else _ANY]
     if not axes and node.integers.get("noop_with_empty_axes", [0]) != [0]:
         return _same(walk, node, inputs)
-    if axes and any(axis < 0 for axis in axes) and rank is None:
+    over = _places(axes, rank)
+    if over is None:
         return [_NONE if own == _NONE else _ANY]
-    over = {axis if axis >= 0 else axis + (rank or 0) for axis in axes}
     if rank is not None:
         walk.set_rank(node, rank if keeps else rank - len(over) if over else 0)
-    if own is None or own == _NONE:
+    if not _has_rows(own):
         return [own]
     if not over or own in over:
         walk.tell(node, "computes over the batch")
@@ -318,11 +326,9 @@ def _along(default: int, place: int | None, what: str) -> _Rule:
     def rule(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
         walk.same_rank(node)
         axes = node.integers.get("axis", [default]) if place is None else walk.given(node, "axis", place)
-        rank, own = walk.rank(node.inputs[0]), inputs[0]
-        if axes and own is not None and own != _NONE and (axes[0] >= 0 or rank is not None):
-            over = axes[0] if axes[0] >= 0 else axes[0] + (rank or 0)
-            if over == own:
-                walk.tell(node, what)
+        own = inputs[0]
+        if axes and _has_rows(own) and own == _at(axes[0], walk.rank(node.inputs[0])):
+            walk.tell(node, what)
         return [own] * len(node.outputs)
 
     return rule
@@ -330,15 +336,14 @@ def _along(default: int, place: int | None, what: str) -> _Rule:
 
 def _mean_variance(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
     walk.same_rank(node)
-    rank = walk.rank(node.inputs[0])
-    over = {axis if axis >= 0 or rank is None else axis + rank for axis in node.integers.get("axes", [0, 2, 3])}
-    if inputs[0] not in (_ANY, _NONE) and inputs[0] in over:
+    over = {_at(axis, walk.rank(node.inputs[0])) for axis in node.integers.get("axes", [0, 2, 3])}
+    if _has_rows(inputs[0]) and inputs[0] in over:
         walk.tell(node, "normalizes over the batch")
     return inputs[:1]
 
 
 def _quantize(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
-    if inputs[0] is not None and inputs[0] != _NONE:
+    if _has_rows(inputs[0]):
         walk.tell(node, "has one scale for all rows")
     if node.type == "DynamicQuantizeLinear":
         walk.set_rank(node, walk.rank(node.inputs[0]), *node.outputs[:1])
@@ -350,7 +355,6 @@ def _quantize(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence
 def _recurrent(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
     if inputs[0] == 0 and node.integers.get("layout", [0]) == [0]:
         walk.tell(node, "goes along the batch as if it were time")
-        return [_ANY]
     return [_ANY]
 
 
@@ -358,7 +362,7 @@ def _transpose(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequenc
     walk.same_rank(node)
     own, rank = inputs[0], walk.rank(node.inputs[0])
     order = node.integers.get("perm") or (None if rank is None else list(reversed(range(rank))))
-    if own is None or own == _NONE:
+    if not _has_rows(own):
         return [own]
     return [order.index(own) if order is not None and own in order else _ANY]
 
@@ -367,8 +371,8 @@ def _reshape(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[
     shape = walk.shape(node.inputs[1])
     if shape is not None:
         walk.set_rank(node, len(shape))
-    if inputs[0] is None or inputs[0] == _NONE:
-        return [inputs[0]]
+    if not _has_rows(inputs[0]):
+        return inputs[:1]
     if shape is None:
         return [_ANY]
     places = [place for place, entry in enumerate(shape) if entry == _SIZE]
@@ -379,7 +383,7 @@ def _reshape(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[
 
 def _flatten(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
     walk.set_rank(node, 2)
-    if inputs[0] is None or inputs[0] == _NONE:
+    if not _has_rows(inputs[0]):
         return inputs[:1]
     return [0 if inputs[0] == 0 and node.integers.get("axis", [1])[0] >= 1 else _ANY]
 
@@ -389,16 +393,15 @@ def _squeeze(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[
     more = node.type == "Unsqueeze"
     if (shape := walk.shape(node.inputs[0])) is not None:
         walk.set_shape(node, shape)
-    if not axes or (rank is None and any(axis < 0 for axis in axes)):
+    places = _places(axes or (), None if rank is None else rank + len(axes or ()) * more)
+    if not places:
         return [_NONE if own == _NONE else _ANY]
-    full = (rank or 0) + len(axes) * more
-    places = sorted(axis if axis >= 0 else axis + full for axis in axes)
     if rank is not None:
-        walk.set_rank(node, rank + len(axes) * (1 if more else -1))
-    if own is None or own == _NONE:
+        walk.set_rank(node, rank + len(places) * (1 if more else -1))
+    if not _has_rows(own):
         return [own]
     if more:
-        for place in places:
+        for place in sorted(places):
             own += place <= own
         return [own]
     return [_ANY if own in places else own - sum(place < own for place in places)]
@@ -415,11 +418,9 @@ def _concat(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[A
     if all(one == _NONE for one in inputs):
         return [_NONE]
     own = {one for one in inputs if one != _NONE}
-    rank, axis = walk.rank(node.inputs[0]), node.integers.get("axis", [0])[0]
-    if len(own) != 1 or None in own or (axis < 0 and rank is None):
-        return [_ANY]
-    [found] = own
-    return [_ANY if found == (axis if axis >= 0 else axis + (rank or 0)) else found]
+    at = _at(node.integers.get("axis", [0])[0], walk.rank(node.inputs[0]))
+    found = own.pop() if len(own) == 1 else _ANY
+    return [_ANY if at is None or found == at else found]
 
 
 def _slice(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
@@ -429,13 +430,13 @@ def _slice(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Ax
     shape = walk.shape(node.inputs[0])
     if shape is not None and starts and ends and steps in ([], [1]):
         walk.set_shape(node, shape[starts[0] : ends[0]])
-    own, rank = inputs[0], walk.rank(node.inputs[0])
-    if own is None or own == _NONE:
+    own = inputs[0]
+    if not _has_rows(own):
         return [own]
-    if axes is None or (axes and min(axes) < 0 and rank is None):
+    if axes is None:
         return [_ANY]
-    over = {axis if axis >= 0 else axis + (rank or 0) for axis in axes or range(len(starts or [0] * 64))}
-    return [_ANY if own in over else own]
+    over = _places(axes or range(len(starts or [0] * 64)), walk.rank(node.inputs[0]))
+    return [_ANY if over is None or own in over else own]
 
 
 def _gather(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
@@ -444,14 +445,13 @@ def _gather(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[A
     shape, chosen = walk.shape(node.inputs[0]), walk.constants.get(node.inputs[1])
     if shape is not None and chosen is not None:
         walk.set_shape(node, [shape[at] if -len(shape) <= at < len(shape) else None for at in chosen])
-    axis = node.integers.get("axis", [0])[0]
+    at = _at(node.integers.get("axis", [0])[0], rank)
     if rank is not None and of_places is not None:
         walk.set_rank(node, rank - 1 + of_places)
     if data == _NONE and places == _NONE:
         return [_NONE]
-    if data is None or places is None or (axis < 0 and rank is None):
+    if data is None or places is None or at is None:
         return [_ANY]
-    at = axis if axis >= 0 else axis + (rank or 0)
     if data == _NONE:
         return [at + places]
     if places != _NONE or data == at:
@@ -461,10 +461,8 @@ def _gather(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[A
 
 def _split(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
     walk.same_rank(node)
-    own, rank, axis = inputs[0], walk.rank(node.inputs[0]), node.integers.get("axis", [0])[0]
-    if own is not None and own != _NONE:
-        own = _ANY if axis < 0 and rank is None else _ANY if own == (axis if axis >= 0 else axis + (rank or 0)) else own
-    return [own] * len(node.outputs)
+    own, at = inputs[0], _at(node.integers.get("axis", [0])[0], walk.rank(node.inputs[0]))
+    return [_ANY if _has_rows(own) and at in (None, own) else own] * len(node.outputs)
 
 
 def _filled(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
@@ -498,7 +496,7 @@ def _shape_of(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence
 
 def _size_of(walk: _Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
     walk.set_rank(node, 0)
-    if inputs[0] is not None and inputs[0] != _NONE:
+    if _has_rows(inputs[0]):
         walk.set_shape(node, [_OF_SIZE])
     return [_NONE]
 

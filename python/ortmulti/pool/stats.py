@@ -202,7 +202,10 @@ class PoolStats:
         return str(page)
 
     def _add_to(self, page: Page, labels: Mapping[str, str]) -> None:
-        page.add_pool(self, labels)
+        for name, kind, text, source in _METRICS:
+            samples = source(self) if callable(source) else _each(self.devices, source)
+            if samples is not None:
+                page.add(name, kind, text, samples, labels)
 
 
 def _memory(device: str) -> dict[str, int]:
@@ -308,13 +311,6 @@ class Page:
         lines = self._metrics.setdefault(name, [f"# HELP ortmulti_{name} {text}", f"# TYPE ortmulti_{name} {kind}"])
         for own, value in samples:
             lines.extend(_lines(name, value, {**labels, **own}))
-
-    def add_pool(self, pool: PoolStats, labels: Mapping[str, str]) -> None:
-        """Add a pool's statistics."""
-        for name, kind, text, source in _METRICS:
-            samples = source(pool) if callable(source) else _each(pool.devices, source)
-            if samples is not None:
-                self.add(name, kind, text, samples, labels)
 
     def __str__(self) -> str:
         return "".join(f"{line}\n" for lines in self._metrics.values() for line in lines)
