@@ -31,6 +31,10 @@ LOGGER = logging.getLogger("ortmulti")
 _Result = TypeVar("_Result")
 # Seconds to wait for a moment in which no model wakes or falls asleep, so that one model's memory can be measured.
 _QUIET = 5.0
+# What cuDNN takes for each session that convolves, outside of ONNX Runtime's arena, at one of its first shapes, which is
+# often after the measurement (onnxruntime-gpu 1.31.1 with cuDNN 9.19 on an H200: 80 MB for each of 12 sessions).
+_CUDNN = 80 * 10**6
+_CONVOLUTIONS = {"Conv", "ConvTranspose", "com.microsoft:FusedConv"}
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -447,9 +451,10 @@ class ModelRepository(Closing):
         warmup = options.pop("warmup", True)
         if options.get("backend", "core") == "core":
             options.setdefault("in_flight", 1)
-        size = _size(entry.model)
+        size, convolves = _size(entry.model)
+        later = _CUDNN if convolves else 0
         reserved = {
-            device: self._core.reserve(name, device, size + (self._kept[device] if device != "cpu" else 0))
+            device: self._core.reserve(name, device, size + (self._kept[device] + later if device != "cpu" else 0))
             for device in sorted(devices)
         }
         loaded: _Loaded | None = None
@@ -462,8 +467,10 @@ class ModelRepository(Closing):
             if isinstance(pool._members, Members):
                 pool._members.limit_graphs(self._why_no_graphs)
             pool._members.warm_up(warmup)
+            sessions = {row.device: row.sessions for row in pool.stats().devices}
             for device in devices:
-                taken = max(size, self._grown(device, before[device]) or 0)
+                later = _CUDNN * sessions[device] if convolves and device != "cpu" else 0
+                taken = max(size, self._grown(device, before[device]) or 0) + later
                 keep = device != "cpu" and self._pinned_bytes + taken <= self._host_budget
                 levels = {
                     level: (0, seconds if closes else 0.0)
@@ -483,7 +490,7 @@ class ModelRepository(Closing):
                 )
                 loaded.residents.append(resident)
                 if device != "cpu":
-                    pinned = self._measure(pool, device, resident, taken, keep)
+                    pinned = self._measure(pool, device, resident, taken, later, keep)
                     with self._lock:
                         self._pinned_bytes += max(0, pinned - loaded.pinned_bytes)
                     loaded = loaded._replace(pinned_bytes=max(pinned, loaded.pinned_bytes))
@@ -510,8 +517,10 @@ class ModelRepository(Closing):
             )
         return chosen
 
-    def _measure(self, pool: Pool, device: str, resident: _core.Resident, taken: int, keep: bool) -> int:
-        """Put the model to sleep, and note what it gives back and what it keeps.
+    def _measure(
+        self, pool: Pool, device: str, resident: _core.Resident, taken: int, later: int, keep: bool
+    ) -> int:
+        """Put the model to sleep, and note what it gives back and what it keeps, with what it will take ``later``.
 
         Returns:
             The bytes of its pinned copy.
@@ -534,8 +543,9 @@ class ModelRepository(Closing):
                 self._core.set_kept(resident, level, None)
                 continue
             grown = self._grown(device, before)
-            kept = min(taken, self._kept[device] if grown is None else max(0, grown))
+            kept = min(taken - later, self._kept[device] if grown is None else max(0, grown))
             self._kept[device] = max(self._kept[device], kept)
+            kept += later
             self._core.set_kept(resident, level, kept)
             pinned = max(pinned or 0, taken - kept if keep else 0)
         return pinned or 0
@@ -619,14 +629,15 @@ def _bytes(name: str, value: object, total: int) -> int:
     return value
 
 
-def _size(model: Model) -> int:
-    """Return the bytes of a model's files, about those of its weights."""
-    from ortmulti.optimized import key
-
+def _size(model: Model) -> tuple[int, bool]:
+    """Return the bytes of a model's files, about those of its weights, and whether it convolves."""
     try:
-        return model.size + sum(file.size for file in key.read_content(model, None).data)
-    except Error:  # such as a model that cannot be shared; a missing file was checked before
-        return model.size
+        with model.content() as content:
+            index = _core.index_model(content)
+        files = model.external_data(index, None)
+    except Error:  # such as a model in ORT's format, or one that cannot be shared; a missing file was checked before
+        return model.size, False
+    return model.size + sum(file.size for file in files), not _CONVOLUTIONS.isdisjoint(index.operators)
 
 
 def _closer(pool: Pool, device: str) -> Callable[[str, float], None]:

@@ -140,6 +140,16 @@ TEST_F(Residency, AModelWithoutALevelGoesToTheNextOne) {
   EXPECT_EQ(policy.decide(wanted, 1).kind, Kind::impossible);
 }
 
+TEST_F(Residency, ALevelThatWouldGiveNothingBackIsPassedOver) {
+  auto measured_wrong = model(60);
+  measured_wrong.sleeps.at(SleepLevel::weights).bytes = measured_wrong.bytes;
+  const auto awake = policy.add(measured_wrong, "'m'", 0);
+  const auto wanted = add(60, SleepLevel::weights);
+  const auto decision = policy.decide(wanted, 10);
+  ASSERT_EQ(models(decision), std::vector{awake}) << "the wanted one would wait for ever";
+  EXPECT_EQ(decision.evictions.front().to, SleepLevel::session);
+}
+
 TEST_F(Residency, WhatIsPinnedOrWaitsToWakeCannotMakeRoom) {
   const auto pinned = add(60);
   policy.pin(pinned, true);

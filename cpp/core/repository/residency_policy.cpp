@@ -96,7 +96,9 @@ void ResidencyPolicy::add_candidates(Id id, const Entry& entry, double now, std:
                                      std::optional<double>& until) {
   const Model& model = entry.model;
   const bool waits = entry.activity.waiting > 0;
-  const auto next = model.sleeps.upper_bound(model.level);
+  const std::uint64_t now_taken = size(entry);
+  const auto next = std::find_if(model.sleeps.upper_bound(model.level), model.sleeps.end(),
+                                 [now_taken](const auto& level) { return level.second.bytes < now_taken; });
   if (entry.state != State::resting || model.pinned || next == model.sleeps.end() ||
       (waits && model.level != SleepLevel::awake)) {  // it is in line to be awake itself
     return;
@@ -108,8 +110,8 @@ void ResidencyPolicy::add_candidates(Id id, const Entry& entry, double now, std:
   }
   if (now < earliest) {
     until = std::min(until.value_or(earliest), earliest);
-  } else if (size(entry) > asleep.bytes) {
-    candidates.push_back({{id, to}, size(entry) - asleep.bytes, cost(entry, asleep.wake, now)});
+  } else {
+    candidates.push_back({{id, to}, now_taken - asleep.bytes, cost(entry, asleep.wake, now)});
   }
 }
 
