@@ -31,8 +31,8 @@ LOGGER = logging.getLogger("ortmulti")
 _Result = TypeVar("_Result")
 # Seconds to wait for a moment in which no model wakes or falls asleep, so that one model's memory can be measured.
 _QUIET = 5.0
-# What cuDNN takes for each session that convolves, outside of ONNX Runtime's arena, at one of its first shapes, which is
-# often after the measurement (onnxruntime-gpu 1.31.1 with cuDNN 9.19 on an H200: 80 MB for each of 12 sessions).
+# What cuDNN takes for each session that convolves, outside of ONNX Runtime's arena, at one of its first shapes: often
+# after the measurement (onnxruntime-gpu 1.31.1 with cuDNN 9.19 on an H200: 80 MB for each of 12 sessions).
 _CUDNN = 80 * 10**6
 _CONVOLUTIONS = {"Conv", "ConvTranspose", "com.microsoft:FusedConv"}
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -517,9 +517,7 @@ class ModelRepository(Closing):
             )
         return chosen
 
-    def _measure(
-        self, pool: Pool, device: str, resident: _core.Resident, taken: int, later: int, keep: bool
-    ) -> int:
+    def _measure(self, pool: Pool, device: str, resident: _core.Resident, taken: int, later: int, keep: bool) -> int:
         """Put the model to sleep, and note what it gives back and what it keeps, with what it will take ``later``.
 
         Returns:
