@@ -18,10 +18,11 @@ namespace ortmulti::bindings {
 struct Call {
   Call() = default;
   explicit Call(pybind11::handle given) {
-    using Fields = std::tuple<pybind11::object, std::string, std::optional<double>, bool, std::shared_ptr<Timeline>>;
+    using Fields =
+        std::tuple<pybind11::object, std::string, std::optional<double>, bool, std::shared_ptr<Timeline>, int>;
     if (!given.is_none()) {
       std::string name;
-      std::tie(run_options, name, timeout, outputs_on_device, timeline) = given.cast<Fields>();
+      std::tie(run_options, name, timeout, outputs_on_device, timeline, priority) = given.cast<Fields>();
       if (!name.empty()) {
         device = parse_device(name);
       }
@@ -33,6 +34,7 @@ struct Call {
   std::optional<double> timeout;  ///< Seconds.
   bool outputs_on_device = false;
   std::shared_ptr<Timeline> timeline;
+  int priority = 0;
 
   void apply_to(Request& request) const {
     request.device = device;
@@ -41,6 +43,7 @@ struct Call {
     }
     request.outputs_on_device = outputs_on_device;
     request.timeline = timeline;
+    request.priority = priority;
   }
 };
 

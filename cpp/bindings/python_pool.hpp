@@ -237,7 +237,9 @@ class PythonPool : NonCopyable {
     if (submitted) {
       wait_for(request);
     }
-    last_run_ns_.store((request->ended - request->started).count());
+    if (request->outcome == Request::Outcome::done) {  // else its run may still be under way
+      last_run_ns_.store((request->ended - request->started).count());
+    }
     return request->take_results();
   }
 

@@ -287,6 +287,25 @@ TEST_F(BatchTest, ABatchMayLoseAllOfItsRequests) {
   answers.wait_for(5);
 }
 
+TEST_F(BatchTest, OneOfAJointRunMayBeLateForItsDeadline) {
+  make({2, hours(1), 0, {}});
+  runner->hold();
+  const auto late = request_of({1, 1}, 3);
+  late->deadline = Pool::Clock::now() + milliseconds(100);
+  submit(late);
+  const auto other = submit({1, 1}, 4);
+  runner->wait_for_runs(1);
+  EXPECT_EQ(answers.wait_for(1), Requests{late});
+  EXPECT_EQ(kind_of(*late), ErrorKind::deadline);
+  runner->release();
+  EXPECT_EQ(answers.wait_for(2)[1], other);
+  expect_doubled(*other);
+  pool->close(false);
+  EXPECT_EQ(answers.count(), 2U);
+  EXPECT_EQ(stats_of(Device::cpu()).done, 1U);
+  EXPECT_EQ(stats_of(Device::cpu()).failed, 1U);
+}
+
 TEST_F(BatchTest, ARunEndsWhenNobodyWantsAnyOfItsRequests) {
   make({2, hours(1), 0, {}});
   runner->hold();

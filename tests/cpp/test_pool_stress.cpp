@@ -139,6 +139,7 @@ class Stress : public RealSessions, public testing::WithParamInterface<unsigned>
     if (below(random, 5) == 0) {
       request->device = Device::cuda(below(random, devices));
     }
+    request->priority = below(random, 3) - 1;
     if (below(random, 4) == 0) {
       request->deadline = Pool::Clock::now() + microseconds(below(random, 3000));
     }

@@ -41,7 +41,7 @@ struct PoolStats {
   // Counted. for_each_count() has them all.
   std::uint64_t rejected = 0;
   std::uint64_t cancelled_waiting = 0;  ///< Never begun.
-  std::uint64_t failed_waiting = 0;     ///< Never begun: the deadline passed, or no device was left.
+  std::uint64_t failed_waiting = 0;     ///< Never begun: for a deadline, the last device, or a higher priority.
   std::uint64_t unbatched = 0;          ///< Joint runs whose outputs could not be split; their requests ran alone.
   std::uint64_t unlike = 0;             ///< Requests that ran alone while only unlike ones waited to be batched.
 
@@ -232,6 +232,12 @@ class Pool : public KeepsMemory, NonCopyable {
   std::shared_ptr<Request> unqueue(Request& request);
   /// Out of its queue, or of a batch that has not begun; null where it runs or has ended.
   std::shared_ptr<Request> take_back(Request& request);
+  /// Where several priorities wait, those below the highest one begin once in so many times, each in turn.
+  static constexpr int lower_every = 16;
+  /// The request that is to begin for that reason, still in its queue; null: none now.
+  Request* turn_of_lower(DeviceGroup& group);
+  /// Has the last request of a lower priority fail, if there is one.
+  bool make_room_for(const Request& request, Requests& finished);
   /// The first waiting request that the group may take, out of its queue; null if there is none.
   std::shared_ptr<Request> next_for(DeviceGroup& group);
   /// After a run: the worker gets the next request, or is idle.
@@ -270,7 +276,10 @@ class Pool : public KeepsMemory, NonCopyable {
   std::vector<std::unique_ptr<DeviceGroup>> groups_;
   std::vector<std::unique_ptr<Worker>> workers_;
   RequestQueue anywhere_;
-  std::size_t waiting_ = 0;  // in all queues
+  std::size_t waiting_ = 0;      // in all queues
+  std::size_t prioritized_ = 0;  // of these, with a priority
+  int since_lower_ = 0;          // how many began of the highest priority, while others waited
+  int last_lower_ = 0;           // the priority that last had its turn then
   std::uint64_t next_number_ = 0;
   std::size_t next_group_ = 0;         // where the search for an idle session begins
   std::set<std::string> unbatchable_;  // keys of batches that could not be split

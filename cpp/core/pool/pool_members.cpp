@@ -230,7 +230,7 @@ bool Pool::remove(const Device& device, Clock::time_point until) {
 void Pool::fail_all(RequestQueue& queue, const std::exception_ptr& error, Requests& finished,
                     Request::Outcome outcome) {
   while (!queue.empty()) {
-    finished.push_back(unqueue(*queue.front()));
+    finished.push_back(unqueue(**queue.begin()));
     ++(outcome == Request::Outcome::failed ? counts_.failed_waiting : counts_.cancelled_waiting);
     finish(*finished.back(), outcome, error);
   }
@@ -243,7 +243,7 @@ void Pool::fail_waiting(DeviceGroup& group, const std::exception_ptr& error, Req
   fail_all(group.waiting, error, finished);
   if (any_usable()) {
     if (!anywhere_.empty()) {
-      wake_for(*anywhere_.front());  // all others may be asleep
+      wake_for(**anywhere_.begin());  // all others may be asleep
     }
   } else if (!opening_) {
     fail_all(anywhere_, error, finished);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <ratio>
 #include <system_error>
 #include <utility>
@@ -115,20 +116,18 @@ RequestQueue& Pool::queue_of(const Request& request) {
 void Pool::enqueue(const std::shared_ptr<Request>& request) {
   RequestQueue& queue = queue_of(*request);
   request->number_ = request->number_ == 0 ? ++next_number_ : request->number_;
-  auto position = queue.end();  // where most belong
-  while (position != queue.begin() && request->goes_before(**std::prev(position))) {
-    --position;
-  }
-  request->position_ = queue.insert(position, request);
+  request->due_ = request->deadline.value_or(request->submitted + Request::without_deadline);
+  request->position_ = queue.insert(queue.end(), request);  // where most belong
   request->place_ = Request::Place::waiting;
   ++waiting_;
+  prioritized_ += request->priority != 0 ? 1 : 0;
   wake_for(*request);
 }
 
 std::shared_ptr<Request> Pool::unqueue(Request& request) {
-  std::shared_ptr<Request> taken = std::move(*request.position_);
-  queue_of(request).erase(request.position_);
+  std::shared_ptr<Request> taken = std::move(queue_of(request).extract(request.position_).value());
   --waiting_;
+  prioritized_ -= request.priority != 0 ? 1 : 0;
   request.place_ = Request::Place::nowhere;
   queue_has_space_.notify_one();
   return taken;
@@ -152,7 +151,36 @@ std::shared_ptr<Request> Pool::take_back(Request& request) {
   return nullptr;
 }
 
+Request* Pool::turn_of_lower(DeviceGroup& group) {
+  if (prioritized_ == 0) {
+    return nullptr;
+  }
+  const auto first_below = [&](std::int64_t priority) {
+    Request* first = nullptr;
+    for (const RequestQueue* const queue : {&group.waiting, &anywhere_}) {
+      const auto found = queue->lower_bound(LowerPriority{priority});
+      if (found != queue->end() && (first == nullptr || (*found)->goes_before(*first))) {
+        first = found->get();
+      }
+    }
+    return first;
+  };
+  const Request* const highest = first_below(std::numeric_limits<std::int64_t>::max());
+  Request* const lower = highest == nullptr ? nullptr : first_below(highest->priority);
+  if (lower == nullptr || ++since_lower_ < lower_every) {
+    return nullptr;
+  }
+  since_lower_ = 0;
+  Request* const next = first_below(std::min(last_lower_, highest->priority));
+  Request* const turn = next == nullptr ? lower : next;
+  last_lower_ = turn->priority;
+  return group.takes(*turn) ? turn : nullptr;
+}
+
 std::shared_ptr<Request> Pool::next_for(DeviceGroup& group) {
+  if (Request* const lower = turn_of_lower(group)) {
+    return unqueue(*lower);
+  }
   Request* next = nullptr;
   group.each_waiting(anywhere_, [&](Request& request) {
     const bool takes = group.takes(request) || probe_due(group, request);
@@ -160,7 +188,7 @@ std::shared_ptr<Request> Pool::next_for(DeviceGroup& group) {
       return true;  // these come first, and are few
     }
     // Of the others it takes all that name it. Where it does not take the first one for any device, it takes none.
-    next = takes ? &request : group.waiting.empty() ? nullptr : group.waiting.front().get();
+    next = takes ? &request : group.waiting.empty() ? nullptr : group.waiting.begin()->get();
     return false;
   });
   return next == nullptr ? nullptr : unqueue(*next);
@@ -286,6 +314,10 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
     request->batch_key_ = std::move(traits.key);
   }
   Timers timer;  // made first: where memory ends nothing has been done yet
+  Requests finished;
+  if (options_.max_waiting) {
+    finished.reserve(1);
+  }
   if (request->deadline) {
     timer.emplace(*request->deadline, request);
   }
@@ -301,7 +333,7 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
     }
     joined = join_forming(request);
     idle = joined ? nullptr : idle_worker(*request);
-    if (joined || idle != nullptr || !wait_until || !full()) {
+    if (joined || idle != nullptr || !wait_until || !full() || make_room_for(*request, finished)) {
       break;
     }
     const Clock::time_point until = std::min(*wait_until, request->deadline.value_or(*wait_until));
@@ -325,6 +357,28 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
   if (!full()) {
     queue_has_space_.notify_one();  // what woke this thread may have been for another one too
   }
+  lock.unlock();
+  announce(finished);
+  return true;
+}
+
+bool Pool::make_room_for(const Request& request, Requests& finished) {
+  Request* last = anywhere_.empty() ? nullptr : anywhere_.rbegin()->get();
+  for (const auto& group : groups_) {
+    if (!group->waiting.empty() && (last == nullptr || last->goes_before(**group->waiting.rbegin()))) {
+      last = group->waiting.rbegin()->get();
+    }
+  }
+  if (last == nullptr || last->comes_back() || last->priority >= request.priority) {
+    return false;
+  }
+  finished.push_back(unqueue(*last));
+  ++counts_.failed_waiting;
+  finish(*last, Request::Outcome::failed,
+         make_error(ErrorKind::queue_full,
+                    "the pool's queue is full, and a request of priority " + std::to_string(request.priority) +
+                        " took the place of this one, of priority " + std::to_string(last->priority) +
+                        ": send fewer at once, or raise max_queue"));
   return true;
 }
 
@@ -384,8 +438,6 @@ void Pool::start_timer(const Request& request) {
 void Pool::keep_deadlines() {
   const NoWaiting no_waiting;
   Lock lock(mutex_);
-  Requests finished;
-  finished.reserve(1);
   while (!timer_stops_) {
     if (timers_.empty()) {
       timer_wakes_ = Clock::time_point::max();
@@ -401,22 +453,22 @@ void Pool::keep_deadlines() {
     auto request = timers_.begin()->second.lock();
     timers_.erase(timers_.begin());
     request->timer_.reset();
-    auto taken = take_back(*request);
-    if (!taken) {
-      request->expired_ = true;
+    if (take_back(*request)) {
+      ++counts_.failed_waiting;
+      finish(*request, Request::Outcome::failed,
+             deadline_error(*request, "the request still waited for a session after "));
+    } else {
+      ++static_cast<Worker*>(request->worker_)->group->counts.failed;
+      request->given_up_ = true;
       end_early(*request);
-      continue;
+      finish(*request, Request::Outcome::failed, deadline_error(*request, "the request was not answered within "));
     }
-    finished.push_back(std::move(taken));
-    ++counts_.failed_waiting;
-    finish(*request, Request::Outcome::failed,
-           deadline_error(*request, "the request still waited for a session after "));
     if (closing_ && settled()) {
       settled_.notify_all();
     }
+    const auto receiver = std::move(request->receiver);  // under the lock: its run may end
     lock.unlock();
-    request.reset();  // which, freed under the lock, could not ask the pool for anything
-    announce(finished);
+    receiver->receive({std::move(request)});  // which, freed under the lock, could not ask the pool for anything
     lock.lock();
   }
 }

@@ -331,12 +331,11 @@ bool Pool::end_run(Worker& worker, Request& request, const RunEnd& end, Requests
     group.hold(request);  // the device broke under another request's run
     return false;
   }
-  if (request.unwanted_) {
+  if (request.given_up_) {
+    // It was counted when its deadline passed.
+  } else if (request.unwanted_) {
     ++group.counts.cancelled;
     finish(request, Request::Outcome::cancelled, make_error(ErrorKind::cancelled, "the request was cancelled"));
-  } else if (request.expired_ && !request.has_outputs()) {
-    ++group.counts.failed;
-    finish(request, Request::Outcome::failed, deadline_error(request, "the request was not answered within "));
   } else if (failed) {
     ++group.counts.failed;
     finish(request, Request::Outcome::failed, end.error);
@@ -378,7 +377,7 @@ void Pool::finish(Request& request, Request::Outcome outcome, std::exception_ptr
     timers_.erase(*request.timer_);
     request.timer_.reset();
   }
-  if (request.ended < request.submitted) {  // it never ran
+  if (!request.given_up_ && request.ended < request.submitted) {  // it never ran
     request.ended = Clock::now();
   }
   request.place_ = Request::Place::finished;
@@ -401,6 +400,9 @@ void Pool::announce(Requests& finished) {
     // Out of the request first, which it may refer to. Null: it went with one before it, or nobody waits for it.
     const auto receiver = *next ? (*next)->receiver : nullptr;
     if (!receiver) {
+      if (*next && (*next)->given_up_) {
+        (*next)->clear_outputs();  // nobody else does
+      }
       continue;
     }
     Requests together;

@@ -146,7 +146,7 @@ void Pool::wake_for_waiting(DeviceGroup& group) {
   if (!group.waiting.empty()) {
     begin_wake(group);
   } else if (!anywhere_.empty()) {
-    wake_for(*anywhere_.front());
+    wake_for(**anywhere_.begin());
   }
 }
 

@@ -7,10 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <list>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,6 +25,21 @@ class Session;
 struct Suspicion;
 
 using Requests = std::vector<std::shared_ptr<Request>>;
+
+/// Stands for the first request of a lower priority, in a search.
+struct LowerPriority {
+  std::int64_t than;
+};
+
+/// The order of what waits.
+struct GoesBefore {
+  using is_transparent = void;
+  bool operator()(const std::shared_ptr<Request>& one, const std::shared_ptr<Request>& other) const noexcept;
+  bool operator()(const std::shared_ptr<Request>& one, const LowerPriority& lower) const noexcept;
+  bool operator()(const LowerPriority& lower, const std::shared_ptr<Request>& one) const noexcept;
+};
+
+using RequestQueue = std::set<std::shared_ptr<Request>, GoesBefore>;
 
 /// The outputs of a joint run, in whose memory each request has its rows one behind another.
 struct JointOutputs {
@@ -79,6 +94,7 @@ class Request {
   bool endable = false;            ///< It gets run options of its own, where there are none, so that it can be ended.
   std::shared_ptr<Timeline> timeline;  ///< Gets the request's spans, where there is one.
   std::optional<Clock::time_point> deadline;
+  int priority = 0;  ///< Of what waits, higher ones begin first.
   /// Gets the request once, when it is answered, failed or cancelled, unless it runs in the caller's thread.
   std::shared_ptr<Receiver> receiver;
 
@@ -109,34 +125,59 @@ class Request {
  private:
   friend class DeviceGroup;
   friend class Pool;
+  friend struct GoesBefore;
+
+  /// Requests without a deadline have their turn among others as if it were so late: else those would keep them waiting
+  /// for ever.
+  static constexpr std::chrono::minutes without_deadline{1};
 
   /// A session had it before it waited.
   bool comes_back() const noexcept { return retried_ || put_back_; }
   /// Whether it is this one's turn before that of the other, where both wait. What comes back was asked for before the
   /// others, and goes first whatever else counts: the search for a request relies on it.
   bool goes_before(const Request& other) const noexcept {
-    return comes_back() == other.comes_back() ? number_ < other.number_ : comes_back();
+    if (comes_back() || other.comes_back()) {
+      return comes_back() == other.comes_back() ? number_ < other.number_ : comes_back();
+    }
+    if (priority != other.priority) {
+      return priority > other.priority;
+    }
+    return due_ == other.due_ ? number_ < other.number_ : due_ < other.due_;
   }
   /// Neither cancelled nor past its deadline.
-  bool wanted() const noexcept { return !unwanted_ && !expired_; }
+  bool wanted() const noexcept { return !unwanted_ && !given_up_; }
 
   enum class Place { nowhere, waiting, running, finished };
   Place place_ = Place::nowhere;
   void* worker_ = nullptr;    // that has it, while running
   std::uint64_t number_ = 0;  // in the order in which they began to wait
+  Clock::time_point due_;     // its deadline, or what stands for it
   std::size_t batch_size_ = 0;
   std::string batch_key_;  // empty: it runs alone
-  bool expired_ = false;
+  // Its deadline passed during its run, and its receiver has it. The run goes on with its inputs, or ends between two
+  // nodes, and writes its answer: nobody may read that.
+  bool given_up_ = false;
   bool unwanted_ = false;  // cancelled while it ran
   bool retried_ = false;
   bool put_back_ = false;                 // a session had it, and was lost before it had begun
   std::shared_ptr<Suspicion> suspicion_;  // its failed run's, while it is tried elsewhere
   // How its last run failed. Kept until the request is freed: an error may be Python's, and no lock is held then.
   std::exception_ptr run_error_;
-  std::list<std::shared_ptr<Request>>::iterator position_;  // while it waits
+  RequestQueue::iterator position_;  // while it waits
   std::optional<std::multimap<Clock::time_point, std::weak_ptr<Request>>::iterator> timer_;
 };
 
-using RequestQueue = std::list<std::shared_ptr<Request>>;
+inline bool GoesBefore::operator()(const std::shared_ptr<Request>& one,
+                                   const std::shared_ptr<Request>& other) const noexcept {
+  return one->goes_before(*other);
+}
+
+inline bool GoesBefore::operator()(const std::shared_ptr<Request>& one, const LowerPriority& lower) const noexcept {
+  return one->comes_back() || one->priority >= lower.than;
+}
+
+inline bool GoesBefore::operator()(const LowerPriority& lower, const std::shared_ptr<Request>& one) const noexcept {
+  return !(*this)(one, lower);
+}
 
 }  // namespace ortmulti

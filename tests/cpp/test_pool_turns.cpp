@@ -1,0 +1,147 @@
+// Whose turn it is: priorities and deadlines.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <future>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "fake_runner.hpp"
+
+namespace ortmulti::tests {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Outcome = Request::Outcome;
+using All = std::vector<std::shared_ptr<Request>>;
+
+class PoolTurns : public PoolWithFakes {
+ protected:
+  std::shared_ptr<Request> ask(int priority, std::optional<Pool::Clock::duration> timeout = {},
+                               const std::optional<Device>& device = {}) {
+    auto made = request(device);
+    made->priority = priority;
+    if (timeout) {
+      made->deadline = Pool::Clock::now() + *timeout;
+    }
+    return submit(made);
+  }
+  // What waited, in the order in which it was answered.
+  All answered(const std::shared_ptr<FakeRunner>& runner, std::size_t count) {
+    runner->release();
+    All finished = answers.wait_for(count + 1);
+    finished.erase(finished.begin());  // the one that kept it busy
+    return finished;
+  }
+};
+
+TEST_F(PoolTurns, HigherPrioritiesBeginFirst) {
+  const auto runner = add(Device::cpu());
+  keep_busy(runner);
+  const auto low = ask(-1);
+  const auto first = ask(0);
+  const auto second = ask(0, {}, Device::cpu());
+  const auto high = ask(7);
+  EXPECT_EQ(answered(runner, 4), (All{high, first, second, low}));
+}
+
+TEST_F(PoolTurns, WithinAPriorityTheEarliestDeadlineIsFirst) {
+  const auto runner = add(Device::cpu());
+  keep_busy(runner);
+  const auto late = ask(0, hours(2));
+  const auto none = ask(0);
+  const auto soon = ask(0, seconds(50));
+  const auto sooner = ask(0, seconds(40));
+  const auto high = ask(1, hours(3));
+  EXPECT_EQ(answered(runner, 5), (All{high, sooner, soon, none, late})) << "without one it counts as a minute";
+}
+
+TEST_F(PoolTurns, LowerPrioritiesAreNotStarved) {
+  const auto runner = add(Device::cpu());
+  keep_busy(runner);
+  All lower;
+  for (const int priority : {0, 0, 3, -2}) {
+    lower.push_back(ask(priority));
+  }
+  for (int i = 0; i < 200; ++i) {
+    ask(9);
+  }
+  const All order = answered(runner, 204);
+  const auto place = [&](std::size_t of) { return std::find(order.begin(), order.end(), lower[of]) - order.begin(); };
+  // After 15 of the highest each time: from the last one downwards, and then from above again.
+  EXPECT_EQ((std::vector{place(3), place(2), place(0), place(1)}), (std::vector<std::ptrdiff_t>{15, 31, 47, 63}));
+}
+
+TEST_F(PoolTurns, AFullQueueGivesUpTheLowestForAHigherOne) {
+  pool = Pool::make({2, {}});
+  const auto runner = add(Device::cpu());
+  keep_busy(runner);
+  const auto first = ask(1);
+  const auto last = ask(1);
+  const auto try_it = [&](int priority) {
+    auto made = request();
+    made->priority = priority;
+    return pool->submit(made, Pool::Clock::now()) ? made : nullptr;
+  };
+  EXPECT_EQ(try_it(1), nullptr) << "it is not lower";
+  EXPECT_EQ(answers.count(), 0U);
+  const auto higher = try_it(2);
+  ASSERT_NE(higher, nullptr);
+  EXPECT_EQ(answers.wait_for(1), All{last});
+  EXPECT_EQ(kind_of(*last), ErrorKind::queue_full);
+  EXPECT_NE(text_of(*last).find("of priority 2 took the place of this one, of priority 1"), std::string::npos);
+  EXPECT_EQ(pool->stats().failed_waiting, 1U);
+  runner->release();
+  const All all = answers.wait_for(4);
+  EXPECT_EQ((All{all[2], all[3]}), (All{higher, first}));
+}
+
+// Whether the run that does not end when it is asked to, as within a long node, fails in the end.
+class PoolDeadlines : public PoolTurns, public testing::WithParamInterface<bool> {
+ protected:
+  std::shared_ptr<FakeRunner> add_deaf(const Device& device = Device::cpu()) {
+    const auto runner = add(device);
+    runner->action = [this](Request& running) {
+      runs.set_value();
+      ends.get_future().wait();
+      running.outputs.emplace_back(nullptr);
+      if (GetParam()) {
+        throw Error(ErrorKind::fail, "it failed later");
+      }
+    };
+    return runner;
+  }
+  std::promise<void> runs;
+  std::promise<void> ends;
+};
+
+INSTANTIATE_TEST_SUITE_P(Fails, PoolDeadlines, testing::Bool());
+
+TEST_P(PoolDeadlines, ACallerIsFreeThoughItsRunGoesOn) {
+  add_deaf();
+  const auto late = ask(0, milliseconds(30));
+  runs.get_future().wait();
+  EXPECT_EQ(answers.wait_for(1), All{late});
+  EXPECT_EQ(kind_of(*late), ErrorKind::deadline);
+  EXPECT_NE(text_of(*late).find("was not answered within 30 ms"), std::string::npos) << text_of(*late);
+  EXPECT_EQ(stats_of(Device::cpu()).failed, 1U);
+  EXPECT_EQ(stats_of(Device::cpu()).busy, 1U) << "the session is";
+  EXPECT_FALSE(pool->cancel(late)) << "it has ended";
+  ends.set_value();
+  pool->close(false);
+  const DeviceStats stats = stats_of(Device::cpu());
+  EXPECT_EQ(stats.failed, 1U);
+  EXPECT_EQ(stats.done, 0U);
+  EXPECT_EQ(stats.run.count(), 1U);
+  EXPECT_EQ(answers.count(), 1U) << "it was answered twice";
+  EXPECT_EQ(kind_of(*late), ErrorKind::deadline);
+}
+
+}  // namespace
+}  // namespace ortmulti::tests
