@@ -185,6 +185,56 @@ def test_a_deadline_ends_what_runs_and_what_waits(endless: ortmulti.Pool) -> Non
     assert (device.done, device.failed) == (1, 3)
 
 
+def test_a_deadline_frees_the_caller_of_a_run_that_goes_on() -> None:
+    options = ortmulti.RunOptions()  # of the caller's own: the pool does not end the run
+    with ortmulti.load(ENDLESS, "cpu") as pool:
+        for number, ask in enumerate(
+            (
+                lambda: pool.run(None, endless_feed(), options, timeout=0.05),
+                lambda: pool.submit(None, endless_feed(), options, timeout=0.05).result(HANG),
+                lambda: asyncio.run(pool.run_async(None, endless_feed(), options, timeout=0.05)),
+            ),
+            start=1,
+        ):
+            with pytest.raises(ortmulti.DeadlineExceeded, match="was not answered within 50 ms"):
+                ask()
+            [device] = pool.stats().devices
+            assert (device.busy, device.failed, device.done) == (1, number, 0)
+            options.terminate = True
+            while pool.stats().devices[0].busy:
+                pass
+            options.terminate = False
+        assert pool.run(None, endless_feed(3))[0].tolist() == [3]
+    [device] = pool.stats().devices
+    assert (device.failed, device.done, device.run.count) == (3, 1, 4)
+
+
+def test_higher_priorities_begin_first(endless: ortmulti.Pool) -> None:
+    running = busy(endless)
+    ended: list[int] = []
+    futures = []
+    for priority in (-1, 5):
+        futures.append(endless.submit(None, endless_feed(1), priority=priority))
+        futures[-1].add_done_callback(lambda _, priority=priority: ended.append(priority))
+    running.cancel()
+    concurrent.futures.wait(futures, timeout=HANG)
+    endless.submit(None, endless_feed(1)).result(HANG)  # callbacks of those before have been called
+    assert ended == [5, -1]
+
+
+def test_a_full_queue_gives_up_a_lower_priority(endless: ortmulti.Pool) -> None:
+    running = busy(endless)
+    first, last = (endless.submit(None, endless_feed(1)) for _ in range(2))
+    higher = endless.submit(None, endless_feed(1), priority=1, when_full="reject")
+    with pytest.raises(ortmulti.QueueFull, match="of priority 1 took the place of this one, of priority 0"):
+        last.result(HANG)
+    with pytest.raises(ortmulti.QueueFull, match="2 requests wait"):
+        endless.submit(None, endless_feed(1), when_full="reject")
+    running.cancel()
+    assert [future.result(HANG)[0].tolist() for future in (first, higher)] == [[1], [1]]
+    assert endless.stats().failed_waiting == 1
+
+
 def test_a_full_queue_refuses_waits_or_takes(endless: ortmulti.Pool) -> None:
     running = busy(endless)
     waiting = [endless.submit(None, endless_feed()) for _ in range(2)]
@@ -287,6 +337,9 @@ def test_a_callback_may_wait_for_a_run_that_has_to_be_ended(endless: ortmulti.Po
         ({"timeout": "1"}, "timeout is a number"),
         ({"timeout": True}, "timeout is a number"),
         ({"timeout": float("nan")}, "timeout is 0 or more"),
+        ({"priority": "high"}, "priority is an int, not 'high'"),
+        ({"priority": None}, "priority is an int, not None"),
+        ({"priority": 1 << 31}, "priority is -2147483647 to 2147483647"),
         ({"device": "tpu"}, "tpu"),
         ({"device": "cuda:9"}, "cuda:9"),
         ({"when_full": "wait"}, "when_full"),

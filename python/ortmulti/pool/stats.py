@@ -150,7 +150,8 @@ class PoolStats:
         waiting: Requests that wait for any session.
         rejected: Requests that a full queue refused.
         cancelled_waiting: Requests that were cancelled before a session received them.
-        failed_waiting: Requests whose deadline passed, or whose last device broke, before a session received them.
+        failed_waiting: Requests whose deadline passed, whose last device broke, or that made room in a full queue for
+            one of a higher priority, before a session received them.
         seconds: Age of the pool in seconds.
         unbatched: Joint runs whose outputs could not be split. Their requests then ran one by one.
         why_unbatched: Reason why requests like the last of those are no longer joined; empty if there were none.
