@@ -188,7 +188,7 @@ py::tuple PoolRequest::take() {
     } catch (...) {
       exception = to_python(std::current_exception());
     }
-    python_.taken = py::make_tuple(std::move(results), std::move(exception), outcome == Outcome::cancelled);
+    python_.taken = py::make_tuple(std::move(results), std::move(exception), outcome == Outcome::cancelled, timing());
     taken_.store(true);
   } else if (!taken_.load()) {
     // Another thread converts the outputs. It may have released the GIL for that.
@@ -198,6 +198,16 @@ py::tuple PoolRequest::take() {
     });
   }
   return py::reinterpret_borrow<py::tuple>(python_.taken);
+}
+
+py::object PoolRequest::timing() const {
+  if (outcome != Outcome::done) {
+    return py::none();
+  }
+  const auto seconds = [](auto duration) { return std::chrono::duration<double>(duration).count(); };
+  const auto joined = assigned == Clock::time_point() ? started : assigned;
+  return py::make_tuple(seconds(joined - submitted + waiting_for_session), seconds(started - joined), seconds(copying),
+                        seconds(ended - started - waiting_for_session - copying), to_string(ran_on), run_size);
 }
 
 bool PoolRequest::follow(py::object future, py::object complete) {
@@ -216,7 +226,7 @@ void PoolRequest::deliver() noexcept {  // NOLINT(bugprone-exception-escape): ou
   const py::object complete = std::exchange(python_.complete, py::object());
   try {
     const py::tuple taken = take();
-    complete(future, taken[0], taken[1], taken[2]);
+    complete(future, taken[0], taken[1], taken[2], taken[3]);
   } catch (const std::exception&) {
     discard_as_unraisable(future);
   }

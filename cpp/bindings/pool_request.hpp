@@ -39,11 +39,12 @@ class PoolRequest : public Request, NonCopyable {
   void await_arrival();
   const std::shared_ptr<Arrival>& arrival() const noexcept { return arrival_; }
 
-  /// What became of it, once it has arrived: (outputs, exception, whether it was cancelled). May be called again.
+  /// What became of it, once it has arrived: (outputs, exception, whether it was cancelled, timing). May be called
+  /// again.
   pybind11::tuple take();
 
-  /// Has complete(future, outputs, exception, cancelled) called by the thread that delivers completions. Returns false
-  /// if it is too late for that: then it is to be taken.
+  /// Has complete(future, outputs, exception, cancelled, timing) called by the thread that delivers completions.
+  /// Returns false if it is too late for that: then it is to be taken.
   bool follow(pybind11::object future, pybind11::object complete);
   /// Makes that call.
   void deliver() noexcept;
@@ -69,6 +70,8 @@ class PoolRequest : public Request, NonCopyable {
     pybind11::object taken;  // by take()
   };
 
+  /// The arguments of ortmulti.pool.futures.Timing; None where it was not answered.
+  pybind11::object timing() const;
   void add_inputs();
   pybind11::list to_arrays();
   void convert(std::shared_ptr<Session> session, const pybind11::object& wanted, const pybind11::object& feed);

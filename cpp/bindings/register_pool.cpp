@@ -176,10 +176,7 @@ void register_pool(py::module_& module) {
       .def("arrived", [](const PoolRequest& self) { return self.arrival()->arrived(); })
       .def("wait", &wait_for_arrival, py::arg("timeout"))
       .def("take", &PoolRequest::take)
-      .def("follow", &PoolRequest::follow, py::arg("future"), py::arg("complete"))
-      .def("run_seconds", [](const PoolRequest& self) {
-        return std::chrono::duration<double>(self.ended - self.started - self.waiting_for_session).count();
-      });
+      .def("follow", &PoolRequest::follow, py::arg("future"), py::arg("complete"));
   py::class_<LoopWatch>(module, "LoopWatch")
       .def(py::init<>())
       .def("fileno", &LoopWatch::descriptor)

@@ -107,6 +107,7 @@ from ortmulti.pool.configuration import Batching as Batching
 from ortmulti.pool.configuration import CudaGraph as CudaGraph
 from ortmulti.pool.configuration import Warmup as Warmup
 from ortmulti.pool.futures import PoolFuture as PoolFuture
+from ortmulti.pool.futures import RequestTiming as RequestTiming
 from ortmulti.pool.load import check_batching as check_batching
 from ortmulti.pool.load import load as load
 from ortmulti.pool.pool import Pool as Pool

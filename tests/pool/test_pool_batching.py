@@ -44,6 +44,11 @@ def test_requests_are_joined_and_split(backend: BackendName) -> None:
             np.testing.assert_array_equal(y, 2 * x(1, number))
             assert size.shape == (1, 3)
             assert (size == 4).all()
+        for future in futures:
+            timing = future.timing
+            assert timing is not None
+            assert timing.batch_size == 4
+            assert timing.joined > 0  # it waited for the last one
         [device] = pool.stats().devices
         assert (device.runs, device.done) == (1, 4)
 

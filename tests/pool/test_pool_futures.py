@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ortmulti
-from tests.support.pools import ENDLESS, HANG, check_row, endless_feed, in_threads, row
+from tests.support.pools import ENDLESS, HANG, busy, check_row, endless_feed, in_threads, row
 
 
 def test_a_result_may_be_asked_for_again(pool: ortmulti.Pool) -> None:
@@ -28,6 +28,25 @@ def test_wait_and_as_completed_know_it(pool: ortmulti.Pool) -> None:
     assert not concurrent.futures.wait(futures, timeout=HANG).not_done
     for future in concurrent.futures.as_completed(futures, timeout=HANG):
         check_row(future.result(), futures[future])
+
+
+def test_timing_says_where_the_time_went(endless: ortmulti.Pool) -> None:
+    running = busy(endless)
+    waiting = endless.submit(None, endless_feed(1))
+    followed = endless.submit(None, endless_feed(100))
+    followed.add_done_callback(lambda _: None)  # which another thread completes
+    begin = time.monotonic()
+    assert waiting.timing is None
+    waited = time.monotonic() - begin
+    running.cancel()
+    concurrent.futures.wait([waiting, followed], timeout=HANG)
+    assert running.timing is None
+    for future in (waiting, followed):
+        timing = future.timing
+        assert isinstance(timing, ortmulti.RequestTiming)
+        assert (timing.joined, timing.copied, timing.device, timing.batch_size) == (0.0, 0.0, "cpu", 1)
+        assert timing.queued > waited
+        assert 0 < timing.ran < HANG
 
 
 def test_asyncio_wraps_it(pool: ortmulti.Pool) -> None:

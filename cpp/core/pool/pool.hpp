@@ -221,7 +221,7 @@ class Pool : public KeepsMemory, NonCopyable {
   /// After answers from the worker: has the number of requests under way be chosen. Releases the mutex meanwhile.
   void adapt(Worker& worker, std::size_t answers, Lock& lock);
   RequestQueue& queue_of(const Request& request);
-  static void assign(Worker& worker, const std::shared_ptr<Request>& request);
+  void assign(Worker& worker, const std::shared_ptr<Request>& request) const;
   /// Whether it may be part of a joint run.
   bool joins_others(const Request& request) const;
   void give(Worker& worker, const std::shared_ptr<Request>& request);

@@ -66,10 +66,13 @@ bool Pool::settled() const {
          std::none_of(groups_.begin(), groups_.end(), [](const auto& group) { return group->active(); });
 }
 
-void Pool::assign(Worker& worker, const std::shared_ptr<Request>& request) {
+void Pool::assign(Worker& worker, const std::shared_ptr<Request>& request) const {
   worker.batch.push_back(request);
   request->place_ = Request::Place::running;
   request->worker_ = &worker;
+  if (options_.batching.enabled()) {
+    request->assigned = Clock::now();
+  }
 }
 
 bool Pool::probe_due(const DeviceGroup& group, const Request& request) const {

@@ -211,6 +211,7 @@ RunEnd Pool::run_one(Worker& worker, Request& request, Lock& lock) {
   request.started = Clock::now();
   request.run_error_ = nullptr;
   request.by_graph = false;
+  request.run_size = 1;
   try {
     worker.runner->run(request);
   } catch (const SessionLost& loss) {
@@ -268,6 +269,7 @@ RunEnd Pool::run_joint(Worker& worker, const Requests& batch, Lock& lock) {
     request->started = started;
     request->ended = ended;
     request->run_error_ = nullptr;
+    request->run_size = batch.size();
     if (joint) {
       request->copying = joint->copying;
       request->waiting_for_session = joint->waiting_for_session;

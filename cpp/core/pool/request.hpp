@@ -112,11 +112,13 @@ class Request {
   }
   Device ran_on;
   Clock::time_point submitted;  ///< When it was handed over: before any wait for room in the queue.
+  Clock::time_point assigned;   ///< When a session took it last, perhaps to wait for others to join; with batching.
   Clock::time_point started;    ///< When its last run began.
   Clock::time_point ended;
   std::chrono::nanoseconds copying{0};              ///< Part of that: inputs and outputs, by the runner.
   std::chrono::nanoseconds waiting_for_session{0};  ///< Part of that: until another run had ended.
   bool by_graph = false;                            ///< Its last run was a CUDA graph's.
+  std::size_t run_size = 1;                         ///< How many requests that run had.
 
   // For runners that end runs by numbers.
   std::atomic<std::uint64_t> run_number{0};  ///< Of its run, once that has begun.

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ortmulti._runtime.closing import stays_here
 from ortmulti.errors import ForkError
@@ -15,13 +15,33 @@ from ortmulti.errors import ForkError
 if TYPE_CHECKING:
     from ortmulti import _core
 
-__all__ = ["PoolFuture"]
+__all__ = ["PoolFuture", "RequestTiming"]
 
 _PENDING, _FINISHED = ("PENDING", "RUNNING"), "FINISHED"
 
 _logger = logging.getLogger("concurrent.futures")
 _forks = 0  # that led to this process
 _lock = threading.RLock()  # under which a future gets its condition, or its answer without one
+
+
+class RequestTiming(NamedTuple):
+    """Where the time of one request went, in seconds.
+
+    Attributes:
+        queued: From the call until a session took it, with waits for room in the queue.
+        joined: From then until its run began: with `Batching`, while others joined it.
+        copied: Copies of inputs to the GPU and of outputs from there; 0.0 on the CPU.
+        ran: The run of the model.
+        device: Where: ``"cpu"`` or ``"cuda:N"``.
+        batch_size: How many requests the run answered; 1 without `Batching`.
+    """
+
+    queued: float
+    joined: float
+    copied: float
+    ran: float
+    device: str
+    batch_size: int
 
 
 class _Condition(threading.Condition):
@@ -67,6 +87,7 @@ class PoolFuture(Future[list[Any]]):
     _state = "PENDING"
     _result: list[Any] | None = None
     _exception: BaseException | None = None
+    _timing: tuple[float, float, float, float, str, int] | None = None
     _condition: Any = _LazyCondition()
     _done_callbacks: list[Callable[[PoolFuture], object]]
     _of_task = False  # then a closed pool is an error: CancelledError would say that the task was cancelled
@@ -123,6 +144,11 @@ class PoolFuture(Future[list[Any]]):
             self._pool.cancel(request)
         return cancelled
 
+    @property
+    def timing(self) -> RequestTiming | None:
+        """Where the request's time went; None until it is answered, and if it failed or was cancelled."""
+        return RequestTiming(*self._timing) if self.done() and self._timing is not None else None
+
     def _wait(self, timeout: float | None) -> None:
         """Wait for the core's answer, unless the request is followed: then the condition signals it."""
         if self._state not in _PENDING:
@@ -140,16 +166,22 @@ class PoolFuture(Future[list[Any]]):
 
     def _settle(self, request: _core.PoolRequest) -> None:
         """Take the answer that has arrived, unless the request is followed: then another thread does."""
-        results, exception, cancelled = request.take()
+        results, exception, cancelled, timing = request.take()
         results, exception = self._convert(results, exception)
         with _lock:
             if self._request is not None and "_condition" not in self.__dict__:
                 # At once, and the request last: Ctrl-C may come at each call.
                 state = "CANCELLED_AND_NOTIFIED" if cancelled else _FINISHED
-                self.__dict__.update(_result=results, _exception=exception, _state=state)
+                self.__dict__.update(_result=results, _exception=exception, _timing=timing, _state=state)
                 self._request = None
 
-    def _complete(self, results: list[Any] | None, exception: BaseException | None, cancelled: bool) -> None:
+    def _complete(
+        self,
+        results: list[Any] | None,
+        exception: BaseException | None,
+        cancelled: bool,
+        timing: tuple[float, float, float, float, str, int] | None,
+    ) -> None:
         """Take the answer of a followed request, notify the waiting threads, and call the callbacks. Called by the
         thread that delivers, which Ctrl-C does not interrupt.
         """
@@ -157,6 +189,7 @@ class PoolFuture(Future[list[Any]]):
             if self._request is None:
                 return  # it was settled just before it was followed
             self._request = None
+            self._timing = timing
             if "_condition" not in self.__dict__:
                 self._make_condition()
         if cancelled and not self._of_task:

@@ -6,16 +6,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from ortmulti import checks
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.pool.futures import PoolFuture
-
-if TYPE_CHECKING:
-    from ortmulti import _core
 
 __all__ = ["JoinedRows", "Rows", "RunSize", "as_done", "in_order", "run_rows", "submit_rows"]
 
@@ -173,23 +170,22 @@ def run_rows(
 
 def submit_rows(submit: Submit, pieces: Iterator[tuple[range, Feed]], size: RunSize, most: int, to: JoinedRows) -> None:
     """Run pieces with at most ``most`` requests pending. Cancel those after a failure."""
-    pending: deque[tuple[range, PoolFuture, _core.PoolRequest | None]] = deque()
+    pending: deque[tuple[range, PoolFuture]] = deque()
 
     def take() -> None:
-        rows, future, request = pending.popleft()
+        rows, future = pending.popleft()
         answer = future.result()
-        if request is not None:
-            size.record(len(rows), request.run_seconds())
+        if timing := future.timing:
+            size.record(len(rows), timing.copied + timing.ran)
         to.add(rows, answer)
 
     try:
         for rows, feed in pieces:
-            future = submit(feed)
-            pending.append((rows, future, future._request))
+            pending.append((rows, submit(feed)))
             if len(pending) >= most:
                 take()
         while pending:
             take()
     finally:
-        for _, future, _ in pending:
+        for _, future in pending:
             future.cancel()
