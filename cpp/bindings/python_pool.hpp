@@ -88,11 +88,13 @@ inline py::object to_capsule(const std::shared_ptr<PoolRequest>& request) {
 /// `Pool` of `_core`: converts, releases the GIL, and lets Python handle signals while it waits.
 class PythonPool : NonCopyable {
  public:
-  PythonPool(std::optional<std::size_t> max_waiting, Batching batching, std::optional<double> trim_after)
+  PythonPool(std::optional<std::size_t> max_waiting, Batching batching, std::optional<double> trim_after,
+             bool reject_late)
       : batching_(std::move(batching)) {
     Pool::Options options;
     options.max_waiting = max_waiting;
     options.batching = batching_;
+    options.reject_late = reject_late;
     if (trim_after) {
       options.trim_after = to_duration(*trim_after);
     }

@@ -203,8 +203,9 @@ void register_pool(py::module_& module) {
            }),
            py::arg("max_size"), py::arg("max_delay"), py::arg("axis"), py::arg("sizes"));
   py::class_<PythonPool> pool(module, "Pool");
-  pool.def(py::init<std::optional<std::size_t>, Batching, std::optional<double>>(), py::arg("max_waiting") = py::none(),
-           py::arg("batching") = Batching(), py::arg("trim_after") = py::none())
+  pool.def(py::init<std::optional<std::size_t>, Batching, std::optional<double>, bool>(),
+           py::arg("max_waiting") = py::none(), py::arg("batching") = Batching(), py::arg("trim_after") = py::none(),
+           py::arg("reject_late") = false)
       .def("add", &PythonPool::add, py::arg("session"), py::arg("in_flight") = 1, py::arg("max_graphs") = 0,
            py::arg("feeds") = py::list(), py::arg("warm_up_runs") = 0,
            py::arg("timeline") = std::shared_ptr<Timeline>(), py::arg("run_options") = py::none(),

@@ -271,7 +271,11 @@ class Batching:
 
 class Pool:
     def __init__(
-        self, max_waiting: int | None = None, batching: Batching = ..., trim_after: float | None = None
+        self,
+        max_waiting: int | None = None,
+        batching: Batching = ...,
+        trim_after: float | None = None,
+        reject_late: bool = False,
     ) -> None: ...
     def give_back(self, device: str, graphs: bool) -> None: ...
     def add(

@@ -8,6 +8,8 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "fake_runner.hpp"
@@ -100,6 +102,43 @@ TEST_F(PoolTurns, AFullQueueGivesUpTheLowestForAHigherOne) {
   runner->release();
   const All all = answers.wait_for(4);
   EXPECT_EQ((All{all[2], all[3]}), (All{higher, first}));
+}
+
+TEST_F(PoolTurns, WhatWouldBeLateIsRefusedAtOnceIfAskedFor) {
+  for (const bool rejects : {false, true}) {
+    Pool::Options options;
+    options.reject_late = rejects;
+    pool->close(false);
+    pool = Pool::make(options);
+    answers.clear();
+    const auto runner = add(Device::cpu());
+    runner->action = [](Request&) { std::this_thread::sleep_for(milliseconds(10)); };
+    const auto refuses = [&](Pool::Clock::duration timeout) {
+      try {
+        ask(0, timeout);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::deadline);
+        EXPECT_NE(std::string(error.what()).find("a run takes 1"), std::string::npos) << error.what();
+        return true;
+      }
+      return false;
+    };
+    EXPECT_FALSE(refuses(milliseconds(5))) << "nobody knows yet how long a run takes";
+    for (std::size_t count = 2; count < 12; ++count) {
+      ask(0);
+      answers.wait_for(count);
+    }
+    EXPECT_EQ(refuses(milliseconds(5)), rejects);
+    EXPECT_FALSE(refuses(hours(1)));
+    keep_busy(runner);
+    ask(1);
+    ask(1);
+    ask(-1);
+    ask(0, hours(2));
+    EXPECT_EQ(refuses(milliseconds(25)), rejects) << "two go before it";
+    EXPECT_FALSE(refuses(hours(1)));
+    runner->release();
+  }
 }
 
 // Whether the run that does not end when it is asked to, as within a long node, fails in the end.

@@ -209,6 +209,20 @@ def test_a_deadline_frees_the_caller_of_a_run_that_goes_on() -> None:
     assert (device.failed, device.done, device.run.count) == (3, 1, 4)
 
 
+@on_every_backend
+def test_what_would_be_late_is_refused_if_asked_for(backend: BackendName) -> None:
+    with ortmulti.load(ENDLESS, "cpu", backend=backend, when_late="reject") as pool:
+        for _ in range(9):
+            pool.run(endless_feed(300_000))
+        half = pool.stats().devices[0].run.p50 / 2
+        for ask in (pool.submit, pool.run):
+            with pytest.raises(ortmulti.DeadlineExceeded, match=r"would not be answered .* a run takes \d+ ms: give"):
+                ask(endless_feed(1), timeout=half)
+        assert pool.run(endless_feed(1), timeout=HANG)[0].tolist() == [1]
+    with pytest.raises(ortmulti.InvalidArgument, match="when_late is 'try' or 'reject', not 'drop'"):
+        ortmulti.load(ENDLESS, "cpu", when_late="drop")  # type: ignore[arg-type]
+
+
 def test_higher_priorities_begin_first(endless: ortmulti.Pool) -> None:
     running = busy(endless)
     ended: list[int] = []

@@ -90,10 +90,11 @@ class DeviceGroup {
   const Device device;
   RequestQueue waiting;  ///< For this device alone.
   std::vector<Worker*> workers;
-  std::optional<InFlight> in_flight;  ///< Requests under way at the same time; none: one for each worker.
-  std::thread::id caller;             ///< Of a GPU: the one thread whose own runs are done by itself.
-  SleepGate gate;                     ///< Null: none.
-  DeviceStats counts;                 ///< Its counts; the rest is in stats().
+  std::optional<InFlight> in_flight;     ///< Requests under way at the same time; none: one for each worker.
+  std::thread::id caller;                ///< Of a GPU: the one thread whose own runs are done by itself.
+  SleepGate gate;                        ///< Null: none.
+  DeviceStats counts;                    ///< Its counts; the rest is in stats().
+  std::chrono::nanoseconds run_time{0};  ///< Of late, with copies and waits for the session.
   Surplus surplus;
   std::optional<std::uint64_t> trimmed_at;  // bytes of the arenas, when the next runs were to give some back
 
@@ -108,6 +109,8 @@ class DeviceGroup {
   const std::string& broken() const noexcept { return broken_; }
   bool is_expected() const noexcept { return expected_ > 0; }
   std::size_t busy() const noexcept { return busy_; }
+  /// How many runs may be under way.
+  std::size_t at_once() const { return in_flight ? in_flight->limit() : workers.size(); }
   DeviceStats stats() const;
 
   void expect(std::size_t sessions);

@@ -75,6 +75,8 @@ class Pool : public KeepsMemory, NonCopyable {
     std::size_t cores = static_cast<std::size_t>(usable_cores());
     /// Where no request was half as large for so long, the memory of the largest is given back; none: never.
     std::optional<std::chrono::nanoseconds> trim_after = std::nullopt;
+    /// Refuses a request at once where, by the time that runs took, it will not be answered before its deadline.
+    bool reject_late = false;
   };
 
   /// A pool without sessions; to be closed before the last reference goes, or it closes itself, which waits.
@@ -186,6 +188,7 @@ class Pool : public KeepsMemory, NonCopyable {
   void check_process() const;
   /// The pool's lock. Throws Error in a forked child.
   Lock enter() const;
+  static void set_asked(Request& request);
   void prefer_device_of_inputs(Request& request) const;
   // This and every function below needs mutex_ held.
   void check_open() const;
@@ -236,6 +239,9 @@ class Pool : public KeepsMemory, NonCopyable {
   static constexpr int lower_every = 16;
   /// The request that is to begin for that reason, still in its queue; null: none now.
   Request* turn_of_lower(DeviceGroup& group);
+  /// An error where the request, to begin now or after those before it, is to be refused since it would be answered
+  /// after its deadline; else null.
+  std::exception_ptr why_late(const Request& request, bool begins_now) const;
   /// Has the last request of a lower priority fail, if there is one.
   bool make_room_for(const Request& request, Requests& finished);
   /// The first waiting request that the group may take, out of its queue; null if there is none.

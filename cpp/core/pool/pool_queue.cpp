@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <limits>
 #include <ratio>
@@ -12,16 +13,13 @@
 
 namespace ortmulti {
 
-namespace {
-
 // Whoever waits for room submits a request several times.
-void set_asked(Request& request) {
-  if (request.submitted == Request::Clock::time_point()) {
-    request.submitted = Request::Clock::now();
+void Pool::set_asked(Request& request) {
+  if (request.submitted == Clock::time_point()) {
+    request.submitted = Clock::now();
+    request.due_ = request.deadline.value_or(request.submitted + Request::without_deadline);
   }
 }
-
-}  // namespace
 
 Worker* Pool::idle_worker(const Request& request) {
   Worker* best = nullptr;
@@ -119,7 +117,6 @@ RequestQueue& Pool::queue_of(const Request& request) {
 void Pool::enqueue(const std::shared_ptr<Request>& request) {
   RequestQueue& queue = queue_of(*request);
   request->number_ = request->number_ == 0 ? ++next_number_ : request->number_;
-  request->due_ = request->deadline.value_or(request->submitted + Request::without_deadline);
   request->position_ = queue.insert(queue.end(), request);  // where most belong
   request->place_ = Request::Place::waiting;
   ++waiting_;
@@ -336,6 +333,10 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
     }
     joined = join_forming(request);
     idle = joined ? nullptr : idle_worker(*request);
+    if (const std::exception_ptr late = joined ? nullptr : why_late(*request, idle != nullptr)) {
+      queue_has_space_.notify_one();  // as above
+      std::rethrow_exception(late);
+    }
     if (joined || idle != nullptr || !wait_until || !full() || make_room_for(*request, finished)) {
       break;
     }
@@ -363,6 +364,50 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
   lock.unlock();
   announce(finished);
   return true;
+}
+
+std::exception_ptr Pool::why_late(const Request& request, bool begins_now) const {
+  if (!options_.reject_late || !request.deadline) {
+    return nullptr;
+  }
+  constexpr std::uint64_t least_runs = 8;  // to know how long one takes
+  constexpr std::size_t most_passed = 1000;
+  double at_once = 0;  // requests, of joint runs all
+  double run = 0;
+  std::size_t ahead = 0;
+  std::size_t passed = 0;
+  const auto count = [&](const RequestQueue& queue) {
+    auto position = queue.rbegin();
+    while (position != queue.rend() && passed < most_passed && request.goes_before(**position)) {
+      ++position;
+      ++passed;
+    }
+    ahead += queue.size();
+  };
+  count(anywhere_);
+  for (const auto& group : groups_) {
+    if (!group->dispatches() || !group->is_for(request)) {
+      continue;
+    }
+    if (group->counts.done < least_runs) {
+      return nullptr;
+    }
+    count(group->waiting);
+    const SizeHistogram& sizes = group->counts.batch_size;
+    at_once += static_cast<double>(group->at_once() * sizes.sum()) / static_cast<double>(sizes.count());
+    run = std::max(run, std::chrono::duration<double, std::milli>(group->run_time).count());
+  }
+  ahead = begins_now ? 0 : ahead - passed;
+  const double left = std::chrono::duration<double, std::milli>(*request.deadline - Clock::now()).count();
+  if (at_once == 0 || passed >= most_passed || run * (1 + static_cast<double>(ahead) / at_once) <= left) {
+    return nullptr;
+  }
+  const std::string before = ahead == 1 ? "1 request waits" : std::to_string(ahead) + " requests wait";
+  return make_error(ErrorKind::deadline, "the request would not be answered within the " +
+                                             std::to_string(std::lround(left)) +
+                                             " ms that are left: " + (ahead == 0 ? "" : before + " before it, and ") +
+                                             "a run takes " + std::to_string(std::lround(run)) +
+                                             " ms: give a longer timeout, or send fewer requests at once");
 }
 
 bool Pool::make_room_for(const Request& request, Requests& finished) {

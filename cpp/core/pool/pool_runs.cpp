@@ -8,6 +8,8 @@
 namespace ortmulti {
 namespace {
 
+constexpr int weight_of_older_runs = 16;  // in an exponential average
+
 std::int64_t to_ns(Request::Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
@@ -343,6 +345,8 @@ bool Pool::end_run(Worker& worker, Request& request, const RunEnd& end, Requests
     finish(request, Request::Outcome::failed, end.error);
   } else {
     ++group.counts.done;
+    const std::chrono::nanoseconds run_time = request.ended - request.started;
+    group.run_time += group.counts.done == 1 ? run_time : (run_time - group.run_time) / weight_of_older_runs;
     if (group.note_success(worker)) {
       give_waiting(group);
     }

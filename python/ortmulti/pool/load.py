@@ -80,6 +80,7 @@ def load(
     tuning: str | os.PathLike[str] | Tuning | None = None,
     version: str = "",
     trim_after: float | None = 10.0,
+    when_late: Literal["try", "reject"] = "try",
 ) -> Pool:
     """Load one model on several devices: its weights are read once, and the sessions of a device use one copy.
 
@@ -132,6 +133,10 @@ def load(
         trim_after: Seconds after which memory comes back, default 10. When for so long no request was half as large as
             the largest, by the bytes of its inputs, what ONNX Runtime keeps and no run uses is given back. Less than
             16 MiB stays. None: never by itself. docs/memory.md.
+        when_late: What to do with a request that would be answered after its ``timeout``, by the time that runs took of
+            late and the requests before it. ``"try"``, the default: it waits, and may be lucky. ``"reject"``: it fails at
+            once with `DeadlineExceeded`, so that its sender can ask elsewhere. Until each device has answered 8 requests
+            nobody knows how long a run takes, and none is refused.
 
     Returns:
         The pool.
@@ -148,6 +153,7 @@ def load(
     if trim_after is not None:
         trim_after = checks.number("trim_after (None: never)", trim_after)
     checks.choice("wait", wait, ("all", "first", "none"))
+    checks.choice("when_late", when_late, ("try", "reject"))
     checks.choice("require", require, ("all", "any"))
     checks.choice("backend", backend, ("core", "processes"))
     plain = all(given is None for given in (options, provider_options, batching, tuning))
@@ -181,6 +187,7 @@ def load(
     batch_size = 1 if batching is None else batching.max_size
     if not isinstance(warmup, bool | Warmup):
         raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
+    make_core = partial(_core.Pool, max_queue, batching_argument(batching), reject_late=when_late == "reject")
     if backend == "processes":
         _refuse(
             strategy=(strategy, "shared"),
@@ -195,7 +202,7 @@ def load(
         from ortmulti.pool.processes.members import ProcessMembers
 
         most = 3 if in_flight == "auto" else in_flight
-        in_processes = ProcessMembers(request, progress, max_queue, batching, most, version)
+        in_processes = ProcessMembers(request, progress, make_core, batching is not None, most, version)
         pool = Pool(in_processes, batch_size)
         try:
             in_processes.warm_up(warmup)
@@ -207,8 +214,7 @@ def load(
     request = _with_graphs(request, graphs)
     beside = GraphLimit() if cuda_graph == "auto" else None
     serving = Serving(0 if in_flight == "auto" else in_flight, graphs, beside, warmup)
-    make_core = partial(_core.Pool, max_queue, batching_argument(batching), trim_after)
-    members = Members(request, make_core, serving, version)
+    members = Members(request, partial(make_core, trim_after=trim_after), serving, version)
     pool = Pool(members, batch_size)
     if progress is None:
         members.start(wait, require == "any")

@@ -21,7 +21,7 @@ from ortmulti.create.request import CreationRequest, Devices
 from ortmulti.devices.device import name_devices
 from ortmulti.errors import ClosedError, InvalidArgument
 from ortmulti.interface.onnxruntime_sessions import SessionSpec, session_specs
-from ortmulti.pool.configuration import Batching, Serving, Warmup, batching_argument
+from ortmulti.pool.configuration import Serving, Warmup
 from ortmulti.pool.first_runs import FirstRuns
 from ortmulti.pool.processes.session import ProcessSession, close_sessions, open_sessions
 from ortmulti.pool.sleep import ModelFiles, SessionSleep, wait_until_awake
@@ -79,7 +79,9 @@ class ProcessMembers:
 
     Args:
         request: The common arguments of `load`.
-        progress, max_queue, batching, version: As for `load`.
+        progress, version: As for `load`.
+        make_core: Makes the core's pool.
+        batches: Whether it joins requests.
         in_flight: Number of requests that a process on a GPU has at a time; one of them runs.
 
     Raises:
@@ -90,8 +92,8 @@ class ProcessMembers:
         self,
         request: CreationRequest,
         progress: OnLoadProgress | None,
-        max_queue: int | None,
-        batching: Batching | None,
+        make_core: Callable[[], _core.Pool],
+        batches: bool,
         in_flight: int,
         version: str,
     ) -> None:
@@ -113,14 +115,14 @@ class ProcessMembers:
         try:
             open_sessions(self._sessions, notify)
             startup.close_at_exit()
-            if batching is not None:
+            if batches:
                 startup.ensure_open()  # the core joins requests as values of its ONNX Runtime
             callbacks.start()  # its thread also ends runs early
             signature = self._sessions[0].signature
             assert signature is not None
             self._signature = signature
             self.model = signature.model
-            self.core = _core.Pool(max_queue, batching_argument(batching))
+            self.core = make_core()
             self.core.check_inputs([(declared.name, declared.shape) for declared in signature.inputs])
             self._end = _End(self.core, self._sessions)
             self._join(self._sessions)
