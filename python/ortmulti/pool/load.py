@@ -134,9 +134,9 @@ def load(
             the largest, by the bytes of its inputs, what ONNX Runtime keeps and no run uses is given back. Less than
             16 MiB stays. None: never by itself. docs/memory.md.
         when_late: What to do with a request that would be answered after its ``timeout``, by the time that runs took of
-            late and the requests before it. ``"try"``, the default: it waits, and may be lucky. ``"reject"``: it fails at
-            once with `DeadlineExceeded`, so that its sender can ask elsewhere. Until each device has answered 8 requests
-            nobody knows how long a run takes, and none is refused.
+            late and the requests before it. ``"try"``, the default: it waits, and may be lucky. ``"reject"``: it fails
+            at once with `DeadlineExceeded`, so that its sender can ask elsewhere. Until each device has answered 8
+            requests nobody knows how long a run takes, and none is refused.
 
     Returns:
         The pool.

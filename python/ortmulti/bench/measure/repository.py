@@ -206,7 +206,7 @@ class Repository(Experiment[str]):
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise InvalidArgument(f"two models have the name {twice[0]!r}: rename a file")
         self.budget = limit = _bytes("budget", self.budget, 1 << 62)
-        sizes = [_size(Model(model)) for model in self.models]
+        sizes = [_size(Model(model))[0] for model in self.models]
         for name, size in zip(names, sizes, strict=True):
             if size > limit:
                 raise InvalidArgument(f"the budget is {limit} bytes, and {name} alone has {size}: raise the budget")
