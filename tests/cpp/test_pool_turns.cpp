@@ -104,6 +104,35 @@ TEST_F(PoolTurns, AFullQueueGivesUpTheLowestForAHigherOne) {
   EXPECT_EQ((All{all[2], all[3]}), (All{higher, first}));
 }
 
+TEST_F(PoolTurns, BackgroundWorkLeavesAPlaceFree) {
+  const auto first = add(Device::cpu());
+  const auto second = add(Device::cpu());
+  first->hold();
+  second->hold();
+  const auto background = ask(-1);
+  const auto more = ask(-1);
+  EXPECT_EQ(stats_of(Device::cpu()).busy, 1U);
+  const auto user = ask(0);
+  EXPECT_EQ(stats_of(Device::cpu()).busy, 2U);
+  const auto& with_user = first->runs().empty() || first->runs()[0] != user.get() ? second : first;
+  with_user->release();
+  answers.wait_for(1);
+  ask(0);  // has the place again
+  answers.wait_for(2);
+  EXPECT_EQ(more->outcome, Outcome::pending);
+  first->release();
+  second->release();
+  answers.wait_for(4);
+  EXPECT_EQ(background->outcome, Outcome::done);
+  EXPECT_EQ(more->outcome, Outcome::done);
+}
+
+TEST_F(PoolTurns, BackgroundWorkHasTheOnlyPlace) {
+  add(Device::cpu());
+  ask(-1);
+  answers.wait_for(1);
+}
+
 TEST_F(PoolTurns, WhatWouldBeLateIsRefusedAtOnceIfAskedFor) {
   for (const bool rejects : {false, true}) {
     Pool::Options options;

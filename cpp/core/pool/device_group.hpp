@@ -160,6 +160,10 @@ class DeviceGroup {
       }
     }
   }
+  /// Whether one may begin there, where `others` run: one of a priority below 0 leaves a place free, if there are two.
+  bool has_place_for(const Request& request, std::size_t others) const {
+    return request.priority >= 0 || at_once() < 2 || others + 1 < at_once();
+  }
   /// Whether it may get such a request.
   bool takes(const Request& request);
   /// While it is suspended: whether the request may be a probe.

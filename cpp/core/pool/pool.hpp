@@ -244,8 +244,8 @@ class Pool : public KeepsMemory, NonCopyable {
   std::exception_ptr why_late(const Request& request, bool begins_now) const;
   /// Has the last request of a lower priority fail, if there is one.
   bool make_room_for(const Request& request, Requests& finished);
-  /// The first waiting request that the group may take, out of its queue; null if there is none.
-  std::shared_ptr<Request> next_for(DeviceGroup& group);
+  /// The first waiting request that the group may take where `others` run, out of its queue; null if there is none.
+  std::shared_ptr<Request> next_for(DeviceGroup& group, std::size_t others);
   /// After a run: the worker gets the next request, or is idle.
   void hand_over(Worker& worker);
   bool settled() const;

@@ -27,7 +27,7 @@ Worker* Pool::idle_worker(const Request& request) {
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     const std::size_t index = (next_group_ + i) % groups_.size();
     DeviceGroup& group = *groups_[index];
-    if (!group.usable() || group.occupied() || !group.is_for(request)) {
+    if (!group.usable() || group.occupied() || !group.is_for(request) || !group.has_place_for(request, group.busy())) {
       continue;
     }
     Worker* const idle = group.idle_worker();
@@ -177,15 +177,19 @@ Request* Pool::turn_of_lower(DeviceGroup& group) {
   return group.takes(*turn) ? turn : nullptr;
 }
 
-std::shared_ptr<Request> Pool::next_for(DeviceGroup& group) {
+std::shared_ptr<Request> Pool::next_for(DeviceGroup& group, std::size_t others) {
   if (Request* const lower = turn_of_lower(group)) {
     return unqueue(*lower);
   }
   Request* next = nullptr;
   group.each_waiting(anywhere_, [&](Request& request) {
-    const bool takes = group.takes(request) || probe_due(group, request);
+    const bool has_place = group.has_place_for(request, others);
+    const bool takes = has_place && (group.takes(request) || probe_due(group, request));
     if (!takes && request.comes_back()) {
       return true;  // these come first, and are few
+    }
+    if (!has_place) {
+      return false;  // nor for those of lower priorities
     }
     // Of the others it takes all that name it. Where it does not take the first one for any device, it takes none.
     next = takes ? &request : group.waiting.empty() ? nullptr : group.waiting.begin()->get();
@@ -216,7 +220,7 @@ void Pool::hand_over(Worker& worker) {
     }
   }
   if (worker.group->usable() && !worker.away && !worker.group->occupied(1)) {  // the one is this worker
-    if (const auto next = next_for(*worker.group)) {
+    if (const auto next = next_for(*worker.group, worker.group->busy() - 1)) {
       give(worker, next);
       return;
     }
@@ -252,7 +256,7 @@ void Pool::give_waiting(DeviceGroup& group) {
     if (group.occupied()) {
       return;
     }
-    const auto next = next_for(group);
+    const auto next = next_for(group, group.busy());
     if (!next) {
       return;
     }
