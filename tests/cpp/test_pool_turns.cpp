@@ -104,6 +104,27 @@ TEST_F(PoolTurns, AFullQueueGivesUpTheLowestForAHigherOne) {
   EXPECT_EQ((All{all[2], all[3]}), (All{higher, first}));
 }
 
+TEST_F(PoolTurns, WhatWouldBeLateDoesNotMakeOthersLate) {
+  const auto runner = add(Device::cpu());
+  runner->action = [](Request&) { std::this_thread::sleep_for(milliseconds(50)); };
+  for (std::size_t count = 1; count < 10; ++count) {  // it learns how long a run takes
+    ask(0);
+    answers.wait_for(count);
+  }
+  keep_busy(runner);
+  const auto late = ask(0, milliseconds(40));
+  const auto in_time = ask(0, hours(1));
+  runner->release();
+  answers.wait_for(12);
+  EXPECT_EQ(in_time->outcome, Outcome::done);
+  EXPECT_NE(text_of(*late).find("still waited"), std::string::npos) << text_of(*late);
+  const auto runs = runner->runs();
+  EXPECT_EQ(std::count(runs.begin(), runs.end(), late.get()), 0);
+  const auto lucky = ask(0, milliseconds(40));  // nobody else wants the session
+  answers.wait_for(13);
+  EXPECT_EQ(runner->runs().back(), lucky.get());
+}
+
 TEST_F(PoolTurns, BackgroundWorkLeavesAPlaceFree) {
   const auto first = add(Device::cpu());
   const auto second = add(Device::cpu());

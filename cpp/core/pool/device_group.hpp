@@ -81,6 +81,7 @@ class DeviceGroup {
  public:
   using Clock = Request::Clock;
   using All = std::vector<std::unique_ptr<DeviceGroup>>;
+  static constexpr std::uint64_t least_runs = 8;  ///< To know how long one takes.
   /// A device that falls asleep waits for its runs, which can be taken back. One that gives back was asleep or falling.
   enum class Rest { awake, falling_asleep, giving_back, asleep, waking };
 
@@ -94,7 +95,7 @@ class DeviceGroup {
   std::thread::id caller;                ///< Of a GPU: the one thread whose own runs are done by itself.
   SleepGate gate;                        ///< Null: none.
   DeviceStats counts;                    ///< Its counts; the rest is in stats().
-  std::chrono::nanoseconds run_time{0};  ///< Of late, with copies and waits for the session.
+  std::chrono::nanoseconds run_time{0};  ///< Of late, with copies and waits for the session. See knows_run_time().
   Surplus surplus;
   std::optional<std::uint64_t> trimmed_at;  // bytes of the arenas, when the next runs were to give some back
 
@@ -163,6 +164,11 @@ class DeviceGroup {
   /// Whether one may begin there, where `others` run: one of a priority below 0 leaves a place free, if there are two.
   bool has_place_for(const Request& request, std::size_t others) const {
     return request.priority >= 0 || at_once() < 2 || others + 1 < at_once();
+  }
+  bool knows_run_time() const noexcept { return counts.run.count() >= least_runs; }
+  /// Whether the request, begun now, would be answered after its deadline.
+  bool would_be_late(const Request& request) const {
+    return request.deadline && knows_run_time() && Clock::now() + run_time > *request.deadline;
   }
   /// Whether it may get such a request.
   bool takes(const Request& request);

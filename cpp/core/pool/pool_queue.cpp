@@ -182,6 +182,8 @@ std::shared_ptr<Request> Pool::next_for(DeviceGroup& group, std::size_t others) 
     return unqueue(*lower);
   }
   Request* next = nullptr;
+  Request* late = nullptr;  // for nothing: those after it might become late for that
+  std::size_t most_late = 1000;
   group.each_waiting(anywhere_, [&](Request& request) {
     const bool has_place = group.has_place_for(request, others);
     const bool takes = has_place && (group.takes(request) || probe_due(group, request));
@@ -191,10 +193,15 @@ std::shared_ptr<Request> Pool::next_for(DeviceGroup& group, std::size_t others) 
     if (!has_place) {
       return false;  // nor for those of lower priorities
     }
+    if (takes && group.would_be_late(request)) {
+      late = late == nullptr ? &request : late;
+      return --most_late > 0;
+    }
     // Of the others it takes all that name it. Where it does not take the first one for any device, it takes none.
     next = takes ? &request : group.waiting.empty() ? nullptr : group.waiting.begin()->get();
     return false;
   });
+  next = next == nullptr ? late : next;
   return next == nullptr ? nullptr : unqueue(*next);
 }
 
@@ -374,7 +381,6 @@ std::exception_ptr Pool::why_late(const Request& request, bool begins_now) const
   if (!options_.reject_late || !request.deadline) {
     return nullptr;
   }
-  constexpr std::uint64_t least_runs = 8;  // to know how long one takes
   constexpr std::size_t most_passed = 1000;
   double at_once = 0;  // requests, of joint runs all
   double run = 0;
@@ -393,7 +399,7 @@ std::exception_ptr Pool::why_late(const Request& request, bool begins_now) const
     if (!group->dispatches() || !group->is_for(request)) {
       continue;
     }
-    if (group->counts.done < least_runs) {
+    if (!group->knows_run_time()) {
       return nullptr;
     }
     count(group->waiting);

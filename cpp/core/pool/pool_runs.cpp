@@ -335,6 +335,10 @@ bool Pool::end_run(Worker& worker, Request& request, const RunEnd& end, Requests
     group.hold(request);  // the device broke under another request's run
     return false;
   }
+  if (!failed) {
+    const std::chrono::nanoseconds run_time = request.ended - request.started;
+    group.run_time += group.counts.run.count() == 0 ? run_time : (run_time - group.run_time) / weight_of_older_runs;
+  }
   if (request.given_up_) {
     // It was counted when its deadline passed.
   } else if (request.unwanted_) {
@@ -345,8 +349,6 @@ bool Pool::end_run(Worker& worker, Request& request, const RunEnd& end, Requests
     finish(request, Request::Outcome::failed, end.error);
   } else {
     ++group.counts.done;
-    const std::chrono::nanoseconds run_time = request.ended - request.started;
-    group.run_time += group.counts.done == 1 ? run_time : (run_time - group.run_time) / weight_of_older_runs;
     if (group.note_success(worker)) {
       give_waiting(group);
     }
