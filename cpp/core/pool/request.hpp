@@ -94,7 +94,6 @@ class Request {
   bool endable = false;            ///< It gets run options of its own, where there are none, so that it can be ended.
   std::shared_ptr<Timeline> timeline;  ///< Gets the request's spans, where there is one.
   std::optional<Clock::time_point> deadline;
-  int priority = 0;  ///< Of what waits, higher ones begin first.
   /// Gets the request once, when it is answered, failed or cancelled, unless it runs in the caller's thread.
   std::shared_ptr<Receiver> receiver;
 
@@ -124,6 +123,8 @@ class Request {
   std::atomic<std::uint64_t> run_number{0};  ///< Of its run, once that has begun.
   std::atomic<bool> ending{false};           ///< The run shall end. Set before the runner is notified.
 
+  int priority = 0;  ///< Of what waits, higher ones begin first. Here, beside what else decides whose turn it is.
+
  private:
   friend class DeviceGroup;
   friend class Pool;
@@ -149,19 +150,20 @@ class Request {
   /// Neither cancelled nor past its deadline.
   bool wanted() const noexcept { return !unwanted_ && !given_up_; }
 
+  bool retried_ = false;
+  bool put_back_ = false;     // a session had it, and was lost before it had begun
+  Clock::time_point due_;     // its deadline, or what stands for it
+  std::uint64_t number_ = 0;  // in the order in which they began to wait
+
   enum class Place { nowhere, waiting, running, finished };
   Place place_ = Place::nowhere;
-  void* worker_ = nullptr;    // that has it, while running
-  std::uint64_t number_ = 0;  // in the order in which they began to wait
-  Clock::time_point due_;     // its deadline, or what stands for it
+  void* worker_ = nullptr;  // that has it, while running
   std::size_t batch_size_ = 0;
   std::string batch_key_;  // empty: it runs alone
   // Its deadline passed during its run, and its receiver has it. The run goes on with its inputs, or ends between two
   // nodes, and writes its answer: nobody may read that.
   bool given_up_ = false;
-  bool unwanted_ = false;  // cancelled while it ran
-  bool retried_ = false;
-  bool put_back_ = false;                 // a session had it, and was lost before it had begun
+  bool unwanted_ = false;                 // cancelled while it ran
   std::shared_ptr<Suspicion> suspicion_;  // its failed run's, while it is tried elsewhere
   // How its last run failed. Kept until the request is freed: an error may be Python's, and no lock is held then.
   std::exception_ptr run_error_;
