@@ -120,6 +120,7 @@ from ortmulti.repository import DeviceBudget as DeviceBudget
 from ortmulti.repository import ModelRepository as ModelRepository
 from ortmulti.repository import ModelStats as ModelStats
 from ortmulti.repository import ModelStatus as ModelStatus
+from ortmulti.repository import RepositoryModel as RepositoryModel
 from ortmulti.repository import RepositoryStats as RepositoryStats
 from ortmulti.repository import Residency as Residency
 from ortmulti.timeline import Span as Span

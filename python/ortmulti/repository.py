@@ -9,8 +9,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ortmulti import _core, checks
 from ortmulti._runtime import machine
@@ -18,17 +18,26 @@ from ortmulti._runtime.closing import Closing
 from ortmulti.create.model import Model
 from ortmulti.devices.device import Device, name_devices, parse_devices
 from ortmulti.errors import ClosedError, Error, InvalidArgument, InvalidType, NotFound, NotImplemented, OutOfMemory
+from ortmulti.pool.pool import Pool
 
 if TYPE_CHECKING:
+    from ortmulti.pool.configuration import Warmup
     from ortmulti.pool.futures import PoolFuture
-    from ortmulti.pool.pool import Pool
+    from ortmulti.pool.membership import PoolMembers
     from ortmulti.pool.stats import Page, PoolStats
 
-__all__ = ["DeviceBudget", "ModelRepository", "ModelStats", "ModelStatus", "RepositoryStats", "Residency"]
+__all__ = [
+    "DeviceBudget",
+    "ModelRepository",
+    "ModelStats",
+    "ModelStatus",
+    "RepositoryModel",
+    "RepositoryStats",
+    "Residency",
+]
 
 LOGGER = logging.getLogger("ortmulti")
 
-_Result = TypeVar("_Result")
 # Seconds to wait for a moment in which no model wakes or falls asleep, so that one model's memory can be measured.
 _QUIET = 5.0
 # What cuDNN takes for each session that convolves, outside of ONNX Runtime's arena, at one of its first shapes: often
@@ -176,6 +185,96 @@ class _Entry:
     reason: str = ""
 
 
+class RepositoryModel(Pool):
+    """A model of a repository, as ``models["bert"]`` returns it: a `Pool` of whatever is loaded under the name.
+
+    Attributes:
+        name: The name.
+    """
+
+    def __init__(self, repository: ModelRepository, name: str) -> None:
+        self._repository = repository
+        self.name = name
+
+    def __del__(self) -> None:
+        """The repository has the sessions."""
+
+    _was_closed = False
+
+    @property
+    def _pool(self) -> Pool:
+        return self._repository._loaded(self.name).pool
+
+    @property
+    def _members(self) -> PoolMembers:  # type: ignore[override]
+        return self._pool._members
+
+    @property
+    def _batch_size(self) -> int:  # type: ignore[override]
+        return self._pool._batch_size
+
+    @property
+    def _start(self) -> float:  # type: ignore[override]
+        return self._pool._start
+
+    def replace_model(
+        self,
+        model: str | os.PathLike[str] | bytes | bytearray | memoryview | Model,
+        *,
+        warmup: Warmup | bool | None = None,
+        same_interface: bool = True,
+        verify: Callable[[Any], object] | None = None,
+        version: str = "",
+    ) -> None:
+        """Load another model in its place, as `Pool.replace_model` does, within the repository's budget.
+
+        Raises:
+            NotFound: The model is not loaded, or was removed.
+            Error: As `ModelRepository.add` and `Pool.replace_model`.
+        """
+        checks.boolean("same_interface", same_interface)
+        checks.instance("version", version, str)
+        present = self._pool
+
+        def check(new: Pool) -> None:
+            from ortmulti.pool.model_interface import differences
+
+            if same_interface and (found := differences(present, new)):
+                raise InvalidArgument(
+                    f"the new model has another interface than {self.name!r}: {'; '.join(found)}; pass "
+                    "same_interface=False to accept it"
+                )
+            if verify is not None and verify(new) is False:
+                raise InvalidArgument(f"verify has returned False: {self.name!r} stays as it was")
+
+        entry = self._repository._entry(self.name)
+        changed = replace(entry, model=Model.of(model))
+        if warmup is not None:
+            changed.options = {**changed.options, "warmup": warmup}
+        self._repository._load(self.name, entry, _labelled(changed, version), check)
+
+    def add_devices(self, devices: object) -> NoReturn:
+        """Not to be had: a model has the devices that `ModelRepository.add` was given.
+
+        Raises:
+            InvalidArgument: Always.
+        """
+        raise InvalidArgument(
+            f"a repository's model has the devices of add(), not {devices!r}: remove {self.name!r}, and add it again"
+        )
+
+    def remove_devices(self, devices: object) -> NoReturn:
+        """Same as `add_devices`."""
+        self.add_devices(devices)
+
+    def close(self, cancel_pending: bool = False) -> None:
+        """Same as `ModelRepository.unload`."""
+        self._repository.unload(self.name, cancel_pending)
+
+    def __repr__(self) -> str:
+        return f"<model {self.name!r} of {self._repository!r}>"
+
+
 class ModelRepository(Closing):
     """Many models on the same devices, behind one budget of memory. All methods may be called from any thread.
 
@@ -281,17 +380,31 @@ class ModelRepository(Closing):
             del self._entries[name]
         self._unload(entry, cancel_pending=False)
 
-    def load(self, name: str) -> None:
+    def load(
+        self,
+        name: str,
+        model: str | os.PathLike[str] | bytes | bytearray | memoryview | Model | None = None,
+        *,
+        version: str | None = None,
+    ) -> None:
         """Load a model that was unloaded; or load it again, such as from a file that has changed.
 
         A model that is loaded answers requests until the new one takes over. Both need their memory until then.
+
+        Args:
+            name: Its name.
+            model: What is loaded in its place from now on, as for `add`; default: the same. Its inputs and outputs may
+                be others; to refuse that: ``models[name].replace_model``.
+            version: Label of the new one; default: as before.
 
         Raises:
             NotFound: There is no such model.
             Error: As `add`. A model that was loaded before stays.
         """
         entry = self._entry(name)
-        self._load(name, entry)
+        checks.instance("version", version, str, optional=True)
+        changed = entry if model is None else replace(entry, model=Model.of(model))
+        self._load(name, entry, _labelled(changed, version))
 
     def unload(self, name: str, cancel_pending: bool = False) -> None:
         """Answer a model's requests, and free its memory. Its name stays in the `index`; `load` brings it back.
@@ -349,6 +462,24 @@ class ModelRepository(Closing):
 
     # Requests.
 
+    def __getitem__(self, name: str) -> RepositoryModel:
+        """Return a model, with all calls of a pool.
+
+        Raises:
+            NotFound: There is no such model.
+        """
+        self._entry(name)
+        return RepositoryModel(self, name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._entries))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def run(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Run a model once, as `Pool.run` with the other arguments.
 
@@ -357,26 +488,20 @@ class ModelRepository(Closing):
             OutOfMemory: It sleeps, and its memory cannot be had: pinned models or other processes use it.
             Error: As `Pool.run`.
         """
-        return self._call(name, lambda pool: pool.run(*args, **kwargs))
+        return self[name].run(*args, **kwargs)
 
     def submit(self, name: str, *args: Any, **kwargs: Any) -> PoolFuture:
         """Submit a run of a model, as `Pool.submit`; otherwise as `run`."""
-        return self._call(name, lambda pool: pool.submit(*args, **kwargs))
+        return self[name].submit(*args, **kwargs)
 
     async def run_async(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Run a model without blocking the event loop, as `Pool.run_async`; otherwise as `run`."""
-        while True:
-            pool = self._loaded(name).pool
-            try:
-                outputs: list[Any] = await pool.run_async(*args, **kwargs)
-                return outputs
-            except ClosedError:
-                if pool is self._loaded(name).pool:
-                    raise
+        outputs: list[Any] = await self[name].run_async(*args, **kwargs)
+        return outputs
 
     def map(self, name: str, *args: Any, **kwargs: Any) -> Iterator[list[Any]]:
         """Yield the outputs of each feed, as `Pool.map`; otherwise as `run`."""
-        return self._loaded(name).pool.map(*args, **kwargs)
+        return self[name].map(*args, **kwargs)
 
     def stats(self) -> RepositoryStats:
         """Return statistics of every loaded model, and of the devices' memory."""
@@ -412,14 +537,18 @@ class ModelRepository(Closing):
 
     # Loading.
 
-    def _load(self, name: str, entry: _Entry) -> None:
+    def _load(
+        self, name: str, entry: _Entry, changed: _Entry | None = None, check: Callable[[Pool], object] | None = None
+    ) -> None:
+        """Load a model, or what is to take its place and has passed the check."""
+        changed = changed or entry
         with self._loading:
             with self._lock:
                 self._raise_if_closed()
             if entry.loaded is None:
                 entry.state, entry.reason = "LOADING", ""
             try:
-                loaded = self._make(name, entry)
+                loaded = self._make(name, changed)
             except OutOfMemory as error:
                 if entry.loaded is not None:
                     raise OutOfMemory(
@@ -432,9 +561,16 @@ class ModelRepository(Closing):
                 if entry.loaded is None:
                     entry.state, entry.reason = "UNAVAILABLE", str(error)
                 raise
+            try:
+                if check is not None:
+                    check(loaded.pool)
+            except BaseException:
+                self._release(loaded, cancel_pending=True)
+                raise
             with self._lock:
                 wanted = not self._closed and self._entries.get(name) is entry
                 if wanted:
+                    entry.model, entry.options = changed.model, changed.options
                     self._pin(loaded, entry.pinned)
                     before, entry.loaded = entry.loaded, loaded
                     entry.state, entry.reason = "READY", ""
@@ -577,15 +713,6 @@ class ModelRepository(Closing):
         with self._lock:
             self._pinned_bytes -= loaded.pinned_bytes
 
-    def _call(self, name: str, call: Callable[[Pool], _Result]) -> _Result:
-        while True:
-            pool = self._loaded(name).pool
-            try:
-                return call(pool)
-            except ClosedError:
-                if pool is self._loaded(name).pool:
-                    raise  # else with the one that was loaded since
-
     def _entry(self, name: str) -> _Entry:
         entry = self._entries.get(name)
         if entry is None:
@@ -625,6 +752,10 @@ def _bytes(name: str, value: object, total: int) -> int:
     if not 0 < value <= total:
         raise InvalidArgument(f"{name} is 1 to {total} bytes here, not {value}")
     return value
+
+
+def _labelled(entry: _Entry, version: str | None) -> _Entry:
+    return entry if version is None else replace(entry, options={**entry.options, "version": version})
 
 
 def _size(model: Model) -> tuple[int, bool]:

@@ -9,7 +9,7 @@ import gc
 import inspect
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import MappingProxyType
 
 import numpy as np
@@ -188,14 +188,12 @@ def test_a_deadline_ends_what_runs_and_what_waits(endless: ortmulti.Pool) -> Non
 def test_a_deadline_frees_the_caller_of_a_run_that_goes_on() -> None:
     options = ortmulti.RunOptions()  # of the caller's own: the pool does not end the run
     with ortmulti.load(ENDLESS, "cpu") as pool:
-        for number, ask in enumerate(
-            (
-                lambda: pool.run(None, endless_feed(), options, timeout=0.05),
-                lambda: pool.submit(None, endless_feed(), options, timeout=0.05).result(HANG),
-                lambda: asyncio.run(pool.run_async(None, endless_feed(), options, timeout=0.05)),
-            ),
-            start=1,
-        ):
+        asks: tuple[Callable[[], object], ...] = (
+            lambda: pool.run(None, endless_feed(), options, timeout=0.05),
+            lambda: pool.submit(None, endless_feed(), options, timeout=0.05).result(HANG),
+            lambda: asyncio.run(pool.run_async(None, endless_feed(), options, timeout=0.05)),
+        )
+        for number, ask in enumerate(asks, start=1):
             with pytest.raises(ortmulti.DeadlineExceeded, match="was not answered within 50 ms"):
                 ask()
             [device] = pool.stats().devices
@@ -215,12 +213,13 @@ def test_what_would_be_late_is_refused_if_asked_for(backend: BackendName) -> Non
         for _ in range(9):
             pool.run(endless_feed(300_000))
         half = pool.stats().devices[0].run.p50 / 2
+        ask: Callable[..., object]
         for ask in (pool.submit, pool.run):
             with pytest.raises(ortmulti.DeadlineExceeded, match=r"would not be answered .* a run takes \d+ ms: give"):
                 ask(endless_feed(1), timeout=half)
         assert pool.run(endless_feed(1), timeout=HANG)[0].tolist() == [1]
     with pytest.raises(ortmulti.InvalidArgument, match="when_late is 'try' or 'reject', not 'drop'"):
-        ortmulti.load(ENDLESS, "cpu", when_late="drop")  # type: ignore[arg-type]
+        ortmulti.load(ENDLESS, "cpu", when_late="drop")  # type: ignore[arg-type, unused-ignore]
 
 
 def test_higher_priorities_begin_first(endless: ortmulti.Pool) -> None:
@@ -229,7 +228,7 @@ def test_higher_priorities_begin_first(endless: ortmulti.Pool) -> None:
     futures = []
     for priority in (-1, 5):
         futures.append(endless.submit(None, endless_feed(1), priority=priority))
-        futures[-1].add_done_callback(lambda _, priority=priority: ended.append(priority))
+        futures[-1].add_done_callback(functools.partial(lambda priority, _: ended.append(priority), priority))
     running.cancel()
     concurrent.futures.wait(futures, timeout=HANG)
     endless.submit(None, endless_feed(1)).result(HANG)  # callbacks of those before have been called

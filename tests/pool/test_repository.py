@@ -20,7 +20,7 @@ import pytest
 import ortmulti
 from ortmulti._runtime import log
 from tests.support import onnx_models
-from tests.support.pools import ENDLESS, endless_feed, outcomes
+from tests.support.pools import ENDLESS, HANG, endless_feed, outcomes
 from tests.support.processes import check_child
 
 COUNT = 6
@@ -113,6 +113,56 @@ def test_a_model_is_unloaded_loaded_and_removed(two: ortmulti.ModelRepository, e
     for call in (two.run, two.submit):
         with pytest.raises(ortmulti.NotFound, match=r"there is no model 'm0': there are 'm1'"):
             call("m0", X)
+
+
+def test_a_model_has_all_calls_of_a_pool(two: ortmulti.ModelRepository, expected: list[np.ndarray]) -> None:
+    model = two["m0"]
+    assert ("m0" in two, "m7" in two, list(two), len(two)) == (True, False, [each.name for each in two.index()], COUNT)
+    assert isinstance(model, ortmulti.Pool)
+    assert [each.name for each in model.get_inputs()] == ["x"]
+    for [y] in (
+        model.run(X),
+        model.submit(X).result(HANG),
+        asyncio.run(model.run_async(X)),
+        *model.map([X]),
+        *(future.result() for _, future in model.as_completed([X])),
+    ):
+        np.testing.assert_array_equal(y, expected[0])
+    np.testing.assert_array_equal(model.map_rows(X)[0], expected[0])
+    assert model.stats().devices[0].done == 6
+    with pytest.raises(ortmulti.InvalidArgument, match=r"the devices of add\(\), not 'cpu': remove 'm0'"):
+        model.add_devices("cpu")
+    del model
+    np.testing.assert_array_equal(two["m0"].run(X)[0], expected[0])  # the pool is the repository's
+    two["m0"].close()
+    with pytest.raises(ortmulti.NotFound, match=r"'m0' is not loaded \(unloaded\)"):
+        two["m0"].run(X)
+    with pytest.raises(ortmulti.NotFound, match=r"no model 'm9': there are 'm0'"):
+        two["m9"]
+
+
+def test_another_model_takes_a_place_by_its_own_or_a_checked_way(
+    two: ortmulti.ModelRepository, files: list[Path], expected: list[np.ndarray]
+) -> None:
+    model = two["m0"]
+    two.load("m0", files[1], version="2")
+    np.testing.assert_array_equal(model.run(X)[0], expected[1])
+    assert two.index()[0].version == "2"
+    two.unload("m0")
+    two.load("m0")  # the same again
+    np.testing.assert_array_equal(model.run(X)[0], expected[1])
+    for arguments, message in (
+        ({"model": ENDLESS}, "another interface than 'm0': input 'count' is new"),
+        ({"model": files[2], "verify": lambda pool: pool.run(X)[0].any() and False}, "verify has returned False: 'm0'"),
+        ({"model": b"no model"}, "(?i)protobuf"),
+    ):
+        with pytest.raises(ortmulti.Error, match=message):
+            model.replace_model(**arguments)
+        np.testing.assert_array_equal(model.run(X)[0], expected[1])
+        assert two.index()[0].state == "READY"
+    model.replace_model(files[2], version="3", verify=lambda pool: pool.run(X), warmup=False)
+    np.testing.assert_array_equal(model.run(X)[0], expected[2])
+    assert two.index()[0].version == "3"
 
 
 def test_a_model_is_replaced_while_it_answers(tmp_path: Path, files: list[Path], expected: list[np.ndarray]) -> None:

@@ -236,18 +236,18 @@ class Pool(Membership, Closing):
             core = self._members.core
             try:
                 submitted = core.submit_async(output_names, input_feed, limited, options)
+                if submitted is not None:
+                    answer, request = submitted
+                    try:
+                        results = await answer
+                    except BaseException:
+                        core.cancel_async(request)
+                        raise
+                    return _to_values(results) if outputs == "device" else results
             except ClosedError:
                 if core is self._members.core:
-                    raise
+                    raise  # else with the next model
                 continue
-            if submitted is not None:
-                answer, request = submitted
-                try:
-                    results = await answer
-                except BaseException:
-                    core.cancel_async(request)
-                    raise
-                return _to_values(results) if outputs == "device" else results
             loops = _event_loops or _import_event_loops()
             if not loops.watch(loops.running_loop()):
                 break
