@@ -11,6 +11,7 @@ from ortmulti import interface as interface
 from ortmulti import loading as loading
 from ortmulti import optimized as optimized
 from ortmulti import options as options
+from ortmulti import otel as otel
 from ortmulti import pool as pool
 from ortmulti import ray as ray
 from ortmulti import repository as repository

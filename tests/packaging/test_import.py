@@ -120,18 +120,19 @@ def test_names_and_modules_are_there_before_they_are_used() -> None:
     )
 
 
-def test_the_adapter_to_ray_names_its_extra() -> None:
+@pytest.mark.parametrize(("module", "package"), [("ray", "ray"), ("otel", "opentelemetry")])
+def test_an_adapter_names_its_extra(module: str, package: str) -> None:
     check_child(
-        """
+        f"""
         import sys
-        sys.modules["ray"] = None  # as if it were not installed
+        sys.modules["{package}"] = None  # as if it were not installed
         import ortmulti
         try:
-            ortmulti.ray
+            ortmulti.{module}
         except ortmulti.LibraryError as error:
-            assert 'pip install "ortmulti[ray]"' in str(error), error
+            assert 'pip install "ortmulti[{module}]"' in str(error), error
         else:
-            raise AssertionError("there is a module without Ray")
+            raise AssertionError("there is a module without {package}")
         """
     )
 

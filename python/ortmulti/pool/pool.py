@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, overload
 
 from ortmulti import checks
 from ortmulti._runtime import callbacks
@@ -34,6 +34,25 @@ __all__ = ["Batching", "Pool"]
 _Self = TypeVar("_Self", bound="Pool")
 
 _event_loops: ModuleType | None = None  # imported by the first `run_async`: asyncio is large
+
+
+class RequestSpan(Protocol):
+    """What records a request; see `ortmulti.otel`."""
+
+    def fail(self, error: BaseException) -> None:
+        """It was not accepted."""
+
+    def end(self, future: PoolFuture) -> None:
+        """It was answered, failed, or was cancelled."""
+
+
+_begin_span: Callable[[str], RequestSpan | None] | None = None
+
+
+def set_spans(begin: Callable[[str], RequestSpan | None] | None) -> None:
+    """Have this called with the model of each request; None: nothing."""
+    global _begin_span
+    _begin_span = begin
 
 
 def _import_event_loops() -> ModuleType:
@@ -232,7 +251,9 @@ class Pool(Membership, Closing):
             output_names, input_feed = None, _feed_alone(output_names)
         limited = when_full == "reject"
         options = self._call(run_options, outputs, call)
-        while True:
+        span = None if _begin_span is None else _begin_span(self._members.model)
+        loops = _event_loops or _import_event_loops()
+        while span is None:
             core = self._members.core
             try:
                 submitted = core.submit_async(output_names, input_feed, limited, options)
@@ -248,11 +269,10 @@ class Pool(Membership, Closing):
                 if core is self._members.core:
                     raise  # else with the next model
                 continue
-            loops = _event_loops or _import_event_loops()
             if not loops.watch(loops.running_loop()):
                 break
-        # A loop that watches no file descriptors.
-        future = self._submit(output_names, input_feed, 0.0, limited, outputs == "device", options)
+        # A loop that watches no file descriptors, or a request that is recorded.
+        future = self._submit(output_names, input_feed, 0.0, limited, outputs == "device", options, span)
         future._of_task = True
         wrapped: Awaitable[list[Any]] = loops.wrap_future(future)
         return await wrapped
@@ -447,6 +467,13 @@ class Pool(Membership, Closing):
         return made
 
     def _run(self, output_names: object, input_feed: Mapping[str, Any], call: CoreCall | None) -> list[Any]:
+        if _begin_span is not None and (span := _begin_span(self._members.model)) is not None:
+            future = self._submit(output_names, input_feed, None, False, False, call, span)
+            try:
+                return future.result()
+            except BaseException:
+                future.cancel()
+                raise
         while True:
             core = self._members.core
             try:
@@ -463,17 +490,24 @@ class Pool(Membership, Closing):
         limited: bool,
         on_device: bool,
         call: CoreCall | None,
+        span: RequestSpan | None = None,
     ) -> PoolFuture:
         if not callbacks.start():  # its thread delivers answers
             raise ClosedError("the interpreter is ending: the pool takes no more requests")
+        if _begin_span is not None and span is None:
+            span = _begin_span(self._members.model)
         core = self._members.core
         future = PoolFuture(core, _to_values if on_device else None)
         try:
             future._request = core.submit(output_names, input_feed, wait, limited, call)
-        except ClosedError:
-            if core is self._members.core:
-                raise
-            return self._submit(output_names, input_feed, wait, limited, on_device, call)
+        except BaseException as error:
+            if isinstance(error, ClosedError) and core is not self._members.core:
+                return self._submit(output_names, input_feed, wait, limited, on_device, call, span)
+            if span is not None:
+                span.fail(error)
+            raise
+        if span is not None:
+            future.add_done_callback(span.end)  # type: ignore[arg-type] # of this future
         return future
 
     def _several(

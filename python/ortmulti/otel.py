@@ -1,0 +1,65 @@
+"""Spans of requests, for OpenTelemetry.
+
+`instrument` has each request of each pool of this process make one span, `uninstrument` ends that. This module needs
+the extra: ``pip install "ortmulti[otel]"``.
+"""
+
+from __future__ import annotations
+
+from ortmulti.errors import LibraryError
+from ortmulti.pool import pool
+from ortmulti.pool.futures import PoolFuture
+
+try:
+    from opentelemetry import trace
+except ImportError as error:
+    raise LibraryError(
+        f'ortmulti.otel needs OpenTelemetry ({error}): pip install "ortmulti[otel]"', name="opentelemetry"
+    ) from None
+
+__all__ = ["instrument", "uninstrument"]
+
+
+def instrument(tracer_provider: trace.TracerProvider | None = None) -> None:
+    """Have each request make a span "ortmulti.run", a child of the caller's current one.
+
+    It begins with the call and ends with the answer. Its attributes are ``ortmulti.model``, and of an answer those of
+    `RequestTiming`, such as ``ortmulti.queued``; of a failure it has the exception. A request whose span is recorded is
+    run by a thread of the pool, also in `Pool.run`.
+
+    Args:
+        tracer_provider: Makes the tracer; default: the global one.
+    """
+    tracer = trace.get_tracer("ortmulti", tracer_provider=tracer_provider)
+
+    def begin(model: str) -> _RequestSpan | None:
+        span = tracer.start_span("ortmulti.run")
+        return _RequestSpan(span, model) if span.is_recording() else None
+
+    pool.set_spans(begin)
+
+
+def uninstrument() -> None:
+    """Make no more spans."""
+    pool.set_spans(None)
+
+
+class _RequestSpan:
+    def __init__(self, span: trace.Span, model: str) -> None:
+        self._span = span
+        span.set_attribute("ortmulti.model", model)
+
+    def fail(self, error: BaseException) -> None:
+        self._span.record_exception(error)
+        self._span.set_status(trace.StatusCode.ERROR, str(error))
+        self._span.end()
+
+    def end(self, future: PoolFuture) -> None:
+        if future.cancelled():
+            self._span.set_status(trace.StatusCode.ERROR, "cancelled")
+        elif (error := future.exception()) is not None:
+            self.fail(error)
+            return
+        elif timing := future.timing:
+            self._span.set_attributes({f"ortmulti.{name}": value for name, value in timing._asdict().items()})
+        self._span.end()

@@ -1,0 +1,73 @@
+"""Spans of requests, with OpenTelemetry's own SDK."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+import ortmulti
+from tests.support.pools import HANG, check_row, row
+
+trace = pytest.importorskip("opentelemetry.sdk.trace", reason='needs pip install "ortmulti[test]"')
+from opentelemetry.sdk.trace import export, sampling  # noqa: E402
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter  # noqa: E402
+
+
+@pytest.fixture
+def spans() -> Iterator[InMemorySpanExporter]:
+    exporter = InMemorySpanExporter()
+    provider = trace.TracerProvider()
+    provider.add_span_processor(export.SimpleSpanProcessor(exporter))
+    ortmulti.otel.instrument(provider)
+    yield exporter
+    ortmulti.otel.uninstrument()
+
+
+def test_each_request_makes_a_span_with_its_timing(pool: ortmulti.Pool, spans: InMemorySpanExporter) -> None:
+    ways: tuple[Callable[[], list[list[np.ndarray]]], ...] = (
+        lambda: [pool.run(None, row(3))],
+        lambda: [pool.submit(None, row(3)).result(HANG)],
+        lambda: [asyncio.run(pool.run_async(None, row(3)))],
+        lambda: list(pool.map([row(3)])),
+    )
+    for way in ways:
+        spans.clear()
+        with trace.TracerProvider().get_tracer("caller").start_as_current_span("caller") as caller:
+            [answer] = way()
+        check_row(answer, 3)
+        pool.submit(None, row(0)).result(HANG)  # one thread ends all spans
+        while not spans.get_finished_spans():
+            pass
+        span = spans.get_finished_spans()[0]
+        assert (span.name, span.parent and span.parent.span_id) == ("ortmulti.run", caller.get_span_context().span_id)
+        assert span.attributes is not None
+        assert span.attributes["ortmulti.model"] == pool._members.model
+        assert {name.removeprefix("ortmulti.") for name in span.attributes} == {
+            "model",
+            *ortmulti.RequestTiming._fields,
+        }
+        assert span.attributes["ortmulti.batch_size"] == 1
+
+
+def test_failures_are_recorded(pool: ortmulti.Pool, spans: InMemorySpanExporter) -> None:
+    with pytest.raises(ortmulti.Error):
+        pool.run(None, {"nothing": np.zeros(1, np.float32)})
+    while not spans.get_finished_spans():
+        pass
+    [span] = spans.get_finished_spans()
+    assert not span.status.is_ok
+    assert span.events[0].attributes is not None
+    assert "InvalidArgument" in str(span.events[0].attributes["exception.type"])
+
+
+def test_what_is_not_sampled_is_answered_as_without(pool: ortmulti.Pool, spans: InMemorySpanExporter) -> None:
+    provider = trace.TracerProvider(sampler=sampling.ALWAYS_OFF)
+    provider.add_span_processor(export.SimpleSpanProcessor(spans))
+    ortmulti.otel.instrument(provider)
+    check_row(pool.run(None, row(3)), 3)
+    ortmulti.otel.uninstrument()
+    check_row(pool.run(None, row(3)), 3)
+    assert spans.get_finished_spans() == ()
