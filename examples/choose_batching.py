@@ -10,8 +10,6 @@ import threading
 import time
 from typing import Any
 
-import numpy as np
-
 import ortmulti as om
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -25,9 +23,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def measure(model: str, settings: dict[str, Any], clients: int, seconds: float) -> om.DeviceStats:
     with om.load(model, devices="all", warmup=True, **settings) as pool:
-        value = pool.get_inputs()[0]
-        shape = [size if isinstance(size, int) else 1 for size in value.shape]
-        feed = {value.name: np.random.default_rng(0).random(shape, np.float32)}
+        feed = om.example_feed(pool)
         end = time.monotonic() + seconds
 
         def client() -> None:

@@ -15,13 +15,11 @@ import ortmulti as om
 def main(model: str) -> None:
     with om.load(model, devices="all", batching=om.Batching(max_size=32), warmup=True) as pool:
         print(pool)
-        inputs = pool.get_inputs()
-        for value in inputs:
+        for value in pool.get_inputs():
             print("input", value.name, value.type, value.shape)
 
-        # One row of zeros. A dimension without a number, such as 'batch', may have any size: here 1.
-        shape = [size if isinstance(size, int) else 1 for size in inputs[0].shape]
-        feed = {inputs[0].name: np.zeros(shape, np.float32)}
+        # An array for each input. A dimension without a number, such as 'batch', may have any size: here 1.
+        feed = om.example_feed(pool)
 
         outputs = pool.run(feed)  # one answer: a list of arrays
         print("outputs", [(y.dtype, y.shape) for y in outputs])

@@ -26,9 +26,7 @@ def main(*models: str) -> None:
         pools = {model: stack.enter_context(om.load(model, "cpu", options=options)) for model in models}
         futures = []
         for model, pool in pools.items():
-            value = pool.get_inputs()[0]
-            shape = [size if isinstance(size, int) else 1 for size in value.shape]
-            feed = {value.name: np.zeros(shape, np.float32)}
+            feed = om.example_feed(pool)
             futures += [(model, pool.submit(feed)) for _ in range(100)]
         for model, future in futures:
             assert np.isfinite(future.result()[0]).all(), model

@@ -13,18 +13,9 @@ import numpy as np
 import ortmulti as om
 
 
-def sample(pool: om.Pool) -> dict[str, np.ndarray]:
-    """Zeros for each input. Write your own inputs here."""
-    types = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32)": np.int32}
-    return {
-        value.name: np.zeros([size if isinstance(size, int) else 1 for size in value.shape], types[value.type])
-        for value in pool.get_inputs()
-    }
-
-
 def main(busy: str, rare: str) -> None:
     with om.load(busy, 0) as serving, om.load(rare, 0) as sleeping:
-        feed = sample(sleeping)
+        feed = om.example_feed(sleeping)
         expected = sleeping.run(feed)
         before = sleeping.stats().devices[0].memory_used or 0
 
@@ -32,7 +23,7 @@ def main(busy: str, rare: str) -> None:
         sleeping.sleep(keep="pinned")  # the weights' GPU memory is free on return
         device = sleeping.stats().devices[0]
         print(f"asleep: {device.asleep}, freed: {(before - (device.memory_used or 0)) / 2**20:.0f} MiB")
-        serving.run(sample(serving))
+        serving.run(om.example_feed(serving))
 
         begin = time.perf_counter()
         outputs = sleeping.run(feed)  # wakes the pool

@@ -19,9 +19,7 @@ def main(old: str, new: str) -> None:
     stop = threading.Event()
 
     with om.load(old, devices="all", warmup=True) as pool:
-        value = pool.get_inputs()[0]
-        shape = [size if isinstance(size, int) else 1 for size in value.shape]
-        feed = {value.name: np.ones(shape, np.float32)}
+        feed = om.example_feed(pool)
         before = pool.run(feed)[0]
 
         def client() -> None:

@@ -37,6 +37,7 @@ from ortmulti.bench.tune.tuner import tune as tune
 from ortmulti.create.loader import LoaderOptions as LoaderOptions
 from ortmulti.create.loader import LoadProgress as LoadProgress
 from ortmulti.create.model import Model as Model
+from ortmulti.create.sample_inputs import example_feed as example_feed
 from ortmulti.devices.device import Device as Device
 from ortmulti.devices.device import get_devices as get_devices
 from ortmulti.devices.device import parse_devices as parse_devices

@@ -81,9 +81,29 @@ def test_first_run(model: Path, tmp_path: Path) -> None:
     printed = run("first_run.py", model, folder=tmp_path)
     assert f"input x tensor(float) ['batch', {WIDTH}]" in printed
     assert "equal True\nanswers 1000\n" in printed
-    runs = re.search(r"cpu: 1002 requests in (\d+) runs", printed)
+    runs = re.search(r"cpu: 1003 requests in (\d+) runs", printed)
     assert runs
     assert int(runs[1]) < 500  # they were joined
+
+
+def test_the_examples_take_any_model(tmp_path: Path) -> None:
+    text = onnx_models.parsed(
+        """(int64[batch, sequence] input_ids, int64[batch, sequence] attention_mask) => (float[batch, sequence] y) {
+            both = Mul(input_ids, attention_mask)
+            y = Cast <to = 1> (both)
+        }"""
+    )
+    model = tmp_path / "text.onnx"
+    model.write_bytes(text.SerializeToString())
+    assert "equal True\nanswers 1000\n" in run("first_run.py", model, folder=tmp_path)
+    assert "identical True\n" in run("from_onnxruntime.py", model, folder=tmp_path)
+    assert "101 answers" in run("several_models.py", model, folder=tmp_path)
+    assert "the answer is another one now: False" in run("swap_model.py", model, model, folder=tmp_path)
+    rates = re.findall(
+        r" ([\d,]+) +[\d.]+ +[\d.]+ +[\d.]+$", run("choose_batching.py", model, 4, 0.2, folder=tmp_path), re.M
+    )
+    assert len(rates) == 5
+    assert "0" not in rates
 
 
 def test_score_table(model: Path, rows: np.ndarray, tmp_path: Path) -> None:
@@ -111,7 +131,7 @@ def test_swap_model(model: Path, other_model: Path, tmp_path: Path) -> None:
 def test_several_models(model: Path, other_model: Path, tmp_path: Path) -> None:
     printed = run("several_models.py", model, other_model, folder=tmp_path).splitlines()
     cores = len(os.sched_getaffinity(0))
-    ends = f"100 answers, {max(1, cores // 2)} of {cores} cores"
+    ends = f"101 answers, {max(1, cores // 2)} of {cores} cores"
     assert printed == [f"{model}: {ends}", f"{other_model}: {ends}"]
 
 

@@ -102,6 +102,32 @@ def sample_inputs(
     return result
 
 
+def example_feed(model: Any, batch: int = 1, *, dimensions: Mapping[str, int] | None = None) -> dict[str, NDArray[Any]]:
+    """Make random inputs that a model takes, each tried with one run: for a first look, and for tests.
+
+    Open dimensions of 16 are tried first, then of 64 and of 512; images are 224 wide and high. Integers are below 100,
+    masks 1, positions count up, and caches of the past are empty.
+
+    Args:
+        model: A `Pool`, a repository's model, or a session, ortmulti's or onnxruntime's.
+        batch: Size of the batch dimension, where it is open.
+        dimensions: Sizes of open dimensions by their names in the model.
+
+    Returns:
+        An array for each input, by its name, of the declared dtype; the same ones each time.
+
+    Raises:
+        InvalidArgument: An input's type is not supported, or ``dimensions`` names none of the model.
+        Error: As the run with the first inputs, if the model takes none.
+    """
+
+    def run(feed: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        model.run(None, feed)
+        return feed
+
+    return first_fit(growing_inputs(model.get_inputs(), batch, dimensions=dimensions), run)
+
+
 def growing_inputs(
     declarations: Iterable[Declaration], batch: int = 1, *, dimensions: Mapping[str, int] | None = None
 ) -> Iterator[dict[str, NDArray[Any]]]:
