@@ -192,6 +192,20 @@ RunningLoop running_loop() {
   return {std::move(loop), std::move(answers)};
 }
 
+bool warn_of_blocked_loop(std::chrono::nanoseconds waited) {
+  const py::dict modules = py::module_::import("sys").attr("modules");
+  if (!modules.contains("asyncio") || modules["asyncio"].attr("_get_running_loop")().is_none()) {
+    return false;
+  }
+  const std::string text = "a run held up the event loop for " + std::to_string(waited / std::chrono::milliseconds(1)) +
+                           " ms: await pool.run_async() instead of calling pool.run()";
+  constexpr int caller = 3;  // of Pool.run, which calls Pool._run
+  if (PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), caller) != 0) {
+    throw py::error_already_set();
+  }
+  return true;
+}
+
 py::object new_future(py::handle loop) {
   static PyObject* const create_future = PyUnicode_InternFromString("create_future");
   return owned(PyObject_CallMethodNoArgs(loop.ptr(), create_future));

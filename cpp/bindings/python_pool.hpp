@@ -34,6 +34,8 @@ namespace ortmulti::bindings {
 // A run that takes longer is not done in the main thread, which alone can see Ctrl-C; another thread's handing over
 // takes a thousandth of that.
 constexpr std::int64_t longest_uninterrupted_ns = 20'000'000;
+// An event loop's thread should not wait so long; asyncio's debug mode warns from there on, too.
+constexpr std::chrono::milliseconds longest_in_loop{100};
 
 /// Has every runner run each feed so often, as requests that `make` makes.
 template <typename Make>
@@ -241,6 +243,10 @@ class PythonPool : NonCopyable {
     }
     if (request->outcome == Request::Outcome::done) {  // else its run may still be under way
       last_run_ns_.store((request->ended - request->started).count());
+      const auto waited = request->ended - request->submitted;
+      if (waited >= longest_in_loop && !warned_of_loop_) {
+        warned_of_loop_ = warn_of_blocked_loop(waited);
+      }
     }
     return request->take_results();
   }
@@ -378,6 +384,7 @@ class PythonPool : NonCopyable {
   Batching batching_;
   py::object check_;
   std::atomic<bool> in_main_thread_{true};  // whether runs may be done there
+  bool warned_of_loop_ = false;             // with the GIL
   std::shared_ptr<Session> session_;        // one of the first, for its inputs and outputs; read and set atomically
   std::atomic<std::int64_t> last_run_ns_{std::numeric_limits<std::int64_t>::max()};
 };

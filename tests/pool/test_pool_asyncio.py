@@ -325,3 +325,20 @@ def test_a_stopped_loop_gets_its_answers_when_it_goes_on(pool: ortmulti.Pool) ->
     loop.run_until_complete(asyncio.sleep(0.05))
     check_row(loop.run_until_complete(task), 3)
     loop.close()
+
+
+def test_a_run_that_holds_up_the_event_loop_is_warned_of_once() -> None:
+    count = 100_000
+
+    async def ask() -> None:
+        pool.run(endless_feed(count))
+
+    with ortmulti.load(ENDLESS, "cpu") as pool:
+        while pool.stats().devices[0].total.max < 0.2:  # outside of a loop
+            pool.run(endless_feed(count))
+            count *= 2
+        message = r"held up the event loop for \d+ ms: await pool\.run_async\(\)"
+        with pytest.warns(RuntimeWarning, match=message) as found:
+            for _ in range(2):
+                asyncio.run(ask())
+    assert [each.filename for each in found] == [__file__]
