@@ -24,6 +24,7 @@ from benchmarks import (
     import_time,
     plugin_creation,
     pool_overhead,
+    queue_rules,
     repository_memory,
     run_overhead,
     service,
@@ -96,6 +97,16 @@ def test_a_script_reports_and_fails_past_its_limits(
         again = iter(results)
         monkeypatch.setattr(script, measures, lambda *_, again=again: next(again))
         assert script.main([*shlex.split(arguments), *limit.split()]) == 1
+
+
+def test_queue_rules() -> None:
+    found = queue_rules.deadlines({"requests": 40})
+    assert found["counted"] == sum(found["outcomes"].values()) == 40
+    found = queue_rules.soak({"seconds": 1.0})
+    assert found["outcomes"].keys() <= {"answers", "CancelledError", "DeadlineExceeded", "QueueFull"}
+    assert len(found["parts"]) == 10
+    found = queue_rules.priorities({"seconds": 0.6, "waiting": 10})
+    assert {f"{what} 2" for what in ("idle", "beside -1", "beside 0")} <= found.keys()
 
 
 def test_repository_memory(tmp_path: Path, measured: Measure) -> None:
