@@ -269,6 +269,33 @@ def test_inspect_says_what_is_against_cuda_graphs(
     assert ("nothing against them" in shown) == (not against)
 
 
+TEXT = """(int64[batch, length] ids, string[batch] name) => (int64[batch, length] y, string[batch] same) {
+    y = Identity(ids)
+    same = Identity(name)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (TEXT, ["can be joined along dimension 0", "Only requests with the same length are joined"]),
+        ("(float[n, 4] x) => (float[n, 4] y) { y = Softmax <axis=0> (x) }", ["Softmax 'y' normalizes over the batch"]),
+        ("(float[1, 4] x) => (float[1, 4] y) { y = Relu(x) }", ["cannot be joined", "input 'x' has the fixed size 1"]),
+    ],
+)
+def test_inspect_ends_with_how_requests_are_joined_and_one_to_try(text: str, said: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(onnx_models.parsed(text).SerializeToString())
+    *advice, last = facts("inspect", path)["advice"]
+    assert len(advice) == max(1, len(said) - ("cannot be joined" in said))
+    assert all(any(one in line for line in advice) for one in said)
+    shown = invoke("inspect", path).stdout.replace("\n", " ")
+    assert all(one in shown for one in said)
+    with ortmulti.load(path, "cpu") as pool:
+        outputs = eval(last.removeprefix("A request to try: "), {"pool": pool, "np": np})
+    assert len(outputs) == len(pool.get_outputs())
+
+
 def test_inspect_shows_what_it_can_of_a_model_that_cannot_be_opened(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     proto = onnx_models.matmul_proto()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import numpy as np
@@ -112,7 +113,47 @@ def describe_model(model: Path) -> dict[str, Any]:
     ]
     dimensions = [size for one in facts["inputs"] for size in one["shape"] if not isinstance(size, int)]
     facts["dynamic_dimensions"] = list(dict.fromkeys(size or "(unnamed)" for size in dimensions))
+    facts["advice"] = _advice(facts)
     return facts
+
+
+def _advice(facts: Mapping[str, Any]) -> list[str]:
+    """Say how requests can run together, and what they may look like."""
+    declared = facts["inputs"]
+    if not declared:
+        return []
+    from ortmulti.pool.configuration import batching_argument
+
+    shapes = [(one["name"], [size or "any" for size in one["shape"]]) for one in declared]
+    advice = []
+    try:
+        _core.Pool(None, batching_argument(ortmulti.Batching(8))).check_inputs(shapes)
+    except Error as error:
+        advice.append(f"Requests cannot be joined: {error.public}.")
+    else:
+        dependent = why_dependent(ortmulti.Model(facts["model"]), 0)
+        advice.append(
+            f"Answers of joined requests would not be those of each alone: {dependent}."
+            if dependent
+            else "Requests can be joined along dimension 0: ortmulti.load(..., batching=ortmulti.Batching(8)). Nothing "
+            "in the graph is against it; --batching tries it."
+        )
+        ragged = list(
+            dict.fromkeys(str(size) for _, shape in shapes for size in shape[1:] if not isinstance(size, int))
+        )
+        if ragged:
+            advice.append(f"Only requests with the same {', '.join(ragged)} are joined: pad to few sizes.")
+    try:
+        feed = sample_inputs([SimpleNamespace(**one) for one in declared])
+    except Error as error:
+        return [*advice, f"No inputs can be made up: {error.public}."]
+    arrays = [
+        f'"{name}": np.full({value.shape}, "text", object)'
+        if value.dtype == object
+        else f'"{name}": np.ones({value.shape}, "{value.dtype}")'
+        for name, value in feed.items()
+    ]
+    return [*advice, f"A request to try: pool.run({{{', '.join(arrays)}}})"]
 
 
 def _describe_batching(path: str) -> dict[str, Any]:
@@ -160,6 +201,7 @@ def _show_model(facts: Mapping[str, Any]) -> None:
         say(f"Batching along dimension 0: {escape(facts['batching']['text'])}.")
         if facts["batching"]["graph"]:
             say(f"In the graph: {escape(facts['batching']['graph'])}.")
+    say(*map(escape, facts["advice"]))
 
 
 def _sharing(weights: Mapping[str, Any]) -> Iterator[str]:
