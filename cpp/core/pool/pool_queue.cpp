@@ -524,9 +524,14 @@ void Pool::keep_deadlines() {
     if (closing_ && settled()) {
       settled_.notify_all();
     }
-    const auto receiver = std::move(request->receiver);  // under the lock: its run may end
+    auto receiver = std::move(request->receiver);  // under the lock: its run may end
     lock.unlock();
-    receiver->receive({std::move(request)});  // which, freed under the lock, could not ask the pool for anything
+    Requests finished{std::move(request)};  // which, freed under the lock, could not ask the pool for anything
+    if (receiver) {
+      receiver->receive(std::move(finished));
+    }
+    finished.clear();
+    receiver.reset();
     lock.lock();
   }
 }
