@@ -199,7 +199,14 @@ bool warn_of_blocked_loop(std::chrono::nanoseconds waited) {
   }
   const std::string text = "a run held up the event loop for " + std::to_string(waited / std::chrono::milliseconds(1)) +
                            " ms: await pool.run_async() instead of calling pool.run()";
-  constexpr int caller = 3;  // of Pool.run, which calls Pool._run
+  py::object frame = py::module_::import("sys").attr("_getframe")();
+  int caller = 1;  // outside of the package
+  for (; !frame.is_none(); frame = frame.attr("f_back"), ++caller) {
+    const py::object name = frame.attr("f_globals").attr("get")("__name__");
+    if (!py::isinstance<py::str>(name) || name.cast<std::string>().rfind("ortmulti", 0) != 0) {
+      break;
+    }
+  }
   if (PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), caller) != 0) {
     throw py::error_already_set();
   }

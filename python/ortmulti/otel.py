@@ -6,7 +6,7 @@ the extra: ``pip install "ortmulti[otel]"``.
 
 from __future__ import annotations
 
-from ortmulti.errors import LibraryError
+from ortmulti.errors import InvalidType, LibraryError
 from ortmulti.pool import pool
 from ortmulti.pool.futures import PoolFuture
 
@@ -23,18 +23,26 @@ __all__ = ["instrument", "uninstrument"]
 def instrument(tracer_provider: trace.TracerProvider | None = None) -> None:
     """Have each request make a span "ortmulti.run", a child of the caller's current one.
 
-    It begins with the call and ends with the answer. Its attributes are ``ortmulti.model``, and of an answer those of
-    `RequestTiming`, such as ``ortmulti.queued``; of a failure it has the exception. A request whose span is recorded is
-    run by a thread of the pool, also in `Pool.run`.
+    It begins with the call and ends with the answer. Its attributes are ``ortmulti.model``, the file or the name in a
+    repository, and ``ortmulti.version`` where `load` was given one. An answer has those of `RequestTiming`, in seconds:
+    ``ortmulti.queued``, ``ortmulti.joined``, ``ortmulti.copied``, ``ortmulti.ran``, ``ortmulti.device`` and
+    ``ortmulti.batch_size``. A failure has the exception, and a cancelled request the status "cancelled". Calls that
+    make several runs, such as `Pool.map_rows`, make a span for each. A request whose span is recorded is run by a
+    thread of the pool, also in `Pool.run`.
 
     Args:
         tracer_provider: Makes the tracer; default: the global one.
+
+    Raises:
+        InvalidType: It is no tracer provider.
     """
+    if tracer_provider is not None and not hasattr(tracer_provider, "get_tracer"):
+        raise InvalidType(f"tracer_provider is OpenTelemetry's TracerProvider, not {tracer_provider!r}")
     tracer = trace.get_tracer("ortmulti", tracer_provider=tracer_provider)
 
-    def begin(model: str) -> _RequestSpan | None:
+    def begin(asked: pool.Pool) -> _RequestSpan | None:
         span = tracer.start_span("ortmulti.run")
-        return _RequestSpan(span, model) if span.is_recording() else None
+        return _RequestSpan(span, asked) if span.is_recording() else None
 
     pool.set_spans(begin)
 
@@ -45,9 +53,11 @@ def uninstrument() -> None:
 
 
 class _RequestSpan:
-    def __init__(self, span: trace.Span, model: str) -> None:
+    def __init__(self, span: trace.Span, asked: pool.Pool) -> None:
         self._span = span
-        span.set_attribute("ortmulti.model", model)
+        span.set_attribute("ortmulti.model", getattr(asked, "name", "") or asked._members.model.strip("'"))
+        if version := asked._members._version:
+            span.set_attribute("ortmulti.version", version)
 
     def fail(self, error: BaseException) -> None:
         self._span.record_exception(error)

@@ -471,6 +471,10 @@ class ModelRepository(Closing):
         self._entry(name)
         return RepositoryModel(self, name)
 
+    def __getattr__(self, name: str) -> NoReturn:
+        hint = f": call models[name].{name}" if hasattr(Pool, name) and not name.startswith("_") else ""
+        raise AttributeError(f"a ModelRepository has no attribute {name!r}{hint}", name=name, obj=self)
+
     def __contains__(self, name: object) -> bool:
         return name in self._entries
 

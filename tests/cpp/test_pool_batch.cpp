@@ -287,6 +287,20 @@ TEST_F(BatchTest, ABatchMayLoseAllOfItsRequests) {
   answers.wait_for(5);
 }
 
+TEST_F(BatchTest, BackgroundWorkDoesNotMakeAUsersRunLonger) {
+  make({8, milliseconds(0), 0, {}});
+  keep_busy({1, 1});
+  for (const int priority : {-1, 0, -2, 3}) {
+    const auto request = request_of({1, 1}, 3);
+    request->priority = priority;
+    submit(request);
+  }
+  runner->release();
+  answers.wait_for(5);
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 2, 2}));
+  EXPECT_EQ(pool->stats().unlike, 0U);
+}
+
 TEST_F(BatchTest, OneOfAJointRunMayBeLateForItsDeadline) {
   make({2, hours(1), 0, {}});
   runner->hold();

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import ortmulti
+from tests.support import onnx_models
 from tests.support.pools import HANG, check_row, row
 
 trace = pytest.importorskip("opentelemetry.sdk.trace", reason='needs pip install "ortmulti[test]"')
@@ -44,7 +45,7 @@ def test_each_request_makes_a_span_with_its_timing(pool: ortmulti.Pool, spans: I
         span = spans.get_finished_spans()[0]
         assert (span.name, span.parent and span.parent.span_id) == ("ortmulti.run", caller.get_span_context().span_id)
         assert span.attributes is not None
-        assert span.attributes["ortmulti.model"] == pool._members.model
+        assert span.attributes["ortmulti.model"] == pool._members.model.strip("'")
         assert {name.removeprefix("ortmulti.") for name in span.attributes} == {
             "model",
             *ortmulti.RequestTiming._fields,
@@ -71,3 +72,19 @@ def test_what_is_not_sampled_is_answered_as_without(pool: ortmulti.Pool, spans: 
     ortmulti.otel.uninstrument()
     check_row(pool.run(None, row(3)), 3)
     assert spans.get_finished_spans() == ()
+
+
+def test_a_span_names_the_model_of_a_repository_and_its_version(spans: InMemorySpanExporter) -> None:
+    with ortmulti.ModelRepository("cpu", host_memory="1GiB") as models:
+        models.add("small", onnx_models.matmul(), version="7")
+        models.run("small", {"x": np.ones((1, 64), np.float32)})
+        while not spans.get_finished_spans():
+            pass
+    attributes = spans.get_finished_spans()[-1].attributes
+    assert attributes is not None
+    assert (attributes["ortmulti.model"], attributes["ortmulti.version"]) == ("small", "7")
+
+
+def test_what_is_no_provider_is_refused() -> None:
+    with pytest.raises(ortmulti.InvalidType, match="tracer_provider is OpenTelemetry's TracerProvider, not 'x'"):
+        ortmulti.otel.instrument("x")  # type: ignore[arg-type, unused-ignore]

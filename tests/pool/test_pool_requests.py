@@ -213,10 +213,13 @@ def test_what_would_be_late_is_refused_if_asked_for(backend: BackendName) -> Non
         for _ in range(9):
             pool.run(endless_feed(300_000))
         half = pool.stats().devices[0].run.p50 / 2
-        ask: Callable[..., object]
-        for ask in (pool.submit, pool.run):
+        running = busy(pool)
+        asks: tuple[Callable[..., object], ...] = (pool.submit, pool.run)
+        for ask in asks:
             with pytest.raises(ortmulti.DeadlineExceeded, match=r"would not be answered .* a run takes \d+ ms: give"):
                 ask(endless_feed(1), timeout=half)
+        assert pool.stats().rejected == 2
+        running.cancel()
         assert pool.run(endless_feed(1), timeout=HANG)[0].tolist() == [1]
     with pytest.raises(ortmulti.InvalidArgument, match="when_late is 'try' or 'reject', not 'drop'"):
         ortmulti.load(ENDLESS, "cpu", when_late="drop")  # type: ignore[arg-type, unused-ignore]

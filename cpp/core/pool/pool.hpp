@@ -239,9 +239,9 @@ class Pool : public KeepsMemory, NonCopyable {
   static constexpr int lower_every = 16;
   /// The request that is to begin for that reason, still in its queue; null: none now.
   Request* turn_of_lower(DeviceGroup& group);
-  /// An error where the request, to begin now or after those before it, is to be refused since it would be answered
-  /// after its deadline; else null.
-  std::exception_ptr why_late(const Request& request, bool begins_now) const;
+  /// An error where the request, to begin after those before it, is to be refused since it would be answered after its
+  /// deadline; else null.
+  std::exception_ptr why_late(const Request& request) const;
   /// Has the last request of a lower priority fail, if there is one.
   bool make_room_for(const Request& request, Requests& finished);
   /// The first waiting request that the group may take where `others` run, out of its queue; null if there is none.

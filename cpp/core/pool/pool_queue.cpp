@@ -323,6 +323,9 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
     auto traits = batch_traits(*request, options_.batching.axis);
     request->batch_size_ = traits.size;
     request->batch_key_ = std::move(traits.key);
+    if (request->priority < 0 && !request->batch_key_.empty()) {
+      request->batch_key_ += " in the background";  // which makes no other run longer
+    }
   }
   Timers timer;  // made first: where memory ends nothing has been done yet
   Requests finished;
@@ -339,12 +342,15 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
   bool joined = false;
   for (;;) {
     if (request->deadline && *request->deadline <= Clock::now()) {
+      ++counts_.rejected;
       queue_has_space_.notify_one();  // there may be room all the same, and another thread that waits for it
       std::rethrow_exception(deadline_error(*request, "the request could not begin within "));
     }
     joined = join_forming(request);
     idle = joined ? nullptr : idle_worker(*request);
-    if (const std::exception_ptr late = joined ? nullptr : why_late(*request, idle != nullptr)) {
+    // An idle session tries it: else one slow run could have all others refused for ever.
+    if (const std::exception_ptr late = joined || idle != nullptr ? nullptr : why_late(*request)) {
+      ++counts_.rejected;
       queue_has_space_.notify_one();  // as above
       std::rethrow_exception(late);
     }
@@ -377,7 +383,7 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
   return true;
 }
 
-std::exception_ptr Pool::why_late(const Request& request, bool begins_now) const {
+std::exception_ptr Pool::why_late(const Request& request) const {
   if (!options_.reject_late || !request.deadline) {
     return nullptr;
   }
@@ -407,7 +413,7 @@ std::exception_ptr Pool::why_late(const Request& request, bool begins_now) const
     at_once += static_cast<double>(group->at_once() * sizes.sum()) / static_cast<double>(sizes.count());
     run = std::max(run, std::chrono::duration<double, std::milli>(group->run_time).count());
   }
-  ahead = begins_now ? 0 : ahead - passed;
+  ahead -= passed;
   const double left = std::chrono::duration<double, std::milli>(*request.deadline - Clock::now()).count();
   if (at_once == 0 || passed >= most_passed || run * (1 + static_cast<double>(ahead) / at_once) <= left) {
     return nullptr;

@@ -71,12 +71,14 @@ void Pool::gather(Worker& worker, bool at_once, Lock& lock) {
   const std::size_t most = options_.batching.max_size;
   // No reference to the request: if it is taken back meanwhile, it would be freed here, under the lock.
   const std::string key = worker.batch.front()->batch_key_;
+  const bool background = worker.batch.front()->priority < 0;
   const Clock::time_point until = worker.batch.front()->submitted + options_.batching.max_delay;
   std::size_t left = 8 * most;  // requests of other shapes could be many
   const Request* unlike = nullptr;
   worker.group->each_waiting(anywhere_, [&](Request& request) {
     if (request.batch_key_ != key) {
-      unlike = joins_others(request) ? &request : unlike;
+      const bool alike = (request.priority < 0) == background;
+      unlike = alike && joins_others(request) ? &request : unlike;
     } else if (worker.batched + request.batch_size_ <= most && worker.group->takes(request)) {
       worker.batched += request.batch_size_;
       assign(worker, unqueue(request));

@@ -116,12 +116,12 @@ class Request {
   Clock::time_point ended;
   std::chrono::nanoseconds copying{0};              ///< Part of that: inputs and outputs, by the runner.
   std::chrono::nanoseconds waiting_for_session{0};  ///< Part of that: until another run had ended.
-  bool by_graph = false;                            ///< Its last run was a CUDA graph's.
-  std::size_t run_size = 1;                         ///< How many requests that run had.
+  std::size_t run_size = 1;                         ///< How many requests its last run had.
 
   // For runners that end runs by numbers.
   std::atomic<std::uint64_t> run_number{0};  ///< Of its run, once that has begun.
   std::atomic<bool> ending{false};           ///< The run shall end. Set before the runner is notified.
+  bool by_graph = false;                     ///< Its last run was a CUDA graph's.
 
   int priority = 0;  ///< Of what waits, higher ones begin first. Here, beside what else decides whose turn it is.
 
@@ -151,7 +151,11 @@ class Request {
   bool wanted() const noexcept { return !unwanted_ && !given_up_; }
 
   bool retried_ = false;
-  bool put_back_ = false;     // a session had it, and was lost before it had begun
+  bool put_back_ = false;  // a session had it, and was lost before it had begun
+  bool unwanted_ = false;  // cancelled while it ran
+  // Its deadline passed during its run, and its receiver has it. The run goes on with its inputs, or ends between two
+  // nodes, and writes its answer: nobody may read that.
+  bool given_up_ = false;
   Clock::time_point due_;     // its deadline, or what stands for it
   std::uint64_t number_ = 0;  // in the order in which they began to wait
 
@@ -159,11 +163,7 @@ class Request {
   Place place_ = Place::nowhere;
   void* worker_ = nullptr;  // that has it, while running
   std::size_t batch_size_ = 0;
-  std::string batch_key_;  // empty: it runs alone
-  // Its deadline passed during its run, and its receiver has it. The run goes on with its inputs, or ends between two
-  // nodes, and writes its answer: nobody may read that.
-  bool given_up_ = false;
-  bool unwanted_ = false;                 // cancelled while it ran
+  std::string batch_key_;                 // empty: it runs alone
   std::shared_ptr<Suspicion> suspicion_;  // its failed run's, while it is tried elsewhere
   // How its last run failed. Kept until the request is freed: an error may be Python's, and no lock is held then.
   std::exception_ptr run_error_;

@@ -47,17 +47,21 @@ def inspect_command(
     """Show a model's inputs, outputs, dynamic dimensions, weights and opset, and whether GPUs can share its weights and
     capture its runs as CUDA graphs.
 
-    Opens the model once on the CPU, without optimizing it.
+    Opens the model once on the CPU, without optimizing it. With --batching the exit status is 1 if joined requests get
+    other answers, or if that could not be tried.
     """
     with working(f"opening {model}"):
         facts = describe_model(model)
     if batching:
         with working("joining requests"):
             facts["batching"] = _describe_batching(facts["model"])
+    facts["advice"] = _advice(facts)
     if as_json:
         print_json(facts)
     else:
         _show_model(facts)
+    if batching and not facts["batching"]["independent"]:
+        raise typer.Exit(1)
 
 
 def describe_model(model: Path) -> dict[str, Any]:
@@ -113,7 +117,6 @@ def describe_model(model: Path) -> dict[str, Any]:
     ]
     dimensions = [size for one in facts["inputs"] for size in one["shape"] if not isinstance(size, int)]
     facts["dynamic_dimensions"] = list(dict.fromkeys(size or "(unnamed)" for size in dimensions))
-    facts["advice"] = _advice(facts)
     return facts
 
 
@@ -136,7 +139,7 @@ def _advice(facts: Mapping[str, Any]) -> list[str]:
             f"Answers of joined requests would not be those of each alone: {dependent}."
             if dependent
             else "Requests can be joined along dimension 0: ortmulti.load(..., batching=ortmulti.Batching(8)). Nothing "
-            "in the graph is against it; --batching tries it."
+            f"in the graph is against it{'' if 'batching' in facts else '; --batching tries it'}."
         )
         ragged = list(
             dict.fromkeys(str(size) for _, shape in shapes for size in shape[1:] if not isinstance(size, int))
@@ -161,7 +164,8 @@ def _describe_batching(path: str) -> dict[str, Any]:
     try:
         found = ortmulti.check_batching(path, ortmulti.Batching(2))
     except Error as error:
-        return {"independent": None, "text": str(error), "outputs": {}, "graph": found_in_graph}
+        text = f"it could not be tried with random inputs: {error.public}. Give ortmulti.check_batching your samples"
+        return {"independent": None, "text": text, "outputs": {}, "graph": found_in_graph}
     outputs = {name: asdict(output) for name, output in found.outputs.items()}
     return {"independent": found.independent, "text": str(found), "outputs": outputs, "graph": found_in_graph}
 

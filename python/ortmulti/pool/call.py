@@ -27,8 +27,9 @@ class Call(TypedDict, total=False):
 
     Attributes:
         device: The device to run on; default: any device with an idle session.
-        timeout: Deadline in seconds from this call; then `DeadlineExceeded` is raised; default: none. A run that has
-            begun ends at the next node of the model, and its session is busy until then.
+        timeout: Deadline in seconds from this call, with `Pool.map` and `Pool.as_completed` of each request; then
+            `DeadlineExceeded` is raised; default: none. A run that has begun ends at the next node of the model, and
+            its session is busy until then.
         priority: Of the requests that wait, those with a higher one begin first; default 0. Within a priority it is the
             one with the earliest deadline. None counts as one of a minute. Once in 16 times a lower one has its turn.
         trace: Add the spans of this request, queue, copy and run, to the `timeline`; default False.

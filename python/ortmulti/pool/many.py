@@ -61,14 +61,18 @@ class RunSize:
     """The number of rows of a run, found by timing the runs.
 
     It grows while the start of runs takes a notable part of their time, and then as long as larger runs are faster.
-    They stop being faster beyond the processor's caches, or when all of a GPU's cores are busy.
+    They stop being faster beyond the processor's caches, or when all of a GPU's cores are busy. Runs in the background
+    begin with one row and stay below 10 ms: others may wait for them.
     """
 
     _FIRST = 32
+    _LONGEST = 10e-3  # seconds of a run in the background
     _SHORT, _GAIN, _TRIES = 1e-3, 1.05, 3  # seconds of a run; of rows a second; of a size, as timings vary
 
-    def __init__(self, fixed: int | None = None) -> None:
-        self.rows = self._FIRST if fixed is None else checks.integer("rows", fixed, 1, checks.SIZE_MAX)
+    def __init__(self, fixed: int | None = None, background: bool = False) -> None:
+        first = 1 if background else self._FIRST
+        self.rows = first if fixed is None else checks.integer("rows", fixed, 1, checks.SIZE_MAX)
+        self._background = background
         self._grows = fixed is None
         self._rates: list[float] = []  # of this size, in rows a second
         self._most = 0.0  # of smaller sizes
@@ -76,6 +80,9 @@ class RunSize:
     def record(self, rows: int, seconds: float) -> None:
         """Record a run. Runs of other sizes than the newest are ignored."""
         if not self._grows or rows != self.rows:
+            return
+        if self._background and 2 * seconds > self._LONGEST:
+            self._grows = False
             return
         self._rates.append(rows / max(seconds, 1e-9))
         most = max(self._rates)

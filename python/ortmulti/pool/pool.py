@@ -46,11 +46,11 @@ class RequestSpan(Protocol):
         """It was answered, failed, or was cancelled."""
 
 
-_begin_span: Callable[[str], RequestSpan | None] | None = None
+_begin_span: Callable[[Pool], RequestSpan | None] | None = None
 
 
-def set_spans(begin: Callable[[str], RequestSpan | None] | None) -> None:
-    """Have this called with the model of each request; None: nothing."""
+def set_spans(begin: Callable[[Pool], RequestSpan | None] | None) -> None:
+    """Have this called with the pool of each request; None: nothing."""
     global _begin_span
     _begin_span = begin
 
@@ -188,6 +188,7 @@ class Pool(Membership, Closing):
             Error: As `run`, for wrong arguments. Errors of the run come from the future. Before the first session is
                 ready, so do errors of inputs that do not fit the model.
             QueueFull: The queue had no room, with ``when_full`` other than ``"block"``.
+            DeadlineExceeded: It would be late, with ``when_late="reject"`` of `load`; or there was no room in time.
         """
         if input_feed is None:
             output_names, input_feed = None, _feed_alone(output_names)
@@ -251,7 +252,7 @@ class Pool(Membership, Closing):
             output_names, input_feed = None, _feed_alone(output_names)
         limited = when_full == "reject"
         options = self._call(run_options, outputs, call)
-        span = None if _begin_span is None else _begin_span(self._members.model)
+        span = None if _begin_span is None else _begin_span(self)
         loops = _event_loops or _import_event_loops()
         while span is None:
             core = self._members.core
@@ -352,9 +353,9 @@ class Pool(Membership, Closing):
             arrays: An array ``[n, ...]`` for each input, all with the same n. Runs use the memory of C-contiguous
                 arrays in place.
             run_options: As for `run`.
-            rows: Rows of each run, 1 or more; default: found while it runs, from 32 on, by the time of the runs; with
-                batching its ``max_size``. The last run has the remaining rows. With n = 0 the model runs once, with
-                empty inputs.
+            rows: Rows of each run, 1 or more; default: found while it runs, from 32 on, by the time of the runs. With
+                batching it is its ``max_size``, and else, with a ``priority`` below 0, as many as take 10 ms. The last
+                run has the remaining rows. With n = 0 the model runs once, with empty inputs.
             lookahead: How many runs are submitted before the first one's outputs are taken; default: two for each that
                 can be under way, with batching two batches.
             **call: Arguments of every request: `Call`.
@@ -371,8 +372,9 @@ class Pool(Membership, Closing):
         if arrays is None:
             output_names, arrays = None, _feed_alone(output_names)
         found = many.Rows(arrays)
-        size = many.RunSize(self._batch_size if rows is None and self._batch_size > 1 else rows)
         options = self._call(run_options, "numpy", call)
+        fixed = self._batch_size if rows is None and self._batch_size > 1 else rows
+        size = many.RunSize(fixed, background=call.get("priority", 0) < 0)
         timeout = call.get("timeout")
         end = None if timeout is None else time.monotonic() + timeout
 
@@ -467,7 +469,7 @@ class Pool(Membership, Closing):
         return made
 
     def _run(self, output_names: object, input_feed: Mapping[str, Any], call: CoreCall | None) -> list[Any]:
-        if _begin_span is not None and (span := _begin_span(self._members.model)) is not None:
+        if _begin_span is not None and (span := _begin_span(self)) is not None:
             future = self._submit(output_names, input_feed, None, False, False, call, span)
             try:
                 return future.result()
@@ -495,7 +497,7 @@ class Pool(Membership, Closing):
         if not callbacks.start():  # its thread delivers answers
             raise ClosedError("the interpreter is ending: the pool takes no more requests")
         if _begin_span is not None and span is None:
-            span = _begin_span(self._members.model)
+            span = _begin_span(self)
         core = self._members.core
         future = PoolFuture(core, _to_values if on_device else None)
         try:
