@@ -27,7 +27,7 @@ class PoolTurns : public PoolWithFakes {
  protected:
   std::shared_ptr<Request> ask(int priority, std::optional<Pool::Clock::duration> timeout = {},
                                const std::optional<Device>& device = {}) {
-    auto made = request(device);
+    const auto made = request(device);
     made->priority = priority;
     if (timeout) {
       made->deadline = Pool::Clock::now() + *timeout;
@@ -87,7 +87,7 @@ TEST_F(PoolTurns, AFullQueueGivesUpTheLowestForAHigherOne) {
   const auto first = ask(1);
   const auto last = ask(1);
   const auto try_it = [&](int priority) {
-    auto made = request();
+    const auto made = request();
     made->priority = priority;
     return pool->submit(made, Pool::Clock::now()) ? made : nullptr;
   };
