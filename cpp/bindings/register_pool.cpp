@@ -38,19 +38,22 @@ py::tuple to_buckets(const Counts& counts, const Bound& bound) {
   return buckets;
 }
 
-py::object to_value(std::uint64_t count) { return py::int_(count); }
+// The upper bounds of latencies' buckets, ascending.
+using Bounds = std::vector<std::int64_t>;
 
-py::object to_value(const LatencyHistogram& histogram) {
+py::object to_value(std::uint64_t count, const Bounds& /*bounds*/) { return py::int_(count); }
+
+py::object to_value(const LatencyHistogram& histogram, const Bounds& bounds) {
   const auto seconds = [](std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; };
-  const auto bound = [](std::size_t i) { return static_cast<double>(LatencyHistogram::bounds_ns[i]) / 1e9; };
+  const auto bound = [&bounds](std::size_t i) { return static_cast<double>(bounds[i]) / 1e9; };
   return py::dict("count"_a = histogram.count(), "sum"_a = seconds(histogram.sum_ns()),
                   "max"_a = seconds(histogram.max_ns()), "p50"_a = seconds(histogram.quantile_ns(0.5)),
                   "p95"_a = seconds(histogram.quantile_ns(0.95)), "p99"_a = seconds(histogram.quantile_ns(0.99)),
                   "p999"_a = seconds(histogram.quantile_ns(0.999)),
-                  "buckets"_a = to_buckets(histogram.counts_up_to_bounds(), bound));
+                  "buckets"_a = to_buckets(histogram.counts_up_to(bounds), bound));
 }
 
-py::object to_value(const SizeHistogram& histogram) {
+py::object to_value(const SizeHistogram& histogram, const Bounds& /*bounds*/) {
   const auto bound = [](std::size_t i) { return std::size_t{1} << i; };
   return py::dict("count"_a = histogram.count(), "sum"_a = histogram.sum(),
                   "buckets"_a = to_buckets(histogram.counts_up_to_bounds(), bound));
@@ -66,7 +69,7 @@ py::dict to_states(const PoolStats& stats) {
 }
 
 // What `ortmulti.PoolStats` is made from.
-py::dict to_dict(const PoolStats& stats) {
+py::dict to_dict(const PoolStats& stats, const Bounds& bounds) {
   py::list devices;
   for (const DeviceStats& device : stats.devices) {
     py::dict entry("device"_a = device.device, "state"_a = to_string(device.state), "sessions"_a = device.sessions,
@@ -82,7 +85,7 @@ py::dict to_dict(const PoolStats& stats) {
     entry["arena_bytes"] = arena(&Session::Arena::held);
     entry["arena_used_bytes"] = arena(&Session::Arena::used);
     entry["arena_peak_bytes"] = arena(&Session::Arena::most_used);
-    DeviceStats::for_each_count([&](const char* name, auto count) { entry[name] = to_value(device.*count); });
+    DeviceStats::for_each_count([&](const char* name, auto count) { entry[name] = to_value(device.*count, bounds); });
     devices.append(std::move(entry));
   }
   py::dict all("devices"_a = devices, "waiting"_a = stats.waiting, "why_unbatched"_a = stats.why_unbatched,
@@ -250,7 +253,9 @@ void register_pool(py::module_& module) {
             return self.cancel_async(*request.get_pointer<AsyncRequest>());
           },
           py::arg("request"))
-      .def("stats", [](const PythonPool& self) { return to_dict(stats_of(self)); })
+      .def(
+          "stats", [](const PythonPool& self, const Bounds& bounds) { return to_dict(stats_of(self), bounds); },
+          py::arg("bounds_ns") = Bounds())
       .def("states", [](const PythonPool& self) { return to_states(stats_of(self)); })
       .def(
           "close",  // returns whether that is done; without a patience, in seconds, it is

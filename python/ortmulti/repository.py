@@ -8,7 +8,7 @@ import re
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -507,8 +507,12 @@ class ModelRepository(Closing):
         """Yield the outputs of each feed, as `Pool.map`; otherwise as `run`."""
         return self[name].map(*args, **kwargs)
 
-    def stats(self) -> RepositoryStats:
-        """Return statistics of every loaded model, and of the devices' memory."""
+    def stats(self, latency_buckets: Sequence[float] | None = None) -> RepositoryStats:
+        """Return statistics of every loaded model, and of the devices' memory.
+
+        Args:
+            latency_buckets: As for `Pool.stats`.
+        """
         with self._lock:
             loaded = {name: entry for name, entry in self._entries.items() if entry.loaded is not None}
         residents: dict[str, list[Residency]] = {}
@@ -517,7 +521,7 @@ class ModelRepository(Closing):
             row.pop("pinned")
             residents.setdefault(name, []).append(Residency(**row))
         models = {
-            name: ModelStats(name, entry.pinned, residents.get(name, []), found.pool.stats())
+            name: ModelStats(name, entry.pinned, residents.get(name, []), found.pool.stats(latency_buckets))
             for name, entry in loaded.items()
             if (found := entry.loaded) is not None
         }

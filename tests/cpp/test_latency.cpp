@@ -54,15 +54,17 @@ TEST(LatencyHistogram, KeepsWhatLiesOutsideAtItsEnds) {
 
 TEST(LatencyHistogram, CountsUpToBoundsAreRightToThreePercent) {
   LatencyHistogram histogram;
-  const auto& bounds = LatencyHistogram::bounds_ns;
+  const std::vector<std::int64_t> bounds{10'000, 25'000, 1'000'000, 10'000'000'000,
+                                         std::int64_t{10} * 3600 * 1'000'000'000};
   for (const std::int64_t bound : bounds) {
     histogram.record(bound - bound / 32);
     histogram.record(bound + 1);
   }
-  const auto counts = histogram.counts_up_to_bounds();
-  for (std::size_t i = 0; i < bounds.size(); ++i) {
+  const auto counts = histogram.counts_up_to(bounds);
+  for (std::size_t i = 0; i + 1 < bounds.size(); ++i) {
     EXPECT_EQ(counts[i], 2 * i + 1) << bounds[i];
   }
+  EXPECT_EQ(counts.back(), 2 * bounds.size()) << "longer ones count as 9 hours";
   EXPECT_EQ(histogram.count(), 2 * bounds.size());
 }
 

@@ -143,6 +143,28 @@ def test_a_page_of_several_pools_and_repositories(tmp_path: Path) -> None:
     assert "# TYPE ortmulti_repository_budget_bytes gauge" in lines
 
 
+def test_latencies_are_counted_up_to_bounds_of_the_users_own() -> None:
+    with ortmulti.ModelRepository("cpu") as models:
+        models.add("m", onnx_models.matmul())
+        models.run("m", {"x": np.ones((1, 64), np.float32)})
+        pool = models["m"]
+        assert [bound for bound, _ in pool.stats([2e-6, 3600]).devices[0].run.buckets] == [2e-6, 3600]
+        assert [count for _, count in models.stats([1e-9, 60]).models["m"].pool.devices[0].run.buckets] == [0, 1]
+        default = [bound for bound, _ in pool.stats().devices[0].run.buckets]
+        assert (len(default), default[:4], default[-2:]) == (19, [1e-5, 2.5e-5, 5e-5, 1e-4], [5, 10])
+        page = ortmulti.metrics({"all": models}, latency_buckets=[0.01234567, 60])
+        assert re.search(r'ortmulti_run_seconds_bucket\{.*le="0\.01234567"\} ', page)
+        for buckets, error, message in (
+            ([], ortmulti.InvalidArgument, r"seconds above 0, ascending, not \[\]"),
+            ([0, 1], ortmulti.InvalidArgument, "seconds above 0"),
+            ([2, 1], ortmulti.InvalidArgument, "ascending"),
+            (["1"], ortmulti.InvalidType, "latency_buckets is a number"),
+            (3, ortmulti.InvalidType, "a list of seconds, not 3"),
+        ):
+            with pytest.raises(error, match=message):
+                pool.stats(buckets)
+
+
 @pytest.mark.parametrize(
     ("labels", "error", "message"),
     [

@@ -61,16 +61,17 @@ std::int64_t LatencyHistogram::quantile_ns(double q) const noexcept {
   return max_ns_;
 }
 
-std::array<std::uint64_t, LatencyHistogram::bounds_ns.size()> LatencyHistogram::counts_up_to_bounds() const noexcept {
-  std::array<std::uint64_t, bounds_ns.size()> result{};
+std::vector<std::uint64_t> LatencyHistogram::counts_up_to(const std::vector<std::int64_t>& bounds_ns) const {
+  std::vector<std::uint64_t> result;
+  result.reserve(bounds_ns.size());
   std::uint64_t seen = 0;
   std::size_t bucket = 0;
-  for (std::size_t i = 0; i < bounds_ns.size(); ++i) {
-    const auto bound = static_cast<std::uint64_t>(bounds_ns[i]);
-    for (; upper_bound(static_cast<int>(bucket)) <= bound; ++bucket) {
+  for (const std::int64_t bound : bounds_ns) {
+    for (; bucket < counts_.size() && upper_bound(static_cast<int>(bucket)) <= static_cast<std::uint64_t>(bound);
+         ++bucket) {
       seen += counts_[bucket];
     }
-    result[i] = seen;
+    result.push_back(seen);
   }
   return result;
 }

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace ortmulti {
 
@@ -10,12 +11,6 @@ namespace ortmulti {
 /// a quantile is right to 3%. Memory of a fixed size (11 KiB); not for several threads at once.
 class LatencyHistogram {
  public:
-  /// The bounds of counts_up_to_bounds(), as metrics have them: from 10 microseconds to 10 seconds.
-  static constexpr std::array<std::int64_t, 19> bounds_ns{
-      10'000,      25'000,        50'000,        100'000,       250'000,       500'000,     1'000'000,
-      2'500'000,   5'000'000,     10'000'000,    25'000'000,    50'000'000,    100'000'000, 250'000'000,
-      500'000'000, 1'000'000'000, 2'500'000'000, 5'000'000'000, 10'000'000'000};
-
   /// Below 0 counts as 0, above 9 hours as 9 hours.
   void record(std::int64_t nanoseconds) noexcept;
   void merge(const LatencyHistogram& other) noexcept;
@@ -25,8 +20,9 @@ class LatencyHistogram {
   std::int64_t max_ns() const noexcept { return max_ns_; }
   /// The time that the part `q` (0 to 1) of them did not exceed, at most max_ns(); 0 where nothing was recorded.
   std::int64_t quantile_ns(double q) const noexcept;
-  /// For each of `bounds_ns` how many did not exceed it. One that is up to 3% below a bound may count as above it.
-  std::array<std::uint64_t, bounds_ns.size()> counts_up_to_bounds() const noexcept;
+  /// For each of these ascending bounds how many did not exceed it. One that is up to 3% below a bound may count as
+  /// above it.
+  std::vector<std::uint64_t> counts_up_to(const std::vector<std::int64_t>& bounds_ns) const;
 
  private:
   static constexpr int sub_bits = 5;

@@ -273,9 +273,9 @@ class Members:
 
     # Readiness.
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self, bounds_ns: Sequence[int]) -> dict[str, Any]:
         """Same as `Pool.stats`."""
-        return {**self.core.stats(), "version": self._version}
+        return {**self.core.stats(bounds_ns), "version": self._version}
 
     def wait_ready(self, timeout: float | None, devices: Devices | None) -> list[str]:
         """Same as `Pool.wait_ready`."""

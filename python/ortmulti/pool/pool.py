@@ -415,11 +415,19 @@ class Pool(Membership, Closing):
         self.wait_ready()
         self._members.warm_up(warmup or Warmup())
 
-    def stats(self) -> PoolStats:
-        """Return statistics since the pool was made: counts, waits and latencies. Works after `close`, too."""
-        from ortmulti.pool.stats import PoolStats
+    def stats(self, latency_buckets: Sequence[float] | None = None) -> PoolStats:
+        """Return statistics since the pool was made: counts, waits and latencies. Works after `close`, too.
 
-        return PoolStats._from_core(self._members.stats(), time.monotonic() - self._start)
+        Args:
+            latency_buckets: Upper bounds of the latencies' buckets in seconds, ascending; default: 19 from 10
+                microseconds to 10 seconds.
+
+        Raises:
+            InvalidArgument, InvalidType: Bounds that cannot be.
+        """
+        from ortmulti.pool.stats import PoolStats, bounds_ns
+
+        return PoolStats._from_core(self._members.stats(bounds_ns(latency_buckets)), time.monotonic() - self._start)
 
     def close(self, cancel_pending: bool = False) -> None:
         """Answer all requests, and free the sessions and their weights. A second call does nothing.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ortmulti import _core
+from ortmulti import _core, checks
 from ortmulti.errors import Error, InvalidArgument, InvalidType
 
 __all__ = ["DeviceStats", "Histogram", "Latency", "PoolStats", "metrics"]
@@ -41,7 +42,7 @@ class Latency(Histogram):
     Attributes:
         count: How often it was measured.
         sum: The sum of all durations.
-        buckets: Pairs of a fixed upper bound and the number of values that did not exceed it, exact to 3%.
+        buckets: Pairs of an upper bound and the number of values that did not exceed it, exact to 3%.
         max: The longest duration.
         p50, p95, p99, p999: The durations that 50%, 95%, 99% and 99.9% did not exceed; 0 if nothing was measured.
     """
@@ -339,21 +340,41 @@ def checked_labels(labels: Mapping[str, str] | None, *own: str) -> dict[str, str
     return dict(given)
 
 
-def metrics(sources: Mapping[str, Any], labels: Mapping[str, str] | None = None) -> str:
+_BOUNDS = tuple(part * 10**power for power in range(4, 10) for part in (1, 2.5, 5))
+
+
+def bounds_ns(buckets: object) -> list[int]:
+    """Convert upper bounds of latencies from seconds to nanoseconds; None: from 10 microseconds to 10 seconds."""
+    if buckets is None:
+        return [*map(int, _BOUNDS), 10**10]
+    if isinstance(buckets, str) or not isinstance(buckets, Sequence):
+        raise InvalidType(f"latency_buckets is a list of seconds, not {buckets!r}")
+    bounds = [round(checks.number("latency_buckets", bucket) * 1e9) for bucket in buckets]
+    if not bounds or bounds[0] <= 0 or any(one >= other for one, other in itertools.pairwise(bounds)):
+        raise InvalidArgument(f"latency_buckets are seconds above 0, ascending, not {buckets!r}")
+    return bounds
+
+
+def metrics(
+    sources: Mapping[str, Any],
+    labels: Mapping[str, str] | None = None,
+    latency_buckets: Sequence[float] | None = None,
+) -> str:
     """Format the statistics of several pools and repositories for Prometheus, as one page: text format 0.0.4.
 
     Args:
         sources: Pools and repositories by name. The name is the label ``pool`` of their lines.
         labels: Labels of every line, such as ``{"service": "search"}``.
+        latency_buckets: As for `Pool.stats`.
 
     Raises:
-        InvalidArgument, InvalidType: Labels or sources that cannot be.
+        InvalidArgument, InvalidType: Labels, sources or bounds that cannot be.
     """
     given, page = checked_labels(labels, "model", "pool"), Page()
     if not isinstance(sources, Mapping):
         raise InvalidType(f'sources are pools and repositories by name, such as {{"a": pool}}, not {sources!r}')
     for name, source in sources.items():
-        stats: Any = source.stats() if hasattr(source, "stats") else None
+        stats: Any = source.stats(latency_buckets) if hasattr(source, "stats") else None
         if not hasattr(stats, "_add_to"):
             raise InvalidType(f"{name!r} is to be a pool or a repository, not {source!r}")
         stats._add_to(page, {**given, "pool": name})
@@ -365,7 +386,7 @@ def _lines(name: str, value: float | Histogram, labels: dict[str, str]) -> Itera
         yield _line(name, value, labels)
     elif value.buckets:
         for bound, count in (*value.buckets, (math.inf, value.count)):
-            yield _line(f"{name}_bucket", count, {**labels, "le": "+Inf" if bound == math.inf else f"{bound:g}"})
+            yield _line(f"{name}_bucket", count, {**labels, "le": "+Inf" if bound == math.inf else f"{bound:.9g}"})
         yield _line(f"{name}_sum", value.sum, labels)
         yield _line(f"{name}_count", value.count, labels)
 

@@ -200,9 +200,9 @@ class ProcessMembers:
         if failures:
             raise failures[0]
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self, bounds_ns: Sequence[int]) -> dict[str, Any]:
         """Return the core's statistics, with the restarts of processes and the model's version."""
-        stats = {**self.core.stats(), "version": self._version}
+        stats = {**self.core.stats(bounds_ns), "version": self._version}
         for device in stats["devices"]:
             device["restarts"] = sum(session.restarts for session in self._of(device["device"]))
         return stats
