@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import random
 import subprocess
 import sys
@@ -38,9 +37,9 @@ from onnx import helper, numpy_helper, parser
 
 import ortmulti
 from benchmarks import gpu_feeding
+from benchmarks.each_case import measure_each
 from benchmarks.memory_back import memory, recogniser, session
 from ortmulti import _core
-from ortmulti.bench.measure import fresh_process, machine
 from ortmulti.bench.models import make
 
 LARGE, SMALL = (64, 3000), (1, 320)
@@ -268,15 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser_.add_argument("--json", type=Path, help="where to write the result")
     args = parser_.parse_args(arguments)
     common = {"device": args.device, "budget": args.budget, "seconds": args.seconds, "shapes": args.shapes}
-    results: dict[str, Any] = {}
-    for case in args.cases.split(","):
-        path = {"PYTHONPATH": ":".join(sys.path)}
-        results[case] = fresh_process.run("benchmarks.memory_pressure", {**common, "case": case}, 600, path)
-        print(case, json.dumps(results[case]), flush=True)
-    if args.json:
-        report = {**common, "results": results, "machine": machine.describe()}
-        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    return int(not all(is_right(case, found) for case, found in results.items()))
+    return measure_each("benchmarks.memory_pressure", args.cases, common, is_right, args.json, 600)
 
 
 if __name__ == "__main__":

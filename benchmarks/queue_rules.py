@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import statistics
 import sys
@@ -34,7 +33,7 @@ import psutil
 from onnx import helper, numpy_helper, parser
 
 import ortmulti as om
-from ortmulti.bench.measure import fresh_process, machine
+from benchmarks.each_case import measure_each
 
 MOST_LATE, MOST_P99, LEAST_RATE = 5e-3, 1.5, 0.98
 CASES = ("deadlines", "priorities", "soak")
@@ -217,15 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser_.add_argument("--json", type=Path, help="where to write the result")
     args = parser_.parse_args(arguments)
     common = {"requests": args.requests, "waiting": args.waiting, "seconds": args.seconds}
-    results: dict[str, Any] = {}
-    for case in args.cases.split(","):
-        path = {"PYTHONPATH": ":".join(sys.path)}
-        results[case] = fresh_process.run("benchmarks.queue_rules", {**common, "case": case}, 3600, path)
-        print(case, json.dumps(results[case]), flush=True)
-    if args.json:
-        report = {**common, "results": results, "machine": machine.describe()}
-        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    return int(not all(is_right(case, found) for case, found in results.items()))
+    return measure_each("benchmarks.queue_rules", args.cases, common, is_right, args.json, 3600)
 
 
 if __name__ == "__main__":

@@ -193,13 +193,14 @@ RunningLoop running_loop() {
 }
 
 bool warn_of_blocked_loop(std::chrono::nanoseconds waited) {
-  const py::dict modules = py::module_::import("sys").attr("modules");
+  const py::module_ sys = py::module_::import("sys");
+  const py::dict modules = sys.attr("modules");
   if (!modules.contains("asyncio") || modules["asyncio"].attr("_get_running_loop")().is_none()) {
     return false;
   }
   const std::string text = "a run held up the event loop for " + std::to_string(waited / std::chrono::milliseconds(1)) +
                            " ms: await pool.run_async() instead of calling pool.run()";
-  py::object frame = py::module_::import("sys").attr("_getframe")();
+  py::object frame = sys.attr("_getframe")();
   int caller = 1;  // outside of the package
   for (; !frame.is_none(); frame = frame.attr("f_back"), ++caller) {
     const py::object name = frame.attr("f_globals").attr("get")("__name__");

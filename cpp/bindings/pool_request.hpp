@@ -70,7 +70,7 @@ class PoolRequest : public Request, NonCopyable {
     pybind11::object taken;  // by take()
   };
 
-  /// The arguments of ortmulti.pool.futures.Timing; None where it was not answered.
+  /// The arguments of ortmulti.RequestTiming; None where it was not answered.
   pybind11::object timing() const;
   void add_inputs();
   pybind11::list to_arrays();

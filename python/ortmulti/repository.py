@@ -237,13 +237,10 @@ class RepositoryModel(Pool):
         present = self._pool
 
         def check(new: Pool) -> None:
-            from ortmulti.pool.model_interface import differences
+            from ortmulti.pool.model_interface import check_same
 
-            if same_interface and (found := differences(present, new)):
-                raise InvalidArgument(
-                    f"the new model has another interface than {self.name!r}: {'; '.join(found)}; pass "
-                    "same_interface=False to accept it"
-                )
+            if same_interface:
+                check_same("the new model", new, repr(self.name), present)
             if verify is not None and verify(new) is False:
                 raise InvalidArgument(f"verify has returned False: {self.name!r} stays as it was")
 
@@ -596,9 +593,9 @@ class ModelRepository(Closing):
         if options.get("backend", "core") == "core":
             options.setdefault("in_flight", 1)
         size, convolves = _size(entry.model)
-        later = _CUDNN if convolves else 0
+        later = {device: _CUDNN if convolves and device != "cpu" else 0 for device in devices}
         reserved = {
-            device: self._core.reserve(name, device, size + (self._kept[device] + later if device != "cpu" else 0))
+            device: self._core.reserve(name, device, size + self._kept[device] + later[device])
             for device in sorted(devices)
         }
         loaded: _Loaded | None = None
@@ -611,10 +608,10 @@ class ModelRepository(Closing):
             if isinstance(pool._members, Members):
                 pool._members.limit_graphs(self._why_no_graphs)
             pool._members.warm_up(warmup)
-            sessions = {row.device: row.sessions for row in pool.stats().devices}
+            for row in pool.stats().devices:
+                later[row.device] *= row.sessions
             for device in devices:
-                later = _CUDNN * sessions[device] if convolves and device != "cpu" else 0
-                taken = max(size, self._grown(device, before[device]) or 0) + later
+                taken = max(size, self._grown(device, before[device]) or 0) + later[device]
                 keep = device != "cpu" and self._pinned_bytes + taken <= self._host_budget
                 levels = {
                     level: (0, seconds if closes else 0.0)
@@ -634,7 +631,7 @@ class ModelRepository(Closing):
                 )
                 loaded.residents.append(resident)
                 if device != "cpu":
-                    pinned = self._measure(pool, device, resident, taken, later, keep)
+                    pinned = self._measure(pool, device, resident, taken, later[device], keep)
                     with self._lock:
                         self._pinned_bytes += max(0, pinned - loaded.pinned_bytes)
                     loaded = loaded._replace(pinned_bytes=max(pinned, loaded.pinned_bytes))

@@ -195,9 +195,8 @@ TEST_F(PoolTurns, WhatWouldBeLateIsRefusedAtOnceIfAskedFor) {
 // Whether the run that does not end when it is asked to, as within a long node, fails in the end.
 class PoolDeadlines : public PoolTurns, public testing::WithParamInterface<bool> {
  protected:
-  std::shared_ptr<FakeRunner> add_deaf(const Device& device = Device::cpu()) {
-    const auto runner = add(device);
-    runner->action = [this](Request& running) {
+  void add_deaf() {
+    add(Device::cpu())->action = [this](Request& running) {
       runs.set_value();
       ends.get_future().wait();
       running.outputs.emplace_back(nullptr);
@@ -205,7 +204,6 @@ class PoolDeadlines : public PoolTurns, public testing::WithParamInterface<bool>
         throw Error(ErrorKind::fail, "it failed later");
       }
     };
-    return runner;
   }
   std::promise<void> runs;
   std::promise<void> ends;

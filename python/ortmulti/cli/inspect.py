@@ -52,10 +52,11 @@ def inspect_command(
     """
     with working(f"opening {model}"):
         facts = describe_model(model)
+    dependent = why_dependent(ortmulti.Model(facts["model"]), 0)
     if batching:
         with working("joining requests"):
-            facts["batching"] = _describe_batching(facts["model"])
-    facts["advice"] = _advice(facts)
+            facts["batching"] = _describe_batching(facts["model"], dependent)
+    facts["advice"] = _advice(facts, dependent)
     if as_json:
         print_json(facts)
     else:
@@ -120,8 +121,8 @@ def describe_model(model: Path) -> dict[str, Any]:
     return facts
 
 
-def _advice(facts: Mapping[str, Any]) -> list[str]:
-    """Say how requests can run together, and what they may look like."""
+def _advice(facts: Mapping[str, Any], dependent: str) -> list[str]:
+    """Say how requests can run together, where the graph has these dependences, and what they may look like."""
     declared = facts["inputs"]
     if not declared:
         return []
@@ -134,7 +135,6 @@ def _advice(facts: Mapping[str, Any]) -> list[str]:
     except Error as error:
         advice.append(f"Requests cannot be joined: {error.public}.")
     else:
-        dependent = why_dependent(ortmulti.Model(facts["model"]), 0)
         advice.append(
             f"Answers of joined requests would not be those of each alone: {dependent}."
             if dependent
@@ -159,8 +159,7 @@ def _advice(facts: Mapping[str, Any]) -> list[str]:
     return [*advice, f"A request to try: pool.run({{{', '.join(arrays)}}})"]
 
 
-def _describe_batching(path: str) -> dict[str, Any]:
-    found_in_graph = why_dependent(ortmulti.Model(path), 0)
+def _describe_batching(path: str, found_in_graph: str) -> dict[str, Any]:
     try:
         found = ortmulti.check_batching(path, ortmulti.Batching(2))
     except Error as error:

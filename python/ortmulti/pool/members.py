@@ -27,7 +27,7 @@ from ortmulti.options.model_additions import replacing_weights
 from ortmulti.pool.configuration import Serving, Warmup
 from ortmulti.pool.first_runs import FirstRuns
 from ortmulti.pool.member import Member, MemberCreation
-from ortmulti.pool.model_interface import differences
+from ortmulti.pool.model_interface import check_same
 from ortmulti.pool.sleep import ModelFiles, SessionSleep, wait_until_awake
 from ortmulti.timeline import Timeline
 
@@ -584,11 +584,8 @@ class Members:
         """
 
         def join(member: Member) -> None:
-            if present is not None and (found := differences(present, member.session)):
-                raise InvalidArgument(
-                    f"{request.model} has another interface than {self.model}: {'; '.join(found)}; pass "
-                    "same_interface=False to accept it"
-                )
+            if present is not None:
+                check_same(str(request.model), member.session, self.model, present)
             member.join(core, timeline)
 
         return MemberCreation(request, timeline, first_runs, join)

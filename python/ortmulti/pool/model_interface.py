@@ -5,7 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["differences"]
+from ortmulti.errors import InvalidArgument
+
+__all__ = ["check_same", "differences"]
+
+
+def check_same(name: str, model: Any, present_name: str, present: Any) -> None:
+    """Compare a model with the one whose place it is to take.
+
+    Raises:
+        InvalidArgument: It has `differences`.
+    """
+    if found := differences(present, model):
+        raise InvalidArgument(
+            f"{name} has another interface than {present_name}: {'; '.join(found)}; pass same_interface=False to "
+            "accept it"
+        )
 
 
 def differences(before: Any, after: Any) -> list[str]:
