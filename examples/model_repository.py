@@ -24,8 +24,8 @@ MODELS = Path(os.environ.get("MODELS", "models"))
 MEMORY = os.environ.get("MEMORY")  # such as 8GiB: of each GPU, or of the host for models on the CPU
 
 
-class Rows(BaseModel):
-    rows: list[list[float]]
+class Request(BaseModel):
+    inputs: dict[str, list[Any]]  # such as {"x": [[0.5, 1.5]]}: the values of each input, by its name
 
 
 @asynccontextmanager
@@ -42,14 +42,16 @@ app = FastAPI(lifespan=lifespan)
 
 
 @app.post("/models/{name}/predict")
-async def predict(name: str, request: Rows) -> dict[str, Any]:
-    if len(set(map(len, request.rows))) != 1:
-        raise HTTPException(422, "give one row or more, all of the same length")
-    x = np.asarray(request.rows, np.float32)
+async def predict(name: str, request: Request) -> dict[str, Any]:
     try:  # a model that sleeps wakes meanwhile; the deadline includes that
-        outputs = await app.state.repository.run_async(name, {"x": x}, timeout=5.0, when_full="reject")
+        model = app.state.repository[name]
+        types = {value.name: value.dtype for value in model.get_inputs()}
+        feed = {key: np.asarray(values, types[key]) for key, values in request.inputs.items()}
+        outputs = await model.run_async(feed, timeout=5.0, when_full="reject")
     except om.Error as error:
         raise HTTPException(error.http_status, error.public) from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise HTTPException(422, "the inputs do not fit the model's") from error
     return {"outputs": [output.tolist() for output in outputs]}
 
 

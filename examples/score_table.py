@@ -1,6 +1,8 @@
-"""Score all rows of a .npy file and write the results to another .npy file, with a progress bar.
+"""Score all rows of a file and write the results to a .npy file, with a progress bar.
 
 python examples/score_table.py model.onnx rows.npy scores.npy
+
+A model with several inputs takes a .npz file with an array for each of them, by its name.
 """
 
 from __future__ import annotations
@@ -17,22 +19,26 @@ ROWS_PER_RUN = 512
 
 
 def main(model: str, source: str, target: str) -> None:
-    rows = np.load(source, mmap_mode="r")  # read from the disk as it is needed: the file may be larger than memory
-    starts = range(0, max(1, len(rows)), ROWS_PER_RUN)  # a table without rows: one run, which tells the shape
     unfinished = f"{target}.part"
-
     with om.load(model, devices="all") as pool:
-        name = pool.get_inputs()[0].name
-        feeds = ({name: np.asarray(rows[start : start + ROWS_PER_RUN], np.float32)} for start in starts)
+        types = {value.name: value.dtype for value in pool.get_inputs()}
+        loaded = np.load(source, mmap_mode="r")  # .npy: read as it is needed, so the file may be larger than memory
+        table = {name: loaded[name] for name in types} if source.endswith(".npz") else {next(iter(types)): loaded}
+        rows = len(next(iter(table.values())))
+        starts = range(0, max(1, rows), ROWS_PER_RUN)  # a table without rows: one run, which tells the shape
+        feeds = (
+            {name: np.asarray(column[start : start + ROWS_PER_RUN], types[name]) for name, column in table.items()}
+            for start in starts
+        )
         results = None
         # `map` keeps the devices busy and returns the answers in the order of the rows.
         for start, [scores, *_] in zip(starts, track(pool.map(feeds), total=len(starts)), strict=True):
             if results is None:  # the first answer tells the type and the shape of a row
-                shape = (len(rows), *scores.shape[1:])
+                shape = (rows, *scores.shape[1:])
                 results = np.lib.format.open_memmap(unfinished, "w+", scores.dtype, shape)
             results[start : start + len(scores)] = scores
     Path(unfinished).replace(target)  # after an error or Ctrl-C there is no target that looks complete
-    print(f"{len(rows)} rows scored")
+    print(f"{rows} rows scored")
 
 
 if __name__ == "__main__":

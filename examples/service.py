@@ -22,8 +22,8 @@ import ortmulti as om
 MODEL, DEVICES = os.environ.get("MODEL", "model.onnx"), os.environ.get("DEVICES", "all")
 
 
-class Rows(BaseModel):
-    rows: list[list[float]]
+class Request(BaseModel):
+    inputs: dict[str, list[Any]]  # such as {"x": [[0.5, 1.5]]}: the values of each input, by its name
 
 
 @asynccontextmanager
@@ -40,15 +40,18 @@ app = FastAPI(lifespan=lifespan)
 
 
 @app.post("/predict")
-async def predict(request: Rows) -> dict[str, Any]:
+async def predict(request: Request) -> dict[str, Any]:
     pool: om.Pool = app.state.pool
     if not pool.ready:
         raise HTTPException(503, "no device is ready")
-    [x] = pool.get_inputs()
-    if len(set(map(len, request.rows))) != 1:
-        raise HTTPException(422, f"rows do not fit the model's input {x.shape}")
+    types = {value.name: value.dtype for value in pool.get_inputs()}
     try:
-        outputs = await pool.run_async({x.name: np.asarray(request.rows, np.float32)}, timeout=5.0, when_full="reject")
+        feed = {name: np.asarray(values, types[name]) for name, values in request.inputs.items()}
+    except (KeyError, TypeError, ValueError) as error:
+        shapes = {value.name: value.shape for value in pool.get_inputs()}
+        raise HTTPException(422, f"the inputs do not fit the model's, {shapes}") from error
+    try:
+        outputs = await pool.run_async(feed, timeout=5.0, when_full="reject")
     except om.Error as error:  # any other one, a ValueError too, is a fault: 500
         logging.getLogger("uvicorn.error").warning("%d: %s", error.http_status, error)
         raise HTTPException(error.http_status, error.public) from error

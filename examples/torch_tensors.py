@@ -15,17 +15,16 @@ import ortmulti as om
 def main(model: str) -> None:
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
     with om.load(model, devices=device) as pool:
-        value = pool.get_inputs()[0]
-        shape = [size if isinstance(size, int) else 1 for size in value.shape]
-        x = torch.ones(shape, device=device)
+        arrays = om.example_feed(pool)  # random ones that the model takes: put your own here
+        feed = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
 
         # A tensor is an input where it is (DLPack). With outputs="device" outputs stay where the model runs.
-        [y, *_] = pool.run({value.name: x}, outputs="device")
+        [y, *_] = pool.run(feed, outputs="device")
         tensor = torch.from_dlpack(y)
         print(tensor.device, tensor.dtype, tuple(tensor.shape))
 
         # As NumPy arrays, which is the default: PyTorch uses their memory without a copy.
-        [array, *_] = pool.run({value.name: x})
+        [array, *_] = pool.run(feed)
         print("equal:", torch.equal(tensor.cpu(), torch.from_numpy(array)))
 
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "bindings/signals.hpp"
 #include "core/base/device.hpp"
@@ -18,11 +19,15 @@ namespace ortmulti::bindings {
 struct Call {
   Call() = default;
   explicit Call(pybind11::handle given) {
-    using Fields =
-        std::tuple<pybind11::object, std::string, std::optional<double>, bool, std::shared_ptr<Timeline>, int>;
+    using Trace = std::pair<std::shared_ptr<Timeline>, std::string>;
+    using Fields = std::tuple<pybind11::object, std::string, std::optional<double>, bool, std::optional<Trace>, int>;
     if (!given.is_none()) {
       std::string name;
-      std::tie(run_options, name, timeout, outputs_on_device, timeline, priority) = given.cast<Fields>();
+      std::optional<Trace> traced;
+      std::tie(run_options, name, timeout, outputs_on_device, traced, priority) = given.cast<Fields>();
+      if (traced) {
+        trace = {std::move(traced->first), std::move(traced->second)};
+      }
       if (!name.empty()) {
         device = parse_device(name);
       }
@@ -33,7 +38,7 @@ struct Call {
   std::optional<Device> device;
   std::optional<double> timeout;  ///< Seconds.
   bool outputs_on_device = false;
-  std::shared_ptr<Timeline> timeline;
+  RequestTrace trace;
   int priority = 0;
 
   void apply_to(Request& request) const {
@@ -42,7 +47,7 @@ struct Call {
       request.deadline = after(*timeout);
     }
     request.outputs_on_device = outputs_on_device;
-    request.timeline = timeline;
+    request.trace = trace;
     request.priority = priority;
   }
 };

@@ -94,7 +94,7 @@ void register_library(py::module_& module) {
         py::list list;
         const std::vector<Span> spans = without_gil([&] { return timeline.spans(); });
         for (const Span& span : spans) {
-          list.append(py::make_tuple(span.name, span.start_ns, span.end_ns, span.thread, span.device));
+          list.append(py::make_tuple(span.name, span.start_ns, span.end_ns, span.thread, span.device, span.request));
         }
         return list;
       });

@@ -100,7 +100,7 @@ py::dict to_dict(const Repository::ResidentStats& resident) {
   const std::uint64_t kept = resident.model.bytes_at(SleepLevel::weights);
   return py::dict("name"_a = resident.name, "device"_a = resident.device, "state"_a = state_of(resident),
                   "pinned"_a = resident.model.pinned, "weights"_a = resident.model.bytes - kept, "kept"_a = kept,
-                  "rate"_a = resident.rate, "evictions"_a = resident.evicted);
+                  "rate"_a = resident.rate, "evictions"_a = resident.evicted, "refusal"_a = resident.refusal);
 }
 
 py::dict to_dict(const Repository::DeviceUse& device) {
@@ -133,14 +133,15 @@ py::tuple to_tuple(const ResidencyPolicy::Decision& decision) {
 void register_repository(py::module_& module) {
   py::class_<ResidencyPolicy::Model>(module, "ResidencyModel")
       .def(py::init([](std::uint64_t bytes, const std::map<SleepLevel, std::pair<std::uint64_t, double>>& sleeps,
-                       bool pinned, SleepLevel level) {
-             ResidencyPolicy::Model model{bytes, {}, pinned, false, level};
+                       bool pinned, SleepLevel level, bool protect) {
+             ResidencyPolicy::Model model{bytes, {}, pinned, protect, false, level};
              for (const auto& [at, asleep] : sleeps) {
                model.sleeps[at] = {asleep.first, asleep.second};
              }
              return model;
            }),
-           py::arg("bytes"), py::arg("sleeps"), py::arg("pinned") = false, py::arg("level") = "awake");
+           py::arg("bytes"), py::arg("sleeps"), py::arg("pinned") = false, py::arg("level") = "awake",
+           py::arg("protect") = false);
   // Not thread-safe; for simulations and tests.
   py::class_<ResidencyPolicy>(module, "ResidencyPolicy")
       .def(py::init<std::uint64_t>(), py::arg("budget"))

@@ -26,7 +26,7 @@ class Timeline:
     def __init__(self) -> None: ...
     def extend(self, other: Timeline) -> None: ...
     def add(self, name: str, start_ns: int, end_ns: int, device: str, /) -> None: ...
-    def spans(self) -> list[tuple[str, int, int, int, str]]: ...
+    def spans(self) -> list[tuple[str, int, int, int, str, str]]: ...
 
 class SessionOptions:
     def copy(self) -> SessionOptions: ...
@@ -157,6 +157,9 @@ class NodeArg:
     @property
     def shape(self) -> list[int | str | None]:
         """The dimensions: a number if fixed, a name or None if dynamic."""
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """The dtype of a tensor's arrays; None for what is no tensor. onnxruntime has no such attribute."""
 
 class ModelMetadata:
     """The metadata of a model file."""
@@ -234,7 +237,12 @@ def set_running_loop(get_running_loop: Callable[[], object]) -> None: ...
 class ResidencyModel:
     # For each level that it can sleep at: the bytes that it keeps, and the seconds of a wake.
     def __init__(
-        self, bytes: int, sleeps: Mapping[str, tuple[int, float]], pinned: bool = False, level: str = "awake"
+        self,
+        bytes: int,
+        sleeps: Mapping[str, tuple[int, float]],
+        pinned: bool = False,
+        level: str = "awake",
+        protect: bool = False,
     ) -> None: ...
 
 class ResidencyPolicy:

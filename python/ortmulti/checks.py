@@ -130,6 +130,8 @@ _ELSEWHERE = {
     "batch_timeout": "give batching=ortmulti.Batching(8, max_delay_ms=5)",
     "max_delay_ms": "give batching=ortmulti.Batching(8, max_delay_ms=5)",
     "max_queue_delay_microseconds": "give batching=ortmulti.Batching(8, max_delay_ms=5)",
+    "max_delay": "max_delay_ms",
+    "priority": "a priority is each request's: pool.run(feed, priority=1)",
     "timeout": _EACH_REQUEST,
     "default_timeout_microseconds": _EACH_REQUEST,
 }
@@ -147,17 +149,23 @@ def known_arguments(function: Callable[_Arguments, _Result]) -> Callable[_Argume
                 meant = _ELSEWHERE.get(name, "")
                 if meant in known:
                     hint = f" (did you mean {meant!r}?)"
-                elif meant and "batching" in known:  # of load, as are all the others
+                elif meant and "batching" in known:  # of load, as the others are
                     hint = f": {meant}"
                 else:
                     hint = did_you_mean(name, known)
                 raise InvalidType(
-                    f"{function.__name__}() got an unexpected keyword argument {name!r}"
-                    f"{hint or ': it takes ' + ', '.join(known)}"
+                    f"{function.__qualname__.removesuffix('.__init__')}() got an unexpected keyword argument {name!r}"
+                    f"{hint or ': it takes ' + ', '.join(known).removeprefix('self, ')}"
                 )
         return function(*args, **kwargs)
 
     return call
+
+
+def known_fields(kind: type[_Result]) -> type[_Result]:
+    """Decorate a dataclass: `known_arguments` of its constructor."""
+    kind.__init__ = known_arguments(kind.__init__)  # type: ignore[method-assign]
+    return kind
 
 
 def choice(name: str, value: object, choices: Sequence[object]) -> None:

@@ -10,11 +10,13 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 from ortmulti import _core, checks
 from ortmulti._runtime import machine
 from ortmulti._runtime.closing import Closing
+from ortmulti._runtime.threads import Task
 from ortmulti.create.model import Model
 from ortmulti.devices.device import Device, name_devices, parse_devices
 from ortmulti.errors import ClosedError, Error, InvalidArgument, InvalidType, NotFound, NotImplemented, OutOfMemory
@@ -40,6 +42,8 @@ LOGGER = logging.getLogger("ortmulti")
 
 # Seconds to wait for a moment in which no model wakes or falls asleep, so that one model's memory can be measured.
 _QUIET = 5.0
+# Seconds between two looks for models that are idle, at most.
+_LOOKS = 5.0
 # What cuDNN takes for each session that convolves, outside of ONNX Runtime's arena, at one of its first shapes: often
 # after the measurement (onnxruntime-gpu 1.31.1 with cuDNN 9.19 on an H200: 80 MB for each of 12 sessions).
 _CUDNN = 80 * 10**6
@@ -77,6 +81,7 @@ class Residency:
         kept: Bytes that it takes besides while it is loaded, as measured.
         rate: Requests a second, of the last 20 seconds or so; measured when another model wants memory.
         evictions: How often it slept to make room for another model.
+        refusal: Why it did not sleep the last time that it was to make room; empty where it did.
     """
 
     device: str
@@ -85,6 +90,7 @@ class Residency:
     kept: int
     rate: float
     evictions: int
+    refusal: str
 
 
 @dataclass(frozen=True)
@@ -179,6 +185,8 @@ class _Loaded(NamedTuple):
 class _Entry:
     model: Model
     options: dict[str, Any]
+    protect: bool = False
+    idle_timeout: float | None = None
     pinned: bool = False
     loaded: _Loaded | None = None
     state: str = "LOADING"
@@ -286,8 +294,9 @@ class ModelRepository(Closing):
             as ``"8GiB"``. It covers the models' weights and what they keep besides, as measured. The CUDA context,
             about 0.5 GiB once for a process, comes on top.
         host_memory: The same for the host's memory. It covers pinned copies of weights, from which a GPU wakes at the
-            link's rate; a model without room for its copy wakes from its files. On the CPU it covers the models, each
-            counted as its files' bytes, without arenas and further sessions. Default: half of it.
+            link's rate; a model without room for its copy wakes from its files. On the CPU it covers the models: their
+            files' bytes, or what ONNX Runtime's arenas have after the first run, where that is more. Default: half of
+            it.
 
     Raises:
         InvalidArgument, InvalidType: A budget that cannot be, or an unknown device.
@@ -320,18 +329,35 @@ class ModelRepository(Closing):
         self._loading = threading.Lock()  # one at a time, so that each one's memory can be measured; before the other
         self._kept = dict.fromkeys(self._devices, 0)  # the most that a model was seen to keep
         self._closed = False
+        self._ended = threading.Event()
+        self._idle: Task | None = None
+        self._tasks: list[Task] = []
 
     # Models.
 
     def add(
-        self, name: str, model: str | os.PathLike[str] | bytes | bytearray | memoryview | Model, **load_options: Any
+        self,
+        name: str,
+        model: str | os.PathLike[str] | bytes | bytearray | memoryview | Model,
+        *,
+        wait: Literal["all", "none"] = "all",
+        protect: bool = False,
+        idle_timeout: float | None = None,
+        **load_options: Any,
     ) -> None:
         """Add a model and load it. It sleeps until its first request, or until `pin`.
 
         Args:
             name: Its name.
             model: Path, or bytes.
-            load_options: Arguments of `ortmulti.load`, without ``wait`` and ``progress``. ``devices``: some of the
+            wait: ``"none"``: return at once, and load it in the background, one after another. Until it is there, its
+                requests raise `NotFound`, and `index` says ``"LOADING"``; after an error ``"UNAVAILABLE"``, with the
+                reason. Default ``"all"``.
+            protect: It sleeps for others only where all others that may sleep do not give enough; default False. `pin`
+                keeps it awake in any case.
+            idle_timeout: Seconds without a request after which it sleeps, though no other model needs its memory. None,
+                the default: never.
+            load_options: Arguments of `ortmulti.load`, without ``progress``. ``devices``: some of the
                 repository's; default: all of them. With several, a request wakes the model where there is most room,
                 and further devices while requests wait. ``in_flight``: default 1, since ONNX Runtime keeps 72 MiB on
                 an H200 for each. With ``cuda_graph="auto"``, the default, graphs are made while a quarter of the
@@ -345,26 +371,48 @@ class ModelRepository(Closing):
             Error: As `load`. After an error the model is not in the repository.
         """
         checks.instance("name", name, str)
-        for option in ("wait", "progress"):
-            if option in load_options:
-                raise InvalidArgument(f"a repository's models are loaded without {option!r}")
+        checks.choice("wait of a repository's model", wait, ("all", "none"))
+        checks.boolean("protect", protect)
+        if idle_timeout is not None:
+            checks.number("idle_timeout", idle_timeout)
+        if "progress" in load_options:
+            raise InvalidArgument("a repository's models are loaded without 'progress'")
         from ortmulti.pool.configuration import Warmup
 
         if not isinstance(warmup := load_options.get("warmup", True), bool | Warmup):
             raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
-        entry = _Entry(Model.of(model), load_options)
+        entry = _Entry(Model.of(model), load_options, protect, idle_timeout)
         with self._lock:
             self._raise_if_closed()
             if name in self._entries:
                 raise InvalidArgument(f"there is a model {name!r}: remove it before, or load it again")
             self._entries[name] = entry
         try:
-            self._load(name, entry)
+            if wait == "none":
+                self._start(Task(partial(self._load_behind, name, entry), f"ortmulti loads {name}"))
+            else:
+                self._load(name, entry)
+            if idle_timeout is not None:
+                self._look_for_idle()
         except BaseException:
             with self._lock:
                 if self._entries.get(name) is entry:
                     del self._entries[name]
             raise
+
+    def _start(self, task: Task) -> None:
+        with self._lock:
+            self._raise_if_closed()
+            self._tasks = [*(each for each in self._tasks if not each.wait(0)), task]
+        task.start()
+
+    def _load_behind(self, name: str, entry: _Entry) -> None:
+        try:
+            self._load(name, entry)
+        except ClosedError:  # it was removed meanwhile
+            pass
+        except Exception as error:  # the index has it
+            LOGGER.error("%r was not loaded: %s", name, error)
 
     def remove(self, name: str) -> None:
         """Unload a model and forget it.
@@ -532,13 +580,59 @@ class ModelRepository(Closing):
         """
         with self._lock:
             self._closed = True
-            names = list(self._entries)
+            names, tasks = list(self._entries), self._tasks
+        self._ended.set()
         for name in names:
             self.unload(name, cancel_pending)
+        for task in tasks:
+            task.wait()
 
     def __repr__(self) -> str:
         state = ", closed" if self._closed else ""
         return f"<ModelRepository of {len(self._entries)} models on {', '.join(self._devices)}{state}>"
+
+    def _look_for_idle(self) -> None:
+        with self._lock:
+            if self._idle is not None:
+                return
+            self._idle = Task(partial(_put_idle_to_sleep, weakref.ref(self), self._ended), "ortmulti idle models")
+        self._start(self._idle)
+
+    def _sleep_where_idle(self, seen: dict[str, tuple[object, float]]) -> float:
+        """Have models sleep that did nothing for long; ``seen``: what they had done, and when that was first seen.
+
+        Returns:
+            Seconds until the next look.
+        """
+        next_look = _LOOKS
+        with self._lock:
+            entries = list(self._entries.items())
+        for name, entry in entries:
+            if entry.idle_timeout is None or (loaded := entry.loaded) is None or entry.pinned:
+                continue
+            next_look = min(next_look, max(entry.idle_timeout / 4, 0.01))
+            devices = loaded.pool.stats().devices
+            did = (loaded, *((each.done, each.failed, each.cancelled, each.wakes) for each in devices))
+            now = time.monotonic()
+            before, since = seen.get(name, (None, now))
+            if did != before or any(each.busy or each.waiting for each in devices):
+                seen[name] = did, now
+            elif now - since >= entry.idle_timeout:
+                seen[name] = did, now  # where it cannot sleep, it is asked again as late
+                for each in devices:
+                    if not each.asleep:
+                        self._sleep_for_now(name, loaded, each.device)
+        return next_look
+
+    def _sleep_for_now(self, name: str, loaded: _Loaded, device: str) -> None:
+        for level in _core.sleep_levels:
+            try:
+                loaded.pool.sleep(level, device, keep="pinned" if loaded.pinned_bytes else None, timeout=0.0)
+            except NotImplemented:
+                continue
+            except Error as error:  # such as a request that has come
+                LOGGER.debug("%r is idle on %s and does not sleep: %s", name, device, error)
+            return
 
     # Loading.
 
@@ -611,14 +705,14 @@ class ModelRepository(Closing):
             for row in pool.stats().devices:
                 later[row.device] *= row.sessions
             for device in devices:
-                taken = max(size, self._grown(device, before[device]) or 0) + later[device]
+                taken = max(size, self._grown(device, before[device]) or 0, _in_arenas(pool, size)) + later[device]
                 keep = device != "cpu" and self._pinned_bytes + taken <= self._host_budget
                 levels = {
                     level: (0, seconds if closes else 0.0)
                     for level, closes in _core.sleep_levels.items()
                     if closes or device != "cpu"
                 }
-                model = _core.ResidencyModel(taken, levels, entry.pinned)
+                model = _core.ResidencyModel(taken, levels, entry.pinned, protect=entry.protect)
                 resident = pool._members.core.enter(
                     self._core,
                     name,
@@ -719,9 +813,9 @@ class ModelRepository(Closing):
             self._pinned_bytes -= loaded.pinned_bytes
 
     def _entry(self, name: str) -> _Entry:
+        checks.instance("name", name, str, example=f"models.run({next(iter(self._entries), 'bert')!r}, feed)")
         entry = self._entries.get(name)
         if entry is None:
-            checks.instance("name", name, str)
             known = ", ".join(map(repr, self._entries)) or "none"
             raise NotFound(f"there is no model {name!r}{checks.did_you_mean(name, self._entries)}: there are {known}")
         return entry
@@ -772,6 +866,23 @@ def _size(model: Model) -> tuple[int, bool]:
     except Error:  # such as a model in ORT's format, or one that cannot be shared; a missing file was checked before
         return model.size, False
     return model.size + sum(file.size for file in files), not _CONVOLUTIONS.isdisjoint(index.operators)
+
+
+def _in_arenas(pool: Pool, size: int) -> int:
+    """Return what weights and the first run take on the CPU, as its arenas' statistics have it; or 0."""
+    for row in pool.stats().devices:
+        if row.device == "cpu" and row.arena_peak_bytes is not None and row.arena_used_bytes is not None:
+            weights = max(size, row.arena_used_bytes)  # in the arenas those that are kept in another form
+            return weights + row.arena_peak_bytes - row.arena_used_bytes
+    return 0
+
+
+def _put_idle_to_sleep(of: weakref.ref[ModelRepository], ended: threading.Event) -> None:
+    seen: dict[str, tuple[object, float]] = {}
+    wait = 0.0
+    while not ended.wait(wait) and (repository := of()) is not None:
+        wait = repository._sleep_where_idle(seen)
+        del repository
 
 
 def _closer(pool: Pool, device: str) -> Callable[[str, float], None]:

@@ -40,6 +40,8 @@ class Span:
         end_ns: End, on the same clock.
         thread: The kernel's number of the thread, as `threading.get_native_id` gives it.
         device: ``"cuda:3"`` or ``"cpu"``; empty for work for no single device.
+        request: Id of the request, as ``trace`` gave it; of a joint run the ids of all that gave one, with commas
+            between. Empty without.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Span:
     end_ns: int
     thread: int
     device: str
+    request: str = ""
 
     @property
     def seconds(self) -> float:
@@ -100,7 +103,7 @@ class Timeline:
                     "dur": (span.end_ns - span.start_ns) / 1e3,
                     "pid": process,
                     "tid": span.thread,
-                    "args": {"device": span.device},
+                    "args": {"device": span.device} | ({"request": span.request} if span.request else {}),
                 }
             )
         main = threading.main_thread().native_id

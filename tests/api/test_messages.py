@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import logging
 import pickle
+import zipfile
+from pathlib import Path
 from typing import Any, assert_type
 
 import numpy as np
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 
 import ortmulti
 from ortmulti import _core
+from ortmulti._runtime import log
 from tests.support import onnx_models
 
 X = np.ones((2, 64), np.float32)
@@ -50,11 +53,61 @@ def test_the_inputs_may_come_first() -> None:
         ({"batchng": None}, r"did you mean 'batching'\?"),
         ({"zzz": None}, "it takes model, devices"),
         ({"batching": 8}, r"not 8: for example ortmulti.Batching\(max_size=8\)"),
+        ({"priority": 1}, r"'priority': a priority is each request's: pool.run\(feed, priority=1\)"),
     ],
 )
 def test_a_wrong_argument_of_load_names_the_right_one(arguments: dict[str, Any], advice: str) -> None:
     with pytest.raises(ortmulti.InvalidArgument, match=advice):
         ortmulti.load(MODEL, **arguments)
+
+
+def test_a_wrong_argument_elsewhere_names_the_right_one() -> None:
+    wrong = ortmulti.InvalidArgument
+    with pytest.raises(wrong, match=r"Batching\(\) got .* 'max_delay' \(did you mean 'max_delay_ms'\?\)"):
+        ortmulti.Batching(8, max_delay=5)  # type: ignore[call-arg]
+    with pytest.raises(wrong, match="'zzz': it takes samples"):
+        ortmulti.Warmup(zzz=1)  # type: ignore[call-arg]
+    with ortmulti.load(MODEL, "cpu") as pool, pytest.raises(wrong, match=r"'request_id': it takes .*, pri"):
+        pool.run({"x": X}, request_id="a")
+    with ortmulti.ModelRepository("cpu") as models:
+        models.add("bert", MODEL)
+        with pytest.raises(wrong, match=r"(?s)name is a str, not \{.*: for example models.run\('bert', feed\)"):
+            models.run({"x": X})
+
+
+def test_an_input_says_of_which_dtype_its_arrays_are() -> None:
+    inputs = "int64[n] a, float16[n] b, string[n] c, seq(float[n]) d"
+    model = onnx_models.parsed(f"({inputs}) => (int64[n] e) {{ e = Neg(a) }}")
+    with ortmulti.load(model.SerializeToString(), "cpu") as pool:
+        assert [value.dtype for value in pool.get_inputs()] == [np.int64, np.float16, np.dtype(object), None]
+
+
+def test_a_path_that_names_no_model_says_what_to_do(tmp_path: Path) -> None:
+    version = tmp_path / "triton" / "1"
+    version.mkdir(parents=True)
+    (version / "model.onnx").write_bytes(MODEL)
+    with zipfile.ZipFile(tmp_path / "model.pt", "w") as archive:
+        archive.writestr("archive/data.pkl", b"")
+    for given, advice in (
+        ("~/model.onnx", r"os.path.expanduser\(\) replaces it"),
+        ("https://host/model.onnx", "download it first"),
+        (tmp_path / "triton", f"name the .onnx file in it, such as '{version / 'model.onnx'}'"),
+        (tmp_path, "name the .onnx file in it$"),
+        (tmp_path / "model.pt", r"a zip archive, as PyTorch saves models.*torch.onnx.export\(\)"),
+        (str(version / "model.onnx").encode(), "these bytes are the path of a file: give it as a str"),
+        (b"nonsense", "give the path of an .onnx file, or its bytes"),
+    ):
+        with pytest.raises(ortmulti.Error, match=advice):
+            ortmulti.load(given, "cpu")
+
+
+def test_a_failed_run_is_no_error_of_the_log_too(caplog: pytest.LogCaptureFixture) -> None:
+    model = onnx_models.with_weights("(float[n] x) => (float[a, b] y) { y = Reshape(x, shape) }", shape=[7, -1])
+    with caplog.at_level(logging.DEBUG, "ortmulti.onnxruntime"), ortmulti.load(model, "cpu") as pool:
+        with pytest.raises(ortmulti.Fail, match="cannot be reshaped"):
+            pool.run({"x": np.ones(5, np.float32)})
+        log.flush()
+    assert [r.levelname for r in caplog.records if "cannot be reshaped" in r.getMessage()] == ["DEBUG"]
 
 
 @pytest.mark.skipif(_core.cuda_driver_version() is not None, reason="needs a machine without an NVIDIA driver")

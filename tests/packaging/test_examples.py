@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import ortmulti
@@ -116,6 +117,15 @@ def test_score_table(model: Path, rows: np.ndarray, tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", rows[:0])
     assert "0 rows scored" in run("score_table.py", model, "rows.npy", "none.npy", folder=tmp_path)
     assert np.load(tmp_path / "none.npy").shape == (0, expected.shape[1])
+
+
+def test_score_table_of_several_inputs(tmp_path: Path) -> None:
+    model = onnx_models.parsed("(int64[n, 2] x, int64[n, 2] y) => (int64[n, 2] z) { z = Add(x, y) }")
+    onnx.save(model, tmp_path / "m.onnx")
+    x = np.arange(2000).reshape(-1, 2)
+    np.savez(tmp_path / "rows.npz", y=x.astype(np.int16), x=x)
+    assert "1000 rows scored" in run("score_table.py", "m.onnx", "rows.npz", "scores.npy", folder=tmp_path)
+    np.testing.assert_array_equal(np.load(tmp_path / "scores.npy"), 2 * x)
 
 
 def test_swap_model(model: Path, other_model: Path, tmp_path: Path) -> None:
@@ -227,8 +237,8 @@ def service(name: str, **environment: str | Path) -> Iterator[str]:
         yield address
 
 
-def predict(address: str, rows: object) -> tuple[int, Any]:
-    status, content = ask(f"{address}/predict", json.dumps({"rows": rows}).encode())
+def predict(address: str, x: object, **inputs: object) -> tuple[int, Any]:
+    status, content = ask(f"{address}/predict", json.dumps({"inputs": {"x": x, **inputs}}).encode())
     return status, json.loads(content) if status != 500 else content
 
 
@@ -239,8 +249,9 @@ def test_service(model: Path, rows: np.ndarray) -> None:
         status, answer = predict(address, rows[:2].tolist())
         assert status == 200
         check(answer["outputs"][0], model, rows[:2])
-        for wrong in ([[1, 2], [1]], []):
-            assert predict(address, wrong) == (422, {"detail": "rows do not fit the model's input ['batch', 512]"})
+        wrong = {"detail": "the inputs do not fit the model's, {'x': ['batch', 512]}"}
+        for x, more in (([[1, 2], [1]], {}), ([["a"]], {}), ([[1]], {"z": [1]})):
+            assert predict(address, x, **more) == (422, wrong)
         status, answer = predict(address, [[1, 2]])
         assert status == 422
         assert answer["detail"].startswith("input 'x' has the size 2 in dimension 1, and the model takes (batch, 512)")
@@ -248,12 +259,15 @@ def test_service(model: Path, rows: np.ndarray) -> None:
         assert b'ortmulti_requests_total{model="' in ask(f"{address}/metrics")[1]
 
 
-def test_a_fault_of_the_service_is_not_the_clients_mistake(tmp_path: Path) -> None:
-    """The service gives one input. A model with two is a fault of whoever deployed it."""
-    (tmp_path / "model.onnx").write_bytes(onnx_models.add_mul())
+def test_a_service_takes_any_model_and_its_failure_is_not_the_clients_mistake(tmp_path: Path) -> None:
+    model = onnx_models.with_weights(
+        "(int64[batch] x, int64[batch] y) => (int64[a, b] z) { s = Add(x, y) z = Reshape(s, shape) }", shape=[2, -1]
+    )
+    (tmp_path / "model.onnx").write_bytes(model)
     with service("service:app", MODEL=tmp_path / "model.onnx") as address:
         ready(address)
-        assert predict(address, [[1.0] * 8])[0] == 500
+        assert predict(address, [1, 2], y=[3, 4]) == (200, {"outputs": [[[4], [6]]]})
+        assert predict(address, [1, 2, 3], y=[3, 4, 5]) == (500, b'{"detail":"the request failed"}')
 
 
 def test_service_whose_model_does_not_load(tmp_path: Path) -> None:

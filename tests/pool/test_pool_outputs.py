@@ -57,6 +57,19 @@ def test_a_traced_request_adds_its_spans() -> None:
         assert all(span.start_ns <= span.end_ns for span in added)
 
 
+def test_the_spans_of_a_request_carry_its_id() -> None:
+    with ortmulti.load(MODEL, "cpu", batching=ortmulti.Batching(6, max_delay_ms=60_000)) as pool:
+        loaded = len(pool.timeline.spans)
+        for future in [pool.submit(FEED, trace="a"), pool.submit(FEED, trace="b")]:
+            future.result()
+        spans = pool.timeline.spans[loaded:]
+        assert sorted((span.name, span.request) for span in spans) == [("queue", "a"), ("queue", "b"), ("run", "a, b")]
+        events = pool.timeline.to_chrome_trace()["traceEvents"]
+        assert {"device": "cpu", "request": "a, b"} in [event["args"] for event in events]
+        with pytest.raises(ortmulti.InvalidArgument, match="trace is True, False, or the request's id as a str, not 7"):
+            pool.run(FEED, trace=7)
+
+
 def test_the_time_of_copies_is_none_on_the_cpu() -> None:
     with ortmulti.load(MODEL, "cpu", in_flight=5, sessions_per_device=2) as pool:
         for _ in range(4):

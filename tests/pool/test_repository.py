@@ -20,7 +20,7 @@ import pytest
 import ortmulti
 from ortmulti._runtime import log
 from tests.support import onnx_models
-from tests.support.pools import ENDLESS, HANG, endless_feed, outcomes
+from tests.support.pools import ENDLESS, HANG, counted_bytes, endless_feed, outcomes
 from tests.support.processes import check_child
 
 COUNT = 6
@@ -228,6 +228,7 @@ def test_a_model_whose_file_was_replaced_does_not_keep_others_waiting(
             repository.run("other", X)
         log.flush()
         assert "'old' could not make room on cpu" in caplog.text
+        assert "changed or deleted" in repository.stats().models["old"].devices[0].refusal
         np.testing.assert_array_equal(repository.run("old", X)[0], expected[0])
         with pytest.raises(ortmulti.OutOfMemory, match="to load without room for both, unload it before"):
             repository.load("old")
@@ -262,7 +263,10 @@ def test_bad_models_are_refused_and_leave_nothing(two: ortmulti.ModelRepository,
     before = two.index()
     for call, error, text in (
         (lambda: two.add("m1", files[0]), ortmulti.InvalidArgument, "there is a model 'm1'"),
-        (lambda: two.add("new", files[0], wait="none"), ortmulti.InvalidArgument, "without 'wait'"),
+        (lambda: two.add("new", files[0], wait="first"), ortmulti.InvalidArgument, "'all' or 'none', not 'first'"),
+        (lambda: two.add("new", files[0], progress=True), ortmulti.InvalidArgument, "without 'progress'"),
+        (lambda: two.add("new", files[0], idle_timeout=-1), ortmulti.InvalidArgument, "idle_timeout is 0 or more"),
+        (lambda: two.add("new", files[0], protect=1), ortmulti.InvalidType, "protect is True or False"),
         (lambda: two.add("new", files[0], warmup=5), ortmulti.InvalidType, "warmup is an ortmulti.Warmup or a bool"),
         (lambda: two.add("new", files[0], devices="cuda:7"), ortmulti.InvalidArgument, "cuda:7 has no budget"),
         (lambda: two.add("new", files[0], bathcing=1), ortmulti.InvalidType, "did you mean 'batching'"),
@@ -321,6 +325,50 @@ def test_a_repository_without_references_frees_its_pools(files: list[Path]) -> N
     assert pool() is None
 
 
+def test_a_model_is_loaded_in_the_background(two: ortmulti.ModelRepository, files: list[Path]) -> None:
+    with two._loading:  # none is loaded meanwhile
+        two.add("late", files[0], wait="none")
+        two.add("bad", b"no model", wait="none")
+        assert [model.state for model in two.index()[-2:]] == ["LOADING", "LOADING"]
+        with pytest.raises(ortmulti.NotFound, match="'late' is still being loaded"):
+            two.run("late", X)
+    while "LOADING" in (states := [model.state for model in two.index()[-2:]]):
+        pass
+    assert states == ["READY", "UNAVAILABLE"]
+    assert "not an ONNX model" in two.index()[-1].reason
+    two.run("late", X)
+
+
+def test_an_idle_model_sleeps_after_its_time(files: list[Path]) -> None:
+    with ortmulti.ModelRepository("cpu") as repository:
+        repository.add("idle", files[0], idle_timeout=0.02)
+        repository.add("stays", files[1])
+        for name in repository:
+            repository.run(name, X)
+        for _ in range(2):  # a request wakes it, and then it sleeps again
+            while repository.stats().models["idle"].devices[0].state == "awake":
+                pass
+            repository.run("idle", X)
+        assert repository.stats().models["stays"].devices[0].state == "awake"
+        assert repository.stats().models["idle"].devices[0].evictions == 0
+
+
+def test_a_protected_model_sleeps_where_others_do_not_suffice(files: list[Path]) -> None:
+    one = counted_bytes(files[0])
+    with ortmulti.ModelRepository("cpu", host_memory=int(2.5 * one)) as repository:
+        repository.add("dear", files[0], protect=True)
+        for name, path in zip("abc", files[1:4], strict=True):
+            repository.add(name, path)
+        repository.run("dear", X)
+        for name in "abc" * 3:
+            repository.run(name, X)
+        states = {name: model.devices[0] for name, model in repository.stats().models.items()}
+        assert (states["dear"].state, states["dear"].evictions) == ("awake", 0)
+        repository.pin("c")
+        repository.run("a", X)
+        assert repository.stats().models["dear"].devices[0].evictions == 1
+
+
 def test_the_process_ends_while_models_wait(files: list[Path]) -> None:
     printed = check_child(
         """
@@ -343,7 +391,7 @@ def test_the_process_ends_while_models_wait(files: list[Path]) -> None:
 
 
 def test_models_are_unloaded_and_removed_while_an_add_waits_for_room(files: list[Path]) -> None:
-    memory = SIZE + len(ENDLESS) // 2
+    memory = counted_bytes(files[1]) + counted_bytes(ENDLESS, warmup=False) // 2
     with ortmulti.ModelRepository("cpu", host_memory=memory) as repository, ThreadPoolExecutor() as threads:
         repository.add("endless", ENDLESS, warmup=False)
         repository.add("idle", files[1])
@@ -371,10 +419,11 @@ def test_ctrl_c_ends_an_add_that_waits_for_room() -> None:
         import numpy as np
         import ortmulti
         from tests.support import onnx_models
-        from tests.support.pools import ENDLESS, endless_feed
+        from tests.support.pools import ENDLESS, counted_bytes, endless_feed
 
         matmul = onnx_models.matmul()
-        repository = ortmulti.ModelRepository("cpu", host_memory=len(matmul) + len(ENDLESS) // 2)
+        memory = counted_bytes(matmul) + counted_bytes(ENDLESS, warmup=False) // 2
+        repository = ortmulti.ModelRepository("cpu", host_memory=memory)
         repository.add("endless", ENDLESS, warmup=False)
         run = repository.submit("endless", endless_feed())
         while not repository.stats().models["endless"].pool.devices[0].busy:  # its own wake is over

@@ -6,7 +6,7 @@ import concurrent.futures
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from onnx import numpy_helper
@@ -81,3 +81,11 @@ def counted(pool: ortmulti.Pool) -> int:
         + stats.cancelled_waiting
         + stats.failed_waiting
     )
+
+
+def counted_bytes(model: Any, **options: Any) -> int:
+    """The bytes that a repository counts a model as on the CPU."""
+    with ortmulti.ModelRepository("cpu") as repository:
+        repository.add("m", model, **options)
+        [residency] = repository.stats().models["m"].devices
+        return residency.weights + residency.kept

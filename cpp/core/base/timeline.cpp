@@ -16,8 +16,9 @@ std::int64_t steady_now_ns() noexcept {
 
 std::int64_t this_thread() noexcept { return static_cast<std::int64_t>(syscall(SYS_gettid)); }
 
-void Timeline::add(std::string_view name, std::int64_t start_ns, std::int64_t end_ns, std::string_view device) {
-  add(Span{std::string(name), start_ns, end_ns, this_thread(), std::string(device)});
+void Timeline::add(std::string_view name, std::int64_t start_ns, std::int64_t end_ns, std::string_view device,
+                   std::string_view request) {
+  add(Span{std::string(name), start_ns, end_ns, this_thread(), std::string(device), std::string(request)});
 }
 
 void Timeline::add(Span span) {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -20,6 +21,7 @@ struct Span {
   std::int64_t end_ns;
   std::int64_t thread;  ///< The kernel's thread number, as Python's threading.get_native_id().
   std::string device;   ///< "cuda:3", "cpu", or empty for what belongs to no device.
+  std::string request = {};  ///< Id of the request that it is part of; empty for what is none's, or where it has none.
 };
 
 std::int64_t steady_now_ns() noexcept;
@@ -32,7 +34,8 @@ class Timeline {
   static constexpr std::size_t most_first = 10'000;
   static constexpr std::size_t most_last = 10'000;
 
-  void add(std::string_view name, std::int64_t start_ns, std::int64_t end_ns, std::string_view device = {});
+  void add(std::string_view name, std::int64_t start_ns, std::int64_t end_ns, std::string_view device = {},
+           std::string_view request = {});
   void add(Span span);
   std::vector<Span> spans() const;
 
@@ -42,14 +45,24 @@ class Timeline {
   std::deque<Span> last_;
 };
 
+/// Where a request's spans go, and what they say it is.
+struct RequestTrace {
+  std::shared_ptr<Timeline> timeline;  ///< Null: nowhere.
+  std::string id;
+};
+
 /// Adds the span from its construction to its destruction. Costs a comparison when there is no timeline.
 class ScopedSpan : NonCopyable {
  public:
-  explicit ScopedSpan(Timeline* timeline, std::string_view name, std::string_view device = {}) : timeline_(timeline) {
+  explicit ScopedSpan(Timeline* timeline, std::string_view name, std::string_view device = {},
+                      std::string_view request = {})
+      : timeline_(timeline) {
     if (timeline != nullptr) {
-      span_ = {std::string(name), steady_now_ns(), 0, this_thread(), std::string(device)};
+      span_ = {std::string(name), steady_now_ns(), 0, this_thread(), std::string(device), std::string(request)};
     }
   }
+  ScopedSpan(const RequestTrace& trace, std::string_view name, std::string_view device)
+      : ScopedSpan(trace.timeline.get(), name, device, trace.id) {}
   ~ScopedSpan();
 
  private:

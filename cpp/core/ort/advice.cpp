@@ -21,6 +21,8 @@ namespace ortmulti {
 namespace {
 
 constexpr std::string_view lfs_pointer = "version https://git-lfs";
+constexpr std::string_view zip_archive = "PK\x03\x04";
+constexpr std::size_t longest_path = 4096;
 constexpr unsigned char ir_version_tag = 0x08;  // a model's first field
 
 // What follows `before` in a text, up to the first of `ends`; nothing without `before`.
@@ -41,7 +43,18 @@ std::string on_unreadable(const ModelSource& model) {
   if (head == lfs_pointer) {
     return "this is a git-lfs pointer, not the model itself: run 'git lfs pull' in its repository";
   }
+  if (head.compare(0, zip_archive.size(), zip_archive) == 0) {
+    return "this is a zip archive, as PyTorch saves models, not an ONNX model: export it with torch.onnx.export()";
+  }
   if (bytes.size() == 0 || bytes.at(0) != ir_version_tag) {
+    std::error_code error;
+    if (model.bytes && bytes.size() <= longest_path) {
+      std::string path;
+      bytes.append_to(path, 0, bytes.size());
+      if (std::filesystem::exists(path, error)) {
+        return "these bytes are the path of a file: give it as a str";
+      }
+    }
     return "this is not an ONNX model: give the path of an .onnx file, or its bytes";
   }
   try {

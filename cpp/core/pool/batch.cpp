@@ -91,6 +91,20 @@ std::optional<std::size_t> common_axis(const std::vector<ValueInfo>& inputs) {
   return std::nullopt;
 }
 
+// Of the first one that is traced, with the ids of all of them.
+RequestTrace joint_trace(const Requests& requests) {
+  RequestTrace joint;
+  for (const auto& request : requests) {
+    const auto& [timeline, id] = request->trace;
+    if (!timeline) {
+      continue;
+    }
+    joint.timeline = joint.timeline ? joint.timeline : timeline;
+    joint.id += (joint.id.empty() || id.empty() ? "" : ", ") + id;
+  }
+  return joint;
+}
+
 }  // namespace
 
 std::size_t Batching::padded(std::size_t size) const noexcept {
@@ -225,7 +239,7 @@ std::shared_ptr<Request> join(const Requests& requests, const std::vector<std::s
   const std::size_t axis = batching.axis;
   const std::size_t size = sum_of(sizes);
   auto joint = std::make_shared<Request>();
-  joint->timeline = requests.front()->timeline;
+  joint->trace = joint_trace(requests);
   joint->output_names = requests.front()->output_names;
   joint->endable = true;
   for (std::size_t i = 0; i < requests.front()->inputs.size(); ++i) {

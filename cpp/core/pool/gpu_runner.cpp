@@ -186,7 +186,7 @@ void GpuRunner::run_ordinarily(Request& request, const Tensors& inputs, const st
   });
   {
     const auto copying = copying_time(request);
-    const ScopedSpan span(request.timeline.get(), "copy", device_name());
+    const ScopedSpan span(request.trace, "copy", device_name());
     bind_inputs(inputs);
   }
   std::vector<const char*> names = request.output_names;
@@ -213,7 +213,7 @@ void GpuRunner::run_ordinarily(Request& request, const Tensors& inputs, const st
     shared_->wait_for_launched();
   }
   {
-    const ScopedSpan span(request.timeline.get(), "run", device_name());
+    const ScopedSpan span(request.trace, "run", device_name());
     session.run(open, request.run_options == nullptr ? given : *request.run_options, binding_, shapes_of(inputs));
   }
   std::vector<Ort::Value> outputs = binding_.GetOutputValues();
@@ -381,7 +381,7 @@ GpuRunner::CapturedGraph* GpuRunner::capture_once(Request& request, const Tensor
   const ScopedContext current(startup, device().index);
   const auto open = session.lock_for_use();
   const GpuSession::Slot slot = shared_->take_slot();
-  const ScopedSpan span(request.timeline.get(), "capture", device_name());
+  const ScopedSpan span(request.trace, "capture", device_name());
   shared_->wait_for_launched();
   CapturedGraph graph = prepare_graph(key, inputs, outputs, open);
   // ONNX Runtime plans its memory in the first run of a shape, and has it from the second on.
@@ -440,13 +440,13 @@ void GpuRunner::run_graph(Request& request, const Tensors& inputs, CapturedGraph
   const auto weights = session.hold_weights(open);
   {
     const auto copying = copying_time(request);
-    const ScopedSpan span(request.timeline.get(), "copy", device_name());
+    const ScopedSpan span(request.trace, "copy", device_name());
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       copy_in(graph.inputs[i], inputs[i]);
     }
   }
   {
-    const ScopedSpan span(request.timeline.get(), "run", device_name());
+    const ScopedSpan span(request.trace, "run", device_name());
     LaunchTimes::Launch launched;
     {
       const GpuSession::Slot slot = shared_->take_slot();
@@ -508,7 +508,7 @@ void GpuRunner::copy_in(void* target, const RequestTensor& input) {
 
 void GpuRunner::answer(Request& request, std::vector<Ort::Value> outputs, bool copy_on_device) {
   const auto copying = copying_time(request);
-  const ScopedSpan span(request.timeline.get(), "copy", device_name());
+  const ScopedSpan span(request.trace, "copy", device_name());
   const auto lies_in_staged = [this](const void* data) {
     const auto address = reinterpret_cast<CUdeviceptr>(data);
     return staged_ && address >= staged_->address() && address - staged_->address() < staged_bytes_;

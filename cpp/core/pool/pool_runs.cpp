@@ -323,8 +323,8 @@ bool Pool::end_run(Worker& worker, Request& request, const RunEnd& end, Requests
     group.hold(request);
     return false;
   }
-  if (request.timeline) {
-    request.timeline->add("queue", to_ns(request.submitted), to_ns(request.started), to_string(group.device));
+  if (const auto& [timeline, id] = request.trace; timeline) {
+    timeline->add("queue", to_ns(request.submitted), to_ns(request.started), to_string(group.device), id);
   }
   if (failed && group.broken().empty()) {
     if (!end.why_broken.empty()) {

@@ -43,7 +43,7 @@ void SessionRunner::run(Request& request) {
   }
   note_run(bytes);
   request.outputs.clear();
-  const ScopedSpan span(request.timeline.get(), "run", device_name_);
+  const ScopedSpan span(request.trace, "run", device_name_);
   request.outputs =
       session_->run(request.run_options == nullptr ? none : *request.run_options, request.inputs, request.output_names);
 }

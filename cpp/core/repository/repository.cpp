@@ -403,6 +403,7 @@ struct Repository::Victim {
   Handle resident;
   SleepLevel to;
   State state = State::runs;
+  std::string refusal = {};
   std::shared_ptr<DeviceSleep> sleeper = nullptr;  // once its pool was asked
 };
 
@@ -429,8 +430,10 @@ void Repository::evict(Managed& on, const Handle& waiting, const std::vector<Res
       case Victim::State::asleep:
         on.policy.fell(resident.id_, victim.to);
         ++victim.resident->evicted_;
+        victim.resident->refusal_.clear();
         break;
       case Victim::State::refuses:
+        victim.resident->refusal_ = victim.refusal;
         on.policy.refused(resident.id_, time_now());
         break;
       case Victim::State::stays:
@@ -499,6 +502,7 @@ void Repository::fall_asleep(Victim& victim, Clock::time_point until) {
     const bool refuses = kind != ErrorKind::closed && kind != ErrorKind::deadline;
     victim.state = refuses ? Victim::State::refuses : Victim::State::stays;
     if (refuses) {
+      victim.refusal = error.what();
       onnxruntime_log().push(
           {ORT_LOGGING_LEVEL_WARNING, "ortmulti", "", "",
            "'" + resident.name + "' could not make room on " + to_string(resident.device) + ": " + error.what()});
@@ -582,7 +586,7 @@ std::vector<Repository::ResidentStats> Repository::residents() const {
         continue;
       }
       ResidentStats stats{resident->name,      resident->device,   on.policy.state(id),
-                          on.policy.model(id), on.policy.rate(id), resident->evicted_};
+                          on.policy.model(id), on.policy.rate(id), resident->evicted_, resident->refusal_};
       const auto same = std::find_if(all.begin() + static_cast<std::ptrdiff_t>(first), all.end(),
                                      [&](const auto& other) { return other.name == stats.name; });
       if (same == all.end()) {

@@ -111,7 +111,7 @@ void ResidencyPolicy::add_candidates(Id id, const Entry& entry, double now, std:
   if (now < earliest) {
     until = std::min(until.value_or(earliest), earliest);
   } else {
-    candidates.push_back({{id, to}, now_taken - asleep.bytes, cost(entry, asleep.wake, now)});
+    candidates.push_back({{id, to}, now_taken - asleep.bytes, cost(entry, asleep.wake, now), model.protect});
   }
 }
 
@@ -141,6 +141,9 @@ ResidencyPolicy::Decision ResidencyPolicy::decide(Id id, double now, std::uint64
   }
   // The cheapest for each byte first. Then those are left out again without which the others suffice.
   std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+    if (a.last != b.last) {
+      return b.last;
+    }
     return a.cost * static_cast<double>(b.bytes) < b.cost * static_cast<double>(a.bytes);
   });
   auto end = candidates.begin();

@@ -29,6 +29,7 @@ class ResidencyPolicy {
     std::uint64_t bytes = 0;              ///< That it takes while it is awake.
     std::map<SleepLevel, Asleep> sleeps;  ///< The levels that it can go to.
     bool pinned = false;                  ///< It stays awake.
+    bool protect = false;                 ///< It sleeps where all others that may do not suffice.
     bool loading = false;                 ///< It takes nothing yet. It cannot sleep, and others wait until it can.
     SleepLevel level = SleepLevel::awake;
 
@@ -122,6 +123,7 @@ class ResidencyPolicy {
     Eviction eviction;
     std::uint64_t bytes;
     double cost;
+    bool last;  // whatever it costs
   };
 
   static std::uint64_t size(const Entry& entry);

@@ -25,8 +25,9 @@ _CORE = "ortmulti"
 _LEVELS = (10, 20, 30, 40, 50)
 DEBUG, INFO = 10, 20
 
-# The end of what ONNX Runtime logs as an error when a run is ended by its terminate flag: by a cancelled request or a
-# passed deadline. Whoever set the flag gets the exception, and nothing is wrong.
+# What ONNX Runtime logs as an error of a node that failed, or of a run that was ended by its terminate flag: by a
+# cancelled request or a passed deadline. Whoever asked for the run gets the exception with all of this text.
+_FAILED = "Non-zero status code returned while running "
 _ENDED = "Exiting due to terminate flag being set to true."
 
 # Bounds one wait of the thread; a record or the end wakes it at once.
@@ -59,7 +60,8 @@ def _emit(records: list[tuple[int, str, str, str, str, int, int]], dropped: int)
     if dropped:
         onnxruntime.warning("%d of ONNX Runtime's log records were dropped: more came than could be emitted", dropped)
     for severity, category, name, location, message, time_ns, thread in records:
-        level = DEBUG if message.endswith(_ENDED) else _LEVELS[min(max(severity, 0), len(_LEVELS) - 1)]
+        raised = message.startswith(_FAILED) or message.endswith(_ENDED)
+        level = DEBUG if raised else _LEVELS[min(max(severity, 0), len(_LEVELS) - 1)]
         if category == _CORE:
             logger().log(level, "%s", message)
         elif _called_back(severity, category, name, location, message):

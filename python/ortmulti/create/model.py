@@ -170,19 +170,39 @@ class Model:
         return changed
 
 
+def _example_in(folder: str) -> str:
+    """Return a model's file in a folder, or in a version's folder of it as Triton has them, as words; or nothing."""
+    try:
+        names = sorted(os.listdir(folder))  # noqa: PTH208  # pathlib takes 3 ms to import
+    except OSError:
+        return ""
+    for name in names:
+        file = f"{folder}/{name}/model.onnx" if name.isdigit() else f"{folder}/{name}"
+        if file.endswith(".onnx") and os.path.isfile(file):  # noqa: PTH113  # as before
+            return f", such as '{file}'"
+    return ""
+
+
 def _checked_path(value: str | os.PathLike[str]) -> str:
     path = os.fspath(value)
     try:
         status = os.stat(path)  # noqa: PTH116  # pathlib takes 3 ms to import
     except FileNotFoundError:
         here = os.getcwd()  # noqa: PTH109  # pathlib takes 3 ms to import
-        raise NoSuchFile._of_runtime(f"there is no model file '{path}' in {here!r}: check the path") from None
+        advice = "check the path"
+        if path.startswith("~"):
+            advice = "'~' is no part of a path: os.path.expanduser() replaces it"
+        elif "://" in path:
+            advice = "a model is a file or bytes: download it first"
+        raise NoSuchFile._of_runtime(f"there is no model file '{path}' in {here!r}: {advice}") from None
     except OSError as error:
         raise NoSuchFile._of_runtime(f"the model file '{path}' cannot be read: {error.strerror}") from error
     except ValueError as error:  # a NUL character, or one that cannot be encoded
         raise NoSuchFile._of_runtime(f"no file can have the path {path!r}: {error}") from error
     if stat.S_ISDIR(status.st_mode):
-        raise NoSuchFile._of_runtime(f"'{path}' is a directory, not a model file: name the .onnx file in it")
+        raise NoSuchFile._of_runtime(
+            f"'{path}' is a directory, not a model file: name the .onnx file in it{_example_in(path)}"
+        )
     if not os.access(path, os.R_OK):
         raise NoSuchFile._of_runtime(f"the model file '{path}' cannot be read: permission denied")
     if status.st_size == 0:

@@ -7,7 +7,7 @@ import inspect
 import textwrap
 import warnings
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar
 
 from ortmulti import checks
 from ortmulti.devices.device import Device, name_devices
@@ -32,13 +32,14 @@ class Call(TypedDict, total=False):
             its session is busy until then.
         priority: Of the requests that wait, those with a higher one begin first; default 0. Within a priority it is the
             one with the earliest deadline. None counts as one of a minute. Once in 16 times a lower one has its turn.
-        trace: Add the spans of this request, queue, copy and run, to the `timeline`; default False.
+        trace: Add the spans of this request, queue, copy and run, to the `timeline`; default False. A str is the
+            request's id, which they carry; those of a joint run carry the ids of all its requests.
     """
 
     device: str | int | Device | None
     timeout: float | None
     priority: int
-    trace: bool
+    trace: bool | str
 
 
 class CoreCall(NamedTuple):
@@ -49,7 +50,7 @@ class CoreCall(NamedTuple):
         device: Empty for any.
         timeout: Seconds; None: no deadline.
         outputs_on_device: Whether outputs stay where the model leaves them.
-        timeline: Receives the spans; None: nothing does.
+        trace: The timeline that receives the spans, and the request's id; None: nothing does.
         priority: Higher ones begin first.
     """
 
@@ -57,7 +58,7 @@ class CoreCall(NamedTuple):
     device: str
     timeout: float | None
     outputs_on_device: bool
-    timeline: _core.Timeline | None
+    trace: tuple[_core.Timeline, str] | None
     priority: int
 
 
@@ -102,7 +103,7 @@ def core_call(
     """
     if not call.keys() <= _NAMES:
         name = next(iter(call.keys() - _NAMES))
-        hint = checks.did_you_mean(name, _NAMES)
+        hint = checks.did_you_mean(name, _NAMES) or f": it takes {', '.join(sorted(_NAMES))}"
         raise InvalidType(f"a request got an unexpected keyword argument {name!r}{hint}")
     timeout = call.get("timeout")
     if timeout is not None:
@@ -116,8 +117,17 @@ def core_call(
     priority: Any = call.get("priority", 0)
     if priority != 0:
         priority = checks.integer("priority", priority, -_MOST, _MOST)
-    traced = timeline._core if call.get("trace") else None
+    trace: Any = call.get("trace", False)
+    if trace is not False:
+        trace = _id(trace)
+    traced = None if trace is False else (timeline._core, trace)
     return CoreCall(to_run_options(run_options), _name(call.get("device")), timeout, on_device, traced, priority or 0)
+
+
+def _id(trace: object) -> str | Literal[False]:
+    if not isinstance(trace, bool | str):
+        raise InvalidType(f"trace is True, False, or the request's id as a str, not {trace!r}")
+    return "" if trace is True else trace
 
 
 def _name(device: object) -> str:

@@ -14,6 +14,7 @@ from ortmulti.errors import InvalidArgument, InvalidType
 __all__ = ["Batching", "CudaGraph", "Serving", "Warmup", "batching_argument"]
 
 
+@checks.known_fields
 @dataclass(frozen=True)
 class Batching:
     """How a pool joins requests into one run.
@@ -75,6 +76,7 @@ def batching_argument(batching: Batching | None) -> _core.Batching:
     return _core.Batching(batching.max_size, batching.max_delay_ms / 1000, batching.axis, batching.sizes)
 
 
+@checks.known_fields
 @dataclass(frozen=True)
 class CudaGraph:
     """How a pool captures runs as CUDA graphs, so that the GPU launches all kernels of a run at once.
@@ -97,6 +99,7 @@ class CudaGraph:
         checks.integer("max_shapes", self.max_shapes, 1)
 
 
+@checks.known_fields
 @dataclass(frozen=True)
 class Warmup:
     """What sessions run before a pool's first request.

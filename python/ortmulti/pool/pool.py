@@ -473,7 +473,7 @@ class Pool(Membership, Closing):
         checks.choice("outputs", outputs, ("numpy", "device"))
         on_device = outputs == "device"
         made = core_call(call, run_options, on_device, self._members.timeline, 3)
-        self._members.check_call(run_options is not None, on_device, call.get("trace", False))
+        self._members.check_call(run_options is not None, on_device, call.get("trace", False) is not False)
         return made
 
     def _run(self, output_names: object, input_feed: Mapping[str, Any], call: CoreCall | None) -> list[Any]:

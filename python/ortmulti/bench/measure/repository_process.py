@@ -91,7 +91,7 @@ class _Repository(Closing):
         memory = {"host_memory" if on_cpu else "gpu_memory": 0.9 if all_awake else spec["budget"]}
         self.repository = ModelRepository(spec["device"], **memory)
         for name, path in zip(self.names, spec["models"], strict=True):
-            self.repository.add(name, path, **({} if on_cpu else {"in_flight": 1}))
+            self.repository.add(name, path)
         wait_for_entries()
         self.budget = self.repository.stats().devices[0].budget
 
