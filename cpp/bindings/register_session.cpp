@@ -47,11 +47,10 @@ void register_session(py::module_& module) {
       .def_readonly("name", &ValueInfo::name)
       .def_readonly("type", &ValueInfo::type)
       .def_property_readonly("shape", &shape_of)
-      .def_property_readonly(
-          "dtype",
-          [](const ValueInfo& info) -> py::object {
-            return info.is_tensor ? py::object(dtype_of(info.element_type)) : py::object(py::none());
-          })
+      .def_property_readonly("dtype",
+                             [](const ValueInfo& info) -> py::object {
+                               return info.is_tensor ? py::object(dtype_of(info.element_type)) : py::object(py::none());
+                             })
       .def("__repr__", [](const ValueInfo& info) {
         return "NodeArg(name='" + info.name + "', type='" + info.type +
                "', shape=" + py::repr(shape_of(info)).cast<std::string>() + ")";

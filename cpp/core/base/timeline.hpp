@@ -19,8 +19,8 @@ struct Span {
   std::string name;
   std::int64_t start_ns;  ///< Steady clock (CLOCK_MONOTONIC), as Python's time.monotonic_ns().
   std::int64_t end_ns;
-  std::int64_t thread;  ///< The kernel's thread number, as Python's threading.get_native_id().
-  std::string device;   ///< "cuda:3", "cpu", or empty for what belongs to no device.
+  std::int64_t thread;       ///< The kernel's thread number, as Python's threading.get_native_id().
+  std::string device;        ///< "cuda:3", "cpu", or empty for what belongs to no device.
   std::string request = {};  ///< Id of the request that it is part of; empty for what is none's, or where it has none.
 };
 
