@@ -39,17 +39,22 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 app = FastAPI(lifespan=lifespan)
 
 
+def array_of(values: list[Any], dtype: Any) -> np.ndarray:
+    if not np.can_cast((array := np.asarray(values)).dtype, dtype, "same_kind"):  # such as 1.5 for an integer
+        raise ValueError(f"{array.dtype} is not {dtype}")
+    return array.astype(dtype)
+
+
 @app.post("/predict")
 async def predict(request: Request) -> dict[str, Any]:
     pool: om.Pool = app.state.pool
     if not pool.ready:
         raise HTTPException(503, "no device is ready")
-    types = {value.name: value.dtype for value in pool.get_inputs()}
     try:
-        feed = {name: np.asarray(values, types[name]) for name, values in request.inputs.items()}
+        types = {value.name: value.dtype for value in pool.get_inputs()}
+        feed = {name: array_of(values, types[name]) for name, values in request.inputs.items()}
     except (KeyError, TypeError, ValueError) as error:
-        shapes = {value.name: value.shape for value in pool.get_inputs()}
-        raise HTTPException(422, f"the inputs do not fit the model's, {shapes}") from error
+        raise HTTPException(422, f"the inputs do not fit the model's: {error}") from error
     try:
         outputs = await pool.run_async(feed, timeout=5.0, when_full="reject")
     except om.Error as error:  # any other one, a ValueError too, is a fault: 500

@@ -100,7 +100,8 @@ py::dict to_dict(const Repository::ResidentStats& resident) {
   const std::uint64_t kept = resident.model.bytes_at(SleepLevel::weights);
   return py::dict("name"_a = resident.name, "device"_a = resident.device, "state"_a = state_of(resident),
                   "pinned"_a = resident.model.pinned, "weights"_a = resident.model.bytes - kept, "kept"_a = kept,
-                  "rate"_a = resident.rate, "evictions"_a = resident.evicted, "refusal"_a = resident.refusal);
+                  "rate"_a = resident.rate, "evictions"_a = resident.evicted, "refusal"_a = resident.refusal,
+                  "failure"_a = resident.failure);
 }
 
 py::dict to_dict(const Repository::DeviceUse& device) {

@@ -15,6 +15,7 @@ from ortmulti import otel as otel
 from ortmulti import pool as pool
 from ortmulti import ray as ray
 from ortmulti import repository as repository
+from ortmulti import serve as serve
 from ortmulti import timeline as timeline
 from ortmulti import values as values
 from ortmulti._core import ModelMetadata as ModelMetadata

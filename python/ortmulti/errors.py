@@ -68,7 +68,7 @@ class Error(Exception):
 
         text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(self)).partition("\n")[0]
         text = re.sub(r"^running .+? on \w+(:\d+)?: ", "", text)
-        quoted = re.sub(r"(['\"])/[^'\"]*/", r"\1", text)
+        quoted = re.sub(r"(['\"])(?:/[^'\"]*/|[^'\"]*/(?=[^'\"/]*\.(?:onnx|ort|data|bin)\1))", r"\1", text)
         return re.sub(r"(?<![\w./])/(?:[^\s/]+/)+", "", quoted)
 
     @classmethod

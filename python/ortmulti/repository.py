@@ -57,8 +57,8 @@ class ModelStatus:
 
     Attributes:
         name: The name.
-        state: ``"READY"``: it takes requests, awake or asleep. ``"UNAVAILABLE"``: it is not loaded. ``"LOADING"`` and
-            ``"UNLOADING"``.
+        state: ``"READY"``: it takes requests, awake or asleep. ``"UNAVAILABLE"``: it is not loaded, or its last wake
+            failed. ``"LOADING"`` and ``"UNLOADING"``.
         reason: Why it is not available; empty if it is.
         version: Label of `load`; empty without one.
     """
@@ -82,6 +82,7 @@ class Residency:
         rate: Requests a second, of the last 20 seconds or so; measured when another model wants memory.
         evictions: How often it slept to make room for another model.
         refusal: Why it did not sleep the last time that it was to make room; empty where it did.
+        failure: Why its last wake failed, but for a lack of memory, which passes; empty where it did not.
     """
 
     device: str
@@ -91,6 +92,7 @@ class Residency:
     rate: float
     evictions: int
     refusal: str
+    failure: str
 
 
 @dataclass(frozen=True)
@@ -136,10 +138,12 @@ class RepositoryStats:
     Attributes:
         models: The models that are loaded, by name.
         devices: The budgets.
+        index: Every model and its state, as `ModelRepository.index` has it.
     """
 
     models: dict[str, ModelStats]
     devices: list[DeviceBudget]
+    index: list[ModelStatus]
 
     def prometheus(self, labels: Mapping[str, str] | None = None) -> str:
         """Format the statistics for Prometheus: text format 0.0.4. Every model's lines have the label ``model``.
@@ -167,12 +171,20 @@ class RepositoryStats:
         metric("budget_bytes", "gauge", "What models and what they keep may take.", ((x, d.budget) for x, d in on))
         metric("used_bytes", "gauge", "In use, or promised to models that wake.", ((x, d.used) for x, d in on))
         metric("waking", "gauge", "Wakes under way, or waiting for memory.", ((x, d.waking) for x, d in on))
+        ready = (({"model": one.name}, float(one.state == "READY")) for one in self.index)
+        metric("model_ready", "gauge", "1 for a model that takes requests; 0 while it loads, or if it failed.", ready)
         evictions = (
             ({"model": name, "device": one.device}, one.evictions)
             for name, model in self.models.items()
             for one in model.devices
         )
         metric("evictions_total", "counter", "How often a model slept to make room for another one.", evictions)
+
+
+class _NotNow(NotFound):
+    """There is such a model, and it is not loaded."""
+
+    _status = 503
 
 
 class _Loaded(NamedTuple):
@@ -245,12 +257,12 @@ class RepositoryModel(Pool):
         present = self._pool
 
         def check(new: Pool) -> None:
-            from ortmulti.pool.model_interface import check_same
+            from ortmulti.pool.model_interface import check_same, check_verified
 
             if same_interface:
                 check_same("the new model", new, repr(self.name), present)
-            if verify is not None and verify(new) is False:
-                raise InvalidArgument(f"verify has returned False: {self.name!r} stays as it was")
+            if verify is not None:
+                check_verified(verify(new), "the new model", repr(self.name))
 
         entry = self._repository._entry(self.name)
         changed = replace(entry, model=Model.of(model))
@@ -291,7 +303,7 @@ class ModelRepository(Closing):
     Args:
         devices: As for `load`.
         gpu_memory: The budget of each GPU: a share of its memory above 0 and up to 1.0, bytes as an int, or a str such
-            as ``"8GiB"``. It covers the models' weights and what they keep besides, as measured. The CUDA context,
+            as ``"8GiB"``. Default: 0.8 of it. It covers the models' weights and what they keep besides, as measured. The CUDA context,
             about 0.5 GiB once for a process, comes on top.
         host_memory: The same for the host's memory. It covers pinned copies of weights, from which a GPU wakes at the
             link's rate; a model without room for its copy wakes from its files. On the CPU it covers the models: their
@@ -302,10 +314,11 @@ class ModelRepository(Closing):
         InvalidArgument, InvalidType: A budget that cannot be, or an unknown device.
     """
 
+    @checks.known_arguments
     def __init__(
         self,
         devices: str | int | Device | Iterable[str | int | Device] = "all",
-        gpu_memory: float | int | str = 0.8,
+        gpu_memory: float | int | str | None = None,
         host_memory: float | int | str | None = None,
     ) -> None:
         self._devices = [str(device) for device in dict.fromkeys(parse_devices(devices))]
@@ -315,14 +328,20 @@ class ModelRepository(Closing):
         limits = [limit for limit in (described["total"], described["cgroup_limit"]) if limit]
         self._host_budget = _bytes("host_memory", 0.5 if host_memory is None else host_memory, min(limits))
         self._pinned_bytes = 0
-        _bytes("gpu_memory", gpu_memory, 1 << 62)  # before the driver starts
+        _bytes("gpu_memory", 0.8 if gpu_memory is None else gpu_memory, 1 << 62)  # before the driver starts
+        if gpu_memory is not None and host_memory is None and self._devices == ["cpu"]:
+            LOGGER.warning(
+                "there is no GPU, so that gpu_memory=%r limits nothing: the budget is host_memory, here %.1f GB",
+                gpu_memory,
+                self._host_budget / 1e9,
+            )
         budgets = []
         for name in self._devices:
             if name == "cpu":
                 budgets.append((name, self._host_budget))
             else:
                 total = _core.cuda_memory(int(name.removeprefix("cuda:")))[1]
-                budgets.append((name, _bytes("gpu_memory", gpu_memory, total)))
+                budgets.append((name, _bytes("gpu_memory", 0.8 if gpu_memory is None else gpu_memory, total)))
         self._core = _core.Repository(budgets)
         self._entries: dict[str, _Entry] = {}
         self._lock = threading.Lock()
@@ -345,7 +364,7 @@ class ModelRepository(Closing):
         idle_timeout: float | None = None,
         **load_options: Any,
     ) -> None:
-        """Add a model and load it. It sleeps until its first request, or until `pin`.
+        """Add a model and load it. On a GPU it sleeps until its first request, or until `pin`.
 
         Args:
             name: Its name.
@@ -478,10 +497,15 @@ class ModelRepository(Closing):
         """Return every model and its state."""
         with self._lock:
             entries = list(self._entries.items())
-        return [
-            ModelStatus(name, entry.state, entry.reason, str(entry.options.get("version", "")))
-            for name, entry in entries
-        ]
+        failures = {row["name"]: row["failure"] for row in self._core.residents() if row["failure"]}
+
+        def status(name: str, entry: _Entry) -> ModelStatus:
+            state, reason = entry.state, entry.reason
+            if state == "READY" and name in failures:
+                state, reason = "UNAVAILABLE", f"it sleeps and cannot wake: {failures[name]}"
+            return ModelStatus(name, state, reason, str(entry.options.get("version", "")))
+
+        return [status(name, entry) for name, entry in entries]
 
     def pin(self, name: str, pinned: bool = True) -> None:
         """Wake a model and keep it awake, whatever others need; or with False, let it sleep again.
@@ -517,7 +541,9 @@ class ModelRepository(Closing):
         return RepositoryModel(self, name)
 
     def __getattr__(self, name: str) -> NoReturn:
-        hint = f": call models[name].{name}" if hasattr(Pool, name) and not name.startswith("_") else ""
+        hint = "" if name.startswith("_") else checks.did_you_mean(name, dir(type(self)))
+        if hasattr(Pool, name) and not name.startswith("_"):
+            hint = f": call models[name].{name}"
         raise AttributeError(f"a ModelRepository has no attribute {name!r}{hint}", name=name, obj=self)
 
     def __contains__(self, name: object) -> bool:
@@ -570,7 +596,7 @@ class ModelRepository(Closing):
             for name, entry in loaded.items()
             if (found := entry.loaded) is not None
         }
-        return RepositoryStats(models, [DeviceBudget(**row) for row in self._core.devices()])
+        return RepositoryStats(models, [DeviceBudget(**row) for row in self._core.devices()], self.index())
 
     def close(self, cancel_pending: bool = False) -> None:
         """Close all models. A second call does nothing.
@@ -672,6 +698,8 @@ class ModelRepository(Closing):
                     entry.model, entry.options = changed.model, changed.options
                     self._pin(loaded, entry.pinned)
                     before, entry.loaded = entry.loaded, loaded
+                    if before is not None:
+                        loaded.pool._members.core.continue_from(before.pool._members.core)
                     entry.state, entry.reason = "READY", ""
             self._release(before if wanted else loaded, cancel_pending=not wanted)
             if not wanted:
@@ -826,8 +854,8 @@ class ModelRepository(Closing):
         if loaded is None:
             self._raise_if_closed()
             if entry.state == "LOADING":
-                raise NotFound(f"the model {name!r} is still being loaded: wait until add or load has returned")
-            raise NotFound(f"the model {name!r} is not loaded ({entry.reason}): load it first")
+                raise _NotNow(f"the model {name!r} is still being loaded: wait until add or load has returned")
+            raise _NotNow(f"the model {name!r} is not loaded ({entry.reason}): load it first")
         return loaded
 
     def _raise_if_closed(self) -> None:

@@ -82,6 +82,14 @@ def test_an_input_says_of_which_dtype_its_arrays_are() -> None:
         assert [value.dtype for value in pool.get_inputs()] == [np.int64, np.float16, np.dtype(object), None]
 
 
+def test_a_delay_in_seconds_is_warned_of() -> None:
+    for delay in (0.005, 5000):
+        with pytest.warns(UserWarning, match=f"max_delay_ms={delay} is in milliseconds, that is") as warned:
+            ortmulti.Batching(8, delay)
+        assert warned[0].filename == __file__
+    ortmulti.Batching(8, 1000)  # a warning would fail the test
+
+
 def test_a_path_that_names_no_model_says_what_to_do(tmp_path: Path) -> None:
     version = tmp_path / "triton" / "1"
     version.mkdir(parents=True)
@@ -174,6 +182,11 @@ def test_what_belongs_to_its_process_cannot_be_pickled() -> None:
         (ortmulti.InvalidArgument._of_runtime("input 'x' is wrong\nrunning '/srv/a.onnx'"), 422, "input 'x' is wrong"),
         (ortmulti.errors.InvalidType("in '/srv/my models/a.onnx': 1/2"), 422, "in 'a.onnx': 1/2"),
         (ortmulti.NotFound("no model /srv/models/b or and/or"), 404, "no model b or and/or"),
+        (
+            ortmulti.InvalidArgument("unknown input 'a/z': 'my models/x/m.onnx' has 'a/x'"),
+            422,
+            "unknown input 'a/z': 'm.onnx' has 'a/x'",
+        ),
         (ortmulti.QueueFull("5 wait"), 503, "the service cannot take the request now"),
         (ortmulti.ClosedError("of /srv/a.onnx"), 503, "the service cannot take the request now"),
         (ortmulti.errors.OutOfMemory("of /srv/a.onnx"), 503, "the service cannot take the request now"),

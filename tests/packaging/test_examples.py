@@ -249,9 +249,11 @@ def test_service(model: Path, rows: np.ndarray) -> None:
         status, answer = predict(address, rows[:2].tolist())
         assert status == 200
         check(answer["outputs"][0], model, rows[:2])
-        wrong = {"detail": "the inputs do not fit the model's, {'x': ['batch', 512]}"}
-        for x, more in (([[1, 2], [1]], {}), ([["a"]], {}), ([[1]], {"z": [1]})):
-            assert predict(address, x, **more) == (422, wrong)
+        wrong = "the inputs do not fit the model's: "
+        for x, more in (([[1, 2], [1]], {}), ([["a"]], {}), ([[1]], {"z": [1]}), ([[10**400]], {})):
+            status, answer = predict(address, x, **more)
+            assert status == 422
+            assert answer["detail"].startswith(wrong)
         status, answer = predict(address, [[1, 2]])
         assert status == 422
         assert answer["detail"].startswith("input 'x' has the size 2 in dimension 1, and the model takes (batch, 512)")
@@ -267,6 +269,7 @@ def test_a_service_takes_any_model_and_its_failure_is_not_the_clients_mistake(tm
     with service("service:app", MODEL=tmp_path / "model.onnx") as address:
         ready(address)
         assert predict(address, [1, 2], y=[3, 4]) == (200, {"outputs": [[[4], [6]]]})
+        assert predict(address, [1.5, 2], y=[3, 4])[0] == 422
         assert predict(address, [1, 2, 3], y=[3, 4, 5]) == (500, b'{"detail":"the request failed"}')
 
 
@@ -283,15 +286,17 @@ def test_model_repository(model: Path, rows: np.ndarray, tmp_path: Path) -> None
         shutil.copy(model, tmp_path / f"{name}.onnx")
     shutil.copy(f"{model}.data", tmp_path)
     with service("model_repository:app", MODELS=tmp_path, DEVICES="cpu") as address:
-        for name in ("first", "second"):
-            status, answer = predict(f"{address}/models/{name}", rows[:2].tolist())
-            assert status == 200
-            check(answer["outputs"][0], model, rows[:2])
-        assert predict(f"{address}/models/third", [[1]])[0] == 404
-        assert predict(f"{address}/models/first", [[1, 2]])[0] == 422
-        assert ask(f"{address}/models/first/load", b"")[0] == 200
-        models = json.loads(ask(f"{address}/models")[1])
-        assert [(one["name"], one["state"]) for one in models] == [("first", "READY"), ("second", "READY")]
+        assert ask(f"{address}/livez")[0] == 200
+        assert json.loads(ready(address)) == {"first": "READY", "second": "READY"}
+        tensor = {"name": "x", "datatype": "FP32", "shape": [2, WIDTH], "data": rows[:2].tolist()}
+        for name, expected in (("first", 200), ("second", 200), ("third", 404)):
+            status, answer = ask(f"{address}/v2/models/{name}/infer", json.dumps({"inputs": [tensor]}).encode())
+            assert status == expected
+            if status == 200:
+                [output] = json.loads(answer)["outputs"]
+                check(np.reshape(output["data"], output["shape"]), model, rows[:2])
+        assert ask(f"{address}/v2/repository/models/first/load", b"{}")[0] == 200
+        assert json.loads(ask(f"{address}/sizes/first")[1])["cpu"] > 0
         assert b'ortmulti_requests_total{model="second",device="cpu",outcome="done"} 1' in ask(f"{address}/metrics")[1]
 
 

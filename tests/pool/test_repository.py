@@ -153,14 +153,17 @@ def test_another_model_takes_a_place_by_its_own_or_a_checked_way(
     np.testing.assert_array_equal(model.run(X)[0], expected[1])
     for arguments, message in (
         ({"model": ENDLESS}, "another interface than 'm0': input 'count' is new"),
-        ({"model": files[2], "verify": lambda pool: pool.run(X)[0].any() and False}, "verify has returned False: 'm0'"),
+        ({"model": files[2], "verify": lambda pool: pool.run(X)[0].all() & False}, "verify has returned .*'m0' keeps"),
+        ({"model": files[2], "verify": lambda pool: pool.run(X)[0]}, "verify returns True, False or None, not ndarray"),
         ({"model": b"no model"}, "(?i)protobuf"),
     ):
         with pytest.raises(ortmulti.Error, match=message):
             model.replace_model(**arguments)
         np.testing.assert_array_equal(model.run(X)[0], expected[1])
         assert two.index()[0].state == "READY"
+    done = model.stats().devices[0].done
     model.replace_model(files[2], version="3", verify=lambda pool: pool.run(X), warmup=False)
+    assert model.stats().devices[0].done == done + 1  # with verify's
     np.testing.assert_array_equal(model.run(X)[0], expected[2])
     assert two.index()[0].version == "3"
 
@@ -330,8 +333,9 @@ def test_a_model_is_loaded_in_the_background(two: ortmulti.ModelRepository, file
         two.add("late", files[0], wait="none")
         two.add("bad", b"no model", wait="none")
         assert [model.state for model in two.index()[-2:]] == ["LOADING", "LOADING"]
-        with pytest.raises(ortmulti.NotFound, match="'late' is still being loaded"):
+        with pytest.raises(ortmulti.NotFound, match="'late' is still being loaded") as caught:
             two.run("late", X)
+        assert caught.value.http_status == 503
     while "LOADING" in (states := [model.state for model in two.index()[-2:]]):
         pass
     assert states == ["READY", "UNAVAILABLE"]
@@ -369,6 +373,34 @@ def test_a_protected_model_sleeps_where_others_do_not_suffice(files: list[Path])
         assert repository.stats().models["dear"].devices[0].evictions == 1
 
 
+def test_a_model_that_cannot_wake_is_not_ready(tmp_path: Path, files: list[Path]) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(files[0].read_bytes())
+    with ortmulti.ModelRepository("cpu", host_memory=int(1.5 * SIZE)) as repository:
+        repository.add("m", path)
+        repository.add("other", files[1])
+        repository.run("other", X)  # the first one sleeps
+        path.write_bytes(files[2].read_bytes())
+        with pytest.raises(ortmulti.WeightsError, match="and load of a repository"):
+            repository.run("m", X)
+        [status, other] = repository.index()
+        assert (status.state, other.state) == ("UNAVAILABLE", "READY")
+        assert "it sleeps and cannot wake" in status.reason
+        assert 'ortmulti_repository_model_ready{model="m"} 0' in repository.stats().prometheus()
+        repository.load("m")
+        assert repository.index()[0].state == "READY"
+        repository.run("m", X)
+
+
+def test_a_budget_of_gpus_that_are_not_there_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    ortmulti.ModelRepository("cpu", gpu_memory="1GB", host_memory="1GB").close()
+    assert caplog.text == ""
+    ortmulti.ModelRepository("cpu", gpu_memory="1GB").close()
+    assert "gpu_memory='1GB' limits nothing: the budget is host_memory, here" in caplog.text
+    with pytest.raises(ortmulti.InvalidArgument, match=r"'gpu_memry' \(did you mean 'gpu_memory'\?\)"):
+        ortmulti.ModelRepository("cpu", gpu_memry=1)  # type: ignore[call-arg]
+
+
 def test_the_process_ends_while_models_wait(files: list[Path]) -> None:
     printed = check_child(
         """
@@ -391,7 +423,7 @@ def test_the_process_ends_while_models_wait(files: list[Path]) -> None:
 
 
 def test_models_are_unloaded_and_removed_while_an_add_waits_for_room(files: list[Path]) -> None:
-    memory = counted_bytes(files[1]) + counted_bytes(ENDLESS, warmup=False) // 2
+    memory = counted_bytes(files[1])  # without room for the other one
     with ortmulti.ModelRepository("cpu", host_memory=memory) as repository, ThreadPoolExecutor() as threads:
         repository.add("endless", ENDLESS, warmup=False)
         repository.add("idle", files[1])
@@ -422,7 +454,7 @@ def test_ctrl_c_ends_an_add_that_waits_for_room() -> None:
         from tests.support.pools import ENDLESS, counted_bytes, endless_feed
 
         matmul = onnx_models.matmul()
-        memory = counted_bytes(matmul) + counted_bytes(ENDLESS, warmup=False) // 2
+        memory = counted_bytes(matmul)
         repository = ortmulti.ModelRepository("cpu", host_memory=memory)
         repository.add("endless", ENDLESS, warmup=False)
         run = repository.submit("endless", endless_feed())

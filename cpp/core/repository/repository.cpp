@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <iterator>
+#include <utility>
 
 #include "core/ort/library.hpp"
 
@@ -105,6 +106,11 @@ void Repository::leave(Managed& on, const Handle& resident) {
     resident->gone_ = true;
     on.policy.remove(resident->id_);
     on.residents.erase(resident->id_);
+    for (const auto& [id, other] : on.residents) {  // that was loaded in its place
+      if (other->name == resident->name) {
+        other->evicted_ += std::exchange(resident->evicted_, 0);
+      }
+    }
     notify(on);
   }
 }
@@ -529,9 +535,17 @@ void Repository::wake_in_turn(const Handle& resident, const DeviceSleep& sleeper
   turn.wait();
   lock.unlock();
   const Clock::time_point begin = Clock::now();
-  sleeper.wake();
+  try {
+    sleeper.wake();
+  } catch (const std::exception& error) {
+    const bool passes = kind_of(std::current_exception()) == ErrorKind::out_of_memory;
+    lock.lock();
+    resident->failure_ = passes ? "" : error.what();
+    throw;
+  }
   const Clock::time_point end = Clock::now();
   lock.lock();
+  resident->failure_.clear();
   if (!resident->gone_) {
     on.policy.woke(resident->id_, to_seconds(end), std::chrono::duration<double>(end - begin).count());
     notify(on);
@@ -586,7 +600,7 @@ std::vector<Repository::ResidentStats> Repository::residents() const {
         continue;
       }
       ResidentStats stats{resident->name,     resident->device,   on.policy.state(id), on.policy.model(id),
-                          on.policy.rate(id), resident->evicted_, resident->refusal_};
+                          on.policy.rate(id), resident->evicted_, resident->refusal_, resident->failure_};
       const auto same = std::find_if(all.begin() + static_cast<std::ptrdiff_t>(first), all.end(),
                                      [&](const auto& other) { return other.name == stats.name; });
       if (same == all.end()) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -56,7 +57,9 @@ class Batching:
     def __post_init__(self) -> None:
         checks.integer("max_size", self.max_size, 2, checks.SIZE_MAX)
         checks.integer("axis", self.axis, 0)
-        checks.number("max_delay_ms", self.max_delay_ms)
+        delay = checks.number("max_delay_ms", self.max_delay_ms)
+        if 0 < delay < 0.05 or delay > 1000:
+            warnings.warn(f"max_delay_ms={delay:g} is in milliseconds, that is {delay / 1000:g} seconds", stacklevel=4)
         checks.boolean("check", self.check)
         given = checks.sequence("sizes", self.sizes, "ints")
         sizes = tuple(checks.integer("each of sizes", size, 1, checks.SIZE_MAX) for size in given)

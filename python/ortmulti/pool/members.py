@@ -27,7 +27,7 @@ from ortmulti.options.model_additions import replacing_weights
 from ortmulti.pool.configuration import Serving, Warmup
 from ortmulti.pool.first_runs import FirstRuns
 from ortmulti.pool.member import Member, MemberCreation
-from ortmulti.pool.model_interface import check_same
+from ortmulti.pool.model_interface import check_same, check_verified
 from ortmulti.pool.sleep import ModelFiles, SessionSleep, wait_until_awake
 from ortmulti.timeline import Timeline
 
@@ -538,8 +538,7 @@ class Members:
                     new = Members(one_each, lambda: core, serving, version)
                     new._targets, new._members = devices, loading.members
                     new.timeline, new._sessions = timeline, sessions
-                    if verify(new) is False:
-                        raise InvalidArgument(f"verify has returned False for {description}: the pool keeps its model")
+                    check_verified(verify(new), description, "the pool")
                     if core.closed():
                         raise InvalidArgument(f"verify has closed the pool of {description}")
                 core.continue_from(self.core)

@@ -53,7 +53,7 @@ class ModelFiles:
         if self._loaded and not (files[0] == self._loaded and files[0].is_current()):
             raise WeightsError(
                 f"'{self._loaded.name}' cannot sleep: it was changed or deleted since it was loaded, so it could not "
-                "wake. Load the new file: Pool.replace_model does so where backend='core'"
+                "wake. Load the new file: Pool.replace_model does so where backend='core', and load of a repository"
             )
         return files
 
@@ -116,7 +116,7 @@ class SessionSleep:
                 if not file.is_current():
                     raise WeightsError(
                         f"the model cannot wake: its file '{file.name}' was changed or deleted since it fell asleep. "
-                        "Load the new file: Pool.replace_model does so where backend='core'"
+                        "Load the new file: Pool.replace_model does so where backend='core', and load of a repository"
                     )
             place = self._make()
             with self._lock:

@@ -149,7 +149,7 @@ class PoolStats:
     Attributes:
         devices: The statistics of each device.
         waiting: Requests that wait for any session.
-        rejected: Requests that a full queue refused.
+        rejected: Requests that were refused: by a full queue, or since they would have been late.
         cancelled_waiting: Requests that were cancelled before a session received them.
         failed_waiting: Requests whose deadline passed, whose last device broke, or that made room in a full queue for
             one of a higher priority, before a session received them.

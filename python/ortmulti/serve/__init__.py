@@ -1,0 +1,71 @@
+"""The Open Inference Protocol over a repository of models, for clients that exist. Needs ``pip install "ortmulti[serve]"``.
+
+`app` is an ASGI application, also beside routes of your own. `add_to` adds the protocol's service to a gRPC server.
+``ortmulti serve`` runs both: docs/how-to/serve.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ortmulti.repository import ModelRepository
+    from ortmulti.serve.http import Application, Limits
+
+__all__ = ["add_to", "app"]
+
+
+def app(
+    models: ModelRepository,
+    *,
+    limits: Limits | None = None,
+    token: str | None = None,
+    explicit: bool = False,
+    access_log: bool = False,
+) -> Application:
+    """Make an ASGI application that serves the models by the Open Inference Protocol, at ``/v2``, and ``/metrics``.
+
+    It needs no package itself. Mount it in FastAPI or Starlette with ``api.mount("/", ortmulti.serve.app(models))``.
+
+    Args:
+        models: What is served. Models may be added and removed meanwhile.
+        limits: What a client may ask for at most; default: `Limits`.
+        token: Clients send it as ``Authorization: Bearer TOKEN``, but for health; default: none is needed.
+        explicit: Whether clients may load and unload models; default False.
+        access_log: Whether each request makes a record of the logger ``ortmulti.serve.access``; default False.
+    """
+    from ortmulti.serve.http import Application
+    from ortmulti.serve.service import Service
+
+    return Application(Service(models, explicit=explicit), limits, token, access_log=access_log)
+
+
+def add_to(
+    server: Any,
+    models: ModelRepository,
+    *,
+    limits: Limits | None = None,
+    token: str | None = None,
+    explicit: bool = False,
+) -> None:
+    """Add the protocol's gRPC service, and gRPC's health service, to a server of `grpc.aio` before it starts.
+
+    The server has the limits of messages itself: ``grpc.max_receive_message_length`` is 4 MiB by default.
+
+    Args:
+        server: Of `grpc.aio`.
+        models: As for `app`; so are the others.
+
+    Raises:
+        LibraryError: grpcio or protobuf is missing.
+    """
+    from ortmulti.errors import LibraryError
+
+    try:
+        from ortmulti.serve import grpc
+    except ImportError as error:
+        raise LibraryError(f'gRPC needs more packages ({error}): pip install "ortmulti[serve]"', name="grpc") from None
+    from ortmulti.serve.http import Limits
+    from ortmulti.serve.service import Service
+
+    grpc.add_to(server, Service(models, explicit=explicit), (limits or Limits()).tensors, token)

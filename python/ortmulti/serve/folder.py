@@ -1,0 +1,167 @@
+"""Which models a server has: files, folders as Triton has them, or a TOML file that says so."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ortmulti.errors import InvalidArgument, NoSuchFile, NotFound
+from ortmulti.serve import pbtxt
+
+__all__ = ["Models", "ServedModel"]
+
+_CONFIG = "config.pbtxt"
+_MODEL = "model.onnx"
+
+
+@dataclass
+class ServedModel:
+    """A model and how it is loaded.
+
+    Attributes:
+        name: Its name.
+        path: Its file.
+        version: Its label.
+        options: Of `ModelRepository.add`.
+        timeout: Seconds, of requests without a deadline; None: none.
+        priority: Triton's level of requests without one.
+        ignored: What its configuration says and has no meaning here.
+    """
+
+    name: str
+    path: Path
+    version: str = "1"
+    options: dict[str, Any] = field(default_factory=dict)
+    timeout: float | None = None
+    priority: int = 1
+    ignored: list[str] = field(default_factory=list)
+
+
+class Models:
+    """The models of several places, looked up again at each `find`.
+
+    Args:
+        places: Files, a model's folder ``NAME/VERSION/model.onnx``, folders of either, or a TOML file.
+        options: Of `ModelRepository.add`, for models whose configuration does not say otherwise.
+
+    Raises:
+        InvalidArgument, NoSuchFile: A place that has none, a configuration that cannot be read, or a name twice.
+    """
+
+    def __init__(self, places: Iterable[str | os.PathLike[str]], options: Mapping[str, Any] | None = None) -> None:
+        self._options = dict(options or {})
+        self.settings: dict[str, Any] = {}
+        self._places: list[Path | ServedModel] = []
+        for place in map(Path, places):
+            self._places += self._from_toml(place) if place.suffix == ".toml" else [place]
+        self.all()
+
+    def all(self) -> dict[str, ServedModel]:
+        """Return every model that is there now, by name."""
+        found: dict[str, ServedModel] = {}
+        for place in self._places:
+            for model in [place] if isinstance(place, ServedModel) else self._in(place):
+                if model.name in found:
+                    raise InvalidArgument(
+                        f"two models have the name {model.name!r}: {found[model.name].path} and {model.path}: rename one"
+                    )
+                found[model.name] = model
+        return found
+
+    def find(self, name: str) -> ServedModel:
+        """Return a model as it is there now.
+
+        Raises:
+            NotFound: There is no such model.
+        """
+        model = self.all().get(name)
+        if model is None:
+            raise NotFound(f"there is no model {name!r} in {', '.join(str(place) for place in self._places)}")
+        return model
+
+    def _in(self, place: Path) -> list[ServedModel]:
+        if not place.is_dir():
+            if not place.exists():
+                raise NoSuchFile(f"there is no model file or folder '{place}': check the path")
+            return [ServedModel(place.stem, place, options=dict(self._options))]
+        if (alone := self._model_in(place)) is not None:
+            return [alone]
+        models = []
+        for each in sorted(place.iterdir()):
+            if each.is_dir():
+                models += [] if (model := self._model_in(each)) is None else [model]
+            elif each.suffix == ".onnx":
+                models.append(ServedModel(each.stem, each, options=dict(self._options)))
+        if not models:
+            raise NoSuchFile(f"'{place}' has no model: NAME.onnx, or NAME/VERSION/{_MODEL} as Triton has it")
+        return models
+
+    def _model_in(self, folder: Path) -> ServedModel | None:
+        """Return the model of a folder with folders of versions in it; the newest one."""
+        config = folder / _CONFIG
+        text = config.read_text(encoding="utf-8") if config.is_file() else ""
+        try:
+            read = pbtxt.read(text)
+            file = str(pbtxt.parse(text).get("default_model_filename", [_MODEL])[-1])
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{config}: {error}") from None
+        if Path(file).name != file:
+            raise InvalidArgument(f"{config}: default_model_filename is a file's name, not {file!r}")
+        versions = [each for each in folder.iterdir() if each.name.isdecimal() and (each / file).is_file()]
+        if not versions:
+            return None
+        newest = max(versions, key=lambda each: int(each.name))
+        options = {**self._options, **read.options}
+        return ServedModel(folder.name, newest / file, newest.name, options, read.timeout, read.priority, read.ignored)
+
+    def _from_toml(self, path: Path) -> list[Path | ServedModel]:
+        import tomllib
+
+        try:
+            read = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise NoSuchFile(f"there is no file '{path}': check the path") from None
+        except tomllib.TOMLDecodeError as error:
+            raise InvalidArgument(f"{path}: {error}") from None
+        models = read.pop("models", {})
+        self.settings.update(read)
+        if not isinstance(models, dict) or not all(isinstance(model, dict) for model in models.values()):
+            raise InvalidArgument(f"{path}: each model is a table, such as [models.bert] with path = 'bert.onnx'")
+        found: list[Path | ServedModel] = []
+        for name, table in models.items():
+            options = dict(table)
+            if not isinstance(given := options.pop("path", None), str):
+                raise InvalidArgument(f"{path}: [models.{name}] has no path")
+            timeout = options.pop("timeout", None)
+            version = str(options.pop("version", "1"))
+            try:
+                merged = {**self._options, **_objects(options)}
+            except (TypeError, InvalidArgument) as error:
+                raise InvalidArgument(f"{path}: [models.{name}]: {error}") from None
+            found.append(ServedModel(name, path.parent / given, version, merged, timeout))
+        return found
+
+
+def _objects(options: dict[str, Any]) -> dict[str, Any]:
+    """Make the objects of ortmulti that tables stand for."""
+    from ortmulti.options.session_options import SessionOptions
+    from ortmulti.pool.configuration import Batching, CudaGraph, Warmup
+
+    kinds: dict[str, Any] = {"batching": Batching, "cuda_graph": CudaGraph, "warmup": Warmup}
+    made: dict[str, Any] = {}
+    for name, value in options.items():
+        if name in kinds and isinstance(value, dict):
+            made[name] = kinds[name](**value)
+        elif name == "options" and isinstance(value, dict):
+            made[name] = session = SessionOptions()
+            for key, setting in value.items():
+                if "." in key:
+                    session.add_session_config_entry(key, str(setting))
+                else:
+                    setattr(session, key, setting)
+        else:
+            made[name] = value
+    return made

@@ -1,0 +1,424 @@
+"""The Open Inference Protocol over HTTP, as a bare ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import time
+import zlib
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ortmulti.errors import InvalidArgument
+from ortmulti.serve.datatypes import bytes_of_array, numbers_of_array
+from ortmulti.serve.service import Answer, InferRequest, InputTensor, Refused, Service, status_and_text
+
+__all__ = ["Application", "Limits", "parse_infer", "write_answer"]
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+LOGGER = logging.getLogger("ortmulti.serve")
+ACCESS = logging.getLogger("ortmulti.serve.access")
+
+_JSON = (b"content-type", b"application/json")
+_BINARY = (b"content-type", b"application/octet-stream")
+_HEADER_LENGTH = b"inference-header-content-length"
+# Below it an answer is not made smaller by as much as that costs.
+_COMPRESSED_FROM = 1024
+_TRACED = (b"traceparent", b"tracestate", b"baggage")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a client may ask for at most.
+
+    Attributes:
+        body: Bytes of a request, as sent and as decompressed; default 64 MiB.
+        tensors: Inputs, and outputs, of a request; default 1,024.
+        concurrent: Requests under way, of both protocols together; beyond it they get 503; default 1,024.
+        header: Bytes of a request's line and headers; default 64 KiB.
+        receive: Seconds that a request may take to arrive; default 60.
+        idle: Seconds for which a connection without a request stays open; default 75.
+        connections: Open connections of HTTP; beyond it further ones are closed at once; default 10,000.
+    """
+
+    body: int = 64 << 20
+    tensors: int = 1024
+    concurrent: int = 1024
+    header: int = 64 << 10
+    receive: float = 60.0
+    idle: float = 75.0
+    connections: int = 10_000
+
+
+class Application:
+    """The ASGI application. It may be mounted in another one.
+
+    Args:
+        service: What answers.
+        limits: See `Limits`.
+        token: Clients send it as ``Authorization: Bearer TOKEN``, but for health; None: nobody needs one.
+        access_log: Whether each request makes a record of the logger ``ortmulti.serve.access``.
+    """
+
+    def __init__(
+        self, service: Service, limits: Limits | None = None, token: str | None = None, *, access_log: bool = False
+    ) -> None:
+        self.service = service
+        self.limits = limits or Limits()
+        self._expected = None if token is None else f"Bearer {token}".encode()
+        self._access_log = access_log
+        self.under_way = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or a lifespan's messages."""
+        if scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+            return
+        if scope["type"] != "http":
+            raise RuntimeError(f"only HTTP is served, not {scope['type']!r}")
+        begin = time.perf_counter()
+        try:
+            status, headers, body = await self._answer(scope, receive)
+        except Exception as error:
+            status, text = status_and_text(error)
+            if status == 500:
+                LOGGER.warning("%s %s: %s", scope["method"], _path(scope), error, exc_info=not _is_known(error))
+            headers, body = [_JSON], _dumps({"error": text})
+        if scope["method"] == "HEAD":
+            body = b""
+        headers.append((b"content-length", b"%d" % len(body)))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+        if self._access_log:
+            client = (scope.get("client") or ("-",))[0]
+            milliseconds = (time.perf_counter() - begin) * 1e3
+            ACCESS.info(
+                "%s %s %s %d %d %.1f ms", client, scope["method"], _path(scope), status, len(body), milliseconds
+            )
+
+    async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+        parts = _path(scope).strip("/").split("/")
+        headers = dict(scope["headers"])
+        health = parts[:2] == ["v2", "health"]
+        if not health and self._expected is not None:
+            given = headers.get(b"authorization", b"")
+            if not hmac.compare_digest(given, self._expected):
+                raise Refused(401, "a token is needed: Authorization: Bearer TOKEN")
+        if health:
+            return self._health(parts)
+        if self.under_way >= self.limits.concurrent:
+            raise Refused(503, f"{self.under_way} requests are under way, which is the limit")
+        self.under_way += 1
+        try:
+            return await self._dispatch(scope["method"], parts, headers, receive)
+        finally:
+            self.under_way -= 1
+
+    def _health(self, parts: Sequence[str]) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+        if parts[2:] == ["live"]:
+            return 200, [_JSON], b""
+        if parts[2:] == ["ready"]:
+            return (200 if self.service.is_ready() else 400), [_JSON], b""
+        raise Refused(404, "Not Found")
+
+    async def _dispatch(
+        self, method: str, parts: list[str], headers: Mapping[bytes, bytes], receive: Receive
+    ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+        service = self.service
+        if parts == ["metrics"]:
+            _check_method(method, "GET", "HEAD")
+            return 200, [(b"content-type", b"text/plain; version=0.0.4")], service.models.stats().prometheus().encode()
+        if parts[0] != "v2":
+            raise Refused(404, "Not Found")
+        if parts[1:2] == ["repository"]:
+            return await self._repository(method, parts[2:], headers, receive)
+        if parts[1:2] != ["models"]:
+            if len(parts) > 1:
+                raise Refused(404, "Not Found")
+            _check_method(method, "GET", "HEAD")
+            return _json(service.server_metadata())
+        if parts[2:] == ["stats"]:
+            _check_method(method, "GET", "HEAD")
+            return _json(service.statistics())
+        name, version, what = _model_of(parts[2:])
+        if what == "infer":
+            _check_method(method, "POST")
+            return await self._infer(name, version, headers, await self._body(headers, receive))
+        _check_method(method, "GET", "HEAD")
+        if what == "ready":
+            return (200 if service.model_ready(name, version) else 400), [_JSON], b""
+        calls = {"": service.model_metadata, "config": service.model_config, "stats": service.statistics}
+        if what not in calls:
+            raise Refused(404, "Not Found")
+        return _json(calls[what](name, version))
+
+    async def _repository(
+        self, method: str, parts: list[str], headers: Mapping[bytes, bytes], receive: Receive
+    ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+        _check_method(method, "POST")
+        body = await self._body(headers, receive)
+        asked = _object(_loads(body or b"{}"), "the body")
+        if parts == ["index"]:
+            return _json(self.service.index(ready=asked.get("ready") is True))
+        if len(parts) == 3 and parts[0] == "models" and parts[2] in ("load", "unload"):
+            parameters = _object(asked.get("parameters") or {}, "parameters")
+            if parts[2] == "load":
+                await asyncio.to_thread(self.service.load, parts[1], parameters)
+            else:
+                await asyncio.to_thread(self.service.unload, parts[1])
+            return 200, [_JSON], b""
+        raise Refused(404, "Not Found")
+
+    async def _body(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
+        limit = self.limits.body
+        declared = headers.get(b"content-length", b"")
+        if declared.isdigit() and int(declared) > limit:
+            raise Refused(413, f"the body has {int(declared)} bytes, and {limit} are allowed")
+        message = await receive()
+        body: bytes = message.get("body", b"")
+        if message.get("more_body"):
+            parts, size = [body], len(body)
+            while message.get("more_body"):
+                message = await receive()
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if size > limit:
+                    raise Refused(413, f"the body has more than the {limit} bytes that are allowed")
+            body = b"".join(parts)
+        if message["type"] == "http.disconnect":
+            raise Refused(400, "the client has gone")
+        coding = headers.get(b"content-encoding", b"")
+        if coding in (b"", b"identity"):
+            return body
+        return await asyncio.to_thread(_decompressed, body, coding, limit)
+
+    async def _infer(
+        self, name: str, version: str, headers: Mapping[bytes, bytes], body: bytes
+    ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+        request, binary = parse_infer(body, headers.get(_HEADER_LENGTH), self.limits.tensors)
+        request.model, request.version = name, version
+        if any(key in headers for key in _TRACED):
+            request.trace = {key.decode(): headers[key].decode("latin-1") for key in _TRACED if key in headers}
+        answer = await self.service.infer(request)
+        content, header_length = write_answer(answer, request.id, binary)
+        sent = [_JSON]
+        if header_length is not None:
+            sent = [_BINARY, (_HEADER_LENGTH, b"%d" % header_length)]
+        if len(content) >= _COMPRESSED_FROM and (coding := _accepted(headers.get(b"accept-encoding", b""))):
+            content = _compressed(content, coding)
+            sent.append((b"content-encoding", coding))
+        return 200, sent, content
+
+
+# A request's body, and an answer's.
+
+
+class Binary:
+    """Which outputs a client wants in the binary form.
+
+    Attributes:
+        all: Whether those that it says nothing of are.
+        of: What it says of each, by name.
+    """
+
+    __slots__ = ("all", "of")
+
+    def __init__(self, everything: bool) -> None:
+        self.all = everything
+        self.of: dict[str, bool] = {}
+
+
+def parse_infer(body: bytes, header_length: bytes | None, most_tensors: int) -> tuple[InferRequest, Binary]:
+    """Read the body of an inference request: JSON, with the binary data of its inputs behind it.
+
+    Args:
+        body: The body.
+        header_length: Value of the header Inference-Header-Content-Length; None: the body is JSON alone.
+        most_tensors: Inputs, and outputs, that are allowed.
+
+    Raises:
+        InvalidArgument: It is none.
+    """
+    view = memoryview(body)
+    at = len(body)
+    if header_length is not None:
+        at = int(header_length) if header_length.isdigit() and len(header_length) < 20 else -1
+        if not 0 <= at <= len(body):
+            raise InvalidArgument(f"Inference-Header-Content-Length is 0 to {len(body)} for this body")
+    asked = _object(_loads(body if at == len(body) else bytes(view[:at])), "the request")
+    parameters = _object(asked.get("parameters") or {}, "parameters")
+    tensors = []
+    for each in _list(asked.get("inputs"), "inputs", most_tensors):
+        tensor = _object(each, "an input")
+        name, datatype, shape = tensor.get("name"), tensor.get("datatype"), tensor.get("shape")
+        if not isinstance(name, str) or not isinstance(datatype, str) or not isinstance(shape, list):
+            raise InvalidArgument(
+                "an input has a 'name' and a 'datatype', which are strings, and a 'shape', which is a list"
+            )
+        own = _object(tensor.get("parameters") or {}, "an input's parameters")
+        _check_no_shared_memory(own)
+        size = own.get("binary_data_size")
+        if size is None:
+            data: Any = tensor.get("data")
+            if data is None:
+                raise InvalidArgument(
+                    f"the input '{name[:200]}' has neither 'data' nor the parameter 'binary_data_size'"
+                )
+        else:
+            if type(size) is not int or not 0 <= size <= len(body) - at:
+                raise InvalidArgument(
+                    f"the input '{name[:200]}' has binary_data_size {size!r:.30}, and {len(body) - at} bytes are left"
+                )
+            data = view[at : at + size]
+            at += size
+        tensors.append(InputTensor(name, datatype, shape, data))
+    if at != len(body):
+        raise InvalidArgument(f"{len(body) - at} bytes behind the inputs' binary data belong to none")
+    binary = Binary(parameters.get("binary_data_output") is True)
+    outputs = []
+    for each in _list(asked.get("outputs") or [], "outputs", most_tensors):
+        output = _object(each, "an output")
+        if not isinstance(output.get("name"), str):
+            raise InvalidArgument("an output has a 'name', which is a string")
+        own = _object(output.get("parameters") or {}, "an output's parameters")
+        _check_no_shared_memory(own)
+        if own.get("classification"):
+            raise Refused(501, "classification is not supported: ask for the output itself")
+        if isinstance(own.get("binary_data"), bool):
+            binary.of[output["name"]] = own["binary_data"]
+        outputs.append(output["name"])
+    given = asked.get("id", "")
+    if not isinstance(given, str):
+        raise InvalidArgument("the 'id' of a request is a string")
+    return InferRequest("", "", given, tensors, outputs, parameters), binary
+
+
+def write_answer(answer: Answer, request_id: str, binary: Binary) -> tuple[bytes, int | None]:
+    """Return the body of an answer, and the bytes of the JSON in it where binary data follow."""
+    described: list[dict[str, Any]] = []
+    blobs = []
+    for declared, array in answer.outputs:
+        one: dict[str, Any] = {"name": declared.name, "datatype": declared.datatype, "shape": list(array.shape)}
+        if binary.of.get(declared.name, binary.all):
+            blob = bytes_of_array(array, declared.datatype)
+            one["parameters"] = {"binary_data_size": len(blob)}
+            blobs.append(blob)
+        else:
+            one["data"] = numbers_of_array(array, declared.datatype)
+        described.append(one)
+    head: dict[str, Any] = {"model_name": answer.model, "model_version": answer.version, "outputs": described}
+    if request_id:
+        head["id"] = request_id
+    content = _dumps(head)
+    return (b"".join([content, *blobs]), len(content)) if blobs else (content, None)
+
+
+def _check_no_shared_memory(parameters: Mapping[str, Any]) -> None:
+    if "shared_memory_region" in parameters:
+        raise Refused(501, "shared memory is not supported: send the data with the request")
+
+
+def _object(value: object, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidArgument(f"{what} is a JSON object, not {type(value).__name__}")
+    return value
+
+
+def _list(value: object, what: str, most: int) -> list[Any]:
+    if not isinstance(value, list):
+        raise InvalidArgument(f"{what} is a list, not {type(value).__name__}")
+    if len(value) > most:
+        raise InvalidArgument(f"{len(value)} {what} were sent, and {most} are allowed")
+    return value
+
+
+def _loads(content: bytes) -> object:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"failed to parse the request JSON buffer: {error!s:.100}") from None
+
+
+def _dumps(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _json(value: object) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+    return 200, [_JSON], _dumps(value)
+
+
+# HTTP.
+
+
+def _path(scope: Scope) -> str:
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
+
+
+def _model_of(parts: list[str]) -> tuple[str, str, str]:
+    """Return the model, the version or "", and what is asked of it: of NAME[/versions/VERSION][/WHAT]."""
+    name, *rest = parts or [""]
+    version = ""
+    if rest[:1] == ["versions"]:
+        version, rest = "".join(rest[1:2]), rest[2:]
+    if not name or len(rest) > 1:
+        raise Refused(404, "Not Found")
+    return name, version, rest[0] if rest else ""
+
+
+def _check_method(method: str, *allowed: str) -> None:
+    if method not in allowed:
+        raise Refused(405, f"the method is {allowed[0]}, not {method[:20]}")
+
+
+_WINDOWS = {b"gzip": zlib.MAX_WBITS + 16, b"deflate": zlib.MAX_WBITS}
+
+
+def _decompressed(body: bytes, coding: bytes, limit: int) -> bytes:
+    window = _WINDOWS.get(coding)
+    if window is None:
+        raise Refused(415, f"the content encoding is gzip or deflate, not {coding.decode('latin-1')[:20]}")
+    try:
+        inflate = zlib.decompressobj(window)
+        plain = inflate.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise InvalidArgument(f"the body is not {coding.decode()}: {error}") from None
+    if len(plain) > limit:
+        raise Refused(413, f"the body has more than the {limit} bytes that are allowed, decompressed")
+    if not inflate.eof:
+        raise InvalidArgument(f"the body is not {coding.decode()}: it is incomplete")
+    return plain
+
+
+def _accepted(header: bytes) -> bytes | None:
+    if not header:
+        return None
+    wanted = [
+        part.partition(b";")[0].strip() for part in header.split(b",") if not part.replace(b" ", b"").endswith(b";q=0")
+    ]
+    return next((coding for coding in wanted if coding in _WINDOWS), None)
+
+
+def _compressed(content: bytes, coding: bytes) -> bytes:
+    deflate = zlib.compressobj(1, zlib.DEFLATED, _WINDOWS[coding])
+    return deflate.compress(content) + deflate.flush()
+
+
+def _is_known(error: BaseException) -> bool:
+    from ortmulti.errors import Error
+
+    return isinstance(error, Error)
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

@@ -1,0 +1,208 @@
+"""Triton's config.pbtxt: the parts that mean something here, and the names of the rest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from ortmulti.errors import InvalidArgument
+
+__all__ = ["Config", "parse", "read"]
+
+_TOKEN = re.compile(r"""\s*(?:\#[^\n]*\s*)*("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[\w.+-]+|[{}<>\[\]:;,])""")
+_DEEPEST = 50
+
+# Said otherwise here, or by the model itself: nothing is lost without them.
+_NEEDED_NOT = {"name", "input", "output", "default_model_filename"}
+
+
+def parse(text: str) -> dict[str, list[Any]]:
+    """Parse protobuf's text format: each field's values, as str, int, float, bool or dict.
+
+    Raises:
+        InvalidArgument: It is none.
+    """
+    tokens = list(_tokens(text))
+    fields, at = _fields(tokens, 0, "", 0)
+    if at != len(tokens):
+        raise InvalidArgument(f"{tokens[at]!r} is in excess")
+    return fields
+
+
+def _tokens(text: str) -> Iterator[str]:
+    at = 0
+    text = re.sub(r"\s*(#[^\n]*)?\Z", "", text)
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        if found is None:
+            line = text.count("\n", 0, at) + 1
+            raise InvalidArgument(f"line {line} is not protobuf's text format: {text[at : at + 20].strip()!r}")
+        yield found[1]
+        at = found.end()
+
+
+def _fields(tokens: list[str], at: int, end: str, depth: int) -> tuple[dict[str, list[Any]], int]:
+    if depth > _DEEPEST:
+        raise InvalidArgument(f"messages are nested more than {_DEEPEST} times")
+    fields: dict[str, list[Any]] = {}
+    while at < len(tokens) and tokens[at] != end:
+        name = tokens[at]
+        if not re.fullmatch(r"[A-Za-z_]\w*", name):
+            raise InvalidArgument(f"a field's name was expected, not {name!r}")
+        at += 1
+        colon = tokens[at : at + 1] == [":"]
+        at += colon
+        values = fields.setdefault(name, [])
+        if tokens[at : at + 1] == ["["]:
+            at += 1
+            while tokens[at : at + 1] != ["]"]:
+                value, at = _value(tokens, at, name, depth)
+                values.append(value)
+                at += tokens[at : at + 1] == [","]
+            at += 1
+        else:
+            value, at = _value(tokens, at, name, depth)
+            values.append(value)
+        at += tokens[at : at + 1] in ([","], [";"])
+    if end and at == len(tokens):
+        raise InvalidArgument(f"a {end!r} is missing")
+    return fields, at
+
+
+def _value(tokens: list[str], at: int, name: str, depth: int) -> tuple[Any, int]:
+    if at >= len(tokens):
+        raise InvalidArgument(f"{name} has no value")
+    token = tokens[at]
+    if token in ("{", "<"):
+        found, at = _fields(tokens, at + 1, "}" if token == "{" else ">", depth + 1)
+        return found, at + 1
+    if token[0] in "\"'":
+        return re.sub(r"\\(.)", r"\1", token[1:-1]), at + 1
+    if token in ("true", "false"):
+        return token == "true", at + 1
+    for kind in (int, float):
+        try:
+            return kind(token), at + 1
+        except ValueError:
+            pass
+    if not re.fullmatch(r"[A-Za-z_]\w*", token):
+        raise InvalidArgument(f"{name} has the value {token!r}")
+    return token, at + 1
+
+
+class _Config:
+    """A parsed message that knows which of its fields were asked for."""
+
+    def __init__(self, fields: dict[str, list[Any]], path: str = "") -> None:
+        self._fields = fields
+        self._path = path
+        self._asked: set[str] = set()
+        self._parts: list[_Config] = []
+
+    def one(self, name: str, default: Any = None) -> Any:
+        self._asked.add(name)
+        return self._fields.get(name, [default])[-1]
+
+    def part(self, name: str) -> _Config:
+        self._asked.add(name)
+        found = self._fields.get(name, [{}])[-1]
+        if not isinstance(found, dict):
+            raise InvalidArgument(f"{name} is a message, not {found!r}")
+        self._parts.append(_Config(found, f"{self._path}{name}."))
+        return self._parts[-1]
+
+    def all(self, name: str) -> list[Any]:
+        self._asked.add(name)
+        return self._fields.get(name, [])
+
+    def unused(self) -> list[str]:
+        own = [self._path + name for name in self._fields if name not in self._asked]
+        return own + [name for part in self._parts for name in part.unused()]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._fields
+
+
+class Config(NamedTuple):
+    """What a configuration says.
+
+    Attributes:
+        options: Of `ModelRepository.add`.
+        timeout: Seconds, of requests without a deadline; None: none.
+        priority: Triton's level of requests without one.
+        ignored: Its parts that mean nothing here.
+    """
+
+    options: dict[str, Any]
+    timeout: float | None
+    priority: int
+    ignored: list[str]
+
+
+def read(text: str) -> Config:
+    """Read a configuration.
+
+    Raises:
+        InvalidArgument: The text is no configuration, or of a model that is not ONNX.
+    """
+    from ortmulti.pool.configuration import Batching
+
+    config = _Config(parse(text))
+    for name in _NEEDED_NOT:
+        config.all(name)
+    platform, backend = config.one("platform", ""), config.one("backend", "")
+    if platform not in ("", "onnxruntime_onnx") or backend not in ("", "onnxruntime"):
+        raise InvalidArgument(f"the model is one of {backend or platform}: only onnxruntime's are served")
+    options: dict[str, Any] = {}
+    most = _int(config.one("max_batch_size", 0), "max_batch_size")
+    joins = "dynamic_batching" in config
+    dynamic = config.part("dynamic_batching")
+    if joins and most > 1:
+        # What is preferred is not needed: a run begins with what waits.
+        dynamic.all("preferred_batch_size")
+        delay = _int(dynamic.one("max_queue_delay_microseconds", 0), "max_queue_delay_microseconds")
+        options["batching"] = Batching(most, delay / 1000)
+    dynamic.all("priority_levels")  # any number of them
+    level = _int(dynamic.one("default_priority_level", 0), "default_priority_level")
+    ignored = []
+    if dynamic.one("preserve_ordering"):
+        ignored.append("dynamic_batching.preserve_ordering: answers come when they are ready")
+    policy = dynamic.part("default_queue_policy")
+    if waiting := _int(policy.one("max_queue_size", 0), "max_queue_size"):
+        options["max_queue"] = waiting
+    microseconds = _int(policy.one("default_timeout_microseconds", 0), "default_timeout_microseconds")
+    policy.all("allow_timeout_override")
+    if policy.one("timeout_action", "REJECT") not in ("REJECT", 0):
+        ignored.append("dynamic_batching.default_queue_policy.timeout_action: late requests are rejected")
+    groups = [group for group in config.all("instance_group") if isinstance(group, dict)]
+    if groups:
+        count = max(_int(group.get("count", [1])[-1], "count") for group in groups)
+        kinds = {str(group.get("kind", ["KIND_AUTO"])[-1]) for group in groups}
+        gpus = sorted({int(number) for group in groups for number in group.get("gpus", []) if isinstance(number, int)})
+        if kinds <= {"KIND_CPU"}:
+            options["devices"] = "cpu"
+            options["sessions_per_device"] = count
+        elif gpus:
+            options["devices"] = [f"cuda:{number}" for number in gpus]
+            options["in_flight"] = count
+        elif count > 1:
+            options["in_flight"] = count
+        unknown = {name for group in groups for name in group} - {"name", "count", "kind", "gpus"}
+        ignored += [f"instance_group.{name}" for name in sorted(unknown)]
+    if config.all("model_warmup"):
+        ignored.append("model_warmup: every model has a first run with random inputs")
+    cuda = config.part("optimization").part("cuda")
+    if "graphs" in cuda:
+        options["cuda_graph"] = bool(cuda.one("graphs")) and "auto"
+    policies = config.part("version_policy")
+    latest = policies.part("latest") if "latest" in policies else None
+    if latest is not None and latest.one("num_versions", 1) != 1:
+        ignored.append("version_policy.latest.num_versions: the newest version is served")
+    return Config(options, microseconds / 1e6 if microseconds else None, level or 1, ignored + config.unused())
+
+
+def _int(value: object, name: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InvalidArgument(f"{name} is a number of 0 or more, not {value!r}")
+    return value

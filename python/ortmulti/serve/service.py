@@ -1,0 +1,404 @@
+"""What the protocol asks of a server, without HTTP or gRPC: one object over a `ModelRepository`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ortmulti._core import __version__
+from ortmulti.errors import (
+    ClosedError,
+    DeadlineExceeded,
+    Error,
+    InvalidArgument,
+    NotFound,
+    NotImplemented,
+    QueueFull,
+)
+from ortmulti.serve.datatypes import Declared, array_of_bytes, array_of_numbers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ortmulti.pool.pool import Pool
+    from ortmulti.repository import ModelRepository
+
+__all__ = ["Answer", "Defaults", "InferRequest", "InputTensor", "Refused", "Service", "status_and_text"]
+
+EXTENSIONS = [
+    "binary_tensor_data",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "schedule_policy",
+    "statistics",
+]
+_NANOSECONDS = 10**9
+_MICROSECONDS = 10**6
+# An explicit priority is at most this far from the default one.
+_MOST_PRIORITY = 2**31 - 1
+
+
+class InputTensor(NamedTuple):
+    """An input as a client sent it: ``data`` is bytes-like in the binary form, or a sequence of values."""
+
+    name: str
+    datatype: str
+    shape: Sequence[int]
+    data: Any
+
+
+@dataclass
+class InferRequest:
+    """A request of either protocol. ``version`` is empty for any; no ``outputs``: all of the model's."""
+
+    model: str
+    version: str = ""
+    id: str = ""
+    inputs: Sequence[InputTensor] = ()
+    outputs: Sequence[str] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    trace: Mapping[str, str] = field(default_factory=dict)
+
+
+class Answer(NamedTuple):
+    """The outputs of a run, in the order asked for."""
+
+    model: str
+    version: str
+    outputs: list[tuple[Declared, NDArray[Any]]]
+
+
+class Refused(Exception):  # noqa: N818  # an answer, not an error of the server
+    """What the protocols answer with another status than the library's error has.
+
+    Args:
+        status: HTTP's code.
+        text: For the client.
+    """
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Defaults(NamedTuple):
+    """Of a model's requests that do not say otherwise: a deadline in seconds, and the protocol's priority."""
+
+    timeout: float | None = None
+    priority: int = 1
+
+
+_NO_DEFAULTS = Defaults()
+
+
+class _Interface:
+    """A loaded model's inputs and outputs. They belong to one pool of the name."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.inputs = {value.name: Declared(value) for value in pool.get_inputs()}
+        self.outputs = {value.name: Declared(value) for value in pool.get_outputs()}
+
+
+class Service:
+    """The protocol's calls over a repository. All may be called from any thread.
+
+    Args:
+        models: The repository.
+        explicit: Whether clients may load and unload models.
+        reload: Called with a name to load it, by the path and version of its newest file; default: the repository's
+            own `load`.
+    """
+
+    def __init__(
+        self, models: ModelRepository, *, explicit: bool = False, reload: Callable[[str], object] | None = None
+    ) -> None:
+        self.models = models
+        self.explicit = explicit
+        self.ready = True
+        self.defaults: dict[str, Defaults] = {}  # by model
+        self._reload = reload or models.load
+        self._interfaces: dict[str, _Interface] = {}
+        self._last: dict[str, int] = {}
+
+    # Health and metadata.
+
+    def is_ready(self) -> bool:
+        """Whether all models that were not unloaded take requests."""
+        return self.ready and all(model.state == "READY" or model.reason == "unloaded" for model in self.models.index())
+
+    def model_ready(self, name: str, version: str = "") -> bool:
+        """Whether the model takes requests."""
+        return any(
+            model.state == "READY" and model.name == name and version in ("", model.version or "1")
+            for model in self.models.index()
+        )
+
+    def server_metadata(self) -> dict[str, Any]:
+        """Return the server's name, version and extensions."""
+        return {"name": "ortmulti", "version": __version__, "extensions": EXTENSIONS}
+
+    def model_metadata(self, name: str, version: str = "") -> dict[str, Any]:
+        """Return a model's inputs and outputs."""
+        interface, present = self._interface(name, version)
+
+        def described(values: Mapping[str, Declared]) -> list[dict[str, Any]]:
+            return [{"name": one.name, "datatype": one.datatype, "shape": one.shape} for one in values.values()]
+
+        return {
+            "name": name,
+            "versions": [present],
+            "platform": "onnxruntime_onnx",
+            "inputs": described(interface.inputs),
+            "outputs": described(interface.outputs),
+        }
+
+    def model_config(self, name: str, version: str = "") -> dict[str, Any]:
+        """Return what Triton's model configuration would say of a model."""
+        interface, _ = self._interface(name, version)
+        batching = self.models._entry(name).options.get("batching")
+        joined = batching is not None and batching.axis == 0
+
+        def described(values: Mapping[str, Declared]) -> list[dict[str, Any]]:
+            return [
+                {
+                    "name": one.name,
+                    "data_type": "TYPE_" + ("STRING" if one.datatype == "BYTES" else one.datatype or "INVALID"),
+                    "dims": one.shape[joined:],
+                }
+                for one in values.values()
+            ]
+
+        config: dict[str, Any] = {
+            "name": name,
+            "platform": "onnxruntime_onnx",
+            "backend": "onnxruntime",
+            "version_policy": {"latest": {"num_versions": 1}},
+            "max_batch_size": batching.max_size if batching is not None and joined else 0,
+            "input": described(interface.inputs),
+            "output": described(interface.outputs),
+            "instance_group": [
+                {
+                    "name": f"{name}_{number}",
+                    "kind": "KIND_GPU" if device.device.startswith("cuda:") else "KIND_CPU",
+                    "count": device.sessions,
+                    "gpus": [int(device.device[5:])] if device.device.startswith("cuda:") else [],
+                }
+                for number, device in enumerate(interface.pool.stats().devices)
+            ],
+            "default_model_filename": "model.onnx",
+        }
+        if batching is not None and joined:
+            config["dynamic_batching"] = {
+                "preferred_batch_size": list(batching.sizes),
+                "max_queue_delay_microseconds": int(batching.max_delay_ms * 1000),
+            }
+        return config
+
+    def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
+        """Return the counts of a model, or of all that are loaded."""
+        if name:
+            self._interface(name, version)
+        stats = self.models.stats()
+        versions = {model.name: model.version or "1" for model in self.models.index()}
+        return {
+            "model_stats": [
+                self._statistics(model.name, versions.get(model.name, "1"), model.pool)
+                for model in stats.models.values()
+                if name in ("", model.name)
+            ]
+        }
+
+    def _statistics(self, name: str, version: str, pool: Any) -> dict[str, Any]:
+        def duration(count: int, seconds: float) -> dict[str, int]:
+            return {"count": count, "ns": int(seconds * _NANOSECONDS)}
+
+        devices = pool.devices
+        done, failed = (sum(getattr(each, what) for each in devices) for what in ("done", "failed"))
+        sums = {what: sum(getattr(each, what).sum for each in devices) for what in ("total", "queue", "copy", "run")}
+        none = duration(0, 0.0)
+        return {
+            "name": name,
+            "version": version,
+            "last_inference": self._last.get(name, 0),
+            "inference_count": done,
+            "execution_count": sum(each.runs for each in devices),
+            "inference_stats": {
+                "success": duration(done, sums["total"]),
+                "fail": duration(failed, 0.0),
+                "queue": duration(done, sums["queue"]),
+                "compute_input": duration(done, sums["copy"]),
+                "compute_infer": duration(done, sums["run"]),
+                "compute_output": duration(done, 0.0),
+                "cache_hit": none,
+                "cache_miss": none,
+            },
+            "batch_stats": [],
+        }
+
+    # The repository.
+
+    def index(self, *, ready: bool = False) -> list[dict[str, str]]:
+        """Return every model and its state; with ``ready`` those that take requests."""
+        return [
+            {"name": model.name, "version": model.version or "1", "state": model.state, "reason": model.reason}
+            for model in self.models.index()
+            if model.state == "READY" or not ready
+        ]
+
+    def load(self, name: str, parameters: Mapping[str, Any]) -> None:
+        """Load a model, or load it again."""
+        self._check_explicit()
+        if parameters:
+            raise Refused(501, f"a model is loaded from its file alone: leave out {', '.join(map(repr, parameters))}")
+        try:
+            self._reload(name)
+        except NotFound:
+            raise Refused(404, f"failed to load '{name}', failed to poll from model repository") from None
+
+    def unload(self, name: str) -> None:
+        """Unload a model. It may be loaded again."""
+        self._check_explicit()
+        try:
+            self.models.unload(name)
+        except NotFound:
+            raise Refused(404, f"failed to unload '{name}': there is no such model") from None
+
+    def _check_explicit(self) -> None:
+        if not self.explicit:
+            raise Refused(400, "explicit model load / unload is not allowed: start the server with it")
+
+    # Inference.
+
+    async def infer(self, request: InferRequest) -> Answer:
+        """Run a model once."""
+        defaults = self.defaults.get(request.model, _NO_DEFAULTS)
+        timeout = _timeout(request.parameters.get("timeout"), defaults.timeout)
+        priority = _priority(request.parameters.get("priority"), defaults.priority)
+        while True:
+            interface, version = self._interface(request.model, request.version)
+            feed = _feed(interface, request)
+            outputs = _outputs(interface, request)
+            names = [one.name for one in outputs] if request.outputs else None
+            if not request.outputs:
+                for one in outputs:
+                    one.require_datatype()
+            detach = _attach(request.trace)
+            try:
+                values = await interface.pool.run_async(
+                    names, feed, timeout=timeout, priority=priority, when_full="reject"
+                )
+            except ClosedError:
+                # Another one was loaded in its place, and takes the request that the former did not.
+                if self._interfaces.get(request.model) is interface:
+                    del self._interfaces[request.model]
+                if self._interface(request.model, request.version)[0].pool is interface.pool:
+                    raise
+                continue
+            finally:
+                if detach is not None:
+                    detach()
+            self._last[request.model] = time.time_ns() // 10**6
+            return Answer(request.model, version, list(zip(outputs, values, strict=True)))
+
+    def _interface(self, name: str, version: str) -> tuple[_Interface, str]:
+        try:
+            entry = self.models._entry(name)
+            loaded = self.models._loaded(name)
+        except NotFound:
+            if self.models._entries.get(name) is None:
+                raise Refused(404, f"Request for unknown model: '{name[:200]}' is not found") from None
+            raise Refused(503, f"Request for unknown model: '{name}' has no available versions") from None
+        present = str(entry.options.get("version", "")) or "1"
+        if version and version != present:
+            raise Refused(404, f"Request for unknown model: '{name}' version {version[:20]} is not found")
+        interface = self._interfaces.get(name)
+        if interface is None or interface.pool is not loaded.pool:
+            interface = self._interfaces[name] = _Interface(loaded.pool)
+        return interface, present
+
+
+def _feed(interface: _Interface, request: InferRequest) -> dict[str, NDArray[Any]]:
+    feed: dict[str, NDArray[Any]] = {}
+    for tensor in request.inputs:
+        declared = interface.inputs.get(tensor.name)
+        if declared is None:
+            raise InvalidArgument(f"unexpected inference input '{tensor.name[:200]}' for model '{request.model}'")
+        if tensor.name in feed:
+            raise InvalidArgument(f"input '{tensor.name}' already exists in request")
+        if tensor.datatype != declared.require_datatype():
+            raise InvalidArgument(
+                f"inference input '{tensor.name}' data-type is '{tensor.datatype[:20]}', but model '{request.model}' "
+                f"expects '{declared.datatype}'"
+            )
+        binary = isinstance(tensor.data, bytes | memoryview)
+        convert: Callable[..., NDArray[Any]] = array_of_bytes if binary else array_of_numbers
+        feed[tensor.name] = convert(declared, tensor.data, tensor.shape, request.model)
+    if len(feed) != len(interface.inputs):
+        missing = [name for name in interface.inputs if name not in feed]
+        raise InvalidArgument(
+            f"expected {len(interface.inputs)} inputs but got {len(feed)} inputs for model '{request.model}'. Got input(s) "
+            f"{list(feed)}, but missing required input(s) {missing}. Please provide all required input(s)."
+        )
+    return feed
+
+
+def _outputs(interface: _Interface, request: InferRequest) -> list[Declared]:
+    if not request.outputs:
+        return list(interface.outputs.values())
+    for name in request.outputs:
+        if name not in interface.outputs:
+            raise InvalidArgument(f"unexpected inference output '{name[:200]}' for model '{request.model}'")
+    outputs = [interface.outputs[name] for name in request.outputs]
+    for one in outputs:
+        one.require_datatype()
+    return outputs
+
+
+def _timeout(given: object, default: float | None) -> float | None:
+    """Return seconds of the protocol's microseconds, of which 0 are none."""
+    if given in (None, 0):
+        return default
+    if not isinstance(given, int) or isinstance(given, bool) or given < 0:
+        raise InvalidArgument(f"the parameter 'timeout' is an integer of microseconds, not {given!r:.50}")
+    return given / _MICROSECONDS
+
+
+def _priority(given: object, default: int) -> int:
+    """Return a pool's priority, of which higher ones go first, of the protocol's, of which 1 is the highest."""
+    if given in (None, 0):
+        return 0
+    if not isinstance(given, int) or isinstance(given, bool) or not 0 < given <= _MOST_PRIORITY:
+        raise InvalidArgument(
+            f"the parameter 'priority' is 1 to {_MOST_PRIORITY}, or 0 for the default, not {given!r:.50}"
+        )
+    return default - given
+
+
+def _attach(trace: Mapping[str, str]) -> Callable[[], None] | None:
+    """Make the caller's span the current one, where OpenTelemetry is in use. Returns what ends that."""
+    if not trace or "opentelemetry" not in sys.modules:
+        return None
+    from opentelemetry import context, propagate
+
+    token = context.attach(propagate.extract(trace))
+    return lambda: context.detach(token)
+
+
+def status_and_text(error: BaseException) -> tuple[int, str]:
+    """Return HTTP's status of an error, as Triton answers it, and the text for the client."""
+    if isinstance(error, Refused):
+        return error.status, str(error)
+    if isinstance(error, DeadlineExceeded):
+        return 503, "Request timeout expired"
+    if isinstance(error, QueueFull):
+        return 503, "Exceeds maximum queue size"
+    if isinstance(error, NotImplemented):
+        return 501, error.public if error.http_status < 500 else str(error).partition("\n")[0]
+    if isinstance(error, Error):
+        return 400 if error.http_status == 422 else error.http_status, error.public
+    return 500, "the request failed"
