@@ -49,7 +49,8 @@ void register_session(py::module_& module) {
       .def_property_readonly("shape", &shape_of)
       .def_property_readonly("dtype",
                              [](const ValueInfo& info) -> py::object {
-                               return info.is_tensor ? py::object(dtype_of(info.element_type)) : py::object(py::none());
+                               return info.is_tensor ? py::object(array_dtype_of(info.element_type))
+                                                     : py::object(py::none());
                              })
       .def("__repr__", [](const ValueInfo& info) {
         return "NodeArg(name='" + info.name + "', type='" + info.type +

@@ -342,6 +342,11 @@ py::dtype dtype_of(ONNXTensorElementDataType type) {
   return py::dtype(entry->numpy);
 }
 
+py::dtype array_dtype_of(ONNXTensorElementDataType type) {
+  const ElementType* entry = find_array_type(type);
+  return entry != nullptr && entry->is_of_ml_dtypes() ? dtype_of(*entry) : dtype_of(type);
+}
+
 py::object array_over(const Ort::Value& tensor, py::handle owner) {
   const Ort::TensorTypeAndShapeInfo info = tensor.GetTensorTypeAndShapeInfo();
   const std::vector<std::int64_t> dimensions = info.GetShape();

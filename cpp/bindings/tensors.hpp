@@ -51,6 +51,9 @@ inline std::string name_of(const pybind11::dtype& dtype) {
 
 /// The dtype of a tensor's elements. Throws Error with ErrorKind::not_implemented where NumPy has none.
 pybind11::dtype dtype_of(ONNXTensorElementDataType type);
+/// That of the arrays which are taken and returned, also of the package ml_dtypes. Throws Error with
+/// ErrorKind::not_implemented where that is missing.
+pybind11::dtype array_dtype_of(ONNXTensorElementDataType type);
 
 /// A NumPy array over a tensor in the CPU's memory, which `owner` keeps alive; of strings, a copy.
 pybind11::object array_over(const Ort::Value& tensor, pybind11::handle owner);

@@ -159,7 +159,7 @@ class NodeArg:
         """The dimensions: a number if fixed, a name or None if dynamic."""
     @property
     def dtype(self) -> np.dtype[Any] | None:
-        """The dtype of a tensor's arrays; None for what is no tensor. onnxruntime has no such attribute."""
+        """The dtype of a tensor's arrays, perhaps of ml_dtypes; None for what is no tensor. onnxruntime has none."""
 
 class ModelMetadata:
     """The metadata of a model file."""

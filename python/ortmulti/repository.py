@@ -303,8 +303,8 @@ class ModelRepository(Closing):
     Args:
         devices: As for `load`.
         gpu_memory: The budget of each GPU: a share of its memory above 0 and up to 1.0, bytes as an int, or a str such
-            as ``"8GiB"``. Default: 0.8 of it. It covers the models' weights and what they keep besides, as measured. The CUDA context,
-            about 0.5 GiB once for a process, comes on top.
+            as ``"8GiB"``. Default: 0.8 of it. It covers the models' weights and what they keep besides, as measured.
+            The CUDA context, about 0.5 GiB once for a process, comes on top.
         host_memory: The same for the host's memory. It covers pinned copies of weights, from which a GPU wakes at the
             link's rate; a model without room for its copy wakes from its files. On the CPU it covers the models: their
             files' bytes, or what ONNX Runtime's arenas have after the first run, where that is more. Default: half of

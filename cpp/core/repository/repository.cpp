@@ -600,7 +600,7 @@ std::vector<Repository::ResidentStats> Repository::residents() const {
         continue;
       }
       ResidentStats stats{resident->name,     resident->device,   on.policy.state(id), on.policy.model(id),
-                          on.policy.rate(id), resident->evicted_, resident->refusal_, resident->failure_};
+                          on.policy.rate(id), resident->evicted_, resident->refusal_,  resident->failure_};
       const auto same = std::find_if(all.begin() + static_cast<std::ptrdiff_t>(first), all.end(),
                                      [&](const auto& other) { return other.name == stats.name; });
       if (same == all.end()) {

@@ -45,7 +45,7 @@ class Repository : public std::enable_shared_from_this<Repository> {
     bool gone_ = false;
     std::uint64_t evicted_ = 0;
     std::string refusal_;               // why it did not sleep, when it was to make room last
-    std::string failure_;    // why its last wake failed, but for a lack of memory
+    std::string failure_;               // why its last wake failed, but for a lack of memory
     std::uint64_t memory_of_runs_ = 0;  // which the model's bytes have
   };
   using Handle = std::shared_ptr<Resident>;

@@ -22,6 +22,7 @@ from .diagnose import diagnose_command
 from .inspect import inspect_command, run_command
 from .optimize import optimize_command
 from .output import print_log, stderr
+from .serve import serve_command
 from .tune import tune_command
 
 app = typer.Typer(
@@ -36,6 +37,7 @@ app.command("diagnose")(diagnose_command)
 app.command("inspect")(inspect_command)
 app.command("run")(run_command)
 app.command("optimize")(optimize_command)
+app.command("serve")(serve_command)
 app.command("tune")(tune_command)
 bench.app.command("repository")(bench_repository)
 bench.app.command("run")(bench_run)

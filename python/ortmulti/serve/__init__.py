@@ -1,4 +1,4 @@
-"""The Open Inference Protocol over a repository of models, for clients that exist. Needs ``pip install "ortmulti[serve]"``.
+"""The Open Inference Protocol over a repository of models, for clients that exist: ``pip install "ortmulti[serve]"``.
 
 `app` is an ASGI application, also beside routes of your own. `add_to` adds the protocol's service to a gRPC server.
 ``ortmulti serve`` runs both: docs/how-to/serve.md.

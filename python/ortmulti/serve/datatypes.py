@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ortmulti.errors import InvalidArgument, NotImplemented
+from ortmulti import errors
+from ortmulti.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,9 +47,9 @@ class Declared:
         self.shape = [size if isinstance(size, int) else -1 for size in value.shape]
 
     def require_datatype(self) -> str:
-        """Return the datatype, or raise `NotImplemented`: the protocol has no word for it."""
+        """Return the datatype, or raise errors.NotImplemented: the protocol has no word for it."""
         if not self.datatype:
-            raise NotImplemented(f"the protocol has no datatype for {self.name!r} of this model")
+            raise errors.NotImplemented(f"the protocol has no datatype for {self.name!r} of this model")
         return self.datatype
 
 
@@ -69,7 +70,7 @@ def checked_shape(declared: Declared, shape: Sequence[Any], model: str) -> int:
 
 
 def array_of_bytes(declared: Declared, data: bytes | memoryview, shape: Sequence[int], model: str) -> NDArray[Any]:
-    """Make an array over binary data of the declared datatype, in the protocol's little-endian form; BYTES are copied."""
+    """Make an array over binary data of the declared datatype, which are little-endian; strings are copied."""
     count = checked_shape(declared, shape, model)
     if declared.datatype == "BYTES":
         return _strings(declared, data, count).reshape(shape)
@@ -81,12 +82,13 @@ def array_of_bytes(declared: Declared, data: bytes | memoryview, shape: Sequence
         )
     if declared.datatype == "BOOL":  # a byte that is neither 0 nor 1 is undefined as a bool
         return (np.frombuffer(data, np.uint8) != 0).reshape(shape)
-    array = np.frombuffer(data, declared.dtype)
-    return (array if array.flags.aligned else array.copy()).reshape(shape)
+    array: NDArray[Any] = np.frombuffer(data, declared.dtype)
+    aligned: NDArray[Any] = array if array.flags.aligned else array.copy()
+    return aligned.reshape(shape)
 
 
 def _strings(declared: Declared, data: bytes | memoryview, count: int) -> NDArray[Any]:
-    texts = []
+    texts: list[str] = []
     at, end = 0, len(data)
     while at + _LENGTH <= end and len(texts) < count:
         size = int.from_bytes(data[at : at + _LENGTH], "little")
@@ -113,11 +115,11 @@ def _text(declared: Declared, data: bytes | memoryview) -> str:
 def array_of_numbers(declared: Declared, data: object, shape: Sequence[int], model: str) -> NDArray[Any]:
     """Make an array of JSON's numbers, strings or booleans, flat or nested, or of a message's repeated field."""
     count = checked_shape(declared, shape, model)
-    flat = _flattened(data) if isinstance(data, list) else data
-    if not isinstance(flat, Sequence) or len(flat) != count:
+    flat = _flattened(data) if isinstance(data, list) else None
+    if flat is None or len(flat) != count:
         raise InvalidArgument(
-            f"input '{declared.name}' for model '{model}' has the shape [{','.join(map(str, shape))}], which is {count} "
-            f"values, and its data are {len(flat) if isinstance(flat, Sequence) else 'no list'}"
+            f"input '{declared.name}' for model '{model}' has the shape [{','.join(map(str, shape))}], which is "
+            f"{count} values, and its data are {'no list' if flat is None else len(flat)}"
         )
     if declared.datatype == "BYTES":
         strings = np.empty(count, object)

@@ -66,7 +66,8 @@ class Models:
             for model in [place] if isinstance(place, ServedModel) else self._in(place):
                 if model.name in found:
                     raise InvalidArgument(
-                        f"two models have the name {model.name!r}: {found[model.name].path} and {model.path}: rename one"
+                        f"two models have the name {model.name!r}, {found[model.name].path} and {model.path}: "
+                        "rename one"
                     )
                 found[model.name] = model
         return found

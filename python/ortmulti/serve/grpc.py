@@ -52,23 +52,27 @@ class _Handlers:
     def calls(self) -> dict[str, Callable[[Any], Mapping[str, Any]]]:
         service = self._service
         return {
-            "ServerMetadata": lambda asked: service.server_metadata(),
+            "ServerMetadata": lambda _asked: service.server_metadata(),
             "ModelReady": lambda asked: {"ready": service.model_ready(asked.name, asked.version)},
             "ModelMetadata": lambda asked: service.model_metadata(asked.name, asked.version),
             "ModelConfig": lambda asked: {"config": service.model_config(asked.name, asked.version)},
             "ModelStatistics": lambda asked: service.statistics(asked.name, asked.version),
             "RepositoryIndex": lambda asked: {"models": service.index(ready=asked.ready)},
-            "RepositoryModelLoad": lambda asked: service.load(asked.model_name, asked.parameters) or {},
-            "RepositoryModelUnload": lambda asked: service.unload(asked.model_name) or {},
+            "RepositoryModelLoad": self._load,
+            "RepositoryModelUnload": self._unload,
+            "ServerLive": lambda _asked: {"live": True},
+            "ServerReady": lambda _asked: {"ready": service.is_ready()},
         }
 
-    def health(self) -> dict[str, Callable[[Any], Mapping[str, Any]]]:
-        return {
-            "ServerLive": lambda asked: {"live": True},
-            "ServerReady": lambda asked: {"ready": self._service.is_ready()},
-        }
+    def _load(self, asked: Any) -> Mapping[str, Any]:
+        self._service.load(asked.model_name, asked.parameters)
+        return {}
 
-    async def check(self, asked: Any, context: Any) -> Any:
+    def _unload(self, asked: Any) -> Mapping[str, Any]:
+        self._service.unload(asked.model_name)
+        return {}
+
+    async def check(self, _asked: Any, _context: Any) -> Any:
         return message("HealthCheckResponse")(status=_SERVING if self._service.is_ready() else _NOT_SERVING)
 
     async def answer(self, name: str, call: Callable[[Any], Mapping[str, Any]], asked: Any, context: Any) -> Any:
@@ -193,8 +197,7 @@ def add_to(server: grpc.aio.Server, service: Service, most_tensors: int = 1024, 
             response_serializer=message(f"{name}Response").SerializeToString,
         )
 
-    calls = {**handlers.calls(), **handlers.health()}
-    methods = {name: unary(name, partial(handlers.answer, name, call)) for name, call in calls.items()}
+    methods = {name: unary(name, partial(handlers.answer, name, call)) for name, call in handlers.calls().items()}
     methods["ModelInfer"] = unary("ModelInfer", handlers.infer)
     methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
         handlers.stream,

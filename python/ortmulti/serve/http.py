@@ -25,6 +25,10 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 LOGGER = logging.getLogger("ortmulti.serve")
 ACCESS = logging.getLogger("ortmulti.serve.access")
 
+# Of the data of a bytes object.
+_ALIGNMENT = 16
+# A length has fewer.
+_DIGITS = 20
 _JSON = (b"content-type", b"application/json")
 _BINARY = (b"content-type", b"application/octet-stream")
 _HEADER_LENGTH = b"inference-header-content-length"
@@ -163,7 +167,7 @@ class Application:
     ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
         _check_method(method, "POST")
         body = await self._body(headers, receive)
-        asked = _object(_loads(body or b"{}"), "the body")
+        asked = _object(_loads(bytes(body) or b"{}"), "the body")
         if parts == ["index"]:
             return _json(self.service.index(ready=asked.get("ready") is True))
         if len(parts) == 3 and parts[0] == "models" and parts[2] in ("load", "unload"):
@@ -175,22 +179,25 @@ class Application:
             return 200, [_JSON], b""
         raise Refused(404, "Not Found")
 
-    async def _body(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
+    async def _body(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes | memoryview:
+        """Return the body. Binary tensors begin at an address that arrays may have, where it came in parts."""
         limit = self.limits.body
         declared = headers.get(b"content-length", b"")
         if declared.isdigit() and int(declared) > limit:
             raise Refused(413, f"the body has {int(declared)} bytes, and {limit} are allowed")
         message = await receive()
-        body: bytes = message.get("body", b"")
+        body: bytes | memoryview = message.get("body", b"")
         if message.get("more_body"):
-            parts, size = [body], len(body)
+            length = headers.get(_HEADER_LENGTH, b"0")
+            before = -int(length) % _ALIGNMENT if length.isdigit() and len(length) < _DIGITS else 0
+            parts, size = [bytes(before), body], len(body)
             while message.get("more_body"):
                 message = await receive()
                 parts.append(message.get("body", b""))
                 size += len(parts[-1])
                 if size > limit:
                     raise Refused(413, f"the body has more than the {limit} bytes that are allowed")
-            body = b"".join(parts)
+            body = memoryview(b"".join(parts))[before:]
         if message["type"] == "http.disconnect":
             raise Refused(400, "the client has gone")
         coding = headers.get(b"content-encoding", b"")
@@ -199,7 +206,7 @@ class Application:
         return await asyncio.to_thread(_decompressed, body, coding, limit)
 
     async def _infer(
-        self, name: str, version: str, headers: Mapping[bytes, bytes], body: bytes
+        self, name: str, version: str, headers: Mapping[bytes, bytes], body: bytes | memoryview
     ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
         request, binary = parse_infer(body, headers.get(_HEADER_LENGTH), self.limits.tensors)
         request.model, request.version = name, version
@@ -234,7 +241,9 @@ class Binary:
         self.of: dict[str, bool] = {}
 
 
-def parse_infer(body: bytes, header_length: bytes | None, most_tensors: int) -> tuple[InferRequest, Binary]:
+def parse_infer(
+    body: bytes | memoryview, header_length: bytes | None, most_tensors: int
+) -> tuple[InferRequest, Binary]:
     """Read the body of an inference request: JSON, with the binary data of its inputs behind it.
 
     Args:
@@ -248,10 +257,10 @@ def parse_infer(body: bytes, header_length: bytes | None, most_tensors: int) -> 
     view = memoryview(body)
     at = len(body)
     if header_length is not None:
-        at = int(header_length) if header_length.isdigit() and len(header_length) < 20 else -1
+        at = int(header_length) if header_length.isdigit() and len(header_length) < _DIGITS else -1
         if not 0 <= at <= len(body):
             raise InvalidArgument(f"Inference-Header-Content-Length is 0 to {len(body)} for this body")
-    asked = _object(_loads(body if at == len(body) else bytes(view[:at])), "the request")
+    asked = _object(_loads(bytes(view[:at])), "the request")
     parameters = _object(asked.get("parameters") or {}, "parameters")
     tensors = []
     for each in _list(asked.get("inputs"), "inputs", most_tensors):
@@ -380,7 +389,7 @@ def _check_method(method: str, *allowed: str) -> None:
 _WINDOWS = {b"gzip": zlib.MAX_WBITS + 16, b"deflate": zlib.MAX_WBITS}
 
 
-def _decompressed(body: bytes, coding: bytes, limit: int) -> bytes:
+def _decompressed(body: bytes | memoryview, coding: bytes, limit: int) -> bytes:
     window = _WINDOWS.get(coding)
     if window is None:
         raise Refused(415, f"the content encoding is gzip or deflate, not {coding.decode('latin-1')[:20]}")

@@ -36,8 +36,9 @@ def _tokens(text: str) -> Iterator[str]:
     while at < len(text):
         found = _TOKEN.match(text, at)
         if found is None:
-            line = text.count("\n", 0, at) + 1
-            raise InvalidArgument(f"line {line} is not protobuf's text format: {text[at : at + 20].strip()!r}")
+            rest = text[at:].lstrip()
+            line = text.count("\n", 0, len(text) - len(rest)) + 1
+            raise InvalidArgument(f"line {line} is not protobuf's text format: {rest[:20]!r}")
         yield found[1]
         at = found.end()
 

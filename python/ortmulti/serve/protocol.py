@@ -67,10 +67,15 @@ def protocol_with(limits: Limits) -> type[HttpToolsProtocol]:
             super().on_message_complete()
 
         def shutdown(self) -> None:
-            if self._receiving and (self.cycle is None or self.cycle.response_complete):
+            if self._receiving and self._answers() is None:
                 self._ends = True
             else:
                 super().shutdown()
+
+        def _answers(self) -> Any:
+            """Return what answers a request now; None: nothing does."""
+            cycle: Any = self.cycle  # None before the first request
+            return None if cycle is None or cycle.response_complete else cycle
 
         def _received(self) -> None:
             self._receiving = False
@@ -82,12 +87,19 @@ def protocol_with(limits: Limits) -> type[HttpToolsProtocol]:
             self._received()
             if self.transport.is_closing():
                 return
-            if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-                text = b'{"error":"%s"}' % _REFUSALS[status].lower()
-                self.transport.write(
-                    b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
-                    % (status, _REFUSALS[status], len(text), text)
+            answers = self._answers()
+            if answers is None or not answers.response_started:
+                reason = _REFUSALS[status]
+                text = b'{"error":"%s"}' % reason.lower()
+                lines = (
+                    b"HTTP/1.1 %d %s" % (status, reason),
+                    b"content-type: application/json",
+                    b"content-length: %d" % len(text),
+                    b"connection: close",
+                    b"",
+                    text,
                 )
+                self.transport.write(b"\r\n".join(lines))
             self.transport.close()
 
     return LimitedProtocol

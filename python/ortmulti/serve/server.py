@@ -57,8 +57,8 @@ class Settings:
 
 # Called with what is served: the addresses of HTTP and of gRPC.
 OnListening = Callable[[str, str], object]
-# Called with a model, before it is loaded and when it is there: how many are there, and of how many.
-OnLoaded = Callable[[ServedModel, int, int], object]
+# Called with how many models are there, of how many, and the name of the next one; "" when all are.
+OnLoaded = Callable[[int, int, str], object]
 
 
 def serve(
@@ -97,10 +97,11 @@ class _Server:
         self._models = models
         self._settings = settings
         self._on_listening = on_listening or (lambda _http, _grpc: None)
-        self._on_loaded = on_loaded or (lambda _model, _ready, _total: None)
+        self._on_loaded = on_loaded or (lambda _there, _total, _following: None)
         self._stop = asyncio.Event()
         self._repository = ModelRepository(**settings.repository)
         self._service = Service(self._repository, explicit=settings.explicit, reload=self._reload)
+        self._service.ready = False  # until all models are there
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -190,10 +191,11 @@ class _Server:
         for number, model in enumerate(models):
             if self._stop.is_set():
                 return
-            self._on_loaded(model, number, len(models))
+            self._on_loaded(number, len(models), model.name)
             self._add(model)
-            self._on_loaded(model, number + 1, len(models))
         self._wake_what_fits()
+        self._service.ready = True
+        self._on_loaded(len(models), len(models), "")
 
     def _add(self, model: ServedModel) -> None:
         for part in model.ignored:

@@ -341,8 +341,8 @@ def _feed(interface: _Interface, request: InferRequest) -> dict[str, NDArray[Any
     if len(feed) != len(interface.inputs):
         missing = [name for name in interface.inputs if name not in feed]
         raise InvalidArgument(
-            f"expected {len(interface.inputs)} inputs but got {len(feed)} inputs for model '{request.model}'. Got input(s) "
-            f"{list(feed)}, but missing required input(s) {missing}. Please provide all required input(s)."
+            f"expected {len(interface.inputs)} inputs but got {len(feed)} inputs for model '{request.model}'. Got "
+            f"input(s) {list(feed)}, but missing required input(s) {missing}. Please provide all required input(s)."
         )
     return feed
 

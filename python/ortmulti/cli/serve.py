@@ -1,0 +1,154 @@
+"""`ortmulti serve`: models by the Open Inference Protocol."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.markup import escape
+
+from ortmulti.errors import InvalidArgument, LibraryError
+
+from .output import say, steps
+
+# Options of the command line that a TOML file may have, too.
+_SETTINGS = {"http", "grpc", "devices", "gpu_memory", "host_memory", "batching", "model_control", "token_file",
+             "tls_certificate", "tls_key", "access_log", "limits"}  # fmt: skip
+
+
+def serve_command(
+    places: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="MODEL...",
+            help="An .onnx file; a folder with NAME/VERSION/model.onnx, as Triton has it, or with NAME.onnx; or a "
+            ".toml file.",
+            show_default=False,
+        ),
+    ],
+    http: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where to listen for HTTP; off for none. [127.0.0.1:8000]")
+    ] = None,
+    grpc: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where to listen for gRPC; off for none. [127.0.0.1:8001]")
+    ] = None,
+    devices: Annotated[str | None, typer.Option(help="all: every GPU, or else the CPU. Or a list: cpu, 0,1.")] = None,
+    gpu_memory: Annotated[
+        str | None, typer.Option(help="Of each GPU, for all models together: a share, or a size such as 8GiB. [0.8]")
+    ] = None,
+    host_memory: Annotated[
+        str | None, typer.Option(help="The same of the host's, for models on the CPU. [0.5]")
+    ] = None,
+    batching: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE[:MS]",
+            help="Join requests into runs of up to SIZE rows, which wait MS milliseconds for others. [none]",
+        ),
+    ] = None,
+    model_control: Annotated[
+        Literal["none", "explicit"] | None,
+        typer.Option(help="explicit: clients may load and unload models. [none]"),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="Clients must send the token in this file: Authorization: Bearer TOKEN.")
+    ] = None,
+    tls_certificate: Annotated[Path | None, typer.Option(help="A PEM file, for TLS; with --tls-key.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key, a PEM file.")] = None,
+    access_log: Annotated[bool | None, typer.Option("--access-log", help="Print a line for each HTTP request.")] = None,
+) -> None:
+    """Serve models by the Open Inference Protocol (KServe's and Triton's), over HTTP and gRPC.
+
+    Requests are answered until SIGTERM or Ctrl-C, and then those of which a byte was read. A second signal ends at
+    once.
+    """
+    given = {name: value for name, value in locals().items() if name in _SETTINGS and value is not None}
+    try:
+        from ortmulti.serve.folder import Models
+        from ortmulti.serve.http import Limits
+        from ortmulti.serve.server import Settings, serve
+    except ImportError as error:
+        raise LibraryError(f'a server needs more packages ({error}): pip install "ortmulti[serve]"') from None
+    options: dict[str, Any] = {}
+    models = Models(places, options)
+    if unknown := models.settings.keys() - _SETTINGS:
+        raise InvalidArgument(f"{min(unknown)!r} is no setting of a server: they are {', '.join(sorted(_SETTINGS))}")
+    settings = {**models.settings, **given}
+    if joins := settings.get("batching"):
+        options["batching"] = _batching(joins)
+        models = Models(places, options)
+    chosen = settings.get("devices", "all")
+    repository = {"devices": chosen.split(",") if "," in str(chosen) else chosen}
+    repository |= {name: _memory(settings[name]) for name in ("gpu_memory", "host_memory") if name in settings}
+    token = settings.get("token_file")
+    certificate, key = (settings.get(name) for name in ("tls_certificate", "tls_key"))
+    if (certificate is None) != (key is None):
+        raise InvalidArgument("TLS needs both --tls-certificate and --tls-key")
+    if settings.get("access_log"):
+        logging.getLogger("ortmulti.serve.access").setLevel(logging.INFO)
+    ready = Settings(
+        http=_address(settings.get("http", "127.0.0.1:8000")),
+        grpc=_address(settings.get("grpc", "127.0.0.1:8001")),
+        repository=repository,
+        explicit=settings.get("model_control") == "explicit",
+        token=None if token is None else _token(Path(token)),
+        certificate=None if certificate is None else Path(certificate),
+        key=None if key is None else Path(key),
+        limits=Limits(**settings.get("limits", {})),
+        access_log=bool(settings.get("access_log")),
+    )
+
+    with steps() as step:
+
+        def listening(http_address: str, grpc_address: str) -> None:
+            addresses = [f"HTTP {http_address}"] * bool(http_address) + [f"gRPC {grpc_address}"] * bool(grpc_address)
+            _say(f"listening: {', '.join(addresses)}")
+
+        def loaded(there: int, total: int, following: str) -> None:
+            step(there, total, following)
+            if there == total:
+                _say(f"ready: {total} model{'s' * (total != 1)}")
+
+        serve(models, ready, listening, loaded)
+
+
+def _say(text: str) -> None:
+    say(escape(text))
+    sys.stdout.flush()  # whoever reads a pipe waits for it
+
+
+def _address(text: str) -> str:
+    return "" if text in ("off", "") else text
+
+
+def _batching(given: Any) -> Any:
+    from ortmulti.pool.configuration import Batching
+
+    if isinstance(given, dict):
+        return Batching(**given)
+    size, _, delay = str(given).partition(":")
+    try:
+        return Batching(int(size), float(delay or 0))
+    except ValueError as error:
+        raise InvalidArgument(f"batching is SIZE or SIZE:MS, such as 32:2, not {given!r} ({error})") from None
+
+
+def _memory(given: Any) -> Any:
+    """Return a share of a text such as 0.5; sizes stay as they are."""
+    try:
+        return float(given) if isinstance(given, str) and float(given) <= 1 else given
+    except ValueError:
+        return given
+
+
+def _token(path: Path) -> str:
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise InvalidArgument(f"the token's file '{path}' cannot be read: {error.strerror}") from error
+    if not token:
+        raise InvalidArgument(f"the token's file '{path}' is empty")
+    return token

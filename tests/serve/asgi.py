@@ -1,0 +1,48 @@
+"""Requests to an ASGI application in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from ortmulti.serve.http import Application
+
+
+def ask(
+    app: Application, path: str, body: bytes | None = None, *, method: str = "", root: str = "", **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of the answer. A body is sent by POST, in pieces."""
+    pieces = [] if body is None else [body[at : at + 1000] for at in range(0, len(body), 1000)] or [b""]
+    messages = [
+        {"type": "http.request", "body": piece, "more_body": number + 1 < len(pieces)}
+        for number, piece in enumerate(pieces)
+    ] or [{"type": "http.request"}]
+    sent: list[dict[str, Any]] = []
+
+    async def run() -> None:
+        async def receive() -> dict[str, Any]:
+            return messages.pop(0)
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "method": method or ("GET" if body is None else "POST"),
+            "path": root + path,
+            "root_path": root,
+            "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()],
+        }
+        await app(scope, receive, send)
+
+    asyncio.run(run())
+    start, *rest = sent
+    found = {name.decode(): value.decode() for name, value in start["headers"]}
+    return start["status"], found, b"".join(each["body"] for each in rest)
+
+
+def ask_json(app: Application, path: str, body: object = None, **headers: str) -> tuple[int, Any]:
+    """Status and JSON of the answer to a body of JSON; no body: GET."""
+    status, _, content = ask(app, path, None if body is None else json.dumps(body).encode(), **headers)
+    return status, json.loads(content) if content else None

@@ -1,0 +1,164 @@
+"""Which models a server finds, and what it reads of Triton's configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import ortmulti
+from ortmulti.serve import pbtxt
+from ortmulti.serve.folder import Models
+
+CONFIG = """
+# a comment
+name: "bert"
+platform: "onnxruntime_onnx"
+max_batch_size: 32
+input [ { name: "ids" data_type: TYPE_INT64 dims: [ -1 ] }, { name: "mask", data_type: TYPE_INT64, dims: [-1] } ]
+output: [{ name: 'y' data_type: TYPE_FP32 dims: [ 768 ] }]
+dynamic_batching {
+  preferred_batch_size: [ 8, 16 ]
+  max_queue_delay_microseconds: 2000
+  priority_levels: 3
+  default_priority_level: 2
+  preserve_ordering: true
+  default_queue_policy { max_queue_size: 100 default_timeout_microseconds: 500000 timeout_action: DELAY }
+}
+instance_group [ { count: 2 kind: KIND_GPU gpus: [ 0, 1 ] } ]
+optimization { cuda { graphs: true } graph { level: 1 } }
+version_policy: { latest { num_versions: 2 } }
+model_warmup [ { name: "w" } ]
+response_cache { enable: true }
+"""
+
+
+def test_a_configuration_is_read_as_far_as_it_means_something() -> None:
+    options, timeout, priority, ignored = pbtxt.read(CONFIG)
+    assert options == {
+        "batching": ortmulti.Batching(32, 2.0),
+        "max_queue": 100,
+        "devices": ["cuda:0", "cuda:1"],
+        "in_flight": 2,
+        "cuda_graph": "auto",
+    }
+    assert (timeout, priority) == (0.5, 2)
+    assert [text.partition(":")[0] for text in ignored] == [
+        "dynamic_batching.preserve_ordering",
+        "dynamic_batching.default_queue_policy.timeout_action",
+        "model_warmup",
+        "version_policy.latest.num_versions",
+        "response_cache",
+        "optimization.graph",
+    ]
+    assert pbtxt.read("") == ({}, None, 1, [])
+    assert pbtxt.read("instance_group { count: 3 kind: KIND_CPU }").options == {
+        "devices": "cpu",
+        "sessions_per_device": 3,
+    }
+    assert pbtxt.read("max_batch_size: 8").options == {}, "without dynamic batching clients send batches"
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("backend: 'python'", "the model is one of python: only onnxruntime's are served"),
+        ("name: 'a", "line 1 is not protobuf's text format"),
+        ("a {", "a '}' is missing"),
+        ("a: [1", "a has no value"),
+        ("a {}\n\n%", "line 3"),
+        ("}", "a field's name was expected"),
+        ("a", "a has no value"),
+        ("a {" * 100, "nested more than 50 times"),
+        ("max_batch_size: -1", "max_batch_size is a number of 0 or more, not -1"),
+        ("dynamic_batching: 3", "dynamic_batching is a message, not 3"),
+    ],
+)
+def test_a_configuration_that_cannot_be_read_says_where(text: str, error: str) -> None:
+    with pytest.raises(ortmulti.InvalidArgument, match=error):
+        pbtxt.read(text)
+
+
+def touch(path: Path, text: str = "x") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_models_are_found_in_files_and_folders(tmp_path: Path) -> None:
+    alone = touch(tmp_path / "alone.onnx")
+    touch(tmp_path / "models/flat.onnx")
+    touch(tmp_path / "models/bert/config.pbtxt", CONFIG)
+    for version in ("2", "10", "9", "a"):
+        touch(tmp_path / f"models/bert/{version}/model.onnx")
+    touch(tmp_path / "models/named/config.pbtxt", 'default_model_filename: "m.onnx"')
+    touch(tmp_path / "models/named/1/m.onnx")
+    touch(tmp_path / "models/none/readme.txt")
+    models = Models([alone, tmp_path / "models"], {"max_queue": 7, "devices": "cpu"})
+    found = models.all()
+    assert {name: (model.path.relative_to(tmp_path).as_posix(), model.version) for name, model in found.items()} == {
+        "alone": ("alone.onnx", "1"),
+        "bert": ("models/bert/10/model.onnx", "10"),
+        "flat": ("models/flat.onnx", "1"),
+        "named": ("models/named/1/m.onnx", "1"),
+    }
+    assert found["bert"].options["max_queue"] == 100
+    assert found["flat"].options == {"max_queue": 7, "devices": "cpu"}
+    [only] = Models([tmp_path / "models/bert"]).all().values()
+    assert (only.name, only.version, only.timeout) == ("bert", "10", 0.5)
+    touch(tmp_path / "models/bert/11/model.onnx")
+    assert models.find("bert").version == "11"
+    for name in ("x", "../alone", "/etc/passwd", ""):
+        with pytest.raises(ortmulti.NotFound):
+            models.find(name)
+
+
+def test_a_toml_file_has_everything_that_load_takes(tmp_path: Path) -> None:
+    touch(tmp_path / "m.onnx")
+    text = """
+    devices = "cpu"
+    http = "127.0.0.1:9000"
+    [models.bert]
+    path = "m.onnx"
+    version = 4
+    timeout = 0.25
+    batching = { max_size = 16, max_delay_ms = 1.5 }
+    warmup = { dimensions = [{ sequence = 16 }] }
+    sessions_per_device = 2
+    options = { intra_op_num_threads = 1, "session.intra_op.allow_spinning" = 0 }
+    """
+    models = Models([touch(tmp_path / "server.toml", text)])
+    assert models.settings == {"devices": "cpu", "http": "127.0.0.1:9000"}
+    [model] = models.all().values()
+    session = model.options.pop("options")
+    assert (session.intra_op_num_threads, model.version, model.timeout) == (1, "4", 0.25)
+    assert session.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    assert model.options == {
+        "batching": ortmulti.Batching(16, 1.5),
+        "warmup": ortmulti.Warmup(dimensions=[{"sequence": 16}]),
+        "sessions_per_device": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("files", "places", "error"),
+    [
+        ({}, ["missing.onnx"], "there is no model file or folder"),
+        ({"empty/x.txt": ""}, ["empty"], "has no model: NAME.onnx, or NAME/VERSION/model.onnx"),
+        ({"a.onnx": "", "b/a.onnx": ""}, ["a.onnx", "b"], "two models have the name 'a'"),
+        ({"m/config.pbtxt": "{", "m/1/model.onnx": ""}, ["m"], "config.pbtxt: a field's name was expected"),
+        ({"m/config.pbtxt": "default_model_filename: '../x'", "m/1/model.onnx": ""}, ["m"], "is a file's name"),
+        ({"s.toml": "["}, ["s.toml"], "s.toml: "),
+        ({"s.toml": "[models]\na = 1"}, ["s.toml"], "each model is a table"),
+        ({"s.toml": "[models.a]\nversion = 1"}, ["s.toml"], r"\[models.a\] has no path"),
+        ({"s.toml": "[models.a]\npath = 'a'\nbatching = { max_siz = 3 }"}, ["s.toml"], "did you mean 'max_size'"),
+        ({}, ["missing.toml"], "there is no file"),
+    ],
+)
+def test_what_cannot_be_served_is_an_error(
+    tmp_path: Path, files: dict[str, str], places: list[str], error: str
+) -> None:
+    for name, text in files.items():
+        touch(tmp_path / name, text)
+    with pytest.raises(ortmulti.Error, match=error):
+        Models([tmp_path / place for place in places])

@@ -1,0 +1,405 @@
+"""`ortmulti serve`: a process, its sockets, its limits and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPSConnection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support import onnx_models
+from tests.support.pools import ENDLESS, HANG, endless_feed
+from tests.support.processes import child_environment
+
+grpc = pytest.importorskip("grpc")
+pytest.importorskip("httptools")
+messages = pytest.importorskip("ortmulti.serve.messages")
+message = messages.message
+
+SIMPLE = onnx_models.parsed("(float[n] x) => (float[n] y) { y = Neg(x) }").SerializeToString()
+ASKED = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [2], "data": [1, -2]}]}).encode()
+
+
+@dataclass
+class Server:
+    process: subprocess.Popen[str]
+    http: str
+    grpc: str
+
+    def connect(self) -> HTTPConnection:
+        return HTTPConnection(self.http, timeout=HANG)
+
+    def ask(self, path: str, body: bytes | None = None, **headers: str) -> tuple[int, bytes]:
+        connection = self.connect()
+        connection.request("GET" if body is None else "POST", path, body, headers)
+        answer = connection.getresponse()
+        found = answer.status, answer.read()
+        connection.close()
+        return found
+
+    def socket(self) -> socket.socket:
+        host, _, port = self.http.rpartition(":")
+        return socket.create_connection((host, int(port)), timeout=HANG)
+
+    def rpc(self, name: str, request: Any = None, **metadata: str) -> Any:
+        with grpc.insecure_channel(self.grpc) as channel:
+            call = channel.unary_unary(
+                f"/inference.GRPCInferenceService/{name}",
+                request_serializer=message(f"{name}Request").SerializeToString,
+                response_deserializer=message(f"{name}Response").FromString,
+            )
+            return call(request or message(f"{name}Request")(), timeout=HANG, metadata=tuple(metadata.items()))
+
+
+@contextlib.contextmanager
+def serving(*arguments: str | Path, wait: str = "ready") -> Iterator[Server]:
+    command = [sys.executable, "-m", "ortmulti.cli", "serve", *map(str, arguments), "--devices", "cpu"]
+    addresses = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
+    process = subprocess.Popen(
+        [*command, *addresses], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=child_environment()
+    )
+    try:
+        assert process.stdout is not None
+        found = re.match(r"listening: HTTP (\S+), gRPC (\S+)", process.stdout.readline())
+        assert found, process.communicate()[1]
+        if wait:
+            assert process.stdout.readline().startswith(wait), process.communicate()[1]
+        yield Server(process, found[1], found[2])
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models")
+    (path / "simple.onnx").write_bytes(SIMPLE)
+    (path / "endless.onnx").write_bytes(ENDLESS)
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Server]:
+    settings = folder.parent / "server.toml"
+    settings.write_text(
+        "limits = { receive = 0.3, header = 4000, body = 100000 }\n"
+        f"[models.simple]\npath = '{folder}/simple.onnx'\nversion = 7\n"
+    )
+    with serving(settings, "--model-control", "explicit") as running:
+        yield running
+
+
+def infer(server: Server) -> tuple[int, bytes]:
+    return server.ask("/v2/models/simple/infer", ASKED)
+
+
+def test_both_protocols_are_answered(server: Server) -> None:
+    assert json.loads(infer(server)[1])["outputs"][0]["data"] == [-1, 2]
+    assert server.rpc("ServerLive").live
+    assert server.rpc("ServerReady").ready
+    assert server.rpc("ServerMetadata").name == "ortmulti"
+    assert server.rpc("ModelReady", message("ModelReadyRequest")(name="simple", version="7")).ready
+    described = server.rpc("ModelMetadata", message("ModelMetadataRequest")(name="simple"))
+    assert [(one.name, one.datatype, list(one.shape)) for one in described.inputs] == [("x", "FP32", [-1])]
+    assert server.rpc("ModelConfig", message("ModelConfigRequest")(name="simple")).config.output[0].data_type == 11
+    request = message("ModelInferRequest")(model_name="simple", id="8")
+    request.inputs.add(name="x", datatype="FP32", shape=[2])
+    request.raw_input_contents.append(np.array([1, -2], np.float32).tobytes())
+    answer = server.rpc("ModelInfer", request)
+    assert (answer.id, answer.model_version) == ("8", "7")
+    np.testing.assert_array_equal(np.frombuffer(answer.raw_output_contents[0], np.float32), [-1, 2])
+    del request.raw_input_contents[:]
+    request.inputs[0].contents.fp32_contents.extend([3, 4])
+    request.parameters["timeout"].int64_param = 5_000_000
+    assert server.rpc("ModelInfer", request).raw_output_contents[0] == np.array([-3, -4], np.float32).tobytes()
+    stats = server.rpc("ModelStatistics", message("ModelStatisticsRequest")(name="simple")).model_stats[0]
+    assert stats.inference_count >= 3
+    assert [one.name for one in server.rpc("RepositoryIndex").models] == ["simple"]
+
+
+def test_a_stream_answers_each_request(server: Server) -> None:
+    requests = []
+    for name in ("simple", "nothing", "simple"):
+        request = message("ModelInferRequest")(model_name=name, id=name)
+        request.inputs.add(name="x", datatype="FP32", shape=[1])
+        request.raw_input_contents.append(np.array([5], np.float32).tobytes())
+        requests.append(request)
+    with grpc.insecure_channel(server.grpc) as channel:
+        call = channel.stream_stream(
+            "/inference.GRPCInferenceService/ModelStreamInfer",
+            request_serializer=message("ModelInferRequest").SerializeToString,
+            response_deserializer=message("ModelStreamInferResponse").FromString,
+        )
+        first, wrong, last = call(iter(requests), timeout=HANG)
+    assert (first.error_message, last.error_message) == ("", "")
+    assert first.infer_response.raw_output_contents == last.infer_response.raw_output_contents
+    assert wrong.error_message == "Request for unknown model: 'nothing' is not found"
+
+
+def test_wrong_requests_have_their_codes(server: Server) -> None:
+    request = message("ModelInferRequest")(model_name="simple")
+    request.inputs.add(name="x", datatype="FP32", shape=[2])
+    for raw, code, text in (
+        ([b"1234"], "INVALID_ARGUMENT", "input byte size mismatch for input 'x' for model 'simple'. Expected 8, got 4"),
+        ([b"1234", b"5"], "INVALID_ARGUMENT", "2 raw_input_contents were sent for 1 inputs"),
+        ([], "INVALID_ARGUMENT", "which is 2 values, and its data are 0"),
+    ):
+        del request.raw_input_contents[:]
+        request.raw_input_contents.extend(raw)
+        with pytest.raises(grpc.RpcError) as caught:
+            server.rpc("ModelInfer", request)
+        assert (caught.value.code().name, text in caught.value.details()) == (code, True), caught.value.details()
+    request.model_name = "x"
+    with pytest.raises(grpc.RpcError) as caught:
+        server.rpc("ModelInfer", request)
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    request.inputs[0].parameters["shared_memory_region"].string_param = "r"
+    with pytest.raises(grpc.RpcError) as caught:
+        server.rpc("ModelInfer", request)
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_models_are_loaded_and_unloaded(server: Server) -> None:
+    assert server.ask("/v2/repository/models/simple/unload", b"")[0] == 200
+    assert infer(server)[0] == 503
+    server.rpc("RepositoryModelLoad", message("RepositoryModelLoadRequest")(model_name="simple"))
+    assert infer(server)[0] == 200
+    for name in ("x", "../simple", "%2e%2e%2fsimple"):
+        assert server.ask(f"/v2/repository/models/{name}/load", b"")[0] == 404
+
+
+def accepts(server: Server) -> bool:
+    try:
+        server.socket().close()
+    except ConnectionError:
+        return False
+    return True
+
+
+def receive_all(client: socket.socket) -> bytes:
+    received = b""
+    while data := client.recv(1 << 16):
+        received += data
+    return received
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET /v2 HTTP/1.1\r\nx: " + b"a" * 5000 + b"\r\n\r\n", b"HTTP/1.1 431"),
+        (b"GET /v2 HTTP/1.1\r\n" + b"a: b\r\n" * 2000 + b"\r\n", b"HTTP/1.1 431"),
+        (b"GET /v2 HTTP/1.1\r\nx: " + b"a" * 5000, b"HTTP/1.1 431"),
+        (b"GET /v2 HTTP/1.1\r\nx: ", b"HTTP/1.1 408"),
+        (b"POST /v2/models/simple/infer HTTP/1.1\r\ncontent-length: 50\r\n\r\nab", b"HTTP/1.1 408"),
+        (b"POST /v2/models/simple/infer HTTP/1.1\r\ncontent-length: 200000\r\n\r\n", b"HTTP/1.1 413"),
+        (b"\x16\x03\x01 no HTTP\r\n\r\n", b"HTTP/1.1 400"),
+    ],
+)
+def test_a_connection_has_limits(server: Server, sent: bytes, status: bytes) -> None:
+    with server.socket() as client:
+        client.sendall(sent)
+        with contextlib.suppress(ConnectionResetError):
+            assert receive_all(client)[: len(status)] == status
+    assert infer(server)[0] == 200
+
+
+def test_a_body_without_a_length_has_a_limit(server: Server) -> None:
+    with server.socket() as client:
+        client.sendall(b"POST /v2/models/simple/infer HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            for _ in range(100):
+                client.sendall(b"2710\r\n" + bytes(10_000) + b"\r\n")
+        with contextlib.suppress(ConnectionError):
+            assert receive_all(client)[:12] == b"HTTP/1.1 413"
+    assert infer(server)[0] == 200
+
+
+def test_what_is_received_is_answered_before_the_end(folder: Path) -> None:
+    head = b"POST /v2/models/simple/infer HTTP/1.1\r\ncontent-length: %d\r\n" % len(ASKED)
+    with (
+        serving(folder / "simple.onnx") as server,
+        server.socket() as half,
+        server.socket() as body,
+        server.socket() as idle,
+    ):
+        half.sendall(head)  # in its headers
+        body.sendall(head + b"\r\n" + ASKED[:10])
+        assert infer(server)[0] == 200  # so those before were read
+        server.process.send_signal(signal.SIGTERM)
+        assert receive_all(idle) == b""
+        with pytest.raises(ConnectionError):
+            server.socket()
+        half.sendall(b"\r\n" + ASKED)
+        body.sendall(ASKED[10:])
+        for client in (half, body):
+            answer = receive_all(client)
+            assert answer.startswith(b"HTTP/1.1 200")
+            assert b"[-1.0,2.0]" in answer
+        assert server.process.wait(HANG) == 0
+
+
+def test_a_second_signal_ends_at_once(folder: Path) -> None:
+    inputs = [
+        {"name": name, "datatype": "FP32" if value.dtype == np.float32 else "INT64", "shape": list(value.shape),
+         "data": value.ravel().tolist()}
+        for name, value in endless_feed().items()
+    ]  # fmt: skip
+    body = json.dumps({"inputs": inputs}).encode()
+    head = b"POST /v2/models/endless/infer HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n" % len(body)
+    with serving(folder / "endless.onnx") as server, server.socket() as client:
+        client.sendall(head)
+        assert client.recv(100).startswith(b"HTTP/1.1 100")  # so that it is being read
+        client.sendall(body)
+        server.process.send_signal(signal.SIGTERM)
+        while accepts(server):
+            pass
+        assert server.process.poll() is None
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(HANG) == 128 + signal.SIGTERM
+
+
+def test_a_model_that_does_not_load_ends_the_start(tmp_path: Path) -> None:
+    (tmp_path / "bad.onnx").write_bytes(b"nothing")
+    with serving(tmp_path, wait="") as server:
+        assert server.process.wait(HANG) == 1
+        assert server.process.stderr is not None
+        assert "the model 'bad' was not loaded: " in server.process.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--http", "8000"], "an address is HOST:PORT, such as 127.0.0.1:8000, not '8000'"),
+        (["--batching", "x"], "batching is SIZE or SIZE:MS"),
+        (["--tls-key", "k.pem"], "TLS needs both"),
+        (["--token-file", "missing"], "the token's file 'missing' cannot be read"),
+        (["missing.onnx"], "there is no model file or folder 'missing.onnx'"),
+    ],
+)
+def test_wrong_arguments_are_told(folder: Path, arguments: Sequence[str], error: str) -> None:
+    command = [sys.executable, "-m", "ortmulti.cli", "serve", str(folder / "simple.onnx"), "--devices", "cpu"]
+    ended = subprocess.run([*command, *arguments], capture_output=True, text=True, env=child_environment(), check=False)
+    assert (ended.returncode, error in ended.stderr) == (1, True), ended.stderr
+
+
+def test_an_address_that_is_taken_is_told(server: Server, folder: Path) -> None:
+    command = [sys.executable, "-m", "ortmulti.cli", "serve", str(folder / "simple.onnx"), "--devices", "cpu"]
+    for option, address in (("--http", server.http), ("--grpc", server.grpc)):
+        other = ["--grpc", "off"] if option == "--http" else ["--http", "off"]
+        ended = subprocess.run(
+            [*command, option, address, *other], capture_output=True, text=True, env=child_environment(), check=False
+        )
+        assert ended.returncode == 1
+        assert f"cannot listen on {address}" in ended.stderr
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """A key and a certificate for 127.0.0.1, as files."""
+    x509 = pytest.importorskip("cryptography.x509")
+    import datetime
+    import ipaddress
+
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.UTC)
+    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(names, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "certificate.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return folder / "certificate.pem", folder / "key.pem"
+
+
+def test_tls_and_a_token(folder: Path, tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    (tmp_path / "token").write_text("secret\n")
+    options = ["--tls-certificate", certificate, "--tls-key", key, "--token-file", tmp_path / "token"]
+    with serving(folder / "simple.onnx", *options) as server:
+        context = ssl.create_default_context(cafile=certificate)
+        for headers, status in (({}, 401), ({"Authorization": "Bearer secret"}, 200)):
+            connection = HTTPSConnection(server.http, context=context, timeout=HANG)
+            with contextlib.closing(connection):
+                connection.request("GET", "/v2", headers=headers)
+                assert connection.getresponse().status == status
+        credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
+        with grpc.secure_channel(server.grpc, credentials) as channel:
+            call = channel.unary_unary("/inference.GRPCInferenceService/ServerMetadata")
+            with pytest.raises(grpc.RpcError) as caught:
+                call(b"", timeout=HANG)
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert b"ortmulti" in call(b"", timeout=HANG, metadata=(("authorization", "Bearer secret"),))
+            assert channel.unary_unary("/inference.GRPCInferenceService/ServerReady")(b"", timeout=HANG)
+            assert channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=HANG) == b"\x08\x01"
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_tritons_client_is_served(server: Server, protocol: str) -> None:
+    client_of = pytest.importorskip(f"tritonclient.{protocol}")
+    client = client_of.InferenceServerClient(getattr(server, protocol))
+    assert client.is_server_live()
+    assert client.is_model_ready("simple", "7")
+    assert not client.is_model_ready("other")
+    tensor = client_of.InferInput("x", [3], "FP32")
+    tensor.set_data_from_numpy(np.array([1, 2, 3], np.float32))
+    for _ in range(2):
+        result = client.infer("simple", [tensor], request_id="9", outputs=[client_of.InferRequestedOutput("y")])
+        np.testing.assert_array_equal(result.as_numpy("y"), [-1, -2, -3])
+    with pytest.raises(Exception, match="Request for unknown model: 'other' is not found"):
+        client.infer("other", [tensor])
+    index = client.get_model_repository_index()
+    assert [one["name"] for one in index] == ["simple"] if protocol == "http" else index.models[0].name == "simple"
+    client.unload_model("simple")
+    client.load_model("simple")
+    assert client.is_model_ready("simple")
+    client.close()
+
+
+def test_messages_are_those_of_tritons_client() -> None:
+    theirs = pytest.importorskip("tritonclient.grpc").service_pb2.DESCRIPTOR
+
+    def fields(described: Any) -> dict[str, tuple[int, int, Any]]:
+        return {
+            field.name: (field.number, field.type, field.message_type and fields(field.message_type))
+            for field in described.fields
+        }
+
+    compared = 0
+    for name in messages._MESSAGES:
+        if name in theirs.message_types_by_name:
+            ours, other = fields(message(name).DESCRIPTOR), fields(theirs.message_types_by_name[name])
+            _assert_part(ours, other, name)
+            compared += 1
+    assert compared > 25
+
+
+def _assert_part(ours: dict[str, Any], theirs: dict[str, Any], where: str) -> None:
+    for name, (number, kind, inner) in ours.items():
+        assert theirs[name][:2] == (number, kind), f"{where}.{name}"
+        if inner:
+            _assert_part(inner, theirs[name][2], f"{where}.{name}")
