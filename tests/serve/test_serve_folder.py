@@ -26,7 +26,9 @@ dynamic_batching {
   default_queue_policy { max_queue_size: 100 default_timeout_microseconds: 500000 timeout_action: DELAY }
 }
 instance_group [ { count: 2 kind: KIND_GPU gpus: [ 0, 1 ] } ]
-optimization { cuda { graphs: true } graph { level: 1 } }
+optimization { cuda { graphs: true } graph { level: 1 } input_pinned_memory { enable: true } }
+parameters { key: "intra_op_thread_count" value: { string_value: "3" } }
+parameters [ { key: "other", value: { string_value: "x" } } ]
 version_policy: { latest { num_versions: 2 } }
 model_warmup [ { name: "w" } ]
 response_cache { enable: true }
@@ -35,6 +37,9 @@ response_cache { enable: true }
 
 def test_a_configuration_is_read_as_far_as_it_means_something() -> None:
     options, timeout, priority, ignored = pbtxt.read(CONFIG)
+    session = options.pop("options")
+    assert session.intra_op_num_threads == 3
+    assert session.graph_optimization_level == ortmulti.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     assert options == {
         "batching": ortmulti.Batching(32, 2.0),
         "max_queue": 100,
@@ -47,9 +52,10 @@ def test_a_configuration_is_read_as_far_as_it_means_something() -> None:
         "dynamic_batching.preserve_ordering",
         "dynamic_batching.default_queue_policy.timeout_action",
         "model_warmup",
+        "parameters",
         "version_policy.latest.num_versions",
         "response_cache",
-        "optimization.graph",
+        "optimization.input_pinned_memory",
     ]
     assert pbtxt.read("") == ({}, None, 1, [])
     assert pbtxt.read("instance_group { count: 3 kind: KIND_CPU }").options == {
@@ -70,6 +76,7 @@ def test_a_configuration_is_read_as_far_as_it_means_something() -> None:
         ("}", "a field's name was expected"),
         ("a", "a has no value"),
         ("a {" * 100, "nested more than 50 times"),
+        ("parameters { key: 'intra_op_thread_count' value { string_value: 'x' } }", "is a number, not 'x'"),
         ("max_batch_size: -1", "max_batch_size is a number of 0 or more, not -1"),
         ("dynamic_batching: 3", "dynamic_batching is a message, not 3"),
     ],

@@ -13,6 +13,8 @@ __all__ = ["Config", "parse", "read"]
 _TOKEN = re.compile(r"""\s*(?:\#[^\n]*\s*)*("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[\w.+-]+|[{}<>\[\]:;,])""")
 _DEEPEST = 50
 
+# Triton's words for options of a session.
+_PARAMETERS = {"intra_op_thread_count": "intra_op_num_threads", "inter_op_thread_count": "inter_op_num_threads"}
 # Said otherwise here, or by the model itself: nothing is lost without them.
 _NEEDED_NOT = {"name", "input", "output", "default_model_filename"}
 
@@ -193,14 +195,47 @@ def read(text: str) -> Config:
         ignored += [f"instance_group.{name}" for name in sorted(unknown)]
     if config.all("model_warmup"):
         ignored.append("model_warmup: every model has a first run with random inputs")
-    cuda = config.part("optimization").part("cuda")
+    optimization = config.part("optimization")
+    cuda, graph = optimization.part("cuda"), optimization.part("graph")
     if "graphs" in cuda:
         options["cuda_graph"] = bool(cuda.one("graphs")) and "auto"
+    parameters = _parameters(config)
+    if parameters.keys() & _PARAMETERS or "level" in graph:
+        options["options"] = _session_options(parameters, graph.one("level"))
+    ignored += [f"parameters: {name}" for name in parameters if name not in _PARAMETERS]
     policies = config.part("version_policy")
     latest = policies.part("latest") if "latest" in policies else None
     if latest is not None and latest.one("num_versions", 1) != 1:
         ignored.append("version_policy.latest.num_versions: the newest version is served")
     return Config(options, microseconds / 1e6 if microseconds else None, level or 1, ignored + config.unused())
+
+
+def _parameters(config: _Config) -> dict[str, str]:
+    found = {}
+    for each in config.all("parameters"):
+        value = each.get("value", [{}])[-1] if isinstance(each, dict) else {}
+        found[str(each.get("key", [""])[-1])] = str(value.get("string_value", [""])[-1])
+    return found
+
+
+def _session_options(parameters: dict[str, str], level: int | None) -> Any:
+    from ortmulti.options.session_options import GraphOptimizationLevel, SessionOptions
+
+    options = SessionOptions()
+    for name, attribute in _PARAMETERS.items():
+        if name in parameters:
+            try:
+                setattr(options, attribute, int(parameters[name]))
+            except ValueError as error:
+                raise InvalidArgument(f"parameters: {name} is a number, not {parameters[name]!r}") from error
+    levels = {
+        -1: GraphOptimizationLevel.ORT_ENABLE_BASIC,
+        1: GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+        2: GraphOptimizationLevel.ORT_DISABLE_ALL,
+    }
+    if level in levels:
+        options.graph_optimization_level = levels[level]
+    return options
 
 
 def _int(value: object, name: str) -> int:
