@@ -83,11 +83,10 @@ def test_an_input_says_of_which_dtype_its_arrays_are() -> None:
 
 
 def test_a_delay_in_seconds_is_warned_of() -> None:
-    for delay in (0.005, 5000):
-        with pytest.warns(UserWarning, match=f"max_delay_ms={delay} is in milliseconds, that is") as warned:
-            ortmulti.Batching(8, delay)
-        assert warned[0].filename == __file__
-    ortmulti.Batching(8, 1000)  # a warning would fail the test
+    with pytest.warns(UserWarning, match="max_delay_ms=0.005 is in milliseconds") as warned:
+        ortmulti.Batching(8, 0.005)
+    assert warned[0].filename == __file__
+    ortmulti.Batching(8, 0.05)  # a warning would fail the test
 
 
 def test_a_path_that_names_no_model_says_what_to_do(tmp_path: Path) -> None:

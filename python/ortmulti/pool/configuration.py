@@ -58,8 +58,10 @@ class Batching:
         checks.integer("max_size", self.max_size, 2, checks.SIZE_MAX)
         checks.integer("axis", self.axis, 0)
         delay = checks.number("max_delay_ms", self.max_delay_ms)
-        if 0 < delay < 0.05 or delay > 1000:
-            warnings.warn(f"max_delay_ms={delay:g} is in milliseconds, that is {delay / 1000:g} seconds", stacklevel=4)
+        if 0 < delay < 0.05:
+            warnings.warn(
+                f"max_delay_ms={delay:g} is in milliseconds: if it is in seconds, take 1000 times as many", stacklevel=4
+            )
         checks.boolean("check", self.check)
         given = checks.sequence("sizes", self.sizes, "ints")
         sizes = tuple(checks.integer("each of sizes", size, 1, checks.SIZE_MAX) for size in given)
