@@ -28,6 +28,7 @@ from benchmarks import (
     repository_memory,
     run_overhead,
     service,
+    serving,
     weight_loading,
 )
 from ortmulti import Timeline
@@ -97,6 +98,13 @@ def test_a_script_reports_and_fails_past_its_limits(
         again = iter(results)
         monkeypatch.setattr(script, measures, lambda *_, again=again: next(again))
         assert script.main([*shlex.split(arguments), *limit.split()]) == 1
+
+
+def test_serving() -> None:
+    pytest.importorskip("grpc")
+    common = {"requests": 400, "clients": 4, "ends": 1, "hostile": 80, "idle": 10, "most_memory": 200.0}
+    for case in serving.CASES:
+        assert serving.measure({**common, "case": case})["right"]
 
 
 def test_queue_rules() -> None:

@@ -81,7 +81,7 @@ def array_of_bytes(declared: Declared, data: bytes | memoryview, shape: Sequence
             f"{count * declared.dtype.itemsize}, got {len(data)}"
         )
     if declared.datatype == "BOOL":  # a byte that is neither 0 nor 1 is undefined as a bool
-        return (np.frombuffer(data, np.uint8) != 0).reshape(shape)
+        return np.frombuffer(data, np.uint8).astype(np.bool_).reshape(shape)
     array: NDArray[Any] = np.frombuffer(data, declared.dtype)
     aligned: NDArray[Any] = array if array.flags.aligned else array.copy()
     return aligned.reshape(shape)

@@ -307,18 +307,17 @@ class Service:
 
     def _interface(self, name: str, version: str) -> tuple[_Interface, str]:
         try:
-            entry = self.models._entry(name)
-            loaded = self.models._loaded(name)
+            pool = self.models._loaded(name).pool
         except NotFound:
-            if self.models._entries.get(name) is None:
+            if name not in self.models:
                 raise Refused(404, f"Request for unknown model: '{name[:200]}' is not found") from None
             raise Refused(503, f"Request for unknown model: '{name}' has no available versions") from None
-        present = str(entry.options.get("version", "")) or "1"
+        present = pool._members._version or "1"  # the pool's own: another one may take its place now
         if version and version != present:
             raise Refused(404, f"Request for unknown model: '{name}' version {version[:20]} is not found")
         interface = self._interfaces.get(name)
-        if interface is None or interface.pool is not loaded.pool:
-            interface = self._interfaces[name] = _Interface(loaded.pool)
+        if interface is None or interface.pool is not pool:
+            interface = self._interfaces[name] = _Interface(pool)
         return interface, present
 
 

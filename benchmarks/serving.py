@@ -1,0 +1,317 @@
+"""Does `ortmulti serve` answer every request, right, whatever happens beside, and until the end?
+
+    python -m benchmarks.serving --json serving.json
+
+requests: --requests requests of --clients connections, a fourth of them over gRPC, while the model is replaced by one
+    with other answers, back and forth, and another one is loaded and unloaded. Each answer must be that of the
+    version that it names.
+ends: --ends times, SIGTERM while --clients connections ask. The process must end with status 0, and each request that
+    the server's access log has must have got its whole answer.
+hostile: --hostile requests that were changed at random, of 8 connections, beside --idle connections that say nothing.
+    Another client must be answered meanwhile, and the server's memory stay below --most-memory MB more than before.
+
+The server and the clients are processes of their own, on the CPU. Exit status 1 if something is not so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+from onnx import parser
+
+from benchmarks.each_case import measure_each
+
+CASES = ("requests", "ends", "hostile")
+HEAD = b"POST /v2/models/%s/infer HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
+
+
+def request(value: float, name: bytes = b"m") -> bytes:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [2], "data": [value, -value]}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    return HEAD % (name, len(body)) + body
+
+
+class Server:
+    """`ortmulti serve` of a folder with the model m, whose version 1 negates and whose version 2 doubles."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.folder = folder
+        for version, text in (("1", "Neg(x)"), ("2", "Add(x, x)")):
+            self.add(version, text)
+        (folder / "other.onnx").write_bytes((folder / "m/1/model.onnx").read_bytes())
+        command = [sys.executable, "-m", "ortmulti.cli", "serve", str(folder), "--devices", "cpu", *arguments]
+        self.log = (folder / "log").open("w+")
+        self.process = subprocess.Popen(
+            [*command, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--model-control", "explicit"],
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+        )
+        assert self.process.stdout
+        found = re.match(r"listening: HTTP ([\d.]+):(\d+), gRPC (\S+)", self.process.stdout.readline())
+        assert found, (folder / "log").read_text()
+        self.address, self.grpc = (found[1], int(found[2])), found[3]
+        assert self.process.stdout.readline().startswith("ready"), (folder / "log").read_text()
+
+    def add(self, version: str, text: str) -> None:
+        model = parser.parse_model(
+            f'<ir_version: 8, opset_import: ["": 17]> graph (float[n] x) => (float[n] y) {{ y = {text} }}'
+        )
+        path = self.folder / "m" / version / "model.onnx"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(model.SerializeToString())
+
+    def remove(self, version: str) -> None:
+        (self.folder / "m" / version / "model.onnx").unlink()
+
+    def end(self) -> int:
+        """Ends it, and returns its status; `text` is its log then."""
+        self.process.send_signal(signal.SIGTERM)
+        self.process.communicate(timeout=60)
+        self.log.seek(0)
+        self.text = self.log.read()
+        self.log.close()
+        return self.process.returncode
+
+
+async def answer_to(reader: asyncio.StreamReader) -> tuple[int, Any]:
+    """Status and JSON; an `IncompleteReadError` where the connection ended."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head)
+    assert length
+    body = await reader.readexactly(int(length[1]))
+    return int(head[9:12]), json.loads(body) if body else None
+
+
+def is_right(value: float, answer: Any) -> bool:
+    """Whether an answer is that of its version."""
+    factor = {"1": -1, "2": 2}[answer["model_version"]]
+    return bool(answer["outputs"][0]["data"] == [factor * value, -factor * value])
+
+
+async def http_client(server: Server, count: int, found: Counter[str]) -> None:
+    reader, writer = await asyncio.open_connection(*server.address)
+    for number in range(count):
+        writer.write(request(number))
+        status, answer = await answer_to(reader)
+        found["answered" if status == 200 and is_right(number, answer) else f"wrong {status} {answer}"[:200]] += 1
+    writer.close()
+
+
+async def grpc_client(server: Server, count: int, found: Counter[str]) -> None:
+    import grpc
+    import numpy as np
+
+    from ortmulti.serve.messages import message
+
+    asked = message("ModelInferRequest")(model_name="m")
+    asked.inputs.add(name="x", datatype="FP32", shape=[2])
+    async with grpc.aio.insecure_channel(server.grpc) as channel:
+        call = channel.unary_unary(
+            "/inference.GRPCInferenceService/ModelInfer",
+            request_serializer=message("ModelInferRequest").SerializeToString,
+            response_deserializer=message("ModelInferResponse").FromString,
+        )
+        for number in range(count):
+            del asked.raw_input_contents[:]
+            asked.raw_input_contents.append(np.array([number, -number], np.float32).tobytes())
+            answer = await call(asked)
+            data = np.frombuffer(answer.raw_output_contents[0], np.float32).tolist()
+            said = {"model_version": answer.model_version, "outputs": [{"data": data}]}
+            found["answered by gRPC" if is_right(number, said) else f"wrong {said}"[:200]] += 1
+
+
+async def control(server: Server, found: Counter[str], over: asyncio.Event) -> None:
+    """Replaces the model, and loads and unloads the other one, until it is over."""
+    reader, writer = await asyncio.open_connection(*server.address)
+
+    async def post(path: str) -> None:
+        writer.write(f"POST /v2/repository/models/{path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n".encode())
+        status, answer = await answer_to(reader)
+        found["controlled" if status == 200 else f"wrong {status} {answer}"[:200]] += 1
+
+    newest = 2
+    while not over.is_set():
+        await post("other/unload")
+        if newest == 2:
+            server.remove("2")
+        else:
+            server.add("2", "Add(x, x)")
+        newest = 3 - newest
+        await post("m/load")
+        await post("other/load")
+        await asyncio.sleep(0.05)  # a load, and requests beside it
+    writer.close()
+
+
+async def requests_case(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
+    server = Server(folder)
+    found: Counter[str] = Counter()
+    over = asyncio.Event()
+    controlling = asyncio.create_task(control(server, found, over))
+    over_grpc = spec["clients"] // 4
+    each = spec["requests"] // spec["clients"]
+    begin = time.perf_counter()
+    await asyncio.gather(
+        *(grpc_client(server, each, found) for _ in range(over_grpc)),
+        *(http_client(server, each, found) for _ in range(spec["clients"] - over_grpc)),
+    )
+    taken = time.perf_counter() - begin
+    over.set()
+    await controlling
+    status = server.end()
+    answered = found["answered"] + found["answered by gRPC"]
+    wrong = [text for text in found if text.startswith("wrong")]
+    good = not wrong and status == 0 and answered == each * spec["clients"]
+    return {**found, "seconds": round(taken, 1), "status": status, "right": good}
+
+
+async def ends_case(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
+    totals: Counter[str] = Counter()
+    for number in range(spec["ends"]):
+        place = folder / str(number)
+        place.mkdir()
+        server = Server(place, "--access-log")
+        found: Counter[str] = Counter()
+
+        async def until_the_end(server: Server = server, found: Counter[str] = found) -> None:
+            reader, writer = await asyncio.open_connection(*server.address)
+            try:
+                while True:
+                    writer.write(request(1))
+                    status, answer = await answer_to(reader)
+                    found["answered" if status == 200 and is_right(1, answer) else "wrong"] += 1
+            except asyncio.IncompleteReadError as error:
+                found["cut off" if error.partial else "closed"] += 1
+            except ConnectionError:
+                found["closed"] += 1
+
+        clients = [asyncio.create_task(until_the_end()) for _ in range(spec["clients"])]
+        while not found["answered"]:
+            await asyncio.sleep(0.01)  # the load has begun
+        await asyncio.sleep(random.Random(number).uniform(0, 0.2))
+        found["status 0"] += await asyncio.to_thread(server.end) == 0
+        await asyncio.gather(*clients)
+        found["logged"] = server.text.count("/infer 200 ")
+        found["ends with all answers"] += found["logged"] == found["answered"]
+        totals.update(found)
+    good = (
+        totals["status 0"] == totals["ends with all answers"] == spec["ends"]
+        and not totals["wrong"] + totals["cut off"]
+    )
+    return {**totals, "right": good}
+
+
+def changed(sent: bytes, rng: random.Random) -> bytes:
+    """The request with some of it replaced, doubled or left out."""
+    data = bytearray(sent)
+    for _ in range(rng.randint(1, 6)):
+        at, size = rng.randrange(len(data) + 1), rng.randint(0, 8)
+        kind = rng.randrange(5)
+        if kind == 0:
+            data[at : at + size] = rng.randbytes(size)
+        elif kind == 1:
+            del data[at : at + size]
+        elif kind == 2:
+            data[at:at] = data[at : at + size] * rng.randint(1, 50)
+        elif kind == 3:
+            data[at:at] = rng.choice(
+                [b"999999999999999999", b"-1", b"[[[[", b"\x00", b"\r\n\r\n", b"\xff", b"../", b'":{"']
+            )
+        elif found := [each.span() for each in re.finditer(rb"\d+", data)]:
+            begin, end = rng.choice(found)
+            data[begin:end] = b"%d" % rng.choice([0, 1, 2**31, 2**63, 2**64, 10**30])
+    return bytes(data)
+
+
+async def hostile_case(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (spec["idle"] + 1000, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    limits = folder / "server.toml"
+    limits.write_text("limits = { receive = 0.5, idle = 600 }\n")
+    place = folder / "models"
+    place.mkdir()
+    server = Server(place, str(limits))
+    process = psutil.Process(server.process.pid)
+    found: Counter[str] = Counter()
+    idle = [await asyncio.open_connection(*server.address) for _ in range(spec["idle"])]
+    before = process.memory_info().rss
+    most = before
+    over = asyncio.Event()
+
+    async def honest() -> None:
+        nonlocal most
+        while not over.is_set():
+            begin = time.perf_counter()
+            await http_client(server, 1, found)
+            found["honest, at most ms"] = max(found["honest, at most ms"], round((time.perf_counter() - begin) * 1e3))
+            most = max(most, process.memory_info().rss)
+
+    async def attack(seed: int) -> None:
+        rng = random.Random(seed)
+        for _ in range(spec["hostile"] // 8):
+            try:
+                reader, writer = await asyncio.open_connection(*server.address)
+                writer.write(changed(request(rng.random()), rng))
+                if rng.random() < 0.5:
+                    writer.write_eof()
+                status = (await asyncio.wait_for(reader.read(12), 5))[9:12].decode() or "closed"
+                writer.close()
+            except ConnectionError:
+                status = "closed"
+            found[f"status {status}"] += 1
+
+    watching = asyncio.create_task(honest())
+    await asyncio.gather(*(attack(seed) for seed in range(8)))
+    over.set()
+    await watching
+    for _, writer in idle:
+        writer.close()
+    grown = (most - before) / 1e6
+    status = server.end()
+    wrong = [text for text in found if text.startswith(("wrong", "status 5"))]
+    good = not wrong and status == 0 and grown < spec["most_memory"]
+    return {**found, "grown_mb": round(grown, 1), "status": status, "right": good}
+
+
+def measure(spec: dict[str, Any]) -> dict[str, Any]:
+    """One case, for a process of its own."""
+    case = {"requests": requests_case, "ends": ends_case, "hostile": hostile_case}[spec["case"]]
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(case(spec, Path(folder)))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--cases", default=",".join(CASES), help=f"default: {', '.join(CASES)}")
+    options.add_argument("--requests", type=int, default=1_000_000, help="default: 1,000,000")
+    options.add_argument("--clients", type=int, default=64, help="default: 64")
+    options.add_argument("--ends", type=int, default=200, help="default: 200")
+    options.add_argument("--hostile", type=int, default=300_000, help="default: 300,000")
+    options.add_argument("--idle", type=int, default=5000, help="default: 5,000")
+    options.add_argument("--most-memory", type=float, default=200.0, help="MB; default: 200")
+    options.add_argument("--timeout", type=float, default=7200.0, help="seconds for each case")
+    options.add_argument("--json", type=Path, help="where to write the results")
+    args = options.parse_args(arguments)
+    common = {name: getattr(args, name) for name in ("requests", "clients", "ends", "hostile", "idle", "most_memory")}
+    return measure_each(
+        "benchmarks.serving", args.cases, common, lambda _case, found: bool(found["right"]), args.json, args.timeout
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
