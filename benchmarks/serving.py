@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
 import re
@@ -27,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,17 @@ class Server:
         return self.process.returncode
 
 
+@contextlib.asynccontextmanager
+async def connection(server: Server) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection(*server.address)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
 async def answer_to(reader: asyncio.StreamReader) -> tuple[int, Any]:
     """Status and JSON; an `IncompleteReadError` where the connection ended."""
     head = await reader.readuntil(b"\r\n\r\n")
@@ -105,12 +117,11 @@ def is_right(value: float, answer: Any) -> bool:
 
 
 async def http_client(server: Server, count: int, found: Counter[str]) -> None:
-    reader, writer = await asyncio.open_connection(*server.address)
-    for number in range(count):
-        writer.write(request(number))
-        status, answer = await answer_to(reader)
-        found["answered" if status == 200 and is_right(number, answer) else f"wrong {status} {answer}"[:200]] += 1
-    writer.close()
+    async with connection(server) as (reader, writer):
+        for number in range(count):
+            writer.write(request(number))
+            status, answer = await answer_to(reader)
+            found["answered" if status == 200 and is_right(number, answer) else f"wrong {status} {answer}"[:200]] += 1
 
 
 async def grpc_client(server: Server, count: int, found: Counter[str]) -> None:
@@ -138,25 +149,20 @@ async def grpc_client(server: Server, count: int, found: Counter[str]) -> None:
 
 async def control(server: Server, found: Counter[str], over: asyncio.Event) -> None:
     """Replaces the model, and loads and unloads the other one, until it is over."""
-    reader, writer = await asyncio.open_connection(*server.address)
-
-    async def post(path: str) -> None:
-        writer.write(f"POST /v2/repository/models/{path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n".encode())
-        status, answer = await answer_to(reader)
-        found["controlled" if status == 200 else f"wrong {status} {answer}"[:200]] += 1
-
     newest = 2
-    while not over.is_set():
-        await post("other/unload")
-        if newest == 2:
-            server.remove("2")
-        else:
-            server.add("2", "Add(x, x)")
-        newest = 3 - newest
-        await post("m/load")
-        await post("other/load")
-        await asyncio.sleep(0.05)  # a load, and requests beside it
-    writer.close()
+    async with connection(server) as (reader, writer):
+        while not over.is_set():
+            if newest == 2:
+                server.remove("2")
+            else:
+                server.add("2", "Add(x, x)")
+            newest = 3 - newest
+            for path in ("other/unload", "m/load", "other/load"):
+                head = f"POST /v2/repository/models/{path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
+                writer.write(head.encode())
+                status, answer = await answer_to(reader)
+                found["controlled" if status == 200 else f"wrong {status} {answer}"[:200]] += 1
+            await asyncio.sleep(0.05)  # requests beside no load
 
 
 async def requests_case(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -190,12 +196,12 @@ async def ends_case(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
         found: Counter[str] = Counter()
 
         async def until_the_end(server: Server = server, found: Counter[str] = found) -> None:
-            reader, writer = await asyncio.open_connection(*server.address)
             try:
-                while True:
-                    writer.write(request(1))
-                    status, answer = await answer_to(reader)
-                    found["answered" if status == 200 and is_right(1, answer) else "wrong"] += 1
+                async with connection(server) as (reader, writer):
+                    while True:
+                        writer.write(request(1))
+                        status, answer = await answer_to(reader)
+                        found["answered" if status == 200 and is_right(1, answer) else "wrong"] += 1
             except asyncio.IncompleteReadError as error:
                 found["cut off" if error.partial else "closed"] += 1
             except ConnectionError:
@@ -248,7 +254,9 @@ async def hostile_case(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
     server = Server(place, str(limits))
     process = psutil.Process(server.process.pid)
     found: Counter[str] = Counter()
-    idle = [await asyncio.open_connection(*server.address) for _ in range(spec["idle"])]
+    silent = contextlib.AsyncExitStack()
+    for _ in range(spec["idle"]):
+        await silent.enter_async_context(connection(server))
     before = process.memory_info().rss
     most = before
     over = asyncio.Event()
@@ -265,12 +273,11 @@ async def hostile_case(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
         rng = random.Random(seed)
         for _ in range(spec["hostile"] // 8):
             try:
-                reader, writer = await asyncio.open_connection(*server.address)
-                writer.write(changed(request(rng.random()), rng))
-                if rng.random() < 0.5:
-                    writer.write_eof()
-                status = (await asyncio.wait_for(reader.read(12), 5))[9:12].decode() or "closed"
-                writer.close()
+                async with connection(server) as (reader, writer):
+                    writer.write(changed(request(rng.random()), rng))
+                    if rng.random() < 0.5:
+                        writer.write_eof()
+                    status = (await asyncio.wait_for(reader.read(12), 5))[9:12].decode() or "closed"
             except ConnectionError:
                 status = "closed"
             found[f"status {status}"] += 1
@@ -279,8 +286,7 @@ async def hostile_case(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
     await asyncio.gather(*(attack(seed) for seed in range(8)))
     over.set()
     await watching
-    for _, writer in idle:
-        writer.close()
+    await silent.aclose()
     grown = (most - before) / 1e6
     status = server.end()
     wrong = [text for text in found if text.startswith(("wrong", "status 5"))]
