@@ -233,9 +233,10 @@ def test_bodies_are_compressed_as_the_client_wants(app: Application) -> None:
 
 
 def test_health_metadata_configuration_and_statistics(app: Application, models: ortmulti.ModelRepository) -> None:
-    assert ask(app, "/v2/health/live")[0] == ask(app, "/v2/health/ready")[0] == 200
+    assert ask_json(app, "/v2/health/live") == (200, {"live": True})  # KServe's client reads the body
+    assert ask_json(app, "/v2/health/ready") == (200, {"ready": True})
     assert ask_json(app, "/v2")[1]["name"] == "ortmulti"
-    assert ask(app, "/v2/models/simple/ready")[0] == 200
+    assert ask_json(app, "/v2/models/simple/ready") == (200, {"name": "simple", "ready": True})
     assert ask(app, "/v2/models/simple/versions/4/ready")[0] == ask(app, "/v2/models/x/ready")[0] == 400
     metadata = ask_json(app, "/v2/models/simple")[1]
     assert (metadata["versions"], metadata["platform"]) == (["3"], "onnxruntime_onnx")

@@ -15,7 +15,7 @@ from ortmulti.errors import InvalidArgument, LibraryError
 from .output import say, steps
 
 # Options of the command line that a TOML file may have, too.
-_SETTINGS = {"http", "grpc", "devices", "gpu_memory", "host_memory", "batching", "model_control", "token_file",
+_SETTINGS = {"http", "grpc", "devices", "gpu_memory", "host_memory", "batching", "model_control", "id", "token_file",
              "tls_certificate", "tls_key", "access_log", "limits"}  # fmt: skip
 
 
@@ -52,6 +52,9 @@ def serve_command(
     model_control: Annotated[
         Literal["none", "explicit"] | None,
         typer.Option(help="explicit: clients may load and unload models. [none]"),
+    ] = None,
+    id: Annotated[  # Triton's word
+        str | None, typer.Option(help="The server's name, for clients that look for one, such as triton. [ortmulti]")
     ] = None,
     token_file: Annotated[
         Path | None, typer.Option(help="Clients must send the token in this file: Authorization: Bearer TOKEN.")
@@ -94,6 +97,7 @@ def serve_command(
         grpc=_address(settings.get("grpc", "127.0.0.1:8001")),
         repository=repository,
         explicit=settings.get("model_control") == "explicit",
+        id=str(settings.get("id", "ortmulti")),
         token=None if token is None else _token(Path(token)),
         certificate=None if certificate is None else Path(certificate),
         key=None if key is None else Path(key),

@@ -126,9 +126,10 @@ class Application:
 
     def _health(self, parts: Sequence[str]) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
         if parts[2:] == ["live"]:
-            return 200, [_JSON], b""
+            return _json({"live": True})
         if parts[2:] == ["ready"]:
-            return (200 if self.service.is_ready() else 400), [_JSON], b""
+            ready = self.service.is_ready()
+            return _json({"ready": ready}, 200 if ready else 400)
         raise Refused(404, "Not Found")
 
     async def _dispatch(
@@ -156,7 +157,8 @@ class Application:
             return await self._infer(name, version, headers, await self._body(headers, receive))
         _check_method(method, "GET", "HEAD")
         if what == "ready":
-            return (200 if service.model_ready(name, version) else 400), [_JSON], b""
+            ready = service.model_ready(name, version)
+            return _json({"name": name, "ready": ready}, 200 if ready else 400)
         calls = {"": service.model_metadata, "config": service.model_config, "stats": service.statistics}
         if what not in calls:
             raise Refused(404, "Not Found")
@@ -358,8 +360,8 @@ def _dumps(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _json(value: object) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-    return 200, [_JSON], _dumps(value)
+def _json(value: object, status: int = 200) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+    return status, [_JSON], _dumps(value)
 
 
 # HTTP.

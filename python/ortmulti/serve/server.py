@@ -38,6 +38,7 @@ class Settings:
         grpc: The same for gRPC.
         repository: Arguments of `ModelRepository`.
         explicit: Whether clients may load and unload models.
+        id: The server's name in its metadata.
         token: See `Application`.
         certificate, key: Files of TLS, for both protocols; None: plain.
         limits: See `Limits`.
@@ -48,6 +49,7 @@ class Settings:
     grpc: str = "127.0.0.1:8001"
     repository: dict[str, Any] = field(default_factory=dict)
     explicit: bool = False
+    id: str = "ortmulti"
     token: str | None = None
     certificate: Path | None = None
     key: Path | None = None
@@ -100,7 +102,7 @@ class _Server:
         self._on_loaded = on_loaded or (lambda _there, _total, _following: None)
         self._stop = asyncio.Event()
         self._repository = ModelRepository(**settings.repository)
-        self._service = Service(self._repository, explicit=settings.explicit, reload=self._reload)
+        self._service = Service(self._repository, explicit=settings.explicit, reload=self._reload, name=settings.id)
         self._service.ready = False  # until all models are there
 
     async def run(self) -> None:

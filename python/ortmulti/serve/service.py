@@ -112,12 +112,19 @@ class Service:
         explicit: Whether clients may load and unload models.
         reload: Called with a name to load it, by the path and version of its newest file; default: the repository's
             own `load`.
+        name: The server's, in its metadata.
     """
 
     def __init__(
-        self, models: ModelRepository, *, explicit: bool = False, reload: Callable[[str], object] | None = None
+        self,
+        models: ModelRepository,
+        *,
+        explicit: bool = False,
+        reload: Callable[[str], object] | None = None,
+        name: str = "ortmulti",
     ) -> None:
         self.models = models
+        self.name = name
         self.explicit = explicit
         self.ready = True
         self.defaults: dict[str, Defaults] = {}  # by model
@@ -140,7 +147,7 @@ class Service:
 
     def server_metadata(self) -> dict[str, Any]:
         """Return the server's name, version and extensions."""
-        return {"name": "ortmulti", "version": __version__, "extensions": EXTENSIONS}
+        return {"name": self.name, "version": __version__, "extensions": EXTENSIONS}
 
     def model_metadata(self, name: str, version: str = "") -> dict[str, Any]:
         """Return a model's inputs and outputs."""
