@@ -270,6 +270,16 @@ def test_a_second_signal_ends_at_once(folder: Path) -> None:
         assert server.process.wait(HANG) == 128 + signal.SIGTERM
 
 
+def test_the_end_may_come_while_models_load(tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / f"m{number}.onnx").write_bytes(SIMPLE)
+    with serving(tmp_path, wait="") as server:
+        server.process.send_signal(signal.SIGTERM)
+        _, errors = server.process.communicate(timeout=HANG)
+        assert server.process.returncode == 0
+        assert "Traceback" not in errors
+
+
 def test_a_model_that_does_not_load_ends_the_start(tmp_path: Path) -> None:
     (tmp_path / "bad.onnx").write_bytes(b"nothing")
     with serving(tmp_path, wait="") as server:

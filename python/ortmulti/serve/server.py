@@ -109,6 +109,7 @@ class _Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
+        loading: asyncio.Task[None] | None = None
         try:
             http, http_address = self._start_http()
             rpc, grpc_address = await self._start_grpc()
@@ -128,6 +129,8 @@ class _Server:
                 await asyncio.gather(*(each for each in (listening, rpc and rpc.stop(_AS_LONG_AS_IT_TAKES)) if each))
         finally:
             await asyncio.to_thread(self._repository.close)
+            if loading is not None:  # a model that was being loaded is refused by the repository
+                await asyncio.gather(loading, return_exceptions=True)
 
     def _signalled(self, number: int) -> None:
         if self._stop.is_set():
