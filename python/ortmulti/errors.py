@@ -45,6 +45,16 @@ _PUBLIC = {
 }
 
 
+def without_folders(message: str) -> str:
+    """Return the first line of a message without ONNX Runtime's prefix and without folders of this host."""
+    import re  # after an error only
+
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", message).partition("\n")[0]
+    text = re.sub(r"^running .+? on \w+(:\d+)?: ", "", text)
+    quoted = re.sub(r"(['\"])(?:/[^'\"]*/|[^'\"]*/(?=[^'\"/]*\.(?:onnx|ort|data|bin)\1))", r"\1", text)
+    return re.sub(r"(?<![\w./])/(?:[^\s/]+/)+", "", quoted)
+
+
 class Error(Exception):
     """Base of every exception that ortmulti raises."""
 
@@ -64,12 +74,7 @@ class Error(Exception):
         """What to tell a client: of a wrong request the first line, without folders of this host."""
         if self.http_status >= 500:
             return _PUBLIC[self.http_status]
-        import re
-
-        text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(self)).partition("\n")[0]
-        text = re.sub(r"^running .+? on \w+(:\d+)?: ", "", text)
-        quoted = re.sub(r"(['\"])(?:/[^'\"]*/|[^'\"]*/(?=[^'\"/]*\.(?:onnx|ort|data|bin)\1))", r"\1", text)
-        return re.sub(r"(?<![\w./])/(?:[^\s/]+/)+", "", quoted)
+        return without_folders(str(self))
 
     @classmethod
     def _of_runtime(cls, message: str) -> Self:

@@ -470,6 +470,12 @@ class ModelRepository(Closing):
         changed = entry if model is None else replace(entry, model=Model.of(model))
         self._load(name, entry, _labelled(changed, version))
 
+    def _load_with(self, name: str, model: str | os.PathLike[str], options: Mapping[str, Any]) -> None:
+        """Load a model in its place with other options of `add`; whether it is protected, and when it is idle, stay."""
+        entry = self._entry(name)
+        given = {key: value for key, value in options.items() if key not in ("protect", "idle_timeout")}
+        self._load(name, entry, replace(entry, model=Model.of(model), options=given))
+
     def unload(self, name: str, cancel_pending: bool = False) -> None:
         """Answer a model's requests, and free its memory. Its name stays in the `index`; `load` brings it back.
 

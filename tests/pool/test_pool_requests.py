@@ -173,7 +173,10 @@ def test_cancelling_ends_what_runs_and_what_waits(endless: ortmulti.Pool) -> Non
 def test_a_deadline_ends_what_runs_and_what_waits(endless: ortmulti.Pool) -> None:
     running = endless.submit(None, endless_feed(), timeout=0.1)
     waiting = endless.submit(None, endless_feed(), timeout=0.05)
-    for future, message in ((running, "was not answered within 100 ms"), (waiting, "still waited .* after 50 ms")):
+    for future, message in (
+        (running, "was not answered within 100 ms"),
+        (waiting, r"still waited .* after (49|5\d|[6-9]\d|\d{3,})[. ]"),
+    ):
         with pytest.raises(ortmulti.DeadlineExceeded, match=message):
             future.result()
     with pytest.raises(TimeoutError):

@@ -9,6 +9,7 @@ import pytest
 import ortmulti
 from ortmulti.serve import pbtxt
 from ortmulti.serve.folder import Models
+from ortmulti.serve.service import Defaults
 
 CONFIG = """
 # a comment
@@ -36,7 +37,8 @@ response_cache { enable: true }
 
 
 def test_a_configuration_is_read_as_far_as_it_means_something() -> None:
-    options, timeout, priority, ignored = pbtxt.read(CONFIG)
+    read = pbtxt.read(CONFIG)
+    options, ignored = read.options, read.ignored
     session = options.pop("options")
     assert session.intra_op_num_threads == 3
     assert session.graph_optimization_level == ortmulti.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
@@ -47,17 +49,18 @@ def test_a_configuration_is_read_as_far_as_it_means_something() -> None:
         "in_flight": 2,
         "cuda_graph": "auto",
     }
-    assert (timeout, priority) == (0.5, 2)
+    assert (read.timeout, read.may_override, read.priority, read.name) == (0.5, False, 2, "bert")
+    assert (read.file, read.versions) == ("model.onnx", None)
     assert [text.partition(":")[0] for text in ignored] == [
         "dynamic_batching.preserve_ordering",
         "dynamic_batching.default_queue_policy.timeout_action",
         "model_warmup",
         "parameters",
-        "version_policy.latest.num_versions",
+        "version_policy",
         "response_cache",
         "optimization.input_pinned_memory",
     ]
-    assert pbtxt.read("") == ({}, None, 1, [])
+    assert pbtxt.read("") == pbtxt.Config({}, None, False, 1, "", "model.onnx", None, [])
     assert pbtxt.read("instance_group { count: 3 kind: KIND_CPU }").options == {
         "devices": "cpu",
         "sessions_per_device": 3,
@@ -68,6 +71,8 @@ def test_a_configuration_is_read_as_far_as_it_means_something() -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
+        ("sequence_batching {}", "a model with sequence_batching is not served"),
+        ("model_transaction_policy { decoupled: true }", "a decoupled model is not served"),
         ("backend: 'python'", "the model is one of python: only onnxruntime's are served"),
         ("name: 'a", "line 1 is not protobuf's text format"),
         ("a {", "a '}' is missing"),
@@ -112,9 +117,13 @@ def test_models_are_found_in_files_and_folders(tmp_path: Path) -> None:
     assert found["bert"].options["max_queue"] == 100
     assert found["flat"].options == {"max_queue": 7, "devices": "cpu"}
     [only] = Models([tmp_path / "models/bert"]).all().values()
-    assert (only.name, only.version, only.timeout) == ("bert", "10", 0.5)
+    assert (only.name, only.version, only.defaults) == ("bert", "10", Defaults(0.5, 2, False))
     touch(tmp_path / "models/bert/11/model.onnx")
+    touch(tmp_path / "models/bert/12/other.onnx")
     assert models.find("bert").version == "11"
+    assert models.find("bert").ignored[-1] == "version 12, which has no model.onnx"
+    touch(tmp_path / "models/bert/config.pbtxt", "version_policy { specific { versions: [ 2, 9 ] } }")
+    assert models.find("bert").version == "9", "a pinned version"
     for name in ("x", "../alone", "/etc/passwd", ""):
         with pytest.raises(ortmulti.NotFound):
             models.find(name)
@@ -134,11 +143,12 @@ def test_a_toml_file_has_everything_that_load_takes(tmp_path: Path) -> None:
     sessions_per_device = 2
     options = { intra_op_num_threads = 1, "session.intra_op.allow_spinning" = 0 }
     """
-    models = Models([touch(tmp_path / "server.toml", text)])
-    assert models.settings == {"devices": "cpu", "http": "127.0.0.1:9000"}
+    models = Models([touch(tmp_path / "server.toml", "token_file = 'token'" + text)])
+    token = str(tmp_path / "token")  # beside the TOML file, as the models are
+    assert models.settings == {"devices": "cpu", "http": "127.0.0.1:9000", "token_file": token}
     [model] = models.all().values()
     session = model.options.pop("options")
-    assert (session.intra_op_num_threads, model.version, model.timeout) == (1, "4", 0.25)
+    assert (session.intra_op_num_threads, model.version, model.defaults.timeout) == (1, "4", 0.25)
     assert session.get_session_config_entry("session.intra_op.allow_spinning") == "0"
     assert model.options == {
         "batching": ortmulti.Batching(16, 1.5),
@@ -147,13 +157,33 @@ def test_a_toml_file_has_everything_that_load_takes(tmp_path: Path) -> None:
     }
 
 
+def test_a_toml_file_may_name_a_folder_of_versions(tmp_path: Path) -> None:
+    touch(tmp_path / "bert/2/model.onnx")
+    touch(tmp_path / "bert/config.pbtxt", "max_batch_size: 4 dynamic_batching {}")
+    models = Models([touch(tmp_path / "s.toml", "[models.text]\npath = 'bert'\nmax_queue = 3")])
+    [model] = models.all().values()
+    assert (model.name, model.version) == ("text", "2")
+    assert model.options == {"batching": ortmulti.Batching(4), "max_queue": 3}
+    touch(tmp_path / "bert/3/model.onnx")
+    assert models.find("text").version == "3"
+
+
 @pytest.mark.parametrize(
     ("files", "places", "error"),
     [
         ({}, ["missing.onnx"], "there is no model file or folder"),
         ({"empty/x.txt": ""}, ["empty"], "has no model: NAME.onnx, or NAME/VERSION/model.onnx"),
         ({"a.onnx": "", "b/a.onnx": ""}, ["a.onnx", "b"], "two models have the name 'a'"),
-        ({"m/config.pbtxt": "{", "m/1/model.onnx": ""}, ["m"], "config.pbtxt: a field's name was expected"),
+        ({"m/config.pbtxt": "{", "m/1/model.onnx": ""}, ["m"], "config.pbtxt of 'm': a field's name was expected"),
+        ({"m/config.pbtxt": "name: 'n'", "m/1/model.onnx": ""}, ["m"], "the name is 'n', and the folder's another one"),
+        (
+            {"m/config.pbtxt": "version_policy { specific { versions: 3 } }", "m/1/model.onnx": ""},
+            ["m"],
+            r"none of the versions \[3\] is there",
+        ),
+        ({"s.toml": "[models.a]\npath = 'a'\ntimeout = 'x'"}, ["s.toml"], "timeout is a number, not 'x'"),
+        ({"s.toml": "[models.a]\npath = 'a'\noptions = { intra_op = 1 }"}, ["s.toml"], "has no option 'intra_op'"),
+        ({"s.toml": "[models.a]\npath = 'f'", "f/x": ""}, ["s.toml"], "has no version with a model.onnx"),
         ({"m/config.pbtxt": "default_model_filename: '../x'", "m/1/model.onnx": ""}, ["m"], "is a file's name"),
         ({"s.toml": "["}, ["s.toml"], "s.toml: "),
         ({"s.toml": "[models]\na = 1"}, ["s.toml"], "each model is a table"),

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import ortmulti
 from ortmulti.errors import InvalidArgument
 from ortmulti.serve.http import Application, Limits, parse_infer
-from ortmulti.serve.service import Refused
+from ortmulti.serve.service import Defaults, Refused
 from tests.serve.asgi import ask, ask_json
 from tests.support import onnx_models
 from tests.support.pools import ENDLESS, endless_feed
@@ -142,6 +142,7 @@ WRONG: list[tuple[Any, int, str]] = [
     ({"inputs": [X | {"shape": "14"}]}, 400, "a 'shape', which is a list"),
     ({"inputs": [X | {"data": [1, 2, 3]}]}, 400, "which is 4 values, and its data are 3"),
     ({"inputs": [X | {"data": [1, 2, 3, 4.5]}]}, 400, "are not all INT32"),
+    ({"inputs": [X | {"shape": [-1, 4]}]}, 400, "(-1 is any size of 0 or more)"),
     ({"inputs": [X | {"data": [1, 2, 3, True]}]}, 400, "are not all INT32"),
     ({"inputs": [X | {"data": [1, 2, 3, "4"]}]}, 400, "are not all INT32"),
     ({"inputs": [X | {"data": [[1, 2], 3, 4]}]}, 400, "nested unevenly"),
@@ -200,6 +201,7 @@ def test_a_wrong_request_gets_one_clear_answer(app: Application, asked: Any, sta
         ("/v2/models/../../etc/passwd", None, {}, 404, "Not Found"),
         ("/v2/models/", None, {}, 404, "Not Found"),
         ("/v2/models/simple/what", None, {}, 404, "Not Found"),
+        ("/v2/models/simple/generate", b"{}", {}, 404, "Not Found"),
         ("/v2/systemsharedmemory/status", None, {}, 404, "Not Found"),
         ("/", None, {}, 404, "Not Found"),
         ("/v2/repository/models/simple/load", b"", {}, 400, "explicit model load / unload is not allowed"),
@@ -266,6 +268,49 @@ def test_models_are_loaded_and_unloaded_where_clients_may() -> None:
         assert ask_json(app, INFER, {"inputs": [COUNT, ONES]})[0] == 200
         assert ask(app, "/v2/repository/models/x/load", b"")[0] == 404
         assert ask_json(app, "/v2/repository/models/simple/load", {"parameters": {"config": "{}"}})[0] == 501
+        repository._entry("simple").model = ortmulti.Model(b"nothing")
+        status, answer = ask_json(app, "/v2/repository/models/simple/load", {})
+        assert (status, "failed to load 'simple': creating a session" in answer["error"]) == (400, True), answer
+        assert ask_json(app, INFER, {"inputs": [COUNT, ONES]})[0] == 200  # by the former one
+
+
+def test_a_deadline_of_the_model_is_not_overridden() -> None:
+    with ortmulti.ModelRepository("cpu") as repository:
+        repository.add("simple", SIMPLE)
+        app = ortmulti.serve.app(repository)
+        for defaults, asked, status in (
+            (Defaults(1e-9), 5_000_000, 503),  # a later one never
+            (Defaults(5.0), 1, 503),
+            (Defaults(5.0, may_override=False), 1, 200),
+        ):
+            app.service.defaults["simple"] = defaults
+            found = ask_json(app, INFER, {"inputs": [COUNT, ONES], "parameters": {"timeout": asked}})
+            assert found[0] == status, (defaults, found)
+
+
+def test_rows_are_counted_where_they_are_joined() -> None:
+    with ortmulti.ModelRepository("cpu") as repository:
+        repository.add("simple", SIMPLE, batching=ortmulti.Batching(8))
+        app = ortmulti.serve.app(repository)
+        tensors = [{"name": f"INPUT{n}", "datatype": "INT32", "shape": [3, 4], "data": [1] * 12} for n in (0, 1)]
+        assert ask_json(app, INFER, {"inputs": tensors})[0] == 200
+        [stats] = ask_json(app, "/v2/models/simple/stats")[1]["model_stats"]
+        assert (stats["inference_count"], stats["execution_count"]) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"bdy": 3}, "did you mean 'body'"),
+        ({"body": "64MiB"}, "body is an int, not '64MiB'"),
+        ({"body": 0}, "body is 1 or more"),
+        ({"receive": -1}, "receive is 0 or more"),
+        ({"idle": 0}, "idle is more than 0 seconds"),
+    ],
+)
+def test_limits_that_cannot_be_are_errors(wrong: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidArgument, match=text):
+        Limits(**wrong)
 
 
 def test_a_deadline_a_full_queue_and_a_priority() -> None:
@@ -320,6 +365,7 @@ def test_a_token_is_needed_but_for_health(models: ortmulti.ModelRepository) -> N
         assert ask(app, "/v2/models/simple", authorization=authorization)[0] == 401
         assert ask(app, "/metrics", authorization=authorization)[0] == 401
     assert ask(app, "/v2/models/simple", authorization="Bearer secret")[0] == 200
+    assert ask(app, "/v2/models/simple/ready")[0] == 200  # a probe
 
 
 def test_more_requests_than_are_allowed_at_once_are_refused(models: ortmulti.ModelRepository) -> None:

@@ -226,6 +226,26 @@ def test_a_body_without_a_length_has_a_limit(server: Server) -> None:
     assert infer(server)[0] == 200
 
 
+def test_a_load_takes_the_newest_version_and_its_configuration(tmp_path: Path) -> None:
+    def add(version: str, model: bytes, config: str) -> None:
+        (tmp_path / "m" / version).mkdir(parents=True)
+        (tmp_path / "m" / version / "model.onnx").write_bytes(model)
+        (tmp_path / "m/config.pbtxt").write_text(config)
+
+    add("1", SIMPLE, "max_batch_size: 8 dynamic_batching {}")
+    with serving(tmp_path, "--model-control", "explicit") as server:
+        assert json.loads(server.ask("/v2/models/m/config")[1])["max_batch_size"] == 8
+        add("2", SIMPLE, "max_batch_size: 4 dynamic_batching {}")
+        assert server.ask("/v2/repository/models/m/load", b"")[0] == 200
+        assert json.loads(server.ask("/v2/models/m")[1])["versions"] == ["2"]
+        assert json.loads(server.ask("/v2/models/m/config")[1])["max_batch_size"] == 4
+        add("3", b"nothing", "")
+        status, answer = server.ask("/v2/repository/models/m/load", b"")
+        assert (status, b"this is not an ONNX model" in answer) == (400, True)
+        assert str(tmp_path).encode() not in answer
+        assert json.loads(server.ask("/v2/models/m")[1])["versions"] == ["2"]
+
+
 def test_what_is_received_is_answered_before_the_end(folder: Path) -> None:
     head = b"POST /v2/models/simple/infer HTTP/1.1\r\ncontent-length: %d\r\n" % len(ASKED)
     with (
@@ -294,6 +314,7 @@ def test_a_model_that_does_not_load_ends_the_start(tmp_path: Path) -> None:
         (["--http", "8000"], "an address is HOST:PORT, such as 127.0.0.1:8000, not '8000'"),
         (["--batching", "x"], "batching is SIZE or SIZE:MS"),
         (["--tls-key", "k.pem"], "TLS needs both"),
+        (["--tls-key", "k.pem", "--tls-certificate", "c.pem"], "are no certificate and its key: "),
         (["--token-file", "missing"], "the token's file 'missing' cannot be read"),
         (["missing.onnx"], "there is no model file or folder 'missing.onnx'"),
     ],
@@ -365,7 +386,11 @@ def test_tls_and_a_token(folder: Path, tmp_path: Path) -> None:
             assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
             assert b"ortmulti" in call(b"", timeout=HANG, metadata=(("authorization", "Bearer secret"),))
             assert channel.unary_unary("/inference.GRPCInferenceService/ServerReady")(b"", timeout=HANG)
-            assert channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=HANG) == b"\x08\x01"
+            check = channel.unary_unary("/grpc.health.v1.Health/Check")
+            assert check(b"", timeout=HANG) == b"\x08\x01"
+            with pytest.raises(grpc.RpcError) as caught:
+                check(b"\x0a\x02zz", timeout=HANG)
+            assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

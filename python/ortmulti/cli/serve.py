@@ -46,7 +46,8 @@ def serve_command(
         str | None,
         typer.Option(
             metavar="SIZE[:MS]",
-            help="Join requests into runs of up to SIZE rows, which wait MS milliseconds for others. [none]",
+            help="Join requests into runs of up to SIZE rows, which wait MS milliseconds for others; of models whose "
+            "config.pbtxt or TOML file does not say. [none]",
         ),
     ] = None,
     model_control: Annotated[

@@ -64,7 +64,7 @@ def checked_shape(declared: Declared, shape: Sequence[Any], model: str) -> int:
         found = ",".join(str(size)[:20] for size in shape[:_MOST_DIMENSIONS])
         raise InvalidArgument(
             f"unexpected shape for input '{declared.name}' for model '{model}'. Expected "
-            f"[{','.join(map(str, wanted))}], got [{found}]"
+            f"[{','.join(map(str, wanted))}], got [{found}]{' (-1 is any size of 0 or more)' * (-1 in wanted)}"
         )
     return math.prod(shape)
 
@@ -131,8 +131,9 @@ def array_of_numbers(declared: Declared, data: object, shape: Sequence[int], mod
             f"the data of input '{declared.name}' for model '{model}' are not all {declared.datatype}"
         )
     try:
-        return np.array(flat, declared.dtype).reshape(shape)
-    except (OverflowError, ValueError) as error:
+        with np.errstate(over="raise"):  # a number that the type has only as infinity
+            return np.array(flat, declared.dtype).reshape(shape)
+    except (FloatingPointError, OverflowError, ValueError) as error:
         raise InvalidArgument(f"the data of input '{declared.name}' are not {declared.datatype}: {error}") from None
 
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ortmulti import checks
 from ortmulti.errors import InvalidArgument, NoSuchFile, NotFound
 from ortmulti.serve import pbtxt
+from ortmulti.serve.service import Defaults
 
 __all__ = ["Models", "ServedModel"]
 
 _CONFIG = "config.pbtxt"
 _MODEL = "model.onnx"
+_FILES = {"token_file", "tls_certificate", "tls_key"}
 
 
 @dataclass
@@ -26,8 +30,7 @@ class ServedModel:
         path: Its file.
         version: Its label.
         options: Of `ModelRepository.add`.
-        timeout: Seconds, of requests without a deadline; None: none.
-        priority: Triton's level of requests without one.
+        defaults: Of its requests.
         ignored: What its configuration says and has no meaning here.
     """
 
@@ -35,8 +38,7 @@ class ServedModel:
     path: Path
     version: str = "1"
     options: dict[str, Any] = field(default_factory=dict)
-    timeout: float | None = None
-    priority: int = 1
+    defaults: Defaults = field(default_factory=Defaults)
     ignored: list[str] = field(default_factory=list)
 
 
@@ -54,16 +56,16 @@ class Models:
     def __init__(self, places: Iterable[str | os.PathLike[str]], options: Mapping[str, Any] | None = None) -> None:
         self._options = dict(options or {})
         self.settings: dict[str, Any] = {}
-        self._places: list[Path | ServedModel] = []
+        self._places: list[Callable[[], list[ServedModel]]] = []
         for place in map(Path, places):
-            self._places += self._from_toml(place) if place.suffix == ".toml" else [place]
+            self._places += self._from_toml(place) if place.suffix == ".toml" else [partial(self._in, place)]
         self.all()
 
     def all(self) -> dict[str, ServedModel]:
         """Return every model that is there now, by name."""
         found: dict[str, ServedModel] = {}
         for place in self._places:
-            for model in [place] if isinstance(place, ServedModel) else self._in(place):
+            for model in place():
                 if model.name in found:
                     raise InvalidArgument(
                         f"two models have the name {model.name!r}, {found[model.name].path} and {model.path}: "
@@ -80,7 +82,7 @@ class Models:
         """
         model = self.all().get(name)
         if model is None:
-            raise NotFound(f"there is no model {name!r} in {', '.join(str(place) for place in self._places)}")
+            raise NotFound(f"there is no model {name!r}")
         return model
 
     def _in(self, place: Path) -> list[ServedModel]:
@@ -103,22 +105,46 @@ class Models:
     def _model_in(self, folder: Path) -> ServedModel | None:
         """Return the model of a folder with folders of versions in it; the newest one."""
         config = folder / _CONFIG
-        text = config.read_text(encoding="utf-8") if config.is_file() else ""
         try:
-            read = pbtxt.read(text)
-            file = str(pbtxt.parse(text).get("default_model_filename", [_MODEL])[-1])
+            read = pbtxt.read(config.read_text(encoding="utf-8") if config.is_file() else "")
+            if read.name not in ("", folder.name):
+                raise InvalidArgument(f"the name is {read.name!r}, and the folder's another one")
+            if Path(read.file).name != read.file:
+                raise InvalidArgument(f"default_model_filename is a file's name, not {read.file!r}")
         except InvalidArgument as error:
-            raise InvalidArgument(f"{config}: {error}") from None
-        if Path(file).name != file:
-            raise InvalidArgument(f"{config}: default_model_filename is a file's name, not {file!r}")
-        versions = [each for each in folder.iterdir() if each.name.isdecimal() and (each / file).is_file()]
+            raise InvalidArgument(f"config.pbtxt of {folder.name!r}: {error}") from None
+        numbered = [each for each in folder.iterdir() if each.name.isdecimal()]
+        versions = [
+            each
+            for each in numbered
+            if (each / read.file).is_file() and (read.versions is None or int(each.name) in read.versions)
+        ]
         if not versions:
+            if read.versions:
+                raise InvalidArgument(f"config.pbtxt of {folder.name!r}: none of the versions {read.versions} is there")
             return None
         newest = max(versions, key=lambda each: int(each.name))
+        ignored = read.ignored + [
+            f"version {each.name}, which has no {read.file}"
+            for each in numbered
+            if int(each.name) > int(newest.name) and not (each / read.file).is_file()
+        ]
         options = {**self._options, **read.options}
-        return ServedModel(folder.name, newest / file, newest.name, options, read.timeout, read.priority, read.ignored)
+        defaults = Defaults(read.timeout, read.priority, read.may_override or read.timeout is None)
+        return ServedModel(folder.name, newest / read.file, newest.name, options, defaults, ignored)
 
-    def _from_toml(self, path: Path) -> list[Path | ServedModel]:
+    def _declared(
+        self, name: str, path: Path, version: str, options: dict[str, Any], timeout: float | None
+    ) -> list[ServedModel]:
+        """Return a model of a TOML file; of a folder, the newest version."""
+        found = self._model_in(path) if path.is_dir() else None
+        if path.is_dir() and found is None:
+            raise NoSuchFile(f"'{path}' has no version with a {_MODEL}")
+        model = found or ServedModel(name, path, version, dict(self._options))
+        defaults = model.defaults if timeout is None else model.defaults._replace(timeout=timeout)
+        return [replace(model, name=name, options={**model.options, **options}, defaults=defaults)]
+
+    def _from_toml(self, path: Path) -> list[Callable[[], list[ServedModel]]]:
         import tomllib
 
         try:
@@ -128,10 +154,12 @@ class Models:
         except tomllib.TOMLDecodeError as error:
             raise InvalidArgument(f"{path}: {error}") from None
         models = read.pop("models", {})
+        for name in _FILES & read.keys():  # beside the TOML file, as the models are
+            read[name] = str(path.parent / str(read[name]))
         self.settings.update(read)
         if not isinstance(models, dict) or not all(isinstance(model, dict) for model in models.values()):
             raise InvalidArgument(f"{path}: each model is a table, such as [models.bert] with path = 'bert.onnx'")
-        found: list[Path | ServedModel] = []
+        found: list[Callable[[], list[ServedModel]]] = []
         for name, table in models.items():
             options = dict(table)
             if not isinstance(given := options.pop("path", None), str):
@@ -139,10 +167,12 @@ class Models:
             timeout = options.pop("timeout", None)
             version = str(options.pop("version", "1"))
             try:
-                merged = {**self._options, **_objects(options)}
-            except (TypeError, InvalidArgument) as error:
+                if timeout is not None:
+                    checks.number("timeout", timeout)
+                made = _objects(options)
+            except (AttributeError, TypeError, InvalidArgument) as error:
                 raise InvalidArgument(f"{path}: [models.{name}]: {error}") from None
-            found.append(ServedModel(name, path.parent / given, version, merged, timeout))
+            found.append(partial(self._declared, name, path.parent / given, version, made, timeout))
         return found
 
 

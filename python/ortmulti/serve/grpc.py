@@ -72,12 +72,14 @@ class _Handlers:
         self._service.unload(asked.model_name)
         return {}
 
-    async def check(self, _asked: Any, _context: Any) -> Any:
+    async def check(self, asked: Any, context: Any) -> Any:
+        if asked.service not in ("", _SERVICE):
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no service {asked.service[:100]!r}")
         return message("HealthCheckResponse")(status=_SERVING if self._service.is_ready() else _NOT_SERVING)
 
     async def answer(self, name: str, call: Callable[[Any], Mapping[str, Any]], asked: Any, context: Any) -> Any:
         try:
-            if name not in ("ServerLive", "ServerReady"):
+            if name not in ("ServerLive", "ServerReady", "ModelReady"):
                 self._check_token(context)
             slow = name in ("RepositoryModelLoad", "RepositoryModelUnload")
             fields = await asyncio.to_thread(call, asked) if slow else call(asked)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequen
 from dataclasses import dataclass
 from typing import Any
 
+from ortmulti import checks
 from ortmulti.errors import InvalidArgument
 from ortmulti.serve.datatypes import bytes_of_array, numbers_of_array
 from ortmulti.serve.service import Answer, InferRequest, InputTensor, Refused, Service, status_and_text
@@ -37,6 +38,7 @@ _COMPRESSED_FROM = 1024
 _TRACED = (b"traceparent", b"tracestate", b"baggage")
 
 
+@checks.known_fields
 @dataclass(frozen=True)
 class Limits:
     """What a client may ask for at most.
@@ -44,7 +46,7 @@ class Limits:
     Attributes:
         body: Bytes of a request, as sent and as decompressed; default 64 MiB.
         tensors: Inputs, and outputs, of a request; default 1,024.
-        concurrent: Requests under way, of both protocols together; beyond it they get 503; default 1,024.
+        concurrent: Requests under way, of each protocol; beyond it they get 503; default 1,024.
         header: Bytes of a request's line and headers; default 64 KiB.
         receive: Seconds that a request may take to arrive; default 60.
         idle: Seconds for which a connection without a request stays open; default 75.
@@ -58,6 +60,14 @@ class Limits:
     receive: float = 60.0
     idle: float = 75.0
     connections: int = 10_000
+
+    def __post_init__(self) -> None:
+        """Refuse what is no limit: `InvalidArgument`, or `InvalidType`."""
+        for name in ("body", "tensors", "concurrent", "header", "connections"):
+            checks.integer(name, getattr(self, name), 1, checks.SIZE_MAX)
+        for name in ("receive", "idle"):
+            if checks.number(name, getattr(self, name)) == 0:
+                raise InvalidArgument(f"{name} is more than 0 seconds, not 0")
 
 
 class Application:
@@ -110,7 +120,8 @@ class Application:
         parts = _path(scope).strip("/").split("/")
         headers = dict(scope["headers"])
         health = parts[:2] == ["v2", "health"]
-        if not health and self._expected is not None:
+        open_to_all = health or (parts[:2] == ["v2", "models"] and parts[-1] == "ready")
+        if not open_to_all and self._expected is not None:
             given = headers.get(b"authorization", b"")
             if not hmac.compare_digest(given, self._expected):
                 raise Refused(401, "a token is needed: Authorization: Bearer TOKEN")
@@ -155,13 +166,13 @@ class Application:
         if what == "infer":
             _check_method(method, "POST")
             return await self._infer(name, version, headers, await self._body(headers, receive))
+        calls = {"": service.model_metadata, "config": service.model_config, "stats": service.statistics}
+        if what != "ready" and what not in calls:
+            raise Refused(404, "Not Found")
         _check_method(method, "GET", "HEAD")
         if what == "ready":
             ready = service.model_ready(name, version)
             return _json({"name": name, "ready": ready}, 200 if ready else 400)
-        calls = {"": service.model_metadata, "config": service.model_config, "stats": service.statistics}
-        if what not in calls:
-            raise Refused(404, "Not Found")
         return _json(calls[what](name, version))
 
     async def _repository(

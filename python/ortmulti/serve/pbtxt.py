@@ -15,8 +15,6 @@ _DEEPEST = 50
 
 # Triton's words for options of a session.
 _PARAMETERS = {"intra_op_thread_count": "intra_op_num_threads", "inter_op_thread_count": "inter_op_num_threads"}
-# Said otherwise here, or by the model itself: nothing is lost without them.
-_NEEDED_NOT = {"name", "input", "output", "default_model_filename"}
 
 
 def parse(text: str) -> dict[str, list[Any]]:
@@ -133,13 +131,21 @@ class Config(NamedTuple):
     Attributes:
         options: Of `ModelRepository.add`.
         timeout: Seconds, of requests without a deadline; None: none.
+        may_override: Whether a request may have an earlier deadline than that.
         priority: Triton's level of requests without one.
+        name: The model's, if it is there.
+        file: The model's file in a version's folder.
+        versions: Those that may be served; None: any.
         ignored: Its parts that mean nothing here.
     """
 
     options: dict[str, Any]
     timeout: float | None
+    may_override: bool
     priority: int
+    name: str
+    file: str
+    versions: list[int] | None
     ignored: list[str]
 
 
@@ -152,8 +158,13 @@ def read(text: str) -> Config:
     from ortmulti.pool.configuration import Batching
 
     config = _Config(parse(text))
-    for name in _NEEDED_NOT:
+    for name in ("input", "output"):  # the model's own
         config.all(name)
+    for name in ("sequence_batching", "ensemble_scheduling"):
+        if name in config:
+            raise InvalidArgument(f"a model with {name} is not served: its answers would be wrong")
+    if config.part("model_transaction_policy").one("decoupled"):
+        raise InvalidArgument("a decoupled model is not served: each request has one answer")
     platform, backend = config.one("platform", ""), config.one("backend", "")
     if platform not in ("", "onnxruntime_onnx") or backend not in ("", "onnxruntime"):
         raise InvalidArgument(f"the model is one of {backend or platform}: only onnxruntime's are served")
@@ -175,7 +186,7 @@ def read(text: str) -> Config:
     if waiting := _int(policy.one("max_queue_size", 0), "max_queue_size"):
         options["max_queue"] = waiting
     microseconds = _int(policy.one("default_timeout_microseconds", 0), "default_timeout_microseconds")
-    policy.all("allow_timeout_override")
+    may_override = bool(policy.one("allow_timeout_override"))
     if policy.one("timeout_action", "REJECT") not in ("REJECT", 0):
         ignored.append("dynamic_batching.default_queue_policy.timeout_action: late requests are rejected")
     groups = [group for group in config.all("instance_group") if isinstance(group, dict)]
@@ -204,10 +215,22 @@ def read(text: str) -> Config:
         options["options"] = _session_options(parameters, graph.one("level"))
     ignored += [f"parameters: {name}" for name in parameters if name not in _PARAMETERS]
     policies = config.part("version_policy")
-    latest = policies.part("latest") if "latest" in policies else None
-    if latest is not None and latest.one("num_versions", 1) != 1:
-        ignored.append("version_policy.latest.num_versions: the newest version is served")
-    return Config(options, microseconds / 1e6 if microseconds else None, level or 1, ignored + config.unused())
+    if policies.part("latest").one("num_versions", 1) != 1 or "all" in policies:
+        policies.all("all")
+        ignored.append("version_policy: the newest version is served")
+    versions = None
+    if "specific" in policies:
+        versions = [_int(version, "versions") for version in policies.part("specific").all("versions")]
+    return Config(
+        options,
+        microseconds / 1e6 if microseconds else None,
+        may_override,
+        level or 1,
+        str(config.one("name", "")),
+        str(config.one("default_model_filename", "model.onnx")),
+        versions,
+        ignored + config.unused(),
+    )
 
 
 def _parameters(config: _Config) -> dict[str, str]:

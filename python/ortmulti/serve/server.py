@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ from ortmulti.serve.folder import Models, ServedModel
 from ortmulti.serve.grpc import add_to
 from ortmulti.serve.http import Application, Limits
 from ortmulti.serve.protocol import protocol_with
-from ortmulti.serve.service import Defaults, Service
+from ortmulti.serve.service import Service
 
 __all__ = ["Settings", "serve"]
 
@@ -100,6 +101,13 @@ class _Server:
         self._settings = settings
         self._on_listening = on_listening or (lambda _http, _grpc: None)
         self._on_loaded = on_loaded or (lambda _there, _total, _following: None)
+        if settings.certificate is not None and settings.key is not None:
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.certificate, settings.key)
+            except OSError as error:  # ssl.SSLError too
+                raise InvalidArgument(
+                    f"'{settings.certificate}' and '{settings.key}' are no certificate and its key: {error}"
+                ) from error
         self._stop = asyncio.Event()
         self._repository = ModelRepository(**settings.repository)
         self._service = Service(self._repository, explicit=settings.explicit, reload=self._reload, name=settings.id)
@@ -196,20 +204,23 @@ class _Server:
         for number, model in enumerate(models):
             if self._stop.is_set():
                 return
-            self._on_loaded(number, len(models), model.name)
+            self._on_loaded(number, len(models), f"{model.name}, version {model.version}")
             self._add(model)
         self._wake_what_fits()
         self._service.ready = True
         self._on_loaded(len(models), len(models), "")
 
     def _add(self, model: ServedModel) -> None:
-        for part in model.ignored:
-            LOGGER.warning("config.pbtxt of %r: ignored: %s", model.name, part)
+        self._note(model)
         try:
             self._repository.add(model.name, model.path, **{"version": model.version, **model.options})
         except Error as error:
             raise type(error)(f"the model {model.name!r} was not loaded: {error}") from error
-        self._service.defaults[model.name] = Defaults(model.timeout, model.priority)
+
+    def _note(self, model: ServedModel) -> None:
+        for part in model.ignored:
+            LOGGER.warning("the model %r: ignored: %s", model.name, part)
+        self._service.defaults[model.name] = model.defaults
 
     def _wake_what_fits(self) -> None:
         """Have the first requests find their models awake."""
@@ -225,7 +236,8 @@ class _Server:
     def _reload(self, name: str) -> None:
         model = self._models.find(name)
         if name in self._repository:
-            self._repository.load(name, model.path, version=model.version)
+            self._repository._load_with(name, model.path, {"version": model.version, **model.options})
+            self._note(model)
         else:
             self._add(model)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +18,7 @@ from ortmulti.errors import (
     NotFound,
     NotImplemented,
     QueueFull,
+    without_folders,
 )
 from ortmulti.serve.datatypes import Declared, array_of_bytes, array_of_numbers
 
@@ -86,10 +88,17 @@ class Refused(Exception):  # noqa: N818  # an answer, not an error of the server
 
 
 class Defaults(NamedTuple):
-    """Of a model's requests that do not say otherwise: a deadline in seconds, and the protocol's priority."""
+    """Of a model's requests.
+
+    Attributes:
+        timeout: Seconds, of those without a deadline; None: none.
+        priority: The protocol's, of those without one.
+        may_override: Whether a request may have an earlier deadline; a later one than ``timeout`` never.
+    """
 
     timeout: float | None = None
     priority: int = 1
+    may_override: bool = True
 
 
 _NO_DEFAULTS = Defaults()
@@ -98,10 +107,15 @@ _NO_DEFAULTS = Defaults()
 class _Interface:
     """A loaded model's inputs and outputs. They belong to one pool of the name."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, joins: bool) -> None:
         self.pool = pool
         self.inputs = {value.name: Declared(value) for value in pool.get_inputs()}
         self.outputs = {value.name: Declared(value) for value in pool.get_outputs()}
+        self._joins = joins
+
+    def rows(self, feed: Mapping[str, NDArray[Any]]) -> int:
+        """Return the size of a request as Triton counts it: where requests are joined, its rows."""
+        return len(next(iter(feed.values()))) if self._joins and feed else 1
 
 
 class Service:
@@ -131,6 +145,7 @@ class Service:
         self._reload = reload or models.load
         self._interfaces: dict[str, _Interface] = {}
         self._last: dict[str, int] = {}
+        self._inferences: Counter[str] = Counter()  # rows, of models that join them
 
     # Health and metadata.
 
@@ -232,7 +247,7 @@ class Service:
             "name": name,
             "version": version,
             "last_inference": self._last.get(name, 0),
-            "inference_count": done,
+            "inference_count": max(done, self._inferences[name]),
             "execution_count": sum(each.runs for each in devices),
             "inference_stats": {
                 "success": duration(done, sums["total"]),
@@ -266,6 +281,8 @@ class Service:
             self._reload(name)
         except NotFound:
             raise Refused(404, f"failed to load '{name}', failed to poll from model repository") from None
+        except Error as error:
+            raise Refused(400, f"failed to load '{name}': {without_folders(str(error))}") from error
 
     def unload(self, name: str) -> None:
         """Unload a model. It may be loaded again."""
@@ -277,14 +294,16 @@ class Service:
 
     def _check_explicit(self) -> None:
         if not self.explicit:
-            raise Refused(400, "explicit model load / unload is not allowed: start the server with it")
+            raise Refused(
+                400, "explicit model load / unload is not allowed: --model-control explicit of the server does"
+            )
 
     # Inference.
 
     async def infer(self, request: InferRequest) -> Answer:
         """Run a model once."""
         defaults = self.defaults.get(request.model, _NO_DEFAULTS)
-        timeout = _timeout(request.parameters.get("timeout"), defaults.timeout)
+        timeout = _timeout(request.parameters.get("timeout"), defaults)
         priority = _priority(request.parameters.get("priority"), defaults.priority)
         while True:
             interface, version = self._interface(request.model, request.version)
@@ -310,6 +329,7 @@ class Service:
                 if detach is not None:
                     detach()
             self._last[request.model] = time.time_ns() // 10**6
+            self._inferences[request.model] += interface.rows(feed)
             return Answer(request.model, version, list(zip(outputs, values, strict=True)))
 
     def _interface(self, name: str, version: str) -> tuple[_Interface, str]:
@@ -324,7 +344,9 @@ class Service:
             raise Refused(404, f"Request for unknown model: '{name}' version {version[:20]} is not found")
         interface = self._interfaces.get(name)
         if interface is None or interface.pool is not pool:
-            interface = self._interfaces[name] = _Interface(pool)
+            batching = self.models._entry(name).options.get("batching")
+            joins = batching is not None and batching.axis == 0
+            interface = self._interfaces[name] = _Interface(pool, joins)
         return interface, present
 
 
@@ -365,13 +387,15 @@ def _outputs(interface: _Interface, request: InferRequest) -> list[Declared]:
     return outputs
 
 
-def _timeout(given: object, default: float | None) -> float | None:
+def _timeout(given: object, defaults: Defaults) -> float | None:
     """Return seconds of the protocol's microseconds, of which 0 are none."""
     if given in (None, 0):
-        return default
+        return defaults.timeout
     if not isinstance(given, int) or isinstance(given, bool) or given < 0:
         raise InvalidArgument(f"the parameter 'timeout' is an integer of microseconds, not {given!r:.50}")
-    return given / _MICROSECONDS
+    if defaults.timeout is None:
+        return given / _MICROSECONDS
+    return min(given / _MICROSECONDS, defaults.timeout) if defaults.may_override else defaults.timeout
 
 
 def _priority(given: object, default: int) -> int:
@@ -404,7 +428,7 @@ def status_and_text(error: BaseException) -> tuple[int, str]:
     if isinstance(error, QueueFull):
         return 503, "Exceeds maximum queue size"
     if isinstance(error, NotImplemented):
-        return 501, error.public if error.http_status < 500 else str(error).partition("\n")[0]
+        return 501, without_folders(str(error))
     if isinstance(error, Error):
         return 400 if error.http_status == 422 else error.http_status, error.public
     return 500, "the request failed"
