@@ -48,14 +48,14 @@ def without_model() -> Any:
     from fastapi import FastAPI
     from pydantic import create_model
 
-    rows = create_model("Rows", rows=(list[list[float]], ...))
+    inputs = create_model("Request", inputs=(dict[str, list[Any]], ...))
     answer = json.loads(os.environ[ANSWER])
     app = FastAPI()
 
     async def predict(request: Any) -> dict[str, Any]:
-        return {"outputs": [[answer] * len(request.rows)]}
+        return {"outputs": [[answer] * len(request.inputs["x"])]}
 
-    predict.__annotations__["request"] = rows
+    predict.__annotations__["request"] = inputs
     app.post("/predict")(predict)
     app.get("/readyz")(lambda: {"ready": True})
     return app
@@ -208,7 +208,7 @@ def measure(directory: Path, rounds: int, seconds: float) -> dict[str, Any]:
 
 
 def _request(rows: list[list[float]]) -> bytes:
-    body = json.dumps({"rows": rows}).encode()
+    body = json.dumps({"inputs": {"x": rows}}).encode()
     head = f"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 

@@ -277,14 +277,15 @@ def test_models_are_loaded_and_unloaded_where_clients_may() -> None:
 def test_a_deadline_of_the_model_is_not_overridden() -> None:
     with ortmulti.ModelRepository("cpu") as repository:
         repository.add("simple", SIMPLE)
+        repository.add("endless", ENDLESS, warmup=False)
         app = ortmulti.serve.app(repository)
-        for defaults, asked, status in (
-            (Defaults(1e-9), 5_000_000, 503),  # a later one never
-            (Defaults(5.0), 1, 503),
-            (Defaults(5.0, may_override=False), 1, 200),
+        for name, inputs, defaults, asked, status in (
+            ("endless", endless_inputs(), Defaults(0.01), 60_000_000, 503),  # a later one never
+            ("endless", endless_inputs(), Defaults(60.0), 10_000, 503),
+            ("simple", [COUNT, ONES], Defaults(60.0, may_override=False), 1, 200),
         ):
-            app.service.defaults["simple"] = defaults
-            found = ask_json(app, INFER, {"inputs": [COUNT, ONES], "parameters": {"timeout": asked}})
+            app.service.defaults[name] = defaults
+            found = ask_json(app, f"/v2/models/{name}/infer", {"inputs": inputs, "parameters": {"timeout": asked}})
             assert found[0] == status, (defaults, found)
 
 
@@ -313,17 +314,25 @@ def test_limits_that_cannot_be_are_errors(wrong: dict[str, Any], text: str) -> N
         Limits(**wrong)
 
 
+def endless_inputs() -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "datatype": "FP32" if value.dtype == np.float32 else "INT64",
+            "shape": list(value.shape),
+            "data": value.ravel().tolist(),
+        }
+        for name, value in endless_feed().items()
+    ]
+
+
 def test_a_deadline_a_full_queue_and_a_priority() -> None:
     with ortmulti.ModelRepository("cpu") as repository:
         repository.add("endless", ENDLESS, warmup=False, max_queue=1)
         app = ortmulti.serve.app(repository)
         [count] = [value for value in repository["endless"].get_inputs() if value.name == "count"]
         held = repository.submit("endless", endless_feed())
-        inputs = [
-            {"name": name, "datatype": "FP32" if value.dtype == np.float32 else "INT64",
-             "shape": list(value.shape), "data": value.ravel().tolist()}
-            for name, value in endless_feed().items()
-        ]  # fmt: skip
+        inputs = endless_inputs()
         assert count.dtype == np.int64
         status, answer = ask_json(
             app, "/v2/models/endless/infer", {"inputs": inputs, "parameters": {"timeout": 10_000, "priority": 1}}
