@@ -8,9 +8,12 @@ requests: --requests requests of --clients connections, a fourth of them over gR
 ends: --ends times, SIGTERM while --clients connections ask. The process must end with status 0, and each request that
     the server's access log has must have got its whole answer.
 hostile: --hostile requests that were changed at random, of 8 connections, beside --idle connections that say nothing.
-    Another client must be answered meanwhile, and the server's memory stay below --most-memory MB more than before.
+    Another client must be answered meanwhile, and the server's memory grow by less than --most-memory MB.
+bodies: --bodies bodies of requests, of JSON and with binary tensors, that were changed at random, in one process
+    without sockets. Each must be answered, or refused as the client's mistake.
 
-The server and the clients are processes of their own, on the CPU. Exit status 1 if something is not so.
+But for the last one the server and the clients are processes of their own, on the CPU. Exit status 1 if something is
+not so.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ from onnx import parser
 
 from benchmarks.each_case import measure_each
 
-CASES = ("requests", "ends", "hostile")
+CASES = ("requests", "ends", "hostile", "bodies")
+MODEL = '<ir_version: 8, opset_import: ["": 17]> graph (float[n] x) => (float[n] y) { y = %s }'
 HEAD = b"POST /v2/models/%s/infer HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
 
 
@@ -70,9 +74,7 @@ class Server:
         assert self.process.stdout.readline().startswith("ready"), (folder / "log").read_text()
 
     def add(self, version: str, text: str) -> None:
-        model = parser.parse_model(
-            f'<ir_version: 8, opset_import: ["": 17]> graph (float[n] x) => (float[n] y) {{ y = {text} }}'
-        )
+        model = parser.parse_model(MODEL % text)
         path = self.folder / "m" / version / "model.onnx"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(model.SerializeToString())
@@ -294,9 +296,46 @@ async def hostile_case(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {**found, "grown_mb": round(grown, 1), "status": status, "right": good}
 
 
+async def bodies_case(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
+    import ortmulti
+    from ortmulti.serve.service import status_and_text
+
+    path = folder / "m.onnx"
+    path.write_bytes(parser.parse_model(MODEL % "Neg(x)").SerializeToString())
+    rng = random.Random(0)
+    process = psutil.Process()
+    found: Counter[str] = Counter()
+    data = bytes(range(8))
+    tensor = {"name": "x", "datatype": "FP32", "shape": [2], "parameters": {"binary_data_size": 8}}
+    head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
+    plain = request(1.0).partition(b"\r\n\r\n")[2]
+    with ortmulti.ModelRepository("cpu") as models:
+        models.add("m", path)
+        app = ortmulti.serve.app(models)
+        before = 0
+        for number in range(spec["bodies"]):
+            body, headers = changed(plain, rng), {}
+            if number % 2:
+                length = len(head) if rng.random() < 0.7 else rng.randint(-1, 200)
+                body, headers = changed(head + data, rng), {b"inference-header-content-length": b"%d" % length}
+            try:
+                status = (await app._infer("m", "", headers, body))[0]
+            except Exception as error:
+                status, text = status_and_text(error)
+                if status >= 500 and status != 501:
+                    found[f"wrong {status} {error!r} {text} {body!r} {headers}"[:500]] += 1
+            found[f"status {status}"] += 1
+            if number == spec["bodies"] // 10:
+                before = process.memory_info().rss
+    grown = (process.memory_info().rss - before) / 1e6
+    good = not any(text.startswith("wrong") for text in found) and grown < spec["most_memory"]
+    return {**found, "grown_mb": round(grown, 1), "right": good}
+
+
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
     """One case, for a process of its own."""
-    case = {"requests": requests_case, "ends": ends_case, "hostile": hostile_case}[spec["case"]]
+    cases = (requests_case, ends_case, hostile_case, bodies_case)
+    case = dict(zip(CASES, cases, strict=True))[spec["case"]]
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(case(spec, Path(folder)))
 
@@ -308,12 +347,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--clients", type=int, default=64, help="default: 64")
     options.add_argument("--ends", type=int, default=200, help="default: 200")
     options.add_argument("--hostile", type=int, default=300_000, help="default: 300,000")
+    options.add_argument("--bodies", type=int, default=5_000_000, help="default: 5,000,000")
     options.add_argument("--idle", type=int, default=5000, help="default: 5,000")
     options.add_argument("--most-memory", type=float, default=200.0, help="MB; default: 200")
     options.add_argument("--timeout", type=float, default=7200.0, help="seconds for each case")
     options.add_argument("--json", type=Path, help="where to write the results")
     args = options.parse_args(arguments)
-    common = {name: getattr(args, name) for name in ("requests", "clients", "ends", "hostile", "idle", "most_memory")}
+    names = ("requests", "clients", "ends", "hostile", "bodies", "idle", "most_memory")
+    common = {name: getattr(args, name) for name in names}
     return measure_each(
         "benchmarks.serving", args.cases, common, lambda _case, found: bool(found["right"]), args.json, args.timeout
     )

@@ -102,7 +102,7 @@ def test_a_script_reports_and_fails_past_its_limits(
 
 def test_serving() -> None:
     pytest.importorskip("grpc")
-    common = {"requests": 400, "clients": 4, "ends": 1, "hostile": 80, "idle": 10, "most_memory": 200.0}
+    common = {"requests": 400, "clients": 4, "ends": 1, "hostile": 80, "bodies": 2000, "idle": 10, "most_memory": 200.0}
     for case in serving.CASES:
         assert serving.measure({**common, "case": case})["right"]
 
