@@ -5,8 +5,8 @@
 requests: --requests requests of --clients connections, a fourth of them over gRPC, while the model is replaced by one
     with other answers, back and forth, and another one is loaded and unloaded. Each answer must be that of the
     version that it names.
-ends: --ends times, SIGTERM while --clients connections ask. The process must end with status 0, and each request that
-    the server's access log has must have got its whole answer.
+ends: --ends times, SIGTERM while --clients connections ask, a fourth of them over gRPC. The process must end with
+    status 0, and each request that the server's access log has must have got its whole answer.
 hostile: --hostile requests that were changed at random, of 8 connections, beside --idle connections that say nothing.
     Another client must be answered meanwhile, and the server's memory grow by less than --most-memory MB.
 bodies: --bodies bodies of requests, of JSON and with binary tensors, that were changed at random, in one process
@@ -142,11 +142,16 @@ async def grpc_client(server: Server, count: int, found: Counter[str]) -> None:
         )
         for number in range(count):
             del asked.raw_input_contents[:]
-            asked.raw_input_contents.append(np.array([number, -number], np.float32).tobytes())
-            answer = await call(asked)
+            asked.raw_input_contents.append(np.array([number % 1000, -(number % 1000)], np.float32).tobytes())
+            try:
+                answer = await call(asked)
+            except grpc.aio.AioRpcError as error:
+                closed = error.code() is grpc.StatusCode.UNAVAILABLE
+                found["closed, gRPC" if closed else f"wrong {error.code()} {error.details()}"] += 1
+                return
             data = np.frombuffer(answer.raw_output_contents[0], np.float32).tolist()
             said = {"model_version": answer.model_version, "outputs": [{"data": data}]}
-            found["answered by gRPC" if is_right(number, said) else f"wrong {said}"[:200]] += 1
+            found["answered by gRPC" if is_right(number % 1000, said) else f"wrong {said}"[:200]] += 1
 
 
 async def control(server: Server, found: Counter[str], over: asyncio.Event) -> None:
@@ -209,8 +214,10 @@ async def ends_case(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
             except ConnectionError:
                 found["closed"] += 1
 
-        clients = [asyncio.create_task(until_the_end()) for _ in range(spec["clients"])]
-        while not found["answered"]:
+        over_grpc = spec["clients"] // 4
+        clients = [asyncio.create_task(until_the_end()) for _ in range(spec["clients"] - over_grpc)]
+        clients += [asyncio.create_task(grpc_client(server, 1 << 40, found)) for _ in range(over_grpc)]
+        while not found["answered"] or not found["answered by gRPC"]:
             await asyncio.sleep(0.01)  # the load has begun
         await asyncio.sleep(random.Random(number).uniform(0, 0.2))
         found["status 0"] += await asyncio.to_thread(server.end) == 0
@@ -218,10 +225,8 @@ async def ends_case(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
         found["logged"] = server.text.count("/infer 200 ")
         found["ends with all answers"] += found["logged"] == found["answered"]
         totals.update(found)
-    good = (
-        totals["status 0"] == totals["ends with all answers"] == spec["ends"]
-        and not totals["wrong"] + totals["cut off"]
-    )
+    wrong = totals["cut off"] or any(text.startswith("wrong") for text in totals)
+    good = totals["status 0"] == totals["ends with all answers"] == spec["ends"] and not wrong
     return {**totals, "right": good}
 
 

@@ -10,6 +10,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPSConnection
@@ -309,6 +310,29 @@ def test_what_is_received_is_answered_before_the_end(folder: Path) -> None:
             assert answer.startswith(b"HTTP/1.1 200")
             assert b"[-1.0,2.0]" in answer
         assert server.process.wait(HANG) == 0
+
+
+def test_a_stream_that_asks_nothing_does_not_hold_the_end_up(folder: Path) -> None:
+    asks = threading.Event()
+
+    def requests() -> Iterator[Any]:
+        request = message("ModelInferRequest")(model_name="simple")
+        request.inputs.add(name="x", datatype="FP32", shape=[1])
+        request.raw_input_contents.append(np.array([5], np.float32).tobytes())
+        yield request
+        asks.wait(HANG)
+
+    with serving(folder / "simple.onnx") as server, grpc.insecure_channel(server.grpc) as channel:
+        call = channel.stream_stream(
+            "/inference.GRPCInferenceService/ModelStreamInfer",
+            request_serializer=message("ModelInferRequest").SerializeToString,
+            response_deserializer=message("ModelStreamInferResponse").FromString,
+        )
+        answers = call(requests(), timeout=HANG)
+        assert next(answers).error_message == ""
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(HANG) == 0
+        asks.set()
 
 
 def test_a_second_signal_ends_at_once(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from ortmulti.serve.datatypes import bytes_of_array
 from ortmulti.serve.messages import message
 from ortmulti.serve.service import InferRequest, InputTensor, Refused, Service, status_and_text
 
-__all__ = ["add_to"]
+__all__ = ["Handlers", "add_to"]
 
 LOGGER = logging.getLogger("ortmulti.serve")
 
@@ -37,6 +38,8 @@ _CONTENTS = {
 }  # fmt: skip
 _TRACED = ("traceparent", "tracestate", "baggage")
 _SERVING, _NOT_SERVING = 1, 2
+# Seconds in which a request that has arrived begins.
+_TO_BEGIN = 0.2
 
 # Of a message from so many bytes on the tensors are not copied by protobuf, which does so twice.
 _LARGE = 1 << 16
@@ -97,11 +100,29 @@ def _varint(view: memoryview, at: int) -> tuple[int, int]:
     raise ValueError("a number has more than 64 bits")
 
 
-class _Handlers:
+class Handlers:
+    """The calls of one server."""
+
     def __init__(self, service: Service, most_tensors: int, token: str | None) -> None:
         self._service = service
         self._most_tensors = most_tensors
         self._expected = None if token is None else f"Bearer {token}"
+        self._released = asyncio.Event()
+        self._released.set()
+        self.under_way = 0
+
+    @contextlib.asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Hold answers back meanwhile, and wait until what has arrived is under way.
+
+        gRPC cancels what has arrived and has not begun when a server stops. Who waits for an answer sends nothing new.
+        """
+        self._released.clear()
+        try:
+            await asyncio.sleep(_TO_BEGIN)
+            yield
+        finally:
+            self._released.set()
 
     # Each RPC's name, and a function of its request that returns the fields of its response.
 
@@ -145,9 +166,12 @@ class _Handlers:
 
     async def infer(self, asked: _Asked, context: Any) -> Any:
         try:
-            return await self._infer(asked, self._check_token(context))
+            response = await self._infer(asked, self._check_token(context))
+            await self._released.wait()
         except Exception as error:
+            await self._released.wait()
             await self._abort(context, error)
+        return response
 
     async def stream(self, requests: AsyncIterator[_Asked], context: Any) -> AsyncIterator[Any]:
         """Answers each request of a stream in turn; an error is an answer, and the stream goes on."""
@@ -163,6 +187,13 @@ class _Handlers:
                 yield answered(error_message=status_and_text(error)[1], infer_response=_Response(id=asked.message.id))
 
     async def _infer(self, given: _Asked, trace: Mapping[str, str]) -> Any:
+        self.under_way += 1
+        try:
+            return await self._answer(given, trace)
+        finally:
+            self.under_way -= 1
+
+    async def _answer(self, given: _Asked, trace: Mapping[str, str]) -> Any:
         asked = given.message
         request = InferRequest(
             asked.model_name,
@@ -237,7 +268,7 @@ def _parameter(value: Any) -> Any:
     return None if chosen is None else getattr(value, chosen)
 
 
-def add_to(server: grpc.aio.Server, service: Service, most_tensors: int = 1024, token: str | None = None) -> None:
+def add_to(server: grpc.aio.Server, service: Service, most_tensors: int = 1024, token: str | None = None) -> Handlers:
     """Add the protocol's service, and gRPC's health service, to a server of `grpc.aio`.
 
     Args:
@@ -245,8 +276,11 @@ def add_to(server: grpc.aio.Server, service: Service, most_tensors: int = 1024, 
         service: What answers.
         most_tensors: Inputs, and outputs, of a request.
         token: Clients send it as the metadata ``authorization: Bearer TOKEN``, but for health; None: none is needed.
+
+    Returns:
+        What answers, for an end that loses nothing.
     """
-    handlers = _Handlers(service, most_tensors, token)
+    handlers = Handlers(service, most_tensors, token)
 
     def unary(name: str, call: Callable[..., Any]) -> Any:
         return grpc.unary_unary_rpc_method_handler(
@@ -270,3 +304,4 @@ def add_to(server: grpc.aio.Server, service: Service, most_tensors: int = 1024, 
             grpc.method_handlers_generic_handler(_HEALTH, {"Check": unary("HealthCheck", handlers.check)}),
         )
     )
+    return handlers

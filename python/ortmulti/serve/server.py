@@ -20,7 +20,7 @@ import uvicorn
 from ortmulti.errors import Error, InvalidArgument
 from ortmulti.repository import ModelRepository
 from ortmulti.serve.folder import Models, ServedModel
-from ortmulti.serve.grpc import add_to
+from ortmulti.serve.grpc import Handlers, add_to
 from ortmulti.serve.http import Application, Limits
 from ortmulti.serve.protocol import protocol_with
 from ortmulti.serve.service import Service
@@ -134,11 +134,20 @@ class _Server:
                 self._service.ready = False
                 if http is not None:
                     http[0].should_exit = True
-                await asyncio.gather(*(each for each in (listening, rpc and rpc.stop(_AS_LONG_AS_IT_TAKES)) if each))
+                await asyncio.gather(*(each for each in (listening, rpc and self._stop_grpc(*rpc)) if each))
         finally:
             await asyncio.to_thread(self._repository.close)
             if loading is not None:  # a model that was being loaded is refused by the repository
                 await asyncio.gather(loading, return_exceptions=True)
+
+    async def _stop_grpc(self, server: grpc.aio.Server, handlers: Handlers) -> None:
+        async with handlers.held():
+            stopped = asyncio.create_task(server.stop(_AS_LONG_AS_IT_TAKES))
+            await asyncio.sleep(_TO_STOP)
+        while handlers.under_way:
+            await asyncio.sleep(_TO_STOP)
+        await server.stop(_FOR_STREAMS)  # which may stay open with nothing to answer
+        await stopped
 
     def _signalled(self, number: int) -> None:
         if self._stop.is_set():
@@ -173,7 +182,7 @@ class _Server:
             raise InvalidArgument(f"cannot listen on {settings.http}: {error.strerror}") from error
         return (_Uvicorn(config), listener), _described(listener)
 
-    async def _start_grpc(self) -> tuple[grpc.aio.Server | None, str]:
+    async def _start_grpc(self) -> tuple[tuple[grpc.aio.Server, Handlers] | None, str]:
         settings = self._settings
         if not settings.grpc:
             return None, ""
@@ -187,7 +196,7 @@ class _Server:
             ],
             maximum_concurrent_rpcs=settings.limits.concurrent,
         )
-        add_to(server, self._service, settings.limits.tensors, settings.token)
+        handlers = add_to(server, self._service, settings.limits.tensors, settings.token)
         try:
             if settings.certificate is None or settings.key is None:
                 port = server.add_insecure_port(settings.grpc)
@@ -197,7 +206,7 @@ class _Server:
         except RuntimeError as error:
             raise InvalidArgument(f"cannot listen on {settings.grpc}: is another server there?") from error
         await server.start()
-        return server, f"{settings.grpc.rpartition(':')[0]}:{port}"
+        return (server, handlers), f"{settings.grpc.rpartition(':')[0]}:{port}"
 
     def _load_all(self) -> None:
         models = self._models.all().values()
@@ -242,7 +251,10 @@ class _Server:
             self._add(model)
 
 
+# Seconds for what is under way, and for clients to be told that the server takes nothing new.
 _AS_LONG_AS_IT_TAKES = 1e6
+_TO_STOP = 0.05
+_FOR_STREAMS = 1.0
 
 
 def _address(given: str) -> tuple[str, int]:
