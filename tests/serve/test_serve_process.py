@@ -130,47 +130,6 @@ def test_both_protocols_are_answered(server: Server) -> None:
     assert [one.name for one in server.rpc("RepositoryIndex").models] == ["simple"]
 
 
-def test_a_large_message_is_read_as_a_small_one(server: Server) -> None:
-    request = message("ModelInferRequest")(model_name="simple", id="large")
-    request.parameters["timeout"].int64_param = 60_000_000
-    x = np.arange(20_000, dtype=np.float32)  # 80 kB
-    request.inputs.add(name="x", datatype="FP32", shape=[len(x)])
-    request.raw_input_contents.append(x.tobytes())
-    for padding in ("", "a", "ab", "abc"):  # at any address
-        request.id = padding
-        answer = server.rpc("ModelInfer", request)
-        assert answer.id == padding
-        np.testing.assert_array_equal(np.frombuffer(answer.raw_output_contents[0], np.float32), -x)
-
-
-def test_a_message_is_cut_into_the_same_parts_by_hand() -> None:
-    read = pytest.importorskip("ortmulti.serve.grpc")._read
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        request = message("ModelInferRequest")(model_name="m" * int(rng.integers(300)), id="i")
-        for _ in range(int(rng.integers(4))):
-            request.inputs.add(name="x", datatype="FP32", shape=rng.integers(1 << 40, size=3).tolist())
-            request.raw_input_contents.append(rng.bytes(int(rng.integers(200))))
-        request.parameters["p"].double_param = 0.5
-        small = request.SerializeToString()
-        filler = message("ModelInferRequest")(raw_input_contents=[bytes(1 << 16)]).SerializeToString()
-        found = read(filler + small + filler)
-        expected = list(request.raw_input_contents)
-        assert [bytes(part) for part in found.raw] == [bytes(1 << 16), *expected, bytes(1 << 16)]
-        del request.raw_input_contents[:]
-        assert found.message == request
-    for broken in (
-        filler[:-1],
-        filler + b"\x3a\xff",
-        filler + b"\x0f",
-        filler + b"\x0a\x05ab",
-        b"\x80" * (1 << 16),
-        b"\x2a\0" * (1 << 16),
-    ):
-        with pytest.raises((ValueError, IndexError, KeyError)):
-            read(broken)
-
-
 def test_a_stream_answers_each_request(server: Server) -> None:
     requests = []
     for name in ("simple", "nothing", "simple"):

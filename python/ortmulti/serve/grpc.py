@@ -8,7 +8,7 @@ import hmac
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 from google.protobuf import json_format
@@ -41,63 +41,7 @@ _SERVING, _NOT_SERVING = 1, 2
 # Seconds in which a request that has arrived begins.
 _TO_BEGIN = 0.2
 
-# Of a message from so many bytes on the tensors are not copied by protobuf, which does so twice.
-_LARGE = 1 << 16
-_MOST_FIELDS = 1 << 14
-_RAW_INPUTS = 7 << 3 | 2  # the tag of raw_input_contents, bytes
-_FIXED = {1: 8, 5: 4}  # bytes of the other types of fields, by their number
-
-_Request = message("ModelInferRequest")
 _Response = message("ModelInferResponse")
-
-
-class _Asked(NamedTuple):
-    """A request, and its raw_input_contents."""
-
-    message: Any
-    raw: Sequence[bytes | memoryview]
-
-
-def _read(data: bytes) -> _Asked:
-    if len(data) < _LARGE:
-        asked = _Request.FromString(data)
-        return _Asked(asked, asked.raw_input_contents)
-    view = memoryview(data)
-    kept, raw = [], []
-    at = after_raw = fields = 0
-    while at < len(data):
-        begin = at
-        fields += 1
-        if fields > _MOST_FIELDS:
-            raise ValueError(f"the message has more than {_MOST_FIELDS} fields")
-        tag, at = _varint(view, at)
-        if tag & 7 == 0:
-            end = _varint(view, at)[1]
-        elif tag & 7 == 2:  # length-delimited
-            size, at = _varint(view, at)
-            end = at + size
-        else:
-            end = at + _FIXED[tag & 7]
-        if end > len(data):
-            raise ValueError("a field ends beyond the message")
-        if tag == _RAW_INPUTS:
-            kept.append(view[after_raw:begin])
-            raw.append(view[at:end])
-            after_raw = end
-        at = end
-    kept.append(view[after_raw:])
-    return _Asked(_Request.FromString(b"".join(kept)), raw)
-
-
-def _varint(view: memoryview, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = view[at]
-        value |= (byte & 127) << shift
-        at += 1
-        if byte < 128:  # its highest bit says that others follow
-            return value, at
-    raise ValueError("a number has more than 64 bits")
 
 
 class Handlers:
@@ -164,7 +108,7 @@ class Handlers:
             await self._abort(context, error)
         return json_format.ParseDict(fields, message(f"{name}Response")(), ignore_unknown_fields=True)
 
-    async def infer(self, asked: _Asked, context: Any) -> Any:
+    async def infer(self, asked: Any, context: Any) -> Any:
         try:
             response = await self._infer(asked, self._check_token(context))
             await self._released.wait()
@@ -173,7 +117,7 @@ class Handlers:
             await self._abort(context, error)
         return response
 
-    async def stream(self, requests: AsyncIterator[_Asked], context: Any) -> AsyncIterator[Any]:
+    async def stream(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         """Answers each request of a stream in turn; an error is an answer, and the stream goes on."""
         try:
             trace = self._check_token(context)
@@ -184,22 +128,21 @@ class Handlers:
             try:
                 yield answered(infer_response=await self._infer(asked, trace))
             except Exception as error:
-                yield answered(error_message=status_and_text(error)[1], infer_response=_Response(id=asked.message.id))
+                yield answered(error_message=status_and_text(error)[1], infer_response=_Response(id=asked.id))
 
-    async def _infer(self, given: _Asked, trace: Mapping[str, str]) -> Any:
+    async def _infer(self, asked: Any, trace: Mapping[str, str]) -> Any:
         self.under_way += 1
         try:
-            return await self._answer(given, trace)
+            return await self._answer(asked, trace)
         finally:
             self.under_way -= 1
 
-    async def _answer(self, given: _Asked, trace: Mapping[str, str]) -> Any:
-        asked = given.message
+    async def _answer(self, asked: Any, trace: Mapping[str, str]) -> Any:
         request = InferRequest(
             asked.model_name,
             asked.model_version,
             asked.id,
-            _inputs(asked, given.raw, self._most_tensors),
+            _inputs(asked, self._most_tensors),
             [_output(each) for each in asked.outputs],
             {name: _parameter(value) for name, value in asked.parameters.items()},
             trace,
@@ -227,7 +170,8 @@ class Handlers:
         await context.abort(_CODES.get(status, grpc.StatusCode.INTERNAL), text)
 
 
-def _inputs(asked: Any, raw: Sequence[bytes | memoryview], most: int) -> list[InputTensor]:
+def _inputs(asked: Any, most: int) -> list[InputTensor]:
+    raw: Sequence[bytes] = asked.raw_input_contents
     if max(len(asked.inputs), len(asked.outputs)) > most:
         raise InvalidArgument(f"{len(asked.inputs)} inputs and {len(asked.outputs)} outputs: {most} are allowed")
     if raw and len(raw) != len(asked.inputs):
@@ -290,12 +234,10 @@ def add_to(server: grpc.aio.Server, service: Service, most_tensors: int = 1024, 
         )
 
     methods = {name: unary(name, partial(handlers.answer, name, call)) for name, call in handlers.calls().items()}
-    methods["ModelInfer"] = grpc.unary_unary_rpc_method_handler(
-        handlers.infer, request_deserializer=_read, response_serializer=_Response.SerializeToString
-    )
+    methods["ModelInfer"] = unary("ModelInfer", handlers.infer)
     methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
         handlers.stream,
-        request_deserializer=_read,
+        request_deserializer=message("ModelInferRequest").FromString,
         response_serializer=message("ModelStreamInferResponse").SerializeToString,
     )
     server.add_generic_rpc_handlers(
