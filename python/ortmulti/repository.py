@@ -328,7 +328,8 @@ class ModelRepository(Closing):
         limits = [limit for limit in (described["total"], described["cgroup_limit"]) if limit]
         self._host_budget = _bytes("host_memory", 0.5 if host_memory is None else host_memory, min(limits))
         self._pinned_bytes = 0
-        _bytes("gpu_memory", 0.8 if gpu_memory is None else gpu_memory, 1 << 62)  # before the driver starts
+        of_gpus = 0.8 if gpu_memory is None else gpu_memory
+        _bytes("gpu_memory", of_gpus, 1 << 62)  # before the driver starts
         if gpu_memory is not None and host_memory is None and self._devices == ["cpu"]:
             LOGGER.warning(
                 "there is no GPU, so that gpu_memory=%r limits nothing: the budget is host_memory, here %.1f GB",
@@ -341,7 +342,7 @@ class ModelRepository(Closing):
                 budgets.append((name, self._host_budget))
             else:
                 total = _core.cuda_memory(int(name.removeprefix("cuda:")))[1]
-                budgets.append((name, _bytes("gpu_memory", 0.8 if gpu_memory is None else gpu_memory, total)))
+                budgets.append((name, _bytes("gpu_memory", of_gpus, total)))
         self._core = _core.Repository(budgets)
         self._entries: dict[str, _Entry] = {}
         self._lock = threading.Lock()
@@ -501,9 +502,12 @@ class ModelRepository(Closing):
 
     def index(self) -> list[ModelStatus]:
         """Return every model and its state."""
+        return self._index(self._core.residents())
+
+    def _index(self, residents: list[dict[str, Any]]) -> list[ModelStatus]:
         with self._lock:
             entries = list(self._entries.items())
-        failures = {row["name"]: row["failure"] for row in self._core.residents() if row["failure"]}
+        failures = {row["name"]: row["failure"] for row in residents if row["failure"]}
 
         def status(name: str, entry: _Entry) -> ModelStatus:
             state, reason = entry.state, entry.reason
@@ -592,8 +596,10 @@ class ModelRepository(Closing):
         """
         with self._lock:
             loaded = {name: entry for name, entry in self._entries.items() if entry.loaded is not None}
+        rows = self._core.residents()
+        index = self._index(rows)
         residents: dict[str, list[Residency]] = {}
-        for row in self._core.residents():
+        for row in rows:
             name = row.pop("name")
             row.pop("pinned")
             residents.setdefault(name, []).append(Residency(**row))
@@ -602,7 +608,7 @@ class ModelRepository(Closing):
             for name, entry in loaded.items()
             if (found := entry.loaded) is not None
         }
-        return RepositoryStats(models, [DeviceBudget(**row) for row in self._core.devices()], self.index())
+        return RepositoryStats(models, [DeviceBudget(**row) for row in self._core.devices()], index)
 
     def close(self, cancel_pending: bool = False) -> None:
         """Close all models. A second call does nothing.

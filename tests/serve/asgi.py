@@ -6,6 +6,8 @@ import asyncio
 import json
 from typing import Any
 
+import numpy as np
+
 from ortmulti.serve.http import Application
 
 
@@ -46,3 +48,16 @@ def ask_json(app: Application, path: str, body: object = None, **headers: str) -
     """Status and JSON of the answer to a body of JSON; no body: GET."""
     status, _, content = ask(app, path, None if body is None else json.dumps(body).encode(), **headers)
     return status, json.loads(content) if content else None
+
+
+def tensors_of(feed: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    """A request's inputs in JSON, of arrays of float32 and int64."""
+    return [
+        {
+            "name": name,
+            "datatype": "FP32" if value.dtype == np.float32 else "INT64",
+            "shape": list(value.shape),
+            "data": value.ravel().tolist(),
+        }
+        for name, value in feed.items()
+    ]

@@ -20,7 +20,7 @@ import ortmulti
 from ortmulti.errors import InvalidArgument
 from ortmulti.serve.http import Application, Limits, parse_infer
 from ortmulti.serve.service import Defaults, Refused
-from tests.serve.asgi import ask, ask_json
+from tests.serve.asgi import ask, ask_json, tensors_of
 from tests.support import onnx_models
 from tests.support.pools import ENDLESS, endless_feed
 
@@ -280,8 +280,8 @@ def test_a_deadline_of_the_model_is_not_overridden() -> None:
         repository.add("endless", ENDLESS, warmup=False)
         app = ortmulti.serve.app(repository)
         for name, inputs, defaults, asked, status in (
-            ("endless", endless_inputs(), Defaults(0.01), 60_000_000, 503),  # a later one never
-            ("endless", endless_inputs(), Defaults(60.0), 10_000, 503),
+            ("endless", tensors_of(endless_feed()), Defaults(0.01), 60_000_000, 503),  # a later one never
+            ("endless", tensors_of(endless_feed()), Defaults(60.0), 10_000, 503),
             ("simple", [COUNT, ONES], Defaults(60.0, may_override=False), 1, 200),
         ):
             app.service.defaults[name] = defaults
@@ -314,25 +314,13 @@ def test_limits_that_cannot_be_are_errors(wrong: dict[str, Any], text: str) -> N
         Limits(**wrong)
 
 
-def endless_inputs() -> list[dict[str, Any]]:
-    return [
-        {
-            "name": name,
-            "datatype": "FP32" if value.dtype == np.float32 else "INT64",
-            "shape": list(value.shape),
-            "data": value.ravel().tolist(),
-        }
-        for name, value in endless_feed().items()
-    ]
-
-
 def test_a_deadline_a_full_queue_and_a_priority() -> None:
     with ortmulti.ModelRepository("cpu") as repository:
         repository.add("endless", ENDLESS, warmup=False, max_queue=1)
         app = ortmulti.serve.app(repository)
         [count] = [value for value in repository["endless"].get_inputs() if value.name == "count"]
         held = repository.submit("endless", endless_feed())
-        inputs = endless_inputs()
+        inputs = tensors_of(endless_feed())
         assert count.dtype == np.int64
         status, answer = ask_json(
             app, "/v2/models/endless/infer", {"inputs": inputs, "parameters": {"timeout": 10_000, "priority": 1}}

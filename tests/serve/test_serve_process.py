@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.serve.asgi import tensors_of
 from tests.support import onnx_models
 from tests.support.pools import ENDLESS, HANG, endless_feed
 from tests.support.processes import child_environment
@@ -295,12 +296,7 @@ def test_a_stream_that_asks_nothing_does_not_hold_the_end_up(folder: Path) -> No
 
 
 def test_a_second_signal_ends_at_once(folder: Path) -> None:
-    inputs = [
-        {"name": name, "datatype": "FP32" if value.dtype == np.float32 else "INT64", "shape": list(value.shape),
-         "data": value.ravel().tolist()}
-        for name, value in endless_feed().items()
-    ]  # fmt: skip
-    body = json.dumps({"inputs": inputs}).encode()
+    body = json.dumps({"inputs": tensors_of(endless_feed())}).encode()
     head = b"POST /v2/models/endless/infer HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n" % len(body)
     with serving(folder / "endless.onnx") as server, server.socket() as client:
         client.sendall(head)

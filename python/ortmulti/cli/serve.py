@@ -76,14 +76,12 @@ def serve_command(
         from ortmulti.serve.server import Settings, serve
     except ImportError as error:
         raise LibraryError(f'a server needs more packages ({error}): pip install "ortmulti[serve]"') from None
-    options: dict[str, Any] = {}
-    models = Models(places, options)
+    models = Models(places)
     if unknown := models.settings.keys() - _SETTINGS:
         raise InvalidArgument(f"{min(unknown)!r} is no setting of a server: they are {', '.join(sorted(_SETTINGS))}")
     settings = {**models.settings, **given}
     if joins := settings.get("batching"):
-        options["batching"] = _batching(joins)
-        models = Models(places, options)
+        models.options["batching"] = _batching(joins)
     chosen = settings.get("devices", "all")
     repository = {"devices": chosen.split(",") if "," in str(chosen) else chosen}
     repository |= {name: _memory(settings[name]) for name in ("gpu_memory", "host_memory") if name in settings}

@@ -47,14 +47,15 @@ class Models:
 
     Args:
         places: Files, a model's folder ``NAME/VERSION/model.onnx``, folders of either, or a TOML file.
-        options: Of `ModelRepository.add`, for models whose configuration does not say otherwise.
+        options: Of `ModelRepository.add`, for models whose configuration does not say otherwise; `options` may be
+            changed.
 
     Raises:
         InvalidArgument, NoSuchFile: A place that has none, a configuration that cannot be read, or a name twice.
     """
 
     def __init__(self, places: Iterable[str | os.PathLike[str]], options: Mapping[str, Any] | None = None) -> None:
-        self._options = dict(options or {})
+        self.options = dict(options or {})
         self.settings: dict[str, Any] = {}
         self._places: list[Callable[[], list[ServedModel]]] = []
         for place in map(Path, places):
@@ -89,7 +90,7 @@ class Models:
         if not place.is_dir():
             if not place.exists():
                 raise NoSuchFile(f"there is no model file or folder '{place}': check the path")
-            return [ServedModel(place.stem, place, options=dict(self._options))]
+            return [ServedModel(place.stem, place, options=dict(self.options))]
         if (alone := self._model_in(place)) is not None:
             return [alone]
         models = []
@@ -97,7 +98,7 @@ class Models:
             if each.is_dir():
                 models += [] if (model := self._model_in(each)) is None else [model]
             elif each.suffix == ".onnx":
-                models.append(ServedModel(each.stem, each, options=dict(self._options)))
+                models.append(ServedModel(each.stem, each, options=dict(self.options)))
         if not models:
             raise NoSuchFile(f"'{place}' has no model: NAME.onnx, or NAME/VERSION/{_MODEL} as Triton has it")
         return models
@@ -129,7 +130,7 @@ class Models:
             for each in numbered
             if int(each.name) > int(newest.name) and not (each / read.file).is_file()
         ]
-        options = {**self._options, **read.options}
+        options = {**self.options, **read.options}
         defaults = Defaults(read.timeout, read.priority, read.may_override or read.timeout is None)
         return ServedModel(folder.name, newest / read.file, newest.name, options, defaults, ignored)
 
@@ -140,7 +141,7 @@ class Models:
         found = self._model_in(path) if path.is_dir() else None
         if path.is_dir() and found is None:
             raise NoSuchFile(f"'{path}' has no version with a {_MODEL}")
-        model = found or ServedModel(name, path, version, dict(self._options))
+        model = found or ServedModel(name, path, version, dict(self.options))
         defaults = model.defaults if timeout is None else model.defaults._replace(timeout=timeout)
         return [replace(model, name=name, options={**model.options, **options}, defaults=defaults)]
 

@@ -16,7 +16,15 @@ from google.protobuf import json_format
 from ortmulti.errors import InvalidArgument
 from ortmulti.serve.datatypes import bytes_of_array
 from ortmulti.serve.messages import message
-from ortmulti.serve.service import InferRequest, InputTensor, Refused, Service, status_and_text
+from ortmulti.serve.service import (
+    InferRequest,
+    InputTensor,
+    Refused,
+    Service,
+    check_no_classification,
+    check_no_shared_memory,
+    status_and_text,
+)
 
 __all__ = ["Handlers", "add_to"]
 
@@ -180,7 +188,7 @@ def _inputs(asked: Any, most: int) -> list[InputTensor]:
         )
     tensors = []
     for number, tensor in enumerate(asked.inputs):
-        _check_no_shared_memory(tensor.parameters)
+        check_no_shared_memory(tensor.parameters)
         if raw:
             data: Any = raw[number]
         else:
@@ -195,16 +203,10 @@ def _inputs(asked: Any, most: int) -> list[InputTensor]:
 
 
 def _output(asked: Any) -> str:
-    _check_no_shared_memory(asked.parameters)
-    if asked.parameters and _parameter(asked.parameters.get("classification")):
-        raise Refused(501, "classification is not supported: ask for the output itself")
+    check_no_shared_memory(asked.parameters)
+    check_no_classification(_parameter(asked.parameters.get("classification")))
     name: str = asked.name
     return name
-
-
-def _check_no_shared_memory(parameters: Mapping[str, Any]) -> None:
-    if parameters and "shared_memory_region" in parameters:
-        raise Refused(501, "shared memory is not supported: send the data with the request")
 
 
 def _parameter(value: Any) -> Any:

@@ -13,9 +13,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from ortmulti import checks
-from ortmulti.errors import InvalidArgument
+from ortmulti.errors import Error, InvalidArgument
 from ortmulti.serve.datatypes import bytes_of_array, numbers_of_array
-from ortmulti.serve.service import Answer, InferRequest, InputTensor, Refused, Service, status_and_text
+from ortmulti.serve.service import (
+    Answer,
+    InferRequest,
+    InputTensor,
+    Refused,
+    Service,
+    check_no_classification,
+    check_no_shared_memory,
+    status_and_text,
+)
 
 __all__ = ["Application", "Limits", "parse_infer", "write_answer"]
 
@@ -102,7 +111,7 @@ class Application:
         except Exception as error:
             status, text = status_and_text(error)
             if status == 500:
-                LOGGER.warning("%s %s: %s", scope["method"], _path(scope), error, exc_info=not _is_known(error))
+                LOGGER.warning("%s %s: %s", scope["method"], _path(scope), error, exc_info=not isinstance(error, Error))
             headers, body = [_JSON], _dumps({"error": text})
         if scope["method"] == "HEAD":
             body = b""
@@ -201,8 +210,7 @@ class Application:
         message = await receive()
         body: bytes | memoryview = message.get("body", b"")
         if message.get("more_body"):
-            length = headers.get(_HEADER_LENGTH, b"0")
-            before = -int(length) % _ALIGNMENT if length.isdigit() and len(length) < _DIGITS else 0
+            before = -max(0, _length(headers.get(_HEADER_LENGTH, b"0"))) % _ALIGNMENT
             parts, size = [bytes(before), body], len(body)
             while message.get("more_body"):
                 message = await receive()
@@ -270,7 +278,7 @@ def parse_infer(
     view = memoryview(body)
     at = len(body)
     if header_length is not None:
-        at = int(header_length) if header_length.isdigit() and len(header_length) < _DIGITS else -1
+        at = _length(header_length)
         if not 0 <= at <= len(body):
             raise InvalidArgument(f"Inference-Header-Content-Length is 0 to {len(body)} for this body")
     asked = _object(_loads(bytes(view[:at])), "the request")
@@ -284,7 +292,7 @@ def parse_infer(
                 "an input has a 'name' and a 'datatype', which are strings, and a 'shape', which is a list"
             )
         own = _object(tensor.get("parameters") or {}, "an input's parameters")
-        _check_no_shared_memory(own)
+        check_no_shared_memory(own)
         size = own.get("binary_data_size")
         if size is None:
             data: Any = tensor.get("data")
@@ -309,9 +317,8 @@ def parse_infer(
         if not isinstance(output.get("name"), str):
             raise InvalidArgument("an output has a 'name', which is a string")
         own = _object(output.get("parameters") or {}, "an output's parameters")
-        _check_no_shared_memory(own)
-        if own.get("classification"):
-            raise Refused(501, "classification is not supported: ask for the output itself")
+        check_no_shared_memory(own)
+        check_no_classification(own.get("classification"))
         if isinstance(own.get("binary_data"), bool):
             binary.of[output["name"]] = own["binary_data"]
         outputs.append(output["name"])
@@ -341,9 +348,9 @@ def write_answer(answer: Answer, request_id: str, binary: Binary) -> tuple[bytes
     return (b"".join([content, *blobs]), len(content)) if blobs else (content, None)
 
 
-def _check_no_shared_memory(parameters: Mapping[str, Any]) -> None:
-    if "shared_memory_region" in parameters:
-        raise Refused(501, "shared memory is not supported: send the data with the request")
+def _length(header: bytes) -> int:
+    """Return the number of a header; -1 where it is none."""
+    return int(header) if header.isdigit() and len(header) < _DIGITS else -1
 
 
 def _object(value: object, what: str) -> dict[str, Any]:
@@ -384,7 +391,7 @@ def _path(scope: Scope) -> str:
 
 
 def _model_of(parts: list[str]) -> tuple[str, str, str]:
-    """Return the model, the version or "", and what is asked of it: of NAME[/versions/VERSION][/WHAT]."""
+    """Split the path NAME[/versions/VERSION][/WHAT] into these three; "" for one that is not there."""
     name, *rest = parts or [""]
     version = ""
     if rest[:1] == ["versions"]:
@@ -430,12 +437,6 @@ def _accepted(header: bytes) -> bytes | None:
 def _compressed(content: bytes, coding: bytes) -> bytes:
     deflate = zlib.compressobj(1, zlib.DEFLATED, _WINDOWS[coding])
     return deflate.compress(content) + deflate.flush()
-
-
-def _is_known(error: BaseException) -> bool:
-    from ortmulti.errors import Error
-
-    return isinstance(error, Error)
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ortmulti.errors import InvalidArgument
 
-__all__ = ["Config", "parse", "read"]
+__all__ = ["Config", "read"]
 
 _TOKEN = re.compile(r"""\s*(?:\#[^\n]*\s*)*("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[\w.+-]+|[{}<>\[\]:;,])""")
 _DEEPEST = 50
@@ -17,7 +17,7 @@ _DEEPEST = 50
 _PARAMETERS = {"intra_op_thread_count": "intra_op_num_threads", "inter_op_thread_count": "inter_op_num_threads"}
 
 
-def parse(text: str) -> dict[str, list[Any]]:
+def _parse(text: str) -> dict[str, list[Any]]:
     """Parse protobuf's text format: each field's values, as str, int, float, bool or dict.
 
     Raises:
@@ -157,7 +157,7 @@ def read(text: str) -> Config:
     """
     from ortmulti.pool.configuration import Batching
 
-    config = _Config(parse(text))
+    config = _Config(_parse(text))
     for name in ("input", "output"):  # the model's own
         config.all(name)
     for name in ("sequence_batching", "ensemble_scheduling"):

@@ -29,6 +29,11 @@ __all__ = ["Settings", "serve"]
 
 LOGGER = logging.getLogger("ortmulti.serve")
 
+# Seconds of gRPC's end: for what is under way, for clients to be told that it is one, and for idle streams.
+_AS_LONG_AS_IT_TAKES = 1e6
+_TO_STOP = 0.05
+_FOR_STREAMS = 1.0
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -249,12 +254,6 @@ class _Server:
             self._note(model)
         else:
             self._add(model)
-
-
-# Seconds for what is under way, and for clients to be told that the server takes nothing new.
-_AS_LONG_AS_IT_TAKES = 1e6
-_TO_STOP = 0.05
-_FOR_STREAMS = 1.0
 
 
 def _address(given: str) -> tuple[str, int]:

@@ -25,10 +25,22 @@ from ortmulti.serve.datatypes import Declared, array_of_bytes, array_of_numbers
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from ortmulti.pool.configuration import Batching
     from ortmulti.pool.pool import Pool
+    from ortmulti.pool.stats import PoolStats
     from ortmulti.repository import ModelRepository
 
-__all__ = ["Answer", "Defaults", "InferRequest", "InputTensor", "Refused", "Service", "status_and_text"]
+__all__ = [
+    "Answer",
+    "Defaults",
+    "InferRequest",
+    "InputTensor",
+    "Refused",
+    "Service",
+    "check_no_classification",
+    "check_no_shared_memory",
+    "status_and_text",
+]
 
 EXTENSIONS = [
     "binary_tensor_data",
@@ -38,6 +50,8 @@ EXTENSIONS = [
     "schedule_policy",
     "statistics",
 ]
+# The version of a model that has no label.
+_UNNAMED = "1"
 _NANOSECONDS = 10**9
 _MICROSECONDS = 10**6
 # An explicit priority is at most this far from the default one.
@@ -107,15 +121,15 @@ _NO_DEFAULTS = Defaults()
 class _Interface:
     """A loaded model's inputs and outputs. They belong to one pool of the name."""
 
-    def __init__(self, pool: Pool, joins: bool) -> None:
+    def __init__(self, pool: Pool, batching: Batching | None) -> None:
         self.pool = pool
+        self.batching = None if batching is None or batching.axis != 0 else batching  # of rows, as Triton's is
         self.inputs = {value.name: Declared(value) for value in pool.get_inputs()}
         self.outputs = {value.name: Declared(value) for value in pool.get_outputs()}
-        self._joins = joins
 
     def rows(self, feed: Mapping[str, NDArray[Any]]) -> int:
         """Return the size of a request as Triton counts it: where requests are joined, its rows."""
-        return len(next(iter(feed.values()))) if self._joins and feed else 1
+        return len(next(iter(feed.values()))) if self.batching and feed else 1
 
 
 class Service:
@@ -156,7 +170,7 @@ class Service:
     def model_ready(self, name: str, version: str = "") -> bool:
         """Whether the model takes requests."""
         return any(
-            model.state == "READY" and model.name == name and version in ("", model.version or "1")
+            model.state == "READY" and model.name == name and version in ("", model.version or _UNNAMED)
             for model in self.models.index()
         )
 
@@ -182,15 +196,14 @@ class Service:
     def model_config(self, name: str, version: str = "") -> dict[str, Any]:
         """Return what Triton's model configuration would say of a model."""
         interface, _ = self._interface(name, version)
-        batching = self.models._entry(name).options.get("batching")
-        joined = batching is not None and batching.axis == 0
+        batching = interface.batching
 
         def described(values: Mapping[str, Declared]) -> list[dict[str, Any]]:
             return [
                 {
                     "name": one.name,
                     "data_type": "TYPE_" + ("STRING" if one.datatype == "BYTES" else one.datatype or "INVALID"),
-                    "dims": one.shape[joined:],
+                    "dims": one.shape if batching is None else one.shape[1:],
                 }
                 for one in values.values()
             ]
@@ -200,7 +213,7 @@ class Service:
             "platform": "onnxruntime_onnx",
             "backend": "onnxruntime",
             "version_policy": {"latest": {"num_versions": 1}},
-            "max_batch_size": batching.max_size if batching is not None and joined else 0,
+            "max_batch_size": 0 if batching is None else batching.max_size,
             "input": described(interface.inputs),
             "output": described(interface.outputs),
             "instance_group": [
@@ -214,7 +227,7 @@ class Service:
             ],
             "default_model_filename": "model.onnx",
         }
-        if batching is not None and joined:
+        if batching is not None:
             config["dynamic_batching"] = {
                 "preferred_batch_size": list(batching.sizes),
                 "max_queue_delay_microseconds": int(batching.max_delay_ms * 1000),
@@ -225,17 +238,15 @@ class Service:
         """Return the counts of a model, or of all that are loaded."""
         if name:
             self._interface(name, version)
-        stats = self.models.stats()
-        versions = {model.name: model.version or "1" for model in self.models.index()}
         return {
             "model_stats": [
-                self._statistics(model.name, versions.get(model.name, "1"), model.pool)
-                for model in stats.models.values()
+                self._statistics(model.name, model.pool)
+                for model in self.models.stats().models.values()
                 if name in ("", model.name)
             ]
         }
 
-    def _statistics(self, name: str, version: str, pool: Any) -> dict[str, Any]:
+    def _statistics(self, name: str, pool: PoolStats) -> dict[str, Any]:
         def duration(count: int, seconds: float) -> dict[str, int]:
             return {"count": count, "ns": int(seconds * _NANOSECONDS)}
 
@@ -245,7 +256,7 @@ class Service:
         none = duration(0, 0.0)
         return {
             "name": name,
-            "version": version,
+            "version": pool.version or _UNNAMED,
             "last_inference": self._last.get(name, 0),
             "inference_count": max(done, self._inferences[name]),
             "execution_count": sum(each.runs for each in devices),
@@ -267,7 +278,7 @@ class Service:
     def index(self, *, ready: bool = False) -> list[dict[str, str]]:
         """Return every model and its state; with ``ready`` those that take requests."""
         return [
-            {"name": model.name, "version": model.version or "1", "state": model.state, "reason": model.reason}
+            {"name": model.name, "version": model.version or _UNNAMED, "state": model.state, "reason": model.reason}
             for model in self.models.index()
             if model.state == "READY" or not ready
         ]
@@ -310,9 +321,6 @@ class Service:
             feed = _feed(interface, request)
             outputs = _outputs(interface, request)
             names = [one.name for one in outputs] if request.outputs else None
-            if not request.outputs:
-                for one in outputs:
-                    one.require_datatype()
             detach = _attach(request.trace)
             try:
                 values = await interface.pool.run_async(
@@ -339,14 +347,13 @@ class Service:
             if name not in self.models:
                 raise Refused(404, f"Request for unknown model: '{name[:200]}' is not found") from None
             raise Refused(503, f"Request for unknown model: '{name}' has no available versions") from None
-        present = pool._members._version or "1"  # the pool's own: another one may take its place now
+        present = pool._members._version or _UNNAMED  # the pool's own: another one may take its place now
         if version and version != present:
             raise Refused(404, f"Request for unknown model: '{name}' version {version[:20]} is not found")
         interface = self._interfaces.get(name)
         if interface is None or interface.pool is not pool:
             batching = self.models._entry(name).options.get("batching")
-            joins = batching is not None and batching.axis == 0
-            interface = self._interfaces[name] = _Interface(pool, joins)
+            interface = self._interfaces[name] = _Interface(pool, batching)
         return interface, present
 
 
@@ -376,15 +383,25 @@ def _feed(interface: _Interface, request: InferRequest) -> dict[str, NDArray[Any
 
 
 def _outputs(interface: _Interface, request: InferRequest) -> list[Declared]:
-    if not request.outputs:
-        return list(interface.outputs.values())
     for name in request.outputs:
         if name not in interface.outputs:
             raise InvalidArgument(f"unexpected inference output '{name[:200]}' for model '{request.model}'")
-    outputs = [interface.outputs[name] for name in request.outputs]
+    outputs = [interface.outputs[name] for name in request.outputs or interface.outputs]
     for one in outputs:
         one.require_datatype()
     return outputs
+
+
+def check_no_shared_memory(parameters: Mapping[str, Any]) -> None:
+    """Refuse an input or output that lies in shared memory."""
+    if "shared_memory_region" in parameters:
+        raise Refused(501, "shared memory is not supported: send the data with the request")
+
+
+def check_no_classification(wanted: object) -> None:
+    """Refuse an output of which the labels of so many classes are wanted."""
+    if wanted:
+        raise Refused(501, "classification is not supported: ask for the output itself")
 
 
 def _timeout(given: object, defaults: Defaults) -> float | None:
