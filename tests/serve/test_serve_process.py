@@ -182,6 +182,49 @@ def test_models_are_loaded_and_unloaded(server: Server) -> None:
         assert server.ask(f"/v2/repository/models/{name}/load", b"")[0] == 404
 
 
+def test_answers_are_counted_by_protocol_and_code(folder: Path, tmp_path: Path) -> None:
+    settings = tmp_path / "server.toml"
+    settings.write_text("limits = { receive = 0.3, header = 4000 }")
+
+    def asked(model: str) -> Any:
+        request = message("ModelInferRequest")(model_name=model)
+        request.inputs.add(name="x", datatype="FP32", shape=[1])
+        request.raw_input_contents.append(bytes(4))
+        return request
+
+    with serving(settings, folder / "simple.onnx") as server:
+        assert infer(server)[0] == infer(server)[0] == 200
+        assert server.ask("/v2/models/simple/infer", b"{}")[0] == 400
+        for sent in (b"no HTTP\r\n\r\n", b"GET /v2 HTTP/1.1\r\nx: " + b"a" * 5000, b"GET /v2 HTTP/1.1\r\n"):
+            with server.socket() as client:
+                client.sendall(sent)
+                receive_all(client)
+        with server.socket() as client:  # the body is missing: 408 alone, though the application had begun
+            client.sendall(b"POST /v2/models/simple/infer HTTP/1.1\r\ncontent-length: 5\r\n\r\n")
+            receive_all(client)
+        server.rpc("ModelInfer", asked("simple"))
+        with pytest.raises(grpc.RpcError):
+            server.rpc("ModelInfer", asked("x"))
+        with grpc.insecure_channel(server.grpc) as channel:
+            stream = channel.stream_stream(
+                "/inference.GRPCInferenceService/ModelStreamInfer",
+                request_serializer=message("ModelInferRequest").SerializeToString,
+            )
+            assert len(list(stream(map(asked, ("simple", "x")), timeout=HANG))) == 2
+            check = channel.unary_unary("/grpc.health.v1.Health/Check")
+            check(b"", timeout=HANG)
+        page = server.ask("/metrics")[1].decode()
+    found = re.findall(r'ortmulti_serve_answers_total{protocol="(\w+)",code="(\w+)"} (\d+)', page)
+    assert {(protocol, code): int(count) for protocol, code, count in found} == {
+        ("http", "200"): 2,
+        ("http", "400"): 2,
+        ("http", "408"): 2,
+        ("http", "431"): 1,
+        ("grpc", "OK"): 3,
+        ("grpc", "NOT_FOUND"): 2,
+    }
+
+
 def accepts(server: Server) -> bool:
     try:
         server.socket().close()

@@ -103,7 +103,8 @@ class Handlers:
 
     async def check(self, asked: Any, context: Any) -> Any:
         if asked.service not in ("", _SERVICE):
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no service {asked.service[:100]!r}")
+            await self._abort(context, Refused(404, f"there is no service {asked.service[:100]!r}"))
+        self._answered("OK")
         return message("HealthCheckResponse")(status=_SERVING if self._service.is_ready() else _NOT_SERVING)
 
     async def answer(self, name: str, call: Callable[[Any], Mapping[str, Any]], asked: Any, context: Any) -> Any:
@@ -114,6 +115,7 @@ class Handlers:
             fields = await asyncio.to_thread(call, asked) if slow else call(asked)
         except Exception as error:
             await self._abort(context, error)
+        self._answered("OK")
         return json_format.ParseDict(fields, message(f"{name}Response")(), ignore_unknown_fields=True)
 
     async def infer(self, asked: Any, context: Any) -> Any:
@@ -123,6 +125,7 @@ class Handlers:
         except Exception as error:
             await self._released.wait()
             await self._abort(context, error)
+        self._answered("OK")
         return response
 
     async def stream(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
@@ -134,9 +137,12 @@ class Handlers:
         answered = message("ModelStreamInferResponse")
         async for asked in requests:
             try:
-                yield answered(infer_response=await self._infer(asked, trace))
+                response = await self._infer(asked, trace)
             except Exception as error:
-                yield answered(error_message=status_and_text(error)[1], infer_response=_Response(id=asked.id))
+                yield answered(error_message=self._failed(error)[1], infer_response=_Response(id=asked.id))
+            else:
+                self._answered("OK")
+                yield answered(infer_response=response)
 
     async def _infer(self, asked: Any, trace: Mapping[str, str]) -> Any:
         self.under_way += 1
@@ -172,10 +178,19 @@ class Handlers:
         return {key: metadata[key] for key in _TRACED if key in metadata}
 
     async def _abort(self, context: Any, error: Exception) -> None:
+        await context.abort(*self._failed(error))
+
+    def _failed(self, error: Exception) -> tuple[grpc.StatusCode, str]:
+        """Count an error that is an answer, and return its code and text."""
         status, text = status_and_text(error)
         if status == 500:
             LOGGER.warning("%s", error)
-        await context.abort(_CODES.get(status, grpc.StatusCode.INTERNAL), text)
+        code = _CODES.get(status, grpc.StatusCode.INTERNAL)
+        self._answered(code.name)
+        return code, text
+
+    def _answered(self, code: str) -> None:
+        self._service.answers["grpc", code] += 1
 
 
 def _inputs(asked: Any, most: int) -> list[InputTensor]:

@@ -42,6 +42,8 @@ _DIGITS = 20
 _JSON = (b"content-type", b"application/json")
 _BINARY = (b"content-type", b"application/octet-stream")
 _HEADER_LENGTH = b"inference-header-content-length"
+# Of a request without an answer, as nginx has it in its log.
+_GONE = 499
 # Below it an answer is not made smaller by as much as that costs.
 _COMPRESSED_FROM = 1024
 _TRACED = (b"traceparent", b"tracestate", b"baggage")
@@ -115,6 +117,8 @@ class Application:
             headers, body = [_JSON], _dumps({"error": text})
         if scope["method"] == "HEAD":
             body = b""
+        if status != _GONE:
+            self.service.answers["http", str(status)] += 1
         headers.append((b"content-length", b"%d" % len(body)))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -158,7 +162,7 @@ class Application:
         service = self.service
         if parts == ["metrics"]:
             _check_method(method, "GET", "HEAD")
-            return 200, [(b"content-type", b"text/plain; version=0.0.4")], service.models.stats().prometheus().encode()
+            return 200, [(b"content-type", b"text/plain; version=0.0.4")], service.metrics().encode()
         if parts[0] != "v2":
             raise Refused(404, "Not Found")
         if parts[1:2] == ["repository"]:
@@ -220,7 +224,7 @@ class Application:
                     raise Refused(413, f"the body has more than the {limit} bytes that are allowed")
             body = memoryview(b"".join(parts))[before:]
         if message["type"] == "http.disconnect":
-            raise Refused(400, "the client has gone")
+            raise Refused(_GONE, "the client has gone")
         coding = headers.get(b"content-encoding", b"")
         if coding in (b"", b"identity"):
             return body

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -17,8 +18,8 @@ _REFUSALS = {
 }
 
 
-def protocol_with(limits: Limits) -> type[HttpToolsProtocol]:
-    """Return the class of a server's connections."""
+def protocol_with(limits: Limits, answers: Counter[tuple[str, str]]) -> type[HttpToolsProtocol]:
+    """Return the class of a server's connections, which count what they answer themselves."""
 
     class LimitedProtocol(HttpToolsProtocol):
         """One connection. uvicorn itself waits for ever for a request, and takes headers of any size."""
@@ -72,6 +73,10 @@ def protocol_with(limits: Limits) -> type[HttpToolsProtocol]:
             else:
                 super().shutdown()
 
+        def send_400_response(self, msg: str) -> None:
+            answers["http", "400"] += 1
+            super().send_400_response(msg)
+
         def _answers(self) -> Any:
             """Return what answers a request now; None: nothing does."""
             cycle: Any = self.cycle  # None before the first request
@@ -87,8 +92,9 @@ def protocol_with(limits: Limits) -> type[HttpToolsProtocol]:
             self._received()
             if self.transport.is_closing():
                 return
-            answers = self._answers()
-            if answers is None or not answers.response_started:
+            answering = self._answers()
+            if answering is None or not answering.response_started:
+                answers["http", str(status)] += 1
                 reason = _REFUSALS[status]
                 text = b'{"error":"%s"}' % reason.lower()
                 lines = (

@@ -167,7 +167,7 @@ class _Server:
         application = Application(self._service, settings.limits, settings.token, access_log=settings.access_log)
         config = uvicorn.Config(
             application,
-            http=protocol_with(settings.limits),
+            http=protocol_with(settings.limits, self._service.answers),
             ws="none",
             lifespan="off",
             log_config=None,

@@ -20,6 +20,7 @@ from ortmulti.errors import (
     QueueFull,
     without_folders,
 )
+from ortmulti.pool.stats import Page
 from ortmulti.serve.datatypes import Declared, array_of_bytes, array_of_numbers
 
 if TYPE_CHECKING:
@@ -156,12 +157,21 @@ class Service:
         self.explicit = explicit
         self.ready = True
         self.defaults: dict[str, Defaults] = {}  # by model
+        self.answers: Counter[tuple[str, str]] = Counter()  # by protocol and code
         self._reload = reload or models.load
         self._interfaces: dict[str, _Interface] = {}
         self._last: dict[str, int] = {}
         self._inferences: Counter[str] = Counter()  # rows, of models that join them
 
-    # Health and metadata.
+    # Health, metrics and metadata.
+
+    def metrics(self) -> str:
+        """Return the repository's metrics and the counts of answers, for Prometheus."""
+        page = Page()
+        self.models.stats()._add_to(page, {})
+        counts = [({"protocol": protocol, "code": code}, count) for (protocol, code), count in self.answers.items()]
+        page.add("serve_answers_total", "counter", "Answers, by protocol and code.", counts, {})
+        return str(page)
 
     def is_ready(self) -> bool:
         """Whether all models that were not unloaded take requests."""
