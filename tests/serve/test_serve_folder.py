@@ -50,7 +50,12 @@ def test_a_configuration_is_read_as_far_as_it_means_something() -> None:
         "cuda_graph": "auto",
     }
     assert (read.timeout, read.may_override, read.priority, read.name) == (0.5, False, 2, "bert")
-    assert (read.file, read.versions) == ("model.onnx", None)
+    assert (read.file, read.versions, read.max_batch_size) == ("model.onnx", None, 32)
+    assert read.tensors == [
+        ("input", "ids", "TYPE_INT64", [-1, -1]),
+        ("input", "mask", "TYPE_INT64", [-1, -1]),
+        ("output", "y", "TYPE_FP32", [-1, 768]),
+    ]
     assert [text.partition(":")[0] for text in ignored] == [
         "dynamic_batching.preserve_ordering",
         "dynamic_batching.default_queue_policy.timeout_action",
@@ -60,7 +65,7 @@ def test_a_configuration_is_read_as_far_as_it_means_something() -> None:
         "response_cache",
         "optimization.input_pinned_memory",
     ]
-    assert pbtxt.read("") == pbtxt.Config({}, None, False, 1, "", "model.onnx", None, [])
+    assert pbtxt.read("") == pbtxt.Config({}, None, False, 1, "", "model.onnx", None, 0, [], [])
     assert pbtxt.read("instance_group { count: 3 kind: KIND_CPU }").options == {
         "devices": "cpu",
         "sessions_per_device": 3,
@@ -84,6 +89,7 @@ def test_a_configuration_is_read_as_far_as_it_means_something() -> None:
         ("parameters { key: 'intra_op_thread_count' value { string_value: 'x' } }", "is a number, not 'x'"),
         ("max_batch_size: -1", "max_batch_size is a number of 0 or more, not -1"),
         ("dynamic_batching: 3", "dynamic_batching is a message, not 3"),
+        ("input: 3", "input is a message, not 3"),
     ],
 )
 def test_a_configuration_that_cannot_be_read_says_where(text: str, error: str) -> None:
@@ -117,7 +123,7 @@ def test_models_are_found_in_files_and_folders(tmp_path: Path) -> None:
     assert found["bert"].options["max_queue"] == 100
     assert found["flat"].options == {"max_queue": 7, "devices": "cpu"}
     [only] = Models([tmp_path / "models/bert"]).all().values()
-    assert (only.name, only.version, only.defaults) == ("bert", "10", Defaults(0.5, 2, False))
+    assert (only.name, only.version, only.defaults) == ("bert", "10", Defaults(0.5, 2, False, 32))
     touch(tmp_path / "models/bert/11/model.onnx")
     touch(tmp_path / "models/bert/12/other.onnx")
     assert models.find("bert").version == "11"

@@ -299,6 +299,15 @@ def test_rows_are_counted_where_they_are_joined() -> None:
         assert (stats["inference_count"], stats["execution_count"]) == (3, 1)
 
 
+def test_a_model_whose_requests_are_joined_may_have_an_input_without_rows() -> None:
+    model = onnx_models.parsed("(float a, float[n] x) => (float[n] y) { y = Mul(a, x) }").SerializeToString()
+    with ortmulti.ModelRepository("cpu") as repository:
+        repository.add("m", model, batching=ortmulti.Batching(8))
+        app = ortmulti.serve.app(repository)
+        tensors = tensors_of({"a": np.array(2, np.float32), "x": np.array([1, 2], np.float32)})
+        assert ask_json(app, "/v2/models/m/infer", {"inputs": tensors})[0] == 200
+
+
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [

@@ -291,6 +291,80 @@ def test_a_load_takes_the_newest_version_and_its_configuration(tmp_path: Path) -
         assert json.loads(server.ask("/v2/models/m")[1])["versions"] == ["2"]
 
 
+def test_a_request_has_at_most_as_many_rows_as_its_configuration_states(tmp_path: Path) -> None:
+    (tmp_path / "m/1").mkdir(parents=True)
+    (tmp_path / "m/1/model.onnx").write_bytes(
+        onnx_models.parsed("(float[n] x, float[9] k) => (float[n] y) { y = Neg(x) }").SerializeToString()
+    )
+    (tmp_path / "m/config.pbtxt").write_text("max_batch_size: 4")
+    text = "inference request batch-size must be <= 4 for 'm'"
+    with serving(tmp_path) as server:
+        for rows, request_id, status in ((4, "", 200), (5, "", 400), (5, "a", 400), (0, "", 200)):
+            feed = {"x": np.ones(rows, np.float32), "k": np.ones(9, np.float32)}
+            body = json.dumps({"id": request_id, "inputs": tensors_of(feed)}).encode()
+            found, content = server.ask("/v2/models/m/infer", body)
+            request = message("ModelInferRequest")(model_name="m", id=request_id)
+            for name, value in feed.items():
+                request.inputs.add(name=name, datatype="FP32", shape=value.shape)
+                request.raw_input_contents.append(value.tobytes())
+            assert found == status
+            if status == 200:
+                assert len(server.rpc("ModelInfer", request).raw_output_contents[0]) == 4 * rows
+                continue
+            assert json.loads(content)["error"] == f"[request id: {request_id or '<id_unknown>'}] {text}"
+            with pytest.raises(grpc.RpcError, match=re.escape(text)) as caught:
+                server.rpc("ModelInfer", request)
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        config = json.loads(server.ask("/v2/models/m/config")[1])
+        assert (config["max_batch_size"], config["output"][0]["dims"]) == (4, [])
+        [stats] = json.loads(server.ask("/v2/models/m/stats")[1])["model_stats"]
+        assert (stats["inference_count"], stats["execution_count"]) == (8, 4)
+
+
+SEVERAL = onnx_models.parsed(
+    "(float[n, 3] x, string[n, k] s, int64[r] sizes) => (float[n, 3] y, float[] u) { y = Neg(x) u = Reshape(x, sizes) }"
+).SerializeToString()
+
+
+def test_a_model_is_that_of_its_configuration(tmp_path: Path) -> None:
+    (tmp_path / "m/1").mkdir(parents=True)
+    (tmp_path / "m/1/model.onnx").write_bytes(SEVERAL)
+    config = tmp_path / "m/config.pbtxt"
+    x, y = " input { name: 'x' data_type: TYPE_FP32 dims: [%s] }", " output { name: 'y' dims: [%s] }"
+    config.write_text("")
+    with serving(tmp_path, "--model-control", "explicit") as server:
+        for fits in (
+            x % "-1, 3" + " input { name: 's', data_type: TYPE_STRING, dims: [7, -1] }" + y % "-1, -1",
+            "max_batch_size: 4" + x % "3" + y % "3",
+            "max_batch_size: 4 input { name: 'x' dims: [1, 3] reshape { shape: [3] } }",
+            "output { name: 'u' data_type: TYPE_FP32 dims: [ 2, 3 ] }",  # a shape that the model does not state
+        ):
+            config.write_text(fits)
+            assert server.ask("/v2/repository/models/m/load", b"") == (200, b""), fits
+        for wrong, text in (
+            ("input { name: 'z' }", "input 'z' is none of the model's: x, s, sizes"),
+            ("output { name: 'x' }", "output 'x' is none of the model's: y, u"),
+            (
+                "input { name: 'x' data_type: TYPE_INT64 }",
+                "input 'x' has data_type TYPE_INT64, and the model's is TYPE_FP32",
+            ),
+            (x % "-1, 4", "input 'x' has the dims [-1, 4], and the model's are [-1, 3]"),
+            (x % "3", "input 'x' has the dims [3], and the model's are [-1, 3]"),
+            ("max_batch_size: 4" + x % "-1, 3", "[-1, -1, 3] with the batch's, and the model's are [-1, 3]"),
+            ("max_batch_size: 4" + y % "2", "output 'y' has the dims [-1, 2] with the batch's"),
+        ):
+            config.write_text(wrong)
+            status, answer = server.ask("/v2/repository/models/m/load", b"")
+            assert (status, text in json.loads(answer)["error"]) == (400, True), answer
+            assert b"config.pbtxt of 'm': the " in answer
+            assert server.ask("/v2/models/m/ready")[0] == 200  # the former one
+        assert server.ask("/v2/models/m/config")[0] == 200
+    with serving(tmp_path, wait="") as server:
+        assert server.process.wait(HANG) == 1
+        assert server.process.stderr is not None
+        assert "the model 'm' was not loaded: config.pbtxt of 'm': the output 'y'" in server.process.stderr.read()
+
+
 def test_what_is_received_is_answered_before_the_end(folder: Path) -> None:
     head = b"POST /v2/models/simple/infer HTTP/1.1\r\ncontent-length: %d\r\n" % len(ASKED)
     with (

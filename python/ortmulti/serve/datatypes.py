@@ -46,6 +46,11 @@ class Declared:
         self.dtype = value.dtype if self.datatype else None
         self.shape = [size if isinstance(size, int) else -1 for size in value.shape]
 
+    @property
+    def data_type(self) -> str:
+        """Triton's word for the datatype in a model's configuration."""
+        return "TYPE_" + ("STRING" if self.datatype == "BYTES" else self.datatype or "INVALID")
+
     def require_datatype(self) -> str:
         """Return the datatype, or raise errors.NotImplemented: the protocol has no word for it."""
         if not self.datatype:

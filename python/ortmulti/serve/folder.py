@@ -7,12 +7,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortmulti import checks
 from ortmulti.errors import InvalidArgument, NoSuchFile, NotFound
 from ortmulti.serve import pbtxt
+from ortmulti.serve.datatypes import Declared
+from ortmulti.serve.pbtxt import Tensor
 from ortmulti.serve.service import Defaults
+
+if TYPE_CHECKING:
+    from ortmulti.pool.pool import Pool
 
 __all__ = ["Models", "ServedModel"]
 
@@ -31,6 +36,7 @@ class ServedModel:
         version: Its label.
         options: Of `ModelRepository.add`.
         defaults: Of its requests.
+        stated: Inputs and outputs of its configuration.
         ignored: What its configuration says and has no meaning here.
     """
 
@@ -39,7 +45,38 @@ class ServedModel:
     version: str = "1"
     options: dict[str, Any] = field(default_factory=dict)
     defaults: Defaults = field(default_factory=Defaults)
+    stated: list[Tensor] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
+
+    def check(self, pool: Pool) -> None:
+        """Compare the loaded model with its configuration.
+
+        Raises:
+            InvalidArgument: It is another one.
+        """
+        present = {"input": pool.get_inputs(), "output": pool.get_outputs()}
+        batch = " with the batch's" * (self.defaults.max_batch_size > 0)
+        for tensor in self.stated:
+            values = {value.name: Declared(value) for value in present[tensor.kind]}
+            value = values.get(tensor.name)
+            # A shape that the model does not state is empty, too.
+            dims = tensor.dims if value and value.shape else []
+            if value is None:
+                wrong = f"is none of the model's: {', '.join(values)}"
+            elif tensor.data_type not in ("", value.data_type):
+                wrong = f"has data_type {tensor.data_type}, and the model's is {value.data_type}"
+            elif dims and not _fits(dims, value.shape):
+                wrong = f"has the dims {dims}{batch}, and the model's are {value.shape}"
+            else:
+                continue
+            raise InvalidArgument(
+                f"{_CONFIG} of {self.path.parents[1].name!r}: the {tensor.kind} {tensor.name!r} {wrong}: mend the "
+                f"file, or leave the {tensor.kind} out"
+            )
+
+
+def _fits(dims: list[int], shape: list[int]) -> bool:
+    return len(dims) == len(shape) and all(-1 in pair or pair[0] == pair[1] for pair in zip(dims, shape, strict=True))
 
 
 class Models:
@@ -131,8 +168,8 @@ class Models:
             if int(each.name) > int(newest.name) and not (each / read.file).is_file()
         ]
         options = {**self.options, **read.options}
-        defaults = Defaults(read.timeout, read.priority, read.may_override or read.timeout is None)
-        return ServedModel(folder.name, newest / read.file, newest.name, options, defaults, ignored)
+        defaults = Defaults(read.timeout, read.priority, read.may_override or read.timeout is None, read.max_batch_size)
+        return ServedModel(folder.name, newest / read.file, newest.name, options, defaults, read.tensors, ignored)
 
     def _declared(
         self, name: str, path: Path, version: str, options: dict[str, Any], timeout: float | None

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ortmulti.errors import InvalidArgument
 
-__all__ = ["Config", "read"]
+__all__ = ["Config", "Tensor", "read"]
 
 _TOKEN = re.compile(r"""\s*(?:\#[^\n]*\s*)*("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[\w.+-]+|[{}<>\[\]:;,])""")
 _DEEPEST = 50
@@ -125,6 +125,22 @@ class _Config:
         return name in self._fields
 
 
+class Tensor(NamedTuple):
+    """An input or output as a configuration states it.
+
+    Attributes:
+        kind: ``"input"`` or ``"output"``.
+        name: Its name.
+        data_type: Triton's word; "" where none is stated.
+        dims: With the batch dimension, -1 for any size; empty where the model may have others.
+    """
+
+    kind: str
+    name: str
+    data_type: str
+    dims: list[int]
+
+
 class Config(NamedTuple):
     """What a configuration says.
 
@@ -136,6 +152,8 @@ class Config(NamedTuple):
         name: The model's, if it is there.
         file: The model's file in a version's folder.
         versions: Those that may be served; None: any.
+        max_batch_size: Rows of a request at most; 0: any number.
+        tensors: Inputs and outputs.
         ignored: Its parts that mean nothing here.
     """
 
@@ -146,6 +164,8 @@ class Config(NamedTuple):
     name: str
     file: str
     versions: list[int] | None
+    max_batch_size: int
+    tensors: list[Tensor]
     ignored: list[str]
 
 
@@ -158,8 +178,6 @@ def read(text: str) -> Config:
     from ortmulti.pool.configuration import Batching
 
     config = _Config(_parse(text))
-    for name in ("input", "output"):  # the model's own
-        config.all(name)
     for name in ("sequence_batching", "ensemble_scheduling"):
         if name in config:
             raise InvalidArgument(f"a model with {name} is not served: its answers would be wrong")
@@ -179,7 +197,7 @@ def read(text: str) -> Config:
         options["batching"] = Batching(most, delay / 1000)
     dynamic.all("priority_levels")  # any number of them
     level = _int(dynamic.one("default_priority_level", 0), "default_priority_level")
-    ignored = []
+    tensors, ignored = _tensors(config, most > 0)
     if dynamic.one("preserve_ordering"):
         ignored.append("dynamic_batching.preserve_ordering: answers come when they are ready")
     policy = dynamic.part("default_queue_policy")
@@ -229,8 +247,28 @@ def read(text: str) -> Config:
         str(config.one("name", "")),
         str(config.one("default_model_filename", "model.onnx")),
         versions,
+        most,
+        tensors,
         ignored + config.unused(),
     )
+
+
+def _tensors(config: _Config, batched: bool) -> tuple[list[Tensor], list[str]]:
+    """Return the inputs and outputs, and what of them means nothing here."""
+    tensors, ignored = [], []
+    for kind in ("input", "output"):
+        for each in config.all(kind):
+            if not isinstance(each, dict):
+                raise InvalidArgument(f"{kind} is a message, not {each!r}")
+            stated = _Config(each)
+            name, dims = str(stated.one("name", "")), stated.all("dims")
+            if "reshape" in stated:
+                ignored.append(f"{kind}.reshape: {name!r} has the model's own shape")
+                dims = []
+            word = stated.one("data_type")  # or its number
+            data_type = word if isinstance(word, str) else ""
+            tensors.append(Tensor(kind, name, data_type, [-1] * batched + dims if dims else []))
+    return tensors, ignored
 
 
 def _parameters(config: _Config) -> dict[str, str]:

@@ -18,7 +18,7 @@ import grpc
 import uvicorn
 
 from ortmulti.errors import Error, InvalidArgument
-from ortmulti.repository import ModelRepository
+from ortmulti.repository import ModelRepository, _Entry, _Loaded
 from ortmulti.serve.folder import Models, ServedModel
 from ortmulti.serve.grpc import Handlers, add_to
 from ortmulti.serve.http import Application, Limits
@@ -92,6 +92,23 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
+class _Repository(ModelRepository):
+    """One that refuses a model which is not what its configuration states, before it takes a request."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.served: dict[str, ServedModel] = {}  # what is loaded next, by name
+
+    def _make(self, name: str, entry: _Entry) -> _Loaded:
+        loaded = super()._make(name, entry)
+        try:
+            self.served[name].check(loaded.pool)
+        except BaseException:
+            self._release(loaded, cancel_pending=True)
+            raise
+        return loaded
+
+
 class _Uvicorn(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -114,7 +131,7 @@ class _Server:
                     f"'{settings.certificate}' and '{settings.key}' are no certificate and its key: {error}"
                 ) from error
         self._stop = asyncio.Event()
-        self._repository = ModelRepository(**settings.repository)
+        self._repository = _Repository(**settings.repository)
         self._service = Service(self._repository, explicit=settings.explicit, reload=self._reload, name=settings.id)
         self._service.ready = False  # until all models are there
 
@@ -226,6 +243,7 @@ class _Server:
 
     def _add(self, model: ServedModel) -> None:
         self._note(model)
+        self._repository.served[model.name] = model
         try:
             self._repository.add(model.name, model.path, **{"version": model.version, **model.options})
         except Error as error:
@@ -250,6 +268,7 @@ class _Server:
     def _reload(self, name: str) -> None:
         model = self._models.find(name)
         if name in self._repository:
+            self._repository.served[name] = model
             self._repository._load_with(name, model.path, {"version": model.version, **model.options})
             self._note(model)
         else:

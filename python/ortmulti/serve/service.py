@@ -109,11 +109,13 @@ class Defaults(NamedTuple):
         timeout: Seconds, of those without a deadline; None: none.
         priority: The protocol's, of those without one.
         may_override: Whether a request may have an earlier deadline; a later one than ``timeout`` never.
+        max_batch_size: Rows of a request at most; 0: any number.
     """
 
     timeout: float | None = None
     priority: int = 1
     may_override: bool = True
+    max_batch_size: int = 0
 
 
 _NO_DEFAULTS = Defaults()
@@ -128,9 +130,11 @@ class _Interface:
         self.inputs = {value.name: Declared(value) for value in pool.get_inputs()}
         self.outputs = {value.name: Declared(value) for value in pool.get_outputs()}
 
-    def rows(self, feed: Mapping[str, NDArray[Any]]) -> int:
-        """Return the size of a request as Triton counts it: where requests are joined, its rows."""
-        return len(next(iter(feed.values()))) if self.batching and feed else 1
+    def rows(self, feed: Mapping[str, NDArray[Any]], most: int) -> int:
+        """Return the size of a request as Triton counts it: its rows, where they are joined or ``most`` is stated."""
+        if not self.batching and not most:
+            return 1
+        return max((len(value) for name, value in feed.items() if self.inputs[name].shape[:1] == [-1]), default=1)
 
 
 class Service:
@@ -207,13 +211,14 @@ class Service:
         """Return what Triton's model configuration would say of a model."""
         interface, _ = self._interface(name, version)
         batching = interface.batching
+        most = self._defaults(name).max_batch_size or (batching.max_size if batching else 0)
 
         def described(values: Mapping[str, Declared]) -> list[dict[str, Any]]:
             return [
                 {
                     "name": one.name,
-                    "data_type": "TYPE_" + ("STRING" if one.datatype == "BYTES" else one.datatype or "INVALID"),
-                    "dims": one.shape if batching is None else one.shape[1:],
+                    "data_type": one.data_type,
+                    "dims": one.shape[1:] if most else one.shape,
                 }
                 for one in values.values()
             ]
@@ -223,7 +228,7 @@ class Service:
             "platform": "onnxruntime_onnx",
             "backend": "onnxruntime",
             "version_policy": {"latest": {"num_versions": 1}},
-            "max_batch_size": 0 if batching is None else batching.max_size,
+            "max_batch_size": most,
             "input": described(interface.inputs),
             "output": described(interface.outputs),
             "instance_group": [
@@ -323,12 +328,19 @@ class Service:
 
     async def infer(self, request: InferRequest) -> Answer:
         """Run a model once."""
-        defaults = self.defaults.get(request.model, _NO_DEFAULTS)
+        defaults = self._defaults(request.model)
+        most = defaults.max_batch_size
         timeout = _timeout(request.parameters.get("timeout"), defaults)
         priority = _priority(request.parameters.get("priority"), defaults.priority)
         while True:
             interface, version = self._interface(request.model, request.version)
             feed = _feed(interface, request)
+            rows = interface.rows(feed, most)
+            if 0 < most < rows:
+                raise InvalidArgument(
+                    f"[request id: {request.id[:200] or '<id_unknown>'}] inference request batch-size must be <= "
+                    f"{most} for '{request.model}'"
+                )
             outputs = _outputs(interface, request)
             names = [one.name for one in outputs] if request.outputs else None
             detach = _attach(request.trace)
@@ -347,8 +359,11 @@ class Service:
                 if detach is not None:
                     detach()
             self._last[request.model] = time.time_ns() // 10**6
-            self._inferences[request.model] += interface.rows(feed)
+            self._inferences[request.model] += rows
             return Answer(request.model, version, list(zip(outputs, values, strict=True)))
+
+    def _defaults(self, name: str) -> Defaults:
+        return self.defaults.get(name, _NO_DEFAULTS)
 
     def _interface(self, name: str, version: str) -> tuple[_Interface, str]:
         try:
