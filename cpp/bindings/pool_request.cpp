@@ -61,7 +61,8 @@ Awaiting take_awaiting(const py::object& future) {
 }  // namespace
 
 PoolRequest::PoolRequest(std::shared_ptr<Session> session, const py::object& wanted, const py::object& feed,
-                         const py::object& options) {
+                         const py::object& options, std::shared_ptr<const Padding> padding)
+    : padding_(std::move(padding)) {
   // A pool may convert the arguments again, with a session of the next model.
   if (!wanted.is_none() && !py::isinstance<py::sequence>(wanted)) {
     throw Error(
@@ -113,7 +114,7 @@ py::list PoolRequest::to_arrays() {
 }
 
 void PoolRequest::convert(std::shared_ptr<Session> session, const py::object& wanted, const py::object& feed) {
-  RunRequest& values = python_.values.emplace(*session, wanted, feed);
+  RunRequest& values = python_.values.emplace(*session, wanted, feed, padding_);
   python_.session = std::move(session);
   output_names = values.take_output_names();
   inputs = values.take_inputs();

@@ -18,7 +18,7 @@ class PoolRequest : public Request, NonCopyable {
   /// `wanted`: names of outputs, or None. Throws Error for what the session does not take.
   /// Without a session the values are converted by prepare(), once there is one. Needs the GIL, as the next.
   PoolRequest(std::shared_ptr<Session> session, const pybind11::object& wanted, const pybind11::object& feed,
-              const pybind11::object& options);
+              const pybind11::object& options, std::shared_ptr<const Padding> padding = nullptr);
   /// For runners in Python: `check(wanted, feed)` gives the names and the values that they get. `joins`: the values are
   /// inputs too, where all are arrays that ONNX Runtime can read, to be run together with others'.
   PoolRequest(const pybind11::object& check, bool joins, const pybind11::object& wanted, const pybind11::object& feed);
@@ -77,6 +77,7 @@ class PoolRequest : public Request, NonCopyable {
   void convert(std::shared_ptr<Session> session, const pybind11::object& wanted, const pybind11::object& feed);
 
   std::shared_ptr<const Ort::RunOptions> given_options_;
+  std::shared_ptr<const Padding> padding_;
   Python python_;
   std::shared_ptr<Arrival> arrival_;
   std::atomic<bool> taking_{false};

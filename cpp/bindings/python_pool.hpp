@@ -166,6 +166,12 @@ class PythonPool : NonCopyable {
 
   const std::shared_ptr<Pool>& get() const noexcept { return pool_; }
 
+  void set_padding(const Padding& padding) {
+    batching_.padding = std::make_shared<const Padding>(padding);
+    const ReleaseGil nogil;
+    pool_->set_padding(batching_.padding);
+  }
+
   // Puts a device to sleep at a level that keeps its sessions. `timeout`: for the runs under way, in seconds.
   void sleep(const Device& device, SleepLevel level, bool pinned, bool auto_wake, std::optional<double> timeout,
              const std::shared_ptr<Timeline>& timeline) {
@@ -347,7 +353,8 @@ class PythonPool : NonCopyable {
   std::shared_ptr<PoolRequest> make_request(const py::object& output_names, const py::object& input_feed,
                                             const Call& call) {
     auto request = check_ ? std::make_shared<PoolRequest>(check_, batching_.enabled(), output_names, input_feed)
-                          : std::make_shared<PoolRequest>(first_session(), output_names, input_feed, call.run_options);
+                          : std::make_shared<PoolRequest>(first_session(), output_names, input_feed, call.run_options,
+                                                          batching_.padding);
     call.apply_to(*request);
     return request;
   }

@@ -1,5 +1,6 @@
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,6 +21,7 @@
 #include "bindings/signals.hpp"
 #include "bindings/text.hpp"
 #include "core/base/timeline.hpp"
+#include "core/onnx/element_types.hpp"
 #include "core/pool/batch.hpp"
 #include "core/pool/runners.hpp"
 
@@ -76,9 +79,10 @@ py::dict to_dict(const PoolStats& stats, const Bounds& bounds) {
                    "busy"_a = device.busy, "waiting"_a = device.waiting, "broken"_a = device.broken,
                    "suspended"_a = device.suspended,
                    "asleep"_a = device.level == SleepLevel::awake ? "" : to_string(device.level),
-                   "in_flight"_a = device.in_flight, "why_in_flight"_a = device.why_in_flight,
-                   "graphs"_a = device.graphs.shapes, "graph_sessions"_a = device.graphs.sessions,
-                   "graph_bytes"_a = device.graphs.bytes, "why_no_graph"_a = device.graphs.why_not);
+                   "why_padding"_a = device.why_padding, "in_flight"_a = device.in_flight,
+                   "why_in_flight"_a = device.why_in_flight, "graphs"_a = device.graphs.shapes,
+                   "graph_sessions"_a = device.graphs.sessions, "graph_bytes"_a = device.graphs.bytes,
+                   "why_no_graph"_a = device.graphs.why_not);
     const auto arena = [&](auto part) -> py::object {
       return device.arena ? py::object(py::int_((*device.arena).*part)) : py::none();
     };
@@ -205,6 +209,35 @@ void register_pool(py::module_& module) {
              return Batching{max_size, to_duration(max_delay), axis, std::move(sizes)};
            }),
            py::arg("max_size"), py::arg("max_delay"), py::arg("axis"), py::arg("sizes"));
+  py::class_<Padding::Tensor>(module, "PaddedTensor")
+      .def(py::init([](std::string name, std::vector<std::size_t> axes, const py::bytes& value) {
+             const auto bytes = value.cast<std::string_view>();
+             const auto* const begin = reinterpret_cast<const std::byte*>(bytes.data());
+             return Padding::Tensor{std::move(name), std::move(axes), {begin, begin + bytes.size()}};
+           }),
+           py::arg("name"), py::arg("axes"), py::arg("value"));
+  py::class_<Padding>(module, "Padding")
+      .def(py::init<>())
+      .def_readwrite("axis", &Padding::axis)
+      .def_readwrite("dimension", &Padding::dimension)
+      .def_readwrite("inputs", &Padding::inputs)
+      .def_readwrite("outputs", &Padding::outputs)
+      .def_readwrite("at_front", &Padding::at_front)
+      .def_readwrite("lengths", &Padding::lengths)
+      .def_readwrite("multiple", &Padding::multiple)
+      .def_readwrite("max_tokens", &Padding::max_tokens)
+      .def_readwrite("max_waste", &Padding::max_waste)
+      .def(
+          "make_mask",  // of the element type `type`, such as "int64", of which `one` has the element 1
+          [](Padding& self, const std::string& type, const Padding::Tensor& one) {
+            const auto& types = element_types();
+            const auto found =
+                std::find_if(types.begin(), types.end(), [&type](const auto& known) { return known.name == type; });
+            self.mask = one.name;
+            self.mask_type = static_cast<ONNXTensorElementDataType>(found->number);
+            self.mask_one = one.value;
+          },
+          py::arg("type"), py::arg("one"));
   py::class_<PythonPool> pool(module, "Pool");
   pool.def(py::init<std::optional<std::size_t>, Batching, std::optional<double>, bool>(),
            py::arg("max_waiting") = py::none(), py::arg("batching") = Batching(), py::arg("trim_after") = py::none(),
@@ -215,6 +248,7 @@ void register_pool(py::module_& module) {
            py::arg("graph_wanted") = py::none())
       .def("add_runners", &PythonPool::add_runners, py::arg("device"), py::arg("runners"), py::arg("check"))
       .def("check_inputs", &PythonPool::check_inputs, py::arg("inputs"))
+      .def("set_padding", &PythonPool::set_padding, py::arg("padding"))
       .def("set_ready", of_core(&Pool::set_ready), py::arg("session"), py::arg("ready"))
       .def("give_up", of_core(&Pool::give_up), py::arg("session"), py::arg("reason"))
       .def("expect", of_core(&Pool::expect), py::arg("device"), py::arg("sessions"))

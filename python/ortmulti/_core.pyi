@@ -275,6 +275,21 @@ class Repository:
 class Batching:
     def __init__(self, max_size: int, max_delay: float, axis: int, sizes: Sequence[int]) -> None: ...
 
+class PaddedTensor:
+    def __init__(self, name: str, axes: Sequence[int], value: bytes) -> None: ...
+
+class Padding:
+    axis: int
+    dimension: str
+    inputs: list[PaddedTensor]
+    outputs: list[PaddedTensor]
+    at_front: bool
+    lengths: list[int]
+    multiple: int
+    max_tokens: int | None
+    max_waste: float
+    def make_mask(self, type: str, one: PaddedTensor) -> None: ...
+
 class Pool:
     def __init__(
         self,
@@ -303,6 +318,7 @@ class Pool:
         check: Callable[[object, object], tuple[Sequence[str], Mapping[str, Any]]],
     ) -> object: ...
     def check_inputs(self, inputs: Sequence[tuple[str, Sequence[int | str | None]]]) -> None: ...
+    def set_padding(self, padding: Padding) -> None: ...
     def set_ready(self, session: object, ready: bool) -> None: ...
     def give_up(self, session: object, reason: str) -> None: ...
     def expect(self, device: str, sessions: int) -> None: ...

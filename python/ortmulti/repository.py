@@ -23,7 +23,7 @@ from ortmulti.errors import ClosedError, Error, InvalidArgument, InvalidType, No
 from ortmulti.pool.pool import Pool
 
 if TYPE_CHECKING:
-    from ortmulti.pool.configuration import Warmup
+    from ortmulti.pool.configuration import Batching, Warmup
     from ortmulti.pool.futures import PoolFuture
     from ortmulti.pool.membership import PoolMembers
     from ortmulti.pool.stats import Page, PoolStats
@@ -230,8 +230,12 @@ class RepositoryModel(Pool):
         return self._pool._members
 
     @property
-    def _batch_size(self) -> int:  # type: ignore[override]
-        return self._pool._batch_size
+    def _batching(self) -> Batching | None:  # type: ignore[override]
+        return self._pool._batching
+
+    @property
+    def _length(self) -> Callable[[Mapping[str, Any]], int] | None:  # type: ignore[override]
+        return self._pool._length
 
     @property
     def _start(self) -> float:  # type: ignore[override]

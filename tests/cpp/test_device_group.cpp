@@ -74,7 +74,7 @@ TEST(DeviceGroups, EveryCountIsAddedUp) {
       EXPECT_EQ((stats.*count).count(), 5U) << name;
     }
   });
-  EXPECT_EQ(names.size(), 15U);
+  EXPECT_EQ(names.size(), 17U);
 }
 
 }  // namespace

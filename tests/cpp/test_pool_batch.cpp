@@ -139,7 +139,8 @@ TEST_F(BatchTest, WhatIsCancelledBeforeItsBatchBeganLeavesTheSessionIdle) {
 TEST_F(BatchTest, IsPaddedWithItsLastRow) {
   for (const std::size_t axis : {0U, 1U}) {
     const Shape shape = axis == 0 ? Shape{1, 2} : Shape{2, 1};
-    const auto joint = join({request_of(shape, 1), request_of(shape, 5)}, {1, 1}, {4, milliseconds(0), axis, {4}});
+    const std::vector<JointSize> one_row(2, {1, 0, 0, 0});
+    const auto joint = join({request_of(shape, 1), request_of(shape, 5)}, one_row, {4, milliseconds(0), axis, {4}});
     const std::vector<float> values = numbers(joint->inputs.values()[0]);
     EXPECT_EQ(values,
               axis == 0 ? (std::vector<float>{1, 2, 5, 6, 5, 6, 5, 6}) : (std::vector<float>{1, 5, 5, 5, 2, 6, 6, 6}));
@@ -550,7 +551,7 @@ TEST_F(BatchTest, KnownInputsAreJoinedAsOthersAre) {
   description.shape = {1, 2};
   description.data = memory.data();
   known->inputs.add("x", description);
-  EXPECT_EQ(batch_traits(*known, 0).key, batch_traits(*request_of({1, 2}), 0).key);
+  EXPECT_EQ(batch_traits(*known, {}).key, batch_traits(*request_of({1, 2}), {}).key);
   submit(known);
   const auto other = submit({1, 2}, 5);
   answers.wait_for(2);
@@ -566,14 +567,14 @@ TEST_F(BatchTest, KeyTellsApartWhatCannotJoin) {
     request->inputs.add(name, tensor(shape));
     return request;
   };
-  const std::string key = batch_traits(*with("x", {2, 3}, "y"), 0).key;
+  const std::string key = batch_traits(*with("x", {2, 3}, "y"), {}).key;
   EXPECT_FALSE(key.empty());
-  EXPECT_EQ(key, batch_traits(*with("x", {5, 3}, "y"), 0).key);
-  EXPECT_NE(key, batch_traits(*with("x", {2, 4}, "y"), 0).key);
-  EXPECT_NE(key, batch_traits(*with("x", {2, 3, 1}, "y"), 0).key);
-  EXPECT_NE(key, batch_traits(*with("z", {2, 3}, "y"), 0).key);
-  EXPECT_NE(key, batch_traits(*with("x", {2, 3}, "z"), 0).key);
-  EXPECT_TRUE(batch_traits(*with("x", {2}, "y"), 1).key.empty());
+  EXPECT_EQ(key, batch_traits(*with("x", {5, 3}, "y"), {}).key);
+  EXPECT_NE(key, batch_traits(*with("x", {2, 4}, "y"), {}).key);
+  EXPECT_NE(key, batch_traits(*with("x", {2, 3, 1}, "y"), {}).key);
+  EXPECT_NE(key, batch_traits(*with("z", {2, 3}, "y"), {}).key);
+  EXPECT_NE(key, batch_traits(*with("x", {2, 3}, "z"), {}).key);
+  EXPECT_TRUE(batch_traits(*with("x", {2}, "y"), {8, milliseconds(0), 1, {}}).key.empty());
   EXPECT_EQ(why_unlike(*with("x", {2}, "y"), *with("x", {2, 1}, "y")), "input 'x' has the shapes (2,) and (2, 1)");
   for (const auto& other : {with("z", {2, 3}, "y"), with("x", {2, 3}, "z")}) {
     EXPECT_EQ(why_unlike(*with("x", {2, 3}, "y"), *other), "they give other inputs, or ask for other outputs");

@@ -1,10 +1,13 @@
 #include "core/pool/batch.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "core/base/error.hpp"
 #include "core/onnx/element_types.hpp"
@@ -38,21 +41,47 @@ bool read(const Request& request, std::size_t input, HostTensor& tensor) {
   return read(request.inputs.values()[input], tensor);
 }
 
-// A tensor as rows: what lies before the axis, and the bytes of what lies behind it, for an index of the axis each.
-struct Layout {
-  std::size_t before = 1;
-  std::size_t along = 0;
-  std::size_t bytes_behind = 1;
-
-  Layout(const HostTensor& tensor, std::size_t axis) : along(static_cast<std::size_t>(tensor.shape[axis])) {
-    for (std::size_t i = 0; i < axis; ++i) {
-      before *= static_cast<std::size_t>(tensor.shape[i]);
-    }
-    const std::vector<std::int64_t> behind(tensor.shape.begin() + static_cast<std::ptrdiff_t>(axis) + 1,
-                                           tensor.shape.begin() + static_cast<std::ptrdiff_t>(tensor.rank));
-    bytes_behind = tensor_bytes(tensor.type, behind);
+// The bytes from one index of each dimension to the next.
+std::array<std::size_t, HostTensor::most_dimensions> steps_of(const HostTensor& tensor) {
+  std::array<std::size_t, HostTensor::most_dimensions> steps{};
+  std::size_t step = find_element_type(tensor.type)->bits / 8;
+  for (std::size_t i = tensor.rank; i-- > 0; step *= static_cast<std::size_t>(tensor.shape[i])) {
+    steps[i] = step;
   }
-};
+  return steps;
+}
+
+// Copies a block of this shape. Its first elements are at `from` in a tensor like `source`, and at `to` in one like
+// `target`.
+void copy_block(const HostTensor& block, const HostTensor& source, const std::byte* from, const HostTensor& target,
+                std::byte* to) {
+  const auto size = [&block](std::size_t dimension) { return static_cast<std::size_t>(block.shape[dimension]); };
+  const auto from_steps = steps_of(source);
+  const auto to_steps = steps_of(target);
+  std::size_t inner = block.rank - 1;  // what lies behind it is in one piece in both
+  while (inner > 0 && block.shape[inner] == source.shape[inner] && block.shape[inner] == target.shape[inner]) {
+    --inner;
+  }
+  std::size_t pieces = 1;
+  for (std::size_t i = 0; i < inner; ++i) {
+    pieces *= size(i);
+  }
+  const std::size_t bytes = size(inner) * from_steps[inner];
+  std::array<std::size_t, HostTensor::most_dimensions> index{};
+  for (std::size_t piece = 0; bytes > 0 && piece < pieces; ++piece) {
+    std::memcpy(to, from, bytes);
+    for (std::size_t i = inner; i-- > 0;) {
+      from += from_steps[i];
+      to += to_steps[i];
+      if (++index[i] < size(i)) {
+        break;
+      }
+      index[i] = 0;
+      from -= size(i) * from_steps[i];
+      to -= size(i) * to_steps[i];
+    }
+  }
+}
 
 Ort::Value new_tensor_like(const HostTensor& tensor) {
   static const Ort::AllocatorWithDefaultOptions cpu;
@@ -65,9 +94,42 @@ bool has_whole_bytes(ONNXTensorElementDataType type) {
   return known != nullptr && known->bits >= 8;
 }
 
-std::size_t sum_of(const std::vector<std::size_t>& sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
+JointSize sum_of(const std::vector<JointSize>& sizes) {
+  JointSize all;
+  for (const JointSize& size : sizes) {
+    all.add(size);
+  }
+  return all;
 }
+
+// What of a run's tensor belongs to its requests.
+struct Place {
+  const Padding::Tensor* padded;  // null: it has no length
+  std::size_t length;             // of the run
+
+  // The shape of a request's part.
+  HostTensor part(HostTensor whole, std::size_t axis, const JointSize& size) const {
+    whole.shape[axis] = static_cast<std::int64_t>(size.rows);
+    for (const std::size_t each : lengths()) {
+      whole.shape[each] = static_cast<std::int64_t>(size.longest);
+    }
+    return whole;
+  }
+  // Where it begins, in bytes, behind so many rows.
+  std::size_t begin(const HostTensor& whole, std::size_t axis, std::size_t row, const JointSize& size,
+                    const Padding* padding) const {
+    const auto steps = steps_of(whole);
+    std::size_t bytes = row * steps[axis];
+    for (const std::size_t each : lengths()) {
+      bytes += padding->at_front ? (length - size.longest) * steps[each] : 0;
+    }
+    return bytes;
+  }
+  const std::vector<std::size_t>& lengths() const {
+    static const std::vector<std::size_t> none;
+    return padded == nullptr ? none : padded->axes;
+  }
+};
 
 // A dimension that has the same name in all inputs, so that requests can be joined along it.
 std::optional<std::size_t> common_axis(const std::vector<ValueInfo>& inputs) {
@@ -175,7 +237,82 @@ void Grace::record_wait(std::size_t came, std::size_t most) noexcept {
   left_ = pause_;
 }
 
-BatchTraits batch_traits(const Request& request, std::size_t axis) {
+bool Batching::fits(const JointSize& run) const noexcept {
+  if (run.rows > max_size || !padding) {
+    return run.rows <= max_size;
+  }
+  const std::size_t elements = padding->elements(run);
+  const auto padded = static_cast<double>(elements - run.alone);
+  return elements <= padding->max_tokens.value_or(elements) &&
+         padded <= padding->max_waste * static_cast<double>(elements);
+}
+
+bool Batching::may_join(const JointSize& run, const JointSize& more, const RunCost& cost) const noexcept {
+  JointSize joint = run;
+  joint.add(more);
+  const auto time = [&](const JointSize& size) { return cost.time(size.rows, rounded(size.longest)); };
+  return fits(joint) && (!padding || time(joint) <= time(run) + time(more));
+}
+
+bool Batching::is_full(const JointSize& run) const noexcept {
+  return run.rows >= max_size ||
+         (padding && padding->max_tokens && padding->elements(run) + rounded(run.longest) > *padding->max_tokens);
+}
+
+std::vector<std::size_t> Batching::choose(const std::vector<JointSize>& candidates, const RunCost& cost) const {
+  std::vector<std::size_t> order(candidates.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  if (!padding) {
+    JointSize run;
+    order.erase(std::remove_if(order.begin(), order.end(),
+                               [&](std::size_t one) {
+                                 JointSize joint = run;
+                                 joint.add(candidates[one]);
+                                 const bool joins = one == 0 || fits(joint);
+                                 run = joins ? joint : run;
+                                 return !joins;
+                               }),
+                order.end());
+    return order;
+  }
+  std::stable_sort(order.begin(), order.end(), [&candidates](std::size_t one, std::size_t other) {
+    return candidates[one].longest < candidates[other].longest;
+  });
+  // Of all ways to cut the order into runs, the one that takes the least time: for each end of a run, its best begin.
+  std::vector<double> least(order.size() + 1, 0);
+  std::vector<std::size_t> begins(order.size() + 1, 0);
+  for (std::size_t end = 1; end <= order.size(); ++end) {
+    least[end] = std::numeric_limits<double>::infinity();
+    JointSize run;
+    for (std::size_t begin = end; begin-- > 0;) {
+      run.add(candidates[order[begin]]);
+      if (begin + 1 < end && !fits(run)) {
+        break;
+      }
+      const double time = least[begin] + cost.time(run.rows, rounded(run.longest));
+      if (begin + 1 == end || time < least[end]) {
+        least[end] = time;
+        begins[end] = begin;
+      }
+    }
+  }
+  std::size_t end = order.size();
+  const auto is_in = [&](std::size_t from) {
+    const auto begin = order.begin() + static_cast<std::ptrdiff_t>(from);
+    return std::find(begin, order.begin() + static_cast<std::ptrdiff_t>(end), std::size_t{0}) !=
+           order.begin() + static_cast<std::ptrdiff_t>(end);
+  };
+  while (!is_in(begins[end])) {
+    end = begins[end];
+  }
+  std::vector<std::size_t> chosen(order.begin() + static_cast<std::ptrdiff_t>(begins[end]),
+                                  order.begin() + static_cast<std::ptrdiff_t>(end));
+  std::sort(chosen.begin(), chosen.end());
+  return chosen;
+}
+
+BatchTraits batch_traits(const Request& request, const Batching& batching) {
+  const std::size_t axis = batching.axis;
   BatchTraits traits;
   if (request.outputs_on_device) {
     return traits;
@@ -184,25 +321,48 @@ BatchTraits batch_traits(const Request& request, std::size_t axis) {
     traits.key.append(reinterpret_cast<const char*>(&number), sizeof(number));
   };
   traits.key.reserve(128 * request.inputs.size());
+  const char* first_padded = nullptr;
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
     HostTensor tensor;
     if (!read(request, i, tensor) || axis >= tensor.rank || !has_whole_bytes(tensor.type)) {
       return {};
     }
-    const auto along = static_cast<std::size_t>(tensor.shape[axis]);
-    if (along == 0 || (traits.size != 0 && along != traits.size)) {
+    const auto rows = static_cast<std::size_t>(tensor.shape[axis]);
+    if (rows == 0 || (traits.size.rows != 0 && rows != traits.size.rows)) {
       return {};
     }
-    traits.size = along;
+    traits.size.rows = rows;
     tensor.shape[axis] = -1;  // any
-    traits.key.append(request.inputs.names()[i]).append(1, '\0');
+    const char* const name = request.inputs.names()[i];
+    if (const auto* const padded = batching.padding ? Padding::find(batching.padding->inputs, name) : nullptr) {
+      for (const std::size_t each : padded->axes) {
+        if (each >= tensor.rank) {
+          return {};
+        }
+        const auto length = static_cast<std::size_t>(tensor.shape[each]);
+        if (length == 0 || (first_padded != nullptr && length != traits.size.longest)) {
+          throw Error(ErrorKind::invalid_argument,
+                      "input '" + std::string(name) + "' has the length " + std::to_string(length) + " along " +
+                          batching.padding->dimension +
+                          (length == 0 ? ": give 1 or more elements"
+                                       : ", and input '" + std::string(first_padded) + "' " +
+                                             std::to_string(traits.size.longest) + ": give both the same length"));
+        }
+        first_padded = name;
+        traits.size.longest = length;
+        tensor.shape[each] = -1;
+      }
+    }
+    traits.key.append(name).append(1, '\0');
     append(tensor.type);
     append(static_cast<std::int64_t>(tensor.rank));
     traits.key.append(reinterpret_cast<const char*>(tensor.shape.data()), tensor.rank * sizeof(std::int64_t));
   }
-  if (traits.size == 0) {
+  if (traits.size.rows == 0) {
     return {};
   }
+  traits.size.elements = traits.size.rows * traits.size.longest;
+  traits.size.alone = traits.size.rows * batching.rounded(traits.size.longest);
   for (const char* name : request.output_names) {
     traits.key.append(1, '\0').append(name);
   }
@@ -234,99 +394,116 @@ std::string why_unlike(const Request& one, const Request& other) {
   return "they give other inputs, or ask for other outputs";
 }
 
-std::shared_ptr<Request> join(const Requests& requests, const std::vector<std::size_t>& sizes,
-                              const Batching& batching) {
+std::shared_ptr<Request> join(const Requests& requests, const std::vector<JointSize>& sizes, const Batching& batching) {
   const std::size_t axis = batching.axis;
-  const std::size_t size = sum_of(sizes);
+  const JointSize size = sum_of(sizes);
+  JointSize run;
+  run.rows = batching.padded(size.rows);
+  run.longest = batching.rounded(size.longest);
   auto joint = std::make_shared<Request>();
   joint->trace = joint_trace(requests);
   joint->output_names = requests.front()->output_names;
   joint->endable = true;
   for (std::size_t i = 0; i < requests.front()->inputs.size(); ++i) {
+    const char* const name = requests.front()->inputs.names()[i];
+    const Padding* const padding = batching.padding.get();
+    const Place place{padding == nullptr ? nullptr : Padding::find(padding->inputs, name), run.longest};
     HostTensor whole;
     static_cast<void>(read(*requests.front(), i, whole));
-    whole.shape[axis] = static_cast<std::int64_t>(batching.padded(size));
+    whole = place.part(whole, axis, run);
     Ort::Value value = new_tensor_like(whole);
-    const Layout target(whole, axis);
     auto* to = static_cast<std::byte*>(value.GetTensorMutableRawData());
-    std::size_t offset = 0;
+    if (place.padded != nullptr && size.rows * run.longest != size.elements) {
+      fill(to, tensor_bytes(value) / place.padded->value.size(), place.padded->value);
+    }
+    std::size_t row = 0;
     for (std::size_t k = 0; k < requests.size(); ++k) {
-      const HostTensor* known = requests[k]->inputs.known(i);
-      const auto* from = static_cast<const std::byte*>(
-          known != nullptr ? known->data : requests[k]->inputs.values()[i].GetTensorRawData());
-      const std::size_t row = sizes[k] * target.bytes_behind;
-      for (std::size_t r = 0; r < target.before; ++r) {
-        std::memcpy(to + r * target.along * target.bytes_behind + offset, from + r * row, row);
-      }
-      offset += row;
+      HostTensor own;
+      static_cast<void>(read(*requests[k], i, own));
+      copy_block(own, own, static_cast<const std::byte*>(own.data), whole,
+                 to + place.begin(whole, axis, row, sizes[k], padding));
+      row += sizes[k].rows;
     }
     // Values that occur, as the model may not take others.
-    for (std::size_t r = 0; r < target.before; ++r) {
-      std::byte* const begin = to + r * target.along * target.bytes_behind;
-      for (std::size_t pad = size; pad < target.along; ++pad) {
-        std::memcpy(begin + pad * target.bytes_behind, begin + (size - 1) * target.bytes_behind, target.bytes_behind);
-      }
+    const HostTensor last = place.part(whole, axis, {1, run.longest, 0, 0});
+    const std::size_t step = steps_of(whole)[axis];
+    for (; row < run.rows; ++row) {
+      copy_block(last, whole, to + (size.rows - 1) * step, whole, to + row * step);
     }
-    joint->inputs.add(requests.front()->inputs.names()[i], std::move(value));
+    joint->inputs.add(name, std::move(value));
   }
   return joint;
 }
 
-void split(Request& joint, const Requests& requests, const std::vector<std::size_t>& sizes, const Batching& batching) {
+void split(Request& joint, const Requests& requests, const std::vector<JointSize>& sizes, const Batching& batching) {
   const std::size_t axis = batching.axis;
-  const std::size_t whole_size = batching.padded(sum_of(sizes));
+  const Padding* const padding = batching.padding.get();
+  const JointSize size = sum_of(sizes);
+  JointSize run;
+  run.rows = batching.padded(size.rows);
+  run.longest = batching.rounded(size.longest);
   const auto rows = std::make_shared<JointOutputs>();
-  std::vector<HostTensor> wholes;
+  std::vector<std::pair<HostTensor, Place>> wholes;
   std::size_t row_bytes = 0;
+  std::size_t most_rows = 0;
+  for (const JointSize& own : sizes) {
+    most_rows = std::max(most_rows, own.rows);
+  }
   bool in_rows = true;
   for (std::size_t o = 0; o < joint.outputs.size(); ++o) {
+    const char* const name = joint.output_names[o];
+    const Place place{padding == nullptr ? nullptr : Padding::find(padding->outputs, name), run.longest};
     HostTensor whole;
-    const bool tensor = read(joint.outputs[o], whole);
-    if (!tensor || axis >= whole.rank || static_cast<std::size_t>(whole.shape[axis]) != whole_size) {
+    const bool tensor = read(joint.outputs[o], whole) && has_whole_bytes(whole.type);
+    const auto has = [&whole](std::size_t dimension, std::size_t wanted) {
+      return dimension < whole.rank && static_cast<std::size_t>(whole.shape[dimension]) == wanted;
+    };
+    const auto& lengths = place.lengths();
+    const bool cut =
+        std::all_of(lengths.begin(), lengths.end(), [&](std::size_t each) { return has(each, run.longest); });
+    if (!tensor || !has(axis, run.rows) || !cut) {
+      const std::string of = " of a batch of " + std::to_string(run.rows);
       const char* reason = !tensor ? ": it is no numeric tensor in main memory (skl2onnx: export with zipmap=False)"
                            : axis >= whole.rank ? ": it has fewer dimensions"
                                                 : ": it has another size there";
-      throw Error(ErrorKind::invalid_argument, "output '" + std::string(joint.output_names[o]) + "' of a batch of " +
-                                                   std::to_string(whole_size) + " cannot be split along dimension " +
-                                                   std::to_string(axis) + reason +
+      const std::string dimension =
+          tensor && has(axis, run.rows) ? padding->dimension : "dimension " + std::to_string(axis);
+      throw Error(ErrorKind::invalid_argument, "output '" + std::string(name) + "'" + of + " cannot be split along " +
+                                                   dimension + reason +
                                                    "; load the model without batching, or ask for other outputs");
     }
-    const Layout layout(whole, axis);
-    row_bytes += layout.before * layout.bytes_behind;
-    wholes.push_back(whole);
-    in_rows = in_rows && layout.before == 1 && has_whole_bytes(whole.type);
+    const std::size_t step = steps_of(whole)[axis];
+    in_rows = in_rows && step * run.rows == tensor_bytes(joint.outputs[o]) &&
+              (place.padded == nullptr || size.elements == size.rows * run.longest);
+    row_bytes += tensor_bytes(joint.outputs[o]) / run.rows;
+    wholes.emplace_back(whole, place);
     rows->tensors.push_back({whole.type,
                              {whole.shape.begin(), whole.shape.begin() + static_cast<std::ptrdiff_t>(whole.rank)},
                              static_cast<const std::byte*>(whole.data),
-                             layout.bytes_behind});
+                             step});
   }
   constexpr std::size_t most_bytes = 4096;  // of a request: copied in less time than memory of its own is made in
-  in_rows = in_rows && row_bytes * *std::max_element(sizes.begin(), sizes.end()) <= most_bytes &&
+  in_rows = in_rows && row_bytes * most_rows <= most_bytes &&
             std::all_of(requests.begin(), requests.end(), [](const auto& request) { return request->takes_rows; });
   if (in_rows) {
     rows->values = std::move(joint.outputs);
     std::size_t first = 0;
     for (std::size_t k = 0; k < requests.size(); ++k) {
-      requests[k]->rows = {rows, first, sizes[k]};
-      first += sizes[k];
+      requests[k]->rows = {rows, first, sizes[k].rows};
+      first += sizes[k].rows;
     }
     return;
   }
   std::vector<std::vector<Ort::Value>> parts(requests.size());
-  for (const HostTensor& whole : wholes) {
-    const Layout source(whole, axis);
+  for (const auto& [whole, place] : wholes) {
     const auto* from = static_cast<const std::byte*>(whole.data);
-    std::size_t offset = 0;
+    std::size_t row = 0;
     for (std::size_t k = 0; k < requests.size(); ++k) {
-      HostTensor part = whole;
-      part.shape[axis] = static_cast<std::int64_t>(sizes[k]);
+      const HostTensor part = place.part(whole, axis, sizes[k]);
       Ort::Value value = new_tensor_like(part);
-      auto* to = static_cast<std::byte*>(value.GetTensorMutableRawData());
-      const std::size_t row = sizes[k] * source.bytes_behind;
-      for (std::size_t r = 0; r < source.before; ++r) {
-        std::memcpy(to + r * row, from + r * source.along * source.bytes_behind + offset, row);
-      }
-      offset += row;
+      copy_block(part, whole, from + place.begin(whole, axis, row, sizes[k], padding), part,
+                 static_cast<std::byte*>(value.GetTensorMutableRawData()));
+      row += sizes[k].rows;
       parts[k].push_back(std::move(value));
     }
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/ort/value.hpp"
+#include "core/pool/padding.hpp"
 #include "core/pool/request.hpp"
 
 namespace ortmulti {
@@ -17,11 +18,29 @@ struct Batching {
   std::chrono::nanoseconds max_delay{0};
   std::size_t axis = 0;
   std::vector<std::size_t> sizes;  ///< Ascending; those that runs have, if any: smaller ones are padded to the next.
+  std::shared_ptr<const Padding> padding = nullptr;  ///< Null: only requests of one shape are joined.
 
   /// The size with which requests of this size together run.
   std::size_t padded(std::size_t size) const noexcept;
 
+  /// The length with which requests of this one run; 0 without padding.
+  std::size_t rounded(std::size_t length) const noexcept { return padding ? padding->rounded(length) : length; }
+  /// Whether such a request runs with its own shape where it runs alone.
+  bool leaves(const JointSize& size) const noexcept {
+    return padded(size.rows) == size.rows && rounded(size.longest) == size.longest;
+  }
+
   bool enabled() const noexcept { return max_size > 1; }
+
+  /// Whether requests may have one run of this size.
+  bool fits(const JointSize& run) const noexcept;
+  /// Whether a run of this size may have more, and that takes no longer than two runs.
+  bool may_join(const JointSize& run, const JointSize& more, const RunCost& cost) const noexcept;
+  /// Whether a run of this size may have not even one of its length more.
+  bool is_full(const JointSize& run) const noexcept;
+  /// Those of the candidates, given by their sizes in the order of their turns, that run with the first of them: with
+  /// padding, all candidates run in the runs that take the least time together. Indices, ascending.
+  std::vector<std::size_t> choose(const std::vector<JointSize>& candidates, const RunCost& cost) const;
 
   /// Throws Error with ErrorKind::invalid_argument if no joint run of a model with these inputs can succeed: an input
   /// fixes the dimension `axis`, or has none. All may fix it to the only one of `sizes`.
@@ -58,26 +77,26 @@ class Grace {
 
 /// What decides which requests run together.
 struct BatchTraits {
-  /// The size of the request's inputs along the axis; 0 where it cannot be batched: no input, inputs that differ in it
-  /// or have no such dimension, or values that are no tensors of elements of a fixed size.
-  std::size_t size = 0;
-  /// What requests must have alike to be run together: names, types, and dimensions but for the axis's. Empty where the
-  /// request cannot be batched.
+  /// Its rows are the size of the inputs along the axis; 0 where it cannot be batched: no input, inputs that differ in
+  /// it or have no such dimension, or values that are no tensors of elements of a fixed size.
+  JointSize size;
+  /// What requests must have alike to be run together: names, types, and dimensions but for the axis's and padded ones.
+  /// Empty where the request cannot be batched.
   std::string key;
 };
-BatchTraits batch_traits(const Request& request, std::size_t axis);
+/// Throws Error with ErrorKind::invalid_argument for inputs to be padded that have several lengths, or none.
+BatchTraits batch_traits(const Request& request, const Batching& batching);
 
 /// In what two requests with different keys differ: "input 'x' has the shapes (1, 5) and (2, 7)".
 std::string why_unlike(const Request& one, const Request& other);
 
-/// One request of several with the same key: their inputs one after another along the axis, and then the last row of
-/// them again up to the size that they are padded to. `sizes`: theirs, as batch_traits() says.
-std::shared_ptr<Request> join(const Requests& requests, const std::vector<std::size_t>& sizes,
-                              const Batching& batching);
+/// One request of several with the same key: their inputs one after another along the axis, filled up to one length,
+/// and then the last row of them again up to the size that they are padded to. `sizes`: theirs, as batch_traits() says.
+std::shared_ptr<Request> join(const Requests& requests, const std::vector<JointSize>& sizes, const Batching& batching);
 
 /// Gives each request its part of the joint request's outputs, copied: so that an answer that is kept keeps no other's
 /// memory. Requests that take rows get these, where they are small. Throws Error with ErrorKind::invalid_argument for
 /// an output that has not the inputs' size along the axis.
-void split(Request& joint, const Requests& requests, const std::vector<std::size_t>& sizes, const Batching& batching);
+void split(Request& joint, const Requests& requests, const std::vector<JointSize>& sizes, const Batching& batching);
 
 }  // namespace ortmulti

@@ -61,6 +61,7 @@ DeviceStats DeviceGroup::stats() const {
   stats.suspended = usable() ? suspended_ : "";
   stats.in_flight = in_flight ? in_flight->limit() : workers.size();
   stats.why_in_flight = in_flight ? in_flight->why() : "";
+  stats.why_padding = cost.why();
   const bool awake = rest_ == Rest::awake || rest_ == Rest::falling_asleep;
   stats.level = awake ? SleepLevel::awake : sleeper_->level;
   return stats;

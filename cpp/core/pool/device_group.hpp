@@ -62,7 +62,7 @@ struct Worker {
   bool away = false;                 ///< Its session takes nothing now.
   bool probing = false;              ///< It got its requests while the device was suspended.
   Requests batch;                    ///< What it has to run.
-  std::size_t batched = 0;           ///< The size of that.
+  JointSize size;                    ///< The size of that.
   std::size_t enough = 0;            ///< The size with which a forming batch begins at once.
   Request* in_run = nullptr;         ///< What the runner has.
   Request::Clock::time_point wakes;  ///< By itself, while it is idle; far in the past: it does not.
@@ -97,6 +97,7 @@ class DeviceGroup {
   DeviceStats counts;                    ///< Its counts; the rest is in stats().
   std::chrono::nanoseconds run_time{0};  ///< Of late, with copies and waits for the session. See knows_run_time().
   Surplus surplus;
+  RunCost cost;                             ///< Of runs whose requests have lengths.
   std::optional<std::uint64_t> trimmed_at;  // bytes of the arenas, when the next runs were to give some back
 
   // Its sessions.

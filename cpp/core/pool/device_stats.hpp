@@ -43,6 +43,7 @@ struct DeviceStats {
   std::string suspended;      ///< Reason for the suspension; empty: none.
   std::size_t in_flight = 0;  ///< Requests that may be under way at the same time.
   std::string why_in_flight;  ///< What was measured to choose that; empty where it was given, or nothing was measured.
+  std::string why_padding;    ///< What was measured to choose which requests are padded; empty where nothing was.
   GraphCounts graphs;
   std::optional<Session::Arena> arena;  ///< Of all sessions; none where nobody knows.
   SleepLevel level = SleepLevel::awake;
@@ -51,9 +52,11 @@ struct DeviceStats {
   std::uint64_t done = 0;
   std::uint64_t failed = 0;
   std::uint64_t cancelled = 0;
-  std::uint64_t retried = 0;     ///< Tried again, mostly on another device: a run failed here, or this one broke.
-  std::uint64_t runs = 0;        ///< Of the model; fewer than requests where these are batched.
-  std::uint64_t graph_runs = 0;  ///< Those by a CUDA graph.
+  std::uint64_t retried = 0;          ///< Tried again, mostly on another device: a run failed here, or this one broke.
+  std::uint64_t runs = 0;             ///< Of the model; fewer than requests where these are batched.
+  std::uint64_t graph_runs = 0;       ///< Those by a CUDA graph.
+  std::uint64_t real_elements = 0;    ///< Of runs with padding, rows times length.
+  std::uint64_t padded_elements = 0;  ///< What these runs had besides.
   std::uint64_t sleeps = 0;
   std::uint64_t wakes = 0;
   std::uint64_t trims = 0;   ///< Memory was given back though the device stayed awake.
@@ -73,6 +76,8 @@ struct DeviceStats {
     each("retried", &DeviceStats::retried);
     each("runs", &DeviceStats::runs);
     each("graph_runs", &DeviceStats::graph_runs);
+    each("real_elements", &DeviceStats::real_elements);
+    each("padded_elements", &DeviceStats::padded_elements);
     each("sleeps", &DeviceStats::sleeps);
     each("wakes", &DeviceStats::wakes);
     each("trims", &DeviceStats::trims);

@@ -135,6 +135,9 @@ class Pool : public KeepsMemory, NonCopyable {
   /// with nothing done, if it stays full. No time: the request is queued however many wait.
   bool submit(const std::shared_ptr<Request>& request, const std::optional<Clock::time_point>& wait_until);
 
+  /// Has requests of different lengths run together from now on.
+  void set_padding(std::shared_ptr<const Padding> padding);
+
   /// Counts a request that was refused since the queue was full.
   void count_rejected();
 
@@ -254,6 +257,8 @@ class Pool : public KeepsMemory, NonCopyable {
   void work(Worker& worker);
   bool join_forming(const std::shared_ptr<Request>& request);
   void gather(Worker& worker, bool at_once, Lock& lock);
+  /// Has waiting requests join the forming batch.
+  void take_waiting(Worker& worker);
   /// `at_once`: it got its requests as its last run ended.
   void run_batch(Worker& worker, bool at_once, Lock& lock);
   RunEnd run_one(Worker& worker, Request& request, Lock& lock);
@@ -273,7 +278,7 @@ class Pool : public KeepsMemory, NonCopyable {
   void keep_deadlines();
   std::exception_ptr deadline_error(const Request& request, const std::string& what) const;
 
-  const Options options_;
+  Options options_;  // all but its padding stay
   const unsigned generation_;
 
   mutable std::mutex mutex_;

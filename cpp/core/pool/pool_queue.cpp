@@ -85,9 +85,9 @@ void Pool::note_probe(const Worker& worker, const Request& request) {
 
 void Pool::give(Worker& worker, const std::shared_ptr<Request>& request) {
   assign(worker, request);
-  worker.batched = request->batch_size_;
+  worker.size = request->size_;
   // From now on, not from when its thread wakes up: others would begin batches too. A probe is one request.
-  const bool forming = options_.batching.enabled() && worker.batched < options_.batching.max_size &&
+  const bool forming = options_.batching.enabled() && !options_.batching.is_full(worker.size) &&
                        joins_others(*request) && !worker.group->suspended();
   worker.group->occupy(worker, forming ? Worker::Does::forming : Worker::Does::given);
   note_probe(worker, *request);
@@ -144,7 +144,10 @@ std::shared_ptr<Request> Pool::take_back(Request& request) {
                                      [&request](const auto& other) { return other.get() == &request; });
     auto taken = std::move(*member);
     worker.batch.erase(member);
-    worker.batched -= request.batch_size_;
+    worker.size = {};
+    for (const auto& other : worker.batch) {
+      worker.size.add(other->size_);
+    }
     worker.wake.notify_one();
     return taken;
   }
@@ -320,8 +323,8 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
   set_asked(*request);
   prefer_device_of_inputs(*request);
   if (options_.batching.enabled() && (request->run_options == nullptr || request->own_run_options)) {
-    auto traits = batch_traits(*request, options_.batching.axis);
-    request->batch_size_ = traits.size;
+    auto traits = batch_traits(*request, options_.batching);
+    request->size_ = traits.size;
     request->batch_key_ = std::move(traits.key);
     if (request->priority < 0 && !request->batch_key_.empty()) {
       request->batch_key_ += " in the background";  // which makes no other run longer
@@ -444,6 +447,11 @@ bool Pool::make_room_for(const Request& request, Requests& finished) {
                         " took the place of this one, of priority " + std::to_string(last->priority) +
                         ": send fewer at once, or raise max_queue"));
   return true;
+}
+
+void Pool::set_padding(std::shared_ptr<const Padding> padding) {
+  const Lock lock = enter();
+  options_.batching.padding = std::move(padding);
 }
 
 void Pool::count_rejected() {

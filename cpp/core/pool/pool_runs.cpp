@@ -51,10 +51,11 @@ bool Pool::join_forming(const std::shared_ptr<Request>& request) {
   for (const auto& worker : workers_) {
     if (worker->does == Worker::Does::forming && !worker->away && !worker->batch.empty() && worker->group->usable() &&
         worker->group->takes(*request) && worker->batch.front()->batch_key_ == request->batch_key_ &&
-        worker->batched + request->batch_size_ <= options_.batching.max_size && worker->group->is_for(*request)) {
+        worker->group->is_for(*request) &&
+        options_.batching.may_join(worker->size, request->size_, worker->group->cost)) {
       assign(*worker, request);
-      worker->batched += request->batch_size_;
-      if (worker->batched >= worker->enough) {
+      worker->size.add(request->size_);
+      if (worker->size.rows >= worker->enough || options_.batching.is_full(worker->size)) {
         worker->wake.notify_one();
       }
       return true;
@@ -67,55 +68,71 @@ bool Pool::joins_others(const Request& request) const {
   return !request.batch_key_.empty() && unbatchable_.count(request.batch_key_) == 0;
 }
 
-void Pool::gather(Worker& worker, bool at_once, Lock& lock) {
-  const std::size_t most = options_.batching.max_size;
+void Pool::take_waiting(Worker& worker) {
+  const Batching& batching = options_.batching;
   // No reference to the request: if it is taken back meanwhile, it would be freed here, under the lock.
   const std::string key = worker.batch.front()->batch_key_;
   const bool background = worker.batch.front()->priority < 0;
-  const Clock::time_point until = worker.batch.front()->submitted + options_.batching.max_delay;
-  std::size_t left = 8 * most;  // requests of other shapes could be many
+  std::vector<JointSize> sizes{worker.size};
+  std::vector<Request*> candidates{nullptr};  // of the batch so far, and those that may join it
+  std::size_t rows = worker.size.rows;
+  std::size_t left = 8 * batching.max_size;  // requests of other shapes could be many
   const Request* unlike = nullptr;
   worker.group->each_waiting(anywhere_, [&](Request& request) {
     if (request.batch_key_ != key) {
       const bool alike = (request.priority < 0) == background;
       unlike = alike && joins_others(request) ? &request : unlike;
-    } else if (worker.batched + request.batch_size_ <= most && worker.group->takes(request)) {
-      worker.batched += request.batch_size_;
-      assign(worker, unqueue(request));
+    } else if ((batching.padding || rows + request.size_.rows <= batching.max_size) && worker.group->takes(request)) {
+      sizes.push_back(request.size_);
+      candidates.push_back(&request);
+      rows += request.size_.rows;
     }
-    return worker.batched < most && --left > 0;
+    return (batching.padding || rows < batching.max_size) && --left > 0;
   });
+  for (const std::size_t chosen : batching.choose(sizes, worker.group->cost)) {
+    if (Request* const request = candidates[chosen]) {
+      worker.size.add(request->size_);
+      assign(worker, unqueue(*request));
+    }
+  }
   if (unlike != nullptr && worker.batch.size() == 1) {
     constexpr std::uint64_t told = 1000;  // each so many times: it takes a microsecond
     if (counts_.unlike++ % told == 0) {
       counts_.why_unlike = why_unlike(*worker.batch.front(), *unlike);
     }
   }
+}
+
+void Pool::gather(Worker& worker, bool at_once, Lock& lock) {
+  const std::size_t most = options_.batching.max_size;
+  const Clock::time_point until = worker.batch.front()->submitted + options_.batching.max_delay;
+  take_waiting(worker);
   const std::chrono::nanoseconds max_delay = options_.batching.max_delay;
   if (max_delay.count() == 0) {
     return;
   }
   const auto complete = [&] {
-    return worker.batched >= worker.enough || worker.batch.empty() || closing_ || !worker.group->usable();
+    return worker.size.rows >= worker.enough || options_.batching.is_full(worker.size) || worker.batch.empty() ||
+           closing_ || !worker.group->usable();
   };
-  const std::size_t waited = at_once ? worker.batched : 0;
+  const std::size_t waited = at_once ? worker.size.rows : 0;
   if (worker.wake.wait_until(lock, until, complete)) {
     return;
   }
-  const std::size_t there = worker.batched;
+  const std::size_t there = worker.size.rows;
   worker.enough = std::min(most, waited + worker.grace.answered());
   Clock::time_point now = Clock::now();
   const Clock::time_point end = worker.freed + worker.grace.longest_wait(workers_.size());
   if (complete() || now >= end || !worker.grace.tries()) {
     return;
   }
-  for (std::size_t before = 0; worker.batched > before && now < end; now = Clock::now()) {  // while any come
-    before = worker.batched;
+  for (std::size_t before = 0; worker.size.rows > before && now < end; now = Clock::now()) {  // while any come
+    before = worker.size.rows;
     if (worker.wake.wait_until(lock, std::min(end, now + max_delay), complete)) {
       break;
     }
   }
-  worker.grace.record_wait(worker.batched - std::min(worker.batched, there), worker.enough - there);
+  worker.grace.record_wait(worker.size.rows - std::min(worker.size.rows, there), worker.enough - there);
 }
 
 void Pool::run_batch(Worker& worker, bool at_once, Lock& lock) {
@@ -139,10 +156,13 @@ void Pool::run_batch(Worker& worker, bool at_once, Lock& lock) {
     }
   }
   worker.batch = batch;
-  const std::size_t size = worker.batched;
+  JointSize size;
+  for (const auto& request : batch) {
+    size.add(request->size_);
+  }
   const Clock::time_point began = options_.now();
   const auto as_it_is = [&](const Request& request) {
-    return options_.batching.padded(request.batch_size_) == request.batch_size_ || !joins_others(request);
+    return options_.batching.leaves(request.size_) || !joins_others(request);
   };
   if (batch.size() == 1 && as_it_is(*batch.front())) {
     conclude(worker, batch.front(), run_one(worker, *batch.front(), lock), finished);
@@ -171,7 +191,14 @@ void Pool::run_batch(Worker& worker, bool at_once, Lock& lock) {
   }
   worker.batch.clear();
   if (!joint.error && !batch.empty()) {
-    worker.grace.record_run(size, options_.now() - began);
+    const std::chrono::nanoseconds time = options_.now() - began;
+    worker.grace.record_run(size.rows, time);
+    if (size.longest > 0) {
+      const std::size_t elements = options_.batching.padding->elements(size);
+      worker.group->cost.record(size.rows, options_.batching.rounded(size.longest), time);
+      worker.group->counts.real_elements += size.elements;
+      worker.group->counts.padded_elements += elements - size.elements;
+    }
   }
   worker.freed = Clock::now();
   lock.unlock();
@@ -242,11 +269,11 @@ RunEnd Pool::run_joint(Worker& worker, const Requests& batch, Lock& lock) {
   lock.unlock();
   RunEnd end;
   std::shared_ptr<Request> joint;
-  std::vector<std::size_t> sizes;
+  std::vector<JointSize> sizes;
   const Clock::time_point started = Clock::now();
   try {
     std::transform(batch.begin(), batch.end(), std::back_inserter(sizes),
-                   [](const auto& request) { return request->batch_size_; });
+                   [](const auto& request) { return request->size_; });
     joint = join(batch, sizes, options_.batching);
   } catch (...) {
     end.error = std::current_exception();

@@ -17,6 +17,7 @@
 #include "core/base/device.hpp"
 #include "core/base/timeline.hpp"
 #include "core/ort/value.hpp"
+#include "core/pool/padding.hpp"
 
 namespace ortmulti {
 
@@ -162,7 +163,7 @@ class Request {
   enum class Place { nowhere, waiting, running, finished };
   Place place_ = Place::nowhere;
   void* worker_ = nullptr;  // that has it, while running
-  std::size_t batch_size_ = 0;
+  JointSize size_;
   std::string batch_key_;                 // empty: it runs alone
   std::shared_ptr<Suspicion> suspicion_;  // its failed run's, while it is tried elsewhere
   // How its last run failed. Kept until the request is freed: an error may be Python's, and no lock is held then.

@@ -12,11 +12,13 @@ from ortmulti.create.sample_inputs import first_fit, growing_inputs
 from ortmulti.errors import InvalidArgument
 from ortmulti.optimized.comparison import same_bits
 from ortmulti.pool.configuration import Batching
+from ortmulti.pool.padding import Padding
 
 if TYPE_CHECKING:
+    from ortmulti.options.session_options import RunOptions
     from ortmulti.pool.pool import Pool
 
-__all__ = ["BatchingCheck", "OutputCheck", "check_pool"]
+__all__ = ["BatchingCheck", "OutputCheck", "begin_padding", "check_pool", "padded_outputs"]
 
 _TOLERANCE = 0.01
 _CANCELLATION = 1e-6
@@ -84,18 +86,35 @@ class BatchingCheck:
         return f"joined requests get the answers that they get alone, {rounding}"
 
 
-def check_pool(pool: Pool, batching: Batching, samples: Sequence[Mapping[str, Any]] | None = None) -> BatchingCheck:
-    """Same as `check_batching`, for a pool that was loaded with ``batching``. No other requests may come meanwhile."""
-    first, second, third = _random(pool, batching.axis) if samples is None else _given(samples)
-    axis, rows = batching.axis, _rows(first, batching.axis)
-    alone = pool.run(first)
+def check_pool(
+    pool: Pool, batching: Batching, samples: Sequence[Mapping[str, Any]] | None = None, padded: Padded | None = None
+) -> BatchingCheck:
+    """Same as `check_batching`, for a pool that was loaded with ``batching``. No other requests may come meanwhile.
+
+    Args:
+        padded: With ``pad``, what `padded_outputs` found.
+    """
+    axis = batching.axis
+    requests = _random(pool, axis) if samples is None else _given(samples)
+    lengths = [0, 0, 0]
+    if padded:
+        if samples is None:
+            longest = padded.padding.length(requests[0])
+            requests = [
+                padded.padding.resized(one, length) for one, length in zip(requests, _lengths(longest), strict=True)
+            ]
+        lengths = [padded.padding.length(one) for one in requests]
+    first, second, third = requests
+    rows = _rows(first, axis)
+    alone = pool.run(None, first, _alone(padded))
     # The request before others and behind them: a cumulative sum goes one way.
     joined = [(first, second), (first, second), (first, third), (second, first), (third, first)]
     found = []
     for pair in joined:
-        feed = _join(*pair, batching)
+        filled = [padded.padding.resized(one, max(lengths)) if padded else one for one in pair]
+        feed = _join(filled[0], filled[1], batching)
         begin = 0 if pair[0] is first else _rows(pair[0], axis)
-        found.append((pool.run(feed), begin, _rows(feed, axis)))
+        found.append((pool.run(None, feed, _alone(padded)), begin, _rows(feed, axis)))
     largest = (np.abs(array).max(initial=0) for array in first.values() if array.dtype.kind in "fiu")
     floor = _CANCELLATION * float(max(largest, default=0))
     outputs = {}
@@ -103,7 +122,8 @@ def check_pool(pool: Pool, batching: Batching, samples: Sequence[Mapping[str, An
         name = declared.name
         own = _part(name, alone[place], axis, 0, rows, rows)
         before, again, before_other, behind, behind_other = (
-            _part(name, answers[place], axis, begin, rows, of) for answers, begin, of in found
+            _cut(_part(name, answers[place], axis, begin, rows, of), name, lengths[0], padded)
+            for answers, begin, of in found
         )
         outputs[name] = OutputCheck(
             neighbours=max(_difference(before_other, before), _difference(behind_other, behind)),
@@ -111,6 +131,87 @@ def check_pool(pool: Pool, batching: Batching, samples: Sequence[Mapping[str, An
             repeats=_difference(again, before),
         )
     return BatchingCheck(outputs)
+
+
+@dataclass(frozen=True)
+class Padded:
+    """What is padded, and what is cut.
+
+    Attributes:
+        padding: Of the inputs.
+        axes: Of each output, those of its dimensions that have the length.
+        run_options: With which requests run alone.
+    """
+
+    padding: Padding
+    axes: Mapping[str, Sequence[int]]
+    run_options: RunOptions | None
+
+
+def begin_padding(pool: Pool, batching: Batching, run_options: RunOptions | None) -> None:
+    """Prove what ``batching`` says of padding, by random requests, and have the pool pad from then on.
+
+    Raises:
+        InvalidArgument: It does not fit the model, or the answers differ.
+        Error: As the runs.
+    """
+    padded = padded_outputs(pool, Padding.of(batching, pool.get_inputs()), run_options)
+    found = check_pool(pool, batching, None, padded)
+    if not found.independent:
+        raise InvalidArgument(
+            f"padded, {found}. Give pad the values that the model ignores, and its mask; or load it without pad"
+        )
+    pool._members.core.set_padding(padded.padding.for_core(padded.axes))
+    pool._length = padded.padding.about
+
+
+def padded_outputs(pool: Pool, padding: Padding, run_options: RunOptions | None = None) -> Padded:
+    """Find the outputs' dimensions that have the length, by runs with three lengths.
+
+    Raises:
+        InvalidArgument: An output has a dimension that changes in another way.
+        Error: As the runs.
+    """
+
+    def run(feed: dict[str, Any]) -> dict[str, Any]:
+        pool.run(None, feed, run_options)
+        return feed
+
+    feed = first_fit(growing_inputs(pool.get_inputs()), run)
+    lengths = _lengths(padding.length(feed))
+    answers = [pool.run(None, padding.resized(feed, length), run_options) for length in lengths]
+    axes: dict[str, list[int]] = {}
+    for place, declared in enumerate(pool.get_outputs()):
+        name = declared.name
+        shapes = [getattr(answer[place], "shape", ()) for answer in answers]
+        if len({len(shape) for shape in shapes}) != 1:
+            raise InvalidArgument(f"output '{name}' has the shapes {shapes} for lengths {lengths}: it cannot be cut")
+        axes[name] = []
+        for axis, sizes in enumerate(zip(*shapes, strict=True)):
+            if len(set(sizes)) == 1:
+                continue
+            if list(sizes) != lengths or axis == padding.batching.axis:
+                raise InvalidArgument(
+                    f"output '{name}' has {sizes[0]}, {sizes[1]} and {sizes[2]} elements along dimension {axis} for "
+                    f"{lengths[0]}, {lengths[1]} and {lengths[2]} of {padding.dimension}: it cannot be cut to the "
+                    "length of each request. Load it without pad"
+                )
+            axes[name].append(axis)
+    return Padded(padding, axes, run_options)
+
+
+def _lengths(longest: int) -> list[int]:
+    if longest < 4:
+        raise InvalidArgument(f"random inputs have the length {longest}: too short to try padding")
+    return [longest * 3 // 4, longest, longest // 2]
+
+
+def _alone(padded: Padded | None) -> RunOptions | None:
+    return padded.run_options if padded else None
+
+
+def _cut(answer: Any, name: str, length: int, padded: Padded | None) -> Any:
+    return padded.padding.cut(answer, padded.axes[name], length) if padded else answer
 
 
 def _given(samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from ortmulti import _core, checks
 from ortmulti._runtime.threads import Task
@@ -42,7 +42,25 @@ class Batching:
             size. A smaller batch is padded to the next size with copies of its last row; their outputs are dropped. Use
             it for models whose runs cost more when the shape changes, such as convolutions on GPUs.
         check: Run random requests alone and together when the first session is ready, as `check_batching` does. `load`
-            raises `InvalidArgument` if the answers differ by more than rounding. Default False.
+            raises `InvalidArgument` if the answers differ by more than rounding. Default False; with ``pad`` always.
+        pad: Inputs that may be padded, and with which value each: ``{"input_ids": 0, "attention_mask": 0}``. Then
+            requests of different lengths run together: each input is filled up to the longest, and outputs with the
+            length are cut to each request's own. `load` proves it: random requests of different lengths must get the
+            answers that they get alone. Default None: only requests of one shape run together.
+        along: The dimension that has the length: its name in the model, or its place. Default: the only name of open
+            dimensions, besides ``axis``, of the inputs in ``pad``.
+        mask: The input, if any, that says which elements are real: 1, and 0 where it is padded. A request may leave it
+            out; then the pool makes it. Its dimensions are ``axis`` and the length. Default None.
+        pad_side: ``"right"``, the default: elements are added behind the real ones. ``"left"``: before them.
+        lengths: The lengths that runs may have, ascending, so that their shapes come again, for CUDA graphs. A run is
+            filled up to the next one; longer ones keep their own. An int: each multiple of it. Default: any.
+        max_tokens: The most elements, rows times length, of a run of several requests. Default None: any number.
+        max_waste: The share of a run's elements that may be padding since requests were joined, 0.0 to 1.0; without
+            what ``lengths`` adds. Default 0.5.
+
+    A pool with ``pad`` measures how long runs take by their number of elements. From then on a request joins others
+    where the padding costs less than a run of its own: on CPUs that is little padding, on GPUs much. Each run has the
+    request whose turn it is, and those of the most similar lengths among the next ``8 * max_size`` that wait.
 
     Raises:
         InvalidArgument, InvalidType: A value that cannot be.
@@ -53,6 +71,13 @@ class Batching:
     axis: int = 0
     sizes: Sequence[int] = ()
     check: bool = False
+    pad: Mapping[str, float] | None = None
+    along: str | int | None = None
+    mask: str | None = None
+    pad_side: Literal["right", "left"] = "right"
+    lengths: Sequence[int] | int = ()
+    max_tokens: int | None = None
+    max_waste: float = 0.5
 
     def __post_init__(self) -> None:
         checks.integer("max_size", self.max_size, 2, checks.SIZE_MAX)
@@ -68,6 +93,43 @@ class Batching:
         if sizes and (list(sizes) != sorted(set(sizes)) or sizes[-1] != self.max_size):
             raise InvalidArgument(f"sizes ascend, and the last one is max_size, {self.max_size}; not {sizes}")
         object.__setattr__(self, "sizes", sizes)
+        self._check_padding()
+
+    def _check_padding(self) -> None:
+        if self.pad is None:
+            for name in ("along", "mask", "lengths", "max_tokens"):
+                if getattr(self, name) not in (None, ()):
+                    raise InvalidArgument(f"{name} is for requests that are padded: give pad={{'input_ids': 0}} too")
+        elif not self.pad or not hasattr(self.pad, "items"):
+            raise InvalidType(
+                f"pad is a dict of inputs' names and values, such as {{'input_ids': 0}}, not {self.pad!r}"
+            )
+        else:
+            for name, value in self.pad.items():
+                checks.instance("each key of pad", name, str)
+                if isinstance(value, bool) or not isinstance(value, int | float):
+                    raise InvalidType(f"pad[{name!r}] is a number, not {value!r}")
+            object.__setattr__(self, "pad", dict(self.pad))
+        if isinstance(self.along, bool) or not isinstance(self.along, str | int | None):
+            raise InvalidType(f"along is the name of a dimension or its place, not {self.along!r}")
+        if isinstance(self.along, int):
+            checks.integer("along", self.along, 0)
+            if self.along == self.axis:
+                raise InvalidArgument(f"along is another dimension than axis, {self.axis}")
+        checks.instance("mask", self.mask, str, optional=True)
+        checks.choice("pad_side", self.pad_side, ("right", "left"))
+        if isinstance(self.lengths, int):
+            checks.integer("lengths", self.lengths, 1, checks.SIZE_MAX)
+        else:
+            given = checks.sequence("lengths", self.lengths, "ints")
+            lengths = tuple(checks.integer("each of lengths", length, 1, checks.SIZE_MAX) for length in given)
+            if list(lengths) != sorted(set(lengths)):
+                raise InvalidArgument(f"lengths ascend, not {lengths}")
+            object.__setattr__(self, "lengths", lengths)
+        if self.max_tokens is not None:
+            checks.integer("max_tokens", self.max_tokens, 1, checks.SIZE_MAX)
+        if checks.number("max_waste", self.max_waste) > 1:
+            raise InvalidArgument(f"max_waste is a share, 0.0 to 1.0, not {self.max_waste}")
 
     def padded(self, size: int) -> int:
         """Return the size that a run has for requests of this total size."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ortmulti.create.request import CreationRequest
     from ortmulti.devices.device import Device
     from ortmulti.loading.tuning import Tuning
-    from ortmulti.options.session_options import SessionOptions
+    from ortmulti.options.session_options import RunOptions, SessionOptions
     from ortmulti.pool.batching_check import BatchingCheck
     from ortmulti.pool.configuration import Batching, CudaGraph, Warmup
     from ortmulti.pool.pool import Pool
@@ -166,6 +166,7 @@ def load(
     # Arguments that are not plain are checked before the driver starts. These imports take milliseconds.
     from functools import partial
 
+    from ortmulti.options.session_options import RunOptions
     from ortmulti.pool.configuration import Batching, GraphLimit, Serving, Warmup, batching_argument
     from ortmulti.pool.members import Members
     from ortmulti.pool.pool import Pool
@@ -184,7 +185,6 @@ def load(
             sessions, in_flight, cuda_graph = (tuned[name] for name in arguments)
             request = dataclasses.replace(request, sessions_per_device=sessions)
     graphs = _max_shapes(cuda_graph)
-    batch_size = 1 if batching is None else batching.max_size
     if not isinstance(warmup, bool | Warmup):
         raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
     make_core = partial(_core.Pool, max_queue, batching_argument(batching), reject_late=when_late == "reject")
@@ -203,10 +203,10 @@ def load(
 
         most = 3 if in_flight == "auto" else in_flight
         in_processes = ProcessMembers(request, progress, make_core, batching is not None, most, version)
-        pool = Pool(in_processes, batch_size)
+        pool = Pool(in_processes, batching)
         try:
             in_processes.warm_up(warmup)
-            _check_batching(pool, batching, request.model)
+            _check_batching(pool, batching, request.model, None)
         except BaseException:
             pool.close()
             raise
@@ -215,14 +215,14 @@ def load(
     beside = GraphLimit() if cuda_graph == "auto" else None
     serving = Serving(0 if in_flight == "auto" else in_flight, graphs, beside, warmup)
     members = Members(request, partial(make_core, trim_after=trim_after), serving, version)
-    pool = Pool(members, batch_size)
+    pool = Pool(members, batching)
     if progress is None:
         members.start(wait, require == "any")
     else:
         reporter = _Reporter(progress, start, request)
         members.start(wait, require == "any", reporter.session_ready, reporter.bytes_loaded)
     try:
-        _check_batching(pool, batching, request.model)
+        _check_batching(pool, batching, request.model, RunOptions())
     except BaseException:
         pool.close()
         raise
@@ -264,23 +264,38 @@ def check_batching(
     with load(
         model, devices, 1, options, provider_options, batching=dataclasses.replace(batching, check=False)
     ) as pool:
-        return check_pool(pool, batching, samples)
+        if batching.pad is None:
+            return check_pool(pool, batching, samples)
+        from ortmulti.options.session_options import RunOptions
+        from ortmulti.pool.batching_check import padded_outputs
+        from ortmulti.pool.padding import Padding
+
+        # With options each runs as it is: the pool pads by itself now.
+        padded = padded_outputs(pool, Padding.of(batching, pool.get_inputs()), RunOptions())
+        return check_pool(pool, batching, samples, padded)
 
 
-def _check_batching(pool: Pool, batching: Batching | None, model: Model) -> None:
-    """Warn where the graph shows that rows depend on each other; run requests where that is asked for."""
+def _check_batching(pool: Pool, batching: Batching | None, model: Model, alone: RunOptions | None) -> None:
+    """Warn where the graph shows that rows depend on each other; run requests where that is asked for.
+
+    Args:
+        alone: Options with which requests run alone, at once; None: the backend has none.
+    """
     if batching is None:
         return
     from ortmulti.pool.row_dependence import warn_of_dependence
 
     warn_of_dependence(model, batching.axis)
-    if not batching.check:
-        return
-    from ortmulti.pool.batching_check import check_pool
+    if batching.pad is not None:
+        from ortmulti.pool.batching_check import begin_padding
 
-    found = check_pool(pool, batching)
-    if not found.independent:
-        raise InvalidArgument(f"{found}. Load it without batching, or export it so that rows are independent")
+        begin_padding(pool, batching, alone)
+    elif batching.check:
+        from ortmulti.pool.batching_check import check_pool
+
+        found = check_pool(pool, batching)
+        if not found.independent:
+            raise InvalidArgument(f"{found}. Load it without batching, or export it so that rows are independent")
 
 
 def _check_types(progress: object, max_queue: object, in_flight: object, version: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,31 +19,37 @@ __all__ = ["JoinedRows", "Rows", "RunSize", "as_done", "in_order", "run_rows", "
 
 Feed: TypeAlias = Mapping[str, Any]
 Submit: TypeAlias = Callable[[Feed], PoolFuture]
+Length: TypeAlias = Callable[[Feed], int]
+"""Of a request that is padded."""
 
 
-def in_order(submit: Submit, feeds: Iterator[Feed], most: int) -> Iterator[list[Any]]:
-    """Yield the outputs of each feed, in order, with at most ``most`` requests pending. Cancel pending ones at the
-    end.
+def in_order(submit: Submit, feeds: Iterator[Feed], most: int, length: Length | None) -> Iterator[list[Any]]:
+    """Yield the outputs of each feed, in order, with at most ``most`` requests pending, or twice as many where they are
+    submitted by length. Cancel pending ones at the end.
     """
-    pending: deque[PoolFuture] = deque()
+    pending: dict[int, PoolFuture] = {}
+    following = 0
     try:
-        for feed in feeds:
-            pending.append(submit(feed))
-            if len(pending) >= most:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
+        for index, feed in _by_length(feeds, most, length):
+            pending[index] = submit(feed)
+            while len(pending) >= most and following in pending:
+                yield pending.pop(following).result()
+                following += 1
+        for index in sorted(pending):
+            yield pending.pop(index).result()
     finally:
-        for future in pending:
+        for future in pending.values():
             future.cancel()
 
 
-def as_done(submit: Submit, feeds: Iterator[Feed], most: int) -> Iterator[tuple[int, PoolFuture]]:
+def as_done(
+    submit: Submit, feeds: Iterator[Feed], most: int, length: Length | None
+) -> Iterator[tuple[int, PoolFuture]]:
     """Yield each feed's place and future when the future is done; otherwise as `in_order`."""
     pending: dict[PoolFuture, int] = {}
     done: SimpleQueue[PoolFuture] = SimpleQueue()
     try:
-        for index, feed in enumerate(feeds):
+        for index, feed in _by_length(feeds, most, length):
             future = submit(feed)
             pending[future] = index
             future.add_done_callback(done.put)  # type: ignore[arg-type]
@@ -55,6 +62,18 @@ def as_done(submit: Submit, feeds: Iterator[Feed], most: int) -> Iterator[tuple[
     finally:
         for future in pending:
             future.cancel()
+
+
+def _by_length(feeds: Iterator[Feed], most: int, length: Length | None) -> Iterator[tuple[int, Feed]]:
+    """Yield feeds with their places: so many at a time, the shortest of them first, then the longest, in turns."""
+    numbered = enumerate(feeds)
+    if length is None:
+        yield from numbered
+        return
+    longest_first = False
+    while window := list(itertools.islice(numbered, most)):
+        yield from sorted(window, key=lambda one: length(one[1]), reverse=longest_first)
+        longest_first = not longest_first
 
 
 class RunSize:

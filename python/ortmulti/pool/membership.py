@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ortmulti import _core, checks
 from ortmulti.create.model import Model
 from ortmulti.devices.device import Device
 from ortmulti.errors import InvalidArgument, InvalidType
-from ortmulti.pool.configuration import Warmup
+from ortmulti.options.session_options import RunOptions
+from ortmulti.pool.configuration import Batching, Warmup
 
 if TYPE_CHECKING:
     from typing import Self
@@ -27,9 +28,11 @@ __all__ = ["Membership"]
 class Membership:
     """The part of `Pool` for readiness and changes of its devices and its model."""
 
-    def __init__(self, members: PoolMembers, batch_size: int = 1) -> None:
+    def __init__(self, members: PoolMembers, batching: Batching | None = None) -> None:
         self._members = members
-        self._batch_size = batch_size
+        self._batching = batching
+        self._length: Callable[[Mapping[str, Any]], int] | None = None
+        """The length of a request, where requests are padded."""
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the model's inputs, with ``name``, ``type`` and ``shape``, as `InferenceSession.get_inputs`.
@@ -234,5 +237,14 @@ class Membership:
         checks.instance("version", version, str)
         if verify is not None and not callable(verify):
             raise InvalidType(f"verify is a function of a Pool, not {verify!r}")
-        check = None if verify is None else lambda members: verify(type(self)(members, self._batch_size))
+        batching = self._batching
+
+        def check(members: PoolMembers) -> object:
+            new = type(self)(members, batching)
+            if batching is not None and batching.pad is not None:
+                from ortmulti.pool.batching_check import begin_padding
+
+                begin_padding(new, batching, RunOptions())  # type: ignore[arg-type]
+            return verify is None or verify(new)
+
         self._members.replace_model(Model.of(model), warmup, version, same_interface, check)

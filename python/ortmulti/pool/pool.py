@@ -71,12 +71,12 @@ class Pool(Membership, Closing):
     until their request is answered. A pool is a context manager: the end of the ``with`` block closes it.
     """
 
-    def __init__(self, members: PoolMembers, batch_size: int = 1) -> None:
+    def __init__(self, members: PoolMembers, batching: Batching | None = None) -> None:
         if not hasattr(members, "core"):
             raise InvalidType(
                 f"a Pool is not made from {type(members).__name__}: ortmulti.load(model, devices) returns one"
             )
-        super().__init__(members, batch_size)
+        super().__init__(members, batching)
         self._start = time.monotonic()
         self._was_closed = False
 
@@ -527,7 +527,7 @@ class Pool(Membership, Closing):
         lookahead: int | None,
         on_device: bool,
         call: CoreCall | None,
-    ) -> tuple[many.Submit, Iterator[Mapping[str, Any]], int]:
+    ) -> tuple[many.Submit, Iterator[Mapping[str, Any]], int, many.Length | None]:
         """The arguments of `many`'s functions."""
         if feeds is None:
             output_names, feeds = None, output_names
@@ -537,11 +537,16 @@ class Pool(Membership, Closing):
         def submit(feed: Mapping[str, Any]) -> PoolFuture:
             return self._submit(output_names, feed, None, True, on_device, call)
 
-        return submit, iter(feeds), self._lookahead(lookahead, self._batch_size)
+        return submit, iter(feeds), self._lookahead(lookahead, self._batch_size), self._length
+
+    @property
+    def _batch_size(self) -> int:
+        return 1 if self._batching is None else self._batching.max_size
 
     def _lookahead(self, lookahead: int | None, batch_size: int) -> int:
         if lookahead is None:
-            return 2 * max(self._members.most, batch_size * self._members.expected)
+            several = 2 if self._length is None else 32  # runs with padding are chosen among so many
+            return several * max(self._members.most, batch_size * self._members.expected)
         return checks.integer("lookahead", lookahead, 1)
 
 

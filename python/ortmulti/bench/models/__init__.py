@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from ortmulti.bench.models import phi3_mini, resnet50, small
+from ortmulti.bench.models import encoder, phi3_mini, resnet50, small
 from ortmulti.bench.models._graph import PRECISIONS, Graph, Progress, WriteError
 from ortmulti.bench.models._inputs import sample_inputs
 from ortmulti.errors import InvalidArgument
@@ -38,6 +38,11 @@ MODELS: Mapping[str, Model] = {
         {"layers": phi3_mini.LAYERS, "precision": "fp16"},
         phi3_mini.build,
     ),
+    "encoder": Model(
+        "text encoder of all-MiniLM-L6-v2's shape, fp32, 90 MB in one file",
+        {"layers": encoder.LAYERS, "hidden": encoder.HIDDEN, "precision": "fp32"},
+        encoder.build,
+    ),
     "tiny-kernels": Model("chain of 400 kernels of microseconds, fp32, 1.7 MB", {}, small.build_tiny_kernels),
     "matmul": Model(
         "stack of matrix products of any size, fp32, external data", {"megabytes": small.MEGABYTES}, small.build_matmul
@@ -46,7 +51,7 @@ MODELS: Mapping[str, Model] = {
 }
 """Every model by its name."""
 
-_LARGEST = {"layers": 1024, "megabytes": 10**7}
+_LARGEST = {"layers": 1024, "hidden": 1 << 16, "megabytes": 10**7}
 
 
 def make(

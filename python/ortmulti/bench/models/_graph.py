@@ -43,7 +43,13 @@ TILE = 1 << 22
 Progress = Callable[[int, int], None]
 """Called with the bytes of weights that are written and that there are."""
 
-_STEM_PARTS: dict[str, str] = {"layers": "{}-layers", "precision": "{}", "megabytes": "{}-mb", "seed": "seed-{}"}
+_STEM_PARTS: dict[str, str] = {
+    "layers": "{}-layers",
+    "hidden": "{}-wide",
+    "precision": "{}",
+    "megabytes": "{}-mb",
+    "seed": "seed-{}",
+}
 
 
 class WriteError(Error):

@@ -31,6 +31,11 @@ class Declared:
     type: str
     shape: list[int | str | None]
 
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        found = _DTYPES.get(self.type.removeprefix("tensor(").removesuffix(")"))
+        return None if found is None else np.dtype(found)
+
 
 @dataclass(frozen=True)
 class Metadata:
@@ -143,7 +148,7 @@ def _convert(declared: Declared, value: Any) -> Any:
             f"input '{declared.name}' is None; {declared.type} takes an array: pass one, for example numpy.zeros(shape)"
         )
     strings = declared.type == _STRINGS
-    dtype = np.dtype(object) if strings else _dtype(declared)
+    dtype = np.dtype(object) if strings else declared.dtype
     if not isinstance(value, np.ndarray):
         try:
             value = np.asarray(value, dtype=dtype)
@@ -161,11 +166,6 @@ def _convert(declared: Declared, value: Any) -> Any:
     if value.dtype.newbyteorder("=") != dtype:
         raise _refused(declared, value, str(dtype))
     return np.require(value, dtype, ["C", "A"])
-
-
-def _dtype(declared: Declared) -> np.dtype[Any] | None:
-    found = _DTYPES.get(declared.type.removeprefix("tensor(").removesuffix(")"))
-    return None if found is None else np.dtype(found)
 
 
 def _refused(declared: Declared, value: np.ndarray[Any, Any], dtype: str) -> InvalidType:

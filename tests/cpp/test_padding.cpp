@@ -1,0 +1,352 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "fake_runner.hpp"
+
+namespace ortmulti::tests {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using Shape = std::vector<std::int64_t>;
+using Indices = std::vector<std::size_t>;
+
+std::vector<std::byte> bytes_of(float value) {
+  const auto* const begin = reinterpret_cast<const std::byte*>(&value);
+  return {begin, begin + sizeof(value)};
+}
+
+// x [rows, length] is filled up with -1; y has the length in these dimensions.
+std::shared_ptr<Padding> padding_of(const std::vector<std::size_t>& output_axes = {1}) {
+  auto padding = std::make_shared<Padding>();
+  padding->dimension = "the dimension 'n'";
+  padding->inputs = {{"x", {1}, bytes_of(-1)}};
+  padding->outputs = {{"y", output_axes, {}}};
+  return padding;
+}
+
+Batching batching_of(std::shared_ptr<const Padding> padding, std::size_t max_size = 8) {
+  Batching batching;
+  batching.max_size = max_size;
+  batching.padding = std::move(padding);
+  return batching;
+}
+
+JointSize text(std::size_t length) { return {1, length, length, length}; }
+
+class PaddingTest : public PoolWithFakes {
+ protected:
+  std::shared_ptr<Request> request_of(const Shape& shape, float first = 0) {
+    auto request = answers.request();
+    request->output_names = {"y"};
+    request->inputs.add("x", tensor(shape, first));
+    return request;
+  }
+};
+
+TEST_F(PaddingTest, ShorterRequestsAreFilledUp) {
+  auto padding = padding_of();
+  for (const bool at_front : {false, true}) {
+    padding->at_front = at_front;
+    const Batching batching = batching_of(padding);
+    const auto joint = join({request_of({1, 1}, 5), request_of({2, 3}, 10)}, {text(1), {2, 3, 6, 6}}, batching);
+    EXPECT_EQ(shape_of(joint->inputs.values()[0]), (Shape{3, 3}));
+    EXPECT_EQ(numbers(joint->inputs.values()[0]), at_front ? (std::vector<float>{-1, -1, 5, 10, 11, 12, 13, 14, 15})
+                                                           : (std::vector<float>{5, -1, -1, 10, 11, 12, 13, 14, 15}));
+  }
+}
+
+TEST_F(PaddingTest, LengthsAndRowsAreRounded) {
+  auto padding = padding_of();
+  padding->lengths = {2, 4};
+  Batching batching = batching_of(padding, 2);
+  batching.sizes = {2};
+  const auto joint = join({request_of({1, 3}, 1)}, {text(3)}, batching);
+  EXPECT_EQ(numbers(joint->inputs.values()[0]), (std::vector<float>{1, 2, 3, -1, 1, 2, 3, -1}));
+  EXPECT_EQ(padding->rounded(5), 5U);
+  padding->lengths = {};
+  padding->multiple = 4;
+  EXPECT_EQ(padding->rounded(5), 8U);
+}
+
+TEST_F(PaddingTest, OutputsAreCutInEachOfTheirDimensions) {
+  auto padding = padding_of({1, 2});
+  for (const bool at_front : {false, true}) {
+    padding->at_front = at_front;
+    const Requests requests{request_of({1, 1}), request_of({1, 2})};
+    Request joint;
+    joint.output_names = {"y"};
+    joint.outputs.push_back(tensor({2, 2, 2}, 0));
+    split(joint, requests, {text(1), text(2)}, batching_of(padding));
+    EXPECT_EQ(shape_of(requests[0]->outputs.at(0)), (Shape{1, 1, 1}));
+    EXPECT_EQ(numbers(requests[0]->outputs[0]), (std::vector<float>{at_front ? 3.0F : 0.0F}));
+    EXPECT_EQ(numbers(requests[1]->outputs.at(0)), (std::vector<float>{4, 5, 6, 7}));
+  }
+}
+
+TEST_F(PaddingTest, AnOutputOfAnotherLengthCannotBeSplit) {
+  Request joint;
+  joint.output_names = {"y"};
+  joint.outputs.push_back(tensor({2, 3}, 0));
+  const Requests requests{request_of({1, 1}), request_of({1, 2})};
+  EXPECT_THROW(split(joint, requests, {text(1), text(2)}, batching_of(padding_of())), Error);
+}
+
+TEST_F(PaddingTest, TheBatchMayLieBehindTheLength) {
+  auto padding = padding_of({0});
+  padding->inputs[0].axes = {0};
+  padding->axis = 1;
+  Batching batching = batching_of(padding);
+  batching.axis = 1;
+  const Requests requests{request_of({1, 1}, 5), request_of({2, 1}, 7)};
+  const auto joint = join(requests, {text(1), text(2)}, batching);
+  EXPECT_EQ(shape_of(joint->inputs.values()[0]), (Shape{2, 2}));
+  EXPECT_EQ(numbers(joint->inputs.values()[0]), (std::vector<float>{5, 7, -1, 8}));
+  joint->outputs.push_back(tensor({2, 2}, 0));
+  split(*joint, requests, {text(1), text(2)}, batching);
+  EXPECT_EQ(numbers(requests[0]->outputs.at(0)), (std::vector<float>{0}));
+  EXPECT_EQ(numbers(requests[1]->outputs.at(0)), (std::vector<float>{1, 3}));
+}
+
+TEST_F(PaddingTest, AMaskIsMadeOfOnes) {
+  auto padding = padding_of();
+  padding->inputs.push_back({"mask", {1}, bytes_of(0)});
+  padding->mask = "mask";
+  padding->mask_type = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+  padding->mask_one = bytes_of(1);
+  const std::vector<float> data{1, 2, 3};
+  HostTensor given;
+  given.type = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+  given.rank = 2;
+  given.shape = {1, 3};
+  given.data = data.data();
+  RunInputs inputs;
+  inputs.add("x", given);
+  padding->complete(inputs);
+  padding->complete(inputs);  // which has one now
+  ASSERT_EQ(inputs.size(), 2U);
+  EXPECT_STREQ(inputs.names()[1], "mask");
+  EXPECT_EQ(shape_of(inputs.values()[1]), (Shape{1, 3}));
+  EXPECT_EQ(numbers(inputs.values()[1]), (std::vector<float>{1, 1, 1}));
+  RunInputs none;
+  EXPECT_THROW(padding->complete(none), Error);
+}
+
+// Runs that cost a fixed time and one for each element.
+RunCost known(microseconds run, microseconds element) {
+  RunCost cost;
+  for (int i = 0; i < 2; ++i) {
+    for (std::size_t rows = 1; rows <= 32; rows *= 2) {
+      for (std::size_t length = 1; length <= 512; length *= 2) {
+        cost.record(rows, length, run + element * static_cast<std::int64_t>(rows * length));
+      }
+    }
+  }
+  return cost;
+}
+
+TEST_F(PaddingTest, WhereRunsAreDearMuchIsPadded) {
+  const std::vector<JointSize> waiting{text(8), text(500), text(9), text(64)};
+  auto padding = padding_of();
+  EXPECT_EQ(batching_of(padding).choose(waiting, known(microseconds(10'000), microseconds(1))), (Indices{0, 1, 2, 3}));
+  EXPECT_EQ(batching_of(padding).choose(waiting, known(microseconds(1), microseconds(10))), (Indices{0}));
+  EXPECT_EQ(batching_of(padding).choose(waiting, known(microseconds(200), microseconds(10))), (Indices{0, 2}));
+}
+
+TEST_F(PaddingTest, LimitsHoldWhateverItCosts) {
+  const std::vector<JointSize> waiting{text(8), text(10), text(64), text(9), text(40)};
+  const RunCost cost = known(microseconds(10'000), microseconds(1));
+  auto padding = padding_of();
+  EXPECT_LE(batching_of(padding, 2).choose(waiting, cost).size(), 2U);
+  padding->max_tokens = 30;
+  EXPECT_EQ(batching_of(padding).choose(waiting, cost), (Indices{0, 1, 3}));
+  padding->max_tokens.reset();
+  padding->max_waste = 0.2;
+  for (const std::size_t chosen : batching_of(padding).choose(waiting, cost)) {
+    EXPECT_LE(waiting[chosen].longest, 10U);
+  }
+  padding->max_tokens = 4;
+  EXPECT_EQ(batching_of(padding).choose(waiting, cost), (Indices{0}));  // one is never refused
+}
+
+TEST_F(PaddingTest, NoOtherChoiceTakesLessTime) {
+  const RunCost cost = known(microseconds(300), microseconds(7));
+  const Batching batching = batching_of(padding_of());
+  std::uint64_t random = 1;
+  for (int round = 0; round < 200; ++round) {
+    std::vector<JointSize> waiting;
+    for (int i = 0; i < 6; ++i) {
+      random = random * 6364136223846793005U + 1442695040888963407U;
+      waiting.push_back(text(1 + (random >> 40U) % 100));
+    }
+    const auto time_of = [&](const Indices& run) {
+      JointSize size;
+      for (const std::size_t one : run) {
+        size.add(waiting[one]);
+      }
+      return batching.fits(size) || run.size() == 1 ? cost.time(size.rows, size.longest)
+                                                    : std::numeric_limits<double>::infinity();
+    };
+    // What choose() takes, run after run, against all ways to cut their order.
+    double chosen = 0;
+    std::vector<JointSize> left = waiting;
+    while (!left.empty()) {
+      const Indices run = batching.choose(left, cost);
+      JointSize size;
+      for (auto one = run.rbegin(); one != run.rend(); ++one) {
+        size.add(left[*one]);
+        left.erase(left.begin() + static_cast<std::ptrdiff_t>(*one));
+      }
+      chosen += cost.time(size.rows, size.longest);
+    }
+    std::sort(waiting.begin(), waiting.end(),
+              [](const auto& one, const auto& other) { return one.longest < other.longest; });
+    double least = std::numeric_limits<double>::infinity();
+    for (unsigned cuts = 0; cuts < 32; ++cuts) {  // behind which of the first five a run ends
+      double all = 0;
+      Indices run;
+      for (std::size_t one = 0; one < 6; ++one) {
+        run.push_back(one);
+        if (one == 5 || (cuts >> one & 1U) != 0) {
+          all += time_of(run);
+          run.clear();
+        }
+      }
+      least = std::min(least, all);
+    }
+    EXPECT_NEAR(chosen, least, 1e-6 * least) << round;
+  }
+}
+
+TEST_F(PaddingTest, LargerRunsAreTriedWhileTheyGain) {
+  RunCost cost;
+  cost.record(1, 100, microseconds(1000));
+  cost.record(1, 100, microseconds(1000));
+  EXPECT_LT(cost.time(2, 100), 2 * cost.time(1, 100));
+  EXPECT_TRUE(std::isinf(cost.time(4, 100)));
+  cost.record(2, 100, microseconds(9000));  // the first of its shape
+  EXPECT_LT(cost.time(2, 100), 2 * cost.time(1, 100));
+  cost.record(2, 100, microseconds(2200));
+  EXPECT_GT(cost.time(2, 100), 2 * cost.time(1, 100));
+  EXPECT_TRUE(std::isinf(cost.time(4, 100)));
+  for (int i = 0; i < 600; ++i) {
+    cost.record(1, 100, microseconds(1000));
+  }
+  EXPECT_LT(cost.time(2, 100), 2 * cost.time(1, 100));  // once more
+  EXPECT_NE(cost.why().find("from length 64: 10 us by 1, 11 us by 2 rows"), std::string::npos) << cost.why();
+}
+
+// Answers with x; its time is said by a clock of the test's.
+class LineTest : public PaddingTest {
+ protected:
+  void make(std::size_t max_size) {
+    Pool::Options options;
+    options.batching.max_size = max_size;
+    options.now = [this] { return now; };
+    pool = Pool::make(options);
+    runner = add(Device::cpu());
+    runner->action = [this](Request& request) {
+      const Shape shape = shape_of(request.inputs.values()[0]);
+      now += microseconds(1000 + 10 * shape[0] * shape[1]);
+      runs.push_back(shape);
+      Ort::Value y = tensor(shape, 0);
+      const auto x = numbers(request.inputs.values()[0]);
+      std::copy(x.begin(), x.end(), y.GetTensorMutableData<float>());
+      request.outputs.clear();
+      request.outputs.push_back(std::move(y));
+    };
+    pool->set_padding(padding_of());
+  }
+  // The number of runs from the one that begins next to the one that has the request of this length.
+  std::size_t runs_until(std::size_t length) const {
+    const auto has = std::find_if(runs.begin() + 1, runs.end(),
+                                  [&](const Shape& run) { return run[1] == static_cast<std::int64_t>(length); });
+    return static_cast<std::size_t>(has - runs.begin());
+  }
+
+  Request::Clock::time_point now;
+  std::vector<Shape> runs;
+  std::shared_ptr<FakeRunner> runner;
+};
+
+TEST_F(LineTest, ALongOneAmongShortOnesHasItsTurn) {
+  make(8);
+  runner->hold();
+  submit(request_of({1, 3}));
+  runner->wait_for_runs(1);
+  for (int i = 0; i < 40; ++i) {
+    if (i == 20) {
+      submit(request_of({1, 500}));
+    }
+    submit(request_of({1, 4 + i % 3}));
+  }
+  runner->release();
+  answers.wait_for(42);
+  EXPECT_LE(runs_until(500), 21U);  // as many as waited before it
+}
+
+TEST_F(LineTest, AShortOneAmongLongOnesHasItsTurn) {
+  make(8);
+  runner->hold();
+  submit(request_of({1, 3}));
+  runner->wait_for_runs(1);
+  for (int i = 0; i < 40; ++i) {
+    if (i == 20) {
+      submit(request_of({1, 2}));
+    }
+    submit(request_of({1, 400 + i % 30}));
+  }
+  runner->release();
+  answers.wait_for(42);
+  EXPECT_LE(runs_until(2), 21U);
+}
+
+TEST_F(LineTest, EachGetsItsOwn) {
+  make(4);
+  std::vector<std::shared_ptr<Request>> requests;
+  for (int round = 0; round < 20; ++round) {
+    for (const std::int64_t length : {7, 3, 9, 1, 12}) {
+      requests.push_back(request_of({1 + round % 2, length}, static_cast<float>(100 * round)));
+      submit(requests.back());
+    }
+  }
+  answers.wait_for(requests.size());
+  std::uint64_t elements = 0;
+  for (const auto& request : requests) {
+    ASSERT_EQ(request->outcome, Request::Outcome::done);
+    EXPECT_EQ(shape_of(request->outputs.at(0)), shape_of(request->inputs.values()[0]));
+    EXPECT_EQ(numbers(request->outputs[0]), numbers(request->inputs.values()[0]));
+    elements += numbers(request->outputs[0]).size();
+  }
+  const DeviceStats stats = pool->stats().devices[0];
+  EXPECT_EQ(stats.real_elements, elements);
+  const auto run = std::accumulate(
+      runs.begin(), runs.end(), std::uint64_t{0},
+      [](std::uint64_t all, const Shape& shape) { return all + static_cast<std::uint64_t>(shape[0] * shape[1]); });
+  EXPECT_EQ(stats.padded_elements, run - elements);
+  EXPECT_LT(runs.size(), requests.size());
+}
+
+TEST_F(LineTest, InputsOfTwoLengthsAreRefused) {
+  make(4);
+  auto padding = padding_of();
+  padding->inputs.push_back({"z", {1}, bytes_of(0)});
+  pool->set_padding(padding);
+  auto request = request_of({1, 3});
+  request->inputs.add("z", tensor({1, 4}, 0));
+  EXPECT_THROW(submit(request), Error);
+  EXPECT_THROW(submit(request_of({1, 0})), Error);
+  submit(request_of({1, 2}));
+  answers.wait_for(1);
+}
+
+}  // namespace
+}  // namespace ortmulti::tests

@@ -1,0 +1,36 @@
+"""Requests of different lengths in one run, on GPUs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ortmulti
+from ortmulti import Batching, CudaGraph
+from tests.support.texts import PAD, encoder, expected, feed
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="plain"),
+        pytest.param({"cuda_graph": CudaGraph(32)}, id="graphs"),
+        pytest.param({"cuda_graph": "auto", "in_flight": 2}, id="auto"),
+    ],
+)
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_answers_are_those_of_single_runs(options: dict, side: str) -> None:
+    batching = Batching(8, 1.0, sizes=(1, 4, 8), pad=PAD, pad_side=side, lengths=8)
+    feeds = [feed(1 + i % 2, int(n), i) for i, n in enumerate(np.random.default_rng(0).integers(1, 40, 200))]
+    with ortmulti.load(encoder(), "cuda", batching=batching, **options) as pool:
+        for _ in range(2):
+            for one, answer in zip(feeds, pool.map(None, feeds), strict=True):
+                for found, right in zip(answer, expected(one), strict=True):
+                    np.testing.assert_allclose(found, right, rtol=1e-6)
+        devices = pool.stats().devices
+        assert sum(device.runs for device in devices) < 2 * len(feeds)
+        assert all(device.waste < 1 for device in devices)
+        if isinstance(options.get("cuda_graph"), CudaGraph):
+            assert sum(device.graph_runs for device in devices) > 0

@@ -1,0 +1,186 @@
+"""Requests of different lengths in one run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import parser
+
+import ortmulti
+from ortmulti import Batching
+from tests.support.backends import BackendName, on_every_backend
+from tests.support.texts import ENCODER, PAD, encoder, expected, feed, ids
+
+
+@on_every_backend
+def test_requests_of_different_lengths_run_together(backend: BackendName) -> None:
+    with ortmulti.load(encoder(), "cpu", backend=backend, batching=Batching(8, 20, pad=PAD, max_waste=1)) as pool:
+        before = pool.stats().devices[0]
+        feeds = [feed(1, length, length) for length in (3, 9, 5, 7) * 10]
+        futures = [pool.submit(None, one) for one in feeds]
+        for one, future in zip(feeds, futures, strict=True):
+            for answer, right in zip(future.result(60), expected(one), strict=True):
+                np.testing.assert_array_equal(answer, right)
+                assert answer.dtype == right.dtype
+        device = pool.stats().devices[0]
+        assert device.runs - before.runs < 40
+        assert device.real_elements == 240
+        assert device.padded_elements > 0
+        assert device.waste == device.padded_elements / (240 + device.padded_elements)
+        assert "rows" in device.why_padding
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    requests=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 20)), min_size=1, max_size=12),
+    side=st.sampled_from(["left", "right"]),
+    lengths=st.sampled_from([(), (4, 8, 16), 3]),
+    sizes=st.sampled_from([(), (2, 8)]),
+    max_tokens=st.sampled_from([None, 40]),
+    made=st.booleans(),
+    names=st.sampled_from([None, ["pooled"], ["pairs", "tokens"]]),
+)
+def test_answers_are_those_of_single_runs(requests, side, lengths, sizes, max_tokens, made, names) -> None:  # type: ignore[no-untyped-def]
+    batching = Batching(
+        8,
+        1.0,
+        sizes=sizes,
+        pad=PAD,
+        mask="mask" if made else None,
+        pad_side=side,
+        lengths=lengths,
+        max_tokens=max_tokens,
+    )
+    with ortmulti.load(encoder(), "cpu", batching=batching) as pool:
+        feeds = [feed(rows, length, i) for i, (rows, length) in enumerate(requests)]
+        if made:
+            for one in feeds[::2]:
+                del one["mask"]
+        futures = [pool.submit(names, one) for one in feeds]
+        of = [output.name for output in pool.get_outputs()]
+        for one, future in zip(feeds, futures, strict=True):
+            right = dict(zip(of, expected(one), strict=True))
+            for name, answer in zip(names or of, future.result(60), strict=True):
+                np.testing.assert_array_equal(answer, right[name])
+
+
+def test_outputs_may_lie_in_one_run_as_rows() -> None:
+    """Small outputs of a padded run that are not to be cut."""
+    with ortmulti.load(encoder(), "cpu", batching=Batching(8, 20, pad=PAD)) as pool:
+        feeds = [feed(1, 6, seed) for seed in range(24)]
+        for one, answer in zip(feeds, pool.map(["pooled", "lengths"], feeds), strict=True):
+            np.testing.assert_array_equal(answer[0], expected(one)[1])
+            np.testing.assert_array_equal(answer[1], [[6]])
+
+
+@pytest.mark.parametrize("lookahead", [1, 3, None])
+def test_many_are_answered_in_order(lookahead: int | None) -> None:
+    feeds = [feed(1, int(length), i) for i, length in enumerate(np.random.default_rng(1).integers(1, 60, 300))]
+    with ortmulti.load(encoder(), "cpu", batching=Batching(16, pad=PAD)) as pool:
+        for one, [pooled] in zip(feeds, pool.map(["pooled"], iter(feeds), lookahead=lookahead), strict=True):
+            np.testing.assert_array_equal(pooled, expected(one)[1])
+        done = dict(pool.as_completed(["tokens"], feeds, lookahead=lookahead))
+        for i, one in enumerate(feeds):
+            np.testing.assert_array_equal(done[i].result()[0], expected(one)[0])
+
+
+def test_requests_with_a_fault_fail_alone() -> None:
+    with ortmulti.load(encoder(), "cpu", batching=Batching(4, 20, pad=PAD)) as pool:
+        with pytest.raises(ortmulti.InvalidArgument, match=r"'ids' has the length 0 along .*: give 1 or more"):
+            pool.run(None, feed(1, 0))
+        with pytest.raises(ortmulti.InvalidArgument, match=r"'mask' has the length 5 .*input 'ids' 4: give both"):
+            pool.run(None, {"ids": ids(1, 4), "mask": np.ones((1, 5), np.int64)})
+        wrong = {"ids": np.full((1, 5), 1000), "mask": np.ones((1, 5), np.int64)}
+        futures = [pool.submit(None, one) for one in (feed(1, 4), wrong, feed(1, 6))]
+        with pytest.raises(ortmulti.InvalidArgument, match="1000"):
+            futures[1].result(60)
+        np.testing.assert_array_equal(futures[0].result(60)[1], expected(feed(1, 4))[1])
+        np.testing.assert_array_equal(futures[2].result(60)[1], expected(feed(1, 6))[1])
+
+
+def test_a_model_that_is_replaced_is_proven_again() -> None:
+    with ortmulti.load(encoder(), "cpu", batching=Batching(4, 20, pad=PAD)) as pool:
+        careless = encoder(ENCODER.replace("tokens = Mul(embedded, m3)", "tokens = Identity(embedded)"))
+        with pytest.raises(ortmulti.InvalidArgument, match=r"padded, joined requests get other .*'pooled'"):
+            pool.replace_model(careless)
+        pool.replace_model(encoder())
+        for one in (feed(1, length) for length in (3, 8, 5)):
+            np.testing.assert_array_equal(pool.run(None, one)[1], expected(one)[1])
+
+
+def test_devices_that_wake_pad_as_before() -> None:
+    with ortmulti.load(encoder(), "cpu", batching=Batching(4, 20, pad=PAD, mask="mask")) as pool:
+        pool.sleep(level="session")
+        one = {"ids": ids(1, 5)}
+        np.testing.assert_array_equal(pool.run(["tokens"], one)[0], expected(one)[0])
+
+
+REFUSED = [
+    pytest.param({"pad": {"words": 0}}, "pad has 'words', and the model's inputs are ids, mask", id="unknown"),
+    pytest.param({"pad": {"ids": 0}}, "input 'mask' has the dimension 'sequence', too: say in pad", id="forgotten"),
+    pytest.param({"pad": {"ids": 0.5, "mask": 0}}, r"pad\['ids'\] is 0.5, and int64 cannot hold it", id="value"),
+    pytest.param(
+        {"pad": PAD, "along": "words"}, "'ids' is to be padded along the dimension 'words', and its", id="dimension"
+    ),
+    pytest.param({"pad": PAD, "along": 2}, "'ids' is to be padded along dimension 2, and its shape", id="place"),
+    pytest.param({"pad": {"ids": 0, "mask": 1}}, "padded, joined requests get other answers: .*'lengths'", id="mask"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), REFUSED)
+def test_declarations_that_do_not_fit_are_refused(given: dict, message: str) -> None:
+    with pytest.raises(ortmulti.InvalidArgument, match=message):
+        ortmulti.load(encoder(), "cpu", batching=Batching(4, **given))
+
+
+def test_dimensions_that_are_computed_from_the_length_are_refused_by_name() -> None:
+    halved = """
+        <ir_version: 8, opset_import: ["": 17]>
+        sound (float[batch, samples] wave) => (float[batch, frames] y)
+        <int64[1] zero = {0}, int64[1] end = {1000000}, int64[1] one = {1}, int64[1] two = {2}>
+        { y = Slice(wave, zero, end, one, two) }
+    """
+    with pytest.raises(ortmulti.InvalidArgument, match="'y' has 6, 8 and 4 elements along dimension 1 for 12,"):
+        ortmulti.load(parser.parse_model(halved).SerializeToString(), "cpu", batching=Batching(4, pad={"wave": 0}))
+    more = """
+        <ir_version: 8, opset_import: ["": 17]>
+        cache (float[batch, "n"] x, float[batch, "n + 1"] past) => (float[batch, "n"] y) { y = Identity(x) }
+    """
+    try:
+        model = parser.parse_model(more)
+    except parser.ParseError:
+        model = parser.parse_model(more.replace('"n + 1"', "m").replace('"n"', "n"))
+        model.graph.input[1].type.tensor_type.shape.dim[1].dim_param = "n + 1"
+    with pytest.raises(ortmulti.InvalidArgument, match=r"input 'past' has the dimension 'n \+ 1', which changes with"):
+        ortmulti.load(model.SerializeToString(), "cpu", batching=Batching(4, pad={"x": 0}))
+
+
+BAD = [
+    ({"along": "n"}, "along is for requests that are padded"),
+    ({"lengths": [8]}, "lengths is for requests that are padded"),
+    ({"pad": {}}, "pad is a dict"),
+    ({"pad": ["ids"]}, "pad is a dict"),
+    ({"pad": {"ids": "0"}}, "is a number"),
+    ({"pad": PAD, "lengths": [16, 8]}, "lengths ascend"),
+    ({"pad": PAD, "lengths": 0}, "lengths"),
+    ({"pad": PAD, "max_waste": 1.5}, "max_waste is a share"),
+    ({"pad": PAD, "max_tokens": 0}, "max_tokens"),
+    ({"pad": PAD, "along": 0}, "another dimension than axis"),
+    ({"pad": PAD, "pad_side": "both"}, "pad_side is 'right' or 'left'"),
+    ({"pad": PAD, "mask": 1}, "mask is"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), BAD)
+def test_values_that_cannot_be_are_refused(given: dict, message: str) -> None:
+    with pytest.raises((ortmulti.InvalidArgument, ortmulti.errors.InvalidType), match=message):
+        Batching(4, **given)
+
+
+def test_samples_of_different_lengths_are_compared() -> None:
+    samples = [feed(1, 5, 1), feed(2, 9, 2)]
+    found = ortmulti.check_batching(encoder(), Batching(8, pad=PAD, lengths=4), samples=samples)
+    assert found.independent
+    assert set(found.outputs) == {"tokens", "pooled", "pairs", "kept", "lengths"}
