@@ -30,6 +30,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ def length(generator: random.Random, median: float) -> int:
     return min(LONGEST, max(8, round(generator.lognormvariate(np.log(median), 0.8))))
 
 
+@lru_cache(4096)
 def text(tokens: int, padded: int = 0) -> Feed:
     """One text, whose tokens follow from its length."""
     ids = np.zeros((1, max(tokens, padded)), np.int64)
@@ -178,7 +180,8 @@ class Case:
                 "longest": Batching(options.rows),
                 "padded": Batching(options.rows, pad=PAD, **json.loads(options.batching)),
             }[name]
-            self.pool = ortmulti.load(options.model, options.devices.split(","), batching=batching)
+            more = json.loads(options.load)
+            self.pool = ortmulti.load(options.model, options.devices.split(","), batching=batching, **more)
 
     def ask_once(self, feed: Feed) -> Any:
         return self.pool.run(OUTPUTS, feed) if self.pool else self.hand.offline([feed])[0]  # type: ignore[union-attr]
@@ -246,6 +249,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=16_384)
     parser.add_argument("--batching", default="{}", help="more of Batching for the case padded, as JSON")
+    parser.add_argument("--load", default="{}", help="more arguments of load, as JSON")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     if options.model is None:

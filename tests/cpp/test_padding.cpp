@@ -146,7 +146,7 @@ RunCost known(microseconds run, microseconds element) {
   for (int i = 0; i < 2; ++i) {
     for (std::size_t rows = 1; rows <= 32; rows *= 2) {
       for (std::size_t length = 1; length <= 512; length *= 2) {
-        cost.record(rows, length, run + element * static_cast<std::int64_t>(rows * length));
+        cost.record(rows, length, run + element * static_cast<std::int64_t>(rows * length), 1);
       }
     }
   }
@@ -192,8 +192,8 @@ TEST_F(PaddingTest, NoOtherChoiceTakesLessTime) {
       for (const std::size_t one : run) {
         size.add(waiting[one]);
       }
-      return batching.fits(size) || run.size() == 1 ? cost.time(size.rows, size.longest)
-                                                    : std::numeric_limits<double>::infinity();
+      return batching.fits(size, size.rows * size.longest) || run.size() == 1 ? cost.time(size.rows, size.longest)
+                                                                              : std::numeric_limits<double>::infinity();
     };
     // What choose() takes, run after run, against all ways to cut their order.
     double chosen = 0;
@@ -228,20 +228,32 @@ TEST_F(PaddingTest, NoOtherChoiceTakesLessTime) {
 
 TEST_F(PaddingTest, LargerRunsAreTriedWhileTheyGain) {
   RunCost cost;
-  cost.record(1, 100, microseconds(1000));
-  cost.record(1, 100, microseconds(1000));
-  EXPECT_LT(cost.time(2, 100), 2 * cost.time(1, 100));
-  EXPECT_TRUE(std::isinf(cost.time(4, 100)));
-  cost.record(2, 100, microseconds(9000));  // the first of its shape
-  EXPECT_LT(cost.time(2, 100), 2 * cost.time(1, 100));
-  cost.record(2, 100, microseconds(2200));
-  EXPECT_GT(cost.time(2, 100), 2 * cost.time(1, 100));
-  EXPECT_TRUE(std::isinf(cost.time(4, 100)));
-  for (int i = 0; i < 600; ++i) {
-    cost.record(1, 100, microseconds(1000));
+  const auto record = [&cost](std::size_t rows, std::size_t length, int times_1000) {
+    cost.record(rows, length, microseconds(times_1000) * 1000, 1);
+  };
+  record(1, 64, 1);
+  record(1, 64, 1);
+  EXPECT_LT(cost.time(2, 64), 2 * cost.time(1, 64));
+  EXPECT_LT(cost.time(4, 16), cost.time(1, 64)) << "about as many elements";
+  EXPECT_TRUE(std::isinf(cost.time(4, 64))) << "four times as many";
+  EXPECT_FALSE(std::isinf(cost.time(1, 512))) << "one row always runs";
+  record(2, 64, 9);  // the first of its shape
+  record(2, 64, 3);
+  EXPECT_GT(cost.time(2, 64), 2 * cost.time(1, 64));
+  EXPECT_TRUE(std::isinf(cost.time(4, 64))) << "the step before was no gain";
+  for (int i = 0; i < 3000; ++i) {
+    record(1, 64, 2);
   }
-  EXPECT_LT(cost.time(2, 100), 2 * cost.time(1, 100));  // once more
-  EXPECT_NE(cost.why().find("from length 64: 10 us by 1, 11 us by 2 rows"), std::string::npos) << cost.why();
+  EXPECT_LT(cost.time(2, 64), 2 * cost.time(1, 64)) << "once more";
+  EXPECT_EQ(cost.why(), "an element of a run takes, from length 64: 31.2 us by 1, 23.4 us by 2 rows");
+}
+
+TEST_F(PaddingTest, RunsThatShareADeviceTakeAShareOfItsTime) {
+  RunCost alone;
+  RunCost shared;
+  alone.record(1, 64, microseconds(1000), 1);
+  shared.record(1, 64, microseconds(4000), 4);
+  EXPECT_DOUBLE_EQ(alone.time(1, 64), shared.time(1, 64));
 }
 
 // Answers with x; its time is said by a clock of the test's.

@@ -237,11 +237,10 @@ void Grace::record_wait(std::size_t came, std::size_t most) noexcept {
   left_ = pause_;
 }
 
-bool Batching::fits(const JointSize& run) const noexcept {
+bool Batching::fits(const JointSize& run, std::size_t elements) const noexcept {
   if (run.rows > max_size || !padding) {
     return run.rows <= max_size;
   }
-  const std::size_t elements = padding->elements(run);
   const auto padded = static_cast<double>(elements - run.alone);
   return elements <= padding->max_tokens.value_or(elements) &&
          padded <= padding->max_waste * static_cast<double>(elements);
@@ -251,7 +250,7 @@ bool Batching::may_join(const JointSize& run, const JointSize& more, const RunCo
   JointSize joint = run;
   joint.add(more);
   const auto time = [&](const JointSize& size) { return cost.time(size.rows, rounded(size.longest)); };
-  return fits(joint) && (!padding || time(joint) <= time(run) + time(more));
+  return fits(joint, joint.rows * rounded(joint.longest)) && (!padding || time(joint) <= time(run) + time(more));
 }
 
 bool Batching::is_full(const JointSize& run) const noexcept {
@@ -268,7 +267,7 @@ std::vector<std::size_t> Batching::choose(const std::vector<JointSize>& candidat
                                [&](std::size_t one) {
                                  JointSize joint = run;
                                  joint.add(candidates[one]);
-                                 const bool joins = one == 0 || fits(joint);
+                                 const bool joins = one == 0 || fits(joint, 0);
                                  run = joins ? joint : run;
                                  return !joins;
                                }),
@@ -278,31 +277,35 @@ std::vector<std::size_t> Batching::choose(const std::vector<JointSize>& candidat
   std::stable_sort(order.begin(), order.end(), [&candidates](std::size_t one, std::size_t other) {
     return candidates[one].longest < candidates[other].longest;
   });
-  // Of all ways to cut the order into runs, the one that takes the least time: for each end of a run, its best begin.
+  // Those that the run of the first candidate could reach. Of all ways to cut their order into runs, the one that takes
+  // the least time: for each end of a run, its best begin.
+  const auto first = std::find(order.begin(), order.end(), std::size_t{0}) - order.begin();
+  const auto reach = static_cast<std::ptrdiff_t>(max_size);
+  order.erase(order.begin() + std::min<std::ptrdiff_t>(first + reach, static_cast<std::ptrdiff_t>(order.size())),
+              order.end());
+  order.erase(order.begin(), order.begin() + std::max<std::ptrdiff_t>(0, first - reach));
   std::vector<double> least(order.size() + 1, 0);
   std::vector<std::size_t> begins(order.size() + 1, 0);
   for (std::size_t end = 1; end <= order.size(); ++end) {
     least[end] = std::numeric_limits<double>::infinity();
+    const std::size_t length = padding->rounded(candidates[order[end - 1]].longest);
+    RunCost::Times times(cost, length);
     JointSize run;
     for (std::size_t begin = end; begin-- > 0;) {
       run.add(candidates[order[begin]]);
-      if (begin + 1 < end && !fits(run)) {
+      if (begin + 1 < end && !fits(run, run.rows * length)) {
         break;
       }
-      const double time = least[begin] + cost.time(run.rows, rounded(run.longest));
+      const double time = least[begin] + times.of(run.rows);
       if (begin + 1 == end || time < least[end]) {
         least[end] = time;
         begins[end] = begin;
       }
     }
   }
+  const auto own = static_cast<std::size_t>(std::find(order.begin(), order.end(), std::size_t{0}) - order.begin());
   std::size_t end = order.size();
-  const auto is_in = [&](std::size_t from) {
-    const auto begin = order.begin() + static_cast<std::ptrdiff_t>(from);
-    return std::find(begin, order.begin() + static_cast<std::ptrdiff_t>(end), std::size_t{0}) !=
-           order.begin() + static_cast<std::ptrdiff_t>(end);
-  };
-  while (!is_in(begins[end])) {
+  while (begins[end] > own) {
     end = begins[end];
   }
   std::vector<std::size_t> chosen(order.begin() + static_cast<std::ptrdiff_t>(begins[end]),

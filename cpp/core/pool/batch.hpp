@@ -32,8 +32,8 @@ struct Batching {
 
   bool enabled() const noexcept { return max_size > 1; }
 
-  /// Whether requests may have one run of this size.
-  bool fits(const JointSize& run) const noexcept;
+  /// Whether requests may have one run of this size, with so many elements where it pads.
+  bool fits(const JointSize& run, std::size_t elements) const noexcept;
   /// Whether a run of this size may have more, and that takes no longer than two runs.
   bool may_join(const JointSize& run, const JointSize& more, const RunCost& cost) const noexcept;
   /// Whether a run of this size may have not even one of its length more.

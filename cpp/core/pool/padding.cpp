@@ -75,9 +75,11 @@ void fill(std::byte* begin, std::size_t count, const std::vector<std::byte>& val
   }
 }
 
-void RunCost::record(std::size_t rows, std::size_t length, std::chrono::nanoseconds time) noexcept {
+void RunCost::record(std::size_t rows, std::size_t length, std::chrono::nanoseconds time,
+                     std::size_t at_once) noexcept {
   Cell& known = cells_[power(length)][power(rows)];
-  const double element = std::max(1.0, static_cast<double>(time.count())) / static_cast<double>(rows * length);
+  const auto share = static_cast<double>(time.count()) / static_cast<double>(std::max<std::size_t>(1, at_once));
+  const double element = std::max(1.0, share) / static_cast<double>(rows * length);
   if (known.count == 0) {
     known.element = element;
   } else if (known.count == 1) {
@@ -90,35 +92,48 @@ void RunCost::record(std::size_t rows, std::size_t length, std::chrono::nanoseco
 }
 
 double RunCost::time(std::size_t rows, std::size_t length) const noexcept {
-  constexpr std::uint64_t long_ago = 512;  // runs
-  constexpr double hoped = 0.7;            // of what is known
-  const auto& cells = cells_[power(length)];
-  const std::size_t row = power(rows);
-  const auto elements = static_cast<double>(rows * length);
-  const Cell& known = cells[row];
-  if (known.count > 1 && runs_ - known.last < long_ago) {
-    return known.element * elements;
-  }
-  if (row == 0) {
-    return hoped * alone(power(length)) * elements;
-  }
-  const Cell& half = cells[row - 1];
-  const bool gained = row == 1 || half.element <= cells[row - 2].element;
-  if (half.count > 0 && gained) {
-    return hoped * (known.count == 0 ? half.element : std::min(known.element, half.element)) * elements;
-  }
-  return known.count == 0 ? std::numeric_limits<double>::infinity() : known.element * elements;
+  return element(power(length), power(rows)) * static_cast<double>(rows * length);
 }
 
-double RunCost::alone(std::size_t length) const noexcept {
+RunCost::Times::Times(const RunCost& cost, std::size_t length) noexcept
+    : cost_(cost), length_(length), element_(cost.element(power(length), 0)) {}
+
+double RunCost::Times::of(std::size_t rows) noexcept {
+  if (const std::size_t now = power(rows); now != power_) {
+    power_ = now;
+    element_ = cost_.element(power(length_), now);
+  }
+  return element_ * static_cast<double>(rows * length_);
+}
+
+const RunCost::Cell* RunCost::like(std::size_t elements, std::size_t length) const noexcept {
   for (std::size_t apart = 0; apart < powers; ++apart) {
-    for (const std::size_t near : {length - apart, length + apart}) {
-      if (near < powers && cells_[near][0].count > 0) {
-        return cells_[near][0].element;
+    for (const std::size_t near : {length - apart, length + apart}) {  // below 0 it is above all
+      if (near <= elements && near < powers && elements - near < powers && cells_[near][elements - near].count > 0) {
+        return &cells_[near][elements - near];
       }
     }
   }
-  return 1;
+  return nullptr;
+}
+
+double RunCost::element(std::size_t length, std::size_t rows) const noexcept {
+  constexpr std::uint64_t long_ago = 2048;  // runs
+  constexpr double hoped = 0.9;             // of what is known
+  const Cell& known = cells_[length][rows];
+  if (known.count > 0) {
+    return known.count > 1 && runs_ - known.last < long_ago ? known.element : hoped * known.element;
+  }
+  const std::size_t elements = length + rows;
+  if (const Cell* const same = like(elements, length)) {
+    return hoped * same->element;
+  }
+  const Cell* const half = elements < 1 ? nullptr : like(elements - 1, length);
+  const Cell* const quarter = elements < 2 ? nullptr : like(elements - 2, length);
+  if (half != nullptr && (quarter == nullptr || half->element <= quarter->element)) {
+    return hoped * half->element;
+  }
+  return rows == 0 ? 1 : std::numeric_limits<double>::infinity();
 }
 
 std::string RunCost::why() const {

@@ -62,15 +62,30 @@ struct Padding {
 /// Fills memory with copies of one element.
 void fill(std::byte* begin, std::size_t count, const std::vector<std::byte>& value) noexcept;
 
-/// What an element of a run costs, by the run's length and rows, in powers of two. On a GPU runs of more rows cost
+/// What an element of a run costs, by the run's length and rows, in powers of two. On a GPU runs of more elements cost
 /// hardly more; on a CPU those of long texts cost more than each of these alone, as they leave its caches.
 class RunCost {
  public:
-  void record(std::size_t rows, std::size_t length, std::chrono::nanoseconds time) noexcept;
+  /// `at_once`: runs that shared the device meanwhile, with this one.
+  void record(std::size_t rows, std::size_t length, std::chrono::nanoseconds time, std::size_t at_once) noexcept;
 
-  /// How long a run takes, in nanoseconds. Too little for a run that is to be tried: one that was not measured twice,
-  /// or for long, of twice as many rows as one that was, as long as more rows had cost less. Infinite for a larger one.
+  /// How much of the device's time a run takes, in nanoseconds. Of one that was not measured twice, or for long, by
+  /// those with about as many elements, or half as many, as long as more had cost less; a little less, so that it is
+  /// tried. Infinite for a larger one of several rows.
   double time(std::size_t rows, std::size_t length) const noexcept;
+
+  /// Of runs of one length, asked for again and again.
+  class Times {
+   public:
+    Times(const RunCost& cost, std::size_t length) noexcept;
+    double of(std::size_t rows) noexcept;
+
+   private:
+    const RunCost& cost_;
+    std::size_t length_;
+    std::size_t power_ = 0;  // of the rows that were asked for last
+    double element_;
+  };
 
   /// What was measured, as a text; empty where nothing was.
   std::string why() const;
@@ -82,8 +97,9 @@ class RunCost {
     std::uint64_t count = 0;  // of the runs that were measured; 0: unknown
     std::uint64_t last = 0;   // of them
   };
-  /// Of one row of this length, or about it.
-  double alone(std::size_t length) const noexcept;
+  /// The known cell of so many elements whose length is nearest; null: none.
+  const Cell* like(std::size_t elements, std::size_t length) const noexcept;
+  double element(std::size_t length, std::size_t rows) const noexcept;
 
   std::array<std::array<Cell, powers>, powers> cells_{};  // of lengths, and rows
   std::uint64_t runs_ = 0;

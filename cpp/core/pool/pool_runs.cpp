@@ -195,7 +195,7 @@ void Pool::run_batch(Worker& worker, bool at_once, Lock& lock) {
     worker.grace.record_run(size.rows, time);
     if (size.longest > 0) {
       const std::size_t elements = options_.batching.padding->elements(size);
-      worker.group->cost.record(size.rows, options_.batching.rounded(size.longest), time);
+      worker.group->cost.record(size.rows, options_.batching.rounded(size.longest), time, worker.group->busy());
       worker.group->counts.real_elements += size.elements;
       worker.group->counts.padded_elements += elements - size.elements;
     }

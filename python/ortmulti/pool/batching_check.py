@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -16,15 +16,22 @@ from ortmulti.pool.padding import Padding
 
 if TYPE_CHECKING:
     from ortmulti.options.session_options import RunOptions
-    from ortmulti.pool.pool import Pool
 
-__all__ = ["BatchingCheck", "OutputCheck", "begin_padding", "check_pool", "padded_outputs"]
+__all__ = ["BatchingCheck", "OutputCheck", "check_pool", "padded_outputs", "prove_padding"]
 
 _TOLERANCE = 0.01
 _CANCELLATION = 1e-6
 """Differences below this share of the largest input are rounding, however small the output is."""
 _OUTLIER = 100
 """By how much the second neighbour's numbers are larger, so that a scale that all rows share becomes another one."""
+
+
+class Model(Protocol):
+    """The part of a `Pool` that is needed here."""
+
+    def get_inputs(self) -> list[Any]: ...
+    def get_outputs(self) -> list[Any]: ...
+    def run(self, output_names: Any = None, input_feed: Any = None, run_options: Any = None) -> list[Any]: ...
 
 
 @dataclass(frozen=True)
@@ -87,7 +94,7 @@ class BatchingCheck:
 
 
 def check_pool(
-    pool: Pool, batching: Batching, samples: Sequence[Mapping[str, Any]] | None = None, padded: Padded | None = None
+    pool: Model, batching: Batching, samples: Sequence[Mapping[str, Any]] | None = None, padded: Padded | None = None
 ) -> BatchingCheck:
     """Same as `check_batching`, for a pool that was loaded with ``batching``. No other requests may come meanwhile.
 
@@ -148,28 +155,30 @@ class Padded:
     run_options: RunOptions | None
 
 
-def begin_padding(pool: Pool, batching: Batching, run_options: RunOptions | None) -> None:
-    """Prove what ``batching`` says of padding, by random requests, and have the pool pad from then on.
+def prove_padding(pool: Model, batching: Batching, run_options: RunOptions | None) -> Padded:
+    """Find what is padded and cut, and compare random requests as `check_pool` does.
+
+    Args:
+        run_options: With which requests run alone, and at once; None: the pool takes none.
 
     Raises:
-        InvalidArgument: It does not fit the model, or the answers differ.
+        InvalidArgument: ``batching`` does not fit the model, or the answers differ.
         Error: As the runs.
     """
-    padded = padded_outputs(pool, Padding.of(batching, pool.get_inputs()), run_options)
+    padded = padded_outputs(pool, batching, run_options)
     found = check_pool(pool, batching, None, padded)
     if not found.independent:
         raise InvalidArgument(
             f"padded, {found}. Give pad the values that the model ignores, and its mask; or load it without pad"
         )
-    pool._members.core.set_padding(padded.padding.for_core(padded.axes))
-    pool._length = padded.padding.about
+    return padded
 
 
-def padded_outputs(pool: Pool, padding: Padding, run_options: RunOptions | None = None) -> Padded:
-    """Find the outputs' dimensions that have the length, by runs with three lengths.
+def padded_outputs(pool: Model, batching: Batching, run_options: RunOptions | None) -> Padded:
+    """Find the dimensions that have the length: of inputs in the declaration, of outputs by runs with three lengths.
 
     Raises:
-        InvalidArgument: An output has a dimension that changes in another way.
+        InvalidArgument: ``batching`` does not fit the model, or an output has a dimension that changes in another way.
         Error: As the runs.
     """
 
@@ -177,6 +186,7 @@ def padded_outputs(pool: Pool, padding: Padding, run_options: RunOptions | None 
         pool.run(None, feed, run_options)
         return feed
 
+    padding = Padding.of(batching, pool.get_inputs())
     feed = first_fit(growing_inputs(pool.get_inputs()), run)
     lengths = _lengths(padding.length(feed))
     answers = [pool.run(None, padding.resized(feed, length), run_options) for length in lengths]
@@ -221,7 +231,7 @@ def _given(samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return given if len(given) == 3 else [*given, _larger(given[1])]
 
 
-def _random(pool: Pool, axis: int) -> list[dict[str, Any]]:
+def _random(pool: Model, axis: int) -> list[dict[str, Any]]:
     def cut(feed: Mapping[str, Any], row: int) -> dict[str, Any]:
         return {name: array.take([row], axis) if axis < array.ndim else array for name, array in feed.items()}
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ortmulti.create.request import CreationRequest
     from ortmulti.devices.device import Device
     from ortmulti.loading.tuning import Tuning
-    from ortmulti.options.session_options import RunOptions, SessionOptions
+    from ortmulti.options.session_options import SessionOptions
     from ortmulti.pool.batching_check import BatchingCheck
     from ortmulti.pool.configuration import Batching, CudaGraph, Warmup
     from ortmulti.pool.pool import Pool
@@ -166,7 +166,6 @@ def load(
     # Arguments that are not plain are checked before the driver starts. These imports take milliseconds.
     from functools import partial
 
-    from ortmulti.options.session_options import RunOptions
     from ortmulti.pool.configuration import Batching, GraphLimit, Serving, Warmup, batching_argument
     from ortmulti.pool.members import Members
     from ortmulti.pool.pool import Pool
@@ -206,7 +205,7 @@ def load(
         pool = Pool(in_processes, batching)
         try:
             in_processes.warm_up(warmup)
-            _check_batching(pool, batching, request.model, None)
+            _check_batching(pool, batching, request.model)
         except BaseException:
             pool.close()
             raise
@@ -222,7 +221,7 @@ def load(
         reporter = _Reporter(progress, start, request)
         members.start(wait, require == "any", reporter.session_ready, reporter.bytes_loaded)
     try:
-        _check_batching(pool, batching, request.model, RunOptions())
+        _check_batching(pool, batching, request.model)
     except BaseException:
         pool.close()
         raise
@@ -268,28 +267,19 @@ def check_batching(
             return check_pool(pool, batching, samples)
         from ortmulti.options.session_options import RunOptions
         from ortmulti.pool.batching_check import padded_outputs
-        from ortmulti.pool.padding import Padding
 
-        # With options each runs as it is: the pool pads by itself now.
-        padded = padded_outputs(pool, Padding.of(batching, pool.get_inputs()), RunOptions())
-        return check_pool(pool, batching, samples, padded)
+        return check_pool(pool, batching, samples, padded_outputs(pool, batching, RunOptions()))
 
 
-def _check_batching(pool: Pool, batching: Batching | None, model: Model, alone: RunOptions | None) -> None:
-    """Warn where the graph shows that rows depend on each other; run requests where that is asked for.
-
-    Args:
-        alone: Options with which requests run alone, at once; None: the backend has none.
-    """
+def _check_batching(pool: Pool, batching: Batching | None, model: Model) -> None:
+    """Warn where the graph shows that rows depend on each other; run requests where that is asked for."""
     if batching is None:
         return
     from ortmulti.pool.row_dependence import warn_of_dependence
 
     warn_of_dependence(model, batching.axis)
     if batching.pad is not None:
-        from ortmulti.pool.batching_check import begin_padding
-
-        begin_padding(pool, batching, alone)
+        pool._begin_padding()
     elif batching.check:
         from ortmulti.pool.batching_check import check_pool
 

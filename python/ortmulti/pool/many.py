@@ -29,10 +29,11 @@ def in_order(submit: Submit, feeds: Iterator[Feed], most: int, length: Length | 
     """
     pending: dict[int, PoolFuture] = {}
     following = 0
+    limit = most if length is None else 2 * most  # the next ones wait, while the last ones of these are answered
     try:
         for index, feed in _by_length(feeds, most, length):
             pending[index] = submit(feed)
-            while len(pending) >= most and following in pending:
+            while following in pending and (len(pending) >= limit or pending[following].done()):
                 yield pending.pop(following).result()
                 following += 1
         for index in sorted(pending):

@@ -98,6 +98,11 @@ class Members:
         return self._sessions
 
     @property
+    def takes_run_options(self) -> bool:
+        """Whether requests may have options; not with CUDA graphs."""
+        return not self._serving.graphs
+
+    @property
     def devices(self) -> list[str]:
         """Same as `Pool.devices`."""
         return self._sessions.devices

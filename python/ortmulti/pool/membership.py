@@ -9,7 +9,6 @@ from ortmulti import _core, checks
 from ortmulti.create.model import Model
 from ortmulti.devices.device import Device
 from ortmulti.errors import InvalidArgument, InvalidType
-from ortmulti.options.session_options import RunOptions
 from ortmulti.pool.configuration import Batching, Warmup
 
 if TYPE_CHECKING:
@@ -33,6 +32,23 @@ class Membership:
         self._batching = batching
         self._length: Callable[[Mapping[str, Any]], int] | None = None
         """The length of a request, where requests are padded."""
+
+    def _begin_padding(self) -> None:
+        """Prove what `Batching` says of padding, if anything, and pad from then on. No requests came before.
+
+        Raises:
+            InvalidArgument: It does not fit the model, or answers differ.
+        """
+        batching = self._batching
+        if batching is None or batching.pad is None:
+            return
+        from ortmulti.options.session_options import RunOptions
+        from ortmulti.pool.batching_check import prove_padding
+
+        run_options = RunOptions() if self._members.takes_run_options else None
+        padded = prove_padding(self, batching, run_options)  # type: ignore[arg-type] # each is a Pool
+        self._members.core.set_padding(padded.padding.for_core(padded.axes))
+        self._length = padded.padding.about
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the model's inputs, with ``name``, ``type`` and ``shape``, as `InferenceSession.get_inputs`.
@@ -237,14 +253,10 @@ class Membership:
         checks.instance("version", version, str)
         if verify is not None and not callable(verify):
             raise InvalidType(f"verify is a function of a Pool, not {verify!r}")
-        batching = self._batching
 
         def check(members: PoolMembers) -> object:
-            new = type(self)(members, batching)
-            if batching is not None and batching.pad is not None:
-                from ortmulti.pool.batching_check import begin_padding
-
-                begin_padding(new, batching, RunOptions())  # type: ignore[arg-type]
+            new = type(self)(members, self._batching)
+            new._begin_padding()
             return verify is None or verify(new)
 
         self._members.replace_model(Model.of(model), warmup, version, same_interface, check)

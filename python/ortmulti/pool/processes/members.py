@@ -88,6 +88,8 @@ class ProcessMembers:
         As `load`; LibraryError also if the onnxruntime package cannot be imported.
     """
 
+    takes_run_options = False
+
     def __init__(
         self,
         request: CreationRequest,
