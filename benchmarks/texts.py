@@ -84,7 +84,7 @@ class ByHand:
             self.sessions.append(onnxruntime.InferenceSession(options.model, providers=[provider]))
         self.under_way = 1 if options.devices == "cpu" else 3  # runs of each session
         self.waiting: list[tuple[Feed, asyncio.Future[Any]]] = []
-        self.threads = ThreadPoolExecutor(len(self.sessions) * self.under_way)
+        self.threads = {session: ThreadPoolExecutor(self.under_way) for session in self.sessions}
 
     def take(self) -> list[tuple[Feed, asyncio.Future[Any]]]:
         """The first that waits, and those of the lengths next to it."""
@@ -114,7 +114,7 @@ class ByHand:
                 await self.came.wait()
             batch = self.take()
             joined = together([feed for feed, _ in batch])
-            [answers] = await loop.run_in_executor(self.threads, session.run, OUTPUTS, joined)
+            [answers] = await loop.run_in_executor(self.threads[session], session.run, OUTPUTS, joined)
             for (_, future), answer in zip(batch, answers, strict=True):
                 future.set_result([answer[None]])
 
@@ -133,13 +133,14 @@ class ByHand:
                 batches.append([])
             batches[-1].append(place)
 
-        def run(numbered: tuple[int, list[int]]) -> Any:
-            number, batch = numbered
-            session = self.sessions[number % len(self.sessions)]
+        def run(session: Any, batch: list[int]) -> Any:
             return session.run(OUTPUTS, together([feeds[place] for place in batch]))[0]
 
         answers: list[Any] = [None] * len(feeds)
-        for batch, found in zip(batches, self.threads.map(run, enumerate(batches)), strict=True):
+        several = [self.sessions[number % len(self.sessions)] for number in range(len(batches))]
+        futures = [self.threads[one].submit(run, one, batch) for one, batch in zip(several, batches, strict=True)]
+        for batch, future in zip(batches, futures, strict=True):
+            found = future.result()
             for place, answer in zip(batch, found, strict=True):
                 answers[place] = [answer[None]]
         return answers

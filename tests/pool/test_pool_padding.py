@@ -184,3 +184,16 @@ def test_samples_of_different_lengths_are_compared() -> None:
     found = ortmulti.check_batching(encoder(), Batching(8, pad=PAD, lengths=4), samples=samples)
     assert found.independent
     assert set(found.outputs) == {"tokens", "pooled", "pairs", "kept", "lengths"}
+
+
+@on_every_backend
+def test_rows_of_different_lengths_are_mapped(backend: BackendName) -> None:
+    rows = [ids(int(length), seed=i) for i, length in enumerate(np.random.default_rng(2).integers(1, 40, 100))]
+    masks = [[1] * len(row) for row in rows]
+    with ortmulti.load(encoder(), "cpu", backend=backend, batching=Batching(8, pad=PAD)) as pool:
+        [pooled] = pool.map_rows(["pooled"], {"ids": rows, "mask": masks})
+        assert pooled.shape == (100, 4)
+        for row, answer in zip(rows, pooled, strict=True):
+            np.testing.assert_array_equal(answer, expected({"ids": row[None]})[1][0])
+        with pytest.raises(ortmulti.InvalidArgument, match=r"needs a row of output for each row of input.* or use map"):
+            pool.map_rows(["tokens"], {"ids": rows, "mask": masks})

@@ -465,15 +465,14 @@ void split(Request& joint, const Requests& requests, const std::vector<JointSize
     const bool cut =
         std::all_of(lengths.begin(), lengths.end(), [&](std::size_t each) { return has(each, run.longest); });
     if (!tensor || !has(axis, run.rows) || !cut) {
-      const std::string of = " of a batch of " + std::to_string(run.rows);
       const char* reason = !tensor ? ": it is no numeric tensor in main memory (skl2onnx: export with zipmap=False)"
                            : axis >= whole.rank ? ": it has fewer dimensions"
                                                 : ": it has another size there";
-      const std::string dimension =
-          tensor && has(axis, run.rows) ? padding->dimension : "dimension " + std::to_string(axis);
-      throw Error(ErrorKind::invalid_argument, "output '" + std::string(name) + "'" + of + " cannot be split along " +
-                                                   dimension + reason +
-                                                   "; load the model without batching, or ask for other outputs");
+      throw Error(ErrorKind::invalid_argument,
+                  "output '" + std::string(name) + "' of a batch of " + std::to_string(run.rows) +
+                      (tensor && has(axis, run.rows) ? " cannot be cut along " + padding->dimension
+                                                     : " cannot be split along dimension " + std::to_string(axis)) +
+                      reason + "; load the model without batching, or ask for other outputs");
     }
     const std::size_t step = steps_of(whole)[axis];
     in_rows = in_rows && step * run.rows == tensor_bytes(joint.outputs[o]) &&

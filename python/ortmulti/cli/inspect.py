@@ -127,6 +127,7 @@ def _advice(facts: Mapping[str, Any], dependent: str) -> list[str]:
     if not declared:
         return []
     from ortmulti.pool.configuration import batching_argument
+    from ortmulti.pool.padding import paddable
 
     shapes = [(one["name"], [size or "any" for size in one["shape"]]) for one in declared]
     advice = []
@@ -141,11 +142,12 @@ def _advice(facts: Mapping[str, Any], dependent: str) -> list[str]:
             else "Requests can be joined along dimension 0: ortmulti.load(..., batching=ortmulti.Batching(8)). Nothing "
             f"in the graph is against it{'' if 'batching' in facts else '; --batching tries it'}."
         )
-        ragged = list(
-            dict.fromkeys(str(size) for _, shape in shapes for size in shape[1:] if not isinstance(size, int))
-        )
-        if ragged:
-            advice.append(f"Only requests with the same {', '.join(ragged)} are joined: pad to few sizes.")
+        for size, names in paddable(dict(shapes)).items():
+            pad = ", ".join(f'"{name}": 0' for name in names)
+            advice.append(
+                f"Requests of different {size} can be joined if the model ignores what is padded, which load tries: "
+                f"Batching(8, pad={{{pad}}})."
+            )
     try:
         feed = sample_inputs([SimpleNamespace(**one) for one in declared])
     except Error as error:

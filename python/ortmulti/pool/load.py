@@ -106,7 +106,8 @@ def load(
         warmup: What each session runs before it takes requests. True: random inputs, as `Warmup()` has; if the model
             takes none of them, the load warns and goes on without. Default: nothing.
         wait: When to return. ``"all"``: when all sessions take requests. ``"first"``: when one does. ``"none"``: after
-            the arguments are checked. Later sessions join the pool when they are ready. With ``"first"`` and the
+            the arguments are checked, or, with ``Batching(pad=...)``, when the first session is ready and padding is
+            proven. Later sessions join the pool when they are ready. With ``"first"`` and the
             strategy ``"shared"``, the other GPUs start after the first one. So the first GPU is ready sooner, and the
             last one later: docs/pool.md.
         require: What happens if a session fails. ``"all"``: the load fails. If it has returned, the pool closes, and

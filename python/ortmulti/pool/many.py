@@ -5,22 +5,24 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from queue import SimpleQueue
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ortmulti import checks
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.pool.futures import PoolFuture
 
-__all__ = ["JoinedRows", "Rows", "RunSize", "as_done", "in_order", "run_rows", "submit_rows"]
+__all__ = ["JoinedRows", "Rows", "RunSize", "as_done", "by_length", "in_order", "run_rows", "submit_rows"]
 
 Feed: TypeAlias = Mapping[str, Any]
 Submit: TypeAlias = Callable[[Feed], PoolFuture]
 Length: TypeAlias = Callable[[Feed], int]
 """Of a request that is padded."""
+Place = TypeVar("Place")
 
 
 def in_order(submit: Submit, feeds: Iterator[Feed], most: int, length: Length | None) -> Iterator[list[Any]]:
@@ -31,7 +33,7 @@ def in_order(submit: Submit, feeds: Iterator[Feed], most: int, length: Length | 
     following = 0
     limit = most if length is None else 2 * most  # the next ones wait, while the last ones of these are answered
     try:
-        for index, feed in _by_length(feeds, most, length):
+        for index, feed in by_length(enumerate(feeds), most, length):
             pending[index] = submit(feed)
             while following in pending and (len(pending) >= limit or pending[following].done()):
                 yield pending.pop(following).result()
@@ -50,7 +52,7 @@ def as_done(
     pending: dict[PoolFuture, int] = {}
     done: SimpleQueue[PoolFuture] = SimpleQueue()
     try:
-        for index, feed in _by_length(feeds, most, length):
+        for index, feed in by_length(enumerate(feeds), most, length):
             future = submit(feed)
             pending[future] = index
             future.add_done_callback(done.put)  # type: ignore[arg-type]
@@ -65,14 +67,14 @@ def as_done(
             future.cancel()
 
 
-def _by_length(feeds: Iterator[Feed], most: int, length: Length | None) -> Iterator[tuple[int, Feed]]:
+def by_length(placed: Iterable[tuple[Place, Feed]], most: int, length: Length | None) -> Iterator[tuple[Place, Feed]]:
     """Yield feeds with their places: so many at a time, the shortest of them first, then the longest, in turns."""
-    numbered = enumerate(feeds)
+    placed = iter(placed)
     if length is None:
-        yield from numbered
+        yield from placed
         return
     longest_first = False
-    while window := list(itertools.islice(numbered, most)):
+    while window := list(itertools.islice(placed, most)):
         yield from sorted(window, key=lambda one: length(one[1]), reverse=longest_first)
         longest_first = not longest_first
 
@@ -126,10 +128,9 @@ class Rows:
     def __init__(self, arrays: object) -> None:
         if not isinstance(arrays, Mapping):
             raise InvalidType(f"arrays is a dict of the inputs' names and arrays, not {type(arrays).__name__}")
-        self._arrays = {
-            name: value if isinstance(getattr(value, "shape", None), tuple) else np.asarray(value)
-            for name, value in arrays.items()
-        }
+        self._arrays = {name: _column(value) for name, value in arrays.items()}
+        self.ragged = any(isinstance(value, _Ragged) for value in self._arrays.values())
+        """Whether rows differ in their shapes: then each runs by itself, or with others that the pool joins."""
         shapes = {name: tuple(value.shape) for name, value in self._arrays.items()}
         counts = {shape[:1] for shape in shapes.values()}
         if len(counts) != 1 or counts == {()}:
@@ -144,6 +145,28 @@ class Rows:
             end = min(start + size.rows, self.count)
             yield range(start, end), {name: value[start:end] for name, value in self._arrays.items()}
             start = max(end, 1)
+
+
+class _Ragged:
+    """Rows of different shapes, of which one at a time is an array."""
+
+    def __init__(self, rows: Sequence[Any]) -> None:
+        self._rows = rows
+        self.shape = (len(rows),)
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        return np.asarray(self._rows[rows.start])[None]
+
+
+def _column(value: Any) -> Any:
+    if isinstance(getattr(value, "shape", None), tuple) and not getattr(
+        getattr(value, "dtype", None), "hasobject", False
+    ):
+        return value
+    of_rows = isinstance(value, Sequence | np.ndarray) and len(value) and isinstance(value[0], Sequence | np.ndarray)
+    if of_rows and not isinstance(value[0], str | bytes) and len({np.shape(row) for row in value}) > 1:
+        return _Ragged(value)
+    return np.asarray(value)
 
 
 class JoinedRows:

@@ -298,7 +298,8 @@ class Pool(Membership, Closing):
             feeds: The inputs of each run; read as needed.
             run_options, outputs: As for `run`.
             lookahead: How many requests are submitted before the first of them is returned; default: two for each that
-                can be under way, with batching two batches.
+                can be under way, with batching two batches. With padding 32 batches, each sorted by length, and up to
+                twice as many answers are kept meanwhile: give less where outputs are large.
             **call: Arguments of every request: `Call`.
 
         Yields:
@@ -351,11 +352,13 @@ class Pool(Membership, Closing):
         Args:
             output_names: As for `run`. May be left out: ``map_rows({"x": x})``.
             arrays: An array ``[n, ...]`` for each input, all with the same n. Runs use the memory of C-contiguous
-                arrays in place.
+                arrays in place. A list of n rows of different lengths may stand for an array: then each row is a
+                request, which `Batching` with ``pad`` joins with those of similar lengths.
             run_options: As for `run`.
             rows: Rows of each run, 1 or more; default: found while it runs, from 32 on, by the time of the runs. With
                 batching it is its ``max_size``, and else, with a ``priority`` below 0, as many as take 10 ms. The last
-                run has the remaining rows. With n = 0 the model runs once, with empty inputs.
+                run has the remaining rows. With n = 0 the model runs once, with empty inputs. Of rows of different
+                lengths each is a request of its own.
             lookahead: How many runs are submitted before the first one's outputs are taken; default: two for each that
                 can be under way, with batching two batches.
             **call: Arguments of every request: `Call`.
@@ -374,6 +377,7 @@ class Pool(Membership, Closing):
         found = many.Rows(arrays)
         options = self._call(run_options, "numpy", call)
         fixed = self._batch_size if rows is None and self._batch_size > 1 else rows
+        fixed = 1 if found.ragged else fixed
         size = many.RunSize(fixed, background=call.get("priority", 0) < 0)
         timeout = call.get("timeout")
         end = None if timeout is None else time.monotonic() + timeout
@@ -399,7 +403,9 @@ class Pool(Membership, Closing):
             many.run_rows(run, found.cut(size), size, joined)  # another thread would only take turns with this one
         else:
             most = self._lookahead(lookahead, max(1, self._batch_size // size.rows))
-            many.submit_rows(submit, found.cut(size), size, most, joined)
+            pieces = found.cut(size)
+            pieces = many.by_length(pieces, most, self._length) if found.ragged else pieces
+            many.submit_rows(submit, pieces, size, most, joined)
         return joined.outputs
 
     def warmup(self, warmup: Warmup | None = None) -> None:

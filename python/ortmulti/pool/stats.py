@@ -290,6 +290,8 @@ _METRICS: tuple[tuple[str, str, str, str | Callable[[PoolStats], _Samples | None
         "Requests without others to join, since shapes differ.",
         lambda p: [({}, p.unlike)],
     ),
+    ("real_elements_total", "counter", "Elements of requests that may be padded, in runs.", "real_elements"),
+    ("padded_elements_total", "counter", "Elements by which these were filled up.", "padded_elements"),
     ("requests_retried_total", "counter", "Requests that were tried again after a failure.", "retried"),
     ("worker_restarts_total", "counter", "Workers' processes that were started again.", "restarts"),
     ("waiting", "gauge", "Requests that wait; without device: for any.", _waiting),
