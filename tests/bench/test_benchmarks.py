@@ -29,6 +29,7 @@ from benchmarks import (
     run_overhead,
     service,
     serving,
+    texts,
     weight_loading,
 )
 from ortmulti import Timeline
@@ -102,9 +103,30 @@ def test_a_script_reports_and_fails_past_its_limits(
 
 def test_serving() -> None:
     pytest.importorskip("grpc")
-    common = {"requests": 400, "clients": 4, "ends": 1, "hostile": 80, "bodies": 2000, "idle": 10, "most_memory": 200.0}
+    common = {
+        "requests": 400,
+        "clients": 4,
+        "ends": 1,
+        "hostile": 80,
+        "bodies": 2000,
+        "idle": 10,
+        "most_memory": 200.0,
+        "seed": 1,
+    }
     for case in serving.CASES:
-        assert serving.measure({**common, "case": case})["right"]
+        assert serving.measure({**common, "most_memory": 200.0, "case": case})["right"]
+
+
+def test_texts(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    model = models.make("encoder", tmp_path, layers=1, hidden=48)
+    few = "--rounds 1 --seconds 0.2 --clients 8 --texts 80 --rows 8"
+    texts.main([*f"--model {model} --json {tmp_path / 'texts.json'} {few}".split()])
+    found = json.loads((tmp_path / "texts.json").read_text())
+    assert found["wrong"] < 1e-4
+    for kind in ("serve", "offline"):
+        assert all(row["rate"] > 0 for row in found["results"][kind].values())
+        assert 0 <= found["results"][kind]["padded"]["waste"] < 0.5
 
 
 def test_queue_rules() -> None:

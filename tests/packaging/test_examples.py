@@ -402,8 +402,8 @@ def test_embeddings(encoder: Path, tokenizer: Path) -> None:
             ("a", {"dimensions": 0}, "dimensions"),
             ("a", {"encoding_format": "int8"}, "encoding_format"),
         ]
-        for given, more, message in wrong:
-            status, answer = embed(given, **more)
+        for wanted, more, message in wrong:
+            status, answer = embed(wanted, **more)
             assert status == 400
             assert message in answer["error"]["message"]
             assert answer["error"]["type"] == "invalid_request_error"

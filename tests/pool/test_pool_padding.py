@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -160,8 +163,9 @@ def test_dimensions_that_are_computed_from_the_length_are_refused_by_name() -> N
 BAD = [
     ({"along": "n"}, "along is for requests that are padded"),
     ({"lengths": [8]}, "lengths is for requests that are padded"),
-    ({"pad": {}}, "pad is a dict"),
-    ({"pad": ["ids"]}, "pad is a dict"),
+    ({"pad": {}}, "pad is a number for all inputs, or a dict"),
+    ({"pad": ["ids"]}, "pad is a number for all inputs, or a dict"),
+    ({"pad": True}, "pad is a number for all inputs, or a dict"),
     ({"pad": {"ids": "0"}}, "is a number"),
     ({"pad": PAD, "lengths": [16, 8]}, "lengths ascend"),
     ({"pad": PAD, "lengths": 0}, "lengths"),
@@ -197,3 +201,33 @@ def test_rows_of_different_lengths_are_mapped(backend: BackendName) -> None:
             np.testing.assert_array_equal(answer, expected({"ids": row[None]})[1][0])
         with pytest.raises(ortmulti.InvalidArgument, match=r"needs a row of output for each row of input.* or use map"):
             pool.map_rows(["tokens"], {"ids": rows, "mask": masks})
+
+
+def test_a_number_pads_all_inputs_that_have_the_length() -> None:
+    one = {"ids": ids(1, 5), "mask": np.ones((1, 5), np.int64)}
+    with ortmulti.load(encoder(), "cpu", batching=Batching(8, 20, pad=0, mask="mask")) as pool:
+        futures = [pool.submit(["tokens"], {"ids": ids(1, length, seed=length)}) for length in range(3, 20)]
+        for length, future in enumerate(futures, 3):
+            right = expected({"ids": ids(1, length, seed=length)})[0]
+            np.testing.assert_array_equal(future.result(60)[0], right)
+        np.testing.assert_array_equal(pool.run(["tokens"], one)[0], expected(one)[0])
+    fixed = encoder(ENCODER.replace("[batch, sequence]", "[batch, 8]"))
+    with pytest.raises(ortmulti.InvalidArgument, match="no dimension of the inputs in pad has a name"):
+        ortmulti.load(fixed, "cpu", batching=Batching(8, pad=0))
+
+
+def test_processes_make_no_mask() -> None:
+    with pytest.raises(ortmulti.InvalidArgument, match="makes no mask: give it with each request"):
+        ortmulti.load(encoder(), "cpu", backend="processes", batching=Batching(8, pad=0, mask="mask"))
+
+
+def test_workers_have_no_frame_of_python() -> None:
+    """Requests are joined and cut in threads that Python does not know."""
+    with ortmulti.load(encoder(), "cpu", batching=Batching(8, 20, pad=PAD)) as pool:
+        before = set(sys._current_frames())
+        frames: set[int] = set()
+        for _ in pool.map(["tokens"], [feed(1, length) for length in range(2, 200)]):
+            frames |= set(sys._current_frames())
+        assert pool.stats().devices[0].padded_elements > 0
+    known = {thread.ident for thread in threading.enumerate()}
+    assert frames <= before | known

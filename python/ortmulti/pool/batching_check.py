@@ -169,7 +169,8 @@ def prove_padding(pool: Model, batching: Batching, run_options: RunOptions | Non
     found = check_pool(pool, batching, None, padded)
     if not found.independent:
         raise InvalidArgument(
-            f"padded, {found}. Give pad the values that the model ignores, and its mask; or load it without pad"
+            f"padded, {found}. Give pad the values that the model ignores, and its mask, and pad the other side if it "
+            "counts positions from one end; or load it without pad"
         )
     return padded
 

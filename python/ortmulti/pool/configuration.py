@@ -43,14 +43,16 @@ class Batching:
             it for models whose runs cost more when the shape changes, such as convolutions on GPUs.
         check: Run random requests alone and together when the first session is ready, as `check_batching` does. `load`
             raises `InvalidArgument` if the answers differ by more than rounding. Default False; with ``pad`` always.
-        pad: Inputs that may be padded, and with which value each: ``{"input_ids": 0, "attention_mask": 0}``. Then
-            requests of different lengths run together: each input is filled up to the longest, and outputs with the
-            length are cut to each request's own. `load` proves it: random requests of different lengths must get the
-            answers that they get alone. Default None: only requests of one shape run together.
+        pad: Inputs that may be padded, and with which value each: ``{"input_ids": 0, "attention_mask": 0}``. A number
+            stands for all inputs that have the length: ``pad=0``. Then requests of different lengths run together: each
+            input is filled up to the longest, and outputs with the length are cut to each request's own. `load` proves
+            it: random requests of different lengths must get the answers that they get alone. Default None: only
+            requests of one shape run together.
         along: The dimension that has the length: its name in the model, or its place. Default: the only name of open
-            dimensions, besides ``axis``, of the inputs in ``pad``.
+            dimensions, besides ``axis``, of the inputs in ``pad``, or of all.
         mask: The input, if any, that says which elements are real: 1, and 0 where it is padded. A request may leave it
-            out; then the pool makes it. Its dimensions are ``axis`` and the length. Default None.
+            out; then the pool makes it. Its dimensions are ``axis`` and the length. Default None. Not with
+            ``backend="processes"``.
         pad_side: ``"right"``, the default: elements are added behind the real ones. ``"left"``: before them.
         lengths: The lengths that runs may have, ascending, so that their shapes come again, for CUDA graphs. A run is
             filled up to the next one; longer ones keep their own. An int: each multiple of it. Default: any.
@@ -71,7 +73,7 @@ class Batching:
     axis: int = 0
     sizes: Sequence[int] = ()
     check: bool = False
-    pad: Mapping[str, float] | None = None
+    pad: Mapping[str, float] | float | None = None
     along: str | int | None = None
     mask: str | None = None
     pad_side: Literal["right", "left"] = "right"
@@ -100,9 +102,11 @@ class Batching:
             for name in ("along", "mask", "lengths", "max_tokens"):
                 if getattr(self, name) not in (None, ()):
                     raise InvalidArgument(f"{name} is for requests that are padded: give pad={{'input_ids': 0}} too")
-        elif not self.pad or not hasattr(self.pad, "items"):
+        elif isinstance(self.pad, int | float) and not isinstance(self.pad, bool):
+            pass
+        elif not isinstance(self.pad, Mapping) or not self.pad:
             raise InvalidType(
-                f"pad is a dict of inputs' names and values, such as {{'input_ids': 0}}, not {self.pad!r}"
+                f"pad is a number for all inputs, or a dict of names and values: {{'input_ids': 0}}; not {self.pad!r}"
             )
         else:
             for name, value in self.pad.items():

@@ -201,6 +201,8 @@ def load(
         )
         from ortmulti.pool.processes.members import ProcessMembers
 
+        if batching is not None and batching.mask is not None:
+            raise InvalidArgument("backend='processes' makes no mask: give it with each request, and in pad")
         most = 3 if in_flight == "auto" else in_flight
         in_processes = ProcessMembers(request, progress, make_core, batching is not None, most, version)
         pool = Pool(in_processes, batching)

@@ -46,12 +46,17 @@ class Padding:
         """
         assert batching.pad is not None
         declared = {one.name: one for one in inputs}
-        pad = {**batching.pad, **({batching.mask: batching.pad.get(batching.mask, 0)} if batching.mask else {})}
+        given = batching.pad if isinstance(batching.pad, Mapping) else dict.fromkeys(declared, batching.pad)
+        pad = {**given, **({batching.mask: given.get(batching.mask, 0)} if batching.mask else {})}
         for name in pad:
             if name not in declared:
                 raise InvalidArgument(f"pad has '{name}', and the model's inputs are {', '.join(declared) or 'none'}")
         length = _the_dimension(batching, {name: declared[name].shape for name in pad})
         axes = {name: _places(one.shape, length, batching.axis) for name, one in declared.items()}
+        if given is not batching.pad:
+            pad = {name: value for name, value in pad.items() if axes[name] or name == batching.mask}
+            if not pad:
+                raise InvalidArgument(f"no input has {_said(length)}")
         for name, one in declared.items():
             if name in pad and not axes[name]:
                 raise InvalidArgument(

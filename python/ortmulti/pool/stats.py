@@ -105,8 +105,8 @@ class DeviceStats:
             onnxruntime 1.23 every try counts.
         real_elements: With ``Batching(pad=...)``, elements of the requests that ran: rows times length.
         padded_elements: Elements that runs had besides, by which requests were filled up.
-        why_padding: What was measured to choose how much is padded: the time of a run, and of each element. Empty
-            before 16 runs of different sizes.
+        why_padding: What was measured to choose how much is padded: the device's time for each element, rows times
+            length, by runs of these lengths and numbers of rows, up to twice as many. Empty before the first run.
     """
 
     device: str
@@ -150,7 +150,9 @@ class DeviceStats:
 
     @property
     def waste(self) -> float:
-        """The share of padding among the elements of runs with ``Batching(pad=...)``; 0.0 without any."""
+        """The share of padding among the elements of runs with ``Batching(pad=...)``, with what ``lengths`` adds; 0.0
+        without any.
+        """
         return self.padded_elements / max(1, self.padded_elements + self.real_elements)
 
 
