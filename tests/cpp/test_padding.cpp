@@ -53,7 +53,7 @@ class PaddingTest : public PoolWithFakes {
 };
 
 TEST_F(PaddingTest, ShorterRequestsAreFilledUp) {
-  auto padding = padding_of();
+  const auto padding = padding_of();
   for (const bool at_front : {false, true}) {
     padding->at_front = at_front;
     const Batching batching = batching_of(padding);
@@ -65,7 +65,7 @@ TEST_F(PaddingTest, ShorterRequestsAreFilledUp) {
 }
 
 TEST_F(PaddingTest, LengthsAndRowsAreRounded) {
-  auto padding = padding_of();
+  const auto padding = padding_of();
   padding->lengths = {2, 4};
   Batching batching = batching_of(padding, 2);
   batching.sizes = {2};
@@ -78,7 +78,7 @@ TEST_F(PaddingTest, LengthsAndRowsAreRounded) {
 }
 
 TEST_F(PaddingTest, OutputsAreCutInEachOfTheirDimensions) {
-  auto padding = padding_of({1, 2});
+  const auto padding = padding_of({1, 2});
   for (const bool at_front : {false, true}) {
     padding->at_front = at_front;
     const Requests requests{request_of({1, 1}), request_of({1, 2})};
@@ -101,7 +101,7 @@ TEST_F(PaddingTest, AnOutputOfAnotherLengthCannotBeSplit) {
 }
 
 TEST_F(PaddingTest, TheBatchMayLieBehindTheLength) {
-  auto padding = padding_of({0});
+  const auto padding = padding_of({0});
   padding->inputs[0].axes = {0};
   padding->axis = 1;
   Batching batching = batching_of(padding);
@@ -117,7 +117,7 @@ TEST_F(PaddingTest, TheBatchMayLieBehindTheLength) {
 }
 
 TEST_F(PaddingTest, AMaskIsMadeOfOnes) {
-  auto padding = padding_of();
+  const auto padding = padding_of();
   padding->inputs.push_back({"mask", {1}, bytes_of(0)});
   padding->mask = "mask";
   padding->mask_type = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
@@ -155,7 +155,7 @@ RunCost known(microseconds run, microseconds element) {
 
 TEST_F(PaddingTest, WhereRunsAreDearMuchIsPadded) {
   const std::vector<JointSize> waiting{text(8), text(500), text(9), text(64)};
-  auto padding = padding_of();
+  const auto padding = padding_of();
   EXPECT_EQ(batching_of(padding).choose(waiting, known(microseconds(10'000), microseconds(1))), (Indices{0, 1, 2, 3}));
   EXPECT_EQ(batching_of(padding).choose(waiting, known(microseconds(1), microseconds(10))), (Indices{0}));
   EXPECT_EQ(batching_of(padding).choose(waiting, known(microseconds(200), microseconds(10))), (Indices{0, 2}));
@@ -164,7 +164,7 @@ TEST_F(PaddingTest, WhereRunsAreDearMuchIsPadded) {
 TEST_F(PaddingTest, LimitsHoldWhateverItCosts) {
   const std::vector<JointSize> waiting{text(8), text(10), text(64), text(9), text(40)};
   const RunCost cost = known(microseconds(10'000), microseconds(1));
-  auto padding = padding_of();
+  const auto padding = padding_of();
   EXPECT_LE(batching_of(padding, 2).choose(waiting, cost).size(), 2U);
   padding->max_tokens = 30;
   EXPECT_EQ(batching_of(padding).choose(waiting, cost), (Indices{0, 1, 3}));
@@ -349,10 +349,10 @@ TEST_F(LineTest, EachGetsItsOwn) {
 
 TEST_F(LineTest, InputsOfTwoLengthsAreRefused) {
   make(4);
-  auto padding = padding_of();
+  const auto padding = padding_of();
   padding->inputs.push_back({"z", {1}, bytes_of(0)});
   pool->set_padding(padding);
-  auto request = request_of({1, 3});
+  const auto request = request_of({1, 3});
   request->inputs.add("z", tensor({1, 4}, 0));
   EXPECT_THROW(submit(request), Error);
   EXPECT_THROW(submit(request_of({1, 0})), Error);

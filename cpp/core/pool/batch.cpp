@@ -324,7 +324,7 @@ BatchTraits batch_traits(const Request& request, const Batching& batching) {
     traits.key.append(reinterpret_cast<const char*>(&number), sizeof(number));
   };
   traits.key.reserve(128 * request.inputs.size());
-  const char* first_padded = nullptr;
+  std::string first_padded;
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
     HostTensor tensor;
     if (!read(request, i, tensor) || axis >= tensor.rank || !has_whole_bytes(tensor.type)) {
@@ -343,13 +343,13 @@ BatchTraits batch_traits(const Request& request, const Batching& batching) {
           return {};
         }
         const auto length = static_cast<std::size_t>(tensor.shape[each]);
-        if (length == 0 || (first_padded != nullptr && length != traits.size.longest)) {
+        if (length == 0 || (!first_padded.empty() && length != traits.size.longest)) {
           throw Error(ErrorKind::invalid_argument,
                       "input '" + std::string(name) + "' has the length " + std::to_string(length) + " along " +
                           batching.padding->dimension +
                           (length == 0 ? ": give 1 or more elements"
-                                       : ", and input '" + std::string(first_padded) + "' " +
-                                             std::to_string(traits.size.longest) + ": give both the same length"));
+                                       : ", and input '" + first_padded + "' " + std::to_string(traits.size.longest) +
+                                             ": give both the same length"));
         }
         first_padded = name;
         traits.size.longest = length;

@@ -232,7 +232,7 @@ class Pool : public KeepsMemory, NonCopyable {
   bool joins_others(const Request& request) const;
   void give(Worker& worker, const std::shared_ptr<Request>& request);
   bool probe_due(const DeviceGroup& group, const Request& request) const;
-  void note_probe(const Worker& worker, const Request& request);
+  void note_probe(const Worker& worker, const Request& request) const;
   void place(const std::shared_ptr<Request>& request);
   void enqueue(const std::shared_ptr<Request>& request);
   std::shared_ptr<Request> unqueue(Request& request);

@@ -77,7 +77,7 @@ bool Pool::probe_due(const DeviceGroup& group, const Request& request) const {
   return group.suspended() && group.probe_due(request, options_.now());
 }
 
-void Pool::note_probe(const Worker& worker, const Request& request) {
+void Pool::note_probe(const Worker& worker, const Request& request) const {
   if (worker.probing && !request.device) {
     worker.group->probes(options_.now());
   }
