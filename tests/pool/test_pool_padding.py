@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import parser
+from onnx import helper, parser
 
 import ortmulti
 from ortmulti import Batching
+from tests.support import onnx_models
 from tests.support.backends import BackendName, on_every_backend
 from tests.support.texts import ENCODER, PAD, encoder, expected, feed, ids
 
 
 @on_every_backend
 def test_requests_of_different_lengths_run_together(backend: BackendName) -> None:
-    with ortmulti.load(encoder(), "cpu", backend=backend, batching=Batching(8, 20, pad=PAD, max_waste=1)) as pool:
+    with ortmulti.load(encoder(), "cpu", backend=backend, batching=Batching(8, 20, pad=PAD, lengths=4)) as pool:
         before = pool.stats().devices[0]
         feeds = [feed(1, length, length) for length in (3, 9, 5, 7) * 10]
         futures = [pool.submit(None, one) for one in feeds]
@@ -223,7 +224,7 @@ def test_processes_make_no_mask() -> None:
 
 def test_workers_have_no_frame_of_python() -> None:
     """Requests are joined and cut in threads that Python does not know."""
-    with ortmulti.load(encoder(), "cpu", batching=Batching(8, 20, pad=PAD)) as pool:
+    with ortmulti.load(encoder(), "cpu", batching=Batching(8, 20, pad=PAD, lengths=8)) as pool:
         before = set(sys._current_frames())
         frames: set[int] = set()
         for _ in pool.map(["tokens"], [feed(1, length) for length in range(2, 200)]):
@@ -231,3 +232,23 @@ def test_workers_have_no_frame_of_python() -> None:
         assert pool.stats().devices[0].padded_elements > 0
     known = {thread.ident for thread in threading.enumerate()}
     assert frames <= before | known
+
+
+@pytest.mark.parametrize("kind", sorted(onnx_models.NUMERIC))
+def test_every_type_is_padded_with_its_value(kind: int) -> None:
+    """y [batch, n] = x."""
+    dtype = onnx_models.NUMERIC[kind]
+    text = """
+        <ir_version: 8, opset_import: ["": 17]>
+        model (T[batch, n] x) => (T[batch, n] y) { y = Identity(x) }
+    """
+    name = helper.tensor_dtype_to_string(kind).removeprefix("TensorProto.").lower()
+    model = parser.parse_model(text.replace("T[", f"{name}[")).SerializeToString()
+    rng = np.random.default_rng(kind)
+    rows = [rng.integers(0, 2 if dtype.kind == "b" else 100, (1, length)).astype(dtype) for length in (3, 9, 5, 7) * 5]
+    with ortmulti.load(model, "cpu", batching=Batching(8, 20, pad=1, pad_side="left", lengths=4)) as pool:
+        for row, future in [(row, pool.submit(None, {"x": row})) for row in rows]:
+            [answer] = future.result(60)
+            np.testing.assert_array_equal(answer, row)
+            assert answer.dtype == dtype
+        assert pool.stats().devices[0].padded_elements > 0
