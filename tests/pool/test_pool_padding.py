@@ -252,3 +252,27 @@ def test_every_type_is_padded_with_its_value(kind: int) -> None:
             np.testing.assert_array_equal(answer, row)
             assert answer.dtype == dtype
         assert pool.stats().devices[0].padded_elements > 0
+
+
+def test_lengths_end_where_the_model_does() -> None:
+    """The model has positions for 16 elements."""
+    limited = """
+        <ir_version: 8, opset_import: ["": 17]>
+        limited (float[batch, n] x) => (float[batch, n] y) <int64[1] zero = {0}, int64[1] one = {1}>
+        {
+            size = Shape<start = 1>(x)
+            places = Slice(table, zero, size, one)
+            y = Add(x, places)
+        }
+    """
+    model = parser.parse_model(limited)
+    model.graph.initializer.append(helper.make_tensor("table", 1, [1, 16], np.zeros(16)))
+    with pytest.raises(ortmulti.InvalidArgument, match="lengths has 32, and the model fails with so much of the dim"):
+        ortmulti.load(model.SerializeToString(), "cpu", batching=Batching(4, pad=0, lengths=(8, 32)))
+    with ortmulti.load(model.SerializeToString(), "cpu", batching=Batching(4, pad=0, lengths=(8, 16))) as pool:
+        np.testing.assert_array_equal(pool.run(None, {"x": np.ones((1, 3), np.float32)})[0], np.ones((1, 3)))
+
+
+def test_samples_may_lack_the_mask_that_the_pool_makes() -> None:
+    samples = [{"ids": ids(1, 5)}, {"ids": ids(2, 9)}]
+    assert ortmulti.check_batching(encoder(), Batching(8, pad=0, mask="mask"), samples=samples).independent

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ortmulti.create.sample_inputs import first_fit, growing_inputs
+from ortmulti.create.sample_inputs import MISFITS, first_fit, growing_inputs
 from ortmulti.errors import InvalidArgument
 from ortmulti.optimized.comparison import same_bits
 from ortmulti.pool.configuration import Batching
@@ -110,6 +110,7 @@ def check_pool(
             requests = [
                 padded.padding.resized(one, length) for one, length in zip(requests, _lengths(longest), strict=True)
             ]
+        requests = [padded.padding.completed(one) for one in requests]
         lengths = [padded.padding.length(one) for one in requests]
     first, second, third = requests
     rows = _rows(first, axis)
@@ -189,6 +190,14 @@ def padded_outputs(pool: Model, batching: Batching, run_options: RunOptions | No
 
     padding = Padding.of(batching, pool.get_inputs())
     feed = first_fit(growing_inputs(pool.get_inputs()), run)
+    if not isinstance(batching.lengths, int) and batching.lengths:
+        try:
+            run(padding.resized(feed, batching.lengths[-1]))
+        except MISFITS as error:
+            raise InvalidArgument(
+                f"lengths has {batching.lengths[-1]}, and the model fails with so much of {padding.dimension}: end "
+                f"lengths where the model does. {error.public}"
+            ) from error
     lengths = _lengths(padding.length(feed))
     answers = [pool.run(None, padding.resized(feed, length), run_options) for length in lengths]
     axes: dict[str, list[int]] = {}

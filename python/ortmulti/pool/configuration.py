@@ -55,7 +55,8 @@ class Batching:
             ``backend="processes"``.
         pad_side: ``"right"``, the default: elements are added behind the real ones. ``"left"``: before them.
         lengths: The lengths that runs may have, ascending, so that their shapes come again, for CUDA graphs. A run is
-            filled up to the next one; longer ones keep their own. An int: each multiple of it. Default: any.
+            filled up to the next one, a request that runs alone, too; longer ones keep their own. An int: each multiple
+            of it, which should divide the longest length of the model. Default: any.
         max_tokens: The most elements, rows times length, of a run of several requests. Default None: any number.
         max_waste: The share of a run's elements that may be padding since requests were joined, 0.0 to 1.0; without
             what ``lengths`` adds. Default 0.5.

@@ -88,6 +88,17 @@ class Padding:
             raise InvalidArgument(f"the inputs of a request have one size of {self.dimension}, not {sorted(found)}")
         return int(found.pop())
 
+    def completed(self, feed: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Add the mask that the pool would make."""
+        mask = self.batching.mask
+        given = dict(feed)
+        if mask is not None and mask not in given:
+            length = self.length(given)
+            shape = [length] * (1 + len(self.axes[mask]))
+            shape[self.batching.axis] = next(iter(given.values())).shape[self.batching.axis]
+            given[mask] = np.ones(shape, self.values[mask].dtype)
+        return given
+
     def about(self, feed: Mapping[str, Any]) -> int:
         """Return the length of what may be no request; then 0."""
         for name, [axis, *_] in self.axes.items():
