@@ -57,8 +57,9 @@ void Padding::complete(RunInputs& given) const {
     given.add(made->name.c_str(), std::move(ones));
     return;
   }
-  throw Error(ErrorKind::invalid_argument, "the mask '" + mask + "' is made from another input with " + dimension +
-                                               ", and none is an array: give the mask with the request");
+  throw Error(ErrorKind::invalid_argument, "the mask '" + mask +
+                                               "' is made from an array with the batch's dimension and " + dimension +
+                                               ", and the request has none: give one, or the mask");
 }
 
 void fill(std::byte* begin, std::size_t count, const std::vector<std::byte>& value) noexcept {
