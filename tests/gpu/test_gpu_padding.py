@@ -34,3 +34,12 @@ def test_answers_are_those_of_single_runs(options: dict, side: str) -> None:
         assert all(device.waste < 1 for device in devices)
         if isinstance(options.get("cuda_graph"), CudaGraph):
             assert sum(device.graph_runs for device in devices) > 0
+
+
+def test_shapes_of_any_length_get_no_graph() -> None:
+    """They come again by chance: a graph would be made for nothing."""
+    with ortmulti.load(encoder(), "cuda:0", batching=Batching(8, pad=PAD)) as pool:
+        for _ in range(200):
+            pool.run(["pooled"], feed(1, 16))
+        [device] = pool.stats().devices
+        assert (device.graphs, device.graph_runs, device.why_no_graph) == (0, 0, "")

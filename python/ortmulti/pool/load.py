@@ -120,7 +120,8 @@ def load(
             to three quarters of the process's cores for all GPUs together. With ``cuda_graph=True`` one request
             runs, and ``"auto"`` is 3.
         cuda_graph: Whether runs on GPUs are captured as CUDA graphs. ``"auto"``, the default: shapes that come again
-            are, in sessions of their own beside the pool's, after a test of each graph. False: none. True or a
+            are, in sessions of their own beside the pool's, after a test of each graph; with ``Batching(pad=...)`` only
+            if it has ``lengths`` too. False: none. True or a
             `CudaGraph`: those of the pool's sessions, for so many shapes: docs/pool.md.
         backend: What runs the model. ``"core"``: ortmulti's own sessions. ``"processes"``: sessions of the onnxruntime
             package, each in a process; a process that dies is started again (docs/pool.md). Processes do not take
@@ -214,7 +215,9 @@ def load(
             raise
         return pool
     request = _with_graphs(request, graphs)
-    beside = GraphLimit() if cuda_graph == "auto" else None
+    # Padded to any length, shapes come again by chance alone.
+    any_length = batching is not None and batching.pad is not None and not batching.lengths
+    beside = GraphLimit() if cuda_graph == "auto" and not any_length else None
     serving = Serving(0 if in_flight == "auto" else in_flight, graphs, beside, warmup)
     members = Members(request, partial(make_core, trim_after=trim_after), serving, version)
     pool = Pool(members, batching)
