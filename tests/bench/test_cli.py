@@ -278,7 +278,7 @@ TEXT = """(int64[batch, length] ids, string[batch] name) => (int64[batch, length
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (TEXT, ["can be joined along dimension 0", "Only requests with the same length are joined"]),
+        (TEXT, ["can be joined along dimension 0", "Requests of different length can be joined"]),
         ("(float[n, 4] x) => (float[n, 4] y) { y = Softmax <axis=0> (x) }", ["Softmax 'y' normalizes over the batch"]),
         ("(float[1, 4] x) => (float[1, 4] y) { y = Relu(x) }", ["cannot be joined", "input 'x' has the fixed size 1"]),
     ],
