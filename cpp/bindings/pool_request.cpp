@@ -114,7 +114,7 @@ py::list PoolRequest::to_arrays() {
 }
 
 void PoolRequest::convert(std::shared_ptr<Session> session, const py::object& wanted, const py::object& feed) {
-  RunRequest& values = python_.values.emplace(*session, wanted, feed, padding_);
+  RunRequest& values = python_.values.emplace(*session, wanted, feed, padding_.get());
   python_.session = std::move(session);
   output_names = values.take_output_names();
   inputs = values.take_inputs();

@@ -77,7 +77,7 @@ class PoolRequest : public Request, NonCopyable {
   void convert(std::shared_ptr<Session> session, const pybind11::object& wanted, const pybind11::object& feed);
 
   std::shared_ptr<const Ort::RunOptions> given_options_;
-  std::shared_ptr<const Padding> padding_;
+  std::shared_ptr<const Padding> padding_;  // has the name of a mask that it made
   Python python_;
   std::shared_ptr<Arrival> arrival_;
   std::atomic<bool> taking_{false};

@@ -1,6 +1,5 @@
 #include <pybind11/stl.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +20,6 @@
 #include "bindings/signals.hpp"
 #include "bindings/text.hpp"
 #include "core/base/timeline.hpp"
-#include "core/onnx/element_types.hpp"
 #include "core/pool/batch.hpp"
 #include "core/pool/runners.hpp"
 
@@ -228,13 +226,10 @@ void register_pool(py::module_& module) {
       .def_readwrite("max_tokens", &Padding::max_tokens)
       .def_readwrite("max_waste", &Padding::max_waste)
       .def(
-          "make_mask",  // of the element type `type`, such as "int64", of which `one` has the element 1
-          [](Padding& self, const std::string& type, const Padding::Tensor& one) {
-            const auto& types = element_types();
-            const auto found =
-                std::find_if(types.begin(), types.end(), [&type](const auto& known) { return known.name == type; });
+          "make_mask",  // of an element type by its number, of which `one` has the element 1
+          [](Padding& self, int type, const Padding::Tensor& one) {
             self.mask = one.name;
-            self.mask_type = static_cast<ONNXTensorElementDataType>(found->number);
+            self.mask_type = static_cast<ONNXTensorElementDataType>(type);
             self.mask_one = one.value;
           },
           py::arg("type"), py::arg("one"));

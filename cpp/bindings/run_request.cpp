@@ -2,7 +2,6 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "bindings/gil.hpp"
 #include "bindings/python_value.hpp"
@@ -39,8 +38,7 @@ py::dict to_feed(const py::object& feed) {
 }  // namespace
 
 RunRequest::RunRequest(const Session& session, const py::object& output_names, const py::object& input_feed,
-                       std::shared_ptr<const Padding> padding)
-    : padding_(std::move(padding)) {
+                       const Padding* padding) {
   const py::dict feed = to_feed(input_feed);
   const std::size_t count = feed.size();
   inputs_.reserve(count);
@@ -48,8 +46,8 @@ RunRequest::RunRequest(const Session& session, const py::object& output_names, c
   for (const auto& [key, object] : feed) {
     add(session.input(text_of(key, "the name of an input")), object);
   }
-  if (padding_) {
-    padding_->complete(inputs_);
+  if (padding != nullptr) {
+    padding->complete(inputs_);
   }
   if (count < session.inputs().size()) {
     session.check_complete(inputs_.names());

@@ -19,9 +19,9 @@ namespace ortmulti::bindings {
 class RunRequest {
  public:
   /// `input_feed`: a mapping of names to values; `output_names`: a sequence of str, or None. `padding`: makes a mask
-  /// that lacks. Throws Error.
+  /// that lacks, whose name is its own. Throws Error.
   RunRequest(const Session& session, const pybind11::object& output_names, const pybind11::object& input_feed,
-             std::shared_ptr<const Padding> padding = nullptr);
+             const Padding* padding = nullptr);
 
   /// The feed as it is now, for a request that is made of it later. Throws Error for what is no mapping.
   static pybind11::dict copy_feed(const pybind11::object& input_feed);
@@ -45,7 +45,6 @@ class RunRequest {
   void add(const ValueInfo& declared, pybind11::handle object);
   void choose_outputs(const Session& session, const pybind11::object& names);
 
-  std::shared_ptr<const Padding> padding_;  // for the mask's name
   InputMemory memory_;
   RunInputs inputs_;  // freed before what it lies in
   std::vector<const ValueInfo*> outputs_;

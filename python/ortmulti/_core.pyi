@@ -288,7 +288,7 @@ class Padding:
     multiple: int
     max_tokens: int | None
     max_waste: float
-    def make_mask(self, type: str, one: PaddedTensor) -> None: ...
+    def make_mask(self, type: int, one: PaddedTensor) -> None: ...
 
 class Pool:
     def __init__(

@@ -268,57 +268,50 @@ class LineTest : public PaddingTest {
     runner->action = [this](Request& request) {
       const Shape shape = shape_of(request.inputs.values()[0]);
       now += microseconds(1000 + 10 * shape[0] * shape[1]);
-      runs.push_back(shape);
       Ort::Value y = tensor(shape, 0);
       const auto x = numbers(request.inputs.values()[0]);
+      its_run = std::find(x.begin(), x.end(), marked) == x.end() ? its_run : runs.size();
+      runs.push_back(shape);
       std::copy(x.begin(), x.end(), y.GetTensorMutableData<float>());
       request.outputs.clear();
       request.outputs.push_back(std::move(y));
     };
     pool->set_padding(padding_of());
   }
-  // The number of runs from the one that begins next to the one that has the request of this length.
-  std::size_t runs_until(std::size_t length) const {
-    const auto has = std::find_if(runs.begin() + 1, runs.end(),
-                                  [&](const Shape& run) { return run[1] == static_cast<std::int64_t>(length); });
-    return static_cast<std::size_t>(has - runs.begin());
+  // How many runs began up to the one of a request of this length, among 40 of which half wait before it.
+  std::size_t runs_until_its(std::int64_t length, std::int64_t shortest_other, std::int64_t others) {
+    make(8);
+    runner->hold();
+    submit(request_of({1, 3}));
+    runner->wait_for_runs(1);
+    for (std::int64_t i = 0; i < 40; ++i) {
+      if (i == 20) {
+        submit(request_of({1, length}, marked));
+      }
+      submit(request_of({1, shortest_other + i % others}));
+    }
+    runner->release();
+    answers.wait_for(42);
+    return its_run;
   }
 
+  static constexpr float marked = 1e6F;  // its first element
+  std::size_t its_run = 0;               // after the first one; 0: none yet
   Request::Clock::time_point now;
   std::vector<Shape> runs;
   std::shared_ptr<FakeRunner> runner;
 };
 
 TEST_F(LineTest, ALongOneAmongShortOnesHasItsTurn) {
-  make(8);
-  runner->hold();
-  submit(request_of({1, 3}));
-  runner->wait_for_runs(1);
-  for (int i = 0; i < 40; ++i) {
-    if (i == 20) {
-      submit(request_of({1, 500}));
-    }
-    submit(request_of({1, 4 + i % 3}));
-  }
-  runner->release();
-  answers.wait_for(42);
-  EXPECT_LE(runs_until(500), 21U);  // as many as waited before it
+  const std::size_t run = runs_until_its(500, 4, 3);
+  EXPECT_GE(run, 1U);
+  EXPECT_LE(run, 21U);  // as many as waited before it
 }
 
 TEST_F(LineTest, AShortOneAmongLongOnesHasItsTurn) {
-  make(8);
-  runner->hold();
-  submit(request_of({1, 3}));
-  runner->wait_for_runs(1);
-  for (int i = 0; i < 40; ++i) {
-    if (i == 20) {
-      submit(request_of({1, 2}));
-    }
-    submit(request_of({1, 400 + i % 30}));
-  }
-  runner->release();
-  answers.wait_for(42);
-  EXPECT_LE(runs_until(2), 21U);
+  const std::size_t run = runs_until_its(2, 400, 30);
+  EXPECT_GE(run, 1U);
+  EXPECT_LE(run, 21U);
 }
 
 TEST_F(LineTest, EachGetsItsOwn) {

@@ -28,14 +28,12 @@ class Padding:
         dimension: What has the length, for messages: ``'sequence'`` in quotes, or ``dimension 1``.
         axes: Of each padded input, those of its dimensions that have the length.
         values: Of each padded input, the element that fills it up: an array of its dtype without dimensions.
-        types: Of each padded input, the declared type: ``tensor(int64)``.
     """
 
     batching: Batching
     dimension: str
     axes: Mapping[str, Sequence[int]]
     values: Mapping[str, NDArray[Any]]
-    types: Mapping[str, str]
 
     @classmethod
     def of(cls, batching: Batching, inputs: Sequence[Any]) -> Padding:
@@ -79,7 +77,7 @@ class Padding:
                 f"{tuple(declared[batching.mask].shape)}: give it with each request, and in pad"
             )
         found = {name: axes[name] for name in pad}
-        return cls(batching, _said(length), found, values, {name: declared[name].type for name in pad})
+        return cls(batching, _said(length), found, values)
 
     def length(self, feed: Mapping[str, NDArray[Any]]) -> int:
         """Return a request's length."""
@@ -143,9 +141,9 @@ class Padding:
             core.lengths = list(batching.lengths)
         core.max_tokens, core.max_waste = batching.max_tokens, batching.max_waste
         if batching.mask:
-            kind = self.types[batching.mask].removeprefix("tensor(").removesuffix(")")
-            one = np.ones_like(self.values[batching.mask]).tobytes()
-            core.make_mask(kind, _core.PaddedTensor(batching.mask, [], one))
+            one = np.ones_like(self.values[batching.mask])
+            type_ = _core.element_type_of(one.dtype)
+            core.make_mask(type_, _core.PaddedTensor(batching.mask, [], one.tobytes()))
         return core
 
 
