@@ -4,9 +4,13 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <numeric>
+#include <random>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fake_runner.hpp"
@@ -146,7 +150,7 @@ RunCost known(microseconds run, microseconds element) {
   for (int i = 0; i < 2; ++i) {
     for (std::size_t rows = 1; rows <= 32; rows *= 2) {
       for (std::size_t length = 1; length <= 512; length *= 2) {
-        cost.record(rows, length, run + element * static_cast<std::int64_t>(rows * length), 1);
+        cost.record(rows, length, run + element * static_cast<std::int64_t>(rows * length));
       }
     }
   }
@@ -228,32 +232,139 @@ TEST_F(PaddingTest, NoOtherChoiceTakesLessTime) {
 
 TEST_F(PaddingTest, LargerRunsAreTriedWhileTheyGain) {
   RunCost cost;
-  const auto record = [&cost](std::size_t rows, std::size_t length, int times_1000) {
-    cost.record(rows, length, microseconds(times_1000) * 1000, 1);
+  const auto record = [&cost](int runs, std::size_t rows, std::size_t length, int times_1000) {
+    for (int i = 0; i < runs; ++i) {
+      cost.record(rows, length, microseconds(times_1000) * 1000);
+    }
   };
-  record(1, 64, 1);
-  record(1, 64, 1);
-  EXPECT_LT(cost.time(2, 64), 2 * cost.time(1, 64));
-  EXPECT_LT(cost.time(4, 16), cost.time(1, 64)) << "about as many elements";
-  EXPECT_TRUE(std::isinf(cost.time(4, 64))) << "four times as many";
   EXPECT_FALSE(std::isinf(cost.time(1, 512))) << "one row always runs";
-  record(2, 64, 9);  // the first of its shape
-  record(2, 64, 3);
+  EXPECT_TRUE(std::isinf(cost.time(2, 64)));
+  record(1, 1, 64, 1);
+  EXPECT_LT(cost.time(2, 64), 2 * cost.time(1, 64));
+  EXPECT_LT(cost.time(1, 128), 2 * cost.time(1, 64));
+  EXPECT_TRUE(std::isinf(cost.time(4, 64))) << "four times as many elements";
+  record(5, 2, 64, 9);
+  EXPECT_LT(cost.time(2, 64), 2 * cost.time(1, 64)) << "it may be the first runs of their shapes";
+  record(1, 2, 64, 9);
   EXPECT_GT(cost.time(2, 64), 2 * cost.time(1, 64));
-  EXPECT_TRUE(std::isinf(cost.time(4, 64))) << "the step before was no gain";
-  for (int i = 0; i < 3000; ++i) {
-    record(1, 64, 2);
-  }
+  EXPECT_TRUE(std::isinf(cost.time(4, 64))) << "half of it was no gain";
+  record(1152, 1, 64, 1);
   EXPECT_LT(cost.time(2, 64), 2 * cost.time(1, 64)) << "once more";
-  EXPECT_EQ(cost.why(), "an element of a run takes, from length 64: 31.2 us by 1, 23.4 us by 2 rows");
+  record(1, 2, 64, 9);
+  EXPECT_GT(cost.time(2, 64), 2 * cost.time(1, 64));
+  record(1152, 1, 64, 1);
+  EXPECT_GT(cost.time(2, 64), 2 * cost.time(1, 64)) << "later each time";
+  EXPECT_EQ(cost.why(), "an element of a run takes, from length 64: 15.6 us by 1, 70.3 us by 2 rows");
 }
 
-TEST_F(PaddingTest, RunsThatShareADeviceTakeAShareOfItsTime) {
-  RunCost alone;
-  RunCost shared;
-  alone.record(1, 64, microseconds(1000), 1);
-  shared.record(1, 64, microseconds(4000), 4);
-  EXPECT_DOUBLE_EQ(alone.time(1, 64), shared.time(1, 64));
+TEST_F(PaddingTest, ARunThatTookLongOnceHardlyCounts) {
+  RunCost cost;
+  const auto record = [&cost](int runs, int times_1000) {
+    for (int i = 0; i < runs; ++i) {
+      cost.record(1, 64, microseconds(times_1000) * 1000);
+    }
+  };
+  record(9, 1);
+  record(1, 100);
+  EXPECT_DOUBLE_EQ(cost.time(1, 64), 1.125e6);
+  record(99, 5);
+  EXPECT_NEAR(cost.time(1, 64), 5e6, 1e5) << "it became slower";
+  record(9, 1);
+  EXPECT_NEAR(cost.time(1, 64), 1e6, 1e5) << "and faster";
+}
+
+// A device with the times of its runs. The first run of a shape takes longer, and others do now and then.
+class LearningTest : public PaddingTest {
+ protected:
+  static constexpr unsigned times = 4;
+  using Ns = double;
+  using Device = std::function<Ns(double rows, double length)>;
+
+  // How much longer texts take while it is learnt which runs are best. They wait sorted by length, so many at a time.
+  static double learns(const Device& device, Ns longer, std::size_t window) {
+    RunCost known;
+    for (int i = 0; i < 9; ++i) {
+      for (std::size_t rows = 1; rows <= 64; rows *= 2) {
+        for (std::size_t length = 8; length <= 512; length *= 2) {
+          record(known, rows, length, device(static_cast<double>(rows), 1.4 * static_cast<double>(length)));
+        }
+      }
+    }
+    double all = 0;
+    for (unsigned seed = 0; seed < times; ++seed) {
+      RunCost unknown;
+      RunCost best = known;
+      all += run(device, longer, window, seed, unknown) / run(device, 0, window, seed, best);
+    }
+    return all / times;
+  }
+
+ private:
+  static void record(RunCost& cost, std::size_t rows, std::size_t length, Ns time) {
+    cost.record(rows, length, std::chrono::nanoseconds(std::llround(time)));
+  }
+
+  static Ns run(const Device& device, Ns longer, std::size_t window, unsigned seed, RunCost& cost) {
+    const Batching batching = batching_of(padding_of(), 64);
+    std::mt19937 random(seed);
+    std::lognormal_distribution<> how_much_longer(0, 0.8);
+    std::lognormal_distribution<> lengths(std::log(48), 0.8);
+    std::uniform_real_distribution<> part;
+    std::set<std::pair<std::size_t, std::size_t>> shapes;
+    Ns taken = 0;
+    for (std::size_t texts = 10'000; texts > 0;) {
+      std::vector<JointSize> waiting;
+      for (; texts > 0 && waiting.size() < window; --texts) {
+        waiting.push_back(text(static_cast<std::size_t>(std::clamp(lengths(random), 8., 512.))));
+      }
+      std::sort(waiting.begin(), waiting.end(),
+                [](const auto& one, const auto& other) { return one.longest > other.longest; });
+      while (!waiting.empty()) {
+        const auto seen = static_cast<std::ptrdiff_t>(std::min<std::size_t>(512, waiting.size()));
+        const Indices chosen = batching.choose({waiting.begin(), waiting.begin() + seen}, cost);
+        JointSize size;
+        for (auto one = chosen.rbegin(); one != chosen.rend(); ++one) {
+          size.add(waiting[*one]);
+          waiting.erase(waiting.begin() + static_cast<std::ptrdiff_t>(*one));
+        }
+        const Ns usual = device(static_cast<double>(size.rows), static_cast<double>(size.longest));
+        const bool is_longer = shapes.emplace(size.rows, size.longest).second || part(random) < 0.02;
+        record(cost, size.rows, size.longest,
+               usual * (0.8 + 0.4 * part(random)) + (is_longer ? longer * how_much_longer(random) : 0));
+        taken += usual;
+      }
+    }
+    return taken;
+  }
+};
+
+TEST_F(LearningTest, AGpuPadsMuchOfWhatIsShort) {
+  const auto gpu = [](double rows, double length) { return std::max(1.5e6, 1e6 + 700 * rows * length); };
+  for (const std::size_t window : {2048, 10'000}) {
+    EXPECT_LT(learns(gpu, 9e6, window), 1.25) << window;
+  }
+}
+
+TEST_F(LearningTest, ACpuRunsWhatIsLongAlone) {
+  const auto cpu = [](double rows, double length) {
+    return 2e5 + (rows * length > 1024 ? 60e3 : 30e3) * rows * length;
+  };
+  for (const std::size_t window : {64, 512, 10'000}) {
+    EXPECT_LT(learns(cpu, 2e5, window), 1.15) << window;
+  }
+}
+
+TEST_F(PaddingTest, RunsThatShareADeviceTakeAPartOfItsTime) {
+  SharedTime time;
+  const auto at = [](int now) { return SharedTime::Time(microseconds(now)); };
+  const auto alone = time.begin(at(0));
+  const auto second = time.begin(at(10));
+  EXPECT_EQ(time.end(alone, at(30)), microseconds(20));
+  const auto third = time.begin(at(32));
+  EXPECT_EQ(time.end(second, at(36)), microseconds(10 + 2 + 2));
+  EXPECT_EQ(time.end(third, at(40)), microseconds(2 + 4));
+  const auto later = time.begin(at(100));
+  EXPECT_EQ(time.end(later, at(107)), microseconds(7));
 }
 
 // Answers with x; its time is said by a clock of the test's.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from onnx import helper, parser
 
 import ortmulti
 from ortmulti import Batching
+from ortmulti.pool.many import by_length
 from tests.support import onnx_models
 from tests.support.backends import BackendName, on_every_backend
 from tests.support.texts import ENCODER, PAD, encoder, expected, feed, ids
@@ -88,6 +90,30 @@ def test_many_are_answered_in_order(lookahead: int | None) -> None:
         done = dict(pool.as_completed(["tokens"], feeds, lookahead=lookahead))
         for i, one in enumerate(feeds):
             np.testing.assert_array_equal(done[i].result()[0], expected(one)[0])
+
+
+def test_many_are_read_ahead_and_sorted() -> None:
+    lengths = np.random.default_rng(1).permutation(np.arange(1, 401))
+    read = 0
+
+    def feeds() -> Iterator[tuple[int, dict]]:
+        nonlocal read
+        for length in lengths:
+            read += 1
+            yield int(length), {"length": int(length)}
+
+    found, most_ahead = [], 0
+    for length, _ in by_length(feeds(), lambda one: one["length"], lambda: 40):
+        most_ahead = max(most_ahead, read - len(found) - 1)
+        if not found:
+            assert read == 1  # the first one runs at once
+        found.append(length)
+    assert sorted(found) == list(range(1, 401))
+    assert most_ahead == 40
+    steps = np.diff(found[50:])  # as many are read ahead from here on
+    turns = np.count_nonzero(np.diff(np.sign(steps)))
+    assert turns < 20
+    assert np.abs(steps).mean() < 15  # and 133 where none are sorted
 
 
 def test_requests_with_a_fault_fail_alone() -> None:

@@ -40,6 +40,7 @@ struct RunEnd {
   std::exception_ptr error;        ///< Null: it succeeded.
   std::optional<bool> lost_begun;  ///< Its session was lost under it: whether it had begun.
   std::string why_broken;          ///< Why the device can run nothing any more; empty: it can.
+  SharedTime::Part time{0};        ///< Its run's part of the device's.
 
   bool lost() const noexcept { return lost_begun.has_value(); }
 };
@@ -97,6 +98,7 @@ class DeviceGroup {
   DeviceStats counts;                    ///< Its counts; the rest is in stats().
   std::chrono::nanoseconds run_time{0};  ///< Of late, with copies and waits for the session. See knows_run_time().
   Surplus surplus;
+  SharedTime time;
   RunCost cost;                             ///< Of runs whose requests have lengths.
   std::optional<std::uint64_t> trimmed_at;  // bytes of the arenas, when the next runs were to give some back
 

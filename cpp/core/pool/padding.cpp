@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <limits>
@@ -11,6 +12,11 @@
 
 namespace ortmulti {
 namespace {
+
+// A run that takes about as long as expected is known by few tries. Another may have been of shapes new to a GPU.
+constexpr std::uint64_t few_tries = 2;
+constexpr std::uint64_t tries = 6;
+constexpr double as_much = 1.3;
 
 // The largest power of two that a size is not below, up to that of 32 bits.
 std::size_t power(std::size_t size) noexcept {
@@ -76,17 +82,36 @@ void fill(std::byte* begin, std::size_t count, const std::vector<std::byte>& val
   }
 }
 
-void RunCost::record(std::size_t rows, std::size_t length, std::chrono::nanoseconds time,
-                     std::size_t at_once) noexcept {
+SharedTime::Part SharedTime::begin(Time now) noexcept {
+  advance(now);
+  ++runs_;
+  return of_each_;
+}
+
+SharedTime::Part SharedTime::end(Part begun, Time now) noexcept {
+  advance(now);
+  --runs_;
+  return of_each_ - begun;
+}
+
+void SharedTime::advance(Time now) noexcept {
+  if (runs_ > 0) {
+    of_each_ += (now - last_) / runs_;
+  }
+  last_ = now;
+}
+
+void RunCost::record(std::size_t rows, std::size_t length, std::chrono::nanoseconds time) noexcept {
   Cell& known = cells_[power(length)][power(rows)];
-  const auto share = static_cast<double>(time.count()) / static_cast<double>(std::max<std::size_t>(1, at_once));
-  const double element = std::max(1.0, share) / static_cast<double>(rows * length);
+  const double element =
+      static_cast<double>(std::max<std::int64_t>(1, time.count())) / static_cast<double>(rows * length);
+  // What is less is believed soon: some runs take much longer than usual.
   if (known.count == 0) {
     known.element = element;
-  } else if (known.count == 1) {
-    known.element = std::min(known.element, element);  // the first run of a shape has more to do
+  } else if (element < known.element) {
+    known.element += (element - known.element) / 2;
   } else {
-    known.element += (element - known.element) / 8;
+    known.element += (std::min(element, 2 * known.element) - known.element) / 8;
   }
   ++known.count;
   known.last = ++runs_;
@@ -107,34 +132,40 @@ double RunCost::Times::of(std::size_t rows) noexcept {
   return element_ * static_cast<double>(rows * length_);
 }
 
-const RunCost::Cell* RunCost::like(std::size_t elements, std::size_t length) const noexcept {
-  for (std::size_t apart = 0; apart < powers; ++apart) {
-    for (const std::size_t near : {length - apart, length + apart}) {  // below 0 it is above all
-      if (near <= elements && near < powers && elements - near < powers && cells_[near][elements - near].count > 0) {
-        return &cells_[near][elements - near];
-      }
+double RunCost::hoped(std::size_t length, std::size_t rows) const noexcept {
+  constexpr double less = 0.9;
+  double least = std::numeric_limits<double>::infinity();
+  const auto try_half = [&](const Cell* of_length, std::size_t its_rows) {
+    const Cell& half = of_length[its_rows];
+    double fewer = std::numeric_limits<double>::infinity();
+    for (std::size_t i = 0; i < its_rows; ++i) {
+      fewer = of_length[i].count > 0 ? std::min(fewer, of_length[i].element) : fewer;
     }
+    if (half.count > 0 && (half.count < tries || half.element <= as_much * fewer)) {
+      least = std::min(least, less * half.element);
+    }
+  };
+  if (rows > 0) {
+    try_half(cells_[length].data(), rows - 1);
   }
-  return nullptr;
+  if (length > 0) {
+    try_half(cells_[length - 1].data(), rows);
+  }
+  return least;
 }
 
 double RunCost::element(std::size_t length, std::size_t rows) const noexcept {
   constexpr std::uint64_t long_ago = 2048;  // runs
-  constexpr double hoped = 0.9;             // of what is known
   const Cell& known = cells_[length][rows];
+  const double best = hoped(length, rows);
+  const std::uint64_t enough = known.element > as_much * best ? tries : few_tries;
+  if (known.count >= enough && runs_ - known.last < std::min(long_ago, 32 * known.count * known.count)) {
+    return known.element;
+  }
   if (known.count > 0) {
-    return known.count > 1 && runs_ - known.last < long_ago ? known.element : hoped * known.element;
+    return std::min(known.element, best);
   }
-  const std::size_t elements = length + rows;
-  if (const Cell* const same = like(elements, length)) {
-    return hoped * same->element;
-  }
-  const Cell* const half = elements < 1 ? nullptr : like(elements - 1, length);
-  const Cell* const quarter = elements < 2 ? nullptr : like(elements - 2, length);
-  if (half != nullptr && (quarter == nullptr || half->element <= quarter->element)) {
-    return hoped * half->element;
-  }
-  return rows == 0 ? 1 : std::numeric_limits<double>::infinity();
+  return rows == 0 && std::isinf(best) ? 1 : best;  // one row always runs
 }
 
 std::string RunCost::why() const {

@@ -62,16 +62,35 @@ struct Padding {
 /// Fills memory with copies of one element.
 void fill(std::byte* begin, std::size_t count, const std::vector<std::byte>& value) noexcept;
 
+/// The time of a device, of which the runs under way get equal parts.
+class SharedTime {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  using Part = std::chrono::nanoseconds;
+
+  /// A run begins; what it returns is for its end.
+  Part begin(Time now) noexcept;
+  /// Returns the run's part.
+  Part end(Part begun, Time now) noexcept;
+
+ private:
+  void advance(Time now) noexcept;
+
+  std::int64_t runs_ = 0;  // under way
+  Time last_;
+  Part of_each_{0};
+};
+
 /// What an element of a run costs, by the run's length and rows, in powers of two. On a GPU runs of more elements cost
 /// hardly more; on a CPU those of long texts cost more than each of these alone, as they leave its caches.
 class RunCost {
  public:
-  /// `at_once`: runs that shared the device meanwhile, with this one.
-  void record(std::size_t rows, std::size_t length, std::chrono::nanoseconds time, std::size_t at_once) noexcept;
+  /// `time`: the run's part of the device's.
+  void record(std::size_t rows, std::size_t length, std::chrono::nanoseconds time) noexcept;
 
-  /// How much of the device's time a run takes, in nanoseconds. Of one that was not measured twice, or for long, by
-  /// those with about as many elements, or half as many, as long as more had cost less; a little less, so that it is
-  /// tried. Infinite for a larger one of several rows.
+  /// How much of the device's time a run takes, in nanoseconds. Where little was measured, or long ago, an element may
+  /// cost less than one of a run of half as many rows or half the length: it is tried. Infinite for several rows where
+  /// neither was measured, or both cost more than runs of fewer rows.
   double time(std::size_t rows, std::size_t length) const noexcept;
 
   /// Of runs of one length, asked for again and again.
@@ -97,8 +116,8 @@ class RunCost {
     std::uint64_t count = 0;  // of the runs that were measured; 0: unknown
     std::uint64_t last = 0;   // of them
   };
-  /// The known cell of so many elements whose length is nearest; null: none.
-  const Cell* like(std::size_t elements, std::size_t length) const noexcept;
+  /// What it may cost at best, going by runs of fewer elements; infinite: it is not to be tried.
+  double hoped(std::size_t length, std::size_t rows) const noexcept;
   double element(std::size_t length, std::size_t rows) const noexcept;
 
   std::array<std::array<Cell, powers>, powers> cells_{};  // of lengths, and rows

@@ -165,7 +165,8 @@ void Pool::run_batch(Worker& worker, bool at_once, Lock& lock) {
     return options_.batching.leaves(request.size_) || !joins_others(request);
   };
   if (batch.size() == 1 && as_it_is(*batch.front())) {
-    conclude(worker, batch.front(), run_one(worker, *batch.front(), lock), finished);
+    joint = run_one(worker, *batch.front(), lock);
+    conclude(worker, batch.front(), joint, finished);
   } else if (!batch.empty()) {
     joint = run_joint(worker, batch, lock);
     const bool movable = std::all_of(batch.begin(), batch.end(), [](const auto& request) {
@@ -193,9 +194,9 @@ void Pool::run_batch(Worker& worker, bool at_once, Lock& lock) {
   if (!joint.error && !batch.empty()) {
     const std::chrono::nanoseconds time = options_.now() - began;
     worker.grace.record_run(size.rows, time);
-    if (size.longest > 0) {
+    if (size.longest > 0 && joint.time.count() > 0) {  // else all of them were cancelled
       const std::size_t elements = options_.batching.padding->elements(size);
-      worker.group->cost.record(size.rows, options_.batching.rounded(size.longest), time, worker.group->busy());
+      worker.group->cost.record(size.rows, options_.batching.rounded(size.longest), joint.time);
       worker.group->counts.real_elements += size.elements;
       worker.group->counts.padded_elements += elements - size.elements;
     }
@@ -210,10 +211,10 @@ void Pool::run_batch(Worker& worker, bool at_once, Lock& lock) {
   joint = {};
   announce(finished);
   lock.lock();
-  adapt(worker, static_cast<std::size_t>(answered), lock);
+  adapt(worker, static_cast<std::size_t>(answered), answered > 0 ? size.elements : 0, lock);
 }
 
-void Pool::adapt(Worker& worker, std::size_t answers, Lock& lock) {
+void Pool::adapt(Worker& worker, std::size_t answers, std::size_t elements, Lock& lock) {
   DeviceGroup& group = *worker.group;
   if (!group.in_flight) {
     return;
@@ -221,7 +222,11 @@ void Pool::adapt(Worker& worker, std::size_t answers, Lock& lock) {
   // A run's thread is busy, with the launches or waiting for them; others of the process need cores too.
   const std::size_t cores = options_.cores * 3 / 4 / groups_.size();
   const bool waiting = !group.waiting.empty() || !anywhere_.empty();
-  if (group.in_flight->record(options_.now(), answers, waiting, std::min(group.workers.size(), cores))) {
+  const std::size_t most = std::min(group.workers.size(), cores);
+  const bool more = options_.batching.padding
+                        ? group.in_flight->record(options_.now(), elements, waiting, most, "elements")
+                        : group.in_flight->record(options_.now(), answers, waiting, most);
+  if (more) {
     lock.unlock();
     const std::string why_not = worker.runner->why_no_more();
     lock.lock();
@@ -237,6 +242,7 @@ RunEnd Pool::run_one(Worker& worker, Request& request, Lock& lock) {
   if (request.endable && request.run_options == nullptr && worker.runner->uses_run_options()) {
     request.run_options = &request.own_run_options.emplace();  // under the lock: end_early() looks at them
   }
+  const SharedTime::Part begun = worker.group->time.begin(options_.now());
   lock.unlock();
   RunEnd end;
   request.started = Clock::now();
@@ -257,6 +263,7 @@ RunEnd Pool::run_one(Worker& worker, Request& request, Lock& lock) {
     end.why_broken = worker.runner->why_broken();
   }
   lock.lock();
+  end.time = worker.group->time.end(begun, options_.now());
   worker.in_run = nullptr;
   worker.group->counts.graph_runs += request.by_graph ? 1 : 0;
   if (!end.lost_begun.value_or(true)) {

@@ -6,6 +6,9 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from heapq import heappop, heappush
 from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
@@ -26,22 +29,30 @@ Place = TypeVar("Place")
 
 
 def in_order(submit: Submit, feeds: Iterator[Feed], most: int, length: Length | None) -> Iterator[list[Any]]:
-    """Yield the outputs of each feed, in order, with at most ``most`` requests pending, or twice as many where they are
-    submitted by length. Cancel pending ones at the end.
+    """Yield the outputs of each feed, in order, with at most ``most`` requests pending. Cancel pending ones at the end.
+
+    Where they are submitted by length, ``most`` are read ahead and an eighth of them is pending; up to twice as many are
+    read ahead or answered and not yet yielded.
     """
-    pending: dict[int, PoolFuture] = {}
+    pending: deque[tuple[int, PoolFuture]] = deque()
+    answered: dict[int, PoolFuture] = {}  # taken from the core while others run
     following = 0
-    limit = most if length is None else 2 * most  # the next ones wait, while the last ones of these are answered
+    at_once = most if length is None else max(1, most // 8)
+    placed = by_length(enumerate(feeds), length, lambda: min(most, 2 * most - len(answered)))
     try:
-        for index, feed in by_length(enumerate(feeds), most, length):
-            pending[index] = submit(feed)
-            while following in pending and (len(pending) >= limit or pending[following].done()):
-                yield pending.pop(following).result()
-                following += 1
-        for index in sorted(pending):
-            yield pending.pop(index).result()
+        for one in itertools.chain(placed, [None]):  # None: that was all
+            if one is not None:
+                pending.append((one[0], submit(one[1])))
+            while pending and (one is None or len(pending) >= at_once or pending[0][1].done()):
+                index, future = pending.popleft()
+                answered[index] = future
+                with suppress(CancelledError):
+                    future.exception()
+                while following in answered:
+                    yield answered.pop(following).result()
+                    following += 1
     finally:
-        for future in pending.values():
+        for _, future in pending:
             future.cancel()
 
 
@@ -52,7 +63,7 @@ def as_done(
     pending: dict[PoolFuture, int] = {}
     done: SimpleQueue[PoolFuture] = SimpleQueue()
     try:
-        for index, feed in by_length(enumerate(feeds), most, length):
+        for index, feed in by_length(enumerate(feeds), length, lambda: most):
             future = submit(feed)
             pending[future] = index
             future.add_done_callback(done.put)  # type: ignore[arg-type]
@@ -67,16 +78,38 @@ def as_done(
             future.cancel()
 
 
-def by_length(placed: Iterable[tuple[Place, Feed]], most: int, length: Length | None) -> Iterator[tuple[Place, Feed]]:
-    """Yield feeds with their places: so many at a time, the shortest of them first, then the longest, in turns."""
-    placed = iter(placed)
+def by_length(
+    placed: Iterable[tuple[Place, Feed]], length: Length | None, room: Callable[[], int]
+) -> Iterator[tuple[Place, Feed]]:
+    """Yield feeds with their places by their lengths, upwards and downwards in turns.
+
+    At most ``room()`` of them are read ahead, and three quarters of all that were read, so that the first ones soon
+    run. What is read later joins those of its length unless these have gone.
+    """
     if length is None:
         yield from placed
         return
-    longest_first = False
-    while window := list(itertools.islice(placed, most)):
-        yield from sorted(window, key=lambda one: length(one[1]), reverse=longest_first)
-        longest_first = not longest_first
+    upwards, at = 1, 0
+    these: list[tuple[int, int, Place, Feed]] = []
+    turned: list[tuple[int, int, Place, Feed]] = []  # for the way back
+
+    def take() -> tuple[Place, Feed]:
+        nonlocal these, turned, upwards, at
+        if not these:
+            these, turned, upwards = turned, these, -upwards
+        at, _, place, feed = heappop(these)
+        return place, feed
+
+    for read, (place, feed) in enumerate(placed):
+        key = upwards * length(feed)
+        if key >= at:
+            heappush(these, (key, read, place, feed))
+        else:
+            heappush(turned, (-key, read, place, feed))
+        while len(these) + len(turned) > max(0, min(room(), 3 * read // 4)):
+            yield take()
+    while these or turned:
+        yield take()
 
 
 class RunSize:

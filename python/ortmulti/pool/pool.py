@@ -298,7 +298,7 @@ class Pool(Membership, Closing):
             feeds: The inputs of each run; read as needed.
             run_options, outputs: As for `run`.
             lookahead: How many requests are submitted before the first of them is returned; default: two for each that
-                can be under way, with batching two batches. With padding 32 batches, each sorted by length, and up to
+                can be under way, with batching two batches. With padding 64 batches, which are sorted by length; up to
                 twice as many answers are kept meanwhile: give less where outputs are large.
             **call: Arguments of every request: `Call`.
 
@@ -404,7 +404,7 @@ class Pool(Membership, Closing):
         else:
             most = self._lookahead(lookahead, max(1, self._batch_size // size.rows))
             pieces = found.cut(size)
-            pieces = many.by_length(pieces, most, self._length) if found.ragged else pieces
+            pieces = many.by_length(pieces, self._length, lambda: most) if found.ragged else pieces
             many.submit_rows(submit, pieces, size, most, joined)
         return joined.outputs
 
@@ -551,7 +551,7 @@ class Pool(Membership, Closing):
 
     def _lookahead(self, lookahead: int | None, batch_size: int) -> int:
         if lookahead is None:
-            several = 2 if self._length is None else 32  # runs with padding are chosen among so many
+            several = 2 if self._length is None else 64  # runs with padding are chosen among so many
             return several * max(self._members.most, batch_size * self._members.expected)
         return checks.integer("lookahead", lookahead, 1)
 
