@@ -31,8 +31,8 @@ Place = TypeVar("Place")
 def in_order(submit: Submit, feeds: Iterator[Feed], most: int, length: Length | None) -> Iterator[list[Any]]:
     """Yield the outputs of each feed, in order, with at most ``most`` requests pending. Cancel pending ones at the end.
 
-    Where they are submitted by length, ``most`` are read ahead and an eighth of them is pending; up to twice as many are
-    read ahead or answered and not yet yielded.
+    Where they are submitted by length, ``most`` are read ahead, and an eighth of them is pending. Up to twice as many
+    are read ahead or answered and not yet yielded.
     """
     pending: deque[tuple[int, PoolFuture]] = deque()
     answered: dict[int, PoolFuture] = {}  # taken from the core while others run
