@@ -50,13 +50,13 @@ Serialize to_serialize(const std::string& name) {
 
 // `beside`: a session whose shared weights on its GPU are used. If it has none, all are read.
 SharedWeights make_weights(const WeightList& list, const std::shared_ptr<Session>& beside,
-                           const std::shared_ptr<Prefetch>& prefetch, bool fill, int reader_threads,
+                           const std::shared_ptr<Prefetch>& prefetch, bool fill, bool share, int reader_threads,
                            std::uint64_t chunk_bytes, int buffers_per_thread) {
   const ReleaseGil nogil;  // nobody changes the list
   const LoaderOptions loader{reader_threads, chunk_bytes, buffers_per_thread};
   const auto there = beside ? beside->weights(beside->lock_for_use()) : nullptr;
   auto base = freed_without_gil(std::dynamic_pointer_cast<const CudaWeightStore>(there));
-  return {std::make_shared<WeightPlan>(plan_weights(list, std::move(base))), prefetch, loader, fill};
+  return {std::make_shared<WeightPlan>(plan_weights(list, std::move(base))), prefetch, loader, fill, share};
 }
 
 CreationRequest make_request(const py::object& model, const Path& made_of,
@@ -149,8 +149,8 @@ void register_creation(py::module_& module) {
            py::arg("ranges"));
   py::class_<SharedWeights>(module, "SharedWeights")
       .def(py::init(&make_weights), py::arg("list"), py::kw_only(), py::arg("beside") = py::none(),
-           py::arg("prefetch") = py::none(), py::arg("fill") = true, py::arg("reader_threads") = 0,
-           py::arg("chunk_bytes") = 0, py::arg("buffers_per_thread") = 0);
+           py::arg("prefetch") = py::none(), py::arg("fill") = true, py::arg("share") = false,
+           py::arg("reader_threads") = 0, py::arg("chunk_bytes") = 0, py::arg("buffers_per_thread") = 0);
   py::class_<CreationRequest>(module, "CreationRequest")
       .def(py::init(&make_request), py::kw_only(), py::arg("model"), py::arg("made_of") = "", py::arg("sessions"),
            py::arg("options"), py::arg("serialize") = "automatic", py::arg("weights") = py::none(),

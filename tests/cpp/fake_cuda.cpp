@@ -116,6 +116,10 @@ CUresult device_get_attribute(int* value, CUdevice_attribute attribute, CUdevice
     *value = FakeCuda::state().stable_addresses ? 1 : 0;
     return result_of("stable addresses");
   }
+  if (attribute == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) {
+    *value = FakeCuda::state().shareable ? 1 : 0;
+    return result_of("shareable");
+  }
   *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? 1 : -1;
   return result_of("minor");
 }

@@ -28,6 +28,7 @@ struct FakeCuda {
   std::map<std::string, Failure> failing_call;  ///< As `failing`, for one call alone.
   bool peers = true;
   bool stable_addresses = true;               ///< Whether the devices have memory that is mapped to reserved addresses.
+  bool shareable = true;                      ///< Whether processes can share that memory.
   std::set<std::pair<int, int>> unreachable;  ///< Device and peer between which there is no access.
   std::set<std::pair<int, int>> refused_peers;  ///< Device and peer for which enabling it fails after all.
   std::map<int, std::size_t> memory_limit;      ///< Bytes that a device has free; free_memory() where it is not set.

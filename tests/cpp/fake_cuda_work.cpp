@@ -272,7 +272,7 @@ std::size_t FakeCuda::allocated(int device) const {
     bytes += allocation.device == device ? allocation.size : 0;
   }
   for (const auto& [handle, physical] : work->physical) {
-    bytes += physical.device == device ? physical.size : 0;
+    bytes += physical.device == device && !physical.taken ? physical.size : 0;
   }
   return bytes;
 }

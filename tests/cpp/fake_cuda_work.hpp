@@ -22,7 +22,7 @@ namespace ortmulti::tests {
 using Lock = std::unique_lock<std::mutex>;
 using Copy = FakeCuda::Copy;
 
-inline constexpr std::align_val_t alignment{256};
+inline constexpr std::align_val_t alignment{4096};  // pages, over which other memory may be mapped
 
 // Device addresses are the host's with a bit that no host address has.
 inline constexpr CUdeviceptr device_bit = static_cast<CUdeviceptr>(1) << 62U;
@@ -52,6 +52,8 @@ struct Allocation {
 struct Physical {
   int device;
   std::size_t size;
+  std::shared_ptr<const int> file = nullptr;  ///< Which processes share; null: memory of this process.
+  bool taken = false;                         ///< It was made elsewhere, and takes nothing more.
   bool held = true;
   bool mapped = false;
 };

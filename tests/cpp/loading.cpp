@@ -86,7 +86,7 @@ void Loading::TearDown() {
 void Loading::restart() { startup = std::make_unique<CudaStartup>(&driver, "", "/nowhere"); }
 
 std::vector<Loading::Result> Loading::load_each(const std::shared_ptr<const WeightPlan>& plan, const Request& request) {
-  WeightLoader loader(*startup, {plan, request.prefetch, request.options, request.fill}, request.devices,
+  WeightLoader loader(*startup, {plan, request.prefetch, request.options, request.fill, request.share}, request.devices,
                       request.timeline, request.keep_going);
   if (request.before) {
     request.before(loader);

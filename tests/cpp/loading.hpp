@@ -58,6 +58,7 @@ class Loading : public testing::Test {
     LoaderOptions options{2, 4096, 2};
     bool fill = true;
     bool keep_going = false;  ///< A device that fails is left out.
+    bool share = false;       ///< With other processes.
     std::shared_ptr<Prefetch> prefetch;
     std::shared_ptr<Timeline> timeline;
     std::vector<std::size_t> order;                 ///< In which the devices' threads are started.

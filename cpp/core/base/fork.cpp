@@ -10,7 +10,7 @@ namespace {
 
 std::atomic<unsigned> generation{0};
 
-constexpr std::size_t max_handlers = 16;
+constexpr std::size_t max_handlers = 32;
 std::array<std::atomic<void (*)()>, max_handlers> handlers{};
 
 void child_after_fork() {

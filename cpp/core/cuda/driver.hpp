@@ -54,7 +54,7 @@ namespace ortmulti {
   each(device_graph_mem_trim, cuDeviceGraphMemTrim, 11040);              \
   each(pointer_get_attribute, cuPointerGetAttribute, 4000);
 
-/// All or none of these: memory whose address stays while its pages come and go.
+/// All or none of these: memory whose address stays while its pages come and go, and that other processes may have.
 #define ORTMULTI_CUDA_MAPPING_FUNCTIONS(each)                                 \
   each(mem_get_allocation_granularity, cuMemGetAllocationGranularity, 10020); \
   each(mem_address_reserve, cuMemAddressReserve, 10020);                      \
@@ -63,7 +63,9 @@ namespace ortmulti {
   each(mem_release, cuMemRelease, 10020);                                     \
   each(mem_map, cuMemMap, 10020);                                             \
   each(mem_unmap, cuMemUnmap, 10020);                                         \
-  each(mem_set_access, cuMemSetAccess, 10020);
+  each(mem_set_access, cuMemSetAccess, 10020);                                \
+  each(mem_export_to_shareable_handle, cuMemExportToShareableHandle, 10020);  \
+  each(mem_import_from_shareable_handle, cuMemImportFromShareableHandle, 10020);
 
 /// Those functions, looked up at run time. A plain table, so that tests can put their own functions in.
 struct CudaDriver {

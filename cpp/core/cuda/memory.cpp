@@ -26,12 +26,11 @@ void finish(CudaStartup& startup, CUresult asked, const std::string& what) {
   startup.check(startup.driver().stream_synchronize(default_stream), what);
 }
 
-CUmemAllocationProp properties_on(int device) {
-  CUmemAllocationProp properties{};
-  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  properties.location.id = device;
-  return properties;
+CUmemLocation location_of(int device) {
+  CUmemLocation location{};
+  location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  location.id = device;
+  return location;
 }
 
 }  // namespace
@@ -54,19 +53,24 @@ ScopedContext::~ScopedContext() {
   }
 }
 
-CudaMemory::CudaMemory(CudaStartup& startup, int device, std::size_t bytes, std::string purpose, Address address)
+CudaMemory::CudaMemory(CudaStartup& startup, int device, std::size_t bytes, std::string purpose, Address address,
+                       const Descriptor* other)
     : startup_(startup),
       device_(device),
       bytes_(std::max(bytes, smallest)),
       purpose_(std::move(purpose)),
       generation_(fork_generation()),
-      context_(startup.make_current(device)) {
-  if (address == Address::stable) {
+      context_(startup.make_current(device)),
+      kind_(address) {
+  if (address != Address::plain) {
     reserve();
+  }
+  if (other != nullptr && !stable()) {
+    throw Error(ErrorKind::device, to_string(Device::cuda(device_)) + " has no memory that processes share");
   }
   if (stable()) {
     try {
-      take();
+      take(other);
     } catch (...) {
       static_cast<void>(startup_.driver().mem_address_free(address_, reserved_));
       throw;
@@ -99,6 +103,16 @@ void CudaMemory::check_free() const {
   }
 }
 
+CUmemAllocationProp CudaMemory::properties() const {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = location_of(device_);
+  if (kind_ == Address::shared) {
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  }
+  return properties;
+}
+
 // Without stable addresses there is plain memory, which is no error.
 void CudaMemory::reserve() {
   const CudaDriver& driver = startup_.driver();
@@ -110,18 +124,25 @@ void CudaMemory::reserve() {
       supported == 0) {
     return;
   }
+  int exported = 0;
+  if (kind_ == Address::shared &&
+      (driver.device_get_attribute(&exported, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+                                   handle) != CUDA_SUCCESS ||
+       exported == 0)) {
+    kind_ = Address::stable;
+  }
   std::size_t granularity = 0;
-  const CUmemAllocationProp properties = properties_on(device_);
-  if (driver.mem_get_allocation_granularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) !=
+  const CUmemAllocationProp wanted = properties();
+  if (driver.mem_get_allocation_granularity(&granularity, &wanted, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) !=
           CUDA_SUCCESS ||
       granularity == 0) {
     return;
   }
-  access_ = {{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+  access_ = {{wanted.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
   for (int peer = 0; peer < startup_.device_count(); ++peer) {
     try {
       if (peer != device_ && startup_.can_access_peer(peer, device_)) {
-        access_.push_back({properties_on(peer).location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+        access_.push_back({location_of(peer), CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
       }
     } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the driver copies by way of the host
     }
@@ -132,27 +153,52 @@ void CudaMemory::reserve() {
   }
 }
 
-void CudaMemory::take() {
+void CudaMemory::take(const Descriptor* other) {
   if (allocation_ != 0) {
     return;
   }
   const ScopedContext current(startup_, device_);
-  memory_keeper::with_all_memory(Device::cuda(device_), [this] { map(); });
+  if (other != nullptr) {
+    map(other);
+  } else {
+    memory_keeper::with_all_memory(Device::cuda(device_), [this] { map(nullptr); });
+  }
 }
 
-void CudaMemory::map() {
+CUresult CudaMemory::set_access(CUmemAccess_flags flags) {
+  for (CUmemAccessDesc& each : access_) {
+    each.flags = flags;
+  }
   const CudaDriver& driver = startup_.driver();
-  check_free();
-  const CUmemAllocationProp properties = properties_on(device_);
+  const CUresult result = driver.mem_set_access(address_, reserved_, access_.data(), access_.size());
+  // A peer can be refused after all. Copies to it then go by the host, which is slower.
+  return result == CUDA_SUCCESS || access_.size() == 1 ? result
+                                                       : driver.mem_set_access(address_, reserved_, access_.data(), 1);
+}
+
+void CudaMemory::map(const Descriptor* other) {
+  const CudaDriver& driver = startup_.driver();
   CUmemGenericAllocationHandle allocation = 0;
-  check_allocated(driver.mem_create(&allocation, reserved_, &properties, 0));
+  if (other != nullptr) {
+    // The driver takes a descriptor in the place of a pointer.
+    void* const descriptor = to_pointer(static_cast<CUdeviceptr>(other->get()));
+    startup_.check(
+        driver.mem_import_from_shareable_handle(&allocation, descriptor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+        "taking another process's memory of " + to_string(Device::cuda(device_)));
+  } else {
+    check_free();
+    CUmemAllocationProp wanted = properties();
+    CUresult result = driver.mem_create(&allocation, reserved_, &wanted, 0);
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY && kind_ == Address::shared) {
+      kind_ = Address::stable;  // in some sandboxes
+      wanted = properties();
+      result = driver.mem_create(&allocation, reserved_, &wanted, 0);
+    }
+    check_allocated(result);
+  }
   CUresult result = driver.mem_map(address_, reserved_, 0, allocation, 0);
   if (result == CUDA_SUCCESS) {
-    result = driver.mem_set_access(address_, reserved_, access_.data(), access_.size());
-    if (result != CUDA_SUCCESS && access_.size() > 1) {
-      // A peer can be refused after all. Copies to it then go by the host, which is slower.
-      result = driver.mem_set_access(address_, reserved_, access_.data(), 1);
-    }
+    result = set_access(other != nullptr ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     if (result != CUDA_SUCCESS) {
       static_cast<void>(driver.mem_unmap(address_, reserved_));
     }
@@ -162,6 +208,21 @@ void CudaMemory::map() {
   }
   check_allocated(result);
   allocation_ = allocation;
+}
+
+Descriptor CudaMemory::share() {
+  const std::string name = to_string(Device::cuda(device_));
+  if (kind_ != Address::shared || !stable() || allocation_ == 0) {
+    throw Error(ErrorKind::device, name + " has no memory that processes share");
+  }
+  const ScopedContext current(startup_, device_);
+  int descriptor = -1;
+  startup_.check(startup_.driver().mem_export_to_shareable_handle(&descriptor, allocation_,
+                                                                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+                 "sharing memory of " + name);
+  Descriptor shared(descriptor);
+  startup_.check(set_access(CU_MEM_ACCESS_FLAGS_PROT_READ), "protecting shared memory of " + name);
+  return shared;
 }
 
 void CudaMemory::give_back() {

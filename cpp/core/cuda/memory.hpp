@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/descriptor.hpp"
 #include "core/cuda/startup.hpp"
 
 namespace ortmulti {
@@ -35,14 +36,14 @@ class ScopedContext : NonCopyable {
 class CudaMemory : NonCopyable {
  public:
   /// `stable`: an address whose memory can be given back and taken again, where the driver and the device have that;
-  /// every device that can reach this one may copy from it.
-  enum class Address { plain, stable };
+  /// every device that can reach this one may copy from it. `shared`: and other processes may have the memory.
+  enum class Address { plain, stable, shared };
 
   /// Allocates, with the device's context current in the calling thread afterwards. Throws Error with
   /// ErrorKind::out_of_memory, which says what `purpose` takes ("the weights take ...") and how much there is, before
-  /// anything is allocated where that cannot suffice.
-  CudaMemory(CudaStartup& startup, int device, std::size_t bytes, std::string purpose,
-             Address address = Address::plain);
+  /// anything is allocated where that cannot suffice. `other`: as for take().
+  CudaMemory(CudaStartup& startup, int device, std::size_t bytes, std::string purpose, Address address = Address::plain,
+             const Descriptor* other = nullptr);
   ~CudaMemory();
 
   CUcontext context() const noexcept { return context_; }
@@ -54,8 +55,12 @@ class CudaMemory : NonCopyable {
   /// fatal for the process. Does nothing if it is not there. Throws Error, with the memory there as before.
   void give_back();
   /// Takes memory again, with no particular contents, if it is not there. Throws Error, with nothing taken, as the
-  /// constructor does.
-  void take();
+  /// constructor does. `other`: a shared address takes this memory, of another process or another object, to be read.
+  void take(const Descriptor* other = nullptr);
+  /// Of a stable address: what its memory takes.
+  std::size_t mapped_bytes() const noexcept { return reserved_; }
+  /// Of a shared address whose memory is there: nobody writes it from now on, and others may take it. Throws Error.
+  Descriptor share();
 
  private:
   /// Throws where less is free, with `detail` where the driver refused.
@@ -63,7 +68,9 @@ class CudaMemory : NonCopyable {
   void check_allocated(CUresult result) const;
   [[noreturn]] void throw_out_of_memory(const std::string& detail) const;
   void reserve();
-  void map();
+  void map(const Descriptor* other);
+  CUmemAllocationProp properties() const;
+  CUresult set_access(CUmemAccess_flags flags);
 
   CudaStartup& startup_;
   int device_;
@@ -72,6 +79,7 @@ class CudaMemory : NonCopyable {
   unsigned generation_;
   CUcontext context_;
   CUdeviceptr address_ = 0;
+  Address kind_;
   std::vector<CUmemAccessDesc> access_;          // to a stable address, the device's own first
   std::size_t reserved_ = 0;                     // of a stable address
   CUmemGenericAllocationHandle allocation_ = 0;  // what is mapped there

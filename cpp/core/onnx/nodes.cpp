@@ -14,7 +14,6 @@ namespace {
 
 constexpr std::size_t most_elements = 64;
 constexpr int int32 = 6;  // TensorProto.DataType
-constexpr int int64 = 7;
 
 struct Tensor {
   std::string name;
@@ -44,7 +43,7 @@ struct Tensor {
 
   // None: it has others, or too many.
   std::optional<std::vector<std::int64_t>> integers() const {
-    if ((type != int32 && type != int64) || typed.size() > most_elements) {
+    if ((type != int32 && type != onnx_int64) || typed.size() > most_elements) {
       return std::nullopt;
     }
     if (!raw) {

@@ -13,7 +13,6 @@
 namespace ortmulti {
 namespace {
 
-constexpr int int64 = 7;  // ONNX's TensorProto.DataType
 
 void append_raw(std::string& out, const WireField& field) { field.model->append_to(out, field.start, field.end); }
 
@@ -114,7 +113,7 @@ OutsideModel put_weights_outside(const std::string& model_path) {
     if (initializer.storage != Storage::inline_bytes || initializer.length < min_shared_bytes) {
       continue;
     }
-    if (links || initializer.data_type == int64) {
+    if (links || initializer.data_type == onnx_int64) {
       staying.insert(initializer.name);
     } else {
       relocations.push_back({i, location, initializer.offset, initializer.length});

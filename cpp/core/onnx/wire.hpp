@@ -11,6 +11,8 @@
 
 namespace ortmulti {
 
+constexpr int onnx_int64 = 7;  ///< ONNX's TensorProto.DataType.
+
 /// The bytes of a serialized model: in memory, or in a source that is read through a small window. A file that shrinks
 /// meanwhile is an Error with ErrorKind::weights; a mapping of it would end the process.
 class ModelBytes {

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <limits>
+#include <new>
 #include <set>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "core/base/cpu_affinity.hpp"
 #include "core/base/error.hpp"
+#include "core/base/scope_exit.hpp"
 #include "core/cuda/graph.hpp"
 
 namespace ortmulti {
@@ -71,13 +74,83 @@ std::unique_ptr<WeightReader> WeightLoader::new_reader(int device) {
                                         std::move(cpus), timeline_.get());
 }
 
+void WeightLoader::find_others() noexcept {
+  try {
+    look_for_others();
+  } catch (const Error& error) {
+    note_not_shared(timeline_.get(), error);
+    for (Slot& slot : slots_) {
+      slot.key.clear();
+      slot.lock.reset();
+    }
+  }
+}
+
+void WeightLoader::look_for_others() {
+  const int driver = startup_.driver_version().value_or(0);
+  std::vector<Slot*> missing;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i].key = share_key(*weights_.plan, startup_.describe(devices_[i]), driver);
+    slots_[i].other = find_offer(slots_[i].key);
+    if (!slots_[i].other) {
+      missing.push_back(&slots_[i]);
+    }
+  }
+  // All processes in the same order: no two of them wait for each other.
+  std::sort(missing.begin(), missing.end(), [](const Slot* one, const Slot* other) { return one->key < other->key; });
+  for (Slot* const slot : missing) {
+    slot->lock = std::make_unique<ShareLock>(slot->key);
+    if (!slot->lock->try_lock()) {
+      const ScopedSpan span(timeline_.get(), "wait for another process's weights");
+      while (!slot->lock->try_lock()) {
+        if (stop_.load()) {
+          return;
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      }
+    }
+    slot->other = find_offer(slot->key);
+    if (slot->other) {
+      slot->lock.reset();
+    }
+  }
+}
+
+bool WeightLoader::map_other(std::size_t index) noexcept {
+  Slot& slot = slots_[index];
+  try {
+    auto store = std::make_shared<CudaWeightStore>(startup_, devices_[index], weights_.plan, timeline_.get(), slot.key,
+                                                   &*slot.other);
+    store->share(timeline_.get(), std::move(slot.other->memory));
+    store->offer();
+    const std::lock_guard lock(mutex_);
+    slot.store = std::move(store);
+    slot.filled = true;
+    slot.taken = true;
+    changed_.notify_all();
+    return true;
+  } catch (const Error& error) {
+    note_not_shared(timeline_.get(), error);
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): as below
+  }
+  return false;
+}
+
 void WeightLoader::bring_up(std::size_t index) noexcept {
+  const ScopeExit let_others_load([&] { slots_[index].lock.reset(); });
+  if (weights_.share && weights_.fill) {
+    std::call_once(others_found_, [this] { find_others(); });
+    if (slots_[index].other && map_other(index)) {
+      return;
+    }
+  }
   try {
     std::unique_ptr<WeightReader> reader;
     if (weights_.fill && index == 0) {
       reader = new_reader(devices_[0]);  // it has read its first chunks by the time the context is there
     }
-    auto store = std::make_shared<CudaWeightStore>(startup_, devices_[index], weights_.plan, timeline_.get());
+    auto store =
+        std::make_shared<CudaWeightStore>(startup_, devices_[index], weights_.plan, timeline_.get(), slots_[index].key);
     {
       const std::lock_guard lock(mutex_);
       slots_[index].store = std::move(store);
@@ -208,6 +281,11 @@ bool WeightLoader::read_to(std::size_t index, std::unique_ptr<WeightReader> read
   try {
     const ScopedSpan span(timeline_.get(), "load weights", to_string(Device::cuda(devices_[index])));
     const bool filled = reader->fill(targets);
+    for (const auto& target : targets) {
+      if (filled) {
+        target->share(timeline_.get());
+      }
+    }
     finished(filled);
     return filled;
   } catch (...) {
@@ -253,6 +331,7 @@ bool WeightLoader::copy_from(std::size_t source, std::size_t index) {
     startup_.check(driver.stream_synchronize(stream.get()), what);
     copied = end;
   }
+  to->share(timeline_.get());
   return true;
 }
 

@@ -8,6 +8,8 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "core/base/timeline.hpp"
@@ -15,6 +17,7 @@
 #include "core/weights/plan.hpp"
 #include "core/weights/prefetch.hpp"
 #include "core/weights/reader.hpp"
+#include "core/weights/share.hpp"
 #include "core/weights/store.hpp"
 
 namespace ortmulti {
@@ -24,7 +27,8 @@ struct SharedWeights {
   std::shared_ptr<const WeightPlan> plan;
   std::shared_ptr<Prefetch> prefetch;  ///< Null: nothing is read ahead.
   LoaderOptions loader;
-  bool fill = true;  ///< Otherwise the weights' memory is only allocated: for sessions that never run.
+  bool fill = true;    ///< Otherwise the weights' memory is only allocated: for sessions that never run.
+  bool share = false;  ///< With the processes of this user; see share.hpp.
 };
 
 /// One plan's weights on several GPUs: read once, copied to the first device from pinned memory, and to the others from
@@ -68,8 +72,16 @@ class WeightLoader {
     bool alone = false;                      // a pass for several devices failed, of which any may be to blame
     std::exception_ptr error;                // it was left out
     std::shared_ptr<FillProgress> progress;  // of the pass that fills it; null where it is copied from a peer
+    std::string key;                         // of weights that processes share
+    std::optional<Offered> other;            // another process's
+    std::unique_ptr<ShareLock> lock;         // other processes wait for these
   };
 
+  /// Finds the weights of other processes, and waits for those that load them now.
+  void find_others() noexcept;
+  void look_for_others();
+  /// Uses another process's weights; false where that fails.
+  bool map_other(std::size_t index) noexcept;
   void fill(std::size_t index, std::unique_ptr<WeightReader> reader);
   std::unique_ptr<WeightReader> new_reader(int device);
   /// False where a pass for several devices failed.
@@ -92,6 +104,7 @@ class WeightLoader {
   std::uint64_t total_bytes_;
   std::vector<bool> context_was_there_;
 
+  std::once_flag others_found_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Slot> slots_;

@@ -39,6 +39,8 @@ Ort::Value value_over(const Weight& weight, const void* data, const Device& devi
                                   static_cast<ONNXTensorElementDataType>(weight.data_type));
 }
 
+std::string map_of(const Offered& other) { return "map weights of process " + std::to_string(other.process); }
+
 struct PinnedBytes {
   std::mutex mutex;
   std::uint64_t used = 0;
@@ -59,6 +61,13 @@ std::uint64_t most_pinned_bytes() {
 }
 
 }  // namespace
+
+void note_not_shared(Timeline* timeline, const Error& error) {
+  if (timeline != nullptr) {
+    const std::int64_t now = steady_now_ns();
+    timeline->add(std::string("not shared with other processes: ") + error.what(), now, now);
+  }
+}
 
 PinnedWeights::Share::Share(std::uint64_t wanted) : bytes(wanted) {
   const std::uint64_t most = most_pinned_bytes();
@@ -116,12 +125,28 @@ void PinnedWeights::copy_to(const CudaWeightStore& store) const {
 }
 
 CudaWeightStore::CudaWeightStore(CudaStartup& startup, int device, std::shared_ptr<const WeightPlan> plan,
-                                 Timeline* timeline)
-    : startup_(startup), device_(Device::cuda(device)), plan_(std::move(plan)) {
+                                 Timeline* timeline, std::string key, const Offered* other)
+    : startup_(startup), device_(Device::cuda(device)), plan_(std::move(plan)), key_(std::move(key)) {
   startup.make_current(device, timeline);  // which has spans of its own
-  const ScopedSpan span(timeline, "allocate weights", to_string(device_));
-  memory_ = std::make_unique<CudaMemory>(startup, device, plan_->slab_bytes, "the weights take",
-                                         plan_->base ? CudaMemory::Address::plain : CudaMemory::Address::stable);
+  const ScopedSpan span(timeline, other != nullptr ? map_of(*other) : "allocate weights", to_string(device_));
+  const auto stable = key_.empty() ? CudaMemory::Address::stable : CudaMemory::Address::shared;
+  memory_ =
+      std::make_unique<CudaMemory>(startup, device, plan_->slab_bytes, "the weights take",
+                                   plan_->base ? CudaMemory::Address::plain : stable, other ? &other->memory : nullptr);
+}
+
+void CudaWeightStore::share(Timeline* timeline, Descriptor other) {
+  if (key_.empty()) {
+    return;
+  }
+  try {
+    Descriptor memory = other ? std::move(other) : memory_->share();
+    offer_ = std::make_unique<WeightOffer>(
+        key_, Offered{plan_->list.sources.front()->name(), startup_.describe(device_.index).uuid,
+                      memory_->mapped_bytes(), 0, std::move(memory)});
+  } catch (const Error& error) {
+    note_not_shared(timeline, error);
+  }
 }
 
 CUdeviceptr CudaWeightStore::address(std::size_t weight) const {
@@ -173,6 +198,7 @@ bool CudaWeightStore::sleep(HostCopy copy, std::chrono::steady_clock::time_point
     return false;
   }
   if (!asleep_) {
+    offer_.reset();  // whose descriptor would keep the memory
     memory_->give_back();
     asleep_ = true;
     ++sleeps_;
@@ -180,8 +206,29 @@ bool CudaWeightStore::sleep(HostCopy copy, std::chrono::steady_clock::time_point
   return true;
 }
 
+bool CudaWeightStore::take_from_process(Timeline* timeline) {
+  try {
+    std::optional<Offered> other = key_.empty() ? std::nullopt : find_offer(key_);
+    if (!other || other->bytes != memory_->mapped_bytes()) {
+      return false;
+    }
+    const ScopedSpan span(timeline, map_of(*other), to_string(device_));
+    memory_->take(&other->memory);
+    share(timeline, std::move(other->memory));
+    return true;
+  } catch (const Error& error) {
+    note_not_shared(timeline, error);
+    return false;
+  }
+}
+
 void CudaWeightStore::wake(Timeline* timeline) {
   startup_.make_current(device_.index);
+  if (take_from_process(timeline)) {
+    const std::unique_lock lock(in_use_);
+    asleep_ = false;
+    return;
+  }
   memory_->take();
   try {
     if (!copy_from_peer(timeline)) {
@@ -197,6 +244,7 @@ void CudaWeightStore::wake(Timeline* timeline) {
         read_files(timeline);
       }
     }
+    share(timeline);
   } catch (...) {
     try {
       memory_->give_back();

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
+#include <string>
 #include <vector>
 
 #include "core/cuda/memory.hpp"
@@ -15,10 +16,15 @@
 #include "core/onnx/weight_list.hpp"
 #include "core/ort/weight_use.hpp"
 #include "core/weights/plan.hpp"
+#include "core/weights/share.hpp"
 
 namespace ortmulti {
 
+class Error;
 class KeptBuffers;
+
+/// Says in a timeline, if there is one, what keeps other processes from weights.
+void note_not_shared(Timeline* timeline, const Error& error);
 
 /// Whether the host keeps a pinned copy of weights that sleep. The copy may be refused: then the sleep fails with
 /// ErrorKind::out_of_memory, or goes on without one.
@@ -54,7 +60,13 @@ class CudaWeightStore : public WeightStore, public std::enable_shared_from_this<
  public:
   /// Allocates, in the context of the device, which is made current. Throws Error with ErrorKind::out_of_memory, which
   /// says how much there is, before anything is allocated where it cannot suffice.
-  CudaWeightStore(CudaStartup& startup, int device, std::shared_ptr<const WeightPlan> plan, Timeline* timeline);
+  /// `key`: share_key() of weights that processes share; empty: of others. `other`: those of another process, which are
+  /// used as they are.
+  CudaWeightStore(CudaStartup& startup, int device, std::shared_ptr<const WeightPlan> plan, Timeline* timeline,
+                  std::string key = {}, const Offered* other = nullptr);
+  /// Once it is filled and before it is used: nobody writes it from now on, and other processes may use it. What keeps
+  /// them from it is in the timeline. `other`: its memory, where that is another process's.
+  void share(Timeline* timeline, Descriptor other = {});
   /// Once it is filled: stores of the same plan may wake from it.
   void offer() const;
 
@@ -78,6 +90,7 @@ class CudaWeightStore : public WeightStore, public std::enable_shared_from_this<
   CUdeviceptr address(std::size_t weight) const;
 
  private:
+  bool take_from_process(Timeline* timeline);
   bool copy_from_peer(Timeline* timeline) const;
   void read_files(Timeline* timeline);
 
@@ -88,6 +101,8 @@ class CudaWeightStore : public WeightStore, public std::enable_shared_from_this<
   mutable std::shared_mutex in_use_;  // exclusive to sleep and to wake up
   bool asleep_ = false;
   std::atomic<std::uint64_t> sleeps_{0};
+  std::string key_;
+  std::unique_ptr<WeightOffer> offer_;
   std::shared_ptr<const PinnedWeights> pinned_;
   std::shared_ptr<KeptBuffers> buffers_;    // once it was read again
   mutable std::vector<Ort::Value> values_;  // made at the first add_to(): they need ONNX Runtime, memory does not

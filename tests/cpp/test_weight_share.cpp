@@ -1,0 +1,472 @@
+// Weights that processes have in common, over the driver in host memory. Other processes are this program again.
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/base/file.hpp"
+#include "core/weights/share.hpp"
+#include "core/weights/store.hpp"
+#include "loading.hpp"
+
+extern char** environ;  // NOLINT(readability-redundant-declaration)
+
+namespace ortmulti::tests {
+namespace {
+
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+using Store = std::shared_ptr<CudaWeightStore>;
+
+constexpr const char* file_variable = "ORTMULTI_TEST_FILE";
+constexpr const char* killed_variable = "ORTMULTI_TEST_KILLED_AT";
+
+void set(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
+
+// Weights in one file, of which each process knows the bytes.
+WeightList weights_in(const std::string& path) {
+  WeightList list;
+  list.sources.push_back(file_source(path));
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    list.weights.push_back({"weight" + std::to_string(i), 2, {1000}, 0, i * 4096, 1000 + i});
+  }
+  return list;
+}
+
+// The program again, which runs one test of HelperTest.
+class Other : NonCopyable {
+ public:
+  explicit Other(const std::string& test) {
+    int to[2];
+    int from[2];
+    EXPECT_EQ(pipe2(to, O_CLOEXEC) + pipe2(from, O_CLOEXEC), 0);
+    posix_spawn_file_actions_t actions{};
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, to[0], STDIN_FILENO);
+    posix_spawn_file_actions_adddup2(&actions, from[1], STDERR_FILENO);
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    std::string filter = "--gtest_filter=HelperTest.DISABLED_" + test;
+    std::string also = "--gtest_also_run_disabled_tests";
+    std::string name = "other";
+    char* arguments[] = {name.data(), filter.data(), also.data(), nullptr};
+    EXPECT_EQ(posix_spawn(&process_, "/proc/self/exe", &actions, nullptr, arguments, environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    close(to[0]);
+    close(from[1]);
+    to_ = to[1];
+    from_ = from[0];
+  }
+  ~Other() {
+    end();
+    close(from_);
+  }
+
+  // What it says next; empty: it has ended.
+  std::string says() const {
+    std::string text;
+    pollfd waiting{from_, POLLIN, 0};
+    for (char letter = 0; poll(&waiting, 1, 20'000) == 1 && read(from_, &letter, 1) == 1 && letter != '\n';) {
+      text += letter;
+    }
+    return text;
+  }
+  void kill_it() const { kill(process_, SIGKILL); }
+  void stop_it() const {
+    kill(process_, SIGSTOP);
+    waitpid(process_, nullptr, WUNTRACED);
+  }
+  // Waits for it to end by itself, or by being killed.
+  void end() {
+    if (to_ >= 0) {
+      close(to_);
+      to_ = -1;
+      kill(process_, SIGCONT);
+      waitpid(process_, nullptr, 0);
+    }
+  }
+
+ private:
+  pid_t process_ = 0;
+  int to_ = -1;
+  int from_ = -1;
+};
+
+class ShareTest : public Loading {
+ protected:
+  // The thread that answers stays for the process.
+  static void SetUpTestSuite() {
+    const TemporaryFolder folder;
+    set("ORTMULTI_SHARE_DIR", folder / "share");
+    const WeightOffer offer(std::string(32, 'a'), {"", "", 0, 0, Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC))});
+  }
+
+  void SetUp() override {
+    set("ORTMULTI_SHARE_DIR", folder / "share");
+    std::string content(200'000, '\0');
+    for (std::size_t i = 0; i < content.size(); ++i) {
+      content[i] = static_cast<char>(i * 7919 >> 3U);
+    }
+    file = folder.write("weights", content);
+    set(file_variable, file);
+    unsetenv(killed_variable);
+  }
+
+  Stores share_on(const std::vector<int>& devices, const std::shared_ptr<Timeline>& timeline = nullptr) {
+    Request request;
+    request.devices = devices;
+    request.share = true;
+    request.timeline = timeline;
+    return load(std::make_shared<const WeightPlan>(plan_weights(weights_in(file))), request);
+  }
+  bool is_right(const std::shared_ptr<const CudaWeightStore>& store) {
+    const std::string bytes = file_bytes();
+    const auto& weights = store->plan().list.weights;
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      if (fake.read(store->address(i), weights[i].length) != bytes.substr(weights[i].offset, weights[i].length)) {
+        return false;
+      }
+    }
+    return true;
+  }
+  std::string file_bytes() const {
+    std::string bytes(200'000, '\0');
+    InputFile(file).try_read(bytes.data(), bytes.size(), 0);
+    return bytes;
+  }
+  int copies() {
+    const std::lock_guard lock(fake.mutex);
+    return fake.calls["cuMemcpyHtoDAsync"];
+  }
+  static bool says(const Timeline& timeline, const std::string& text) {
+    const auto spans = timeline.spans();
+    return std::any_of(spans.begin(), spans.end(),
+                       [&](const Span& span) { return span.name.find(text) != std::string::npos; });
+  }
+  std::vector<std::string> sockets() const {
+    std::vector<std::string> paths;
+    for (const auto& entry : std::filesystem::directory_iterator(folder / "share")) {
+      paths.push_back(entry.path());
+    }
+    return paths;
+  }
+
+  TemporaryFolder folder;
+  std::string file;
+};
+
+TEST_F(ShareTest, ASecondLoadTakesTheMemoryOfTheFirst) {
+  const Stores first = share_on({1});
+  EXPECT_TRUE(is_right(first[0]));
+  const std::size_t allocated = fake.allocated(1);
+  const int copied = copies();
+  const auto timeline = std::make_shared<Timeline>();
+  const Stores second = share_on({1}, timeline);
+  EXPECT_TRUE(is_right(second[0]));
+  EXPECT_EQ(fake.allocated(1), allocated);
+  EXPECT_EQ(copies(), copied);
+  EXPECT_TRUE(says(*timeline, "map weights of process " + std::to_string(getpid())));
+  EXPECT_FALSE(says(*timeline, "not shared"));
+}
+
+TEST_F(ShareTest, OtherDevicesOtherFilesAndThoseWhoDoNotAskHaveTheirOwn) {
+  const Stores first = share_on({0});
+  int copied = copies();
+  const Stores elsewhere = share_on({1});
+  EXPECT_GT(copies(), copied);
+  copied = copies();
+  Request alone;
+  alone.devices = {0};
+  const Stores unshared = load(std::make_shared<const WeightPlan>(plan_weights(weights_in(file))), alone);
+  EXPECT_GT(copies(), copied);
+  copied = copies();
+  std::filesystem::last_write_time(file, std::filesystem::last_write_time(file) + seconds(1));
+  const Stores changed = share_on({0});
+  EXPECT_GT(copies(), copied);
+}
+
+TEST_F(ShareTest, SeveralDevicesTakeWhatIsThereAndCopyTheRest) {
+  const Stores first = share_on({1});
+  const int copied = copies();
+  const Stores all = share_on({0, 1, 2});
+  EXPECT_EQ(copies(), copied) << "from the device that has them";
+  for (const auto& store : all) {
+    EXPECT_TRUE(is_right(store));
+  }
+  const Stores again = share_on({2, 0});
+  EXPECT_EQ(copies(), copied);
+}
+
+TEST_F(ShareTest, SleepGivesTheMemoryBackAndWakeTakesThatOfAnother) {
+  const Store one = std::const_pointer_cast<CudaWeightStore>(share_on({0})[0]);
+  {
+    const Store other = std::const_pointer_cast<CudaWeightStore>(share_on({0})[0]);
+    const int copied = copies();
+    EXPECT_TRUE(one->sleep(HostCopy::none, steady_clock::now()));
+    one->wake(nullptr);
+    EXPECT_EQ(copies(), copied);
+    EXPECT_TRUE(is_right(one));
+    EXPECT_TRUE(other->sleep(HostCopy::none, steady_clock::now()));
+    EXPECT_TRUE(one->sleep(HostCopy::none, steady_clock::now()));
+    EXPECT_EQ(fake.allocated(0), 0);
+    EXPECT_TRUE(all_offers().empty());
+    other->wake(nullptr);
+    EXPECT_GT(copies(), copied);
+    EXPECT_TRUE(is_right(other));
+  }
+  one->wake(nullptr);
+  EXPECT_TRUE(is_right(one));
+}
+
+TEST_F(ShareTest, TheFolderHasNothingAtTheEnd) {
+  {
+    const Stores stores = share_on({0, 1});
+    const std::vector<Offered> offers = all_offers();
+    ASSERT_EQ(offers.size(), 2);
+    EXPECT_EQ(offers[0].model, file);
+    EXPECT_EQ(offers[0].process, getpid());
+    EXPECT_GE(offers[0].bytes, stores[0]->plan().slab_bytes);
+    EXPECT_NE(offers[0].device, offers[1].device);
+  }
+  EXPECT_EQ(sockets(), std::vector<std::string>());
+}
+
+TEST_F(ShareTest, WhatCannotBeSharedIsLoadedAndSaysWhy) {
+  const auto shared_by = [this](const char* why) {
+    const auto timeline = std::make_shared<Timeline>();
+    const Stores stores = share_on({0}, timeline);
+    EXPECT_TRUE(is_right(stores[0]));
+    EXPECT_TRUE(all_offers().empty());
+    EXPECT_TRUE(says(*timeline, std::string("not shared with other processes: ") + why)) << why;
+  };
+  fake.shareable = false;
+  shared_by("cuda:0 has no memory that processes share");
+  fake.shareable = true;
+  fake.failing["cuMemExportToShareableHandle"] = CUDA_ERROR_NOT_PERMITTED;
+  shared_by("sharing memory of cuda:0 failed");
+  fake.failing.clear();
+  const std::string folder_of_others = folder / "open";
+  std::filesystem::create_directory(folder_of_others);
+  chmod(folder_of_others.c_str(), 0755);
+  const auto refused = [&](const std::string& path, const std::string& why) {
+    set("ORTMULTI_SHARE_DIR", path);
+    const auto timeline = std::make_shared<Timeline>();
+    EXPECT_TRUE(is_right(share_on({0}, timeline)[0]));
+    EXPECT_TRUE(says(*timeline, why)) << why;
+  };
+  refused(folder_of_others, "is not a folder of this user's alone");
+  std::filesystem::create_directory_symlink(folder / "share", folder / "link");
+  refused(folder / "link", "is not a folder of this user's alone");
+  refused(folder / std::string(120, 'x'), "is too long for a socket");
+  refused(file + "/share", "cannot make the folder");
+}
+
+TEST_F(ShareTest, AHandleThatTheDriverRefusesIsNotUsed) {
+  const Stores first = share_on({0});
+  fake.failing["cuMemImportFromShareableHandle"] = CUDA_ERROR_INVALID_VALUE;
+  const auto timeline = std::make_shared<Timeline>();
+  const Stores second = share_on({0}, timeline);
+  EXPECT_TRUE(is_right(second[0]));
+  EXPECT_TRUE(says(*timeline, "not shared with other processes: taking another process's memory of cuda:0 failed"));
+  fake.failing.clear();
+}
+
+TEST_F(ShareTest, WhoConnectsAndSaysNothingHoldsNobodyUp) {
+  const Stores first = share_on({0});
+  std::vector<Descriptor> silent;
+  for (int i = 0; i < 20; ++i) {
+    silent.emplace_back(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const std::string path = sockets().front();
+    std::copy(path.begin(), path.end(), std::begin(address.sun_path));
+    ASSERT_EQ(connect(silent.back().get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  }
+  const int copied = copies();
+  const Stores second = share_on({0});
+  EXPECT_EQ(copies(), copied);
+}
+
+TEST_F(ShareTest, FilesThatAreNoSocketsAndSocketsOfNobodyAreLeftOut) {
+  const Stores first = share_on({0});
+  const std::string path = sockets().front();
+  const std::string beside = path.substr(0, path.size() - 20);
+  folder.write("share/" + std::filesystem::path(beside).filename().string() + "x.sock", "");
+  std::filesystem::create_symlink(path, beside + "y.sock");
+  const Descriptor dead(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string of_nobody = beside + "z.sock";
+  std::copy(of_nobody.begin(), of_nobody.end(), std::begin(address.sun_path));
+  ASSERT_EQ(bind(dead.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  EXPECT_EQ(all_offers().size(), 1);
+  EXPECT_FALSE(std::filesystem::exists(of_nobody));
+}
+
+TEST_F(ShareTest, WithoutDescriptorsLoadsGoOn) {
+  const Stores first = share_on({0});
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  std::vector<Descriptor> used;
+  rlimit few = before;
+  few.rlim_cur = open_files() + 8;
+  setrlimit(RLIMIT_NOFILE, &few);
+  for (int more = dup(0); more >= 0; more = dup(0)) {
+    used.emplace_back(more);
+  }
+  EXPECT_THROW(all_offers(), Error);
+  used.pop_back();
+  EXPECT_TRUE(all_offers().empty()) << "none is left for who answers";
+  used.clear();
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_EQ(all_offers().size(), 1);
+}
+
+// What the other processes do.
+class HelperTest : public ShareTest {
+ protected:
+  static void SetUpTestSuite() {}
+  void SetUp() override { file = std::getenv(file_variable); }
+  void TearDown() override {}
+  static void say(const std::string& text) {
+    static_cast<void>(!write(STDERR_FILENO, (text + "\n").data(), text.size() + 1));
+  }
+  static void wait_for_end() {
+    for (char letter = 0; read(STDIN_FILENO, &letter, 1) == 1;) {
+    }
+  }
+};
+
+TEST_F(HelperTest, DISABLED_Loads) {
+  if (const char* killed = std::getenv(killed_variable)) {
+    const int at = std::atoi(killed);
+    static std::atomic<int> calls{0};
+    fake.on_call = [at](const char* /*function*/) {
+      if (++calls == at) {
+        kill(getpid(), SIGKILL);
+      }
+    };
+  }
+  const Stores stores = share_on({0});
+  say(std::string(is_right(stores[0]) ? "right" : "wrong") + (copies() == 0 ? " mapped" : " read"));
+  wait_for_end();
+}
+
+TEST_F(ShareTest, AnotherProcessMapsThemAndKeepsThemWhenTheFirstIsKilled) {
+  Other first("Loads");
+  EXPECT_EQ(first.says(), "right read");
+  Other second("Loads");
+  EXPECT_EQ(second.says(), "right mapped");
+  first.kill_it();
+  first.end();
+  Other third("Loads");
+  EXPECT_EQ(third.says(), "right mapped");
+  EXPECT_TRUE(is_right(share_on({0})[0]));
+  EXPECT_EQ(copies(), 0);
+  second.kill_it();
+  second.end();
+  third.end();
+  EXPECT_TRUE(all_offers().empty());
+  EXPECT_EQ(sockets(), std::vector<std::string>());
+}
+
+TEST_F(ShareTest, AProcessThatIsStoppedIsNotWaitedForLong) {
+  Other first("Loads");
+  EXPECT_EQ(first.says(), "right read");
+  first.stop_it();
+  const auto begin = steady_clock::now();
+  EXPECT_TRUE(is_right(share_on({0})[0]));
+  EXPECT_LT(steady_clock::now() - begin, seconds(20));
+}
+
+TEST_F(ShareTest, ManyAtOnceReadOnce) {
+  std::vector<std::unique_ptr<Other>> all;
+  for (int i = 0; i < 64; ++i) {
+    all.push_back(std::make_unique<Other>("Loads"));
+  }
+  int readers = 0;
+  for (const auto& one : all) {
+    const std::string said = one->says();
+    EXPECT_EQ(said.substr(0, 5), "right");
+    readers += said == "right read" ? 1 : 0;
+  }
+  EXPECT_EQ(readers, 1);
+}
+
+// Killed before each call of the driver: whoever comes then has the weights, and nothing is left.
+TEST_F(ShareTest, WhereverALoadIsKilledTheNextHasTheWeights) {
+  for (int at = 1;; ++at) {
+    set(killed_variable, std::to_string(at));
+    Other killed("Loads");
+    unsetenv(killed_variable);
+    Other next("Loads");
+    EXPECT_EQ(next.says().substr(0, 5), "right") << at;
+    const bool ended = killed.says().empty();
+    killed.end();
+    next.end();
+    EXPECT_TRUE(all_offers().empty());
+    if (!ended) {
+      EXPECT_GT(at, 20);
+      break;
+    }
+  }
+  for (const std::string& path : sockets()) {
+    EXPECT_NE(path.find(".lock"), std::string::npos) << path;  // of one that was killed: the next one has it
+  }
+}
+
+// The same of one that takes the weights of another.
+TEST_F(ShareTest, WhereverATakerIsKilledTheGiverGoesOn) {
+  Other giver("Loads");
+  EXPECT_EQ(giver.says(), "right read");
+  for (int at = 1;; ++at) {
+    set(killed_variable, std::to_string(at));
+    Other killed("Loads");
+    unsetenv(killed_variable);
+    const std::string said = killed.says();
+    EXPECT_TRUE(said.empty() || said == "right mapped") << said;
+    killed.end();
+    if (!said.empty()) {
+      break;
+    }
+  }
+  EXPECT_EQ(all_offers().size(), 1);
+  EXPECT_TRUE(is_right(share_on({0})[0]));
+  EXPECT_EQ(copies(), 0);
+}
+
+TEST_F(ShareTest, AForkedChildKeepsNothing) {
+  const Stores stores = share_on({0});
+  EXPECT_TRUE(in_forked_child([] {
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code gone;
+      const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+      if (std::stoi(entry.path().filename()) > STDERR_FILENO && target.find("socket:") == 0) {
+        return false;
+      }
+    }
+    return true;
+  }));
+  EXPECT_EQ(all_offers().size(), 1);
+}
+
+}  // namespace
+}  // namespace ortmulti::tests
