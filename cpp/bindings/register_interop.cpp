@@ -65,6 +65,21 @@ void register_interop(py::module_& module) {
       .def_property_readonly("device", &DeviceWeights::device)
       .def("dlpack", &DeviceWeights::dlpack, py::arg("index"), py::arg("bool_is_uint8"));
   module.def("load_weights", &load_weights, py::arg("weights"), py::arg("devices"));
+  py::class_<Offered, std::shared_ptr<Offered>>(module, "OfferedWeights")
+      .def_readonly("model", &Offered::model)
+      .def_readonly("uuid", &Offered::device)
+      .def_readonly("bytes", &Offered::bytes)
+      .def_readonly("process", &Offered::process);
+  module.def("offered_weights", [] {
+    const auto offers = without_gil([] {
+      std::vector<std::shared_ptr<Offered>> all;
+      for (Offered& one : all_offers()) {
+        all.push_back(std::make_shared<Offered>(std::move(one)));
+      }
+      return all;
+    });
+    return offers;
+  });
 }
 
 }  // namespace ortmulti::bindings

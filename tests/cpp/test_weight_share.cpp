@@ -110,26 +110,9 @@ class Other : NonCopyable {
   int from_ = -1;
 };
 
-class ShareTest : public Loading {
+// What a process does.
+class Sharing : public Loading {
  protected:
-  // The thread that answers stays for the process.
-  static void SetUpTestSuite() {
-    const TemporaryFolder folder;
-    set("ORTMULTI_SHARE_DIR", folder / "share");
-    const WeightOffer offer(std::string(32, 'a'), {"", "", 0, 0, Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC))});
-  }
-
-  void SetUp() override {
-    set("ORTMULTI_SHARE_DIR", folder / "share");
-    std::string content(200'000, '\0');
-    for (std::size_t i = 0; i < content.size(); ++i) {
-      content[i] = static_cast<char>(i * 7919 >> 3U);
-    }
-    file = folder.write("weights", content);
-    set(file_variable, file);
-    unsetenv(killed_variable);
-  }
-
   Stores share_on(const std::vector<int>& devices, const std::shared_ptr<Timeline>& timeline = nullptr) {
     Request request;
     request.devices = devices;
@@ -156,6 +139,29 @@ class ShareTest : public Loading {
     const std::lock_guard lock(fake.mutex);
     return fake.calls["cuMemcpyHtoDAsync"];
   }
+  std::string file;
+};
+
+class ShareTest : public Sharing {
+ protected:
+  // The thread that answers stays for the process.
+  static void SetUpTestSuite() {
+    const TemporaryFolder folder;
+    set("ORTMULTI_SHARE_DIR", folder / "share");
+    const WeightOffer offer(std::string(32, 'a'), {"", "", 0, 0, Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC))});
+  }
+
+  void SetUp() override {
+    set("ORTMULTI_SHARE_DIR", folder / "share");
+    std::string content(200'000, '\0');
+    for (std::size_t i = 0; i < content.size(); ++i) {
+      content[i] = static_cast<char>(i * 7919 >> 3U);
+    }
+    file = folder.write("weights", content);
+    set(file_variable, file);
+    unsetenv(killed_variable);
+  }
+
   static bool says(const Timeline& timeline, const std::string& text) {
     const auto spans = timeline.spans();
     return std::any_of(spans.begin(), spans.end(),
@@ -170,7 +176,6 @@ class ShareTest : public Loading {
   }
 
   TemporaryFolder folder;
-  std::string file;
 };
 
 TEST_F(ShareTest, ASecondLoadTakesTheMemoryOfTheFirst) {
@@ -341,9 +346,8 @@ TEST_F(ShareTest, WithoutDescriptorsLoadsGoOn) {
 }
 
 // What the other processes do.
-class HelperTest : public ShareTest {
+class HelperTest : public Sharing {
  protected:
-  static void SetUpTestSuite() {}
   void SetUp() override { file = std::getenv(file_variable); }
   void TearDown() override {}
   static void say(const std::string& text) {

@@ -140,6 +140,16 @@ std::optional<Offered> receive_from(int connected, const std::string& key) {
   return Offered{text_of(message.model), text_of(message.device), message.bytes, message.process, std::move(owned)};
 }
 
+std::string folder_path() {
+  if (const char* given = std::getenv("ORTMULTI_SHARE_DIR"); given != nullptr && *given != '\0') {
+    return given;
+  }
+  if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime != nullptr && *runtime != '\0') {
+    return std::string(runtime) + "/ortmulti";
+  }
+  return "/tmp/ortmulti-" + std::to_string(geteuid());
+}
+
 std::optional<Offered> ask(const std::string& path, const std::string& key) {
   struct stat status{};
   if (lstat(path.c_str(), &status) != 0 || !S_ISSOCK(status.st_mode)) {
@@ -305,14 +315,7 @@ std::string hexadecimal(std::uint64_t number) {
 }  // namespace
 
 std::string share_folder() {
-  std::string folder;
-  if (const char* given = std::getenv("ORTMULTI_SHARE_DIR"); given != nullptr && *given != '\0') {
-    folder = given;
-  } else if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime != nullptr && *runtime != '\0') {
-    folder = std::string(runtime) + "/ortmulti";
-  } else {
-    folder = "/tmp/ortmulti-" + std::to_string(geteuid());
-  }
+  const std::string folder = folder_path();
   if (mkdir(folder.c_str(), S_IRWXU) != 0 && errno != EEXIST) {
     fail("cannot make the folder '" + folder + "'");
   }
@@ -403,6 +406,9 @@ std::optional<Offered> find_offer(const std::string& key) {
 
 std::vector<Offered> all_offers() {
   std::vector<Offered> all;
+  if (access(folder_path().c_str(), F_OK) != 0) {
+    return all;
+  }
   for (const std::string& path : sockets_of("")) {
     if (auto found = ask(path, "")) {
       found->memory = Descriptor();

@@ -15,8 +15,8 @@ from ortmulti.errors import InvalidArgument, LibraryError
 from .output import say, steps
 
 # Options of the command line that a TOML file may have, too.
-_SETTINGS = {"http", "grpc", "devices", "gpu_memory", "host_memory", "batching", "model_control", "id", "token_file",
-             "tls_certificate", "tls_key", "access_log", "limits"}  # fmt: skip
+_SETTINGS = {"http", "grpc", "devices", "gpu_memory", "host_memory", "batching", "model_control", "id", "share",
+             "token_file", "tls_certificate", "tls_key", "access_log", "limits"}  # fmt: skip
 
 
 def serve_command(
@@ -57,6 +57,10 @@ def serve_command(
     id: Annotated[  # Triton's word
         str | None, typer.Option(help="The server's name, for clients that look for one, such as triton. [ortmulti]")
     ] = None,
+    share: Annotated[
+        bool | None,
+        typer.Option("--share", help="Have weights on GPUs in common with other processes of this user."),
+    ] = None,
     token_file: Annotated[
         Path | None, typer.Option(help="Clients must send the token in this file: Authorization: Bearer TOKEN.")
     ] = None,
@@ -82,6 +86,8 @@ def serve_command(
     settings = {**models.settings, **given}
     if joins := settings.get("batching"):
         models.options["batching"] = _batching(joins)
+    if settings.get("share"):
+        models.options["share"] = "host"
     chosen = settings.get("devices", "all")
     repository = {"devices": chosen.split(",") if "," in str(chosen) else chosen}
     repository |= {name: _memory(settings[name]) for name in ("gpu_memory", "host_memory") if name in settings}

@@ -20,6 +20,7 @@ Devices: TypeAlias = str | int | Device | Iterable[str | int | Device]
 Serialize: TypeAlias = Literal["none", "device", "all"]
 Strategy: TypeAlias = Literal["shared", "native"]
 Optimize: TypeAlias = Literal["auto", "never", "offline"]
+Share: TypeAlias = Literal["host"]
 Progress: TypeAlias = Callable[[int, int, str], object]
 
 
@@ -37,6 +38,7 @@ class CreationRequest:
         strategy: "native": each session loads the model by itself.
         optimize: Whether to optimize the model before.
         loader: How weights are read.
+        share: "host": the weights on GPUs are those of all processes of this user that ask for it.
 
     Raises:
         As `create_sessions`, for its arguments.
@@ -51,12 +53,16 @@ class CreationRequest:
     strategy: Strategy = "shared"
     optimize: Optimize = "auto"
     loader: LoaderOptions | None = None
+    share: Share | None = None
 
     def __post_init__(self) -> None:
         checks.integer("sessions_per_device", self.sessions_per_device, 1)
         checks.choice("strategy", self.strategy, ("shared", "native"))
         checks.choice("optimize", self.optimize, ("auto", "never", "offline"))
         checks.choice("serialize", self.serialize, (None, "none", "device", "all"))
+        checks.choice("share", self.share, (None, "host"))
+        if self.share is not None and self.strategy != "shared":
+            raise InvalidArgument(f"share={self.share!r} needs strategy='shared', and not {self.strategy!r}")
         if self.loader is not None:
             from ortmulti.create.loader import LoaderOptions
 

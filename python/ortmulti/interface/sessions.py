@@ -38,6 +38,7 @@ def create_sessions(
     strategy: Literal["shared", "native"] = "shared",
     optimize: Literal["auto", "never", "offline"] = "auto",
     loader: LoaderOptions | None = None,
+    share: Literal["host"] | None = None,
     tuning: str | os.PathLike[str] | Tuning | None = None,
 ) -> Sessions:
     """Create sessions of one model on several devices at the same time, each in a C++ thread of its own.
@@ -63,6 +64,7 @@ def create_sessions(
             model comes from the cache, or is made and put there. ``"offline"``: it must be in the cache. ``"never"``:
             the model is loaded as it is, with graph optimizations off.
         loader: How the weights are read; default: chosen for the machine.
+        share: As for `load`.
         tuning: As for `InferenceSession`; it does not change the number of sessions.
 
     Returns:
@@ -81,7 +83,17 @@ def create_sessions(
     with observer().importing("import ortmulti's loading"):
         # It starts the driver first, and then imports as well.
         request = early_start.begin_request(
-            plain, model, devices, sessions_per_device, options, provider_options, serialize, strategy, optimize, loader
+            plain,
+            model,
+            devices,
+            sessions_per_device,
+            options,
+            provider_options,
+            serialize,
+            strategy,
+            optimize,
+            loader,
+            share,
         )
         from ortmulti.interface.session import InferenceSession, Sessions
         from ortmulti.loading import creation

@@ -159,7 +159,8 @@ class Attempt:
     def _shared(self, weights: _core.WeightList) -> _core.SharedWeights:
         chosen = vars(self.request.loader or LoaderOptions())
         reading: dict[str, Any] = {name: value or 0 for name, value in chosen.items()}
-        return _core.SharedWeights(weights, beside=self.beside, prefetch=self.prefetch, **reading)
+        share = self.request.share is not None
+        return _core.SharedWeights(weights, beside=self.beside, prefetch=self.prefetch, share=share, **reading)
 
     def ready(self, index: int, session: _core.Session) -> None:
         """A session can run."""

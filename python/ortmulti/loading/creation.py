@@ -67,7 +67,8 @@ def prepare(attempt: Attempt) -> None:
         # The disk comes first: it may be slower than all other steps together.
         if request.model.path:
             with attempt.span("index model"):
-                attempt.weights, attempt.prefetch = _begin_reading(request.model.path, ahead=attempt.beside is None)
+                ahead = attempt.beside is None and not (request.share and _others_offer())
+                attempt.weights, attempt.prefetch = _begin_reading(request.model.path, ahead=ahead)
         with attempt.span("open libraries"):
             early_start.open_libraries()
             from ortmulti.loading import over_entry  # noqa: F401  # this import, too, takes time while the driver starts
@@ -80,6 +81,14 @@ def prepare(attempt: Attempt) -> None:
         providers.check_usable([provider for session in attempt.providers for provider in session])
     attempt.poll()
     attempt.receiver.on_devices(attempt.devices)
+
+
+def _others_offer() -> bool:
+    """Whether other processes offer weights, which then need not be read."""
+    try:
+        return bool(_core.offered_weights())
+    except Error:
+        return False  # the timeline will say why nothing is shared
 
 
 def _begin_reading(path: str, *, ahead: bool) -> tuple[_core.WeightList | None, _core.Prefetch | None]:

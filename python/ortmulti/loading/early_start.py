@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ortmulti.create.loader import LoaderOptions
-    from ortmulti.create.request import CreationRequest, Optimize, Serialize, Strategy
+    from ortmulti.create.request import CreationRequest, Optimize, Serialize, Share, Strategy
     from ortmulti.devices.device import Device
     from ortmulti.options.session_options import SessionOptions
 
@@ -35,6 +35,7 @@ def begin_request(
     strategy: Strategy,
     optimize: Optimize,
     loader: LoaderOptions | None,
+    share: Share | None,
 ) -> CreationRequest:
     """Check the common arguments of `create_sessions` and `load`, and start CUDA and open ONNX Runtime meanwhile.
 
@@ -48,12 +49,12 @@ def begin_request(
 
     checked = Model.of(model)
     simple = options is None and provider_options is None and loader is None
-    if plain and simple and _are_valid(sessions_per_device, serialize, strategy, optimize):
+    if plain and simple and _are_valid(sessions_per_device, serialize, strategy, optimize, share):
         begin_driver_unchecked(devices)
     from ortmulti.create.request import CreationRequest
 
     request = CreationRequest(
-        checked, devices, sessions_per_device, options, provider_options, serialize, strategy, optimize, loader
+        checked, devices, sessions_per_device, options, provider_options, serialize, strategy, optimize, loader, share
     )
     if plain:
         from ortmulti._runtime import startup
@@ -64,9 +65,12 @@ def begin_request(
     return request
 
 
-def _are_valid(sessions_per_device: object, serialize: object, strategy: object, optimize: object) -> bool:
+def _are_valid(
+    sessions_per_device: object, serialize: object, strategy: object, optimize: object, share: object
+) -> bool:
     counted = type(sessions_per_device) is int and sessions_per_device > 0
     chosen = strategy in ("shared", "native") and optimize in ("auto", "never", "offline")
+    chosen = chosen and (share is None or (share == "host" and strategy == "shared"))
     return counted and chosen and serialize in (None, "none", "device", "all")
 
 

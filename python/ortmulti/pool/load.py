@@ -69,6 +69,7 @@ def load(
     serialize: Literal["none", "device", "all"] | None = None,
     progress: Callable[[LoadProgress], object] | None = None,
     loader: LoaderOptions | None = None,
+    share: Literal["host"] | None = None,
     max_queue: int | None = None,
     batching: Batching | None = None,
     warmup: Warmup | bool = False,
@@ -100,6 +101,9 @@ def load(
         progress: Called with a `LoadProgress` whenever a session is ready, and while weights are loaded. Called in
             this thread, or in the loading thread if ``wait`` is not ``"all"``.
         loader: How the weights are read.
+        share: ``"host"``: all processes of this user that ask for it have the weights on each GPU once. The first one
+            loads them, the others map its memory, which stays until the last of them ends: docs/how-to/processes.md.
+            Where that cannot be, the weights are loaded as without it, and the timeline says why. Default: not.
         max_queue: How many requests may wait; default: any number. With 0, a request must begin at once. `Pool.submit`
             says what happens to requests without room. `Pool.run` is not limited.
         batching: How requests are joined into one run, for example ``Batching(max_size=8)``; default: one at a time.
@@ -125,9 +129,8 @@ def load(
             `CudaGraph`: those of the pool's sessions, for so many shapes: docs/pool.md.
         backend: What runs the model. ``"core"``: ortmulti's own sessions. ``"processes"``: sessions of the onnxruntime
             package, each in a process; a process that dies is started again (docs/pool.md). Processes do not take
-            ``strategy``, ``optimize``, ``serialize``, ``loader``, ``wait``, ``require``, ``trim_after`` and
-            ``cuda_graph=True``. Only
-            those on GPUs take ``in_flight``; one of their requests runs.
+            ``strategy``, ``optimize``, ``serialize``, ``loader``, ``share``, ``wait``, ``require``, ``trim_after`` and
+            ``cuda_graph=True``. Only those on GPUs take ``in_flight``; one of their requests runs.
         tuning: Settings that `tune` found for this model, or the path of their file. Your own ``options``,
             ``provider_options``, ``sessions_per_device``, ``in_flight`` and ``cuda_graph`` win. The backend
             ``"processes"`` takes only the options of sessions and of the provider.
@@ -163,7 +166,17 @@ def load(
     plain = plain and isinstance(warmup, bool) and backend == "core" and strategy == "shared"
     plain = plain and wait != "first"  # with which contexts begin later
     request = early_start.begin_request(
-        plain, model, devices, sessions_per_device, options, provider_options, serialize, strategy, optimize, loader
+        plain,
+        model,
+        devices,
+        sessions_per_device,
+        options,
+        provider_options,
+        serialize,
+        strategy,
+        optimize,
+        loader,
+        share,
     )
     # Arguments that are not plain are checked before the driver starts. These imports take milliseconds.
     from functools import partial
@@ -195,6 +208,7 @@ def load(
             optimize=(optimize, "auto"),
             serialize=(serialize, None),
             loader=(loader, None),
+            share=(share, None),
             wait=(wait, "all"),
             require=(require, "all"),
             cuda_graph=(cuda_graph or "auto", "auto"),
