@@ -88,7 +88,7 @@ def in_process(model: str, share: bool) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def held(model: str) -> Iterator[None]:
-    command = [sys.executable, "-m", "ortmulti", "hold", model, "--devices", "0"]
+    command = [sys.executable, "-m", "ortmulti.cli", "hold", model, "--devices", "0"]
     unbuffered = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=unbuffered) as it:
         assert it.stdout is not None

@@ -7,7 +7,7 @@ namespace ortmulti {
 namespace {
 
 constexpr std::chrono::milliseconds shortest_measurement{200};
-constexpr std::size_t fewest_runs = 4;  // for each request under way
+constexpr std::size_t fewest_answers = 4;  // for each request under way
 constexpr double least_gain = 1.03;
 constexpr std::size_t most_in_vain = 2;  // one more often gains nothing where two do
 constexpr std::chrono::seconds first_choice_lasts{5};
@@ -19,8 +19,7 @@ std::size_t InFlight::next(std::size_t limit) const noexcept {
   return std::min(most_, limit + std::max<std::size_t>(1, limit / 2));
 }
 
-bool InFlight::record(Clock::time_point now, std::size_t done, bool waiting, std::size_t most, const char* unit) {
-  unit_ = unit;
+bool InFlight::record(Clock::time_point now, std::size_t answers, bool waiting, std::size_t most) {
   most_ = std::max(most, first_);
   if (fixed_ || asked_ || most_ == first_ || now < next_choice_) {
     return false;
@@ -38,23 +37,20 @@ bool InFlight::record(Clock::time_point now, std::size_t done, bool waiting, std
     limit_ = before;
     left_out_ = grew_ ? limit_ : 0;
   }
-  const std::size_t run = done > 0 ? 1 : 0;
   if (!began_) {
-    left_out_ -= std::min(left_out_, run);
+    left_out_ -= std::min(left_out_, answers);
     if (left_out_ == 0) {
       began_ = now;
-      done_ = 0;
-      runs_ = 0;
+      answers_ = 0;
     }
     return false;
   }
-  done_ += done;
-  runs_ += run;
+  answers_ += answers;
   const Clock::duration taken = now - *began_;
-  if (taken < shortest_measurement || runs_ < fewest_runs * limit_) {
+  if (taken < shortest_measurement || answers_ < fewest_answers * limit_) {
     return false;
   }
-  const double rate = static_cast<double>(done_) / std::chrono::duration<double>(taken).count();
+  const double rate = static_cast<double>(answers_) / std::chrono::duration<double>(taken).count();
   began_.reset();
   const auto best =
       std::max_element(tried_.begin(), tried_.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
@@ -84,7 +80,7 @@ void InFlight::try_more(Clock::time_point now, const std::string& why_not) {
 
 void InFlight::settle(Clock::time_point now, const std::string& why_not_more) {
   double best = 0;
-  why_ = std::string(unit_) + " a second: ";
+  why_ = "answers a second: ";
   for (const auto& [limit, rate] : tried_) {
     best = std::max(best, rate);
     why_ += (limit == tried_.front().first ? "" : ", ") + std::to_string(std::lround(rate)) + " with " +

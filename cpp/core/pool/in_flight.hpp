@@ -10,7 +10,7 @@
 namespace ortmulti {
 
 /// How many requests a device has under way at most, chosen by measurement while further requests wait for it. It grows
-/// step by step as long as more is done in a second, and later looks at the numbers beside it again.
+/// step by step as long as more answers come in a second, and later looks at the numbers beside it again.
 class InFlight {
  public:
   using Clock = std::chrono::steady_clock;
@@ -20,10 +20,9 @@ class InFlight {
 
   std::size_t limit() const noexcept { return limit_; }
 
-  /// A run ended that did so much, of what `unit` says; nothing if it failed. `waiting`: whether requests wait now;
-  /// only such times are measured. Returns whether more than limit(), and `most` at most, is to be tried: try_more() is
-  /// to be called next.
-  bool record(Clock::time_point now, std::size_t done, bool waiting, std::size_t most, const char* unit = "answers");
+  /// Counts answers. `waiting`: whether requests wait now; only such times are measured. Returns whether more than
+  /// limit(), and `most` at most, is to be tried: try_more() is to be called next.
+  bool record(Clock::time_point now, std::size_t answers, bool waiting, std::size_t most);
   /// `why_not`: why it must not grow; empty: it may.
   void try_more(Clock::time_point now, const std::string& why_not);
 
@@ -44,14 +43,12 @@ class InFlight {
   bool grew_ = false;
   bool fixed_ = false;
   bool asked_ = false;                                 // try_more() is to come
-  std::vector<std::pair<std::size_t, double>> tried_;  // limits and what was done a second with them, ascending
+  std::vector<std::pair<std::size_t, double>> tried_;  // limits and the answers a second with them, ascending
   std::size_t in_vain_ = 0;                            // how many of the last did not gain anything
   std::optional<Clock::time_point> began_;             // to measure
-  std::size_t done_ = 0;                               // since then
-  std::size_t runs_ = 0;                               // since then
-  std::size_t left_out_ = 0;                           // runs before that, under way with another limit
-  const char* unit_ = "";
-  Clock::duration pause_{};  // from one choice to the next
+  std::size_t answers_ = 0;                            // since then
+  std::size_t left_out_ = 0;                           // answers before that, of requests under way with another limit
+  Clock::duration pause_{};                            // from one choice to the next
   Clock::time_point next_choice_;
   std::string why_;
 };

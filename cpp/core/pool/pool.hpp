@@ -225,7 +225,7 @@ class Pool : public KeepsMemory, NonCopyable {
   void give_waiting(DeviceGroup& group);
   bool full() const;
   /// After answers from the worker: has the number of requests under way be chosen. Releases the mutex meanwhile.
-  void adapt(Worker& worker, std::size_t answers, std::size_t elements, Lock& lock);
+  void adapt(Worker& worker, std::size_t answers, Lock& lock);
   RequestQueue& queue_of(const Request& request);
   void assign(Worker& worker, const std::shared_ptr<Request>& request) const;
   /// Whether it may be part of a joint run.

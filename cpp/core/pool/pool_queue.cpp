@@ -311,7 +311,7 @@ bool Pool::run_here(Request& request) {
   note_probe(*worker, request);
   Requests finished;
   const bool ended = end_run(*worker, request, run_one(*worker, request, lock), finished);
-  adapt(*worker, request.outcome == Request::Outcome::done ? 1 : 0, 0, lock);
+  adapt(*worker, request.outcome == Request::Outcome::done ? 1 : 0, lock);
   hand_over(*worker);
   lock.unlock();
   announce(finished);

@@ -211,10 +211,10 @@ void Pool::run_batch(Worker& worker, bool at_once, Lock& lock) {
   joint = {};
   announce(finished);
   lock.lock();
-  adapt(worker, static_cast<std::size_t>(answered), answered > 0 ? size.elements : 0, lock);
+  adapt(worker, static_cast<std::size_t>(answered), lock);
 }
 
-void Pool::adapt(Worker& worker, std::size_t answers, std::size_t elements, Lock& lock) {
+void Pool::adapt(Worker& worker, std::size_t answers, Lock& lock) {
   DeviceGroup& group = *worker.group;
   if (!group.in_flight) {
     return;
@@ -222,11 +222,7 @@ void Pool::adapt(Worker& worker, std::size_t answers, std::size_t elements, Lock
   // A run's thread is busy, with the launches or waiting for them; others of the process need cores too.
   const std::size_t cores = options_.cores * 3 / 4 / groups_.size();
   const bool waiting = !group.waiting.empty() || !anywhere_.empty();
-  const std::size_t most = std::min(group.workers.size(), cores);
-  const bool more = options_.batching.padding
-                        ? group.in_flight->record(options_.now(), elements, waiting, most, "elements")
-                        : group.in_flight->record(options_.now(), answers, waiting, most);
-  if (more) {
+  if (group.in_flight->record(options_.now(), answers, waiting, std::min(group.workers.size(), cores))) {
     lock.unlock();
     const std::string why_not = worker.runner->why_no_more();
     lock.lock();

@@ -121,8 +121,8 @@ def load(
         in_flight: How many requests a session on a GPU handles at the same time. ``"auto"``, the default: 3, and
             while further requests wait, more (12 at most) as long as that gives more answers a second;
             `DeviceStats.why_in_flight` has the figures. It grows only while a quarter of the GPU's memory is free, and
-            to three quarters of the process's cores for all GPUs together. With ``cuda_graph=True`` one request
-            runs, and ``"auto"`` is 3.
+            to three quarters of the process's cores for all GPUs together. With ``cuda_graph=True``, of which one
+            request runs, and with ``Batching(pad=...)``, ``"auto"`` is 3.
         cuda_graph: Whether runs on GPUs are captured as CUDA graphs. ``"auto"``, the default: shapes that come again
             are, in sessions of their own beside the pool's, after a test of each graph; with ``Batching(pad=...)`` only
             if it has ``lengths`` too. False: none. True or a
@@ -229,6 +229,9 @@ def load(
             raise
         return pool
     request = _with_graphs(request, graphs)
+    if in_flight == "auto" and batching is not None and batching.pad is not None:
+        # Answers a second say nothing of more in flight, where lengths differ; and joint runs keep a GPU busy.
+        in_flight = _core.at_first_in_flight
     # Padded to any length, shapes come again by chance alone.
     any_length = batching is not None and batching.pad is not None and not batching.lengths
     beside = GraphLimit() if cuda_graph == "auto" and not any_length else None
