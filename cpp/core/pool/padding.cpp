@@ -105,11 +105,12 @@ void RunCost::record(std::size_t rows, std::size_t length, std::chrono::nanoseco
   Cell& known = cells_[power(length)][power(rows)];
   const double element =
       static_cast<double>(std::max<std::int64_t>(1, time.count())) / static_cast<double>(rows * length);
-  // What is less is believed soon: some runs take much longer than usual.
+  // Some runs take much longer than usual, so of what was seldom measured less is believed soon.
+  const bool often = known.count >= tries && runs_ - known.last < 64;
   if (known.count == 0) {
     known.element = element;
   } else if (element < known.element) {
-    known.element += (element - known.element) / 2;
+    known.element += (element - known.element) / (often ? 8 : 2);
   } else {
     known.element += (std::min(element, 2 * known.element) - known.element) / 8;
   }
@@ -118,18 +119,27 @@ void RunCost::record(std::size_t rows, std::size_t length, std::chrono::nanoseco
 }
 
 double RunCost::time(std::size_t rows, std::size_t length) const noexcept {
-  return element(power(length), power(rows)) * static_cast<double>(rows * length);
+  return row(length, power(rows)) * static_cast<double>(rows);
 }
 
 RunCost::Times::Times(const RunCost& cost, std::size_t length) noexcept
-    : cost_(cost), length_(length), element_(cost.element(power(length), 0)) {}
+    : cost_(cost), length_(length), row_(cost.row(length, 0)) {}
 
 double RunCost::Times::of(std::size_t rows) noexcept {
   if (const std::size_t now = power(rows); now != power_) {
     power_ = now;
-    element_ = cost_.element(power(length_), now);
+    row_ = cost_.row(length_, now);
   }
-  return element_ * static_cast<double>(rows * length_);
+  return row_ * static_cast<double>(rows);
+}
+
+double RunCost::row(std::size_t length, std::size_t rows) const noexcept {
+  const std::size_t own = power(length);
+  const double expected = element(own, rows) * static_cast<double>(length);
+  const Cell* const longer = own + 1 < powers ? &cells_[own + 1][rows] : nullptr;
+  return longer == nullptr || longer->count == 0
+             ? expected
+             : std::min(expected, longer->element * static_cast<double>(std::size_t{2} << own));
 }
 
 double RunCost::hoped(std::size_t length, std::size_t rows) const noexcept {

@@ -103,7 +103,7 @@ class RunCost {
     const RunCost& cost_;
     std::size_t length_;
     std::size_t power_ = 0;  // of the rows that were asked for last
-    double element_;
+    double row_;
   };
 
   /// What was measured, as a text; empty where nothing was.
@@ -119,6 +119,8 @@ class RunCost {
   /// What it may cost at best, going by runs of fewer elements; infinite: it is not to be tried.
   double hoped(std::size_t length, std::size_t rows) const noexcept;
   double element(std::size_t length, std::size_t rows) const noexcept;
+  /// Of a run of about 2^rows rows: never more than of a longer one, or texts would be padded up to that.
+  double row(std::size_t length, std::size_t rows) const noexcept;
 
   std::array<std::array<Cell, powers>, powers> cells_{};  // of lengths, and rows
   std::uint64_t runs_ = 0;
