@@ -401,6 +401,7 @@ def two_gpus() -> dict[str, Any]:
         "cuda_sessions": {"usable": True, "reasons": []},
         "plugin_devices": [],
         "plugin_packages": [],
+        "shared_weights": [],
     }
 
 

@@ -126,18 +126,21 @@ std::optional<Offered> receive_from(int connected, const std::string& key) {
   whole.msg_controllen = sizeof(control.bytes);
   const auto size = recvmsg(connected, &whole, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   const cmsghdr* const rights = size < 0 ? nullptr : CMSG_FIRSTHDR(&whole);
-  if (rights == nullptr || rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS ||
-      rights->cmsg_len != CMSG_LEN(sizeof(int))) {
+  if (rights == nullptr || rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS) {
     return std::nullopt;
   }
-  int memory = -1;
-  std::memcpy(&memory, CMSG_DATA(rights), sizeof(int));
-  Descriptor owned(memory);
-  if (size != sizeof(message) || (whole.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
+  std::vector<Descriptor> received;  // all of them, to be closed
+  for (std::size_t at = 0; CMSG_LEN(at + sizeof(int)) <= rights->cmsg_len; at += sizeof(int)) {
+    int one = -1;
+    std::memcpy(&one, CMSG_DATA(rights) + at, sizeof(int));
+    received.emplace_back(one);
+  }
+  if (received.size() != 1 || size != sizeof(message) || (whole.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
       text_of(message.format) != format || (!key.empty() && text_of(message.key) != key)) {
     return std::nullopt;
   }
-  return Offered{text_of(message.model), text_of(message.device), message.bytes, message.process, std::move(owned)};
+  return Offered{text_of(message.model), text_of(message.device), message.bytes, message.process,
+                 std::move(received.front())};
 }
 
 std::string folder_path() {

@@ -24,7 +24,7 @@ from ortmulti.devices.provider_options import CUDA
 from ortmulti.errors import DeviceError, Error, LibraryError
 
 from .options import AsJson
-from .output import print_json, say, table
+from .output import print_json, say, size_text, table
 
 
 def devices_command(as_json: AsJson = False) -> None:
@@ -44,7 +44,8 @@ def collect() -> dict[str, Any]:
         ``onnxruntime`` (its ``cuda_provider`` is ``"built-in"``, ``"plug-in"`` or ``"none"``) and
         ``cuda_libraries``. ``plugin_devices`` are those of plug-ins, ``plugin_packages`` the installed packages of
         plug-ins, each with its ``problem``. ``hidden_gpus`` are GPUs that CUDA does not show to this process.
-        ``cuda_sessions`` has ``usable`` and, if False, the ``reasons``. Sizes are in bytes.
+        ``cuda_sessions`` has ``usable`` and, if False, the ``reasons``. ``shared_weights`` are those that processes of
+        this user offer each other: the model's file, the GPU, bytes, and the process. Sizes are in bytes.
     """
     with Nvml.open() or contextlib.nullcontext() as nvml:
         cuda, problem = _cuda_devices()
@@ -69,7 +70,24 @@ def collect() -> dict[str, Any]:
                 "problem": problem,
             },
         }
+    facts["shared_weights"] = _describe_offers({device.uuid: f"cuda:{device.index}" for device in cuda})
     return facts | _describe_libraries(driver, problem, bool(cuda), bool(hidden)) | _describe_plugins()
+
+
+def _describe_offers(names: dict[str, str]) -> list[dict[str, Any]]:
+    try:
+        offers = _core.offered_weights()
+    except Error:
+        return []  # a load says what is wrong with the folder
+    return [
+        {
+            "model": offer.model,
+            "device": names.get(offer.uuid, offer.uuid),
+            "bytes": offer.bytes,
+            "process": offer.process,
+        }
+        for offer in offers
+    ]
 
 
 def _describe_plugins() -> dict[str, Any]:
@@ -202,6 +220,11 @@ def report(facts: dict[str, Any]) -> Iterator[str | Table]:
         keys = ("device", "provider", "version", "hardware", "library")
         rows = ([one[key] for key in keys] for one in facts["plugin_devices"])
         yield table(["device", "provider", "version", "vendor", where()], rows, "Devices of plug-ins")
+    if facts["shared_weights"]:
+        offers = facts["shared_weights"]
+        held = ((one["model"], one["device"], size_text(one["bytes"]), str(one["process"])) for one in offers)
+        size = Column("size", justify="right")
+        yield table([Column("model", overflow="fold"), "device", size, "process"], held, "Weights that processes share")
     if facts["cuda_sessions"]["usable"]:
         yield "[green]Sessions on the GPUs will work.[/green]"
     else:
