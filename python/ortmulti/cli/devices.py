@@ -28,7 +28,9 @@ from .output import print_json, say, size_text, table
 
 
 def devices_command(as_json: AsJson = False) -> None:
-    """Show the devices, the driver, ONNX Runtime and the CUDA libraries, and whether GPU sessions will work."""
+    """Show the devices, the driver, ONNX Runtime and the CUDA libraries, and whether GPU sessions will work; and the
+    weights that processes share.
+    """
     facts = collect()
     if as_json:
         print_json(facts)

@@ -25,8 +25,8 @@ def hold_command(
 ) -> None:
     """Keep the weights of models on GPUs until SIGTERM or Ctrl-C, and do nothing else.
 
-    Services of this user that load these models with share="host" use the same memory: they start without reading, and
-    may restart or crash. A second holder takes over from the first one, which may then end.
+    Services of this user that load these models with share="host" use the same memory, and may restart or crash. A
+    second holder takes over from the first one, which may then end.
     """
     ends = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # later threads have it, too
