@@ -46,6 +46,12 @@ struct DeviceWeights {
   }
 };
 
+// A path need not be UTF-8.
+py::object from_system(const std::string& text) {
+  return py::reinterpret_steal<py::object>(
+      PyUnicode_DecodeFSDefaultAndSize(text.data(), static_cast<Py_ssize_t>(text.size())));
+}
+
 std::vector<DeviceWeights> load_weights(const SharedWeights& weights, const std::vector<int>& devices) {
   const auto load = without_gil(
       [&] { return freed_without_gil(std::make_shared<WeightLoad>(CudaStartup::instance(), weights, devices)); });
@@ -66,8 +72,8 @@ void register_interop(py::module_& module) {
       .def("dlpack", &DeviceWeights::dlpack, py::arg("index"), py::arg("bool_is_uint8"));
   module.def("load_weights", &load_weights, py::arg("weights"), py::arg("devices"));
   py::class_<Offered, std::shared_ptr<Offered>>(module, "OfferedWeights")
-      .def_readonly("model", &Offered::model)
-      .def_readonly("uuid", &Offered::device)
+      .def_property_readonly("model", [](const Offered& offered) { return from_system(offered.model); })
+      .def_property_readonly("uuid", [](const Offered& offered) { return from_system(offered.device); })
       .def_readonly("bytes", &Offered::bytes)
       .def_readonly("process", &Offered::process);
   module.def("offered_weights", [] {
