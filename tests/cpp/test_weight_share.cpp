@@ -310,6 +310,31 @@ TEST_F(ShareTest, WhoConnectsAndSaysNothingHoldsNobodyUp) {
   EXPECT_EQ(copies(), copied);
 }
 
+TEST_F(ShareTest, AnotherUserGetsNothing) {
+  if (geteuid() != 0) {
+    GTEST_SKIP() << "only root can be another user";
+  }
+  const Stores first = share_on({0});
+  const std::string path = sockets().front();
+  chmod(path.c_str(), 0777);
+  chmod((folder / "share").c_str(), 0711);
+  chmod(folder.path().c_str(), 0711);
+  const auto receives = [&path](bool as_another) {
+    return in_forked_child([&] {
+      sockaddr_un address{};
+      address.sun_family = AF_UNIX;
+      std::copy(path.begin(), path.end(), std::begin(address.sun_path));
+      const int connected = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+      char first_byte = 0;
+      return (!as_another || setuid(65534) == 0) &&
+             connect(connected, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
+             (read(connected, &first_byte, 1) == 1) != as_another;
+    });
+  };
+  EXPECT_TRUE(receives(false));
+  EXPECT_TRUE(receives(true));
+}
+
 TEST_F(ShareTest, FilesThatAreNoSocketsAndSocketsOfNobodyAreLeftOut) {
   const Stores first = share_on({0});
   const std::string path = sockets().front();
