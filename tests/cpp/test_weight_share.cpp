@@ -326,7 +326,7 @@ TEST_F(ShareTest, AnotherUserGetsNothing) {
       std::copy(path.begin(), path.end(), std::begin(address.sun_path));
       const int connected = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
       char first_byte = 0;
-      return (!as_another || setuid(65534) == 0) &&
+      return connected >= 0 && (!as_another || setuid(65534) == 0) &&
              connect(connected, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
              (read(connected, &first_byte, 1) == 1) != as_another;
     });
@@ -386,7 +386,7 @@ class HelperTest : public Sharing {
 
 TEST_F(HelperTest, DISABLED_Loads) {
   if (const char* killed = std::getenv(killed_variable)) {
-    const int at = std::atoi(killed);
+    const int at = std::stoi(killed);
     static std::atomic<int> calls{0};
     fake.on_call = [at](const char* /*function*/) {
       if (++calls == at) {
@@ -418,7 +418,7 @@ TEST_F(ShareTest, AnotherProcessMapsThemAndKeepsThemWhenTheFirstIsKilled) {
 }
 
 TEST_F(ShareTest, AProcessThatIsStoppedIsNotWaitedForLong) {
-  Other first("Loads");
+  const Other first("Loads");
   EXPECT_EQ(first.says(), "right read");
   first.stop_it();
   const auto begin = steady_clock::now();
@@ -428,6 +428,7 @@ TEST_F(ShareTest, AProcessThatIsStoppedIsNotWaitedForLong) {
 
 TEST_F(ShareTest, ManyAtOnceReadOnce) {
   std::vector<std::unique_ptr<Other>> all;
+  all.reserve(64);
   for (int i = 0; i < 64; ++i) {
     all.push_back(std::make_unique<Other>("Loads"));
   }
@@ -464,7 +465,7 @@ TEST_F(ShareTest, WhereverALoadIsKilledTheNextHasTheWeights) {
 
 // The same of one that takes the weights of another.
 TEST_F(ShareTest, WhereverATakerIsKilledTheGiverGoesOn) {
-  Other giver("Loads");
+  const Other giver("Loads");
   EXPECT_EQ(giver.says(), "right read");
   for (int at = 1;; ++at) {
     set(killed_variable, std::to_string(at));

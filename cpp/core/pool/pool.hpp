@@ -261,7 +261,7 @@ class Pool : public KeepsMemory, NonCopyable {
   void take_waiting(Worker& worker);
   /// `at_once`: it got its requests as its last run ended.
   void run_batch(Worker& worker, bool at_once, Lock& lock);
-  RunEnd run_one(Worker& worker, Request& request, Lock& lock);
+  RunEnd run_one(Worker& worker, Request& request, Lock& lock) const;
   RunEnd run_joint(Worker& worker, const Requests& batch, Lock& lock);
   /// Has requests with this key run alone from now on, and says so in the log.
   void stop_batching(const std::string& key, const std::exception_ptr& error);

@@ -231,7 +231,7 @@ void Pool::adapt(Worker& worker, std::size_t answers, Lock& lock) {
   }
 }
 
-RunEnd Pool::run_one(Worker& worker, Request& request, Lock& lock) {
+RunEnd Pool::run_one(Worker& worker, Request& request, Lock& lock) const {
   worker.in_run = &request;
   ++worker.group->counts.runs;
   worker.group->counts.batch_size.record(std::max<std::size_t>(1, worker.batch.size()));  // none in a caller's thread

@@ -96,6 +96,7 @@ void WeightLoader::look_for_others() {
       missing.push_back(&slots_[i]);
     }
   }
+  others_offer_ = missing.size() < slots_.size();
   // All processes in the same order: no two of them wait for each other.
   std::sort(missing.begin(), missing.end(), [](const Slot* one, const Slot* other) { return one->key < other->key; });
   for (Slot* const slot : missing) {
@@ -116,37 +117,38 @@ void WeightLoader::look_for_others() {
   }
 }
 
-bool WeightLoader::map_other(std::size_t index) noexcept {
+bool WeightLoader::map_other(std::size_t index, Offered& other) noexcept {
   Slot& slot = slots_[index];
   try {
-    auto store = std::make_shared<CudaWeightStore>(startup_, devices_[index], weights_.plan, timeline_.get(), slot.key,
-                                                   &*slot.other);
-    store->share(timeline_.get(), std::move(slot.other->memory));
+    auto store =
+        std::make_shared<CudaWeightStore>(startup_, devices_[index], weights_.plan, timeline_.get(), slot.key, &other);
+    store->share(timeline_.get(), std::move(other.memory));
     store->offer();
     const std::lock_guard lock(mutex_);
     slot.store = std::move(store);
     slot.filled = true;
     slot.taken = true;
-    changed_.notify_all();
-    return true;
   } catch (const Error& error) {
     note_not_shared(timeline_.get(), error);
-  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): as below
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): then it is loaded, if that can be
   }
-  return false;
+  const std::lock_guard lock(mutex_);
+  slot.other.reset();
+  changed_.notify_all();
+  return slot.filled;
 }
 
 void WeightLoader::bring_up(std::size_t index) noexcept {
   const ScopeExit let_others_load([&] { slots_[index].lock.reset(); });
   if (weights_.share && weights_.fill) {
     std::call_once(others_found_, [this] { find_others(); });
-    if (slots_[index].other && map_other(index)) {
+    if (auto& other = slots_[index].other; other && map_other(index, *other)) {
       return;
     }
   }
   try {
     std::unique_ptr<WeightReader> reader;
-    if (weights_.fill && index == 0) {
+    if (weights_.fill && index == 0 && !others_offer_) {
       reader = new_reader(devices_[0]);  // it has read its first chunks by the time the context is there
     }
     auto store =
@@ -181,7 +183,9 @@ std::size_t WeightLoader::find_source(std::size_t index) {
 
 bool WeightLoader::may_read(std::size_t index) const {
   const auto first = std::find_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return !slot.error; });
-  return !reading_ && (&*first == &slots_[index] || first->filled);
+  const bool others_come =
+      std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.other.has_value(); });
+  return !reading_ && !others_come && (&*first == &slots_[index] || first->filled);
 }
 
 void WeightLoader::fill(std::size_t index, std::unique_ptr<WeightReader> reader) {

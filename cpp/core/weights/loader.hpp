@@ -73,7 +73,7 @@ class WeightLoader {
     std::exception_ptr error;                // it was left out
     std::shared_ptr<FillProgress> progress;  // of the pass that fills it; null where it is copied from a peer
     std::string key;                         // of weights that processes share
-    std::optional<Offered> other;            // another process's
+    std::optional<Offered> other;            // another process's, until it is mapped
     std::unique_ptr<ShareLock> lock;         // other processes wait for these
   };
 
@@ -81,7 +81,7 @@ class WeightLoader {
   void find_others() noexcept;
   void look_for_others();
   /// Uses another process's weights; false where that fails.
-  bool map_other(std::size_t index) noexcept;
+  bool map_other(std::size_t index, Offered& other) noexcept;
   void fill(std::size_t index, std::unique_ptr<WeightReader> reader);
   std::unique_ptr<WeightReader> new_reader(int device);
   /// False where a pass for several devices failed.
@@ -105,6 +105,7 @@ class WeightLoader {
   std::vector<bool> context_was_there_;
 
   std::once_flag others_found_;
+  bool others_offer_ = false;  // for some of the devices, before any waits
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Slot> slots_;

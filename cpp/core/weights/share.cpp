@@ -46,15 +46,15 @@ struct Message {
   std::int64_t process = 0;
 };
 
-template <std::size_t size>
-void put(std::array<char, size>& field, std::string_view text) {
-  const std::size_t length = std::min(size - 1, text.size());
+template <std::size_t Size>
+void put(std::array<char, Size>& field, std::string_view text) {
+  const std::size_t length = std::min(Size - 1, text.size());
   std::copy_n(text.begin(), length, field.begin());
 }
 
-template <std::size_t size>
-std::string text_of(const std::array<char, size>& field) {
-  return {field.data(), strnlen(field.data(), size)};
+template <std::size_t Size>
+std::string text_of(const std::array<char, Size>& field) {
+  return {field.data(), strnlen(field.data(), Size)};
 }
 
 [[noreturn]] void fail(const std::string& what) {
@@ -161,10 +161,11 @@ std::optional<Offered> ask(const std::string& path, const std::string& key) {
   const Descriptor connected = new_socket();
   const sockaddr_un address = address_of(path);
   for (int tried = 0; connect(connected.get(), general(address), sizeof(address)) != 0; ++tried) {
-    if (errno == ECONNREFUSED) {
+    const int code = errno;
+    if (code == ECONNREFUSED) {
       unlink(path.c_str());  // of a process that has ended; nobody uses a name twice
     }
-    if (errno != EAGAIN || tried == answer_within) {  // that: more ask at once than a socket keeps
+    if (code != EAGAIN || tried == answer_within) {  // that: more ask at once than a socket keeps
       return std::nullopt;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -264,9 +265,9 @@ class Answerer {
       }
       static_cast<void>(poll(waiting.data(), waiting.size(), wait));
       wait = -1;
-      const std::lock_guard lock(mutex_);
       std::uint64_t count = 0;
-      static_cast<void>(!read(woken_.get(), &count, sizeof(count)));
+      static_cast<void>(!read(waiting.front().fd, &count, sizeof(count)));
+      const std::lock_guard lock(mutex_);
       for (std::size_t i = 0; i < ids.size(); ++i) {
         const auto offer =
             std::find_if(offers_.begin(), offers_.end(), [id = ids[i]](const Offer& one) { return one.id == id; });
