@@ -13,7 +13,6 @@
 namespace ortmulti {
 namespace {
 
-
 void append_raw(std::string& out, const WireField& field) { field.model->append_to(out, field.start, field.end); }
 
 // Fields of TensorProto that say what its values are: the typed ones, raw_data, external_data and data_location.
