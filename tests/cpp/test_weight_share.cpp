@@ -362,7 +362,6 @@ TEST_F(ShareTest, WithoutDescriptorsLoadsGoOn) {
   for (int more = dup(0); more >= 0; more = dup(0)) {
     used.emplace_back(more);
   }
-  EXPECT_THROW(all_offers(), Error);
   used.pop_back();
   EXPECT_TRUE(all_offers().empty()) << "none is left for who answers";
   used.clear();
