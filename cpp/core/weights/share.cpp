@@ -33,7 +33,7 @@
 namespace ortmulti {
 namespace {
 
-constexpr int answer_within = 1000;  // milliseconds: a process that is stopped does not answer
+constexpr int answer_within = 2000;  // milliseconds: a process that is stopped does not answer
 constexpr std::string_view socket_end = ".sock";
 constexpr std::string_view format = "ortmulti weights 1";
 
