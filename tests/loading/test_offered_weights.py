@@ -158,7 +158,7 @@ def test_a_folder_that_others_may_enter_is_not_used(folder: Path) -> None:
 def test_share_is_checked(tmp_path: Path) -> None:
     model = saved(tmp_path)
     with pytest.raises(ortmulti.InvalidArgument, match="share is None or 'host', not 'all'"):
-        ortmulti.load(model, "cpu", share="all")  # type: ignore[arg-type]
+        ortmulti.load(model, "cpu", share="all")
     with pytest.raises(ortmulti.InvalidArgument, match="share='host' needs strategy='shared'"):
         ortmulti.create_sessions(model, "cpu", share="host", strategy="native")
     with pytest.raises(ortmulti.InvalidArgument, match="backend='processes' has no share"):
