@@ -33,6 +33,11 @@ void Timeline::add(Span span) {
   last_.push_back(std::move(span));
 }
 
+void Timeline::note(std::string_view text) {
+  const std::int64_t now = steady_now_ns();
+  add(text, now, now);
+}
+
 std::vector<Span> Timeline::spans() const {
   const std::lock_guard lock(mutex_);
   std::vector<Span> spans = first_;

@@ -37,6 +37,8 @@ class Timeline {
   void add(std::string_view name, std::int64_t start_ns, std::int64_t end_ns, std::string_view device = {},
            std::string_view request = {});
   void add(Span span);
+  /// A text of this moment.
+  void note(std::string_view text);
   std::vector<Span> spans() const;
 
  private:

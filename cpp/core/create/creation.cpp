@@ -88,8 +88,7 @@ Creation::Creation(OnnxRuntime& runtime, CreationRequest request)
   }
   if (const std::string reason = any_follows ? why_not_one_session() : ""; !reason.empty()) {
     request_.one_session_each = false;
-    const std::int64_t now_ns = steady_now_ns();
-    timeline_->add("not shared: " + reason, now_ns, now_ns);
+    timeline_->note("not shared: " + reason);
   }
   if (!request_.weights) {
     return;

@@ -77,8 +77,8 @@ std::unique_ptr<WeightReader> WeightLoader::new_reader(int device) {
 void WeightLoader::find_others() noexcept {
   try {
     look_for_others();
-  } catch (const Error& error) {
-    note_not_shared(timeline_.get(), error);
+  } catch (const std::exception& problem) {
+    note_not_shared(timeline_.get(), problem);
     for (Slot& slot : slots_) {
       slot.key.clear();
       slot.lock.reset();
@@ -128,9 +128,8 @@ bool WeightLoader::map_other(std::size_t index, Offered& other) noexcept {
     slot.store = std::move(store);
     slot.filled = true;
     slot.taken = true;
-  } catch (const Error& error) {
-    note_not_shared(timeline_.get(), error);
-  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): then it is loaded, if that can be
+  } catch (const std::exception& problem) {
+    note_not_shared(timeline_.get(), problem);
   }
   const std::lock_guard lock(mutex_);
   slot.other.reset();
@@ -285,8 +284,8 @@ bool WeightLoader::read_to(std::size_t index, std::unique_ptr<WeightReader> read
   try {
     const ScopedSpan span(timeline_.get(), "load weights", to_string(Device::cuda(devices_[index])));
     const bool filled = reader->fill(targets);
-    for (const auto& target : targets) {
-      if (filled) {
+    if (filled) {
+      for (const auto& target : targets) {
         target->share(timeline_.get());
       }
     }

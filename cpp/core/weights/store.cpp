@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <new>
 #include <string>
 #include <thread>
 #include <utility>
@@ -62,10 +63,12 @@ std::uint64_t most_pinned_bytes() {
 
 }  // namespace
 
-void note_not_shared(Timeline* timeline, const Error& error) {
-  if (timeline != nullptr) {
-    const std::int64_t now = steady_now_ns();
-    timeline->add(std::string("not shared with other processes: ") + error.what(), now, now);
+void note_not_shared(Timeline* timeline, const std::exception& problem) noexcept {
+  try {
+    if (timeline != nullptr) {
+      timeline->note(std::string("not shared with other processes: ") + problem.what());
+    }
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the load is worth more than the note
   }
 }
 

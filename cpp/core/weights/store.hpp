@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
@@ -20,11 +21,10 @@
 
 namespace ortmulti {
 
-class Error;
 class KeptBuffers;
 
 /// Says in a timeline, if there is one, what keeps other processes from weights.
-void note_not_shared(Timeline* timeline, const Error& error);
+void note_not_shared(Timeline* timeline, const std::exception& problem) noexcept;
 
 /// Whether the host keeps a pinned copy of weights that sleep. The copy may be refused: then the sleep fails with
 /// ErrorKind::out_of_memory, or goes on without one.
