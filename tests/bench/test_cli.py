@@ -21,6 +21,7 @@ from ortmulti.bench import models
 from ortmulti.cli import models as cli_models
 from ortmulti.cli import output
 from ortmulti.cli.devices import collect, report
+from ortmulti.cli.options import device_names
 from ortmulti.cli.output import say
 from ortmulti.devices.plugins import _registrations
 from tests.support import onnx_models, plugins
@@ -434,6 +435,12 @@ def test_a_missing_onnxruntime_is_a_reason_and_no_failure(monkeypatch: pytest.Mo
     assert "/nonexistent/libonnxruntime.so" in facts["onnxruntime"]["problem"]
     assert facts["onnxruntime"]["problem"] in facts["cuda_sessions"]["reasons"]
     assert facts["onnxruntime"]["problem"] in " ".join(printed(facts).split())
+
+
+def test_devices_are_named_by_a_text_or_a_list() -> None:
+    assert device_names("0,cuda:1") == ["0", "cuda:1"]
+    for as_it_is in ("all", 0, ["cuda:0", "cuda:1"]):
+        assert device_names(as_it_is) == as_it_is
 
 
 def test_two_gpus_are_printed_with_everything_known(two_gpus: dict[str, Any]) -> None:

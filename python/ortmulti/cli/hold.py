@@ -13,6 +13,7 @@ from rich.markup import escape
 from ortmulti import _core
 from ortmulti.errors import Fail
 
+from .options import device_names
 from .output import say, size_text, steps
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def _held(model: str, devices: str) -> Pool:
     from ortmulti import load
 
     before = len(_own())
-    pool = load(model, devices.split(",") if "," in devices else devices, share="host", cuda_graph=False)
+    pool = load(model, device_names(devices), share="host", cuda_graph=False)
     problems = [span.name for span in pool.timeline.spans if span.name.startswith("not shared")]
     if problems or len(_own()) == before:
         pool.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -55,6 +55,11 @@ def one_device(text: str) -> str:
     if text.strip() != "all" and len(found) != 1:
         raise InvalidArgument(f"one device is measured at a time, not {devices.describe(found)}")
     return found[0]
+
+
+def device_names(given: Any) -> Any:
+    """Return the devices of a text such as 0,1 as a list; other values, such as a TOML file's list, as they are."""
+    return given.split(",") if isinstance(given, str) and "," in given else given
 
 
 def options_by_owner(texts: Sequence[str] | None, owners: bool = True) -> dict[str, dict[str, str]]:

@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from ortmulti.errors import InvalidArgument, LibraryError
 
+from .options import device_names
 from .output import say, steps
 
 # Options of the command line that a TOML file may have, too.
@@ -88,8 +89,7 @@ def serve_command(
         models.options["batching"] = _batching(joins)
     if settings.get("share"):
         models.options["share"] = "host"
-    chosen = settings.get("devices", "all")
-    repository = {"devices": chosen.split(",") if "," in str(chosen) else chosen}
+    repository = {"devices": device_names(settings.get("devices", "all"))}
     repository |= {name: _memory(settings[name]) for name in ("gpu_memory", "host_memory") if name in settings}
     token = settings.get("token_file")
     certificate, key = (settings.get(name) for name in ("tls_certificate", "tls_key"))
