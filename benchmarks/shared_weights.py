@@ -7,8 +7,8 @@ Each load is a process of its own, from the call of `load` to its return; rounds
     own: the process loads the weights itself, from the page cache
     held: another process has them (`ortmulti hold`)
 
-The model "tiny" has 1 MB of weights. "floor" is what the driver itself takes: cuInit and a context. Exit status 1 if an
-answer differs by a bit, if weights were held and not mapped, or if the last process left memory.
+The model "tiny" has 19 MB of weights. "floor" is what the driver itself takes: cuInit and a context. Exit status 1 if
+an answer differs by a bit, if weights were held and not mapped, or if the last process left memory.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@
 #include "bindings/gil.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/signals.hpp"
+#include "bindings/text.hpp"
 #include "core/base/error.hpp"
 #include "core/cuda/startup.hpp"
 #include "core/weights/loader.hpp"
@@ -46,12 +47,6 @@ struct DeviceWeights {
   }
 };
 
-// A path need not be UTF-8.
-py::object from_system(const std::string& text) {
-  return py::reinterpret_steal<py::object>(
-      PyUnicode_DecodeFSDefaultAndSize(text.data(), static_cast<Py_ssize_t>(text.size())));
-}
-
 std::vector<DeviceWeights> load_weights(const SharedWeights& weights, const std::vector<int>& devices) {
   const auto load = without_gil(
       [&] { return freed_without_gil(std::make_shared<WeightLoad>(CudaStartup::instance(), weights, devices)); });
@@ -71,21 +66,12 @@ void register_interop(py::module_& module) {
       .def_property_readonly("device", &DeviceWeights::device)
       .def("dlpack", &DeviceWeights::dlpack, py::arg("index"), py::arg("bool_is_uint8"));
   module.def("load_weights", &load_weights, py::arg("weights"), py::arg("devices"));
-  py::class_<Offered, std::shared_ptr<Offered>>(module, "OfferedWeights")
-      .def_property_readonly("model", [](const Offered& offered) { return from_system(offered.model); })
-      .def_property_readonly("uuid", [](const Offered& offered) { return from_system(offered.device); })
+  py::class_<Offered>(module, "OfferedWeights")
+      .def_property_readonly("model", [](const Offered& offered) { return Text(offered.model); })
+      .def_property_readonly("uuid", [](const Offered& offered) { return Text(offered.device); })
       .def_readonly("bytes", &Offered::bytes)
       .def_readonly("process", &Offered::process);
-  module.def("offered_weights", [] {
-    const auto offers = without_gil([] {
-      std::vector<std::shared_ptr<Offered>> all;
-      for (Offered& one : all_offers()) {
-        all.push_back(std::make_shared<Offered>(std::move(one)));
-      }
-      return all;
-    });
-    return offers;
-  });
+  module.def("offered_weights", [] { return without_gil(all_offers); });
 }
 
 }  // namespace ortmulti::bindings

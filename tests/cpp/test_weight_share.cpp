@@ -42,6 +42,14 @@ constexpr const char* killed_variable = "ORTMULTI_TEST_KILLED_AT";
 
 void set(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
 
+// A socket that is asked to connect to a path, or to listen there.
+bool at_path(int (*call)(int, const sockaddr*, socklen_t), int socket, const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::copy(path.begin(), path.end(), std::begin(address.sun_path));
+  return call(socket, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+}
+
 // Weights in one file, of which each process knows the bytes.
 WeightList weights_in(const std::string& path) {
   WeightList list;
@@ -299,11 +307,7 @@ TEST_F(ShareTest, WhoConnectsAndSaysNothingHoldsNobodyUp) {
   std::vector<Descriptor> silent;
   for (int i = 0; i < 20; ++i) {
     silent.emplace_back(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    const std::string path = sockets().front();
-    std::copy(path.begin(), path.end(), std::begin(address.sun_path));
-    ASSERT_EQ(connect(silent.back().get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    ASSERT_TRUE(at_path(connect, silent.back().get(), sockets().front()));
   }
   const int copied = copies();
   const Stores second = share_on({0});
@@ -321,13 +325,9 @@ TEST_F(ShareTest, AnotherUserGetsNothing) {
   chmod(folder.path().c_str(), 0711);
   const auto receives = [&path](bool as_another) {
     return in_forked_child([&] {
-      sockaddr_un address{};
-      address.sun_family = AF_UNIX;
-      std::copy(path.begin(), path.end(), std::begin(address.sun_path));
       const int connected = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
       char first_byte = 0;
-      return connected >= 0 && (!as_another || setuid(65534) == 0) &&
-             connect(connected, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
+      return connected >= 0 && (!as_another || setuid(65534) == 0) && at_path(connect, connected, path) &&
              (read(connected, &first_byte, 1) == 1) != as_another;
     });
   };
@@ -342,11 +342,8 @@ TEST_F(ShareTest, FilesThatAreNoSocketsAndSocketsOfNobodyAreLeftOut) {
   folder.write("share/" + std::filesystem::path(beside).filename().string() + "x.sock", "");
   std::filesystem::create_symlink(path, beside + "y.sock");
   const Descriptor dead(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
   const std::string of_nobody = beside + "z.sock";
-  std::copy(of_nobody.begin(), of_nobody.end(), std::begin(address.sun_path));
-  ASSERT_EQ(bind(dead.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_TRUE(at_path(bind, dead.get(), of_nobody));
   EXPECT_EQ(all_offers().size(), 1);
   EXPECT_FALSE(std::filesystem::exists(of_nobody));
 }

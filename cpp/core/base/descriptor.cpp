@@ -1,14 +1,11 @@
 #include "core/base/descriptor.hpp"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <cstddef>
 #include <string>
-#include <system_error>
 
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
@@ -61,14 +58,6 @@ Descriptor::~Descriptor() {
 int Descriptor::get() const noexcept {
   const int taken = place_ < 0 ? free_place : places[static_cast<std::size_t>(place_)].load();
   return taken > free_place ? taken - 1 : -1;
-}
-
-Descriptor Descriptor::duplicate() const {
-  const int copy = fcntl(get(), F_DUPFD_CLOEXEC, 0);
-  if (copy < 0) {
-    throw Error(ErrorKind::fail, "cannot duplicate a descriptor: " + std::generic_category().message(errno));
-  }
-  return Descriptor(copy);
 }
 
 }  // namespace ortmulti

@@ -22,8 +22,6 @@ class Descriptor : NonCopyable {
   /// -1: none.
   int get() const noexcept;
   explicit operator bool() const noexcept { return get() >= 0; }
-  /// Another one of the same. Throws Error.
-  Descriptor duplicate() const;
 
  private:
   int place_ = -1;

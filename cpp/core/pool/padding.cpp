@@ -167,15 +167,16 @@ double RunCost::hoped(std::size_t length, std::size_t rows) const noexcept {
 double RunCost::element(std::size_t length, std::size_t rows) const noexcept {
   constexpr std::uint64_t long_ago = 2048;  // runs
   const Cell& known = cells_[length][rows];
-  const double best = hoped(length, rows);
-  const std::uint64_t enough = known.element > as_much * best ? tries : few_tries;
-  if (known.count >= enough && runs_ - known.last < std::min(long_ago, 32 * known.count * known.count)) {
+  const bool of_late = runs_ - known.last < std::min(long_ago, 32 * known.count * known.count);
+  if (known.count >= tries && of_late) {
     return known.element;
   }
-  if (known.count > 0) {
-    return std::min(known.element, best);
+  const double best = hoped(length, rows);
+  if (known.count == 0) {
+    return rows == 0 && std::isinf(best) ? 1 : best;  // one row always runs
   }
-  return rows == 0 && std::isinf(best) ? 1 : best;  // one row always runs
+  const bool as_expected = known.count >= few_tries && known.element <= as_much * best;
+  return as_expected && of_late ? known.element : std::min(known.element, best);
 }
 
 std::string RunCost::why() const {

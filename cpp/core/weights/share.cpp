@@ -26,7 +26,6 @@
 #include <utility>
 
 #include "core/base/error.hpp"
-#include "core/base/file.hpp"
 #include "core/base/fork.hpp"
 #include "core/base/text.hpp"
 
@@ -66,7 +65,7 @@ sockaddr_un address_of(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof(address.sun_path)) {
-    throw Error(ErrorKind::fail, "'" + path + "' is too long for a socket: set ORTMULTI_SHARE_DIR to a shorter path");
+    throw Error(ErrorKind::fail, quoted(path) + " is too long for a socket: set ORTMULTI_SHARE_DIR to a shorter path");
   }
   std::copy(path.begin(), path.end(), std::begin(address.sun_path));
   return address;
@@ -88,26 +87,31 @@ bool is_of_this_user(int connected) {
   return getsockopt(connected, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
 }
 
-// A message and one descriptor.
-union Control {
-  cmsghdr header;
-  std::array<unsigned char, CMSG_SPACE(sizeof(int))> bytes;
+// A message and a descriptor, as the kernel takes them and fills them.
+struct Envelope : NonCopyable {
+  Envelope() {
+    whole.msg_iov = &part;
+    whole.msg_iovlen = 1;
+    whole.msg_control = control.data();
+    whole.msg_controllen = control.size();
+  }
+
+  Message message;
+  alignas(cmsghdr) std::array<unsigned char, CMSG_SPACE(sizeof(int))> control{};
+  iovec part{&message, sizeof(message)};
+  msghdr whole{};
 };
 
 void send_to(int connected, const Message& message, int memory) {
-  Control control{};
-  iovec part{const_cast<Message*>(&message), sizeof(message)};  // NOLINT(cppcoreguidelines-pro-type-const-cast)
-  msghdr whole{};
-  whole.msg_iov = &part;
-  whole.msg_iovlen = 1;
-  whole.msg_control = &control;
-  whole.msg_controllen = sizeof(control.bytes);
-  cmsghdr* const rights = CMSG_FIRSTHDR(&whole);
+  Envelope envelope;
+  envelope.message = message;
+  cmsghdr* const rights = CMSG_FIRSTHDR(&envelope.whole);
   rights->cmsg_level = SOL_SOCKET;
   rights->cmsg_type = SCM_RIGHTS;
   rights->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(rights), &memory, sizeof(int));
-  static_cast<void>(sendmsg(connected, &whole, MSG_NOSIGNAL | MSG_DONTWAIT));  // who does not get it loads by itself
+  // Who does not get it loads by itself.
+  static_cast<void>(sendmsg(connected, &envelope.whole, MSG_NOSIGNAL | MSG_DONTWAIT));
 }
 
 // None for anything but one message of this format, with one descriptor, from this user, in time.
@@ -116,16 +120,10 @@ std::optional<Offered> receive_from(int connected, const std::string& key) {
   if (!is_of_this_user(connected) || poll(&waiting, 1, answer_within) != 1) {
     return std::nullopt;
   }
-  Message message;
-  Control control{};
-  iovec part{&message, sizeof(message)};
-  msghdr whole{};
-  whole.msg_iov = &part;
-  whole.msg_iovlen = 1;
-  whole.msg_control = &control;
-  whole.msg_controllen = sizeof(control.bytes);
-  const auto size = recvmsg(connected, &whole, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  const cmsghdr* const rights = size < 0 ? nullptr : CMSG_FIRSTHDR(&whole);
+  Envelope envelope;
+  const Message& message = envelope.message;
+  const auto size = recvmsg(connected, &envelope.whole, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  const cmsghdr* const rights = size < 0 ? nullptr : CMSG_FIRSTHDR(&envelope.whole);
   if (rights == nullptr || rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS) {
     return std::nullopt;
   }
@@ -135,7 +133,7 @@ std::optional<Offered> receive_from(int connected, const std::string& key) {
     std::memcpy(&one, CMSG_DATA(rights) + at, sizeof(int));
     received.emplace_back(one);
   }
-  if (received.size() != 1 || size != sizeof(message) || (whole.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
+  if (received.size() != 1 || size != sizeof(message) || (envelope.whole.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
       text_of(message.format) != format || (!key.empty() && text_of(message.key) != key)) {
     return std::nullopt;
   }
@@ -179,7 +177,7 @@ std::vector<std::string> sockets_of(const std::string& key) {
   std::vector<std::string> paths;
   DIR* const opened = opendir(folder.c_str());
   if (opened == nullptr) {
-    fail("cannot read '" + folder + "'");
+    fail("cannot read " + quoted(folder));
   }
   while (const dirent* const entry = readdir(opened)) {
     const std::string_view name = entry->d_name;
@@ -321,15 +319,15 @@ std::string hexadecimal(std::uint64_t number) {
 std::string share_folder() {
   const std::string folder = folder_path();
   if (mkdir(folder.c_str(), S_IRWXU) != 0 && errno != EEXIST) {
-    fail("cannot make the folder '" + folder + "'");
+    fail("cannot make the folder " + quoted(folder));
   }
   struct stat status{};
   if (lstat(folder.c_str(), &status) != 0) {
-    fail("cannot look at '" + folder + "'");
+    fail("cannot look at " + quoted(folder));
   }
   if (!S_ISDIR(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-    throw Error(ErrorKind::fail, "'" + folder +
-                                     "' is not a folder of this user's alone (mode 0700): remove it, or set "
+    throw Error(ErrorKind::fail, quoted(folder) +
+                                     " is not a folder of this user's alone (mode 0700): remove it, or set "
                                      "ORTMULTI_SHARE_DIR to another one");
   }
   return folder;
@@ -351,7 +349,7 @@ std::string share_key(const WeightPlan& plan, const CudaDeviceInfo& device, int 
   for (std::size_t i = 0; i < used.size(); ++i) {
     const Source& source = *plan.list.sources[i];
     if (used[i] && !source.open()) {
-      throw Error(ErrorKind::fail, "'" + source.name() + "' is no file that other processes know");
+      throw Error(ErrorKind::fail, quoted(source.name()) + " is no file that other processes know");
     }
     text += used[i] ? "\n" + source.identity() : "\n";
   }
@@ -368,13 +366,13 @@ WeightOffer::WeightOffer(const std::string& key, Offered weights) : generation_(
   const sockaddr_un address = address_of(name);
   // Under its name it is there once it listens: one that refuses is taken for that of a dead process.
   if (bind(listening.get(), general(address), sizeof(address)) != 0) {
-    fail("cannot make the socket '" + name + "'");
+    fail("cannot make the socket " + quoted(name));
   }
   if (listen(listening.get(), SOMAXCONN) != 0 || rename(name.c_str(), path_.c_str()) != 0) {
     const int code = errno;
     unlink(name.c_str());
     errno = code;
-    fail("cannot listen at '" + path_ + "'");
+    fail("cannot listen at " + quoted(path_));
   }
   Message message;
   put(message.format, format);
@@ -434,7 +432,7 @@ bool ShareLock::try_lock() {
   for (;;) {
     const int opened = open(path_.c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR);
     if (opened < 0) {
-      fail("cannot open '" + path_ + "'");
+      fail("cannot open " + quoted(path_));
     }
     file_ = Descriptor(opened);
     if (flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {

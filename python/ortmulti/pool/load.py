@@ -229,12 +229,12 @@ def load(
             raise
         return pool
     request = _with_graphs(request, graphs)
-    if in_flight == "auto" and batching is not None and batching.pad is not None:
+    padded = batching if batching is not None and batching.pad is not None else None
+    if in_flight == "auto" and padded:
         # Answers a second say nothing of more in flight, where lengths differ; and joint runs keep a GPU busy.
         in_flight = _core.at_first_in_flight
     # Padded to any length, shapes come again by chance alone.
-    any_length = batching is not None and batching.pad is not None and not batching.lengths
-    beside = GraphLimit() if cuda_graph == "auto" and not any_length else None
+    beside = GraphLimit() if cuda_graph == "auto" and not (padded and not padded.lengths) else None
     serving = Serving(0 if in_flight == "auto" else in_flight, graphs, beside, warmup)
     members = Members(request, partial(make_core, trim_after=trim_after), serving, version)
     pool = Pool(members, batching)
