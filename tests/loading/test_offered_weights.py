@@ -6,6 +6,7 @@ import array
 import itertools
 import json
 import os
+import signal
 import socket
 import struct
 import tempfile
@@ -166,6 +167,8 @@ def test_share_is_checked(tmp_path: Path) -> None:
 
 
 def test_only_weights_on_gpus_are_held(tmp_path: Path) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     done = invoke("hold", saved(tmp_path), "--devices", "cpu")
     assert done.returncode == 1
     assert "cannot be held: no GPU has any" in done.stderr
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before

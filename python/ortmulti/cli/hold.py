@@ -30,7 +30,7 @@ def hold_command(
     second holder takes over from the first one, which may then end.
     """
     ends = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # later threads have it, too
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # later threads have it, too
     pools: list[Pool] = []
     try:
         with steps() as step:
@@ -47,6 +47,7 @@ def hold_command(
     finally:
         for pool in pools:
             pool.close()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _held(model: str, devices: str) -> Pool:
