@@ -35,6 +35,25 @@ std::uint64_t to_count(py::handle number) {
   return count;
 }
 
+Reading reading_of(py::handle object) {
+  constexpr std::uint64_t most_at_once = 1024;
+  constexpr std::uint64_t most_bytes = 1U << 30U;
+  const auto number = [&](const char* name, std::uint64_t least, std::uint64_t most) -> std::uint64_t {
+    const py::object given = py::getattr(object, name, py::none());
+    if (given.is_none()) {
+      return 0;
+    }
+    const std::uint64_t value = to_count(given);
+    if (value < least || value > most) {
+      throw Error(ErrorKind::invalid_argument, std::string(name) + " of a source is from " + std::to_string(least) +
+                                                   " to " + std::to_string(most) + ", not " + std::to_string(value));
+    }
+    return value;
+  };
+  constexpr std::uint64_t least_bytes = 4096;
+  return {static_cast<int>(number("reads_at_once", 1, most_at_once)), number("range_bytes", least_bytes, most_bytes)};
+}
+
 // Memory that Python may write during one call; it may then be freed.
 class Lent : NonCopyable {
  public:
@@ -58,8 +77,24 @@ class Lent : NonCopyable {
 
 class PythonSource : public Source {
  public:
-  PythonSource(const std::string& identity, std::uint64_t size, py::object object)
-      : Source(identity, identity, size), python_(object.ptr()), owner_(keep(std::move(object))) {}
+  PythonSource(const std::string& identity, std::uint64_t size, Reading reading, py::object object)
+      : Source(identity, identity, size), reading_(reading), python_(object.ptr()), owner_(keep(std::move(object))) {}
+
+  Reading reading() const noexcept override { return reading_; }
+
+  void interrupt() const noexcept override {
+    if (Py_IsInitialized() == 0) {
+      return;
+    }
+    const py::gil_scoped_acquire gil;
+    const py::error_scope kept;
+    try {
+      if (py::hasattr(python_, "interrupt")) {
+        python_.attr("interrupt")();
+      }
+    } catch (const py::error_already_set&) {  // NOLINT(bugprone-empty-catch): the reads end by themselves
+    }
+  }
 
  private:
   void read_range(void* target, std::uint64_t size, std::uint64_t offset) const override {
@@ -108,6 +143,7 @@ class PythonSource : public Source {
     return bytes;
   }
 
+  Reading reading_;
   py::handle python_;
   std::shared_ptr<const void> owner_;
 };
@@ -123,7 +159,7 @@ py::array read(const Source& source, std::uint64_t offset, std::uint64_t size) {
 }
 
 std::shared_ptr<const Source> over_buffer(const Text& given, const py::object& buffer,
-                                          std::optional<std::uint64_t> size) {
+                                          std::optional<std::uint64_t> size, const Text& identity = Text("")) {
   const std::string& name = given;
   const auto bytes = keep_buffer(buffer);
   const auto all = static_cast<std::uint64_t>(bytes->len);
@@ -132,7 +168,7 @@ std::shared_ptr<const Source> over_buffer(const Text& given, const py::object& b
     throw Error(ErrorKind::invalid_argument, "the buffer of '" + name + "' has " + std::to_string(all) +
                                                  " bytes, fewer than the length " + std::to_string(used));
   }
-  return memory_source(name, {bytes, static_cast<const unsigned char*>(bytes->buf)}, used);
+  return memory_source(name, {bytes, static_cast<const unsigned char*>(bytes->buf)}, used, identity);
 }
 
 }  // namespace
@@ -144,7 +180,7 @@ std::shared_ptr<const Source> to_source(py::handle object) {
   if (!py::hasattr(object, "read_into")) {
     throw Error(ErrorKind::invalid_type, "a source has identity, size and read_into, unlike " + class_name(object));
   }
-  return std::make_shared<const PythonSource>(identity_of(object), to_count(object.attr("size")),
+  return std::make_shared<const PythonSource>(identity_of(object), to_count(object.attr("size")), reading_of(object),
                                               py::reinterpret_borrow<py::object>(object));
 }
 
@@ -166,6 +202,10 @@ void register_source(py::module_& module) {
       .def_property_readonly("identity", [](const Source& source) { return to_str(source.identity()); })
       .def_property_readonly("size", &Source::size)
       .def("read", &read, py::arg("offset"), py::arg("size"))
+      .def("identified",
+           [](const Source& source, const Text& name, const Text& identity) {
+             return memory_source(name, source.map(), source.size(), identity);
+           })
       .def("is_current", &Source::unchanged, Nogil())
       .def("check", &Source::check, Nogil())
       .def("__eq__",
@@ -175,7 +215,8 @@ void register_source(py::module_& module) {
       .def("__hash__", [](const Source& source) { return py::hash(to_str(source.identity())); })
       .def("__repr__", [](const Source& source) { return to_str("<Source " + source.identity() + ">"); });
   module.def("file_source", [](const Path& path) { return file_source(path); }, py::arg("path"), Nogil());
-  module.def("memory_source", &over_buffer, py::arg("name"), py::arg("buffer"), py::arg("size") = py::none());
+  module.def("memory_source", &over_buffer, py::arg("name"), py::arg("buffer"), py::arg("size") = py::none(),
+             py::arg("identity") = "");
 }
 
 }  // namespace ortmulti::bindings

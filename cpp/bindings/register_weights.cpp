@@ -16,10 +16,10 @@
 #include "bindings/text.hpp"
 #include "core/base/error.hpp"
 #include "core/base/file.hpp"
-#include "core/base/stoppable_task.hpp"
 #include "core/onnx/optimized_model.hpp"
 #include "core/onnx/rewrite.hpp"
 #include "core/onnx/weight_list.hpp"
+#include "core/weights/plan.hpp"
 
 namespace ortmulti::bindings {
 namespace {
@@ -49,22 +49,12 @@ WeightList make_list(const std::vector<py::object>& sources, std::vector<Weight>
   return list;
 }
 
-// Has another thread do the work; calls `poll` and handles signals meanwhile. What these raise ends the work.
-template <typename Result>
-Result interruptible(std::function<Result(const std::atomic<bool>&)> work, const py::object& poll = py::none()) {
-  const auto task = freed_without_gil(std::make_shared<StoppableTask<Result>>(std::move(work)));
-  for (;;) {
-    {
-      const ReleaseGil nogil;
-      if (task->wait(signal_interval)) {
-        return task->take();
-      }
+std::function<void()> poll_of(const py::object& call) {
+  return [&call] {
+    if (!call.is_none()) {
+      call();
     }
-    if (!poll.is_none()) {
-      poll();
-    }
-    check_signals();
-  }
+  };
 }
 
 // An opener for Python's open(). It has no Python frame in which Ctrl-C could lose the descriptor.
@@ -99,6 +89,29 @@ void register_weights(py::module_& module) {
       .def(py::init(&make_list), py::arg("sources") = py::list(), py::arg("weights") = py::list(),
            py::arg("left_out") = py::list())
       .def("hold_files", &WeightList::hold_files)
+      .def(
+          "read",
+          [](const WeightList& list, const py::object& progress) {
+            std::atomic<std::uint64_t> read{0};
+            std::atomic<bool> given_up{false};
+            return interruptible<WeightList>(
+                [&](const std::atomic<bool>& /*stop*/) {
+                  return read_to_memory(list, [&] { return given_up.load(); }, &read);
+                },
+                [&] {
+                  try {
+                    if (!progress.is_none()) {
+                      progress(read.load());
+                    }
+                    check_signals();
+                  } catch (...) {
+                    given_up = true;  // before: no other read begins
+                    interrupt(list);
+                    throw;
+                  }
+                });
+          },
+          py::arg("progress") = py::none())
       .def_property_readonly("sources", [](const WeightList& list) { return list.sources; })
       .def_property_readonly("weights", [](const WeightList& list) { return list.weights; })
       .def_property_readonly("left_out", [](const WeightList& list) { return list.left_out; });
@@ -127,6 +140,12 @@ void register_weights(py::module_& module) {
       },
       py::arg("model"));
   module.def(
+      "put_weights_at",
+      [](const Source& model, const std::string& location, std::uint64_t min_bytes) {
+        return py::bytes(without_gil([&] { return put_weights_at(model, location, min_bytes); }));
+      },
+      py::arg("model"), py::arg("location"), py::arg("min_bytes"));
+  module.def(
       "changed_weights",
       [](const Path& saved, const Path& original, const Path& data_folder, const WeightList& given) {
         const auto names = changed_weights(saved, original, data_folder, given);
@@ -144,7 +163,7 @@ void register_weights(py::module_& module) {
             [&](const std::atomic<bool>& stop) {
               return split_optimized_model(saved, original, data_folder, folder, names, &stop, given);
             },
-            poll);
+            poll_of(poll));
         return std::pair(std::move(split.weights), split.own_bytes);
       },
       py::arg("saved"), py::arg("original"), py::arg("data_folder"), py::arg("folder"),
@@ -156,7 +175,7 @@ void register_weights(py::module_& module) {
       "file_checksum",
       [](const Path& path, const py::object& poll) {
         return interruptible<std::uint64_t>([&](const std::atomic<bool>& stop) { return file_checksum(path, &stop); },
-                                            poll);
+                                            poll_of(poll));
       },
       py::arg("path"), py::arg("poll") = py::none());
 }

@@ -91,10 +91,12 @@ class FileSource : public Source {
 
 class MemorySource : public Source {
  public:
-  MemorySource(const std::string& name, std::shared_ptr<const unsigned char> bytes, std::uint64_t size)
+  MemorySource(const std::string& name, std::shared_ptr<const unsigned char> bytes, std::uint64_t size,
+               const std::string& identity)
       : Source(name,
-               name + " (" + std::to_string(size) + " bytes at " +
-                   std::to_string(reinterpret_cast<std::uintptr_t>(bytes.get())) + ")",
+               !identity.empty() ? identity
+                                 : name + " (" + std::to_string(size) + " bytes at " +
+                                       std::to_string(reinterpret_cast<std::uintptr_t>(bytes.get())) + ")",
                size),
         bytes_(std::move(bytes)) {}
 
@@ -138,8 +140,8 @@ std::shared_ptr<const Source> file_source(const std::string& path) {
 }
 
 std::shared_ptr<const Source> memory_source(const std::string& name, std::shared_ptr<const unsigned char> bytes,
-                                            std::uint64_t size) {
-  return std::make_shared<const MemorySource>(name, std::move(bytes), size);
+                                            std::uint64_t size, const std::string& identity) {
+  return std::make_shared<const MemorySource>(name, std::move(bytes), size, identity);
 }
 
 }  // namespace ortmulti

@@ -10,6 +10,12 @@ namespace ortmulti {
 
 class InputFile;
 
+/// How a source is read best. 0: as a file of this machine.
+struct Reading {
+  int at_once = 0;          ///< Ranges that are read at the same time.
+  std::uint64_t bytes = 0;  ///< Of a range.
+};
+
 /// Where a model's bytes come from: a file, memory, or what a class of the caller's reads. Any thread may use it.
 class Source : NonCopyable {
  public:
@@ -36,6 +42,10 @@ class Source : NonCopyable {
   /// Throws Error with ErrorKind::weights unless they are.
   void check() const;
 
+  virtual Reading reading() const noexcept { return {}; }
+  /// Ends the reads that are under way, by errors. Later ones are not ended. Not to be called under a lock.
+  virtual void interrupt() const noexcept {}
+
   /// All bytes in memory, without a copy, as long as this is held; null where they can only be read.
   virtual std::shared_ptr<const unsigned char> map() const { return nullptr; }
 
@@ -56,8 +66,8 @@ class Source : NonCopyable {
 /// no_such_file unless the path leads to a regular file.
 std::shared_ptr<const Source> file_source(const std::string& path);
 
-/// Bytes that do not change as long as they are held.
+/// Bytes that do not change as long as they are held. Without `identity` they are identified by their address.
 std::shared_ptr<const Source> memory_source(const std::string& name, std::shared_ptr<const unsigned char> bytes,
-                                            std::uint64_t size);
+                                            std::uint64_t size, const std::string& identity = "");
 
 }  // namespace ortmulti

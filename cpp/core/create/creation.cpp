@@ -421,6 +421,8 @@ void Creation::cancel() {
   release_hold();
   if (loader_) {
     loader_->stop();
+  } else if (request_.weights) {
+    interrupt(request_.weights->plan->list);
   }
   close_all(ready);
   leave_threads();

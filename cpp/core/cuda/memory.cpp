@@ -20,6 +20,8 @@ constexpr auto* default_stream = static_cast<CUstream>(nullptr);
 
 constexpr std::uint64_t huge_page = 2U << 20U;
 
+std::uint64_t in_huge_pages(std::uint64_t bytes) { return (bytes + huge_page - 1) / huge_page * huge_page; }
+
 // Waits for what was asked of the default stream last.
 void finish(CudaStartup& startup, CUresult asked, const std::string& what) {
   startup.check(asked, what);
@@ -293,8 +295,12 @@ void wait_for_default_stream(CudaStartup& startup, int device) {
   startup.check(startup.driver().stream_synchronize(default_stream), "waiting for " + to_string(Device::cuda(device)));
 }
 
+bool PinnedBuffers::are(std::uint64_t each, int count) const noexcept {
+  return each_ == in_huge_pages(each) && bytes_ == each_ * static_cast<std::uint64_t>(count);
+}
+
 PinnedBuffers::PinnedBuffers(std::uint64_t each, int count)
-    : each_((each + huge_page - 1) / huge_page * huge_page),
+    : each_(in_huge_pages(each)),
       // One huge page more than is used, to begin at the boundary of one.
       mapping_bytes_(each_ * static_cast<std::uint64_t>(count) + huge_page),
       bytes_(each_ * static_cast<std::uint64_t>(count)) {

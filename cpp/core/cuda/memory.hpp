@@ -105,6 +105,8 @@ class PinnedBuffers : NonCopyable {
   /// Pins them for every device; `device` is that whose context is current, for messages.
   void pin(CudaStartup& startup, const std::string& device);
   bool pinned() const noexcept { return driver_ != nullptr; }
+  /// Whether a new one with these arguments would have the same size.
+  bool are(std::uint64_t each, int count) const noexcept;
   unsigned char* operator[](int index) const { return begin_ + each_ * static_cast<std::uint64_t>(index); }
 
  private:

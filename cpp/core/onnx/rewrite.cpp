@@ -129,4 +129,18 @@ OutsideModel put_weights_outside(const std::string& model_path) {
   return result;
 }
 
+std::string put_weights_at(const Source& model, const std::string& location, std::uint64_t min_bytes) {
+  const ModelIndex index = index_model(model);
+  const SharingRules rules(index);
+  std::vector<Relocation> relocations;
+  for (std::size_t i = 0; i < index.initializers.size(); ++i) {
+    const Initializer& each = index.initializers[i];
+    if (each.storage == Storage::inline_bytes && each.length >= min_bytes && each.graph == 0 &&
+        each.data_type != onnx_int64 && rules.problem(each).empty()) {
+      relocations.push_back({i, location, each.offset, each.length});
+    }
+  }
+  return relocations.empty() ? "" : relocate_initializers(ModelBytes(model), relocations);
+}
+
 }  // namespace ortmulti

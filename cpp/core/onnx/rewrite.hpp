@@ -35,4 +35,8 @@ struct OutsideModel {
 /// Throws Error, as shareable_weights().
 OutsideModel put_weights_outside(const std::string& model_path);
 
+/// The same for a model that is no file: its shareable weights of at least `min_bytes` become external data at
+/// `location`, which its own bytes are then. Empty where there are none.
+std::string put_weights_at(const Source& model, const std::string& location, std::uint64_t min_bytes);
+
 }  // namespace ortmulti

@@ -394,17 +394,20 @@ void WeightLoader::fail(std::size_t index, std::exception_ptr error) {
 }
 
 void WeightLoader::stop() {
-  const std::lock_guard lock(mutex_);
-  stop_.store(true);
-  if (reader_ != nullptr) {
-    reader_->abandon();
-  }
-  for (const Slot& slot : slots_) {
-    if (slot.progress) {
-      slot.progress->wake();
+  {
+    const std::lock_guard lock(mutex_);
+    stop_.store(true);
+    if (reader_ != nullptr) {
+      reader_->abandon();
     }
+    for (const Slot& slot : slots_) {
+      if (slot.progress) {
+        slot.progress->wake();
+      }
+    }
+    changed_.notify_all();
   }
-  changed_.notify_all();
+  interrupt(weights_.plan->list);
 }
 
 std::uint64_t WeightLoader::copied_bytes() const {

@@ -1,13 +1,17 @@
 #include "core/weights/plan.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <limits>
 #include <map>
 #include <new>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <tuple>
 #include <utility>
 
+#include "core/base/cpu_affinity.hpp"
 #include "core/base/error.hpp"
 #include "core/weights/store.hpp"
 
@@ -120,11 +124,11 @@ std::uint64_t WeightPlan::file_bytes() const noexcept {
   return bytes;
 }
 
-std::vector<WeightJob> WeightPlan::jobs(std::uint64_t max_bytes) const {
+std::vector<WeightJob> WeightPlan::jobs(std::uint64_t max_bytes, bool separate) const {
   std::vector<WeightJob> jobs;
   for (WeightPiece rest : runs) {
     while (rest.length > 0) {
-      if (jobs.empty() || jobs.back().bytes == max_bytes) {
+      if (separate || jobs.empty() || jobs.back().bytes == max_bytes) {
         jobs.emplace_back();
       }
       WeightJob& job = jobs.back();
@@ -149,7 +153,108 @@ void WeightPlan::check_device(const Device& device) const {
   }
 }
 
-HostMemory in_memory(const WeightList& list, const std::function<bool()>& stopped) {
+Reading reading_of(const WeightList& list) noexcept {
+  Reading all;
+  for (const auto& source : list.sources) {
+    const Reading one = source->reading();
+    all = {std::max(all.at_once, one.at_once), std::max(all.bytes, one.bytes)};
+  }
+  return all;
+}
+
+void interrupt(const WeightList& list) noexcept {
+  for (const auto& source : list.sources) {
+    source->interrupt();
+  }
+}
+
+int threads_for_files() {
+  constexpr int most = 10;
+  return std::clamp(usable_cores(), 1, most);
+}
+
+namespace {
+
+// Reads the pieces of a plan into memory, with this thread and others.
+class HostReader : NonCopyable {
+ public:
+  HostReader(const WeightPlan& plan, unsigned char* slab, const std::function<bool()>& stopped,
+             std::atomic<std::uint64_t>* read)
+      : plan_(plan), slab_(slab), stopped_(stopped), read_(read) {
+    constexpr std::uint64_t default_bytes = 4U << 20U;
+    const Reading best = reading_of(plan.list);
+    jobs_ = plan.jobs(best.bytes != 0 ? best.bytes : default_bytes, best.at_once != 0);
+    const auto wanted = static_cast<std::size_t>(best.at_once != 0 ? best.at_once : threads_for_files());
+    try {
+      for (std::size_t i = 1; i < std::min(wanted, jobs_.size()); ++i) {
+        threads_.emplace_back([this] { run(); });
+      }
+    } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): fewer do it, this one at least
+    }
+  }
+  ~HostReader() { join(); }
+
+  void finish() {
+    run();
+    join();
+    if (error_) {
+      std::rethrow_exception(error_);
+    }
+  }
+
+ private:
+  void run() noexcept {
+    try {
+      read_jobs();
+    } catch (...) {
+      {
+        const std::lock_guard lock(mutex_);
+        error_ = error_ ? error_ : std::current_exception();
+        failed_ = true;
+      }
+      interrupt(plan_.list);
+    }
+  }
+
+  void read_jobs() {
+    for (std::size_t next = next_job_++; next < jobs_.size(); next = next_job_++) {
+      for (const WeightPiece& piece : jobs_[next].pieces) {
+        if (failed_) {
+          return;
+        }
+        if (stopped_()) {
+          throw Error(ErrorKind::closed, "loading the weights was stopped");
+        }
+        plan_.list.sources[piece.source]->read(slab_ + piece.slab_offset, piece.length, piece.offset);
+        if (read_ != nullptr) {
+          *read_ += piece.length;
+        }
+      }
+    }
+  }
+
+  void join() {
+    for (std::thread& thread : threads_) {
+      thread.join();
+    }
+    threads_.clear();
+  }
+
+  const WeightPlan& plan_;
+  unsigned char* slab_;
+  const std::function<bool()>& stopped_;
+  std::atomic<std::uint64_t>* read_;
+  std::vector<WeightJob> jobs_;
+  std::atomic<std::size_t> next_job_{0};
+  std::atomic<bool> failed_{false};
+  std::mutex mutex_;
+  std::exception_ptr error_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace
+
+HostMemory in_memory(const WeightList& list, const std::function<bool()>& stopped, std::atomic<std::uint64_t>* read) {
   HostMemory mapped;
   for (const auto& source : list.sources) {
     mapped.push_back(source->map());
@@ -175,20 +280,26 @@ HostMemory in_memory(const WeightList& list, const std::function<bool()>& stoppe
   const std::shared_ptr<unsigned char> slab(
       static_cast<unsigned char*>(::operator new(plan.slab_bytes, std::align_val_t(WeightPlan::alignment))),
       [](unsigned char* bytes) { ::operator delete(bytes, std::align_val_t(WeightPlan::alignment)); });
-  constexpr std::uint64_t read_at_once = 4U << 20U;
-  for (const WeightJob& job : plan.jobs(read_at_once)) {
-    for (const WeightPiece& piece : job.pieces) {
-      if (stopped()) {
-        throw Error(ErrorKind::closed, "loading the weights was stopped");
-      }
-      plan.list.sources[piece.source]->read(slab.get() + piece.slab_offset, piece.length, piece.offset);
-    }
-  }
+  HostReader(plan, slab.get(), stopped, read).finish();
   auto offset = plan.slab_offsets.begin();
   for (auto& bytes : result) {
     if (!bytes) {
       bytes = {slab, slab.get() + *offset++};
     }
+  }
+  return result;
+}
+
+WeightList read_to_memory(const WeightList& list, const std::function<bool()>& stopped,
+                          std::atomic<std::uint64_t>* read) {
+  HostMemory memory = in_memory(list, stopped, read);
+  WeightList result{{}, list.weights, list.left_out};
+  for (std::size_t i = 0; i < result.weights.size(); ++i) {
+    Weight& weight = result.weights[i];
+    result.sources.push_back(
+        memory_source(weight.name + " of " + list.sources[weight.source]->name(), std::move(memory[i]), weight.length));
+    weight.source = i;
+    weight.offset = 0;
   }
   return result;
 }

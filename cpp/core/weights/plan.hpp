@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -51,7 +52,8 @@ struct WeightPlan {
   std::shared_ptr<WeightFamily> family = std::make_shared<WeightFamily>();
 
   std::uint64_t file_bytes() const noexcept;  ///< What is read.
-  std::vector<WeightJob> jobs(std::uint64_t max_bytes) const;
+  /// With `separate` each job has one piece.
+  std::vector<WeightJob> jobs(std::uint64_t max_bytes, bool separate = false) const;
   /// Throws Error with ErrorKind::invalid_argument for a device that the base is not on.
   void check_device(const Device& device) const;
 };
@@ -65,8 +67,21 @@ WeightPlan plan_weights(WeightList list, std::shared_ptr<const CudaWeightStore> 
 using HostMemory = std::vector<std::shared_ptr<const unsigned char>>;
 
 /// Uses the bytes where their sources have them: every process shares the page cache's copy of a file. Those of other
-/// sources are read. Asks `stopped` now and then meanwhile. Throws Error: with ErrorKind::closed after that, with
-/// ErrorKind::weights as sources do, and for a weight that does not lie within its source.
-HostMemory in_memory(const WeightList& list, const std::function<bool()>& stopped);
+/// sources are read, each once, by several threads. Asks `stopped` now and then meanwhile, and counts the bytes in
+/// `read`. Throws Error: with ErrorKind::closed after that, with ErrorKind::weights as sources do, and for a weight
+/// that does not lie within its source.
+HostMemory in_memory(const WeightList& list, const std::function<bool()>& stopped,
+                     std::atomic<std::uint64_t>* read = nullptr);
+
+/// The same weights, whose sources are in memory.
+WeightList read_to_memory(const WeightList& list, const std::function<bool()>& stopped,
+                          std::atomic<std::uint64_t>* read = nullptr);
+
+/// How the sources of a list are read best together.
+Reading reading_of(const WeightList& list) noexcept;
+void interrupt(const WeightList& list) noexcept;
+
+/// Threads that read files: measured on 16 and 64 cores with an H200 each; see docs/loading.md.
+int threads_for_files();
 
 }  // namespace ortmulti

@@ -15,25 +15,25 @@
 namespace ortmulti {
 namespace {
 
-// Measured on 16 and 64 cores with an H200 each: see docs/loading.md. Fewer bytes need fewer threads.
-constexpr int max_threads = 10;
+constexpr std::size_t most_kept = 10;
 constexpr std::uint64_t default_chunk = 4U << 20U;
-constexpr int default_buffers = 2;
 
-// What the machine's numbers become: every field is set.
-LoaderOptions choose_loader_options(LoaderOptions options, std::uint64_t file_bytes) {
+// What the machine's and the sources' numbers become: every field is set.
+LoaderOptions choose_loader_options(LoaderOptions options, const WeightPlan& plan) {
+  const Reading best = reading_of(plan.list);
   if (options.chunk_bytes == 0) {
-    options.chunk_bytes = default_chunk;
+    options.chunk_bytes = best.bytes != 0 ? best.bytes : default_chunk;
   }
   if (options.buffers_per_thread == 0) {
-    options.buffers_per_thread = default_buffers;
+    // A copy to the GPU takes no time beside a range that comes over a network.
+    options.buffers_per_thread = best.at_once != 0 ? 1 : 2;
   }
   if (options.reader_threads == 0) {
-    options.reader_threads = std::clamp(usable_cores(), 1, max_threads);
+    options.reader_threads = best.at_once != 0 ? best.at_once : threads_for_files();
   }
   // A thread's buffers have to be pinned before its first chunk is copied: not for a few chunks.
   const std::uint64_t worth =
-      file_bytes / (options.chunk_bytes * static_cast<std::uint64_t>(options.buffers_per_thread));
+      plan.file_bytes() / (options.chunk_bytes * static_cast<std::uint64_t>(options.buffers_per_thread));
   options.reader_threads =
       static_cast<int>(std::clamp<std::uint64_t>(worth, 1, static_cast<std::uint64_t>(options.reader_threads)));
   return options;
@@ -64,19 +64,21 @@ KeptBuffers::~KeptBuffers() {
   }
 }
 
-std::unique_ptr<PinnedBuffers> KeptBuffers::take() {
+std::unique_ptr<PinnedBuffers> KeptBuffers::take(std::uint64_t each, int count) {
   const std::lock_guard lock(mutex_);
-  if (all_.empty()) {
+  const auto found =
+      std::find_if(all_.begin(), all_.end(), [&](const auto& buffers) { return buffers->are(each, count); });
+  if (found == all_.end()) {
     return nullptr;
   }
-  auto taken = std::move(all_.back());
-  all_.pop_back();
+  auto taken = std::move(*found);
+  all_.erase(found);
   return taken;
 }
 
 void KeptBuffers::give_back(std::unique_ptr<PinnedBuffers> buffers) {
   const std::lock_guard lock(mutex_);
-  if (all_.size() < static_cast<std::size_t>(max_threads)) {
+  if (all_.size() < most_kept) {
     all_.push_back(std::move(buffers));
   }
 }
@@ -183,11 +185,11 @@ WeightReader::WeightReader(CudaStartup& startup, int device, std::shared_ptr<con
     : startup_(startup),
       device_(device),
       plan_(std::move(plan)),
-      options_(choose_loader_options(options, plan_->file_bytes())),
+      options_(choose_loader_options(options, *plan_)),
       prefetch_(std::move(prefetch)),
       cpus_(std::move(cpus)),
       timeline_(timeline),
-      jobs_(plan_->jobs(options_.chunk_bytes)) {
+      jobs_(plan_->jobs(options_.chunk_bytes, reading_of(plan_->list).at_once != 0)) {
   std::vector<std::uint64_t> ends;
   ends.reserve(jobs_.size());
   for (const WeightJob& job : jobs_) {
@@ -256,12 +258,15 @@ void WeightReader::run() {
   try {
     read_jobs();
   } catch (...) {
-    const std::lock_guard lock(mutex_);
-    if (!error_) {
-      error_ = std::current_exception();
+    {
+      const std::lock_guard lock(mutex_);
+      if (!error_) {
+        error_ = std::current_exception();
+      }
+      stop_.store(true);
+      changed_.notify_all();
     }
-    stop_.store(true);
-    changed_.notify_all();
+    interrupt(plan_->list);
   }
 }
 
@@ -270,7 +275,7 @@ void WeightReader::read_jobs() {
     static_cast<void>(stay_on(cpus_));  // slower without, and right
   }
   const int count = options_.buffers_per_thread;
-  std::unique_ptr<PinnedBuffers> buffers = options_.kept ? options_.kept->take() : nullptr;
+  std::unique_ptr<PinnedBuffers> buffers = options_.kept ? options_.kept->take(options_.chunk_bytes, count) : nullptr;
   if (!buffers) {
     buffers = std::make_unique<PinnedBuffers>(options_.chunk_bytes, count);
   }

@@ -28,7 +28,8 @@ class KeptBuffers : NonCopyable {
   KeptBuffers(CudaStartup& startup, int device) : startup_(startup), device_(device) {}
   ~KeptBuffers();
 
-  std::unique_ptr<PinnedBuffers> take();  ///< Null where there are none.
+  /// Null where there are none of this size.
+  std::unique_ptr<PinnedBuffers> take(std::uint64_t each, int count);
   void give_back(std::unique_ptr<PinnedBuffers> buffers);
 
  private:

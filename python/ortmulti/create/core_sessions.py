@@ -88,6 +88,7 @@ def create_native(
     _providers.check_usable(list(providers))
     prepared = time.monotonic_ns()
     [created], core_timeline = create(model.graph, [providers], model.with_weights(converted))
+    model.keep_copies()
     timeline = Timeline(core_timeline)
     timeline.add("open libraries and check", start, prepared)
     return created, timeline

@@ -60,19 +60,21 @@ def over_empty_files(
                 path.touch()
         except (OSError, ValueError) as error:  # such as "a" and "a/b", or a NUL
             return f"there can be no files with the names of the external data: {error}"
+        changed = options.copy()
+        changed.config_entries = {**changed.config_entries, DATA_FOLDER: folder}
+        added: set[str] = set()  # each is read once
         copied: set[tuple[int, ...]] = set()
         problem = "all of them are small"
         for _ in range(_TRIES):
             parts: tuple[list[_core.Weight], list[_core.Weight]] = ([], [])
             for weight in weights.weights:
                 parts[weight.length < MIN_SHARED_BYTES or kinds[weight.name] in copied].append(weight)
-            shared, given = (_core.WeightList(weights.sources, part) for part in parts)
             if not parts[0]:
                 break
-            changed = options.copy()
-            changed.config_entries = {**changed.config_entries, DATA_FOLDER: folder}
-            changed.add_external_weights(given)
-            problem = create(changed, shared)
+            new = [weight for weight in parts[1] if weight.name not in added]
+            changed.add_external_weights(_core.WeightList(weights.sources, new).read())
+            added.update(weight.name for weight in new)
+            problem = create(changed, _core.WeightList(weights.sources, parts[0]))
             read = next((kinds[weight.name] for weight in parts[0] if f" {weight.name} " in problem), None)
             if read is None:
                 break

@@ -12,38 +12,51 @@ from ortmulti.errors import Fail, InvalidArgument, InvalidType, NoSuchFile, NotO
 
 # `load` makes a model before the driver starts.
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import TypeAlias
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Literal, TypeAlias
+
+    from obstore.store import ObjectStore
 
     ModelLike: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | Model"
+    Keep: TypeAlias = Literal["disk"]
 
 __all__ = ["Model"]
 
 
 class Model:
-    """A model: a file, bytes, or bytes whose weights are read from sources, such as objects of an object store.
+    """A model: a file, bytes, an object of an object store, or bytes whose weights are read from sources.
 
-    It takes the place of a path. Only sources need it (docs/loading.md). A source is any object with
+    It takes the place of a path. Only sources need it, and options of a store (docs/how-to/remote.md). A source is any
+    object with
 
     - ``identity``: a str that no other bytes have, such as an address with a version. The cache's keys contain it, and
       it is compared again at each read.
     - ``size``: the number of bytes.
     - ``read_into(buffer, offset)``: fills the writable buffer and returns the number of bytes that it wrote. Or it
       returns the bytes, which are copied without the GIL. Several threads call it at the same time.
+    - ``reads_at_once`` and ``range_bytes``, if it has them: how many ranges are read at the same time, at most, and the
+      bytes of each. Default: as from a file.
+    - ``interrupt()``, if it has it: ends the calls of ``read_into`` that are under way, from another thread.
 
     Args:
-        graph: The path of a file, or its bytes.
+        graph: The path of a file, or its bytes. Or a URL: ``s3://bucket/path/model.onnx``, ``gs://``, ``az://``,
+            ``https://``. Its external data lies beside it.
         weights: The source of each file of external data, by its name in the graph, which then is bytes. Default: the
             files lie beside the model.
+        store: A store of obstore, with credentials and options; ``graph`` is a path there.
+        keep: "disk": of what is read from a store, a copy is made in the cache, within its bounds, and used by later
+            loads as long as the object is the same. Default: none.
 
     Attributes:
         graph: The path or the bytes: what ONNX Runtime opens.
         path: The path; empty for a model in memory.
+        url: Where the model is in a store, without secrets; empty for others.
         external: The weights with external data that ONNX Runtime does not find by itself.
         sources: The sources by their names in the graph.
 
     Raises:
-        NoSuchFile: There is no such file, or it cannot be read.
+        NoSuchFile: There is no such file or object, or it cannot be read.
+        LibraryError: The package obstore is missing, which URLs need.
         InvalidType: An argument has another type, or an object is no source.
         InvalidArgument: There are no bytes, or a source is missing. Or no source can give some external data: it is not
             of the main graph's initializers, or does not have the bytes that its type and shape need.
@@ -51,16 +64,26 @@ class Model:
         WeightsError: A source is too short.
     """
 
-    __slots__ = ("external", "graph", "path", "sources")
+    __slots__ = ("_kept", "external", "graph", "path", "sources", "url")
 
     def __init__(
-        self, graph: ModelLike, weights: Mapping[str, _core.Source | _core.PythonSource] | None = None
+        self,
+        graph: ModelLike,
+        weights: Mapping[str, _core.Source | _core.PythonSource] | None = None,
+        *,
+        store: ObjectStore | None = None,
+        keep: Keep | None = None,
     ) -> None:
         self.graph: Any = graph
-        self.path = ""
+        self.path = self.url = ""
+        self._kept: list[Any] = []
         self.external = _core.WeightList()
         self.sources: dict[str, _core.Source] = {}
-        if isinstance(graph, (bytes, bytearray, memoryview)):
+        if isinstance(graph, str) and weights is None and (store is not None or "://" in graph):
+            self._open(graph, store, keep)
+        elif store is not None or keep is not None:
+            raise InvalidArgument("store= and keep= are for a URL or a path in the store, without weights=")
+        elif isinstance(graph, (bytes, bytearray, memoryview)):
             if len(graph) == 0:
                 raise InvalidArgument._of_runtime("the model is empty: 0 bytes; give the bytes of an .onnx file")
             if weights is not None:
@@ -78,6 +101,21 @@ class Model:
     def of(value: object) -> Model:
         """Return a `Model`, or make one of a path or bytes."""
         return value if isinstance(value, Model) else Model(value)  # type: ignore[arg-type]
+
+    def _open(self, url: str, store: ObjectStore | None, keep: Keep | None) -> None:
+        """Read the graph from a store."""
+        from ortmulti import checks
+        from ortmulti.remote.model import open_model
+
+        checks.choice("keep", keep, (None, "disk"))
+        self.url, self.graph, weights, self._kept = open_model(url, store, keep=keep is not None)
+        if weights:
+            self._take(weights)
+
+    def keep_copies(self) -> None:
+        """Complete the copies of what a load has read from a store, in the background."""
+        while self._kept:
+            self._kept.pop().complete()
 
     def _take(self, given: Mapping[str, _core.Source | _core.PythonSource]) -> None:
         """Find all external data in these sources."""
@@ -110,7 +148,8 @@ class Model:
         self.sources = dict(zip(names, found, strict=True))
 
     def __str__(self) -> str:
-        return f"'{self.path}'" if self.path else f"a model of {self.size} bytes"
+        place = self.path or self.url
+        return f"'{place}'" if place else f"a model of {self.size} bytes"
 
     @property
     def folder(self) -> str:
@@ -154,8 +193,15 @@ class Model:
         except Fail as error:
             raise NotOptimizable(str(error)) from error
 
-    def with_weights(self, options: _core.SessionOptions) -> _core.SessionOptions:
-        """Return options with which ONNX Runtime can open the graph: weights that are not in files are read."""
+    def with_weights(
+        self, options: _core.SessionOptions, progress: Callable[[int], object] | None = None
+    ) -> _core.SessionOptions:
+        """Return options with which ONNX Runtime can open the graph: weights that are not in files are read.
+
+        Args:
+            options: The options.
+            progress: Called with the number of bytes that were read so far.
+        """
         if not self.external.weights:
             return options
         from ortmulti._runtime import startup
@@ -166,7 +212,9 @@ class Model:
                 f"the session options and the model's sources have the external data of {min(both)!r}"
             )
         changed: _core.SessionOptions = options.copy()
-        changed.add_external_weights(self.external)
+        changed.add_external_weights(self.external.read(progress))
+        if progress is not None:
+            progress(sum(weight.length for weight in self.external.weights))
         return changed
 
 
@@ -192,8 +240,6 @@ def _checked_path(value: str | os.PathLike[str]) -> str:
         advice = "check the path"
         if path.startswith("~"):
             advice = "'~' is no part of a path: os.path.expanduser() replaces it"
-        elif "://" in path:
-            advice = "a model is a file or bytes: download it first"
         raise NoSuchFile._of_runtime(f"there is no model file '{path}' in {here!r}: {advice}") from None
     except OSError as error:
         raise NoSuchFile._of_runtime(f"the model file '{path}' cannot be read: {error.strerror}") from error

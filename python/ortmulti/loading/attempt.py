@@ -162,6 +162,12 @@ class Attempt:
         share = self.request.share is not None
         return _core.SharedWeights(weights, beside=self.beside, prefetch=self.prefetch, share=share, **reading)
 
+    def weights_read(self, size: int) -> None:
+        """So many bytes of the model's weights are in the host's memory."""
+        if self.bytes_loaded is not None and size:
+            self.bytes_loaded(size, sum(weight.length for weight in self.request.model.external.weights))
+        self.poll()
+
     def ready(self, index: int, session: _core.Session) -> None:
         """A session can run."""
         self.waiting[index] = session

@@ -57,6 +57,7 @@ def create(attempt: Attempt) -> None:
     except BaseException:
         attempt.close()
         raise
+    attempt.request.model.keep_copies()
 
 
 def prepare(attempt: Attempt) -> None:

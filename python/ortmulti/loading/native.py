@@ -19,7 +19,9 @@ def create_native(attempt: Attempt, reason: str = "", *, one_session_each: bool 
         reason: Why they do not share weights, if they should.
         one_session_each: As for `core_sessions.create`.
     """
-    attempt.options = attempt.request.model.with_weights(attempt.options)
+    if attempt.request.model.external.weights:
+        with attempt.span("read weights"):
+            attempt.options = attempt.request.model.with_weights(attempt.options, attempt.weights_read)
     if attempt.options.external_initializers and attempt.request.strategy == "shared":
         from ortmulti.loading.over_values import create_over_values
 

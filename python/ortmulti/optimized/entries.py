@@ -119,7 +119,7 @@ class Cache:
     def remove(self, key: CacheKey, damage: Damaged) -> None:
         """Remove the damaged entry for ``key``, unless another process has replaced it by a good one."""
         folder = self._folder_of(key)
-        _LOGGER.warning("the cached optimized model in %s is damaged and will be made again: %s", folder, damage)
+        _LOGGER.warning("the cached optimized model in %s is damaged and will be made again: %s", folder, str(damage))
         try:
             self._remove_damaged(folder, key)
         except OSError as error:

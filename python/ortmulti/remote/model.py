@@ -1,0 +1,88 @@
+"""A model whose graph and external data are in an object store."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ortmulti import _core
+from ortmulti.create.empty_files import MIN_SHARED_BYTES
+from ortmulti.errors import InvalidProtobuf
+from ortmulti.remote.file import RANGE, RemoteFile, place_of, side_by_side
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+    from ortmulti.remote.copies import KeptFile
+
+_UINT8 = 2
+_INLINE = "\n"
+"""The name of the weights within the graph, which no file has."""
+
+
+class Opened(NamedTuple):
+    """What `Model` is made of.
+
+    Attributes:
+        name: The model's URL without secrets.
+        graph: Its bytes, without large weights.
+        weights: The source of each file of external data, by its name in the graph.
+        kept: Those that make a copy while they are read.
+    """
+
+    name: str
+    graph: bytes | memoryview
+    weights: dict[str, Any]
+    kept: list[KeptFile]
+
+
+def open_model(url: str, store: ObjectStore | None, *, keep: bool) -> Opened:
+    """Read the graph of a model, and find its external data beside it.
+
+    Raises:
+        NoSuchFile: An object is missing, or cannot be read.
+        InvalidArgument: It is no URL of a store, or external data is not below the model's folder.
+        InvalidProtobuf: The graph is not an ONNX model.
+        LibraryError: The package obstore is missing.
+    """
+    place = place_of(url, store)
+    kept: list[KeptFile] = []
+
+    def source_of(file: RemoteFile) -> Any:
+        if not keep:
+            return file
+        from ortmulti.remote import copies
+
+        source = copies.source_of(file)
+        if isinstance(source, copies.KeptFile):
+            kept.append(source)
+        return source
+
+    [file] = side_by_side([partial(RemoteFile.at, place, 1 if keep else RANGE)], place.link)
+    model = _in_memory(source_of(file), file)
+    try:
+        graph = _core.put_weights_at(model, _INLINE, MIN_SHARED_BYTES) or model.read(0, model.size).data
+        locations = [os.fsdecode(location) for location in _core.index_model(graph).external_locations]
+    except InvalidProtobuf as error:
+        if url.partition("?")[0].endswith(".ort"):  # in ONNX Runtime's own format
+            return Opened(file.name, model.read(0, model.size).data, {}, kept)
+        raise InvalidProtobuf(f"'{file.name}' is not an ONNX model: {error}") from None
+    outside = [location for location in locations if location != _INLINE]
+    first = 1 if keep or len(outside) > 1 else RANGE
+    found = side_by_side([partial(RemoteFile.at, place.beside(location), first) for location in outside], place.link)
+    weights = {location: source_of(each) for location, each in zip(outside, found, strict=True)}
+    if _INLINE in locations:
+        weights[_INLINE] = model
+    return Opened(file.name, graph, weights, kept)
+
+
+def _in_memory(source: Any, file: RemoteFile) -> _core.Source:
+    """Return the whole file in memory, with the identity that it has in the store."""
+    if isinstance(source, _core.Source):
+        return source
+    if source is file and (whole := file.whole) is not None:
+        return _core.memory_source(file.name, whole, identity=file.identity)
+    all_of_it = _core.Weight("graph", _UINT8, [file.size], 0, 0, file.size)
+    [read] = _core.WeightList([source], [all_of_it]).read().sources
+    return read.identified(file.name, file.identity)

@@ -1,0 +1,100 @@
+"""What goes wrong with a store, in words without secrets."""
+
+from __future__ import annotations
+
+import os
+import re
+from urllib.parse import urlsplit
+
+_EXPIRED = ("ExpiredToken", "TokenRefreshRequired", "RequestExpired", "InvalidToken")
+_PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "https_proxy", "http_proxy", "all_proxy")
+
+
+def without_secrets(url: str) -> str:
+    """Return a URL without its query, fragment, user and password: signed URLs have their secret in the query."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+class Problem(Exception):  # noqa: N818  (a state, which callers act on)
+    """Why a range did not come.
+
+    Attributes:
+        missing: There is no such object.
+        passing: It may go away, so that another try is worth it.
+        overloaded: The store asks for fewer requests.
+        changed: The object is another one.
+        without_ranges: The server answers a range with the whole object.
+        empty: The object has no bytes.
+    """
+
+    def __init__(self, text: str, **kinds: bool) -> None:
+        super().__init__(text)
+        self.missing = kinds.get("missing", False)
+        self.passing = kinds.get("passing", False)
+        self.overloaded = kinds.get("overloaded", False)
+        self.changed = kinds.get("changed", False)
+        self.without_ranges = kinds.get("without_ranges", False)
+        self.empty = kinds.get("empty", False)
+
+
+def problem_of(error: Exception) -> Problem:
+    """Return an error of obstore in our words. Its own text has the URL with its query, and the answer's body."""
+    kind, text = type(error).__name__, str(error)
+    status = _status(text)
+    code = (re.search(r"<Code>(\w{1,60})</Code>", text) or ["", ""])[1]
+    named = f" ({code})" if code else ""
+    if isinstance(error, FileNotFoundError):
+        where = "bucket" if code == "NoSuchBucket" else "object"
+        return Problem(f"there is no such {where}{named}", missing=True)
+    if kind == "PreconditionError":
+        return Problem("it was changed or replaced while it was read", changed=True)
+    if kind == "NotSupportedError" and "Range" in text:
+        return Problem("the server has no ranges: it answers one with the whole object", without_ranges=True)
+    if code in _EXPIRED:
+        return Problem(f"the credentials have expired{named}: get new ones")
+    if kind in ("PermissionDeniedError", "UnauthenticatedError") or status in (401, 403):
+        return Problem(
+            f"permission denied: the store answers {status or 403}{named}; check the credentials, and what they may "
+            "read. A signed URL may have expired"
+        )
+    if status == 416:
+        return Problem("it has no bytes from there (416)", empty=True)
+    if status is not None:
+        overloaded = status in (429, 503)
+        passing = overloaded or status in (408, 500, 502, 504)
+        return Problem(f"the store answers {status}{named}", passing=passing, overloaded=overloaded)
+    lower = text.lower()
+    if "dns error" in lower or "lookup address" in lower or "name resolution" in lower:
+        return Problem(f"the name of the host cannot be resolved{_through_proxy()}", passing=True)
+    if "certificate" in lower:
+        return Problem("the certificate of the server is not valid here")
+    if "timedout" in lower or "timed out" in lower or "kind: timeout" in lower:
+        return Problem("no answer in time", passing=True)
+    if "unexpected range" in lower or "unexpectedrange" in lower:
+        return Problem("the store answers with another range than was asked for", passing=True)
+    if "kind: connect" in lower:
+        return Problem(f"cannot connect{_through_proxy()}", passing=True)
+    if "body error" in lower or "sending request" in lower or "connection" in lower or "incomplete" in lower:
+        return Problem("the connection broke off", passing=True)
+    if "credential" in lower or "metadata" in lower or "token" in lower:
+        return Problem("no credentials were found: set those of the store, such as AWS_ACCESS_KEY_ID, or give store=")
+    if "not allowed" in lower and "http" in lower:
+        return Problem("its address is http:// without TLS: set AWS_ALLOW_HTTP=true, or use https://")
+    return Problem(_without_secrets(text))
+
+
+def _without_secrets(text: str) -> str:
+    line = re.sub(r"//[^/@\s]*@", "//", text.partition("\n")[0])
+    return re.sub(r"\?[^\s)\"']*", "", line)[:300]
+
+
+def _status(text: str) -> int | None:
+    found = re.search(r"status code: (\d{3})|status: (\d{3})", text)
+    return int(found[1] or found[2]) if found else None
+
+
+def _through_proxy() -> str:
+    """Name the variable of a proxy, if there is one, without its value: this may have a password."""
+    name = next((name for name in _PROXIES if os.environ.get(name)), "")
+    return f" (through the proxy of {name})" if name else ""
