@@ -83,16 +83,15 @@ class PythonSource : public Source {
   Reading reading() const noexcept override { return reading_; }
 
   void interrupt() const noexcept override {
-    if (Py_IsInitialized() == 0) {
-      return;
-    }
-    const py::gil_scoped_acquire gil;
-    const py::error_scope kept;
     try {
-      if (py::hasattr(python_, "interrupt")) {
-        python_.attr("interrupt")();
+      if (Py_IsInitialized() != 0) {
+        const py::gil_scoped_acquire gil;
+        const py::error_scope kept;
+        if (py::hasattr(python_, "interrupt")) {
+          python_.attr("interrupt")();
+        }
       }
-    } catch (const py::error_already_set&) {  // NOLINT(bugprone-empty-catch): the reads end by themselves
+    } catch (...) {  // NOLINT(bugprone-empty-catch): the reads end by themselves
     }
   }
 

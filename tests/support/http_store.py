@@ -123,15 +123,16 @@ class HttpStore:
         kind = fault.kind if fault else ""
         if kind == "change":
             self.replaced(path)
-        body = self.objects.get(path)
-        tag = None if body is None else self.tag(body)
+        body = self.objects.get(path, b"")
+        missing = path not in self.objects
+        tag = self.tag(body)
         if kind == "late":
             time.sleep(0.02)
         elif kind == "drop":
             request.connection.shutdown(socket.SHUT_RDWR)
             request.close_connection = True
             return
-        status = fault.status if fault and kind == "status" else 404 if body is None else 0
+        status = fault.status if fault and kind == "status" else 404 if missing else 0
         wanted = request.headers.get("If-Match")
         if not status and wanted is not None and wanted != tag:
             status = 412

@@ -6,14 +6,14 @@
 #include <future>
 #include <utility>
 
-#include "core/base/non_copyable.hpp"
-
 namespace ortmulti {
 
 /// Long work beside its caller, in a thread of its own. Where no thread can start, take() does the work.
 template <typename Result>
-class StoppableTask : NonCopyable {
+class StoppableTask {
  public:
+  StoppableTask(const StoppableTask&) = delete;
+  StoppableTask& operator=(const StoppableTask&) = delete;
   /// `work` should end soon after `stop` was set, with an Error.
   explicit StoppableTask(std::function<Result(const std::atomic<bool>& stop)> work)
       : work_(std::move(work)),
