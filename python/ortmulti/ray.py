@@ -12,7 +12,7 @@ import inspect
 import logging
 import os
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -72,7 +72,8 @@ def broadcast(model: str | os.PathLike[str]) -> BroadcastModel:
     or for the largest weight.
 
     Args:
-        model: Path of a model, with or without external data.
+        model: Path of a model, with or without external data. Or its URL in an object store, such as
+            ``s3://bucket/model.onnx``: it is read once for the cluster.
 
     Returns:
         The model, for `load_here`, `Predictor`, `map_options` and `deployment`.
@@ -84,7 +85,43 @@ def broadcast(model: str | os.PathLike[str]) -> BroadcastModel:
             it does not have the bytes that the weight's type and shape need.
         InvalidProtobuf: The file is not an ONNX model.
     """
-    of = Model(Path(checks.text("model", model)).absolute())
+    text = checks.text("model", model)
+    of = Model(text if "://" in text else Path(text).absolute())
+    graph, weights, sources = (bytes(of.graph), of.external.weights, of.external.sources) if of.url else _outside(of)
+    # Files are read, not mapped: a mapped file that shrinks would end the process.
+    prefetch = _core.Prefetch([(file, 0, file.size) for file in dict.fromkeys(sources)] if of.path else [])
+    objects: list[ray.ObjectRef] = []
+    size = 0
+    for part in _parts(weights):
+        listed = _core.WeightList(sources, part)
+        if of.url:
+            listed = listed.read()  # several ranges at a time
+        values = {
+            each.name: (each.data_type, each.shape, listed.sources[each.source].read(each.offset, each.length))
+            for each in listed.weights
+        }
+        objects.append(ray.put(values))
+        size += sum(each.length for each in part)
+    for file in sources:
+        file.check()
+    del prefetch
+    return BroadcastModel(of.path or of.url, size, ray.put((graph, objects)))
+
+
+def _parts(weights: list[_core.Weight]) -> Iterator[list[_core.Weight]]:
+    """Yield weights that make an object together."""
+    part: list[_core.Weight] = []
+    for each in weights:
+        part.append(each)
+        if sum(one.length for one in part) >= _PART_BYTES:
+            yield part
+            part = []
+    if part:
+        yield part
+
+
+def _outside(of: Model) -> tuple[bytes, list[_core.Weight], list[_core.Source]]:
+    """Return the graph of a file, its weights, and the files that they are in."""
     path = of.path
     try:
         graph, _, listed = _core.put_weights_outside(path)
@@ -96,24 +133,9 @@ def broadcast(model: str | os.PathLike[str]) -> BroadcastModel:
     first = {file.name: file for file in listed.sources}  # a file that was replaced since then is an error
     files = {os.fsdecode(location): first.get(file.name, file) for location, file in found}
     try:
-        weights, sources = Model(graph, files).external.weights, list(files.values())
+        return graph, Model(graph, files).external.weights, list(files.values())
     except InvalidArgument as error:
         raise InvalidArgument(f"the model cannot be broadcast: {error}; or use weights='files'") from None
-    # Files are read, not mapped: a mapped file that shrinks would end the process.
-    prefetch = _core.Prefetch([(file, 0, file.size) for file in dict.fromkeys(files.values())])
-    parts: list[ray.ObjectRef] = []
-    part: dict[str, tuple[int, list[int], NDArray[np.uint8]]] = {}
-    size = stored = 0
-    for each in weights:
-        part[each.name] = (each.data_type, each.shape, sources[each.source].read(each.offset, each.length))
-        size += each.length
-        if size - stored >= _PART_BYTES or each is weights[-1]:
-            parts.append(ray.put(part))
-            part, stored = {}, size
-    for file in files.values():
-        file.check()
-    del prefetch
-    return BroadcastModel(path, size, ray.put((graph, parts)))
 
 
 def load_here(

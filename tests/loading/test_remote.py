@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import random
 import signal
@@ -23,7 +24,9 @@ import pytest
 import ortmulti
 from ortmulti.optimized import Cache, wait_for_entries
 from ortmulti.remote import RemoteFile, file, link, model
+from ortmulti.serve.folder import Models
 from tests.support import creations, onnx_models
+from tests.support.command import invoke
 from tests.support.http_store import Fault, HttpStore
 from tests.support.processes import ROOT, check_child, child_environment, nothing_leaks
 
@@ -131,6 +134,28 @@ def test_every_way_to_load_takes_a_url(store: HttpStore, stored: Stored) -> None
     assert not ortmulti.optimize(stored.url, "cpu").made
     store.replaced("bucket/it/model.data")
     assert ortmulti.optimize(stored.url, "cpu", compare=False).made
+
+
+def test_commands_and_the_server_take_a_url(stored: Stored, cache: Cache, tmp_path: Path) -> None:
+    shown = invoke("inspect", stored.url, "--json")
+    assert shown.returncode == 0, shown.stderr
+    facts = json.loads(shown.stdout)
+    assert (facts["model"], facts["external_files"]) == (stored.url, ["model.data"])
+    assert facts["weights"]["bytes"] == facts["weights"]["shared_bytes"] == 3 * SIZE * SIZE * 4
+    assert [one["name"] for one in facts["inputs"]] == ["x"]
+    assert "bit for bit" in invoke("optimize", stored.url).stdout
+    [entry] = cache.entries()
+    assert entry.model == stored.url
+    config = tmp_path / "serve.toml"
+    config.write_text(f"[models.named]\npath = '{stored.url}?signature=SECRET'\n")
+    found = Models([config, stored.url]).all()
+    assert {name: one.path for name, one in found.items()} == {
+        "named": f"{stored.url}?signature=SECRET",
+        "model": stored.url,
+    }
+    with pytest.raises(ortmulti.InvalidArgument, match="two models have the name 'model', ") as raised:
+        Models([f"{stored.url}?signature=SECRET", stored.url])
+    assert "SECRET" not in str(raised.value)
 
 
 def test_progress_counts_the_bytes(stored: Stored) -> None:

@@ -15,6 +15,7 @@ import ortmulti
 from ortmulti import _core
 from tests.ray.conftest import get, plain, rows
 from tests.support import onnx_models
+from tests.support.http_store import HttpStore
 
 ray = pytest.importorskip("ray", reason='needs Ray: pip install "ortmulti[ray]"')
 pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.filterwarnings("ignore")]  # Ray has its own warnings
@@ -76,6 +77,20 @@ def test_a_broadcast_model_needs_no_file(outside: bool, model: Path, tmp_path: P
         actor = holder(num_gpus=4, num_cpus=1)
         get(actor.load.remote(given, "cpu"))
         np.testing.assert_array_equal(get(actor.run.remote(x)), expected)
+
+
+def test_a_model_of_a_store_is_read_once_for_the_cluster(model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    x, path = rows(model), tmp_path / "model.onnx"
+    onnx.save(onnx.load(model), path, save_as_external_data=True, location="model.data", size_threshold=0)
+    with HttpStore().served() as store:
+        store.put("model.data", (tmp_path / "model.data").read_bytes())
+        given = ortmulti.ray.broadcast(store.put("model.onnx", path.read_bytes()))
+        assert sum(end - begin for _, begin, end in store.ranges) == sum(map(len, store.objects.values()))
+    for _ in range(2):  # a host each, without the store
+        actor = holder(num_gpus=4, num_cpus=1)
+        get(actor.load.remote(given, "cpu"))
+        np.testing.assert_array_equal(get(actor.run.remote(x)), plain(path, x, 20))
 
 
 def test_a_lost_object_is_read_from_the_file(model: Path) -> None:

@@ -114,7 +114,9 @@ def test_models_are_found_in_files_and_folders(tmp_path: Path) -> None:
     touch(tmp_path / "models/none/readme.txt")
     models = Models([alone, tmp_path / "models"], {"max_queue": 7, "devices": "cpu"})
     found = models.all()
-    assert {name: (model.path.relative_to(tmp_path).as_posix(), model.version) for name, model in found.items()} == {
+    assert {
+        name: (Path(model.path).relative_to(tmp_path).as_posix(), model.version) for name, model in found.items()
+    } == {
         "alone": ("alone.onnx", "1"),
         "bert": ("models/bert/10/model.onnx", "10"),
         "flat": ("models/flat.onnx", "1"),

@@ -51,11 +51,12 @@ def inspect_command(
     other answers, or if that could not be tried.
     """
     with working(f"opening {model}"):
-        facts = describe_model(model)
-    dependent = why_dependent(ortmulti.Model(facts["model"]), 0)
+        opened = ortmulti.Model(model)
+        facts = describe_model(opened)
+    dependent = why_dependent(opened, 0)
     if batching:
         with working("joining requests"):
-            facts["batching"] = _describe_batching(facts["model"], dependent)
+            facts["batching"] = _describe_batching(opened, dependent)
     facts["advice"] = _advice(facts, dependent)
     if as_json:
         print_json(facts)
@@ -65,25 +66,25 @@ def inspect_command(
         raise typer.Exit(1)
 
 
-def describe_model(model: Path) -> dict[str, Any]:
+def describe_model(model: ortmulti.Model) -> dict[str, Any]:
     """Collect the facts of ``ortmulti inspect``.
 
     Returns:
         A dictionary for `json.dumps`. "inputs" and "outputs" are empty if ONNX Runtime cannot open the model on the
         CPU; "problem" then has the reason. Sizes are in bytes.
     """
-    checked = ortmulti.Model(model)
-    path = checked.path
     try:
-        index = _core.index_model(path)
+        index = _core.index_model(model.graph)
     except InvalidProtobuf:
-        ortmulti.InferenceSession(path, providers=["CPUExecutionProvider"]).close()  # its error says what to do
+        ortmulti.InferenceSession(model, providers=["CPUExecutionProvider"]).close()  # its error says what to do
         raise
-    shareable = _core.shareable_weights(path)
+    shareable = _core.shareable_weights(model.path) if model.path else model.external
     facts: dict[str, Any] = {
-        "model": path,
-        "bytes": model.stat().st_size,
-        "external_files": [location.decode(errors="replace") for location in index.external_locations],
+        "model": model.path or model.url,
+        "bytes": model.size,
+        "external_files": [
+            location.decode(errors="replace") for location in index.external_locations if location != b"\n"
+        ],
         "ir_version": index.ir_version,
         "opsets": dict(sorted(index.opsets.items())),
         "operators": sorted(index.operators),
@@ -93,7 +94,7 @@ def describe_model(model: Path) -> dict[str, Any]:
             "shared_tensors": len(shareable.weights),
             "shared_bytes": sum(weight.length for weight in shareable.weights),
             "not_shared": [{"name": one.name, "reason": one.reason} for one in shareable.left_out],
-            "not_worth_sharing": why_not_worth_it(checked, 1),
+            "not_worth_sharing": why_not_worth_it(model, 1),
         },
         "inputs": [],
         "outputs": [],
@@ -103,7 +104,7 @@ def describe_model(model: Path) -> dict[str, Any]:
     options.graph_optimization_level = ortmulti.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     try:
-        with ortmulti.InferenceSession(path, options, ["CPUExecutionProvider"]) as session:
+        with ortmulti.InferenceSession(model, options, ["CPUExecutionProvider"]) as session:
             facts["inputs"] = _declarations(session.get_inputs())
             facts["outputs"] = _declarations(session.get_outputs())
             facts["producer"] = session.get_modelmeta().producer_name
@@ -161,9 +162,9 @@ def _advice(facts: Mapping[str, Any], dependent: str) -> list[str]:
     return [*advice, f"A request to try: pool.run({{{', '.join(arrays)}}})"]
 
 
-def _describe_batching(path: str, found_in_graph: str) -> dict[str, Any]:
+def _describe_batching(model: ortmulti.Model, found_in_graph: str) -> dict[str, Any]:
     try:
-        found = ortmulti.check_batching(path, ortmulti.Batching(2))
+        found = ortmulti.check_batching(model, ortmulti.Batching(2))
     except Error as error:
         text = f"it could not be tried with random inputs: {error.public}. Give ortmulti.check_batching your samples"
         return {"independent": None, "text": text, "outputs": {}, "graph": found_in_graph}

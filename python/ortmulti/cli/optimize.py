@@ -19,14 +19,17 @@ from ortmulti.optimized import Cache
 from ortmulti.optimized.entries import Stored
 from ortmulti.optimized.optimize import OptimizedModel
 
-from .options import name_values
+from .options import name_values, path_or_url
 from .output import print_json, say, size_text, table, working
 
 _LEVELS = {name: level for name, level in LEVELS.items() if name != "disabled"}
 
 
 def optimize_command(
-    model: Annotated[Path | None, typer.Argument(help="An .onnx file.")] = None,
+    model: Annotated[
+        Path | None,
+        typer.Argument(help="An .onnx file, or the URL of one: s3://, gs://, az:// or https://.", parser=path_or_url),
+    ] = None,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, cuda:N or openvino:CPU (default: a GPU, or else the CPU).")
     ] = None,
@@ -128,6 +131,7 @@ def _facts(entry: Stored) -> dict[str, Any]:
             device = made_of["providers"][0][0]
         else:
             device = "cpu" if capability is None else f"GPU {capability[0]}.{capability[1]}"
+        device = "copy" if "copy" in made_of else device
         release = " ".join(str(part) for part in made_of["onnxruntime"][:2])
     return {
         "model": entry.model,

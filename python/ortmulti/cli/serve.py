@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from ortmulti.errors import InvalidArgument, LibraryError
 
-from .options import device_names
+from .options import device_names, path_or_url
 from .output import say, steps
 
 # Options of the command line that a TOML file may have, too.
@@ -25,8 +25,9 @@ def serve_command(
         list[Path],
         typer.Argument(
             metavar="MODEL...",
-            help="An .onnx file; a folder with NAME/VERSION/model.onnx, as Triton has it, or with NAME.onnx; or a "
-            ".toml file.",
+            help="An .onnx file, or the URL of one: s3://, gs://, az:// or https://; a folder with "
+            "NAME/VERSION/model.onnx, as Triton has it, or with NAME.onnx; or a .toml file.",
+            parser=path_or_url,
             show_default=False,
         ),
     ],

@@ -157,7 +157,7 @@ class CacheKey:
         digest: The name, from all facts.
         facts: All facts on which the optimized model depends, for JSON.
         sources: The model's files at the time of the key: its own, unless it is in bytes, and those with its data.
-        model: The model's path, for the list of the cache; empty for bytes.
+        model: The model's path or URL, for the list of the cache; empty for bytes.
     """
 
     digest: str
@@ -217,7 +217,7 @@ def key_of(
     if plugin is not None:
         facts["plugin"] = plugin
     digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()
-    path = str(Path(model.path).absolute()) if model.path else ""
+    path = str(Path(model.path).absolute()) if model.path else model.url
     return CacheKey(digest, facts, read.sources, path)
 
 

@@ -73,14 +73,14 @@ def problem_of(error: Exception) -> Problem:
         return Problem("no answer in time", passing=True)
     if "unexpected range" in lower or "unexpectedrange" in lower:
         return Problem("the store answers with another range than was asked for", passing=True)
+    if "builder error" in lower and "http://" in lower:
+        return Problem("its address is http:// without TLS: set AWS_ALLOW_HTTP=true, or use https://")
     if "kind: connect" in lower:
         return Problem(f"cannot connect{_through_proxy()}", passing=True)
     if "body error" in lower or "sending request" in lower or "connection" in lower or "incomplete" in lower:
         return Problem("the connection broke off", passing=True)
     if "credential" in lower or "metadata" in lower or "token" in lower:
         return Problem("no credentials were found: set those of the store, such as AWS_ACCESS_KEY_ID, or give store=")
-    if "not allowed" in lower and "http" in lower:
-        return Problem("its address is http:// without TLS: set AWS_ALLOW_HTTP=true, or use https://")
     return Problem(_without_secrets(text))
 
 

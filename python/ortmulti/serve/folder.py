@@ -32,7 +32,7 @@ class ServedModel:
 
     Attributes:
         name: Its name.
-        path: Its file.
+        path: Its file, or its URL in an object store.
         version: Its label.
         options: Of `ModelRepository.add`.
         defaults: Of its requests.
@@ -41,7 +41,7 @@ class ServedModel:
     """
 
     name: str
-    path: Path
+    path: Path | str
     version: str = "1"
     options: dict[str, Any] = field(default_factory=dict)
     defaults: Defaults = field(default_factory=Defaults)
@@ -69,9 +69,10 @@ class ServedModel:
                 wrong = f"has the dims {dims}{batch}, and the model's are {value.shape}"
             else:
                 continue
+            folder = Path(self.path).parents[1].name
             raise InvalidArgument(
-                f"{_CONFIG} of {self.path.parents[1].name!r}: the {tensor.kind} {tensor.name!r} {wrong}: mend the "
-                f"file, or leave the {tensor.kind} out"
+                f"{_CONFIG} of {folder!r}: the {tensor.kind} {tensor.name!r} {wrong}: mend the file, or leave the "
+                f"{tensor.kind} out"
             )
 
 
@@ -83,7 +84,7 @@ class Models:
     """The models of several places, looked up again at each `find`.
 
     Args:
-        places: Files, a model's folder ``NAME/VERSION/model.onnx``, folders of either, or a TOML file.
+        places: Files, a model's folder ``NAME/VERSION/model.onnx``, folders of either, URLs, or a TOML file.
         options: Of `ModelRepository.add`, for models whose configuration does not say otherwise; `options` may be
             changed.
 
@@ -95,8 +96,12 @@ class Models:
         self.options = dict(options or {})
         self.settings: dict[str, Any] = {}
         self._places: list[Callable[[], list[ServedModel]]] = []
-        for place in map(Path, places):
-            self._places += self._from_toml(place) if place.suffix == ".toml" else [partial(self._in, place)]
+        for place in places:
+            url, path = str(place), Path(place)
+            if "://" in url:
+                self._places.append(partial(self._at, url))
+            else:
+                self._places += self._from_toml(path) if path.suffix == ".toml" else [partial(self._in, path)]
         self.all()
 
     def all(self) -> dict[str, ServedModel]:
@@ -105,10 +110,8 @@ class Models:
         for place in self._places:
             for model in place():
                 if model.name in found:
-                    raise InvalidArgument(
-                        f"two models have the name {model.name!r}, {found[model.name].path} and {model.path}: "
-                        "rename one"
-                    )
+                    one, other = (str(each.path).partition("?")[0] for each in (found[model.name], model))
+                    raise InvalidArgument(f"two models have the name {model.name!r}, {one} and {other}: rename one")
                 found[model.name] = model
         return found
 
@@ -122,6 +125,9 @@ class Models:
         if model is None:
             raise NotFound(f"there is no model {name!r}")
         return model
+
+    def _at(self, url: str) -> list[ServedModel]:
+        return [ServedModel(Path(url.partition("?")[0]).stem, url, options=dict(self.options))]
 
     def _in(self, place: Path) -> list[ServedModel]:
         if not place.is_dir():
@@ -172,11 +178,12 @@ class Models:
         return ServedModel(folder.name, newest / read.file, newest.name, options, defaults, read.tensors, ignored)
 
     def _declared(
-        self, name: str, path: Path, version: str, options: dict[str, Any], timeout: float | None
+        self, name: str, path: Path | str, version: str, options: dict[str, Any], timeout: float | None
     ) -> list[ServedModel]:
         """Return a model of a TOML file; of a folder, the newest version."""
-        found = self._model_in(path) if path.is_dir() else None
-        if path.is_dir() and found is None:
+        is_folder = isinstance(path, Path) and path.is_dir()
+        found = self._model_in(Path(path)) if is_folder else None
+        if is_folder and found is None:
             raise NoSuchFile(f"'{path}' has no version with a {_MODEL}")
         model = found or ServedModel(name, path, version, dict(self.options))
         defaults = model.defaults if timeout is None else model.defaults._replace(timeout=timeout)
@@ -210,7 +217,8 @@ class Models:
                 made = _objects(options)
             except (AttributeError, TypeError, InvalidArgument) as error:
                 raise InvalidArgument(f"{path}: [models.{name}]: {error}") from None
-            found.append(partial(self._declared, name, path.parent / given, version, made, timeout))
+            place = given if "://" in given else path.parent / given
+            found.append(partial(self._declared, name, place, version, made, timeout))
         return found
 
 

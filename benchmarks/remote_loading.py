@@ -1,0 +1,201 @@
+"""Models in an object store: how long a load takes, and how much memory, against a download and a load.
+
+    weed server -ip=127.0.0.1 -s3 -dir=/tmp/store &
+    export AWS_ENDPOINT=http://127.0.0.1:8333 AWS_ALLOW_HTTP=true AWS_ACCESS_KEY_ID=any AWS_SECRET_ACCESS_KEY=any
+    python -m benchmarks.remote_loading s3://bucket/prefix --megabytes 2000 --json remote.json
+
+The model is put into the store first. Each case is a process of its own; rounds in turns:
+
+    fetch: obstore alone reads the ranges of the model's data into memory, as many at a time as --at-once says
+    file: `ortmulti.load` of the path, from the page cache
+    store: `ortmulti.load` of the URL
+    disk: obstore downloads the files, and `ortmulti.load` of the copy follows
+
+"memory" is the most of the process, sampled each 10 ms, beyond what it had before. Exit status 1 if an answer differs
+by a bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ortmulti.bench import models
+from ortmulti.bench.measure import machine
+
+CASES = ("fetch", "file", "store", "disk")
+RANGE = 8 << 20
+
+
+def open_store(url: str) -> Any:
+    from obstore.store import from_url
+
+    allow = os.environ.get("AWS_ALLOW_HTTP", "") == "true" or url.startswith("http://")
+    return from_url(url, client_options={"allow_http": allow, "timeout": "300s"})
+
+
+def upload(url: str, files: list[Path]) -> None:
+    import obstore
+
+    endpoint = os.environ.get("AWS_ENDPOINT")
+    if url.startswith("s3://") and endpoint:
+        from urllib.request import Request, urlopen
+
+        urlopen(Request(f"{endpoint}/{url.split('/')[2]}", method="PUT")).close()  # the bucket
+    store = open_store(url)
+    for file in files:
+        try:
+            if obstore.head(store, file.name)["size"] == file.stat().st_size:
+                continue
+        except FileNotFoundError:
+            pass
+        obstore.put(store, file.name, file, use_multipart=True)
+
+
+def fetch(url: str, name: str, at_once: int) -> None:
+    """Read an object into memory, as a program with obstore would."""
+    import obstore
+
+    store = open_store(url)
+    size = obstore.head(store, name)["size"]
+    target = np.empty(size, np.uint8)
+
+    def one(begin: int) -> None:
+        body = obstore.get(store, name, options={"range": (begin, min(begin + RANGE, size))}).bytes()
+        target[begin : begin + len(body)] = np.frombuffer(body, np.uint8)
+
+    with ThreadPoolExecutor(at_once) as pool:
+        list(pool.map(one, range(0, size, RANGE)))
+
+
+def download(url: str, name: str, folder: Path) -> None:
+    import obstore
+
+    with (folder / name).open("wb") as file:
+        for part in obstore.get(open_store(url), name).stream(min_chunk_size=RANGE):
+            file.write(part)
+
+
+def child(case: str, options: argparse.Namespace) -> None:
+    """The process of one case. It says when it begins, and waits for the answer of who samples its memory."""
+    import ortmulti
+    from ortmulti.create.sample_inputs import sample_inputs
+
+    ortmulti.InferenceSession  # noqa: B018  (modules and ONNX Runtime are there)
+    model, data = Path(options.model), Path(options.model + ".data")
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        begin = time.monotonic()
+        answer = ""
+        if case == "fetch":
+            fetch(options.url, data.name, options.at_once)
+        else:
+            place: str | Path = f"{options.url}/{model.name}" if case == "store" else model
+            if case == "disk":
+                for file in (model, data):
+                    download(options.url, file.name, Path(folder))
+                place = Path(folder, model.name)
+            pool = ortmulti.load(str(place), options.devices, options.sessions)
+        seconds = time.monotonic() - begin
+        if case != "fetch":
+            inputs = sample_inputs(pool.get_inputs(), seed=0)
+            answers = {
+                hashlib.sha256(b"".join(each.tobytes() for each in session.run(None, inputs))).hexdigest()
+                for session in pool.sessions
+            }
+            answer = " ".join(sorted(answers))
+            pool.close()
+    print(json.dumps({"seconds": seconds, "answer": answer}), flush=True)
+
+
+def resident(process: int) -> int:
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def measure(case: str, arguments: list[str]) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.remote_loading", *arguments, "--case", case]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as it:
+        assert it.stdin is not None
+        assert it.stdout is not None
+        assert it.stdout.readline() == "ready\n"
+        os.set_blocking(it.stdout.fileno(), False)
+        before = most = resident(it.pid)
+        it.stdin.write("\n")
+        it.stdin.flush()
+        line = ""
+        while not line and it.poll() is None:
+            most = max(most, resident(it.pid))
+            time.sleep(0.01)
+            line = it.stdout.readline()
+        it.stdin.close()
+        found: dict[str, Any] = json.loads(line or it.stdout.read())
+    return found | {"memory": most - before}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("url", help="A folder in a store.")
+    parser.add_argument("--megabytes", type=int, default=2000)
+    parser.add_argument("--folder", default="models")
+    parser.add_argument("--devices", default="cpu")
+    parser.add_argument("--sessions", type=int, default=2, help="On each device.")
+    parser.add_argument("--at-once", type=int, default=16)
+    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--no-upload", action="store_true", help="The files are in the store.")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    parser.add_argument("--model", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.case:
+        child(options.case, options)
+        return 0
+    model = models.make("matmul", options.folder, megabytes=options.megabytes)
+    data = Path(f"{model}.data")
+    if not options.no_upload:
+        upload(options.url, [model, data])
+    arguments = [options.url, "--model", str(model), "--folder", options.folder, "--devices", options.devices]
+    arguments += ["--sessions", str(options.sessions), "--at-once", str(options.at_once)]
+    cases = options.cases.split(",")
+    shutil.copyfile(data, os.devnull)  # into the page cache
+    rounds = [{case: measure(case, arguments) for case in cases} for _ in range(options.rounds)]
+    results: dict[str, Any] = {}
+    for case in cases:
+        found = [one[case] for one in rounds]
+        row = {key: statistics.median(one[key] for one in found) for key in ("seconds", "memory")}
+        results[case] = row | {"longest": max(one["seconds"] for one in found)}
+        rate = data.stat().st_size / row["seconds"] / 1e9
+        print(f"{case:6} {row['seconds']:6.3f} s  {rate:5.2f} GB/s  {row['memory'] / 2**20:7,.0f} MiB", flush=True)
+    answers = {one[case]["answer"] for one in rounds for case in cases if case != "fetch"}
+    if {"fetch", "file", "store"} <= set(cases):
+        sums = [one["store"]["seconds"] / (one["fetch"]["seconds"] + one["file"]["seconds"]) for one in rounds]
+        results["store by fetch and file"] = statistics.median(sums)
+        print(f"store by fetch and file: {results['store by fetch and file']:.2f}")
+    if {"store", "disk"} <= set(cases):
+        gains = [one["disk"]["seconds"] / one["store"]["seconds"] for one in rounds]
+        results["disk by store"] = statistics.median(gains)
+        print(f"disk by store: {results['disk by store']:.2f}")
+    wrong = len(answers) > 1 or any(" " in answer for answer in answers)
+    print("wrong" if wrong else "right")
+    if options.json:
+        report = {"bytes": data.stat().st_size, "results": results, "wrong": wrong, "machine": machine.describe()}
+        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return int(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
