@@ -10,9 +10,10 @@ The model is put into the store first. Each case is a process of its own; rounds
     file: `ortmulti.load` of the path, from the page cache
     store: `ortmulti.load` of the URL
     disk: obstore downloads the files, and `ortmulti.load` of the copy follows
+    both: fetch, and then file, in one process that holds what was fetched: as much new memory as the store's
 
-"memory" is the most of the process, sampled each 10 ms, beyond what it had before. Exit status 1 if an answer differs
-by a bit.
+"memory" is the most of the process, sampled each 10 ms, beyond what it had before; "after" what it has when it is
+ready. Exit status 1 if an answer differs by a bit.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ import numpy as np
 from ortmulti.bench import models
 from ortmulti.bench.measure import machine
 
-CASES = ("fetch", "file", "store", "disk")
+CASES = ("fetch", "file", "store", "disk", "both")
 RANGE = 8 << 20
 
 
@@ -65,7 +66,7 @@ def upload(url: str, files: list[Path]) -> None:
         obstore.put(store, file.name, file, use_multipart=True)
 
 
-def fetch(url: str, name: str, at_once: int) -> None:
+def fetch(url: str, name: str, at_once: int) -> Any:
     """Read an object into memory, as a program with obstore would."""
     import obstore
 
@@ -79,6 +80,7 @@ def fetch(url: str, name: str, at_once: int) -> None:
 
     with ThreadPoolExecutor(at_once) as pool:
         list(pool.map(one, range(0, size, RANGE)))
+    return target
 
 
 def download(url: str, name: str, folder: Path) -> None:
@@ -96,14 +98,17 @@ def child(case: str, options: argparse.Namespace) -> None:
 
     ortmulti.InferenceSession  # noqa: B018  (modules and ONNX Runtime are there)
     model, data = Path(options.model), Path(options.model + ".data")
+    # A virtual machine's first touch of memory takes longer than all else: each case finds memory that was touched.
+    np.ones(3 * data.stat().st_size, np.uint8)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         print("ready", flush=True)
         sys.stdin.readline()
         begin = time.monotonic()
         answer = ""
-        if case == "fetch":
-            fetch(options.url, data.name, options.at_once)
-        else:
+        held: list[Any] = []
+        if case in ("fetch", "both"):
+            held.append(fetch(options.url, data.name, options.at_once))
+        if case != "fetch":
             place: str | Path = f"{options.url}/{model.name}" if case == "store" else model
             if case == "disk":
                 for file in (model, data):
@@ -111,6 +116,8 @@ def child(case: str, options: argparse.Namespace) -> None:
                 place = Path(folder, model.name)
             pool = ortmulti.load(str(place), options.devices, options.sessions)
         seconds = time.monotonic() - begin
+        print("loaded", flush=True)
+        sys.stdin.readline()
         if case != "fetch":
             inputs = sample_inputs(pool.get_inputs(), seed=0)
             answers = {
@@ -141,9 +148,12 @@ def measure(case: str, arguments: list[str]) -> dict[str, Any]:
             most = max(most, resident(it.pid))
             time.sleep(0.01)
             line = it.stdout.readline()
+        after = resident(it.pid)
+        os.set_blocking(it.stdout.fileno(), True)
+        it.stdin.write("\n")
         it.stdin.close()
-        found: dict[str, Any] = json.loads(line or it.stdout.read())
-    return found | {"memory": most - before}
+        found: dict[str, Any] = json.loads(it.stdout.read())
+    return found | {"memory": max(most, after) - before, "after": after - before}
 
 
 def main() -> int:
@@ -176,15 +186,19 @@ def main() -> int:
     results: dict[str, Any] = {}
     for case in cases:
         found = [one[case] for one in rounds]
-        row = {key: statistics.median(one[key] for one in found) for key in ("seconds", "memory")}
+        row = {key: statistics.median(one[key] for one in found) for key in ("seconds", "memory", "after")}
         results[case] = row | {"longest": max(one["seconds"] for one in found)}
         rate = data.stat().st_size / row["seconds"] / 1e9
-        print(f"{case:6} {row['seconds']:6.3f} s  {rate:5.2f} GB/s  {row['memory'] / 2**20:7,.0f} MiB", flush=True)
+        print(
+            f"{case:6} {row['seconds']:6.3f} s  {rate:5.2f} GB/s  {row['memory'] / 2**20:7,.0f} MiB, "
+            f"{row['after'] / 2**20:,.0f} after",
+            flush=True,
+        )
     answers = {one[case]["answer"] for one in rounds for case in cases if case != "fetch"}
-    if {"fetch", "file", "store"} <= set(cases):
-        sums = [one["store"]["seconds"] / (one["fetch"]["seconds"] + one["file"]["seconds"]) for one in rounds]
-        results["store by fetch and file"] = statistics.median(sums)
-        print(f"store by fetch and file: {results['store by fetch and file']:.2f}")
+    if {"store", "both"} <= set(cases):
+        shares = [one["store"]["seconds"] / one["both"]["seconds"] for one in rounds]
+        results["store by both"] = statistics.median(shares)
+        print(f"store by both: {results['store by both']:.2f}")
     if {"store", "disk"} <= set(cases):
         gains = [one["disk"]["seconds"] / one["store"]["seconds"] for one in rounds]
         results["disk by store"] = statistics.median(gains)

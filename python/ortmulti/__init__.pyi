@@ -14,6 +14,7 @@ from ortmulti import options as options
 from ortmulti import otel as otel
 from ortmulti import pool as pool
 from ortmulti import ray as ray
+from ortmulti import remote as remote
 from ortmulti import repository as repository
 from ortmulti import serve as serve
 from ortmulti import timeline as timeline

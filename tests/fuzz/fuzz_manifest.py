@@ -17,9 +17,10 @@ from random import Random
 from typing import Any
 
 import ortmulti
-from ortmulti.optimized.entries import Cache
-from ortmulti.optimized.entry import MANIFEST, Damaged, Entry, _digest, open_entry
-from ortmulti.optimized.key import CacheKey, key_of
+from ortmulti.cache.entries import Cache
+from ortmulti.cache.entry import MANIFEST, Damaged, Entry, _digest, open_entry
+from ortmulti.cache.key import CacheKey
+from ortmulti.optimized.key import key_of
 from tests.fuzz import cases
 from tests.support import optimized_models
 from tests.support.cached_models import CPU

@@ -14,10 +14,10 @@ import pytest
 
 import ortmulti
 from ortmulti import _core
+from ortmulti.cache.entry import Damaged
 from ortmulti.loading.attempt import Attempt
 from ortmulti.loading.creation import Collector
 from ortmulti.optimized import Cache, Entry, StagedEntry
-from ortmulti.optimized.entry import Damaged
 from tests.support import creations, onnx_models
 from tests.support.cached_models import flip
 from tests.support.creations import break_session

@@ -25,7 +25,7 @@ import ortmulti
 from ortmulti.optimized import Cache, wait_for_entries
 from ortmulti.remote import RemoteFile, file, link, model
 from ortmulti.serve.folder import Models
-from tests.support import creations, onnx_models
+from tests.support import creations, fake_driver, onnx_models
 from tests.support.command import invoke
 from tests.support.http_store import Fault, HttpStore
 from tests.support.processes import ROOT, check_child, child_environment, nothing_leaks
@@ -227,6 +227,15 @@ def test_what_a_store_refuses_is_one_clear_error_without_secrets(
     printed = "".join(traceback.format_exception(raised.value))
     assert "SECRET" not in printed
     assert "PASSWORD" not in printed
+
+
+def test_without_credentials_the_error_says_so(store: HttpStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", store.url)  # a machine without a role
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    with pytest.raises(ortmulti.NoSuchFile, match="no credentials were found"):
+        ortmulti.load("s3://bucket/model.onnx", "cpu")
 
 
 def test_a_signed_url_is_read_with_its_query_and_known_without(store: HttpStore, stored: Stored) -> None:
@@ -496,3 +505,47 @@ def test_without_obstore_the_error_says_what_to_install() -> None:
     assert printed == (
         "'s3://bucket/model.onnx' is in an object store, which needs obstore: pip install 'ortmulti[remote]'\n"
     )
+
+
+ON_GPUS = """
+    import ctypes
+    import numpy as np
+    import ortmulti
+    from ortmulti import _core
+    from ortmulti.remote import RemoteFile, file
+    from tests.support.capsules import live, tensor_in
+    from tests.support.http_store import Fault, HttpStore
+    from tests.support.processes import nothing_leaks
+
+    RemoteFile.range_bytes = 1 << 16
+    content = np.random.default_rng(0).integers(0, 256, 1 << 22, np.uint8).tobytes()
+
+    def load(store):
+        weights = [_core.Weight(f"w{i}", 2, [1 << 18], 0, i << 18, 1 << 18) for i in range(16)]
+        listed = _core.WeightList([RemoteFile(store.put("weights", content))], weights)
+        store.ranges.clear()
+        return _core.load_weights(_core.SharedWeights(listed), [0, 1])
+
+    with HttpStore().served() as store:
+        loaded = load(store)
+        ranges = sorted((begin, end) for _, begin, end in store.ranges)
+        print(ranges == [(at, at + (1 << 16)) for at in range(0, 1 << 22, 1 << 16)], store.most_at_once > 4)
+        for each in loaded:
+            for i in range(16):
+                capsule = each.dlpack(i, True)
+                assert ctypes.string_at(tensor_in(capsule).data, 1 << 18) == content[i << 18 : (i + 1) << 18], i
+        del loaded, each, capsule
+        print(live())
+        with nothing_leaks():
+            store.fault = lambda path, begin, number: Fault("status", 403) if begin == 40 << 16 else None
+            try:
+                load(store)
+            except ortmulti.WeightsError as error:
+                print("permission denied" in str(error))
+"""
+
+
+def test_a_file_is_read_once_for_all_gpus(tmp_path: Path) -> None:
+    """GPUs whose memory is the host's."""
+    environment = fake_driver.build(tmp_path).environment
+    assert check_child(ON_GPUS, environment=environment) == "True True\n0\nTrue\n"

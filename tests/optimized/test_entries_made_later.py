@@ -17,9 +17,9 @@ import pytest
 
 from ortmulti import Model
 from ortmulti._runtime import behind
+from ortmulti.cache.entries import StagedEntry
 from ortmulti.loading.creation import Collector
 from ortmulti.optimized import Cache, key_of, wait_for_entries
-from ortmulti.optimized.entries import StagedEntry
 from tests.support import creations, fake_driver
 from tests.support.cached_models import CPU
 from tests.support.optimized_models import run_ordinary, with_new_weights, write
@@ -101,7 +101,7 @@ def test_a_forked_child_ends_while_its_parent_makes_an_entry(model: str, cache: 
     code = """
         import os, sys, threading
         from ortmulti.optimized import wait_for_entries
-        from ortmulti.optimized.entries import StagedEntry
+        from ortmulti.cache.entries import StagedEntry
         from tests.optimized import test_entries_made_later as helpers
 
         forked, publish = threading.Event(), StagedEntry.publish

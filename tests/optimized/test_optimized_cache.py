@@ -19,10 +19,10 @@ import pytest
 
 import ortmulti
 from ortmulti import _core
-from ortmulti.optimized import entries as cache_module
-from ortmulti.optimized.entries import Cache, parse_size
-from ortmulti.optimized.entry import Damaged, Entry
-from ortmulti.optimized.key import CacheKey
+from ortmulti.cache import entries as cache_module
+from ortmulti.cache.entries import Cache, parse_size
+from ortmulti.cache.entry import Damaged, Entry
+from ortmulti.cache.key import CacheKey
 from tests.support.cached_models import add_endless_file, fill, flip, key, left, rewrite, store, write_model
 from tests.support.processes import check_child, check_children, child_environment, files, nothing_leaks
 from tests.support.weight_lists import fields, weight_list
@@ -271,8 +271,8 @@ def test_the_cache_is_not_locked_while_an_entry_is_read(cache: Cache, made_of: C
     code = """
         import sys
         from pathlib import Path
-        from ortmulti.optimized.entries import Cache
-        from ortmulti.optimized.entry import Damaged
+        from ortmulti.cache.entries import Cache
+        from ortmulti.cache.entry import Damaged
         from tests.support.cached_models import key
         Cache(Path(sys.argv[1])).remove(key(Path(sys.argv[2])), Damaged("for the test"))
         """
@@ -488,7 +488,7 @@ def test_a_cache_that_root_fills_is_read(tmp_path: Path, made_of: CacheKey) -> N
         """
         import logging, os, sys
         from pathlib import Path
-        from ortmulti.optimized.entries import Cache
+        from ortmulti.cache.entries import Cache
         from tests.support.cached_models import fill, key
         logging.disable()
         cache, model = Cache(Path(sys.argv[1])), Path(sys.argv[2])
@@ -637,7 +637,7 @@ def test_processes_fill_it_at_once(tmp_path: Path, made_of: CacheKey) -> None:
     code = """
         import sys
         from pathlib import Path
-        from ortmulti.optimized.entries import Cache
+        from ortmulti.cache.entries import Cache
         from tests.support.cached_models import fill, key
         cache, model = Cache(Path(sys.argv[1])), Path(sys.argv[2])
         print("ready", flush=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ortmulti.optimized.entries import Cache
-from ortmulti.optimized.key import CacheKey
+from ortmulti.cache.entries import Cache
+from ortmulti.cache.key import CacheKey
 from tests.support.cached_models import key, left, store, write_model
 from tests.support.processes import child_environment
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.process
 CODE = """
 import os, sys, time
 from pathlib import Path
-from ortmulti.optimized.entries import Cache
+from ortmulti.cache.entries import Cache
 from tests.support.cached_models import fill, key
 
 folder, model, step, stop = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])

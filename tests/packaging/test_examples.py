@@ -27,6 +27,7 @@ import ortmulti
 from ortmulti.bench import models
 from tests.support import onnx_models
 from tests.support.gpus import VISIBLE
+from tests.support.http_store import HttpStore
 from tests.support.pools import HANG
 from tests.support.processes import ROOT, child_environment
 
@@ -159,6 +160,22 @@ def test_sleep(model: Path, other_model: Path, tmp_path: Path) -> None:
     assert lines[2] == "identical: True"
     assert lines[3].startswith("sleeps: 1, wakes: 1, wake: ")
     assert [line.split(":")[1] for line in lines[4:]] == ["0 sleep", "0 copy weights from pinned memory"]
+
+
+def test_object_store(model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    with HttpStore().served() as store:
+        for file in (model, Path(f"{model}.data")):
+            store.put(file.name, file.read_bytes())
+        for _ in range(2):
+            sent = len(store.ranges)
+            environment = {"ORTMULTI_CACHE": str(tmp_path / "cache")}
+            printed = run(
+                "object_store.py", f"{store.url}/{model.name}", "--keep", folder=tmp_path, environment=environment
+            )
+            assert printed.splitlines()[-2] == "8.0 of 8.0 MB, sessions: 1"
+            assert printed.splitlines()[-1].endswith(" s: (1, 834)")
+    assert [end - begin for _, begin, end in store.ranges[sent:]] == [1, 1]  # the copy was used
 
 
 def test_choose_batching(model: Path, tmp_path: Path) -> None:

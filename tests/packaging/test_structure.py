@@ -159,7 +159,8 @@ def test_the_library_names_no_module_of_bench_or_cli() -> None:
 
 # From bottom to top.
 PYTHON_ROOMS = (
-    *("errors", "checks", "timeline", "_runtime", "devices", "values", "options", "create", "optimized", "loading"),
+    *("errors", "checks", "timeline", "_runtime", "cache", "remote", "devices", "values", "options"),
+    *("create", "optimized", "loading"),
     *("interface", "interop", "pool", "repository", "otel", "serve", "ray", "bench", "cli"),
 )
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ortmulti import Model, _core
-from ortmulti.optimized import entry as _entry
-from ortmulti.optimized.entries import Cache, StagedEntry
-from ortmulti.optimized.entry import Entry
-from ortmulti.optimized.key import CacheKey, key_of
+from ortmulti.cache import entry as _entry
+from ortmulti.cache.entries import Cache, StagedEntry
+from ortmulti.cache.entry import Entry
+from ortmulti.cache.key import CacheKey
+from ortmulti.optimized.key import key_of
 from tests.support import onnx_models
 
 CPU = [("CPUExecutionProvider", {})]

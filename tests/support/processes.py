@@ -149,7 +149,7 @@ def nothing_leaks() -> Iterator[None]:
 
 def held(folder: Path) -> Counter[str]:
     """How much this process holds: threads, open files, staged cache entries, and files in `folder`/temporary."""
-    from ortmulti.optimized.staging import StagingDir
+    from ortmulti.cache.staging import StagingDir
 
     cache, temporary = Path(os.environ["ORTMULTI_CACHE"]), folder / "temporary"
     drafts, scratch = cache / "staging", StagingDir(cache)

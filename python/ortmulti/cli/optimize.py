@@ -13,10 +13,10 @@ from rich.markup import escape
 from rich.table import Column
 
 import ortmulti
+from ortmulti.cache.entries import Stored
 from ortmulti.errors import InvalidArgument
 from ortmulti.loading.tuning_options import LEVELS
 from ortmulti.optimized import Cache
-from ortmulti.optimized.entries import Stored
 from ortmulti.optimized.optimize import OptimizedModel
 
 from .options import name_values, path_or_url

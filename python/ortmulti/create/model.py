@@ -105,10 +105,12 @@ class Model:
     def _open(self, url: str, store: ObjectStore | None, keep: Keep | None) -> None:
         """Read the graph from a store."""
         from ortmulti import checks
+        from ortmulti.create.empty_files import MIN_SHARED_BYTES
         from ortmulti.remote.model import open_model
 
         checks.choice("keep", keep, (None, "disk"))
-        self.url, self.graph, weights, self._kept = open_model(url, store, keep=keep is not None)
+        opened = open_model(url, store, keep=keep is not None, large=MIN_SHARED_BYTES)
+        self.url, self.graph, weights, self._kept = opened
         if weights:
             self._take(weights)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from ortmulti.cache.entries import Cache, StagedEntry
+from ortmulti.cache.entry import Damaged, Entry
+from ortmulti.cache.key import CacheKey
 from ortmulti.optimized.build import CacheRequest, build, entry_options, not_loadable, signature
 from ortmulti.optimized.contexts import compiling, context_key, finish
-from ortmulti.optimized.entries import Cache, StagedEntry
-from ortmulti.optimized.entry import Damaged, Entry
-from ortmulti.optimized.key import CacheKey, compute_capability, key_of
+from ortmulti.optimized.key import compute_capability, key_of
 from ortmulti.optimized.later import keep, wait_for_entries
 
 __all__ = [

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from ortmulti import _core
+from ortmulti.cache.entries import Cache, StagedEntry
+from ortmulti.cache.entry import Damaged, Entry
+from ortmulti.cache.staging import remove_tree
 from ortmulti.create import core_sessions
 from ortmulti.create.empty_files import DATA_FOLDER, over_empty_files
 from ortmulti.create.model import Model
@@ -20,10 +23,7 @@ from ortmulti.create.request import without_optimization
 from ortmulti.devices.device import Device
 from ortmulti.devices.providers import Provider
 from ortmulti.errors import Error, NotFound, NotOptimizable
-from ortmulti.optimized.entries import Cache, StagedEntry
-from ortmulti.optimized.entry import Damaged, Entry
 from ortmulti.optimized.key import compute_capability, key_of
-from ortmulti.optimized.staging import remove_tree
 from ortmulti.options.session_options import SessionOptions
 
 LARGE = "large.bin"

@@ -10,13 +10,13 @@ import numpy as np
 
 from ortmulti import _core
 from ortmulti._runtime.closing import Closing
+from ortmulti.cache.entry import Entry
 from ortmulti.create import core_sessions
 from ortmulti.create.model import Model
 from ortmulti.create.sample_inputs import first_fit, growing_inputs
 from ortmulti.devices.providers import Provider
 from ortmulti.errors import Error, NotOptimizable
 from ortmulti.optimized.build import entry_options, not_loadable, signature
-from ortmulti.optimized.entry import Entry
 from ortmulti.options.session_options import SessionOptions
 
 

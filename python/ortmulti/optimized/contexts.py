@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from ortmulti import _core
+from ortmulti.cache.entries import StagedEntry
+from ortmulti.cache.entry import MODEL, PLACEHOLDER, Entry
+from ortmulti.cache.key import CacheKey
 from ortmulti.create.model import Model
 from ortmulti.devices import plugins
 from ortmulti.devices.device import Device
 from ortmulti.devices.providers import Provider
 from ortmulti.errors import NotOptimizable
-from ortmulti.optimized.entries import StagedEntry
-from ortmulti.optimized.entry import MODEL, PLACEHOLDER, Entry
-from ortmulti.optimized.key import CacheKey, key_of
+from ortmulti.optimized.key import key_of
 from ortmulti.options.session_options import SessionOptions
 
 

@@ -16,6 +16,7 @@ from ortmulti import _core
 from ortmulti._runtime import libraries as _libraries
 from ortmulti._runtime.machine import first_processor
 from ortmulti._runtime.regular_file import open_regular
+from ortmulti.cache.key import FORMAT, CacheKey
 from ortmulti.create.empty_files import DATA_FOLDER
 from ortmulti.create.model import Model
 from ortmulti.devices.device import Device
@@ -135,9 +136,6 @@ def _gaps(skipped: Sequence[tuple[int, int]], size: int) -> Iterator[tuple[int, 
     yield begin, size
 
 
-FORMAT = 2
-"""Of the entries. Another number gives other keys, so that entries of another format are never found."""
-
 # Options of providers that say where and with how much memory, not what is computed.
 _NO_MATTER = {
     "arena_extend_strategy",
@@ -147,27 +145,6 @@ _NO_MATTER = {
     "has_user_compute_stream",
     "user_compute_stream",
 }
-
-
-@dataclass(frozen=True)
-class CacheKey:
-    """The name of an optimized model, and the facts behind it.
-
-    Attributes:
-        digest: The name, from all facts.
-        facts: All facts on which the optimized model depends, for JSON.
-        sources: The model's files at the time of the key: its own, unless it is in bytes, and those with its data.
-        model: The model's path or URL, for the list of the cache; empty for bytes.
-    """
-
-    digest: str
-    facts: dict[str, Any]
-    sources: tuple[_core.Source, ...]
-    model: str
-
-    def changed_source(self) -> str | None:
-        """Return the first of the model's files that has changed; None if none has."""
-        return next((source.name for source in self.sources if not source.is_current()), None)
 
 
 def key_of(

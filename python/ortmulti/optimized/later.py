@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 
 from ortmulti._runtime import behind
+from ortmulti.cache.entries import StagedEntry
 from ortmulti.errors import Error
-from ortmulti.optimized.entries import StagedEntry
 
 _SMALL = 4 << 20
 """Bytes that are split, checked and published within milliseconds."""

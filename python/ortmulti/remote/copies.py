@@ -1,4 +1,4 @@
-"""Copies of remote files on this host's disk: in the cache of optimized models, within its bounds."""
+"""Copies of remote files on this host's disk: in the cache, within its bounds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from typing import Any
 
 from ortmulti import _core
 from ortmulti._runtime import behind
+from ortmulti.cache.entries import Cache, StagedEntry
+from ortmulti.cache.entry import MODEL, PLACEHOLDER, Entry
+from ortmulti.cache.key import CacheKey
 from ortmulti.errors import Error
-from ortmulti.optimized import Cache, CacheKey, Entry, StagedEntry
-from ortmulti.optimized.entry import MODEL, PLACEHOLDER
 from ortmulti.remote.file import RANGE, RemoteFile
 
 _LOGGER = logging.getLogger("ortmulti")

@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ortmulti import _core
-from ortmulti.create.empty_files import MIN_SHARED_BYTES
 from ortmulti.errors import InvalidProtobuf
 from ortmulti.remote.file import RANGE, RemoteFile, place_of, side_by_side
 
@@ -37,8 +36,14 @@ class Opened(NamedTuple):
     kept: list[KeptFile]
 
 
-def open_model(url: str, store: ObjectStore | None, *, keep: bool) -> Opened:
+def open_model(url: str, store: ObjectStore | None, *, keep: bool, large: int) -> Opened:
     """Read the graph of a model, and find its external data beside it.
+
+    Args:
+        url: Where the model is.
+        store: A store; ``url`` is a path there.
+        keep: Whether copies are used and made.
+        large: Bytes from which on a weight within the graph is put outside of it.
 
     Raises:
         NoSuchFile: An object is missing, or cannot be read.
@@ -62,7 +67,7 @@ def open_model(url: str, store: ObjectStore | None, *, keep: bool) -> Opened:
     [file] = side_by_side([partial(RemoteFile.at, place, 1 if keep else RANGE)], place.link)
     model = _in_memory(source_of(file), file)
     try:
-        graph = _core.put_weights_at(model, _INLINE, MIN_SHARED_BYTES) or model.read(0, model.size).data
+        graph = _core.put_weights_at(model, _INLINE, large) or model.read(0, model.size).data
         locations = [os.fsdecode(location) for location in _core.index_model(graph).external_locations]
     except InvalidProtobuf as error:
         if url.partition("?")[0].endswith(".ort"):  # in ONNX Runtime's own format

@@ -44,6 +44,11 @@ def problem_of(error: Exception) -> Problem:
     status = _status(text)
     code = (re.search(r"<Code>(\w{1,60})</Code>", text) or ["", ""])[1]
     named = f" ({code})" if code else ""
+    if re.search(r"/latest/(api/token|meta-data)|computeMetadata|/oauth2/token|token request", text):
+        return Problem(
+            "no credentials were found, and the machine has no role: set those of the store, such as "
+            "AWS_ACCESS_KEY_ID, or give store=. For a public bucket set AWS_SKIP_SIGNATURE=true"
+        )
     if isinstance(error, FileNotFoundError):
         where = "bucket" if code == "NoSuchBucket" else "object"
         return Problem(f"there is no such {where}{named}", missing=True)
@@ -79,8 +84,6 @@ def problem_of(error: Exception) -> Problem:
         return Problem(f"cannot connect{_through_proxy()}", passing=True)
     if "body error" in lower or "sending request" in lower or "connection" in lower or "incomplete" in lower:
         return Problem("the connection broke off", passing=True)
-    if "credential" in lower or "metadata" in lower or "token" in lower:
-        return Problem("no credentials were found: set those of the store, such as AWS_ACCESS_KEY_ID, or give store=")
     return Problem(_without_secrets(text))
 
 

@@ -17,11 +17,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from ortmulti import _core
+from ortmulti.cache import entry as _entry
+from ortmulti.cache.entry import Damaged, Entry
+from ortmulti.cache.key import CacheKey
+from ortmulti.cache.staging import StagedFolder, StagingDir, check_private, remove_tree, temporary_folder
 from ortmulti.errors import Error, InvalidArgument, NotOptimizable
-from ortmulti.optimized import entry as _entry
-from ortmulti.optimized.entry import Damaged, Entry
-from ortmulti.optimized.key import CacheKey
-from ortmulti.optimized.staging import StagedFolder, StagingDir, check_private, remove_tree, temporary_folder
 
 LOCATION = "ORTMULTI_CACHE"
 """Environment variable: the cache's folder."""

@@ -16,9 +16,9 @@ from typing import Any
 
 from ortmulti import _core
 from ortmulti._runtime.closing import Closing
+from ortmulti.cache.key import FORMAT, CacheKey
+from ortmulti.cache.staging import check_private
 from ortmulti.errors import Error
-from ortmulti.optimized.key import FORMAT, CacheKey
-from ortmulti.optimized.staging import check_private
 
 MANIFEST = "manifest.json"
 MODEL = "model.onnx"
