@@ -77,8 +77,9 @@ class Lent : NonCopyable {
 
 class PythonSource : public Source {
  public:
-  PythonSource(const std::string& identity, std::uint64_t size, Reading reading, py::object object)
-      : Source(identity, identity, size), reading_(reading), python_(object.ptr()), owner_(keep(std::move(object))) {}
+  PythonSource(const std::string& name, const std::string& identity, std::uint64_t size, Reading reading,
+               py::object object)
+      : Source(name, identity, size), reading_(reading), python_(object.ptr()), owner_(keep(std::move(object))) {}
 
   Reading reading() const noexcept override { return reading_; }
 
@@ -179,7 +180,10 @@ std::shared_ptr<const Source> to_source(py::handle object) {
   if (!py::hasattr(object, "read_into")) {
     throw Error(ErrorKind::invalid_type, "a source has identity, size and read_into, unlike " + class_name(object));
   }
-  return std::make_shared<const PythonSource>(identity_of(object), to_count(object.attr("size")), reading_of(object),
+  const std::string identity = identity_of(object);
+  const py::object name = py::getattr(object, "name", py::none());
+  return std::make_shared<const PythonSource>(py::isinstance<py::str>(name) ? from_str(name) : identity, identity,
+                                              to_count(object.attr("size")), reading_of(object),
                                               py::reinterpret_borrow<py::object>(object));
 }
 

@@ -97,7 +97,8 @@ def test_a_path_that_names_no_model_says_what_to_do(tmp_path: Path) -> None:
         archive.writestr("archive/data.pkl", b"")
     for given, advice in (
         ("~/model.onnx", r"os.path.expanduser\(\) replaces it"),
-        ("https://host/model.onnx", "download it first"),
+        ("hf://organisation/model.onnx", "it is such as s3://"),
+        ("file:///models/model.onnx", "give its path, '/models/model.onnx'"),
         (tmp_path / "triton", f"name the .onnx file in it, such as '{version / 'model.onnx'}'"),
         (tmp_path, "name the .onnx file in it$"),
         (tmp_path / "model.pt", r"a zip archive, as PyTorch saves models.*torch.onnx.export\(\)"),

@@ -1,14 +1,23 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
 #include <limits>
+#include <memory>
+#include <mutex>
 #include <numeric>
+#include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "core/base/error.hpp"
+#include "core/cuda/memory.hpp"
 #include "core/weights/plan.hpp"
+#include "failing_threads.hpp"
 #include "loading.hpp"
 
 namespace ortmulti::tests {
@@ -126,6 +135,126 @@ TEST(WeightPlan, OfNothingIsEmpty) {
   EXPECT_EQ(plan.slab_bytes, 0U);
   EXPECT_EQ(plan.file_bytes(), 0U);
   EXPECT_TRUE(plan.jobs(100).empty());
+}
+
+// Bytes that can only be read, as over a network: byte i is i modulo 251.
+class Distant : public Source {
+ public:
+  static constexpr std::uint64_t total = 1U << 20U;
+
+  explicit Distant(Reading reading) : Source("distant", "distant", total), reading_(reading) {}
+
+  Reading reading() const noexcept override { return reading_; }
+  void interrupt() const noexcept override { ++interrupts; }
+
+  // Ranges that wait until so many are under way.
+  std::size_t together = 0;
+  std::uint64_t fails_at = total;
+  mutable std::atomic<int> interrupts{0};
+  mutable std::mutex mutex;
+  mutable std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
+  mutable std::set<std::thread::id> threads;
+
+ private:
+  void read_range(void* target, std::uint64_t size, std::uint64_t offset) const override {
+    {
+      const std::lock_guard lock(mutex);
+      ranges.emplace_back(offset, size);
+      threads.insert(std::this_thread::get_id());
+    }
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    for (bool enough = false; !enough && std::chrono::steady_clock::now() < end; std::this_thread::yield()) {
+      const std::lock_guard lock(mutex);
+      enough = ranges.size() >= together;
+    }
+    if (offset >= fails_at) {
+      throw Error(ErrorKind::weights, "the connection broke off");
+    }
+    auto* bytes = static_cast<unsigned char*>(target);
+    for (std::uint64_t i = 0; i < size; ++i) {
+      bytes[i] = static_cast<unsigned char>((offset + i) % 251);
+    }
+  }
+
+  Reading reading_;
+};
+
+// Weights of several sizes, with gaps and out of order.
+WeightList listed(const std::shared_ptr<const Source>& source) {
+  WeightList list{{source}, {}, {}};
+  for (const auto& [offset, length] : std::vector<std::pair<std::uint64_t, std::uint64_t>>{
+           {500'000, 300'000}, {0, 100}, {200, 100'000}, {900'000, 64}, {900'064, 100'000}}) {
+    list.weights.push_back({"w" + std::to_string(offset), 2, {static_cast<std::int64_t>(length)}, 0, offset, length});
+  }
+  return list;
+}
+
+bool right(const WeightList& list, const HostMemory& memory) {
+  for (std::size_t i = 0; i < list.weights.size(); ++i) {
+    for (std::uint64_t byte = 0; byte < list.weights[i].length; ++byte) {
+      if (memory[i].get()[byte] != static_cast<unsigned char>((list.weights[i].offset + byte) % 251)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+TEST(InMemory, AsManyRangesAreReadAtOnceAsTheSourceSays) {
+  const auto source = std::make_shared<Distant>(Reading{8, 32'768});
+  source->together = 8;
+  const WeightList list = listed(source);
+  std::atomic<std::uint64_t> read{0};
+  EXPECT_TRUE(right(list, in_memory(list, [] { return false; }, &read)));
+  EXPECT_EQ(source->threads.size(), 8U);
+  EXPECT_EQ(read.load(), plan_weights(list).file_bytes());
+  for (const auto& [offset, size] : source->ranges) {
+    EXPECT_LE(size, 32'768U) << offset;
+  }
+  const WeightList again = read_to_memory(list, [] { return false; });
+  HostMemory memory;
+  for (std::size_t i = 0; i < again.weights.size(); ++i) {
+    EXPECT_EQ(again.weights[i].name, list.weights[i].name);
+    memory.push_back(again.sources.at(again.weights[i].source)->map());
+  }
+  EXPECT_TRUE(right(list, memory));
+}
+
+TEST(InMemory, WhereNoThreadStartsOneReadsAll) {
+  const auto source = std::make_shared<Distant>(Reading{8, 32'768});
+  const WeightList list = listed(source);
+  const NoThreads none;
+  EXPECT_TRUE(right(list, in_memory(list, [] { return false; })));
+  EXPECT_EQ(source->threads.size(), 1U);
+}
+
+TEST(InMemory, TheFirstErrorEndsTheOtherReads) {
+  const auto source = std::make_shared<Distant>(Reading{4, 32'768});
+  source->fails_at = 550'000;
+  EXPECT_THROW(in_memory(listed(source), [] { return false; }), Error);
+  EXPECT_GE(source->interrupts.load(), 1);
+  EXPECT_LT(source->ranges.size(), 16U);
+}
+
+TEST(InMemory, ItEndsWhenItIsStopped) {
+  const auto source = std::make_shared<Distant>(Reading{4, 32'768});
+  std::atomic<int> asked{0};
+  try {
+    static_cast<void>(in_memory(listed(source), [&] { return ++asked > 3; }));
+    FAIL() << "it read all";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::closed);
+  }
+  EXPECT_LE(source->ranges.size(), 3U);
+}
+
+TEST(InMemory, BuffersOfAnotherSizeAreOthers) {
+  const PinnedBuffers buffers(8U << 20U, 2);
+  EXPECT_TRUE(buffers.are(8U << 20U, 2));
+  EXPECT_TRUE(buffers.are((8U << 20U) - 1, 2));
+  EXPECT_FALSE(buffers.are(4U << 20U, 2));
+  EXPECT_FALSE(buffers.are(4U << 20U, 4));
+  EXPECT_FALSE(buffers.are(8U << 20U, 1));
 }
 
 }  // namespace

@@ -36,6 +36,7 @@ class Model:
       returns the bytes, which are copied without the GIL. Several threads call it at the same time.
     - ``reads_at_once`` and ``range_bytes``, if it has them: how many ranges are read at the same time, at most, and the
       bytes of each. Default: as from a file.
+    - ``name``, if it has it: a str for messages. Default: the identity.
     - ``interrupt()``, if it has it: ends the calls of ``read_into`` that are under way, from another thread.
 
     Args:

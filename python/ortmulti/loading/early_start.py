@@ -47,9 +47,13 @@ def begin_request(
     """
     from ortmulti.create.model import Model
 
-    checked = Model.of(model)
     simple = options is None and provider_options is None and loader is None
-    if plain and simple and _are_valid(sessions_per_device, serialize, strategy, optimize, share):
+    early = plain and simple and _are_valid(sessions_per_device, serialize, strategy, optimize, share)
+    over_network = isinstance(model, str) and "://" in model
+    if early and over_network:
+        begin_driver_unchecked(devices)
+    checked = Model.of(model)
+    if early and not over_network:  # a path that does not exist is an error at once
         begin_driver_unchecked(devices)
     from ortmulti.create.request import CreationRequest
 

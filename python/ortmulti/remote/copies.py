@@ -52,7 +52,7 @@ class KeptFile:
     """A remote file that writes each range to the disk as it comes. `complete` makes a copy of it.
 
     Attributes:
-        identity, size, reads_at_once, range_bytes: As of `RemoteFile`.
+        name, identity, size, reads_at_once, range_bytes: As of `RemoteFile`.
     """
 
     reads_at_once = RemoteFile.reads_at_once
@@ -60,6 +60,7 @@ class KeptFile:
 
     def __init__(self, file: RemoteFile) -> None:
         self._file = file
+        self.name = file.name
         self.identity = file.identity
         self.size = file.size
         self._lock = threading.Lock()

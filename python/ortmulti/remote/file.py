@@ -79,6 +79,8 @@ def place_of(url: str, store: ObjectStore | None = None) -> Place:
         if "://" in url:
             raise InvalidArgument(f"with store= a model is a path in the store, not '{without_secrets(url)}'")
         return Place(store, url, f"{_name_of(store)}/{url}", Link())
+    if url.startswith("file://"):
+        raise InvalidArgument(f"'{url}' is a file here: give its path, '{url.removeprefix('file://')}'")
     address, _, query = url.partition("?")
     folder, _, path = address.rpartition("/")
     client: Any = dict(_CLIENT)
@@ -195,7 +197,7 @@ class RemoteFile:
         try:
             return memoryview(self._range(offset, end))
         except Problem as problem:
-            raise WeightsError(f"bytes {offset} to {end} of '{self.name}' cannot be read: {problem}") from None
+            raise WeightsError(str(problem)) from None  # the core adds where
 
     def _range(self, begin: int, end: int | None) -> Any:
         """Ask for a range until it comes; None: for all.
