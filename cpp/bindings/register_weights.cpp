@@ -88,7 +88,7 @@ void register_weights(py::module_& module) {
   py::class_<WeightList>(module, "WeightList")
       .def(py::init(&make_list), py::arg("sources") = py::list(), py::arg("weights") = py::list(),
            py::arg("left_out") = py::list())
-      .def("hold_files", &WeightList::hold_files)
+      .def("hold_files", &WeightList::hold_files, Nogil())
       .def(
           "read",
           [](const WeightList& list, const py::object& progress) {
