@@ -23,6 +23,7 @@ from ortmulti.errors import ClosedError, Error, InvalidArgument, InvalidType, No
 from ortmulti.pool.pool import Pool
 
 if TYPE_CHECKING:
+    from ortmulti.create.model import ModelLike
     from ortmulti.pool.configuration import Batching, Warmup
     from ortmulti.pool.futures import PoolFuture
     from ortmulti.pool.membership import PoolMembers
@@ -475,7 +476,7 @@ class ModelRepository(Closing):
         changed = entry if model is None else replace(entry, model=Model.of(model))
         self._load(name, entry, _labelled(changed, version))
 
-    def _load_with(self, name: str, model: str | os.PathLike[str], options: Mapping[str, Any]) -> None:
+    def _load_with(self, name: str, model: ModelLike, options: Mapping[str, Any]) -> None:
         """Load a model in its place with other options of `add`; whether it is protected, and when it is idle, stay."""
         entry = self._entry(name)
         given = {key: value for key, value in options.items() if key not in ("protect", "idle_timeout")}

@@ -147,8 +147,10 @@ def test_commands_and_the_server_take_a_url(stored: Stored, cache: Cache, tmp_pa
     [entry] = cache.entries()
     assert entry.model == stored.url
     config = tmp_path / "serve.toml"
-    config.write_text(f"[models.named]\npath = '{stored.url}?signature=SECRET'\n")
+    config.write_text(f"[models.named]\npath = '{stored.url}?signature=SECRET'\nkeep = 'disk'\n")
     found = Models([config, stored.url]).all()
+    assert isinstance(found["named"].model(), ortmulti.Model)
+    assert found["model"].model() == stored.url
     assert {name: one.path for name, one in found.items()} == {
         "named": f"{stored.url}?signature=SECRET",
         "model": stored.url,
@@ -172,13 +174,16 @@ def test_a_wake_reads_again_and_an_object_that_was_changed_is_an_error(store: Ht
         stored.check(pool)
         pool.sleep(level="session")
         store.replaced("bucket/it/model.data")
-        with pytest.raises(ortmulti.WeightsError, match="changed or replaced while it was read"):
+        with pytest.raises(ortmulti.WeightsError, match="changed or replaced since it was opened"):
             pool.wake()
 
 
 def test_an_object_that_changes_while_it_is_read_is_an_error(store: HttpStore, stored: Stored) -> None:
     store.fault = lambda path, begin, _: Fault("change") if path.endswith("data") and begin == 4 * RANGE else None
-    with nothing_leaks(), pytest.raises(ortmulti.WeightsError, match=r"model\.data' at byte \d+ failed: it was changed"):
+    with (
+        nothing_leaks(),
+        pytest.raises(ortmulti.WeightsError, match=r"data' at byte \d+ failed: it was changed"),
+    ):
         ortmulti.load(stored.url, "cpu")
 
 
@@ -227,6 +232,43 @@ def test_what_a_store_refuses_is_one_clear_error_without_secrets(
     printed = "".join(traceback.format_exception(raised.value))
     assert "SECRET" not in printed
     assert "PASSWORD" not in printed
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("http://user:PASS#WORD@127.0.0.1:1/m.onnx", "the port is no number. Characters such as / # "),
+        ("http://user:PASS/WORD@127.0.0.1:1/m.onnx", "the port is no number"),
+        ("http://user:PASS?WORD@127.0.0.1:1/m.onnx", "the port is no number"),
+        ("http://user:PASSWORD@[::1/m.onnx", "cannot be opened"),
+        ("s3://user:PASSWORD@bucket/m.onnx", "credentials do not belong into it"),
+        ("s4://user:PASSWORD@bucket/m.onnx", "it is such as s3://bucket/path/model.onnx"),
+        ("s3://bucket/m.onnx?versionId=WORD", "it has no query"),
+        ("s3://bucket", "it is that of a folder or a bucket"),
+        ("https://host/", "it is that of a folder or a bucket"),
+    ],
+)
+def test_a_url_that_is_wrong_is_one_error_without_its_password(url: str, message: str) -> None:
+    with pytest.raises((ortmulti.InvalidArgument, ortmulti.NoSuchFile), match=message) as raised:
+        ortmulti.load(url, "cpu")
+    error: BaseException | None = raised.value
+    while error is not None:
+        assert "PASS" not in str(error)
+        assert "WORD" not in str(error)
+        error = error.__context__
+    assert "PASS" not in raised.value.public
+    with pytest.raises(ortmulti.NoSuchFile, match="a URL is a str with two slashes") as mangled:
+        ortmulti.load(Path("http://user:PASSWORD@host/m.onnx"), "cpu")
+    assert "PASS" not in str(mangled.value)
+    with pytest.raises(ortmulti.InvalidType, match=r"store is one of obstore\.store"):
+        ortmulti.Model("m.onnx", store="s3://bucket")
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT", "AWS_ENDPOINT_URL"])
+def test_an_endpoint_without_a_scheme_is_an_error(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "127.0.0.1:9000")
+    with pytest.raises(ortmulti.InvalidArgument, match=f"{variable[:12]}.* is '127.0.0.1:9000', and needs http"):
+        ortmulti.load("s3://bucket/m.onnx", "cpu")
 
 
 def test_without_credentials_the_error_says_so(store: HttpStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -448,6 +490,26 @@ except KeyboardInterrupt:
     store.released.set()
     assert child.communicate(timeout=30)[1] == ""
     assert child.returncode == 0
+
+
+def test_a_server_that_loads_from_a_store_ends_at_once(store: HttpStore, stored: Stored) -> None:
+    reached = threading.Event()
+
+    def fault(path: str, *_: object) -> Fault | None:
+        if path.endswith("onnx"):
+            return None
+        reached.set()
+        return Fault("stall")
+
+    store.fault = fault
+    command = [sys.executable, "-m", "ortmulti.cli", "serve", stored.url, "--http", "127.0.0.1:0", "--grpc", "off"]
+    with subprocess.Popen(command, env=child_environment({})) as server:
+        try:
+            assert reached.wait(30)
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(10) == 0
+        finally:
+            server.kill()
 
 
 def test_more_is_asked_for_at_once_while_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from ortmulti.errors import Error, InvalidArgument, InvalidProtobuf, InvalidType
 from ortmulti.loading.sharing import why_not_worth_it
 from ortmulti.pool.row_dependence import why_dependent
 
-from .options import AsJson, Model
+from .options import AsJson, ModelOrUrl
 from .output import print_json, say, size_text, stderr, steps, table, working
 
 _MOST_REASONS = 5
@@ -38,7 +38,7 @@ _NO_GRAPH = {
 
 
 def inspect_command(
-    model: Model,
+    model: ModelOrUrl,
     batching: Annotated[
         bool, typer.Option("--batching", help="Run random requests alone and together, and compare their answers.")
     ] = False,
@@ -237,7 +237,7 @@ def shape_text(shape: Sequence[Any]) -> str:
 
 
 def run_command(
-    model: Model,
+    model: ModelOrUrl,
     inputs: Annotated[
         list[str] | None,
         typer.Option(

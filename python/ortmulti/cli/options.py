@@ -12,14 +12,15 @@ from ortmulti.bench import strategies
 from ortmulti.bench.measure import devices
 from ortmulti.errors import InvalidArgument
 
+Model = Annotated[Path, typer.Argument(help="An .onnx file.", show_default=False)]
+
 
 def path_or_url(text: str) -> Any:
     """Return a path, or the URL of an object as it is: a path would lose a slash."""
     return text if "://" in text else Path(text)
 
 
-# For typer a class, so that it takes a parser.
-Model = Annotated[
+ModelOrUrl = Annotated[
     Path,
     typer.Argument(
         help="An .onnx file, or the URL of one: s3://, gs://, az:// or https://.",

@@ -243,6 +243,9 @@ def _checked_path(value: str | os.PathLike[str]) -> str:
         advice = "check the path"
         if path.startswith("~"):
             advice = "'~' is no part of a path: os.path.expanduser() replaces it"
+        elif path.startswith(("s3:", "gs:", "az:", "http:", "https:")):
+            advice = "a URL is a str with two slashes, such as s3://bucket/model.onnx"
+            path = path.partition(":")[0] + ":..."  # it may have a password
         raise NoSuchFile._of_runtime(f"there is no model file '{path}' in {here!r}: {advice}") from None
     except OSError as error:
         raise NoSuchFile._of_runtime(f"the model file '{path}' cannot be read: {error.strerror}") from error

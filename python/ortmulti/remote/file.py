@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ortmulti.errors import InvalidArgument, LibraryError, NoSuchFile, WeightsError
+from ortmulti.errors import InvalidArgument, InvalidType, LibraryError, NoSuchFile, WeightsError
 from ortmulti.remote import requests
 from ortmulti.remote.link import Interrupted, Link
-from ortmulti.remote.problems import Problem, problem_of, without_secrets
+from ortmulti.remote.problems import CHANGED, Problem, first_line, problem_of, without_secrets
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -76,11 +77,18 @@ def place_of(url: str, store: ObjectStore | None = None) -> Place:
             f"'{without_secrets(url)}' is in an object store, which needs obstore: pip install 'ortmulti[remote]'"
         ) from error
     if store is not None:
+        kinds = (stores.S3Store, stores.GCSStore, stores.AzureStore, stores.HTTPStore, stores.LocalStore)
+        if not isinstance(store, (*kinds, stores.MemoryStore)):
+            raise InvalidType(f"store is one of obstore.store, such as S3Store('bucket'), not {type(store).__name__}")
         if "://" in url:
             raise InvalidArgument(f"with store= a model is a path in the store, not '{without_secrets(url)}'")
         return Place(store, url, f"{_name_of(store)}/{url}", Link())
     if url.startswith("file://"):
         raise InvalidArgument(f"'{url}' is a file here: give its path, '{url.removeprefix('file://')}'")
+    url = url.strip()  # as read from a file
+    name = without_secrets(url)
+    if problem := _problem_with(url):
+        raise InvalidArgument(f"'{name}' names no model in a store: {problem}")
     address, _, query = url.partition("?")
     folder, _, path = address.rpartition("/")
     client: Any = dict(_CLIENT)
@@ -95,13 +103,35 @@ def place_of(url: str, store: ObjectStore | None = None) -> Place:
             client["allow_http"] = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes")
             found = stores.from_url(folder, client_options=client, retry_config=retry)
     except Exception as error:
-        raise InvalidArgument(
-            f"'{without_secrets(url)}' is no model in an object store: obstore's {type(error).__name__}; it is such as "
-            "s3://bucket/path/model.onnx, gs://, az:// or https://"
-        ) from None
-    if not path:
-        raise InvalidArgument(f"'{without_secrets(url)}' is a folder, not a model: name the .onnx file in it")
-    return Place(found, path, without_secrets(url), Link())
+        problem = first_line(str(error)).replace(folder, name) or type(error).__name__
+    if problem:  # not within `except`: obstore's error has the URL with its secrets
+        raise InvalidArgument(f"'{name}' cannot be opened: {problem}")
+    return Place(found, path, name, Link())
+
+
+_SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https")
+
+
+def _problem_with(url: str) -> str:
+    """Return what is wrong with a URL of a store; empty if nothing is known."""
+    scheme, _, rest = url.partition("://")
+    if scheme not in _SCHEMES:
+        return "it is such as s3://bucket/path/model.onnx, gs://, az:// or https://"
+    host, slash, path = re.split(r"[?#]", rest, maxsplit=1)[0].partition("/")
+    if scheme.startswith("http"):
+        name, colon, port = host.rpartition("@")[2].rpartition(":")
+        if colon and not port.isdecimal() and not port.endswith("]") and not name.startswith("["):
+            return "the port is no number. Characters such as / # ? of a password are written as %2F, %23, %3F"
+    elif scheme not in ("abfs", "abfss") and "@" in host:
+        return "credentials do not belong into it: set variables such as AWS_ACCESS_KEY_ID, or give store="
+    elif re.search("[?#]", rest):
+        return "it has no query, and names the newest version"
+    if not slash or not path or path.endswith("/"):
+        return "it is that of a folder or a bucket: name the .onnx file in it"
+    endpoint = os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT") or "http://"
+    if scheme.startswith("s3") and "://" not in endpoint:
+        return f"AWS_ENDPOINT is {endpoint!r}, and needs http:// or https://"
+    return ""
 
 
 def _name_of(store: ObjectStore) -> str:
@@ -236,12 +266,15 @@ class RemoteFile:
                 options["version"] = known["version"]
             if _is_strong(known["e_tag"]):
                 options["if_match"] = known["e_tag"]
+        problem: Problem | None = None
         try:
             meta, body = requests.wait_for(self._get(options), lambda: self._place.link.interrupts != interrupts)
         except (Problem, Interrupted):
             raise
         except Exception as error:
-            raise problem_of(error) from None
+            problem = problem_of(error)
+        if problem is not None:  # not within `except`: obstore's error has the URL with its secrets
+            raise problem
         wanted = (meta["size"] if end is None else min(end, meta["size"])) - begin
         if len(body) != wanted:
             raise Problem(f"{len(body)} bytes came instead of {wanted}", passing=True)
@@ -257,7 +290,7 @@ class RemoteFile:
         meta: dict[str, Any] = dict(answer.meta)
         known = self._meta
         if known is not None and any(meta[name] != known[name] for name in ("size", "e_tag", "last_modified")):
-            raise Problem("it was changed or replaced while it was read", changed=True)
+            raise Problem(CHANGED, changed=True)
         return meta, await answer.bytes_async()
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import weakref
 from collections.abc import Iterator
+
+_links: weakref.WeakSet[Link] = weakref.WeakSet()
 
 _FIRST = 8
 _LEAST = 2
@@ -31,6 +34,7 @@ class Link:
         self._best = 0.0  # bytes a second
         self.interrupts = 0
         self._restart()
+        _links.add(self)
 
     @property
     def limit(self) -> int:
@@ -101,3 +105,9 @@ class Link:
     def _restart(self) -> None:
         self._bytes = self._ranges = 0
         self._since = time.monotonic()
+
+
+def interrupt_all() -> None:
+    """End the reading from all stores that is under way."""
+    for link in list(_links):
+        link.interrupt()

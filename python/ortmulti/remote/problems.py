@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from urllib.parse import urlsplit
+
+CHANGED = "it was changed or replaced since it was opened; load again, or give a pool the new one by replace_model"
 
 _EXPIRED = ("ExpiredToken", "TokenRefreshRequired", "RequestExpired", "InvalidToken")
 _PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "https_proxy", "http_proxy", "all_proxy")
@@ -12,8 +13,14 @@ _PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "https_proxy", "http_proxy
 
 def without_secrets(url: str) -> str:
     """Return a URL without its query, fragment, user and password: signed URLs have their secret in the query."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    scheme, _, rest = url.partition("://")
+    host = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    name, colon, port = host.rpartition(":")
+    if "@" not in host and colon and not port.isdecimal() and not name.startswith("["):
+        rest = rest.rpartition("@")[2]  # a password with a character that ends the host's name
+    rest = re.split(r"[?#]", rest, maxsplit=1)[0]
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
 
 class Problem(Exception):  # noqa: N818  (a state, which callers act on)
@@ -47,13 +54,14 @@ def problem_of(error: Exception) -> Problem:
     if re.search(r"/latest/(api/token|meta-data)|computeMetadata|/oauth2/token|token request", text):
         return Problem(
             "no credentials were found, and the machine has no role: set those of the store, such as "
-            "AWS_ACCESS_KEY_ID, or give store=. For a public bucket set AWS_SKIP_SIGNATURE=true"
+            "AWS_ACCESS_KEY_ID or GOOGLE_APPLICATION_CREDENTIALS, or give store=. For a public bucket of S3 set "
+            "AWS_SKIP_SIGNATURE=true"
         )
     if isinstance(error, FileNotFoundError):
         where = "bucket" if code == "NoSuchBucket" else "object"
-        return Problem(f"there is no such {where}{named}", missing=True)
+        return Problem(f"there is no such {where}{named}: check the name, which is that of an .onnx file", missing=True)
     if kind == "PreconditionError":
-        return Problem("it was changed or replaced while it was read", changed=True)
+        return Problem(CHANGED, changed=True)
     if kind == "NotSupportedError" and "Range" in text:
         return Problem("the server has no ranges: it answers one with the whole object", without_ranges=True)
     if code in _EXPIRED:
@@ -73,21 +81,28 @@ def problem_of(error: Exception) -> Problem:
     if "dns error" in lower or "lookup address" in lower or "name resolution" in lower:
         return Problem(f"the name of the host cannot be resolved{_through_proxy()}", passing=True)
     if "certificate" in lower:
-        return Problem("the certificate of the server is not valid here")
+        return Problem(
+            "the certificate of the server is not valid here: name the file of its authority in SSL_CERT_FILE, or give "
+            "root_certificate to a store of your own"
+        )
     if "timedout" in lower or "timed out" in lower or "kind: timeout" in lower:
         return Problem("no answer in time", passing=True)
     if "unexpected range" in lower or "unexpectedrange" in lower:
         return Problem("the store answers with another range than was asked for", passing=True)
     if "builder error" in lower and "http://" in lower:
-        return Problem("its address is http:// without TLS: set AWS_ALLOW_HTTP=true, or use https://")
+        return Problem(
+            "its address is http:// without TLS: set AWS_ALLOW_HTTP=true, or use https://. A store of your own has "
+            "client_options={'allow_http': True}"
+        )
     if "kind: connect" in lower:
         return Problem(f"cannot connect{_through_proxy()}", passing=True)
     if "body error" in lower or "sending request" in lower or "connection" in lower or "incomplete" in lower:
         return Problem("the connection broke off", passing=True)
-    return Problem(_without_secrets(text))
+    return Problem(first_line(text))
 
 
-def _without_secrets(text: str) -> str:
+def first_line(text: str) -> str:
+    """Return what obstore says, without what may be secret."""
     line = re.sub(r"//[^/@\s]*@", "//", text.partition("\n")[0])
     return re.sub(r"\?[^\s)\"']*", "", line)[:300]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortmulti import checks
+from ortmulti.create.model import Model
 from ortmulti.errors import InvalidArgument, NoSuchFile, NotFound
 from ortmulti.serve import pbtxt
 from ortmulti.serve.datatypes import Declared
@@ -17,6 +18,7 @@ from ortmulti.serve.pbtxt import Tensor
 from ortmulti.serve.service import Defaults
 
 if TYPE_CHECKING:
+    from ortmulti.create.model import ModelLike
     from ortmulti.pool.pool import Pool
 
 __all__ = ["Models", "ServedModel"]
@@ -35,6 +37,7 @@ class ServedModel:
         path: Its file, or its URL in an object store.
         version: Its label.
         options: Of `ModelRepository.add`.
+        keep: Of `Model`, for one in an object store.
         defaults: Of its requests.
         stated: Inputs and outputs of its configuration.
         ignored: What its configuration says and has no meaning here.
@@ -44,9 +47,18 @@ class ServedModel:
     path: Path | str
     version: str = "1"
     options: dict[str, Any] = field(default_factory=dict)
+    keep: Any = None
     defaults: Defaults = field(default_factory=Defaults)
     stated: list[Tensor] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
+
+    def model(self) -> ModelLike:
+        """Return what is loaded; from an object store, as it is now.
+
+        Raises:
+            NoSuchFile, InvalidArgument: It is in a store, and cannot be read, or ``keep`` is none of `Model`.
+        """
+        return str(self.path) if self.keep is None else Model(str(self.path), keep=self.keep)
 
     def check(self, pool: Pool) -> None:
         """Compare the loaded model with its configuration.
@@ -175,10 +187,10 @@ class Models:
         ]
         options = {**self.options, **read.options}
         defaults = Defaults(read.timeout, read.priority, read.may_override or read.timeout is None, read.max_batch_size)
-        return ServedModel(folder.name, newest / read.file, newest.name, options, defaults, read.tensors, ignored)
+        return ServedModel(folder.name, newest / read.file, newest.name, options, None, defaults, read.tensors, ignored)
 
     def _declared(
-        self, name: str, path: Path | str, version: str, options: dict[str, Any], timeout: float | None
+        self, name: str, path: Path | str, version: str, options: dict[str, Any], timeout: float | None, keep: Any
     ) -> list[ServedModel]:
         """Return a model of a TOML file; of a folder, the newest version."""
         is_folder = isinstance(path, Path) and path.is_dir()
@@ -187,7 +199,7 @@ class Models:
             raise NoSuchFile(f"'{path}' has no version with a {_MODEL}")
         model = found or ServedModel(name, path, version, dict(self.options))
         defaults = model.defaults if timeout is None else model.defaults._replace(timeout=timeout)
-        return [replace(model, name=name, options={**model.options, **options}, defaults=defaults)]
+        return [replace(model, name=name, options={**model.options, **options}, keep=keep, defaults=defaults)]
 
     def _from_toml(self, path: Path) -> list[Callable[[], list[ServedModel]]]:
         import tomllib
@@ -211,6 +223,7 @@ class Models:
                 raise InvalidArgument(f"{path}: [models.{name}] has no path")
             timeout = options.pop("timeout", None)
             version = str(options.pop("version", "1"))
+            keep = options.pop("keep", None)
             try:
                 if timeout is not None:
                     checks.number("timeout", timeout)
@@ -218,7 +231,7 @@ class Models:
             except (AttributeError, TypeError, InvalidArgument) as error:
                 raise InvalidArgument(f"{path}: [models.{name}]: {error}") from None
             place = given if "://" in given else path.parent / given
-            found.append(partial(self._declared, name, place, version, made, timeout))
+            found.append(partial(self._declared, name, place, version, made, timeout, keep))
         return found
 
 

@@ -18,6 +18,7 @@ import grpc
 import uvicorn
 
 from ortmulti.errors import Error, InvalidArgument
+from ortmulti.remote.link import interrupt_all
 from ortmulti.repository import ModelRepository, _Entry, _Loaded
 from ortmulti.serve.folder import Models, ServedModel
 from ortmulti.serve.grpc import Handlers, add_to
@@ -158,6 +159,7 @@ class _Server:
                     http[0].should_exit = True
                 await asyncio.gather(*(each for each in (listening, rpc and self._stop_grpc(*rpc)) if each))
         finally:
+            interrupt_all()  # a load from an object store may take minutes
             await asyncio.to_thread(self._repository.close)
             if loading is not None:  # a model that was being loaded is refused by the repository
                 await asyncio.gather(loading, return_exceptions=True)
@@ -245,7 +247,7 @@ class _Server:
         self._note(model)
         self._repository.served[model.name] = model
         try:
-            self._repository.add(model.name, model.path, **{"version": model.version, **model.options})
+            self._repository.add(model.name, model.model(), **{"version": model.version, **model.options})
         except Error as error:
             raise type(error)(f"the model {model.name!r} was not loaded: {error}") from error
 
@@ -269,7 +271,7 @@ class _Server:
         model = self._models.find(name)
         if name in self._repository:
             self._repository.served[name] = model
-            self._repository._load_with(name, model.path, {"version": model.version, **model.options})
+            self._repository._load_with(name, model.model(), {"version": model.version, **model.options})
             self._note(model)
         else:
             self._add(model)
