@@ -4,7 +4,8 @@
     export AWS_ENDPOINT=http://127.0.0.1:8333 AWS_ALLOW_HTTP=true AWS_ACCESS_KEY_ID=any AWS_SECRET_ACCESS_KEY=any
     python -m benchmarks.remote_loading s3://bucket/prefix --megabytes 2000 --json remote.json
 
-The model is put into the store first. Each case is a process of its own; rounds in turns:
+Without a URL the files are served here, over HTTP, by a process of its own. Otherwise the model is put into the store
+first. Each case is a process of its own; rounds in turns:
 
     fetch: obstore alone reads the ranges of the model's data into memory, as many at a time as --at-once says
     file: `ortmulti.load` of the path, from the page cache
@@ -22,6 +23,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -29,6 +31,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +42,40 @@ from ortmulti.bench.measure import machine
 
 CASES = ("fetch", "file", "store", "disk", "both")
 RANGE = 8 << 20
+
+
+class Ranges(BaseHTTPRequestHandler):
+    """Files of a folder, in ranges, from the page cache."""
+
+    protocol_version = "HTTP/1.1"
+    folder = Path()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        with (self.folder / Path(self.path).name).open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+            begin, end = (int(asked[1]), min(int(asked[2]) + 1, size)) if asked else (0, size)
+            self.send_response(206 if asked else 200)
+            self.send_header("Content-Length", str(end - begin))
+            self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{size}")
+            self.send_header("ETag", f'"{os.fstat(file.fileno()).st_mtime_ns:x}"')
+            self.end_headers()
+            while begin < end and self.command == "GET":
+                begin += os.sendfile(self.connection.fileno(), file.fileno(), begin, end - begin)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+
+def serve(folder: str) -> None:
+    Ranges.folder = Path(folder)
+    ThreadingHTTPServer.request_queue_size = 128
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Ranges)
+    print(f"http://127.0.0.1:{server.server_port}", flush=True)
+    server.serve_forever()
 
 
 def open_store(url: str) -> Any:
@@ -158,7 +195,8 @@ def measure(case: str, arguments: list[str]) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("url", help="A folder in a store.")
+    parser.add_argument("url", nargs="?", help="A folder in a store (default: served here).")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--megabytes", type=int, default=2000)
     parser.add_argument("--folder", default="models")
     parser.add_argument("--devices", default="cpu")
@@ -171,18 +209,29 @@ def main() -> int:
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--model", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.serve:
+        serve(options.folder)
     if options.case:
         child(options.case, options)
         return 0
     model = models.make("matmul", options.folder, megabytes=options.megabytes)
     data = Path(f"{model}.data")
-    if not options.no_upload:
+    server = None
+    if not options.url:
+        command = [sys.executable, "-m", "benchmarks.remote_loading", "--serve", "--folder", options.folder]
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        options.url = server.stdout.readline().strip() if server.stdout else ""
+    elif not options.no_upload:
         upload(options.url, [model, data])
     arguments = [options.url, "--model", str(model), "--folder", options.folder, "--devices", options.devices]
     arguments += ["--sessions", str(options.sessions), "--at-once", str(options.at_once)]
     cases = options.cases.split(",")
     shutil.copyfile(data, os.devnull)  # into the page cache
-    rounds = [{case: measure(case, arguments) for case in cases} for _ in range(options.rounds)]
+    try:
+        rounds = [{case: measure(case, arguments) for case in cases} for _ in range(options.rounds)]
+    finally:
+        if server is not None:
+            server.kill()
     results: dict[str, Any] = {}
     for case in cases:
         found = [one[case] for one in rounds]
