@@ -254,4 +254,7 @@ def test_a_source_that_fails_in_the_middle_of_a_load_leaves_nothing(tmp_path: Pa
             load(Stored({"weights": content}, "weights"))
     """
     printed = on_gpus(code, tmp_path)
-    assert printed.endswith(" : reading 'memory://weights' at byte 400000 failed: ConnectionError: lost\n")
+    failed = [
+        f" : reading 'memory://weights' at byte {at} failed: ConnectionError: lost\n" for at in (400_000, 440_000)
+    ]
+    assert printed.endswith(tuple(failed)), printed  # either thread's
