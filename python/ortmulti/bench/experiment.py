@@ -138,7 +138,9 @@ class Experiment(abc.ABC, Generic[Case]):
         """Raise `NoSuchFile` if a model does not exist."""
         for model in self.models:
             if not model.is_file():
-                raise NoSuchFile(f"model {model} does not exist")
+                is_url = str(model).startswith(("s3:", "gs:", "az:", "http:", "https:"))
+                hint = ": it is measured as a file, so download it" if is_url else ""
+                raise NoSuchFile(f"model {model} does not exist{hint}")
 
     def run(self, progress: Step | None = None) -> dict[str, Any]:
         """Measure every case, `repeat` times or as often as the budget allows, and return the result, see

@@ -52,6 +52,7 @@ class Model:
         graph: The path or the bytes: what ONNX Runtime opens.
         path: The path; empty for a model in memory.
         url: Where the model is in a store, without secrets; empty for others.
+        copied: Whether a copy on the disk takes the place of an object.
         external: The weights with external data that ONNX Runtime does not find by itself.
         sources: The sources by their names in the graph.
 
@@ -65,7 +66,7 @@ class Model:
         WeightsError: A source is too short.
     """
 
-    __slots__ = ("_kept", "external", "graph", "path", "sources", "url")
+    __slots__ = ("_kept", "copied", "external", "graph", "path", "sources", "url")
 
     def __init__(
         self,
@@ -78,6 +79,7 @@ class Model:
         self.graph: Any = graph
         self.path = self.url = ""
         self._kept: list[Any] = []
+        self.copied = False
         self.external = _core.WeightList()
         self.sources: dict[str, _core.Source] = {}
         if isinstance(graph, str) and weights is None and (store is not None or "://" in graph):
@@ -111,7 +113,7 @@ class Model:
 
         checks.choice("keep", keep, (None, "disk"))
         opened = open_model(url, store, keep=keep is not None, large=MIN_SHARED_BYTES)
-        self.url, self.graph, weights, self._kept = opened
+        self.url, self.graph, weights, self._kept, self.copied = opened
         if weights:
             self._take(weights)
 

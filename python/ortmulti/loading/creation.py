@@ -52,6 +52,8 @@ def create(attempt: Attempt) -> None:
         As `create_sessions`. Sessions that the receiver did not get are closed.
     """
     prepare(attempt)
+    if attempt.request.model.copied:
+        attempt.note("the store's objects are read from copies on the disk")
     try:
         _choose_way(attempt)
     except BaseException:

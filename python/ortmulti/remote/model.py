@@ -28,12 +28,14 @@ class Opened(NamedTuple):
         graph: Its bytes, without large weights.
         weights: The source of each file of external data, by its name in the graph.
         kept: Those that make a copy while they are read.
+        copied: Whether a copy takes the place of an object.
     """
 
     name: str
     graph: bytes | memoryview
     weights: dict[str, Any]
     kept: list[KeptFile]
+    copied: bool
 
 
 def open_model(url: str, store: ObjectStore | None, *, keep: bool, large: int) -> Opened:
@@ -53,6 +55,7 @@ def open_model(url: str, store: ObjectStore | None, *, keep: bool, large: int) -
     """
     place = place_of(url, store)
     kept: list[KeptFile] = []
+    copied: list[str] = []
 
     def source_of(file: RemoteFile) -> Any:
         if not keep:
@@ -62,6 +65,8 @@ def open_model(url: str, store: ObjectStore | None, *, keep: bool, large: int) -
         source = copies.source_of(file)
         if isinstance(source, copies.KeptFile):
             kept.append(source)
+        else:
+            copied.append(file.name)
         return source
 
     [file] = side_by_side([partial(RemoteFile.at, place, 1 if keep else RANGE)], place.link)
@@ -71,7 +76,7 @@ def open_model(url: str, store: ObjectStore | None, *, keep: bool, large: int) -
         locations = [os.fsdecode(location) for location in _core.index_model(graph).external_locations]
     except InvalidProtobuf as error:
         if url.partition("?")[0].endswith(".ort"):  # in ONNX Runtime's own format
-            return Opened(file.name, model.read(0, model.size).data, {}, kept)
+            return Opened(file.name, model.read(0, model.size).data, {}, kept, bool(copied))
         raise InvalidProtobuf(f"'{file.name}' is not an ONNX model: {error}") from None
     outside = [location for location in locations if location != _INLINE]
     first = 1 if keep or len(outside) > 1 else RANGE
@@ -79,7 +84,7 @@ def open_model(url: str, store: ObjectStore | None, *, keep: bool, large: int) -
     weights = {location: source_of(each) for location, each in zip(outside, found, strict=True)}
     if _INLINE in locations:
         weights[_INLINE] = model
-    return Opened(file.name, graph, weights, kept)
+    return Opened(file.name, graph, weights, kept, bool(copied))
 
 
 def _in_memory(source: Any, file: RemoteFile) -> _core.Source:
