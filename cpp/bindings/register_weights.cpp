@@ -16,6 +16,7 @@
 #include "bindings/text.hpp"
 #include "core/base/error.hpp"
 #include "core/base/file.hpp"
+#include "core/base/stoppable_task.hpp"
 #include "core/onnx/optimized_model.hpp"
 #include "core/onnx/rewrite.hpp"
 #include "core/onnx/weight_list.hpp"
@@ -47,6 +48,31 @@ WeightList make_list(const std::vector<py::object>& sources, std::vector<Weight>
     }
   }
   return list;
+}
+
+// Has another thread do the work; calls `poll` and handles signals meanwhile. What these raise ends the work;
+// `given_up` is called then, once the work is to stop.
+template <typename Result>
+Result interruptible(
+    std::function<Result(const std::atomic<bool>&)> work, const std::function<void()>& poll,
+    const std::function<void()>& given_up = [] {}) {
+  const auto task = freed_without_gil(std::make_shared<StoppableTask<Result>>(std::move(work)));
+  for (;;) {
+    {
+      const ReleaseGil nogil;
+      if (task->wait(signal_interval)) {
+        return task->take();
+      }
+    }
+    try {
+      poll();
+      check_signals();
+    } catch (...) {
+      task->stop();
+      given_up();
+      throw;
+    }
+  }
 }
 
 std::function<void()> poll_of(const py::object& call) {
@@ -93,23 +119,14 @@ void register_weights(py::module_& module) {
           "read",
           [](const WeightList& list, const py::object& progress) {
             std::atomic<std::uint64_t> read{0};
-            std::atomic<bool> given_up{false};
             return interruptible<WeightList>(
-                [&](const std::atomic<bool>& /*stop*/) {
-                  return read_to_memory(list, [&] { return given_up.load(); }, &read);
-                },
+                [&](const std::atomic<bool>& stop) { return read_to_memory(list, [&] { return stop.load(); }, &read); },
                 [&] {
-                  try {
-                    if (!progress.is_none()) {
-                      progress(read.load());
-                    }
-                    check_signals();
-                  } catch (...) {
-                    given_up = true;  // before: no other read begins
-                    interrupt(list);
-                    throw;
+                  if (!progress.is_none()) {
+                    progress(read.load());
                   }
-                });
+                },
+                [&] { interrupt(list); });
           },
           py::arg("progress") = py::none())
       .def_property_readonly("sources", [](const WeightList& list) { return list.sources; })

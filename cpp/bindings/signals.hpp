@@ -3,17 +3,12 @@
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <functional>
 #include <limits>
-#include <memory>
 #include <optional>
-#include <utility>
 
 #include "bindings/gil.hpp"
 #include "bindings/python_runner.hpp"
-#include "core/base/stoppable_task.hpp"
 
 namespace ortmulti::bindings {
 
@@ -51,22 +46,6 @@ bool wait_until(const Done& done, std::optional<double> timeout = std::nullopt) 
     }
     check_signals();
     end_runs();
-  }
-}
-
-/// Has another thread do the work; calls `poll` and handles signals meanwhile. What these raise ends the work.
-template <typename Result>
-Result interruptible(std::function<Result(const std::atomic<bool>&)> work, const std::function<void()>& poll) {
-  const auto task = freed_without_gil(std::make_shared<StoppableTask<Result>>(std::move(work)));
-  for (;;) {
-    {
-      const ReleaseGil nogil;
-      if (task->wait(signal_interval)) {
-        return task->take();
-      }
-    }
-    poll();
-    check_signals();
   }
 }
 

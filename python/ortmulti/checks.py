@@ -92,6 +92,11 @@ def text(name: str, value: object) -> str:
     return value
 
 
+def was_url(path: str) -> bool:
+    """Whether a path was made of the URL of a model, which then lacks a slash."""
+    return path.startswith(("s3:", "gs:", "az:", "http:", "https:"))
+
+
 def member(name: str, value: object, enum: type[_Member]) -> _Member:
     """Accept a member of an enumeration, or its number."""
     # onnxruntime's own enumerations have the same numbers and convert with int().

@@ -20,7 +20,10 @@ class StoppableTask {
         // The function holds a pointer alone: where no thread can start, libstdc++ calls one that was moved from.
         result_(std::async(std::launch::async | std::launch::deferred, [this] { return work_(stop_); })) {}
   /// Stops the work, and waits until its thread has ended.
-  ~StoppableTask() { stop_ = true; }
+  ~StoppableTask() { stop(); }
+
+  /// Does not wait.
+  void stop() { stop_ = true; }
 
   /// Waits at most `timeout`; whether take() returns at once, or does the work.
   bool wait(std::chrono::milliseconds timeout) const {

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from ortmulti.bench.measure import page_cache, results
 from ortmulti.bench.measure.rounds import failure, measure_rounds, of_case
 from ortmulti.bench.reports.tables import Column, Report, figures
+from ortmulti.checks import was_url
 from ortmulti.errors import Error, InvalidArgument, NoSuchFile
 
 Case = TypeVar("Case", bound=Hashable)
@@ -138,8 +139,7 @@ class Experiment(abc.ABC, Generic[Case]):
         """Raise `NoSuchFile` if a model does not exist."""
         for model in self.models:
             if not model.is_file():
-                is_url = str(model).startswith(("s3:", "gs:", "az:", "http:", "https:"))
-                hint = ": it is measured as a file, so download it" if is_url else ""
+                hint = ": it is measured as a file, so download it" if was_url(str(model)) else ""
                 raise NoSuchFile(f"model {model} does not exist{hint}")
 
     def run(self, progress: Step | None = None) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from ortmulti.create.sample_inputs import LARGER, SEQUENCE, first_fit, growing_i
 from ortmulti.errors import Error, InvalidArgument, InvalidProtobuf, InvalidType
 from ortmulti.loading.sharing import why_not_worth_it
 from ortmulti.pool.row_dependence import why_dependent
+from ortmulti.remote.model import INLINE
 
 from .options import AsJson, ModelOrUrl
 from .output import print_json, say, size_text, stderr, steps, table, working
@@ -83,7 +84,7 @@ def describe_model(model: ortmulti.Model) -> dict[str, Any]:
         "model": model.path or model.url,
         "bytes": model.size,
         "external_files": [
-            location.decode(errors="replace") for location in index.external_locations if location != b"\n"
+            location.decode(errors="replace") for location in index.external_locations if location != INLINE.encode()
         ],
         "ir_version": index.ir_version,
         "opsets": dict(sorted(index.opsets.items())),

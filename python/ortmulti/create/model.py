@@ -241,11 +241,13 @@ def _checked_path(value: str | os.PathLike[str]) -> str:
     try:
         status = os.stat(path)  # noqa: PTH116  # pathlib takes 3 ms to import
     except FileNotFoundError:
+        from ortmulti.checks import was_url
+
         here = os.getcwd()  # noqa: PTH109  # pathlib takes 3 ms to import
         advice = "check the path"
         if path.startswith("~"):
             advice = "'~' is no part of a path: os.path.expanduser() replaces it"
-        elif path.startswith(("s3:", "gs:", "az:", "http:", "https:")):
+        elif was_url(path):
             advice = "a URL is a str with two slashes, such as s3://bucket/model.onnx"
             path = path.partition(":")[0] + ":..."  # it may have a password
         raise NoSuchFile._of_runtime(f"there is no model file '{path}' in {here!r}: {advice}") from None

@@ -93,10 +93,7 @@ class KeptFile:
         if staged is None:
             return
         try:
-            with open(staged.folder / MODEL, "r+b", buffering=0, opener=_core.open_nofollow) as file:
-                written = 0
-                while written < len(body):
-                    written += os.pwrite(file.fileno(), body[written:], offset + written)
+            _write_at(staged, body, offset)
         except OSError as error:
             self._give_up(error)
             return
@@ -120,11 +117,9 @@ class KeptFile:
     def _publish(self, staged: StagedEntry, poll: Callable[[], object]) -> None:
         with staged:
             try:
-                with open(staged.folder / MODEL, "r+b", buffering=0, opener=_core.open_nofollow) as file:
-                    for begin, end in self._holes():
-                        poll()
-                        body = self._file.read_into(memoryview(bytearray(end - begin)), begin)
-                        os.pwrite(file.fileno(), body, begin)
+                for begin, end in self._holes():
+                    poll()
+                    _write_at(staged, self._file.read_into(memoryview(bytearray(end - begin)), begin), begin)
                 Path(staged.folder / PLACEHOLDER).touch(mode=0o600)
                 poll()
                 staged.finish(_core.WeightList(), self.size)
@@ -149,3 +144,10 @@ class KeptFile:
     def __del__(self) -> None:
         if (staged := getattr(self, "_staged", None)) is not None:
             staged.discard()
+
+
+def _write_at(staged: StagedEntry, body: memoryview, offset: int) -> None:
+    with open(staged.folder / MODEL, "r+b", buffering=0, opener=_core.open_nofollow) as file:
+        written = 0
+        while written < len(body):
+            written += os.pwrite(file.fileno(), body[written:], offset + written)

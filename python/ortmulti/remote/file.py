@@ -290,7 +290,7 @@ class RemoteFile:
         meta: dict[str, Any] = dict(answer.meta)
         known = self._meta
         if known is not None and any(meta[name] != known[name] for name in ("size", "e_tag", "last_modified")):
-            raise Problem(CHANGED, changed=True)
+            raise Problem(CHANGED)
         return meta, await answer.bytes_async()
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ortmulti.remote.copies import KeptFile
 
 _UINT8 = 2
-_INLINE = "\n"
+INLINE = "\n"
 """The name of the weights within the graph, which no file has."""
 
 
@@ -72,18 +72,18 @@ def open_model(url: str, store: ObjectStore | None, *, keep: bool, large: int) -
     [file] = side_by_side([partial(RemoteFile.at, place, 1 if keep else RANGE)], place.link)
     model = _in_memory(source_of(file), file)
     try:
-        graph = _core.put_weights_at(model, _INLINE, large) or model.read(0, model.size).data
+        graph = _core.put_weights_at(model, INLINE, large) or model.read(0, model.size).data
         locations = [os.fsdecode(location) for location in _core.index_model(graph).external_locations]
     except InvalidProtobuf as error:
         if url.partition("?")[0].endswith(".ort"):  # in ONNX Runtime's own format
             return Opened(file.name, model.read(0, model.size).data, {}, kept, bool(copied))
         raise InvalidProtobuf(f"'{file.name}' is not an ONNX model: {error}") from None
-    outside = [location for location in locations if location != _INLINE]
+    outside = [location for location in locations if location != INLINE]
     first = 1 if keep or len(outside) > 1 else RANGE
     found = side_by_side([partial(RemoteFile.at, place.beside(location), first) for location in outside], place.link)
     weights = {location: source_of(each) for location, each in zip(outside, found, strict=True)}
-    if _INLINE in locations:
-        weights[_INLINE] = model
+    if INLINE in locations:
+        weights[INLINE] = model
     return Opened(file.name, graph, weights, kept, bool(copied))
 
 

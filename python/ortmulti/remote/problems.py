@@ -27,20 +27,16 @@ class Problem(Exception):  # noqa: N818  (a state, which callers act on)
     """Why a range did not come.
 
     Attributes:
-        missing: There is no such object.
         passing: It may go away, so that another try is worth it.
         overloaded: The store asks for fewer requests.
-        changed: The object is another one.
         without_ranges: The server answers a range with the whole object.
         empty: The object has no bytes.
     """
 
     def __init__(self, text: str, **kinds: bool) -> None:
         super().__init__(text)
-        self.missing = kinds.get("missing", False)
         self.passing = kinds.get("passing", False)
         self.overloaded = kinds.get("overloaded", False)
-        self.changed = kinds.get("changed", False)
         self.without_ranges = kinds.get("without_ranges", False)
         self.empty = kinds.get("empty", False)
 
@@ -59,9 +55,9 @@ def problem_of(error: Exception) -> Problem:
         )
     if isinstance(error, FileNotFoundError):
         where = "bucket" if code == "NoSuchBucket" else "object"
-        return Problem(f"there is no such {where}{named}: check the name, which is that of an .onnx file", missing=True)
+        return Problem(f"there is no such {where}{named}: check the name, which is that of an .onnx file")
     if kind == "PreconditionError":
-        return Problem(CHANGED, changed=True)
+        return Problem(CHANGED)
     if kind == "NotSupportedError" and "Range" in text:
         return Problem("the server has no ranges: it answers one with the whole object", without_ranges=True)
     if code in _EXPIRED:
