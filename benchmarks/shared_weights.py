@@ -6,6 +6,7 @@ Each load is a process of its own, from the call of `load` to its return; rounds
 
     own: the process loads the weights itself, from the page cache
     held: another process has them (`ortmulti hold`)
+    narrow: as own, of a graph with as many layers, which are 48 wide: what ONNX Runtime takes for such a graph
 
 The model "tiny" has 19 MB of weights. "floor" is what the driver itself takes: cuInit and a context. Exit status 1 if
 an answer differs by a bit, if weights were held and not mapped, or if the last process left memory.
@@ -120,13 +121,17 @@ def main() -> int:
     print(f"{'floor':16} {results['floor']['seconds']:.3f} s", flush=True)
     for size in options.sizes.split(","):
         layers, hidden = SIZES[size]
-        model = str(models.make("encoder", "models", layers=layers, hidden=hidden, precision="fp32"))
-        expected = in_process(model, False)["answer"]  # which makes the entry of the cache, too
+        model, narrow = (
+            str(models.make("encoder", "models", layers=layers, hidden=width, precision="fp32"))
+            for width in (hidden, 48)
+        )
+        expected = {path: in_process(path, False)["answer"] for path in (model, narrow)}  # and entries of the cache
+        cases = {"own": (model, False), "held": (model, True), "narrow": (narrow, False)}
         with held(model):
-            rounds = [{"own": in_process(model, False), "held": in_process(model, True)} for _ in range(options.rounds)]
-        for case in ("own", "held"):
+            rounds = [{case: in_process(*cases[case]) for case in cases} for _ in range(options.rounds)]
+        for case, (path, _) in cases.items():
             found = [one[case] for one in rounds]
-            wrong |= any(one["answer"] != expected or one["problems"] for one in found)
+            wrong |= any(one["answer"] != expected[path] or one["problems"] for one in found)
             wrong |= case == "held" and not all(one["mapped"] for one in found)
             row = {key: statistics.median(one[key] for one in found) for key in ("seconds", "memory")}
             results[f"{size}, {case}"] = row | {"longest": max(one["seconds"] for one in found)}

@@ -1,0 +1,357 @@
+"""gunicorn's workers on one GPU that share their weights: memory, answers a second, kills, and a restart.
+
+    pip install gunicorn uvicorn uvicorn-worker
+    python -m benchmarks.shared_workers --json workers.json
+
+Threads ask over HTTP all the time. Each answer is compared, to the bit, with that of a process which loaded the model
+for itself. What they had asked a process that was killed they ask again ("broken off").
+
+workers: GPU memory and answers a second of one worker, of --workers, and of as many with share="host"
+kills: --kills workers are killed (SIGKILL): in turns the oldest and the newest, which mostly still loads, as soon as
+    another one has answered
+restart: --restarts times a service of one worker gives way to a new one: this starts, gets the requests once it
+    answers, and the old one gets SIGTERM. No request may fail
+
+Exit status 1 if an answer is wrong, a request of a restart failed, or memory or files are left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.shared_weights import SIZES, used
+from ortmulti.bench import models
+from ortmulti.bench.measure import machine
+
+APP = """
+import os
+import numpy as np
+import ortmulti
+
+pool = None
+
+async def app(scope, receive, send):
+    global pool
+    if scope["type"] == "lifespan":
+        await receive()
+        pool = ortmulti.load(os.environ["MODEL"], os.environ["DEVICE"], share=os.environ.get("SHARE"))
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        pool.close()
+        await send({"type": "lifespan.shutdown.complete"})
+        return
+    body = b""
+    while True:
+        message = await receive()
+        body += message["body"]
+        if not message.get("more_body"):
+            break
+    ids = np.frombuffer(body, np.int64)[None]
+    [answer] = await pool.run_async(["sentence_embedding"], {"input_ids": ids, "attention_mask": np.ones_like(ids)})
+    body = answer.tobytes()
+    headers = [(b"content-length", b"%d" % len(body)), (b"process", b"%d" % os.getpid())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+"""
+
+EXPECTED = """
+import sys
+import numpy as np
+import ortmulti
+
+with ortmulti.load(*sys.argv[1:]) as pool:
+    for tokens in (8, 32, 100):
+        ids = np.arange(1, tokens + 1, dtype=np.int64)[None]
+        [answer] = pool.run(["sentence_embedding"], {"input_ids": ids, "attention_mask": np.ones_like(ids)})
+        print(answer.tobytes().hex())
+"""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+class Service:
+    """gunicorn with workers."""
+
+    def __init__(self, folder: str, model: str, device: str, workers: int, share: bool) -> None:
+        self.port = free_port()
+        environment = {**os.environ, "MODEL": model, "DEVICE": device} | ({"SHARE": "host"} if share else {})
+        command = [
+            sys.executable,
+            "-m",
+            "gunicorn",
+            "--chdir",
+            folder,
+            "-w",
+            str(workers),
+            "-b",
+            f"127.0.0.1:{self.port}",
+        ]
+        command += ["-k", "uvicorn_worker.UvicornWorker", "--timeout", "120", "--log-level", "critical", "app:app"]
+        self.master = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+
+    def workers(self) -> list[int]:
+        """From the oldest on."""
+        children = Path(f"/proc/{self.master.pid}/task/{self.master.pid}/children").read_text()
+        return sorted(int(child) for child in children.split())
+
+    def close(self) -> None:
+        self.master.send_signal(signal.SIGTERM)
+        self.master.wait()
+
+
+class Load:
+    """Threads that ask the service which `port` names at that moment."""
+
+    def __init__(self, expected: list[bytes], clients: int, port: int) -> None:
+        self.port, self.expected = port, expected
+        self.changed = threading.Condition()
+        self.answered: dict[int, int] = {}  # by each process
+        self.asking: dict[int, int] = {}  # of each port
+        self.wrong = self.broken = self.refused = 0
+        self._stop = False
+        self._threads = [threading.Thread(target=self._ask, args=(number,)) for number in range(clients)]
+        for thread in self._threads:
+            thread.start()
+
+    def _ask(self, number: int) -> None:
+        port, connection = 0, http.client.HTTPConnection("127.0.0.1")
+        for count in itertools.count(number):
+            with self.changed:
+                if self._stop:
+                    break
+                now = self.port
+                self.asking[now] = self.asking.get(now, 0) + 1
+            if now != port or count % 50 == 0:  # others get connections, too
+                connection.close()
+                port, connection = now, http.client.HTTPConnection("127.0.0.1", now, timeout=60)
+            kind = count % len(self.expected)
+            body = np.arange(1, (8, 32, 100)[kind] + 1, dtype=np.int64).tobytes()
+            process, wrong, refused, broken = 0, False, False, False
+            try:
+                connection.request("POST", "/", body)
+                response = connection.getresponse()
+                answer = response.read()
+                wrong = response.status != 200 or answer != self.expected[kind]
+                process = int(response.headers["process"] or 0)
+            except ConnectionRefusedError:
+                refused = True
+            except (http.client.HTTPException, OSError):
+                broken = True
+            if refused or broken:
+                connection.close()
+            with self.changed:
+                self.asking[now] -= 1
+                self.wrong, self.broken, self.refused = self.wrong + wrong, self.broken + broken, self.refused + refused
+                if process:
+                    self.answered[process] = self.answered.get(process, 0) + 1
+                self.changed.notify_all()
+            if refused:
+                time.sleep(0.01)  # nobody listens yet
+        connection.close()
+
+    def wait(self, until: Callable[[], bool], seconds: float = 120) -> None:
+        with self.changed:
+            if not self.changed.wait_for(until, seconds):
+                raise TimeoutError(f"no such answer in {seconds} s: {self.answered}, {self.broken} broken off")
+
+    def total(self) -> int:
+        with self.changed:
+            return sum(self.answered.values())
+
+    def close(self) -> None:
+        with self.changed:
+            self._stop = True
+        for thread in self._threads:
+            thread.join()
+
+
+@contextlib.contextmanager
+def most_used() -> Iterator[list[int]]:
+    """The most bytes of the GPU, sampled each 5 ms."""
+    most, stop = [used()], threading.Event()
+
+    def sample() -> None:
+        while not stop.wait(0.005):
+            most[0] = max(most[0], used())
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    try:
+        yield most
+    finally:
+        stop.set()
+        thread.join()
+
+
+def measure_workers(
+    options: argparse.Namespace, start: Callable[..., Service], expected: list[bytes]
+) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    for name, workers, share in (
+        ("one", 1, False),
+        ("each its own", options.workers, False),
+        ("shared", options.workers, True),
+    ):
+        before = used()
+        with closing(start(workers, share)) as service, closing(Load(expected, options.clients, service.port)) as load:
+            load.wait(lambda: len(load.answered) >= workers)  # noqa: B023  (waited for here)
+            memory, begin, done = used() - before, time.monotonic(), load.total()
+            time.sleep(options.seconds)
+            rate = (load.total() - done) / (time.monotonic() - begin)
+        results[name] = {"workers": workers, "memory": memory, "rate": rate, "wrong": load.wrong}
+        print(
+            f"{name:12} {workers} workers, {memory / 2**20:,.0f} MiB, {rate:,.0f} answers a second, {load.wrong} wrong",
+            flush=True,
+        )
+    return results
+
+
+def kill(options: argparse.Namespace, start: Callable[..., Service], expected: list[bytes]) -> dict[str, Any]:
+    begin, loading = time.monotonic(), 0
+    killed: set[int] = set()
+    with (
+        closing(start(options.workers, True)) as service,
+        closing(Load(expected, options.clients, service.port)) as load,
+        most_used() as most,
+    ):
+        for count in range(options.kills):
+            victim = 0
+
+            def another(count: int = count) -> bool:
+                nonlocal victim
+                workers = [worker for worker in service.workers() if worker not in killed]
+                if len(workers) < options.workers:
+                    return False
+                answered = [worker for worker in workers if worker in load.answered]
+                victim = answered[0] if answered and count % 2 else workers[-1]
+                return answered not in ([], [victim])
+
+            load.wait(another)
+            loading += victim not in load.answered
+            os.kill(victim, signal.SIGKILL)
+            killed.add(victim)
+        load.wait(
+            lambda: options.workers == sum(each not in killed and each in load.answered for each in service.workers())
+        )
+        seconds = time.monotonic() - begin
+    found = {
+        "kills": options.kills,
+        "of them while loading": loading,
+        "seconds": seconds,
+        "answers": load.total(),
+        "processes that answered": len(load.answered),
+        "broken off": load.broken,
+        "wrong": load.wrong,
+        "most memory": most[0],
+    }
+    print("kills:", ", ".join(f"{key} {value:,.0f}" for key, value in found.items()), flush=True)
+    return found
+
+
+def answers(port: int) -> bool:
+    with closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
+        try:
+            connection.request("POST", "/", np.arange(1, 9, dtype=np.int64).tobytes())
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+
+
+def restart(options: argparse.Namespace, start: Callable[..., Service], expected: list[bytes]) -> dict[str, Any]:
+    before = used()
+    ready: list[float] = []
+    with contextlib.ExitStack() as stack:
+        service = stack.enter_context(closing(start(1, True)))
+        load = stack.enter_context(closing(Load(expected, options.clients, service.port)))
+        load.wait(lambda: bool(load.answered))
+        load.refused = 0  # those before the first answer
+        alone = used() - before
+        most = stack.enter_context(most_used())
+        for _ in range(options.restarts):
+            begin = time.monotonic()
+            new = stack.enter_context(closing(start(1, True)))
+            while not answers(new.port):
+                time.sleep(0.01)
+            ready.append(time.monotonic() - begin)
+            with load.changed:
+                load.port = new.port
+            load.wait(lambda: load.asking[service.port] == 0)  # noqa: B023
+            service.close()
+            service = new
+        load.close()
+    found = {
+        "restarts": options.restarts,
+        "answers": load.total(),
+        "broken off": load.broken,
+        "refused": load.refused,
+        "wrong": load.wrong,
+        "memory of one": alone,
+        "most memory": most[0] - before,
+        "seconds until ready": float(np.median(ready)),
+    }
+    print("restart:", ", ".join(f"{key} {value:,.1f}" for key, value in found.items()), flush=True)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", default="base", choices=SIZES)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--restarts", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    layers, hidden = SIZES[options.size]
+    model = str(models.make("encoder", "models", layers=layers, hidden=hidden, precision="fp32").resolve())
+    before = used()
+    lines = subprocess.check_output([sys.executable, "-c", EXPECTED, model, options.device], text=True).split()
+    expected = [bytes.fromhex(line) for line in lines]
+    results: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "app.py").write_text(APP)
+        Path(folder, "share").mkdir(mode=0o700)
+        os.environ["ORTMULTI_SHARE_DIR"] = f"{folder}/share"
+
+        def start(workers: int, share: bool) -> Service:
+            return Service(folder, model, options.device, workers, share)
+
+        for part in (measure_workers, kill, restart):
+            results[part.__name__] = part(options, start, expected)
+        sockets = [path.name for path in Path(folder, "share").iterdir()]
+    results["left"] = {"memory": used() - before, "files": sockets}
+    print("left:", results["left"])
+    wrong = any(one["wrong"] for one in (*results["measure_workers"].values(), results["kill"], results["restart"]))
+    wrong |= results["restart"]["broken off"] + results["restart"]["refused"] > 0 or results["left"]["memory"] > 2**26
+    print("wrong" if wrong else "right")
+    if options.json:
+        report = {"results": results, "wrong": wrong, "machine": machine.describe()}
+        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return int(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
