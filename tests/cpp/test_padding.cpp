@@ -230,6 +230,28 @@ TEST_F(PaddingTest, NoOtherChoiceTakesLessTime) {
   }
 }
 
+TEST_F(PaddingTest, ARunIsFullWhereMoreWaitsBesideIt) {
+  RunCost cost;
+  for (int i = 0; i < 9; ++i) {
+    for (std::size_t length = 16; length <= 512; length *= 2) {
+      for (std::size_t rows = 1; rows <= 16; rows *= 2) {
+        cost.record(rows, length, microseconds(5000));
+      }
+      cost.record(32, length, microseconds(2000));
+    }
+  }
+  const Batching batching = batching_of(padding_of(), 32);
+  for (const std::size_t first : {0, 10, 32, 50, 68, 90, 99}) {
+    std::vector<JointSize> waiting{text(100 + first)};
+    for (std::size_t length = 100; length < 200; ++length) {
+      if (length != waiting[0].longest) {
+        waiting.push_back(text(length));
+      }
+    }
+    EXPECT_EQ(batching.choose(waiting, cost).size(), 32U) << first;
+  }
+}
+
 TEST_F(PaddingTest, LargerRunsAreTriedWhileTheyGain) {
   RunCost cost;
   const auto record = [&cost](int runs, std::size_t rows, std::size_t length, int times_1000) {

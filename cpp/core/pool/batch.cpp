@@ -281,29 +281,37 @@ std::vector<std::size_t> Batching::choose(const std::vector<JointSize>& candidat
   // the least time: for each end of a run, its best begin.
   const auto first = std::find(order.begin(), order.end(), std::size_t{0}) - order.begin();
   const auto reach = static_cast<std::ptrdiff_t>(max_size);
-  order.erase(order.begin() + std::min<std::ptrdiff_t>(first + reach, static_cast<std::ptrdiff_t>(order.size())),
-              order.end());
-  order.erase(order.begin(), order.begin() + std::max<std::ptrdiff_t>(0, first - reach));
+  const bool more_above = static_cast<std::ptrdiff_t>(order.size()) > first + reach;
+  const bool more_below = first > reach;
+  order.erase(order.begin() + (more_above ? first + reach : static_cast<std::ptrdiff_t>(order.size())), order.end());
+  order.erase(order.begin(), order.begin() + (more_below ? first - reach : 0));
+  const auto own = static_cast<std::size_t>(more_below ? reach : first);
   std::vector<double> least(order.size() + 1, 0);
   std::vector<std::size_t> begins(order.size() + 1, 0);
   for (std::size_t end = 1; end <= order.size(); ++end) {
     least[end] = std::numeric_limits<double>::infinity();
     const std::size_t length = padding->rounded(candidates[order[end - 1]].longest);
     RunCost::Times times(cost, length);
+    const std::size_t full = std::max<std::size_t>(
+        1, std::min(max_size, padding->max_tokens.value_or(max_size * length) / std::max<std::size_t>(1, length)));
     JointSize run;
     for (std::size_t begin = end; begin-- > 0;) {
       run.add(candidates[order[begin]]);
       if (begin + 1 < end && !fits(run, run.rows * length)) {
         break;
       }
-      const double time = least[begin] + times.of(run.rows);
+      double time = times.of(run.rows);
+      // At an edge behind which more waits, others will fill that run.
+      if ((more_below && begin == 0 && end <= own) || (more_above && end == order.size() && begin > own)) {
+        time = std::min(time, times.of(full) * static_cast<double>(run.rows) / static_cast<double>(full));
+      }
+      time += least[begin];
       if (begin + 1 == end || time < least[end]) {
         least[end] = time;
         begins[end] = begin;
       }
     }
   }
-  const auto own = static_cast<std::size_t>(std::find(order.begin(), order.end(), std::size_t{0}) - order.begin());
   std::size_t end = order.size();
   while (begins[end] > own) {
     end = begins[end];
