@@ -7,7 +7,8 @@ Threads ask over HTTP all the time. Each answer is compared with that of a proce
 "error" is the largest difference, as a share of the largest number; CUDA graphs have other last bits. What they had
 asked a process that was killed they ask again ("broken off").
 
-workers: GPU memory and answers a second of one worker, of --workers, and of as many with share="host"
+workers: GPU memory and answers a second of one worker, of --workers, and of as many with share="host"; with as many
+    sessions as the pool finds good, or with in_flight=2, as in all that follows
 kills: --kills workers are killed (SIGKILL): in turns the oldest and the newest, which mostly still loads, as soon as
     another one has answered
 restart: --restarts times a service of one worker gives way to a new one: this starts, gets the requests once it
@@ -43,6 +44,7 @@ from ortmulti.bench import models
 from ortmulti.bench.measure import machine
 
 APP = """
+import json
 import os
 import numpy as np
 import ortmulti
@@ -53,7 +55,7 @@ async def app(scope, receive, send):
     global pool
     if scope["type"] == "lifespan":
         await receive()
-        pool = ortmulti.load(os.environ["MODEL"], os.environ["DEVICE"], share=os.environ.get("SHARE"))
+        pool = ortmulti.load(os.environ["MODEL"], os.environ["DEVICE"], **json.loads(os.environ["OPTIONS"]))
         await send({"type": "lifespan.startup.complete"})
         await receive()
         pool.close()
@@ -72,6 +74,8 @@ async def app(scope, receive, send):
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 """
+
+SHARED = {"share": "host", "in_flight": 2}
 
 EXPECTED = """
 import sys
@@ -94,9 +98,9 @@ def free_port() -> int:
 class Service:
     """gunicorn with workers."""
 
-    def __init__(self, folder: str, model: str, device: str, workers: int, share: bool) -> None:
+    def __init__(self, folder: str, model: str, device: str, workers: int, options: dict[str, Any]) -> None:
         self.port = free_port()
-        environment = {**os.environ, "MODEL": model, "DEVICE": device} | ({"SHARE": "host"} if share else {})
+        environment = {**os.environ, "MODEL": model, "DEVICE": device, "OPTIONS": json.dumps(options)}
         command = [
             sys.executable,
             "-m",
@@ -218,30 +222,36 @@ def measure_workers(
     options: argparse.Namespace, start: Callable[..., Service], expected: list[bytes]
 ) -> dict[str, Any]:
     results: dict[str, Any] = {}
-    for name, workers, share in (
-        ("one", 1, False),
-        ("each its own", options.workers, False),
-        ("shared", options.workers, True),
-    ):
+    cases: dict[str, tuple[int, dict[str, Any]]] = {
+        "one": (1, {}),
+        "one, in_flight=2": (1, {"in_flight": 2}),
+        "each its own": (options.workers, {}),
+        "shared": (options.workers, {"share": "host"}),
+        "shared, in_flight=2": (options.workers, SHARED),
+    }
+    for name, (workers, given) in cases.items():
         before = used()
-        with closing(start(workers, share)) as service, closing(Load(expected, options.clients, service.port)) as load:
+        with closing(start(workers, given)) as service, closing(Load(expected, options.clients, service.port)) as load:
             load.wait(lambda: len(load.answered) >= workers)  # noqa: B023  (waited for here)
-            memory, begin, done = used() - before, time.monotonic(), load.total()
+            at_start, begin, done = used() - before, time.monotonic(), load.total()
             time.sleep(options.seconds)
             rate = (load.total() - done) / (time.monotonic() - begin)
-        results[name] = {"workers": workers, "memory": memory, "rate": rate, "wrong": load.wrong, "error": load.error}
-        print(
-            f"{name:12} {workers} workers, {memory / 2**20:,.0f} MiB, {rate:,.0f} answers a second, {load.wrong} wrong, error {load.error:.2g}",
-            flush=True,
-        )
+            found = {"workers": workers, "memory at the start": at_start, "memory": used() - before, "rate": rate}
+            found |= {"wrong": load.wrong, "error": load.error}
+        results[name] = found
+        say(name, found)
     return results
+
+
+def say(name: str, found: dict[str, Any]) -> None:
+    print(f"{name}:", ", ".join(f"{key} {value:,.6g}" for key, value in found.items()), flush=True)
 
 
 def kill(options: argparse.Namespace, start: Callable[..., Service], expected: list[bytes]) -> dict[str, Any]:
     begin, loading = time.monotonic(), 0
     killed: set[int] = set()
     with (
-        closing(start(options.workers, True)) as service,
+        closing(start(options.workers, SHARED)) as service,
         closing(Load(expected, options.clients, service.port)) as load,
         most_used() as most,
     ):
@@ -276,7 +286,7 @@ def kill(options: argparse.Namespace, start: Callable[..., Service], expected: l
         "error": load.error,
         "most memory": most[0],
     }
-    print("kills:", ", ".join(f"{key} {value:,.7g}" for key, value in found.items()), flush=True)
+    say("kills", found)
     return found
 
 
@@ -293,7 +303,7 @@ def restart(options: argparse.Namespace, start: Callable[..., Service], expected
     before = used()
     ready: list[float] = []
     with contextlib.ExitStack() as stack:
-        service = stack.enter_context(closing(start(1, True)))
+        service = stack.enter_context(closing(start(1, SHARED)))
         load = stack.enter_context(closing(Load(expected, options.clients, service.port)))
         load.wait(lambda: bool(load.answered))
         load.refused = 0  # those before the first answer
@@ -301,7 +311,7 @@ def restart(options: argparse.Namespace, start: Callable[..., Service], expected
         most = stack.enter_context(most_used())
         for _ in range(options.restarts):
             begin = time.monotonic()
-            new = stack.enter_context(closing(start(1, True)))
+            new = stack.enter_context(closing(start(1, SHARED)))
             while not answers(new.port):
                 time.sleep(0.01)
             ready.append(time.monotonic() - begin)
@@ -322,7 +332,7 @@ def restart(options: argparse.Namespace, start: Callable[..., Service], expected
         "most memory": most[0] - before,
         "seconds until ready": float(np.median(ready)),
     }
-    print("restart:", ", ".join(f"{key} {value:,.7g}" for key, value in found.items()), flush=True)
+    say("restart", found)
     return found
 
 
@@ -348,8 +358,8 @@ def main() -> int:
         Path(folder, "share").mkdir(mode=0o700)
         os.environ["ORTMULTI_SHARE_DIR"] = f"{folder}/share"
 
-        def start(workers: int, share: bool) -> Service:
-            return Service(folder, model, options.device, workers, share)
+        def start(workers: int, given: dict[str, Any]) -> Service:
+            return Service(folder, model, options.device, workers, given)
 
         for part in (measure_workers, kill, restart):
             results[part.__name__] = part(options, start, expected)

@@ -14,7 +14,7 @@ from onnx import helper, parser
 
 import ortmulti
 from ortmulti import Batching
-from ortmulti.pool.many import by_length
+from ortmulti.pool.many import Ahead, by_length
 from tests.support import onnx_models
 from tests.support.backends import BackendName, on_every_backend
 from tests.support.texts import ENCODER, PAD, encoder, expected, feed, ids
@@ -103,7 +103,7 @@ def test_many_are_read_ahead_and_sorted() -> None:
             yield int(length), {"length": int(length)}
 
     found, most_ahead = [], 0
-    for length, _ in by_length(feeds(), lambda one: one["length"], lambda: 40):
+    for length, _ in by_length(feeds(), Ahead(40, lambda one: one["length"])):
         most_ahead = max(most_ahead, read - len(found) - 1)
         if not found:
             assert read == 1  # the first one runs at once
@@ -114,6 +114,37 @@ def test_many_are_read_ahead_and_sorted() -> None:
     turns = np.count_nonzero(np.diff(np.sign(steps)))
     assert turns < 20
     assert np.abs(steps).mean() < 15  # and 133 where none are sorted
+
+
+def test_the_first_are_read_until_some_are_of_similar_lengths() -> None:
+    read = 0
+
+    def feeds() -> Iterator[tuple[int, dict]]:
+        nonlocal read
+        for length in range(100, 0, -1):
+            read += 1
+            yield length, {"length": length}
+
+    found = by_length(feeds(), Ahead(40, lambda one: one["length"], first=33))
+    assert [next(found)[0], read] == [100, 1]
+    assert [next(found)[0], read] == [99, 34]  # unless 20 ms have passed
+    assert [next(found)[0] for _ in range(8)] == list(range(98, 90, -1))
+    assert sorted(length for length, _ in found) == list(range(1, 91))
+
+
+@pytest.mark.parametrize(("count", "length", "output", "more"), [(2000, 8, "pooled", True), (500, 512, "pairs", False)])
+def test_more_are_read_ahead_where_they_are_small(count: int, length: int, output: str, more: bool) -> None:
+    read = most = 0
+
+    def feeds() -> Iterator[dict[str, np.ndarray]]:
+        nonlocal read
+        for read in range(1, count + 1):
+            yield feed(1, length + read % 8, read)
+
+    with ortmulti.load(encoder(), "cpu", batching=Batching(2, pad=PAD)) as pool:
+        for i, _ in enumerate(pool.map([output], feeds())):
+            most = max(most, read - i)
+    assert (most > 4 * 64 * 2) == more  # 64 batches, and as many answers
 
 
 def test_requests_with_a_fault_fail_alone() -> None:

@@ -19,28 +19,28 @@ from ortmulti import checks
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.pool.futures import PoolFuture
 
-__all__ = ["JoinedRows", "Rows", "RunSize", "as_done", "by_length", "in_order", "run_rows", "submit_rows"]
+__all__ = ["Ahead", "JoinedRows", "Rows", "RunSize", "as_done", "by_length", "in_order", "run_rows", "submit_rows"]
 
 Feed: TypeAlias = Mapping[str, Any]
 Submit: TypeAlias = Callable[[Feed], PoolFuture]
 Length: TypeAlias = Callable[[Feed], int]
 """Of a request that is padded."""
 Place = TypeVar("Place")
+_SOON = 0.02  # seconds after which requests are submitted, however few were read
 
 
-def in_order(submit: Submit, feeds: Iterator[Feed], most: int, length: Length | None) -> Iterator[list[Any]]:
-    """Yield the outputs of each feed, in order, with at most ``most`` requests pending. Cancel pending ones at the end.
+def in_order(submit: Submit, feeds: Iterator[Feed], ahead: Ahead) -> Iterator[list[Any]]:
+    """Yield the outputs of each feed, in order, with at most ``ahead.most`` requests pending. Cancel those at the end.
 
-    Where they are submitted by length, ``most`` are read ahead, and an eighth of them is pending. Up to twice as many
+    Where they are submitted by length, some are read ahead, and an eighth of ``most`` is pending. Up to twice as many
     are read ahead or answered and not yet yielded.
     """
     pending: deque[tuple[int, PoolFuture]] = deque()
     answered: dict[int, PoolFuture] = {}  # taken from the core while others run
     following = 0
-    at_once = most if length is None else max(1, most // 8)
-    placed = by_length(enumerate(feeds), length, lambda: min(most, 2 * most - len(answered)))
+    at_once = ahead.most if ahead.length is None else max(1, ahead.most // 8)
     try:
-        for one in itertools.chain(placed, [None]):  # None: that was all
+        for one in itertools.chain(by_length(enumerate(feeds), ahead, lambda: len(answered)), [None]):  # None: all
             if one is not None:
                 pending.append((one[0], submit(one[1])))
             while pending and (one is None or len(pending) >= at_once or pending[0][1].done()):
@@ -48,6 +48,7 @@ def in_order(submit: Submit, feeds: Iterator[Feed], most: int, length: Length | 
                 answered[index] = future
                 with suppress(CancelledError):
                     future.exception()
+                ahead.record(outputs=future)
                 while following in answered:
                     yield answered.pop(following).result()
                     following += 1
@@ -56,19 +57,18 @@ def in_order(submit: Submit, feeds: Iterator[Feed], most: int, length: Length | 
             future.cancel()
 
 
-def as_done(
-    submit: Submit, feeds: Iterator[Feed], most: int, length: Length | None
-) -> Iterator[tuple[int, PoolFuture]]:
+def as_done(submit: Submit, feeds: Iterator[Feed], ahead: Ahead) -> Iterator[tuple[int, PoolFuture]]:
     """Yield each feed's place and future when the future is done; otherwise as `in_order`."""
     pending: dict[PoolFuture, int] = {}
     done: SimpleQueue[PoolFuture] = SimpleQueue()
     try:
-        for index, feed in by_length(enumerate(feeds), length, lambda: most):
+        for index, feed in by_length(enumerate(feeds), ahead):
             future = submit(feed)
             pending[future] = index
             future.add_done_callback(done.put)  # type: ignore[arg-type]
-            while len(pending) >= most:
+            while len(pending) >= ahead.most:
                 future = done.get()
+                ahead.record(outputs=future)
                 yield pending.pop(future), future
         while pending:
             future = done.get()
@@ -78,15 +78,66 @@ def as_done(
             future.cancel()
 
 
+class Ahead:
+    """How many requests are read before they are submitted, sorted by length.
+
+    Args:
+        most: So many, and as many answers are kept meanwhile.
+        length: Gives the length of a request. None: they are submitted as they are read.
+        first: As soon as so many are read, those of similar lengths can be submitted.
+        grows: More, where they are small: the more are sorted, the less is padded.
+    """
+
+    _BYTES = 128 << 20  # of inputs, and of outputs
+    _OBJECTS = 1024  # bytes of a request beside its arrays
+    _EACH = 16  # such a one of them is measured
+
+    def __init__(self, most: int, length: Length | None, first: int = 1, grows: bool = False) -> None:
+        self.most, self.length, self.first = most, length, first
+        self._grows = grows
+        self._inputs, self._outputs = _Mean(), _Mean()
+
+    def record(self, inputs: Feed | None = None, outputs: PoolFuture | None = None) -> None:
+        """Measure a request, or its outputs when it is done."""
+        if not self._grows:
+            return
+        mean = self._outputs if inputs is None else self._inputs
+        if mean.due(self._EACH):
+            arrays: Iterable[Any] = [] if inputs is None else inputs.values()
+            if outputs is not None and not outputs.cancelled() and outputs.exception() is None:
+                arrays = outputs.result()
+            mean.add(sum(getattr(array, "nbytes", self._BYTES) for array in arrays))
+
+    def room(self, answered: int) -> int:
+        """How many may wait to be submitted, while so many answers are kept."""
+        most = self.most
+        if self._outputs.count:
+            most = max(most, int(self._BYTES / (self._OBJECTS + max(self._inputs.mean, self._outputs.mean))))
+        return min(most, 2 * most - answered)
+
+
+class _Mean:
+    def __init__(self) -> None:
+        self.mean, self.count, self._seen = 0.0, 0, -1
+
+    def due(self, each: int) -> bool:
+        self._seen += 1
+        return self._seen % each == 0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        self.mean += (value - self.mean) / self.count
+
+
 def by_length(
-    placed: Iterable[tuple[Place, Feed]], length: Length | None, room: Callable[[], int]
+    placed: Iterable[tuple[Place, Feed]], ahead: Ahead, answered: Callable[[], int] = lambda: 0
 ) -> Iterator[tuple[Place, Feed]]:
     """Yield feeds with their places by their lengths, upwards and downwards in turns.
 
-    At most ``room()`` of them are read ahead, and three quarters of all that were read, so that the first ones soon
+    Three quarters of all that were read are kept, and at most ``ahead.room(answered())``, so that the first ones soon
     run. What is read later joins those of its length unless these have gone.
     """
-    if length is None:
+    if ahead.length is None:
         yield from placed
         return
     upwards, at = 1, 0
@@ -100,13 +151,18 @@ def by_length(
         at, _, place, feed = heappop(these)
         return place, feed
 
+    begin = time.monotonic()
     for read, (place, feed) in enumerate(placed):
-        key = upwards * length(feed)
+        ahead.record(inputs=feed)
+        key = upwards * ahead.length(feed)
         if key >= at:
             heappush(these, (key, read, place, feed))
         else:
             heappush(turned, (-key, read, place, feed))
-        while len(these) + len(turned) > max(0, min(room(), 3 * read // 4)):
+        if 0 < read < ahead.first and time.monotonic() < begin + _SOON:
+            continue
+        most = max(0, min(ahead.room(answered()), 3 * read // 4))
+        while len(these) + len(turned) > most:
             yield take()
     while these or turned:
         yield take()
@@ -251,13 +307,16 @@ def run_rows(
         to.add(rows, answer)
 
 
-def submit_rows(submit: Submit, pieces: Iterator[tuple[range, Feed]], size: RunSize, most: int, to: JoinedRows) -> None:
-    """Run pieces with at most ``most`` requests pending. Cancel those after a failure."""
+def submit_rows(
+    submit: Submit, pieces: Iterator[tuple[range, Feed]], size: RunSize, ahead: Ahead, to: JoinedRows
+) -> None:
+    """Run pieces with at most ``ahead.most`` requests pending. Cancel those after a failure."""
     pending: deque[tuple[range, PoolFuture]] = deque()
 
     def take() -> None:
         rows, future = pending.popleft()
         answer = future.result()
+        ahead.record(outputs=future)
         if timing := future.timing:
             size.record(len(rows), timing.copied + timing.ran)
         to.add(rows, answer)
@@ -265,7 +324,7 @@ def submit_rows(submit: Submit, pieces: Iterator[tuple[range, Feed]], size: RunS
     try:
         for rows, feed in pieces:
             pending.append((rows, submit(feed)))
-            if len(pending) >= most:
+            if len(pending) >= ahead.most:
                 take()
         while pending:
             take()

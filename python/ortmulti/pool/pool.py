@@ -298,8 +298,9 @@ class Pool(Membership, Closing):
             feeds: The inputs of each run; read as needed.
             run_options, outputs: As for `run`.
             lookahead: How many requests are submitted before the first of them is returned; default: two for each that
-                can be under way, with batching two batches. With padding 64 batches, which are sorted by length; up to
-                twice as many answers are kept meanwhile: give less where outputs are large.
+                can be under way, with batching two batches. With padding 64 batches, which are sorted by length, or
+                more, as long as their inputs and outputs are below 128 MiB each; up to twice as many answers are kept
+                meanwhile: give less where outputs are large.
             **call: Arguments of every request: `Call`.
 
         Yields:
@@ -402,10 +403,10 @@ class Pool(Membership, Closing):
         if lookahead is None and self._members.expected == 1 and self._batch_size == 1:
             many.run_rows(run, found.cut(size), size, joined)  # another thread would only take turns with this one
         else:
-            most = self._lookahead(lookahead, max(1, self._batch_size // size.rows))
+            ahead = self._ahead(lookahead, max(1, self._batch_size // size.rows))
             pieces = found.cut(size)
-            pieces = many.by_length(pieces, self._length, lambda: most) if found.ragged else pieces
-            many.submit_rows(submit, pieces, size, most, joined)
+            pieces = many.by_length(pieces, ahead) if found.ragged else pieces
+            many.submit_rows(submit, pieces, size, ahead, joined)
         return joined.outputs
 
     def warmup(self, warmup: Warmup | None = None) -> None:
@@ -533,7 +534,7 @@ class Pool(Membership, Closing):
         lookahead: int | None,
         on_device: bool,
         call: CoreCall | None,
-    ) -> tuple[many.Submit, Iterator[Mapping[str, Any]], int, many.Length | None]:
+    ) -> tuple[many.Submit, Iterator[Mapping[str, Any]], many.Ahead]:
         """The arguments of `many`'s functions."""
         if feeds is None:
             output_names, feeds = None, output_names
@@ -543,17 +544,18 @@ class Pool(Membership, Closing):
         def submit(feed: Mapping[str, Any]) -> PoolFuture:
             return self._submit(output_names, feed, None, True, on_device, call)
 
-        return submit, iter(feeds), self._lookahead(lookahead, self._batch_size), self._length
+        return submit, iter(feeds), self._ahead(lookahead, self._batch_size)
 
     @property
     def _batch_size(self) -> int:
         return 1 if self._batching is None else self._batching.max_size
 
-    def _lookahead(self, lookahead: int | None, batch_size: int) -> int:
-        if lookahead is None:
-            several = 2 if self._length is None else 64  # runs with padding are chosen among so many
-            return several * max(self._members.most, batch_size * self._members.expected)
-        return checks.integer("lookahead", lookahead, 1)
+    def _ahead(self, lookahead: int | None, batch_size: int) -> many.Ahead:
+        if lookahead is not None:
+            return many.Ahead(checks.integer("lookahead", lookahead, 1), self._length)
+        several = 2 if self._length is None else 64  # runs with padding are chosen among so many
+        at_once = max(self._members.most, batch_size * self._members.expected)
+        return many.Ahead(several * at_once, self._length, first=4 * at_once, grows=self._length is not None)
 
 
 def _feed_alone(given: object) -> Mapping[str, Any]:
