@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <spawn.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -411,6 +412,30 @@ TEST_F(ShareTest, AnotherProcessMapsThemAndKeepsThemWhenTheFirstIsKilled) {
   third.end();
   EXPECT_TRUE(all_offers().empty());
   EXPECT_EQ(sockets(), std::vector<std::string>());
+}
+
+// Namespaces of their own, as containers have: there other processes have other numbers, or none.
+TEST_F(ShareTest, ProcessesInContainersShareToo) {
+  Other first("Loads");
+  EXPECT_EQ(first.says(), "right read");
+  enum { shared = 0, failed = 1, not_allowed = 2 };
+  const pid_t child = fork();
+  if (child == 0) {
+    constexpr int spaces = CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWNET | CLONE_NEWNS;
+    if (unshare(spaces) != 0 && unshare(spaces | CLONE_NEWUSER) != 0) {
+      _exit(not_allowed);
+    }
+    Other second("Loads");
+    const bool mapped = second.says() == "right mapped";
+    second.end();
+    _exit(mapped ? shared : failed);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  if (WEXITSTATUS(status) == not_allowed) {
+    GTEST_SKIP() << "this process may not make namespaces";
+  }
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(ShareTest, AProcessThatIsStoppedIsNotWaitedForLong) {
