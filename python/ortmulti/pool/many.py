@@ -30,28 +30,27 @@ _SOON = 0.02  # seconds after which requests are submitted, however few were rea
 
 
 def in_order(submit: Submit, feeds: Iterator[Feed], ahead: Ahead) -> Iterator[list[Any]]:
-    """Yield the outputs of each feed, in order, with at most ``ahead.most`` requests pending. Cancel those at the end.
-
-    Where they are submitted by length, some are read ahead, and an eighth of ``most`` is pending. Up to twice as many
-    are read ahead or answered and not yet yielded.
+    """Yield the outputs of each feed, in order, with at most ``ahead.pending()`` requests pending. Cancel those at the
+    end. Up to twice ``ahead.room()`` are read ahead or answered and not yet yielded.
     """
     pending: deque[tuple[int, PoolFuture]] = deque()
-    answered: dict[int, PoolFuture] = {}  # taken from the core while others run
+    answered: dict[int, list[Any] | PoolFuture] = {}  # outputs, taken from the core while others run; or what failed
     following = 0
-    at_once = ahead.most if ahead.length is None else max(1, ahead.most // 8)
     try:
         for one in itertools.chain(by_length(enumerate(feeds), ahead, lambda: len(answered)), [None]):  # None: all
             if one is not None:
                 pending.append((one[0], submit(one[1])))
-            while pending and (one is None or len(pending) >= at_once or pending[0][1].done()):
+            while pending and (one is None or len(pending) >= ahead.pending() or pending[0][1].done()):
                 index, future = pending.popleft()
                 answered[index] = future
                 with suppress(CancelledError):
-                    future.exception()
-                ahead.record(outputs=future)
+                    if future.exception() is None:
+                        answered[index] = result = future.result()
+                        ahead.record(result)
                 while following in answered:
-                    yield answered.pop(following).result()
+                    outputs = answered.pop(following)
                     following += 1
+                    yield outputs.result() if isinstance(outputs, PoolFuture) else outputs
     finally:
         for _, future in pending:
             future.cancel()
@@ -66,9 +65,10 @@ def as_done(submit: Submit, feeds: Iterator[Feed], ahead: Ahead) -> Iterator[tup
             future = submit(feed)
             pending[future] = index
             future.add_done_callback(done.put)  # type: ignore[arg-type]
-            while len(pending) >= ahead.most:
+            while len(pending) >= ahead.pending():
                 future = done.get()
-                ahead.record(outputs=future)
+                if not future.cancelled() and future.exception() is None:
+                    ahead.record(future.result())
                 yield pending.pop(future), future
         while pending:
             future = done.get()
@@ -79,13 +79,15 @@ def as_done(submit: Submit, feeds: Iterator[Feed], ahead: Ahead) -> Iterator[tup
 
 
 class Ahead:
-    """How many requests are read before they are submitted, sorted by length.
+    """How many requests are read before they are submitted, sorted by length, and how many are pending.
 
     Args:
-        most: So many, and as many answers are kept meanwhile.
-        length: Gives the length of a request. None: they are submitted as they are read.
+        most: So many are pending.
+        length: Gives the length of a request; then ``most`` are read ahead, and a quarter of them is pending. None:
+            they are submitted as they are read.
         first: As soon as so many are read, those of similar lengths can be submitted.
-        grows: More, where they are small: the more are sorted, the less is padded.
+        grows: More are read ahead and pending, where they are small: the more are sorted, the less is padded. The more
+            are pending, the longer may Python do something else, such as collect garbage: 0.1 s with 60,000 texts.
     """
 
     _BYTES = 128 << 20  # of inputs, and of outputs
@@ -93,27 +95,28 @@ class Ahead:
     _EACH = 16  # such a one of them is measured
 
     def __init__(self, most: int, length: Length | None, first: int = 1, grows: bool = False) -> None:
-        self.most, self.length, self.first = most, length, first
-        self._grows = grows
+        self.length, self.first = length, first
+        self._most, self._grows = most, grows and length is not None
         self._inputs, self._outputs = _Mean(), _Mean()
 
-    def record(self, inputs: Feed | None = None, outputs: PoolFuture | None = None) -> None:
-        """Measure a request, or its outputs when it is done."""
-        if not self._grows:
-            return
+    def record(self, outputs: Iterable[Any] | None, inputs: Feed | None = None) -> None:
+        """Measure an answer, or a request."""
         mean = self._outputs if inputs is None else self._inputs
-        if mean.due(self._EACH):
-            arrays: Iterable[Any] = [] if inputs is None else inputs.values()
-            if outputs is not None and not outputs.cancelled() and outputs.exception() is None:
-                arrays = outputs.result()
-            mean.add(sum(getattr(array, "nbytes", self._BYTES) for array in arrays))
+        if self._grows and mean.due(self._EACH):
+            arrays = outputs if inputs is None else inputs.values()
+            mean.add(sum(getattr(array, "nbytes", self._BYTES) for array in arrays or ()))
 
-    def room(self, answered: int) -> int:
+    def room(self, answered: int = 0) -> int:
         """How many may wait to be submitted, while so many answers are kept."""
-        most = self.most
+        most = self._most
         if self._outputs.count:
             most = max(most, int(self._BYTES / (self._OBJECTS + max(self._inputs.mean, self._outputs.mean))))
         return min(most, 2 * most - answered)
+
+    def pending(self) -> int:
+        if self.length is None:
+            return self._most
+        return max(self._most if self._grows else 1, self.room() // 4)
 
 
 class _Mean:
@@ -134,7 +137,7 @@ def by_length(
 ) -> Iterator[tuple[Place, Feed]]:
     """Yield feeds with their places by their lengths, upwards and downwards in turns.
 
-    Three quarters of all that were read are kept, and at most ``ahead.room(answered())``, so that the first ones soon
+    Three quarters of all that were read are kept, but at most ``ahead.room(answered())``, so that the first ones soon
     run. What is read later joins those of its length unless these have gone.
     """
     if ahead.length is None:
@@ -153,7 +156,7 @@ def by_length(
 
     begin = time.monotonic()
     for read, (place, feed) in enumerate(placed):
-        ahead.record(inputs=feed)
+        ahead.record(None, feed)
         key = upwards * ahead.length(feed)
         if key >= at:
             heappush(these, (key, read, place, feed))
@@ -310,13 +313,13 @@ def run_rows(
 def submit_rows(
     submit: Submit, pieces: Iterator[tuple[range, Feed]], size: RunSize, ahead: Ahead, to: JoinedRows
 ) -> None:
-    """Run pieces with at most ``ahead.most`` requests pending. Cancel those after a failure."""
+    """Run pieces with at most ``ahead.pending()`` requests pending. Cancel those after a failure."""
     pending: deque[tuple[range, PoolFuture]] = deque()
 
     def take() -> None:
         rows, future = pending.popleft()
         answer = future.result()
-        ahead.record(outputs=future)
+        ahead.record(answer)
         if timing := future.timing:
             size.record(len(rows), timing.copied + timing.ran)
         to.add(rows, answer)
@@ -324,7 +327,7 @@ def submit_rows(
     try:
         for rows, feed in pieces:
             pending.append((rows, submit(feed)))
-            if len(pending) >= ahead.most:
+            if len(pending) >= ahead.pending():
                 take()
         while pending:
             take()

@@ -298,9 +298,8 @@ class Pool(Membership, Closing):
             feeds: The inputs of each run; read as needed.
             run_options, outputs: As for `run`.
             lookahead: How many requests are submitted before the first of them is returned; default: two for each that
-                can be under way, with batching two batches. With padding 64 batches, which are sorted by length, or
-                more, as long as their inputs and outputs are below 128 MiB each; up to twice as many answers are kept
-                meanwhile: give less where outputs are large.
+                can be under way, with batching two batches. With padding more are read and sorted by length, as long as
+                inputs and outputs are below 128 MiB each; up to twice as many answers are kept meanwhile.
             **call: Arguments of every request: `Call`.
 
         Yields:
@@ -553,9 +552,8 @@ class Pool(Membership, Closing):
     def _ahead(self, lookahead: int | None, batch_size: int) -> many.Ahead:
         if lookahead is not None:
             return many.Ahead(checks.integer("lookahead", lookahead, 1), self._length)
-        several = 2 if self._length is None else 64  # runs with padding are chosen among so many
         at_once = max(self._members.most, batch_size * self._members.expected)
-        return many.Ahead(several * at_once, self._length, first=4 * at_once, grows=self._length is not None)
+        return many.Ahead(2 * at_once, self._length, first=4 * at_once, grows=True)
 
 
 def _feed_alone(given: object) -> Mapping[str, Any]:
