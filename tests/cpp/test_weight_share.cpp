@@ -416,7 +416,7 @@ TEST_F(ShareTest, AnotherProcessMapsThemAndKeepsThemWhenTheFirstIsKilled) {
 
 // Namespaces of their own, as containers have: there other processes have other numbers, or none.
 TEST_F(ShareTest, ProcessesInContainersShareToo) {
-  Other first("Loads");
+  const Other first("Loads");
   EXPECT_EQ(first.says(), "right read");
   enum { shared = 0, failed = 1, not_allowed = 2 };
   const pid_t child = fork();
