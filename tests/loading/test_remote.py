@@ -615,3 +615,22 @@ def test_a_file_is_read_once_for_all_gpus(tmp_path: Path) -> None:
     """GPUs whose memory is the host's."""
     environment = fake_driver.build(tmp_path).environment
     assert check_child(ON_GPUS, environment=environment) == "True True\n0\nTrue\n"
+
+
+def test_strategies_that_need_files_download_them_in_the_comparison(stored: Stored, tmp_path: Path) -> None:
+    result = tmp_path / "create.json"
+    url = f"{stored.url}?signature=secret"
+    options = ["--devices", "cpu", "--counts", "1", "--strategies", "sequential,shared", "--repeat", "1"]
+    shown = invoke("bench", "create", url, *options, "--json", str(result))
+    rows = {row["strategy"]: row for row in json.loads(result.read_text())["rows"]}
+    assert 0 < rows["sequential"]["download"]["median"] < rows["sequential"]["creation"]["median"]
+    assert rows["shared"]["download"] is None
+    assert rows["shared"]["equal"]
+    assert "secret" not in result.read_text() + shown.stdout + shown.stderr
+
+
+def test_no_comparison_of_a_model_that_is_not_in_the_store(store: HttpStore) -> None:
+    shown = invoke("bench", "create", f"{store.url}/bucket/none.onnx?signature=secret")
+    assert shown.returncode == 1
+    assert "there is no such object" in shown.stderr
+    assert "secret" not in shown.stderr

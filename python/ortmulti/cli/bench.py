@@ -31,7 +31,10 @@ INTERRUPTED = 130
 
 @app.command("create")
 def create(
-    model: Annotated[list[Path] | None, typer.Argument(help="One or more .onnx files.", show_default=False)] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Argument(help="One or more .onnx files, or their URLs in stores, such as s3://...", show_default=False),
+    ] = None,
     device_text: Devices = "all",
     counts: Annotated[
         str | None,
@@ -109,17 +112,18 @@ def create(
     device_sets = devices.device_sets(
         devices.parse_devices(device_text), devices.parse_counts(counts) if counts is not None else None
     )
-    paths = list(model or [])
+    urls = [text for text in model or () if "://" in text]
+    paths = [Path(text) for text in model or () if text not in urls]
     if demo:
         paths += make_demo_models(output / "models", device_sets)
         json, plot = json or output / "create.json", plot or output / "create.png"
         markdown = markdown or output / "create.md"
-    if not paths:
+    if not paths and not urls:
         raise typer.BadParameter("no model: name at least one .onnx file, or give --demo")
     if contexts_ready and second_model:
         raise typer.BadParameter("--contexts-ready and --second-model exclude each other: give one of them")
     plan = Plan(
-        models=paths,
+        models=[*paths, *map(Path, urls)],
         device_sets=device_sets,
         strategies=[name.strip() for name in strategy_text.split(",")],
         repeat=repeat if repeat is not None else DEMO_REPEAT if demo else 5,
@@ -133,7 +137,15 @@ def create(
         },
         timeout=timeout,
     )
-    conduct(plan, json, plot, markdown, details)
+    with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
+        for number, url in enumerate(urls):
+            from ortmulti.bench.measure.download import download
+
+            own = Path(folder, str(number))
+            own.mkdir()
+            plan.urls[download(url, own)] = url
+        plan.models = [*paths, *plan.urls]
+        conduct(plan, json, plot, markdown, details)
 
 
 @app.command("gil")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,10 +28,12 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     Args:
         spec: "strategy", "model" (path), "devices", "settings" (the fields of `SessionSettings`), "feeds" (path of an
             .npz file with the inputs) and "import_seconds" (the time to import ortmulti and `IMPORTS`). If there is
-            "before": "contexts" makes the CUDA contexts beforehand, and a path creates sessions of that model.
+            "before": "contexts" makes the CUDA contexts beforehand, and a path creates sessions of that model. "url",
+            where the model is in a store: ortmulti's strategies load that, others download it first.
 
     Returns:
-        Seconds: "starting", "creation" (wall), "sessions" (each session's creation), "first_run" (wall).
+        Seconds: "starting", "creation" (wall), "download" (of that, with a URL), "sessions" (each session's creation),
+        "first_run" (wall).
         "details": the strategy's details of its creation. Bytes: "peak_rss", "pss", "gpu_memory" (by device);
         "processes" counts them. "outputs": for each session a digest of its outputs, see `digest`.
     """
@@ -38,7 +42,10 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     settings = SessionSettings(**spec["settings"])
     before = spec.get("before", "nothing")
     imports = spec["strategy"] in IMPORTS and before == "nothing"  # else they were there before
-    with open_strategy(spec["strategy"], spec["model"], spec["devices"], settings) as strategy:
+    with (
+        tempfile.TemporaryDirectory(prefix="ortmulti-") as folder,
+        open_strategy(spec["strategy"], spec["model"], spec["devices"], settings) as strategy,
+    ):
         starting = strategy.start()
         if before == "contexts":
             strategy.make_contexts()
@@ -46,13 +53,23 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
             model, strategy.model = strategy.model, Path(before)
             strategy.create()
             strategy.model = model
+        downloading: dict[str, float] = {}
+        if (url := spec.get("url")) and spec["strategy"] in IMPORTS:
+            strategy.model = url
+        elif url:
+            begin = time.monotonic()
+            from ortmulti.bench.measure.download import download
+
+            strategy.model = download(url, Path(folder))
+            downloading = {"download": time.monotonic() - begin}
         creation = strategy.create()
         first_run = strategy.first_run(feeds)
         memory = figures(used_before, spec["devices"])
         return {
             "starting": starting,
             # The other strategies do not need ortmulti.
-            "creation": creation.wall + (spec["import_seconds"] if imports else 0.0),
+            "creation": creation.wall + sum(downloading.values()) + (spec["import_seconds"] if imports else 0.0),
+            **downloading,
             "sessions": creation.sessions,
             "details": creation.details,
             "first_run": first_run.wall,

@@ -25,6 +25,7 @@ from ortmulti.bench.reports import plots, tables
 from ortmulti.bench.reports.tables import IN_MIB, Cell, Column, Report, Sheet, label, number, times_text
 from ortmulti.bench.strategies import SessionSettings, check_name, names
 from ortmulti.errors import Error
+from ortmulti.remote.problems import without_secrets
 
 Before = Literal["nothing", "contexts", "model"]
 
@@ -54,6 +55,7 @@ def _times_floors(measured: Json) -> float | None:
 COLUMNS = (
     Column("starting", "starting, s", detail=True),
     Column("creation", "creation, s"),
+    Column("download", "download, s", rare=True),
     Column("session", "a session, s", lambda one: one["sessions"], spread_of_all, detail=True),
     Column("ready", "ready, s", lambda one: one["starting"] + one["creation"]),
     Column("first_run", "first run, s"),
@@ -81,6 +83,7 @@ _USUAL_NOTES = (
     "RSS: of all processes together; pages that they share count in each. equal: the outputs have the same bits as "
     "those of the sequential sessions."
 )
+_DOWNLOAD_NOTE = " download: to a file, which plain onnxruntime needs; it counts as creation."
 _DETAIL_NOTE = " S is the speedup and N the number of sessions; ready = starting + creation."
 _INTERVAL_NOTES = {
     "above_floor": " driver floor: cuInit and the contexts alone, in a process beside each measurement; above floor = "
@@ -133,6 +136,8 @@ def _seconds(row: Json) -> str:
 def notes(document: Json, details: bool) -> str:
     """Explain the columns of the tables, and say what was not shared."""
     text = _USUAL_NOTES
+    if any(row["download"] for row in document["rows"]):
+        text += _DOWNLOAD_NOTE
     if details:
         text += _DETAIL_NOTE
         for key, note in _INTERVAL_NOTES.items():
@@ -204,6 +209,7 @@ class Plan(Experiment[Case]):
             it is emptied before each, as for the first load ever.
         before: state of each measured process before the creation: nothing, the devices' CUDA contexts, or sessions of
             a small model (with contexts and all libraries).
+        urls: where models are in a store, by their paths here.
         options: "provider_options" and "config_entries" of the sessions: by strategy, under "" those of all.
     """
 
@@ -219,6 +225,7 @@ class Plan(Experiment[Case]):
     intra_op_num_threads: int | None = None
     options: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
     timeout: float = 1800.0
+    urls: dict[Path, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured: `InvalidArgument`, or `NoSuchFile` for a file that does not exist."""
@@ -304,6 +311,7 @@ class Plan(Experiment[Case]):
                 "settings": asdict(self.sessions(case.devices, case.strategy)),
                 "feeds": str(self._folders[case.model] / "feeds.npz"),
                 "before": self._before,
+                "url": self.urls.get(case.model),
             },
             self.timeout,
             {"ORTMULTI_CACHE": str(cache)},
@@ -329,6 +337,7 @@ class Plan(Experiment[Case]):
         provider, entries = (self.options.get(name, {}) for name in ("provider_options", "config_entries"))
         return {
             **super().settings(),
+            "urls": [without_secrets(url) for url in self.urls.values()],
             "page_cache": "cold" if self.cold else "warm",
             "intra_op_num_threads": [self.sessions(devices, "").intra_op_num_threads for devices in self.device_sets],
             "provider_options": provider.get("", {}),

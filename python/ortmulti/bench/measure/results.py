@@ -12,6 +12,7 @@ from typing import Any
 from ortmulti._runtime.regular_file import read_json, write_atomically
 from ortmulti.bench.measure import machine
 from ortmulti.errors import InvalidArgument, NoSuchFile
+from ortmulti.remote.problems import without_secrets
 
 # Raised when a field that ortmulti reads again changes its meaning or goes; new fields alone do not raise it.
 # 2: "creation" includes opening the libraries, which "starting" did before.
@@ -47,7 +48,7 @@ def document(kind: str, **content: Any) -> dict[str, Any]:
         "schema_version", "kind", "created" (UTC), "command", "machine", "releases" (see
         `ortmulti.bench.measure.machine.describe`)
         and `content`. Results are published: paths in "command", "path" and "model" keep only the last part, or enough
-        parts to distinguish the models.
+        parts to distinguish the models. URLs lack what may be secret.
     """
     description = machine.describe()
     whole = {
@@ -78,6 +79,8 @@ def _without_folders(value: Any, key: str, short: Mapping[str, str]) -> Any:
         return {inner: _without_folders(item, inner, short) for inner, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_without_folders(item, key, short) for item in value]
+    if isinstance(value, str) and key == "command" and "://" in value:
+        return without_secrets(value)
     if isinstance(value, str) and key in ("command", "path", "model"):
         if value in short or value.startswith("/"):
             return short.get(value, Path(value).name)

@@ -1,0 +1,40 @@
+"""A model of an object store as files, which other strategies than ortmulti's need."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+
+from ortmulti import _core
+from ortmulti.remote.file import RANGE, Place, RemoteFile, place_of, side_by_side
+
+
+def download(url: str, folder: Path) -> Path:
+    """Download a model and its external data, in ranges of 8 MiB side by side.
+
+    Returns:
+        The model's path in the folder.
+
+    Raises:
+        As `RemoteFile`; InvalidProtobuf: It is not an ONNX model.
+    """
+    place = place_of(url)
+    model = folder / place.path.rpartition("/")[2]
+    _fetch(place, model)
+    for location in map(os.fsdecode, _core.index_model(_core.file_source(str(model))).external_locations):
+        file = folder / location
+        file.parent.mkdir(parents=True, exist_ok=True)
+        _fetch(place.beside(location), file)
+    return model
+
+
+def _fetch(place: Place, path: Path) -> None:
+    source = RemoteFile.at(place)
+    with path.open("wb") as file:
+
+        def copy(begin: int) -> None:
+            body = memoryview(bytearray(min(RANGE, source.size - begin)))
+            os.pwrite(file.fileno(), source.read_into(body, begin), begin)
+
+        side_by_side([partial(copy, begin) for begin in range(0, source.size, RANGE)], place.link)
