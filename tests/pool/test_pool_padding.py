@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,6 +91,32 @@ def test_many_are_answered_in_order(lookahead: int | None) -> None:
         done = dict(pool.as_completed(["tokens"], feeds, lookahead=lookahead))
         for i, one in enumerate(feeds):
             np.testing.assert_array_equal(done[i].result()[0], expected(one)[0])
+
+
+@pytest.mark.parametrize("batching", [Batching(8, pad=PAD), Batching(8), None])
+@pytest.mark.parametrize("wrong", [{"idz": ids(1, 4)}, None, ids(1, 4), "text", KeyError("of the caller")])
+def test_what_comes_before_a_failure_is_answered(batching: Batching | None, wrong: object) -> None:
+    good = [feed(1, 1 + i % 30, i) for i in range(200)]
+
+    def feeds() -> Iterator[Any]:
+        yield from good
+        if isinstance(wrong, Exception):
+            raise wrong
+        yield wrong
+        yield from good
+
+    with ortmulti.load(encoder(), "cpu", batching=batching) as pool:
+        answers = pool.map(["pooled"], feeds())
+        for one in good:
+            np.testing.assert_array_equal(next(answers)[0], expected(one)[1])
+        error = KeyError if isinstance(wrong, Exception) else ortmulti.Error
+        with pytest.raises(error):
+            next(answers)
+        answered: set[int] = set()
+        with pytest.raises(error):
+            answered.update(i for i, _ in pool.as_completed(["pooled"], feeds()))
+        assert answered >= set(range(200))
+        assert 200 not in answered
 
 
 def test_many_are_read_ahead_and_sorted() -> None:

@@ -6,7 +6,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from heapq import heappop, heappush
 from queue import SimpleQueue
@@ -33,24 +33,33 @@ def in_order(submit: Submit, feeds: Iterator[Feed], ahead: Ahead) -> Iterator[li
     """Yield the outputs of each feed, in order, with at most ``ahead.pending()`` requests pending. Cancel those at the
     end. Up to twice ``ahead.room()`` are read ahead or answered and not yet yielded.
     """
-    pending: deque[tuple[int, PoolFuture]] = deque()
-    answered: dict[int, list[Any] | PoolFuture] = {}  # outputs, taken from the core while others run; or what failed
+    pending: deque[tuple[int, Future[list[Any]]]] = deque()
+    answered: dict[int, list[Any] | Future[list[Any]]] = {}  # outputs, taken while others run; or what failed
     following = 0
+    refused: list[Future[list[Any]]] = []
+    future: Future[list[Any]]
     try:
-        for one in itertools.chain(by_length(enumerate(feeds), ahead, lambda: len(answered)), [None]):  # None: all
+        placed = by_length(_until_it_fails(feeds, refused), ahead, lambda: len(answered))
+        for one in itertools.chain(placed, [None]):  # None: that was all
             if one is not None:
-                pending.append((one[0], submit(one[1])))
+                try:
+                    future = _submit(submit, one[1])
+                except Exception as error:
+                    future = Future()
+                    future.set_exception(error)
+                    refused.append(future)
+                pending.append((one[0], future))
             while pending and (one is None or len(pending) >= ahead.pending() or pending[0][1].done()):
                 index, future = pending.popleft()
                 answered[index] = future
                 with suppress(CancelledError):
                     if future.exception() is None:
                         answered[index] = result = future.result()
-                        ahead.record(result)
+                        ahead.answered(result)
                 while following in answered:
                     outputs = answered.pop(following)
                     following += 1
-                    yield outputs.result() if isinstance(outputs, PoolFuture) else outputs
+                    yield outputs.result() if isinstance(outputs, Future) else outputs
     finally:
         for _, future in pending:
             future.cancel()
@@ -60,22 +69,47 @@ def as_done(submit: Submit, feeds: Iterator[Feed], ahead: Ahead) -> Iterator[tup
     """Yield each feed's place and future when the future is done; otherwise as `in_order`."""
     pending: dict[PoolFuture, int] = {}
     done: SimpleQueue[PoolFuture] = SimpleQueue()
+    refused: list[Exception] = []
     try:
-        for index, feed in by_length(enumerate(feeds), ahead):
-            future = submit(feed)
+        for index, feed in by_length(_until_it_fails(feeds, refused), ahead):
+            try:
+                future = _submit(submit, feed)
+            except Exception as error:
+                refused.append(error)
+                continue
             pending[future] = index
             future.add_done_callback(done.put)  # type: ignore[arg-type]
             while len(pending) >= ahead.pending():
                 future = done.get()
                 if not future.cancelled() and future.exception() is None:
-                    ahead.record(future.result())
+                    ahead.answered(future.result())
                 yield pending.pop(future), future
         while pending:
             future = done.get()
             yield pending.pop(future), future
+        if refused:
+            raise refused[0]
     finally:
         for future in pending:
             future.cancel()
+
+
+def _until_it_fails(feeds: Iterator[Feed], refused: Sequence[object]) -> Iterator[tuple[int, Any]]:
+    """Number the feeds, until one was refused. An error stands for the feed that did not come."""
+    index = -1
+    try:
+        for index, feed in enumerate(feeds):
+            yield index, feed
+            if refused:
+                return
+    except Exception as error:
+        yield index + 1, error
+
+
+def _submit(submit: Submit, feed: Feed | Exception) -> PoolFuture:
+    if isinstance(feed, Exception):
+        raise feed
+    return submit(feed)
 
 
 class Ahead:
@@ -86,10 +120,12 @@ class Ahead:
         length: Gives the length of a request; then ``most`` are read ahead, and a quarter of them is pending. None:
             they are submitted as they are read.
         first: As soon as so many are read, those of similar lengths can be submitted.
-        grows: More are read ahead and pending, where they are small: the more are sorted, the less is padded. The more
-            are pending, the longer may Python do something else, such as collect garbage: 0.1 s with 60,000 texts.
+        grows: More are read ahead and pending, as many as are answered in 2 s, where they are small: the more are
+            sorted, the less is padded. The more are pending, the longer may Python do something else, such as collect
+            garbage: 0.1 s with 60,000 texts.
     """
 
+    _SECONDS = 2.0
     _BYTES = 128 << 20  # of inputs, and of outputs
     _OBJECTS = 1024  # bytes of a request beside its arrays
     _EACH = 16  # such a one of them is measured
@@ -98,38 +134,45 @@ class Ahead:
         self.length, self.first = length, first
         self._most, self._grows = most, grows and length is not None
         self._inputs, self._outputs = _Mean(), _Mean()
+        self._begin = time.monotonic()
+        self._limit = most
 
-    def record(self, outputs: Iterable[Any] | None, inputs: Feed | None = None) -> None:
-        """Measure an answer, or a request."""
-        mean = self._outputs if inputs is None else self._inputs
-        if self._grows and mean.due(self._EACH):
-            arrays = outputs if inputs is None else inputs.values()
-            mean.add(sum(getattr(array, "nbytes", self._BYTES) for array in arrays or ()))
+    def read(self, feed: Any) -> None:
+        """Measure what was read, which may be no request."""
+        if self._grows and self._inputs.due(self._EACH) and isinstance(feed, Mapping):
+            self._inputs.add(self._size(feed.values()))
+
+    def answered(self, outputs: list[Any]) -> None:
+        if self._grows and self._outputs.due(self._EACH):
+            self._outputs.add(self._size(outputs))
+            each = self._OBJECTS + max(self._inputs.mean, self._outputs.mean)
+            rate = self._outputs.seen / (time.monotonic() - self._begin)
+            self._limit = max(self._most, int(min(self._BYTES / each, self._SECONDS * rate)))
+
+    def _size(self, arrays: Iterable[Any]) -> int:
+        return sum(getattr(array, "nbytes", self._BYTES) for array in arrays)
 
     def room(self, answered: int = 0) -> int:
         """How many may wait to be submitted, while so many answers are kept."""
-        most = self._most
-        if self._outputs.count:
-            most = max(most, int(self._BYTES / (self._OBJECTS + max(self._inputs.mean, self._outputs.mean))))
-        return min(most, 2 * most - answered)
+        return min(self._limit, 2 * self._limit - answered)
 
     def pending(self) -> int:
         if self.length is None:
             return self._most
-        return max(self._most if self._grows else 1, self.room() // 4)
+        return max(self._most if self._grows else 1, self._limit // 4)
 
 
 class _Mean:
     def __init__(self) -> None:
-        self.mean, self.count, self._seen = 0.0, 0, -1
+        self.mean, self.seen, self._count = 0.0, 0, 0
 
     def due(self, each: int) -> bool:
-        self._seen += 1
-        return self._seen % each == 0
+        self.seen += 1
+        return self.seen % each == 1
 
     def add(self, value: float) -> None:
-        self.count += 1
-        self.mean += (value - self.mean) / self.count
+        self._count += 1
+        self.mean += (value - self.mean) / self._count
 
 
 def by_length(
@@ -156,7 +199,7 @@ def by_length(
 
     begin = time.monotonic()
     for read, (place, feed) in enumerate(placed):
-        ahead.record(None, feed)
+        ahead.read(feed)
         key = upwards * ahead.length(feed)
         if key >= at:
             heappush(these, (key, read, place, feed))
@@ -319,7 +362,7 @@ def submit_rows(
     def take() -> None:
         rows, future = pending.popleft()
         answer = future.result()
-        ahead.record(answer)
+        ahead.answered(answer)
         if timing := future.timing:
             size.record(len(rows), timing.copied + timing.ran)
         to.add(rows, answer)

@@ -97,8 +97,10 @@ class Padding:
             given[mask] = np.ones(shape, self.values[mask].dtype)
         return given
 
-    def about(self, feed: Mapping[str, Any]) -> int:
+    def about(self, feed: Any) -> int:
         """Return the length of what may be no request; then 0."""
+        if not isinstance(feed, Mapping):
+            return 0
         for name, [axis, *_] in self.axes.items():
             shape = np.shape(feed[name]) if name in feed else ()
             if axis < len(shape):

@@ -298,13 +298,14 @@ class Pool(Membership, Closing):
             feeds: The inputs of each run; read as needed.
             run_options, outputs: As for `run`.
             lookahead: How many requests are submitted before the first of them is returned; default: two for each that
-                can be under way, with batching two batches. With padding more are read and sorted by length, as long as
-                inputs and outputs are below 128 MiB each; up to twice as many answers are kept meanwhile.
+                can be under way, with batching two batches. With padding as many as are answered in 2 s are read and
+                sorted by length, up to 128 MiB of inputs or outputs. So answers come in bursts, and up to twice as many
+                are kept: give less where the first ones are to come soon.
             **call: Arguments of every request: `Call`.
 
         Yields:
-            The result of `run`. The first failure is raised in its place, and later requests are cancelled. Closing the
-            iterator cancels them too.
+            The result of `run`. The first failure, also of ``feeds`` itself, is raised in its place: behind the answers
+            to all feeds before it. Later requests are cancelled then. Closing the iterator cancels them too.
         """
         options = self._call(run_options, outputs, call)
         return many.in_order(*self._several(output_names, feeds, lookahead, outputs == "device", options))
@@ -327,7 +328,8 @@ class Pool(Membership, Closing):
             **call: Arguments of every request: `Call`.
 
         Yields:
-            ``(index, future)``. The future of a failed request raises its error. Closing the iterator cancels the
+            ``(index, future)``. The future of a failed request raises its error. An error of ``feeds`` itself, or of
+            one that is no request, ends them, and is raised behind all answers. Closing the iterator cancels the
             unfinished requests.
         """
         options = self._call(run_options, outputs, call)
