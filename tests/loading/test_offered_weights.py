@@ -170,5 +170,5 @@ def test_only_weights_on_gpus_are_held(tmp_path: Path) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     done = invoke("hold", saved(tmp_path), "--devices", "cpu")
     assert done.returncode == 1
-    assert "cannot be held: no GPU has any" in done.stderr
+    assert "cannot be held: weights on GPUs are held, and the device is the CPU" in done.stderr
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before

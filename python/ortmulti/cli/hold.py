@@ -62,8 +62,10 @@ def _held(model: str, devices: str) -> Pool:
     pool = load(model, device_names(devices), share="host", cuda_graph=False)
     problems = [span.name for span in pool.timeline.spans if span.name.startswith("not shared")]
     if problems or len(_own()) == before:
+        names = [*map(str, pool.devices)]
         pool.close()
-        raise Fail(f"the weights of {model!r} cannot be held: {problems[0] if problems else 'no GPU has any'}")
+        why = "weights on GPUs are held, and the device is the CPU" if "cpu" in names else "the model has none"
+        raise Fail(f"the weights of {model!r} cannot be held: {problems[0] if problems else why}")
     return pool
 
 

@@ -37,14 +37,21 @@ def list_models(json: _Json = False) -> None:
 def make_model(
     name: Annotated[str, typer.Argument(help="A name from `ortmulti models list`.")],
     output: Annotated[Path, typer.Option("--output", "--out", help="The folder for its files.")] = Path("models"),
-    layers: Annotated[int | None, typer.Option(help="Decoder layers, for phi3-mini.")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp16 or fp32, for phi3-mini and resnet50.")] = None,
+    layers: Annotated[int | None, typer.Option(help="Layers, for phi3-mini and encoder.")] = None,
+    hidden: Annotated[int | None, typer.Option(help="Width of the layers, for encoder.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp16 or fp32; not for matmul.")] = None,
     megabytes: Annotated[int | None, typer.Option(help="Size of the weights, for matmul.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same weights.")] = 0,
     json: _Json = False,
 ) -> None:
     """Generate a model, unless the folder already has it, and print its path."""
-    options: dict[str, Any] = {"layers": layers, "precision": precision, "megabytes": megabytes, "seed": seed}
+    options: dict[str, Any] = {
+        "layers": layers,
+        "hidden": hidden,
+        "precision": precision,
+        "megabytes": megabytes,
+        "seed": seed,
+    }
     description = models.describe(name, **options)  # wrong arguments are found before anything is said or made
     with bytes_written(f"making {name} in {output}") as progress:
         path = models.make(name, output, **options, progress=progress)

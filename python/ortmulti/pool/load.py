@@ -103,7 +103,8 @@ def load(
         loader: How the weights are read.
         share: ``"host"``: all processes of this user that ask for it have the weights on each GPU once. The first one
             loads them, the others map its memory, which stays until the last of them ends: docs/how-to/processes.md.
-            Where that cannot be, the weights are loaded as without it, and the timeline says why. Default: not.
+            Where that cannot be, the weights are loaded as without it, and the timeline says why. On the CPU it changes
+            nothing. Default: not.
         max_queue: How many requests may wait; default: any number. With 0, a request must begin at once. `Pool.submit`
             says what happens to requests without room. `Pool.run` is not limited.
         batching: How requests are joined into one run, for example ``Batching(max_size=8)``; default: one at a time.
