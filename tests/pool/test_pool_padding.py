@@ -110,8 +110,9 @@ def test_what_comes_before_a_failure_is_answered(batching: Batching | None, wron
         for one in good:
             np.testing.assert_array_equal(next(answers)[0], expected(one)[1])
         error = KeyError if isinstance(wrong, Exception) else ortmulti.Error
-        with pytest.raises(error):
+        with pytest.raises(error) as raised:
             next(answers)
+        assert raised.value.__notes__ == ["This is feed 200, counted from 0."]
         answered: set[int] = set()
         with pytest.raises(error):
             answered.update(i for i, _ in pool.as_completed(["pooled"], feeds()))
@@ -286,6 +287,8 @@ def test_rows_of_different_lengths_are_mapped(backend: BackendName) -> None:
             np.testing.assert_array_equal(answer, expected({"ids": row[None]})[1][0])
         with pytest.raises(ortmulti.InvalidArgument, match=r"needs a row of output for each row of input.* or use map"):
             pool.map_rows(["tokens"], {"ids": rows, "mask": masks})
+        with pytest.raises(ortmulti.InvalidArgument, match="has the length 0 along"):
+            pool.map_rows(["pooled"], {"ids": [*rows, []], "mask": [*masks, []]})
 
 
 def test_a_number_pads_all_inputs_that_have_the_length() -> None:

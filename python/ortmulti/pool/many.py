@@ -58,8 +58,8 @@ def in_order(submit: Submit, feeds: Iterator[Feed], ahead: Ahead) -> Iterator[li
                         ahead.answered(result)
                 while following in answered:
                     outputs = answered.pop(following)
+                    yield outputs if isinstance(outputs, list) else _result(outputs, following)
                     following += 1
-                    yield outputs.result() if isinstance(outputs, Future) else outputs
     finally:
         for _, future in pending:
             future.cancel()
@@ -75,6 +75,7 @@ def as_done(submit: Submit, feeds: Iterator[Feed], ahead: Ahead) -> Iterator[tup
             try:
                 future = _submit(submit, feed)
             except Exception as error:
+                _number(error, index)
                 refused.append(error)
                 continue
             pending[future] = index
@@ -110,6 +111,20 @@ def _submit(submit: Submit, feed: Feed | Exception) -> PoolFuture:
     if isinstance(feed, Exception):
         raise feed
     return submit(feed)
+
+
+def _result(future: Future[list[Any]], index: int) -> list[Any]:
+    try:
+        return future.result()
+    except Exception as error:
+        _number(error, index)
+        raise
+
+
+def _number(error: Exception, index: int) -> None:
+    note = f"This is feed {index}, counted from 0."
+    if note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
 
 
 class Ahead:
@@ -287,10 +302,12 @@ class _Ragged:
 
     def __init__(self, rows: Sequence[Any]) -> None:
         self._rows = rows
+        self._dtype = np.asarray(next((row for row in rows if np.size(row)), [])).dtype
         self.shape = (len(rows),)
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
-        return np.asarray(self._rows[rows.start])[None]
+        row = self._rows[rows.start]
+        return np.asarray(row, None if np.size(row) else self._dtype)[None]
 
 
 def _column(value: Any) -> Any:
