@@ -305,8 +305,8 @@ class Pool(Membership, Closing):
 
         Yields:
             The result of `run`. The first failure, also of ``feeds`` itself, is raised in its place: behind the answers
-            to all feeds before it. A note of the error has the feed's number. Later requests are cancelled then. Closing
-            the iterator cancels them too.
+            to all feeds before it. A note of the error has the feed's number. Later requests are cancelled then.
+            Closing the iterator cancels them too.
         """
         options = self._call(run_options, outputs, call)
         return many.in_order(*self._several(output_names, feeds, lookahead, outputs == "device", options))
