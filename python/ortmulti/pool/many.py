@@ -149,11 +149,12 @@ class Ahead:
         self.length, self.first = length, first
         self._most, self._grows = most, grows and length is not None
         self._inputs, self._outputs = _Mean(), _Mean()
-        self._begin = time.monotonic()
+        self._begin = 0.0  # when the first one was read
         self._limit = most
 
     def read(self, feed: Any) -> None:
         """Measure what was read, which may be no request."""
+        self._begin = self._begin or time.monotonic()
         if self._grows and self._inputs.due(self._EACH) and isinstance(feed, Mapping):
             self._inputs.add(self._size(feed.values()))
 
