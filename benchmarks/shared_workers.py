@@ -75,6 +75,9 @@ async def app(scope, receive, send):
     await send({"type": "http.response.body", "body": body})
 """
 
+TOKENS = (8, 32, 100)
+BODIES = [np.arange(1, tokens + 1, dtype=np.int64).tobytes() for tokens in TOKENS]
+
 SHARED = {"share": "host", "in_flight": 2}
 
 EXPECTED = """
@@ -82,8 +85,8 @@ import sys
 import numpy as np
 import ortmulti
 
-with ortmulti.load(*sys.argv[1:]) as pool:
-    for tokens in (8, 32, 100):
+with ortmulti.load(*sys.argv[1:3]) as pool:
+    for tokens in map(int, sys.argv[3:]):
         ids = np.arange(1, tokens + 1, dtype=np.int64)[None]
         [answer] = pool.run(["sentence_embedding"], {"input_ids": ids, "attention_mask": np.ones_like(ids)})
         print(answer.tobytes().hex())
@@ -101,24 +104,20 @@ class Service:
     def __init__(self, folder: str, model: str, device: str, workers: int, options: dict[str, Any]) -> None:
         self.port = free_port()
         environment = {**os.environ, "MODEL": model, "DEVICE": device, "OPTIONS": json.dumps(options)}
-        command = [
-            sys.executable,
-            "-m",
-            "gunicorn",
-            "--chdir",
-            folder,
-            "-w",
-            str(workers),
-            "-b",
-            f"127.0.0.1:{self.port}",
-        ]
-        command += ["-k", "uvicorn_worker.UvicornWorker", "--timeout", "120", "--log-level", "critical", "app:app"]
+        options_of_gunicorn = f"-w {workers} -b 127.0.0.1:{self.port} -k uvicorn_worker.UvicornWorker --timeout 120"
+        command = [sys.executable, "-m", "gunicorn", "--chdir", folder, *options_of_gunicorn.split()]
+        command += ["--log-level", "critical", "app:app"]
         self.master = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+        self._killed: set[int] = set()
 
     def workers(self) -> list[int]:
-        """From the oldest on."""
+        """From the oldest on, without those that were killed."""
         children = Path(f"/proc/{self.master.pid}/task/{self.master.pid}/children").read_text()
-        return sorted(int(child) for child in children.split())
+        return sorted({int(child) for child in children.split()} - self._killed)
+
+    def kill(self, worker: int) -> None:
+        os.kill(worker, signal.SIGKILL)
+        self._killed.add(worker)
 
     def close(self) -> None:
         self.master.send_signal(signal.SIGTERM)
@@ -158,11 +157,10 @@ class Load:
             if now != port or count % 50 == 0:  # others get connections, too
                 connection.close()
                 port, connection = now, http.client.HTTPConnection("127.0.0.1", now, timeout=60)
-            kind = count % len(self.expected)
-            body = np.arange(1, (8, 32, 100)[kind] + 1, dtype=np.int64).tobytes()
+            kind = count % len(BODIES)
             process, error, refused, broken = 0, 0.0, False, False
             try:
-                connection.request("POST", "/", body)
+                connection.request("POST", "/", BODIES[kind])
                 response = connection.getresponse()
                 answer = response.read()
                 error = difference(answer, self.expected[kind]) if response.status == 200 else 1.0
@@ -249,7 +247,6 @@ def say(name: str, found: dict[str, Any]) -> None:
 
 def kill(options: argparse.Namespace, start: Callable[..., Service], expected: list[bytes]) -> dict[str, Any]:
     begin, loading = time.monotonic(), 0
-    killed: set[int] = set()
     with (
         closing(start(options.workers, SHARED)) as service,
         closing(Load(expected, options.clients, service.port)) as load,
@@ -260,7 +257,7 @@ def kill(options: argparse.Namespace, start: Callable[..., Service], expected: l
 
             def another(count: int = count) -> bool:
                 nonlocal victim
-                workers = [worker for worker in service.workers() if worker not in killed]
+                workers = service.workers()
                 if len(workers) < options.workers:
                     return False
                 answered = [worker for worker in workers if worker in load.answered]
@@ -269,11 +266,8 @@ def kill(options: argparse.Namespace, start: Callable[..., Service], expected: l
 
             load.wait(another)
             loading += victim not in load.answered
-            os.kill(victim, signal.SIGKILL)
-            killed.add(victim)
-        load.wait(
-            lambda: options.workers == sum(each not in killed and each in load.answered for each in service.workers())
-        )
+            service.kill(victim)
+        load.wait(lambda: sum(worker in load.answered for worker in service.workers()) == options.workers)
         seconds = time.monotonic() - begin
     found = {
         "kills": options.kills,
@@ -293,7 +287,7 @@ def kill(options: argparse.Namespace, start: Callable[..., Service], expected: l
 def answers(port: int) -> bool:
     with closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
         try:
-            connection.request("POST", "/", np.arange(1, 9, dtype=np.int64).tobytes())
+            connection.request("POST", "/", BODIES[0])
             return connection.getresponse().status == 200
         except OSError:
             return False
@@ -350,8 +344,8 @@ def main() -> int:
     layers, hidden = SIZES[options.size]
     model = str(models.make("encoder", "models", layers=layers, hidden=hidden, precision="fp32").resolve())
     before = used()
-    lines = subprocess.check_output([sys.executable, "-c", EXPECTED, model, options.device], text=True).split()
-    expected = [bytes.fromhex(line) for line in lines]
+    command = [sys.executable, "-c", EXPECTED, model, options.device, *map(str, TOKENS)]
+    expected = [bytes.fromhex(line) for line in subprocess.check_output(command, text=True).split()]
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "app.py").write_text(APP)
@@ -368,6 +362,7 @@ def main() -> int:
     print("left:", results["left"])
     wrong = any(one["wrong"] for one in (*results["measure_workers"].values(), results["kill"], results["restart"]))
     wrong |= results["restart"]["broken off"] + results["restart"]["refused"] > 0 or results["left"]["memory"] > 2**26
+    wrong |= bool(sockets)
     print("wrong" if wrong else "right")
     if options.json:
         report = {"results": results, "wrong": wrong, "machine": machine.describe()}

@@ -629,6 +629,20 @@ def test_strategies_that_need_files_download_them_in_the_comparison(stored: Stor
     assert "secret" not in result.read_text() + shown.stdout + shown.stderr
 
 
+def test_a_download_goes_on_where_a_write_was_short(
+    stored: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ortmulti.bench.measure.download import download
+
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, body, offset: write(file, body[:50_000], offset))
+    folder = tmp_path / "download"
+    folder.mkdir()
+    assert download(stored.url, folder) == folder / "model.onnx"
+    for each in stored.files:
+        assert (folder / each.name).read_bytes() == each.read_bytes()
+
+
 def test_no_comparison_of_a_model_that_is_not_in_the_store(store: HttpStore) -> None:
     shown = invoke("bench", "create", f"{store.url}/bucket/none.onnx?signature=secret")
     assert shown.returncode == 1

@@ -113,7 +113,7 @@ def create(
         devices.parse_devices(device_text), devices.parse_counts(counts) if counts is not None else None
     )
     urls = [text for text in model or () if "://" in text]
-    paths = [Path(text) for text in model or () if text not in urls]
+    paths = [Path(text) for text in model or () if "://" not in text]
     if demo:
         paths += make_demo_models(output / "models", device_sets)
         json, plot = json or output / "create.json", plot or output / "create.png"

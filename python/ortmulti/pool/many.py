@@ -36,7 +36,7 @@ def in_order(submit: Submit, feeds: Iterator[Feed], ahead: Ahead) -> Iterator[li
     pending: deque[tuple[int, Future[list[Any]]]] = deque()
     answered: dict[int, list[Any] | Future[list[Any]]] = {}  # outputs, taken while others run; or what failed
     following = 0
-    refused: list[Future[list[Any]]] = []
+    refused: list[Exception] = []
     future: Future[list[Any]]
     try:
         placed = by_length(_until_it_fails(feeds, refused), ahead, lambda: len(answered))
@@ -47,7 +47,7 @@ def in_order(submit: Submit, feeds: Iterator[Feed], ahead: Ahead) -> Iterator[li
                 except Exception as error:
                     future = Future()
                     future.set_exception(error)
-                    refused.append(future)
+                    refused.append(error)
                 pending.append((one[0], future))
             while pending and (one is None or len(pending) >= ahead.pending() or pending[0][1].done()):
                 index, future = pending.popleft()
@@ -95,7 +95,7 @@ def as_done(submit: Submit, feeds: Iterator[Feed], ahead: Ahead) -> Iterator[tup
             future.cancel()
 
 
-def _until_it_fails(feeds: Iterator[Feed], refused: Sequence[object]) -> Iterator[tuple[int, Any]]:
+def _until_it_fails(feeds: Iterator[Feed], refused: Sequence[Exception]) -> Iterator[tuple[int, Any]]:
     """Number the feeds, until one was refused. An error stands for the feed that did not come."""
     index = -1
     try:

@@ -93,7 +93,7 @@ class KeptFile:
         if staged is None:
             return
         try:
-            _write_at(staged, body, offset)
+            _write_at(staged.folder / MODEL, body, offset)
         except OSError as error:
             self._give_up(error)
             return
@@ -119,7 +119,7 @@ class KeptFile:
             try:
                 for begin, end in self._holes():
                     poll()
-                    _write_at(staged, self._file.read_into(memoryview(bytearray(end - begin)), begin), begin)
+                    copy_range(self._file, staged.folder / MODEL, begin, end)
                 Path(staged.folder / PLACEHOLDER).touch(mode=0o600)
                 poll()
                 staged.finish(_core.WeightList(), self.size)
@@ -129,11 +129,7 @@ class KeptFile:
 
     def _holes(self) -> list[tuple[int, int]]:
         edges = [0, *(edge for part in self._there for edge in part), self.size]
-        return [
-            (at, min(at + RANGE, end))
-            for begin, end in zip(edges[::2], edges[1::2], strict=True)
-            for at in range(begin, end, RANGE)
-        ]
+        return [part for hole in zip(edges[::2], edges[1::2], strict=True) for part in ranges(*hole)]
 
     def _give_up(self, error: object) -> None:
         staged, self._staged = self._staged, None
@@ -146,8 +142,23 @@ class KeptFile:
             staged.discard()
 
 
-def _write_at(staged: StagedEntry, body: memoryview, offset: int) -> None:
-    with open(staged.folder / MODEL, "r+b", buffering=0, opener=_core.open_nofollow) as file:
+def ranges(begin: int, end: int) -> list[tuple[int, int]]:
+    """Cut bytes of a file into ranges to be read."""
+    return [(at, min(at + RANGE, end)) for at in range(begin, end, RANGE)]
+
+
+def copy_range(file: RemoteFile, path: Path, begin: int, end: int) -> None:
+    """Read a range and write it to its place in a file that exists.
+
+    Raises:
+        WeightsError: The bytes do not come, or the object was changed.
+        OSError: They cannot be written.
+    """
+    _write_at(path, file.read_into(memoryview(bytearray(end - begin)), begin), begin)
+
+
+def _write_at(path: Path, body: memoryview, offset: int) -> None:
+    with open(path, "r+b", buffering=0, opener=_core.open_nofollow) as file:
         written = 0
         while written < len(body):
             written += os.pwrite(file.fileno(), body[written:], offset + written)

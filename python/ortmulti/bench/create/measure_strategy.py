@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import tempfile
 import time
@@ -32,7 +33,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
             where the model is in a store: ortmulti's strategies load that, others download it first.
 
     Returns:
-        Seconds: "starting", "creation" (wall), "download" (of that, with a URL), "sessions" (each session's creation),
+        Seconds: "starting", "creation" (wall), "download" (of that, or None), "sessions" (each session's creation),
         "first_run" (wall).
         "details": the strategy's details of its creation. Bytes: "peak_rss", "pss", "gpu_memory" (by device);
         "processes" counts them. "outputs": for each session a digest of its outputs, see `digest`.
@@ -43,7 +44,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     before = spec.get("before", "nothing")
     imports = spec["strategy"] in IMPORTS and before == "nothing"  # else they were there before
     with (
-        tempfile.TemporaryDirectory(prefix="ortmulti-") as folder,
+        contextlib.ExitStack() as stack,  # left after the sessions are closed
         open_strategy(spec["strategy"], spec["model"], spec["devices"], settings) as strategy,
     ):
         starting = strategy.start()
@@ -53,23 +54,23 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
             model, strategy.model = strategy.model, Path(before)
             strategy.create()
             strategy.model = model
-        downloading: dict[str, float] = {}
+        downloading: float | None = None
         if (url := spec.get("url")) and spec["strategy"] in IMPORTS:
             strategy.model = url
         elif url:
             begin = time.monotonic()
             from ortmulti.bench.measure.download import download
 
-            strategy.model = download(url, Path(folder))
-            downloading = {"download": time.monotonic() - begin}
+            strategy.model = download(url, Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ortmulti-"))))
+            downloading = time.monotonic() - begin
         creation = strategy.create()
         first_run = strategy.first_run(feeds)
         memory = figures(used_before, spec["devices"])
         return {
             "starting": starting,
             # The other strategies do not need ortmulti.
-            "creation": creation.wall + sum(downloading.values()) + (spec["import_seconds"] if imports else 0.0),
-            **downloading,
+            "creation": creation.wall + (downloading or 0.0) + (spec["import_seconds"] if imports else 0.0),
+            "download": downloading,
             "sessions": creation.sessions,
             "details": creation.details,
             "first_run": first_run.wall,

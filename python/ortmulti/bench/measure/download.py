@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from ortmulti import _core
-from ortmulti.remote.file import RANGE, Place, RemoteFile, place_of, side_by_side
+from ortmulti.remote.copies import copy_range, ranges
+from ortmulti.remote.file import Place, RemoteFile, place_of, side_by_side
 
 
 def download(url: str, folder: Path) -> Path:
@@ -30,11 +31,6 @@ def download(url: str, folder: Path) -> Path:
 
 
 def _fetch(place: Place, path: Path) -> None:
-    source = RemoteFile.at(place)
-    with path.open("wb") as file:
-
-        def copy(begin: int) -> None:
-            body = memoryview(bytearray(min(RANGE, source.size - begin)))
-            os.pwrite(file.fileno(), source.read_into(body, begin), begin)
-
-        side_by_side([partial(copy, begin) for begin in range(0, source.size, RANGE)], place.link)
+    file = RemoteFile.at(place)
+    path.touch()
+    side_by_side([partial(copy_range, file, path, *part) for part in ranges(0, file.size)], place.link)
