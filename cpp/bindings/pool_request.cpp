@@ -6,6 +6,7 @@
 
 #include "bindings/errors.hpp"
 #include "bindings/gil.hpp"
+#include "bindings/python_runner.hpp"
 #include "bindings/run_options.hpp"
 #include "bindings/signals.hpp"
 #include "bindings/tensors.hpp"
@@ -175,7 +176,8 @@ py::list PoolRequest::take_results() {
   return values->to_values(std::move(outputs), std::move(output_owners));
 }
 
-void PoolRequest::await_arrival() {
+void PoolRequest::await_arrival(std::weak_ptr<Pool> pool) {
+  pool_ = std::move(pool);
   arrival_ = std::make_shared<Arrival>();
   receiver = thread_answers();
 }
@@ -199,6 +201,16 @@ py::tuple PoolRequest::take() {
     });
   }
   return py::reinterpret_borrow<py::tuple>(python_.taken);
+}
+
+bool PoolRequest::cancel(const std::shared_ptr<PoolRequest>& request) {
+  const bool cancelled = without_gil([&request] {
+    request->arrival_->abandon();
+    const std::shared_ptr<Pool> pool = request->pool_.lock();
+    return pool && pool->cancel(request);
+  });
+  end_runs();
+  return cancelled;
 }
 
 py::object PoolRequest::timing() const {

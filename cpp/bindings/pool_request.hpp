@@ -8,6 +8,7 @@
 
 #include "bindings/answers.hpp"
 #include "bindings/run_request.hpp"
+#include "core/pool/pool.hpp"
 #include "core/pool/request.hpp"
 
 namespace ortmulti::bindings {
@@ -35,13 +36,16 @@ class PoolRequest : public Request, NonCopyable {
 
   pybind11::list take_results();
 
-  /// Lets threads wait for it: before it is submitted.
-  void await_arrival();
+  /// Lets threads wait for it: before it is submitted to the pool.
+  void await_arrival(std::weak_ptr<Pool> pool);
   const std::shared_ptr<Arrival>& arrival() const noexcept { return arrival_; }
 
   /// What became of it, once it has arrived: (outputs, exception, whether it was cancelled, timing). May be called
   /// again.
   pybind11::tuple take();
+
+  /// Whether it was to be answered, and is not any more. No wait for it goes on.
+  static bool cancel(const std::shared_ptr<PoolRequest>& request);
 
   /// Has complete(future, outputs, exception, cancelled, timing) called by the thread that delivers completions.
   /// Returns false if it is too late for that: then it is to be taken.
@@ -80,6 +84,7 @@ class PoolRequest : public Request, NonCopyable {
   std::shared_ptr<const Padding> padding_;  // has the name of a mask that it made
   Python python_;
   std::shared_ptr<Arrival> arrival_;
+  std::weak_ptr<Pool> pool_;  // that it was submitted to, where threads wait for it
   std::atomic<bool> taking_{false};
   std::atomic<bool> taken_{false};
 };

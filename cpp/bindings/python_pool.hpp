@@ -239,7 +239,7 @@ class PythonPool : NonCopyable {
           this_thread() != getpid() || (in_main_thread_.load() && last_run_ns_.load() < longest_uninterrupted_ns);
       if (!may_wait || !pool_->run_here(*request)) {
         request->endable = true;
-        request->await_arrival();
+        request->await_arrival(pool_);
         pool_->submit(request, std::nullopt);
         submitted = true;
       }
@@ -262,7 +262,7 @@ class PythonPool : NonCopyable {
                                       std::optional<double> wait, bool limited, const Call& call) {
     auto request = make_request(output_names, input_feed, call);
     request->endable = true;
-    request->await_arrival();
+    request->await_arrival(pool_);
     if (submit_now(request, limited)) {
       return request;
     }
@@ -270,6 +270,24 @@ class PythonPool : NonCopyable {
       refuse();
     }
     return request;
+  }
+
+  // A request for each feed, or in its place the exception of what cannot be one. One that is none of Python's class
+  // Exception, of a signal, ends the list.
+  py::list submit_many(const py::object& output_names, const py::list& feeds, const Call& call) {
+    py::list requests;
+    for (const py::handle feed : feeds) {
+      try {
+        requests.append(submit(output_names, py::reinterpret_borrow<py::object>(feed), std::nullopt, true, call));
+      } catch (...) {
+        const py::object exception = to_python(std::current_exception());
+        requests.append(exception);
+        if (PyErr_GivenExceptionMatches(exception.ptr(), PyExc_Exception) == 0) {
+          break;
+        }
+      }
+    }
+    return requests;
   }
 
   // A future of the running event loop, and the request that it gets the answer of. None if the loop does not watch
@@ -301,15 +319,6 @@ class PythonPool : NonCopyable {
       request->endable = static_cast<bool>(check_);
       return request;
     });
-  }
-
-  bool cancel(const std::shared_ptr<PoolRequest>& request) {
-    const bool cancelled = without_gil([&] {
-      request->arrival()->abandon();
-      return pool_->cancel(request);
-    });
-    end_runs();
-    return cancelled;
   }
 
   bool cancel_async(const AsyncRequest& request) {

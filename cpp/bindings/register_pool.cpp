@@ -105,6 +105,22 @@ bool wait_for_arrival(const PoolRequest& request, std::optional<double> timeout)
   return arrival->arrived();
 }
 
+// What became of each: outputs, or an exception, as which those stand that were none. None: it was cancelled.
+py::list take_all(const py::list& requests) {
+  py::list taken(requests.size());
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    py::object outcome = requests[i];
+    if (py::isinstance<PoolRequest>(outcome)) {
+      auto& request = outcome.cast<PoolRequest&>();
+      const py::tuple of =
+          wait_for_arrival(request, std::nullopt) ? request.take() : py::make_tuple(py::none(), py::none());
+      outcome = of[1].is_none() ? of[0] : of[1];
+    }
+    taken[i] = outcome;
+  }
+  return taken;
+}
+
 // The calls of each request. pybind11 would look up each argument's name and type, for half a microsecond or more.
 template <typename Call>
 PyObject* call_directly(PyObject* self, Py_ssize_t count, Py_ssize_t expected, const Call& call) {
@@ -138,6 +154,13 @@ PyObject* submit_directly(PyObject* self, PyObject* const* arguments, Py_ssize_t
     const auto wait = py::handle(arguments[2]).cast<std::optional<double>>();
     return py::cast(
         pool.submit(borrowed(arguments[0]), borrowed(arguments[1]), wait, arguments[3] == Py_True, Call(arguments[4])));
+  });
+}
+
+// output_names, feeds, call
+PyObject* submit_many_directly(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  return call_directly(self, count, 3, [&](PythonPool& pool) {
+    return pool.submit_many(borrowed(arguments[0]), py::reinterpret_borrow<py::list>(arguments[1]), Call(arguments[2]));
   });
 }
 
@@ -181,6 +204,7 @@ void register_pool(py::module_& module) {
       .def("arrived", [](const PoolRequest& self) { return self.arrival()->arrived(); })
       .def("wait", &wait_for_arrival, py::arg("timeout"))
       .def("take", &PoolRequest::take)
+      .def("cancel", &PoolRequest::cancel)
       .def("follow", &PoolRequest::follow, py::arg("future"), py::arg("complete"));
   py::class_<LoopWatch>(module, "LoopWatch")
       .def(py::init<>())
@@ -194,6 +218,7 @@ void register_pool(py::module_& module) {
   module.attr("sleep_levels") = levels;
   module.attr("at_first_in_flight") = at_first_in_flight;
   module.attr("most_in_flight") = most_in_flight;
+  module.def("take_all", &take_all, py::arg("requests"));
   module.def("set_running_loop", &set_running_loop, py::arg("get_running_loop"));
   py::class_<GraphsBeside, std::shared_ptr<GraphsBeside>>(module, "GraphsBeside")
       .def("wanted_shapes", &GraphsBeside::wanted_shapes, Nogil())
@@ -275,7 +300,6 @@ void register_pool(py::module_& module) {
           [](const PythonPool& self, const PythonPool& before) { self.get()->continue_from(before.get()); },
           py::arg("before"), Nogil())
       .def("warm_up", &PythonPool::warm_up, py::arg("feeds"), py::arg("runs"), py::arg("timeline"))
-      .def("cancel", &PythonPool::cancel, py::arg("request"))
       .def(
           "cancel_async",
           [](PythonPool& self, const py::capsule& request) {
@@ -296,6 +320,7 @@ void register_pool(py::module_& module) {
       .def("closed", [](const PythonPool& self) { return self.get()->closed(); }, Nogil());
   define<run_directly>(pool, "run");
   define<submit_directly>(pool, "submit");
+  define<submit_many_directly>(pool, "submit_many");
   define<submit_async_directly>(pool, "submit_async");
 }
 

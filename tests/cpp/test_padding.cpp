@@ -391,6 +391,22 @@ TEST_F(LearningTest, ACpuRunsWhatIsLongAlone) {
   }
 }
 
+TEST_F(PaddingTest, ASmallRunTakesNoMoreThanItsPartOfALargeOneAndTheShortest) {
+  RunCost cost;
+  for (int i = 0; i < 9; ++i) {
+    cost.record(1, 8, microseconds(1000));
+    cost.record(1, 512, microseconds(5000));
+    cost.record(64, 512, microseconds(64'000));
+    cost.record(32, 512, microseconds(60'000));  // beside large ones
+  }
+  EXPECT_NEAR(cost.time(64, 512), 64e6, 1e3);
+  EXPECT_NEAR(cost.time(32, 512), 33e6, 1e3);
+  EXPECT_NEAR(cost.time(40, 512), 41e6, 1e3);
+  std::vector<JointSize> waiting(32, text(512));
+  waiting.resize(64, text(600));
+  EXPECT_EQ(batching_of(padding_of(), 64).choose(waiting, cost).size(), 32U);
+}
+
 TEST_F(PaddingTest, RunsThatShareADeviceTakeAPartOfItsTime) {
   SharedTime time;
   const auto at = [](int now) { return SharedTime::Time(microseconds(now)); };

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -130,18 +131,25 @@ def test_many_are_read_ahead_and_sorted() -> None:
             read += 1
             yield int(length), {"length": int(length)}
 
-    found, most_ahead = [], 0
-    for length, _ in by_length(feeds(), Ahead(40, lambda one: one["length"])):
-        most_ahead = max(most_ahead, read - len(found) - 1)
-        if not found:
+    found: list[int] = []
+    most_ahead = 0
+    ahead = Ahead(40, lambda one: one["length"])
+    for block in by_length(feeds(), ahead):
+        assert len(block) <= 10  # a quarter may be pending
+        most_ahead = max(most_ahead, read - len(found) - len(block))
+        if block and not found:
             assert read == 1  # the first one runs at once
-        found.append(length)
+        found.extend(length for length, _ in block)
+        ahead.pending += len(block)
+        if ahead.full():
+            ahead.answered(ahead.pending)
     assert sorted(found) == list(range(1, 401))
     assert most_ahead == 40
     steps = np.diff(found[50:])  # as many are read ahead from here on
     turns = np.count_nonzero(np.diff(np.sign(steps)))
     assert turns < 20
     assert np.abs(steps).mean() < 15  # and 133 where none are sorted
+    assert found[-30:] == sorted(found[-30:], reverse=True)
 
 
 def test_the_first_are_read_until_some_are_of_similar_lengths() -> None:
@@ -149,30 +157,41 @@ def test_the_first_are_read_until_some_are_of_similar_lengths() -> None:
 
     def feeds() -> Iterator[tuple[int, dict]]:
         nonlocal read
-        for length in range(100, 0, -1):
+        for length in np.random.default_rng(1).permutation(np.arange(1, 401)):
             read += 1
-            yield length, {"length": length}
+            yield int(length), {"x": np.broadcast_to(np.uint8(0), (int(length), 1))}
 
-    found = by_length(feeds(), Ahead(40, lambda one: one["length"], first=33))
-    assert [next(found)[0], read] == [100, 1]
-    assert [next(found)[0], read] == [99, 34]  # unless 20 ms have passed
-    assert [next(found)[0] for _ in range(8)] == list(range(98, 90, -1))
-    assert sorted(length for length, _ in found) == list(range(1, 91))
+    ahead = Ahead(8, lambda one: len(one["x"]), grows=True)
+    blocks = by_length(feeds(), ahead)
+    begin = time.monotonic()
+    [[first, _]] = next(blocks)
+    assert read == 1
+    ahead.pending = 1
+    block = next(block for block in blocks if block)
+    assert read >= 32 or time.monotonic() > begin + 0.02
+    found = [length for length, _ in block]
+    assert found == sorted(found, reverse=True)
+    assert found[0] < first
+    assert max(np.abs(np.diff(found))) < 100
 
 
-@pytest.mark.parametrize(("count", "length", "output", "more"), [(2000, 8, "pooled", True), (900, 512, "pairs", False)])
-def test_more_are_read_ahead_where_they_are_small(count: int, length: int, output: str, more: bool) -> None:
-    read = most = 0
+@pytest.mark.parametrize(("inputs", "outputs", "most"), [(1, 1, 3000), (1 << 20, 1, 160), (1, 1 << 20, 160)])
+def test_more_are_read_ahead_where_they_are_small(inputs: int, outputs: int, most: int) -> None:
+    read = 0
 
-    def feeds() -> Iterator[dict[str, np.ndarray]]:
+    def feeds() -> Iterator[tuple[int, dict]]:
         nonlocal read
-        for read in range(1, count + 1):
-            yield feed(1, length + read % 8, read)
+        for read in range(1, 3001):
+            yield read, {"x": np.broadcast_to(np.uint8(0), (read % 50, inputs))[:1]}
 
-    with ortmulti.load(encoder(), "cpu", batching=Batching(2, pad=PAD)) as pool:
-        for i, _ in enumerate(pool.map([output], feeds())):
-            most = max(most, read - i)
-    assert (most > 800) == more  # of which 128 MiB are 128
+    ahead = Ahead(8, lambda one: len(one["x"]), grows=True)
+    for block in by_length(feeds(), ahead):
+        ahead.pending += len(block)
+        if read == 1:
+            ahead.answered(len(block), [np.broadcast_to(np.uint8(0), outputs)])
+        if ahead.full():
+            break
+    assert most - 32 < read <= most  # of 128 MiB
 
 
 def test_requests_with_a_fault_fail_alone() -> None:

@@ -415,7 +415,8 @@ def test_ctrl_c_ends_a_run_a_wait_for_room_and_a_close(backend: BackendName) -> 
         logging.getLogger("ortmulti.onnxruntime").setLevel(logging.CRITICAL)  # what a run that is ended logs
         x = endless_feed()
         pool = ortmulti.load(ENDLESS, "cpu", max_queue=0, backend=sys.argv[1])
-        for call in (pool.run, pool.run, pool.submit, lambda *_: pool.close()):
+        map_one = lambda _, feed: list(pool.map([feed]))  # waits for the answer, and later for room
+        for call in (pool.run, map_one, pool.run, pool.submit, map_one, lambda *_: pool.close()):
             if call == pool.submit:
                 future = pool.submit(None, x)
             signal.setitimer(signal.ITIMER_REAL, 0.2)

@@ -180,8 +180,14 @@ def test_a_model_is_replaced_while_it_answers(tmp_path: Path, files: list[Path],
                 [y] = repository.run("m", X)
                 assert any(np.array_equal(y, one) for one in expected[:2])
 
+        def batch() -> None:
+            while not over.is_set():
+                answers = list(repository["m"].map([X] * 20))
+                assert len(answers) == 20
+                assert all(any(np.array_equal(y, one) for one in expected[:2]) for [y] in answers)
+
         with ThreadPoolExecutor(3) as threads:
-            clients = [threads.submit(client) for _ in range(3)]
+            clients = [threads.submit(each) for each in (client, client, batch)]
             try:
                 new = tmp_path / "new.onnx"
                 new.write_bytes(files[1].read_bytes())

@@ -73,6 +73,30 @@ def test_a_session_without_threads_goes_on() -> None:
     ) == ["True", "ended with 0"]
 
 
+def test_the_answers_of_a_map_go_to_the_parent() -> None:
+    assert lines(
+        """
+    def feed(count):
+        return {"count": np.array(count), "x": np.zeros(1, np.float32)}
+
+    def feeds():
+        global child
+        yield feed(2**62)
+        child = os.fork()
+
+    pool = ortmulti.load(model, "cpu")
+    try:
+        next(pool.map(["y"], feeds(), timeout=2))
+    except ortmulti.ForkError as error:
+        print("its answer goes to the parent" in str(error), flush=True)
+        os._exit(0)
+    except ortmulti.DeadlineExceeded:
+        print("ended with", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """,
+        onnx_models.endless(),
+    ) == ["True", "ended with 0"]
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_an_inherited_session_can_be_closed(threads: int) -> None:
     assert lines(

@@ -116,21 +116,26 @@ void RunCost::record(std::size_t rows, std::size_t length, std::chrono::nanoseco
   }
   ++known.count;
   known.last = ++runs_;
+  least_ = std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < powers; ++i) {
+    for (std::size_t j = 0; j < powers; ++j) {
+      const Cell& cell = cells_[i][j];
+      least_ = cell.count > 0 ? std::min(least_, cell.element * std::ldexp(1, static_cast<int>(i + j))) : least_;
+    }
+  }
 }
 
-double RunCost::time(std::size_t rows, std::size_t length) const noexcept {
-  return row(length, power(rows)) * static_cast<double>(rows);
-}
-
-RunCost::Times::Times(const RunCost& cost, std::size_t length) noexcept
-    : cost_(cost), length_(length), row_(cost.row(length, 0)) {}
+double RunCost::time(std::size_t rows, std::size_t length) const noexcept { return Times(*this, length).of(rows); }
 
 double RunCost::Times::of(std::size_t rows) noexcept {
   if (const std::size_t now = power(rows); now != power_) {
     power_ = now;
     row_ = cost_.row(length_, now);
+    row_of_more_ = cost_.row_of_more(length_, now);
   }
-  return row_ * static_cast<double>(rows);
+  const auto count = static_cast<double>(rows);
+  // A small run beside large ones is measured to take nearly as long as they do: a GPU runs a kernel of each in turn.
+  return std::min(row_ * count, cost_.least_ + row_of_more_ * count);
 }
 
 double RunCost::row(std::size_t length, std::size_t rows) const noexcept {
@@ -140,6 +145,15 @@ double RunCost::row(std::size_t length, std::size_t rows) const noexcept {
   return longer == nullptr || longer->count == 0
              ? expected
              : std::min(expected, longer->element * static_cast<double>(std::size_t{2} << own));
+}
+
+double RunCost::row_of_more(std::size_t length, std::size_t rows) const noexcept {
+  double least = std::numeric_limits<double>::infinity();
+  const auto& cells = cells_[power(length)];
+  for (std::size_t i = rows + 1; i < powers; ++i) {
+    least = cells[i].count > 0 ? std::min(least, cells[i].element) : least;
+  }
+  return least * static_cast<double>(length);
 }
 
 double RunCost::hoped(std::size_t length, std::size_t rows) const noexcept {

@@ -96,14 +96,15 @@ class RunCost {
   /// Of runs of one length, asked for again and again.
   class Times {
    public:
-    Times(const RunCost& cost, std::size_t length) noexcept;
+    Times(const RunCost& cost, std::size_t length) noexcept : cost_(cost), length_(length) {}
     double of(std::size_t rows) noexcept;
 
    private:
     const RunCost& cost_;
     std::size_t length_;
-    std::size_t power_ = 0;  // of the rows that were asked for last
-    double row_;
+    std::optional<std::size_t> power_;  // of the rows that were asked for last
+    double row_ = 0;
+    double row_of_more_ = 0;
   };
 
   /// What was measured, as a text; empty where nothing was.
@@ -121,9 +122,12 @@ class RunCost {
   double element(std::size_t length, std::size_t rows) const noexcept;
   /// Of a run of about 2^rows rows: never more than of a longer one, or texts would be padded up to that.
   double row(std::size_t length, std::size_t rows) const noexcept;
+  /// What a row of a run of more rows was measured to take at best.
+  double row_of_more(std::size_t length, std::size_t rows) const noexcept;
 
   std::array<std::array<Cell, powers>, powers> cells_{};  // of lengths, and rows
   std::uint64_t runs_ = 0;
+  double least_ = 0;  // that any run was measured to take, in nanoseconds
 };
 
 }  // namespace ortmulti

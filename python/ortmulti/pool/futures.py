@@ -5,18 +5,22 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from ortmulti import _core
 from ortmulti._runtime.closing import stays_here
 from ortmulti.errors import ForkError
 
 if TYPE_CHECKING:
-    from ortmulti import _core
+    from ortmulti._core import PoolRequest
 
-__all__ = ["PoolFuture", "RequestTiming"]
+__all__ = ["PoolFuture", "RequestTiming", "Submitted"]
 
+Wrap: TypeAlias = Callable[[list[Any]], list[Any]]
+
+_FORKED = "the request was made before this process was forked: its answer goes to the parent"
 _PENDING, _FINISHED = ("PENDING", "RUNNING"), "FINISHED"
 
 _logger = logging.getLogger("concurrent.futures")
@@ -93,10 +97,9 @@ class PoolFuture(Future[list[Any]]):
     _of_task = False  # then a closed pool is an error: CancelledError would say that the task was cancelled
 
     # Not the base's, which makes objects that most futures never need.
-    def __init__(self, pool: _core.Pool, wrap: Callable[[list[Any]], list[Any]] | None = None) -> None:
-        self._pool = pool
+    def __init__(self, wrap: Wrap | None = None) -> None:
         self._wrap = wrap
-        self._request: _core.PoolRequest | None = None  # of the core, until its answer is here
+        self._request: PoolRequest | None = None  # of the core, until its answer is here
         self._made_after = _forks
 
     def result(self, timeout: float | None = None) -> list[Any]:
@@ -141,7 +144,7 @@ class PoolFuture(Future[list[Any]]):
         request = self._request
         cancelled = super().cancel()
         if cancelled and request is not None:
-            self._pool.cancel(request)
+            request.cancel()
         return cancelled
 
     @property
@@ -156,7 +159,7 @@ class PoolFuture(Future[list[Any]]):
         request = self._request
         # Not by `done`: at the fork another thread may have held the lock that it takes.
         if self._made_after != _forks and (request is None or not request.arrived()):
-            raise ForkError("the request was made before this process was forked: its answer goes to the parent")
+            raise ForkError(_FORKED)
         if request is None or "_condition" in self.__dict__:
             return
         if request.wait(timeout):
@@ -164,7 +167,7 @@ class PoolFuture(Future[list[Any]]):
         elif self._state in _PENDING:
             raise TimeoutError(f"the request was not answered within {timeout} s, and goes on: cancel() ends it")
 
-    def _settle(self, request: _core.PoolRequest) -> None:
+    def _settle(self, request: PoolRequest) -> None:
         """Take the answer that has arrived, unless the request is followed: then another thread does."""
         results, exception, cancelled, timing = request.take()
         results, exception = self._convert(results, exception)
@@ -229,6 +232,58 @@ class PoolFuture(Future[list[Any]]):
             except Exception as failure:  # otherwise the waiting threads would never be notified
                 return None, failure
         return results, exception
+
+
+class Submitted:
+    """Requests that one thread submitted together, and whose answers it takes together. Futures would cost as much
+    again, and the garbage collector would look at each.
+
+    Args:
+        requests: The core's, or why there is none.
+        wrap: Makes of the outputs what is returned.
+    """
+
+    def __init__(self, requests: Sequence[PoolRequest | BaseException], wrap: Wrap | None) -> None:
+        self._requests, self._wrap = requests, wrap
+        self._made_after = _forks
+
+    def done(self) -> bool:
+        """Return whether the last one has its answer."""
+        last = self._requests[-1]
+        return isinstance(last, BaseException) or last.arrived()
+
+    def refused(self) -> list[Exception]:
+        """Return why there are no requests for some."""
+        return [one for one in self._requests if isinstance(one, Exception)]
+
+    def outcomes(self) -> list[list[Any] | BaseException]:
+        """Wait for the outputs or the error of each.
+
+        Raises:
+            ForkError: Some answers go to the parent process.
+        """
+        if self._made_after != _forks and not all(
+            isinstance(one, BaseException) or one.arrived() for one in self._requests
+        ):
+            raise ForkError(_FORKED)
+        taken = _core.take_all(self._requests)
+        return [self._outcome(one) for one in taken] if self._wrap or None in taken else taken  # type: ignore[return-value]
+
+    def _outcome(self, taken: list[Any] | BaseException | None) -> list[Any] | BaseException:
+        if taken is None:
+            return CancelledError()
+        if self._wrap is None or isinstance(taken, BaseException):
+            return taken
+        try:
+            return self._wrap(taken)
+        except Exception as error:
+            return error
+
+    def cancel(self) -> None:
+        """Cancel those that were not answered. In a forked child they are the parent's."""
+        for request in self._requests:
+            if self._made_after == _forks and not isinstance(request, BaseException):
+                request.cancel()
 
 
 def _after_fork_in_child() -> None:

@@ -6,18 +6,17 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
-from contextlib import suppress
 from heapq import heappop, heappush
+from math import inf
 from queue import SimpleQueue
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ortmulti import checks
 from ortmulti.errors import InvalidArgument, InvalidType
-from ortmulti.pool.futures import PoolFuture
+from ortmulti.pool.futures import PoolFuture, Submitted
 
 __all__ = ["Ahead", "JoinedRows", "Rows", "RunSize", "as_done", "by_length", "in_order", "run_rows", "submit_rows"]
 
@@ -26,43 +25,44 @@ Submit: TypeAlias = Callable[[Feed], PoolFuture]
 Length: TypeAlias = Callable[[Feed], int]
 """Of a request that is padded."""
 Place = TypeVar("Place")
-_SOON = 0.02  # seconds after which requests are submitted, however few were read
+Item = TypeVar("Item")
+_EACH = 16  # requests with a length are submitted together, and one of so many is measured
+_SOON = 0.02  # seconds after which they are submitted, however few were read
 
 
-def in_order(submit: Submit, feeds: Iterator[Feed], ahead: Ahead) -> Iterator[list[Any]]:
-    """Yield the outputs of each feed, in order, with at most ``ahead.pending()`` requests pending. Cancel those at the
-    end. Up to twice ``ahead.room()`` are read ahead or answered and not yet yielded.
+def in_order(submit: Callable[[list[Feed]], Submitted], feeds: Iterator[Feed], ahead: Ahead) -> Iterator[list[Any]]:
+    """Yield the outputs of each feed, in order, with as many requests pending as ``ahead`` allows. Cancel those at the
+    end.
     """
-    pending: deque[tuple[int, Future[list[Any]]]] = deque()
-    answered: dict[int, list[Any] | Future[list[Any]]] = {}  # outputs, taken while others run; or what failed
+    pending: deque[tuple[list[int], Submitted]] = deque()
+    answers: dict[int, list[Any] | BaseException] = {}  # that wait for earlier ones
     following = 0
     refused: list[Exception] = []
-    future: Future[list[Any]]
     try:
-        placed = by_length(_until_it_fails(feeds, refused), ahead, lambda: len(answered))
-        for one in itertools.chain(placed, [None]):  # None: that was all
-            if one is not None:
-                try:
-                    future = _submit(submit, one[1])
-                except Exception as error:
-                    future = Future()
-                    future.set_exception(error)
-                    refused.append(error)
-                pending.append((one[0], future))
-            while pending and (one is None or len(pending) >= ahead.pending() or pending[0][1].done()):
-                index, future = pending.popleft()
-                answered[index] = future
-                with suppress(CancelledError):
-                    if future.exception() is None:
-                        answered[index] = result = future.result()
-                        ahead.answered(result)
-                while following in answered:
-                    outputs = answered.pop(following)
-                    yield outputs if isinstance(outputs, list) else _result(outputs, following)
+        blocks = by_length(_until_it_fails(feeds, refused), ahead)
+        for block in itertools.chain(blocks, [None]):  # None: that was all
+            if block:
+                submitted = submit([feed for _, feed in block])
+                pending.append(([index for index, _ in block], submitted))
+                ahead.pending += len(block)
+                refused += submitted.refused()
+            while pending and (block is None or pending[0][1].done() or ahead.full()):
+                places, submitted = pending.popleft()
+                outcomes = submitted.outcomes()
+                ahead.answered(len(places), outcomes[-1])
+                answers.update(zip(places, outcomes, strict=True))
+                while (outputs := answers.pop(following, None)) is not None:
+                    if isinstance(outputs, BaseException):
+                        _number(outputs, following)
+                        raise outputs
+                    yield outputs
                     following += 1
+                ahead.answers = len(answers)
+        if refused:
+            raise refused[0]
     finally:
-        for _, future in pending:
-            future.cancel()
+        for _, submitted in pending:
+            submitted.cancel()
 
 
 def as_done(submit: Submit, feeds: Iterator[Feed], ahead: Ahead) -> Iterator[tuple[int, PoolFuture]]:
@@ -71,23 +71,23 @@ def as_done(submit: Submit, feeds: Iterator[Feed], ahead: Ahead) -> Iterator[tup
     done: SimpleQueue[PoolFuture] = SimpleQueue()
     refused: list[Exception] = []
     try:
-        for index, feed in by_length(_until_it_fails(feeds, refused), ahead):
-            try:
-                future = _submit(submit, feed)
-            except Exception as error:
-                _number(error, index)
-                refused.append(error)
-                continue
-            pending[future] = index
-            future.add_done_callback(done.put)  # type: ignore[arg-type]
-            while len(pending) >= ahead.pending():
+        blocks = by_length(_until_it_fails(feeds, refused), ahead)
+        for block in itertools.chain(blocks, [None]):
+            for index, feed in block or ():
+                try:
+                    future = submit(feed)
+                except Exception as error:
+                    _number(error, index)
+                    refused.append(error)
+                    continue
+                pending[future] = index
+                ahead.pending += 1
+                future.add_done_callback(done.put)  # type: ignore[arg-type]
+            while pending and (block is None or not done.empty() or ahead.full()):
                 future = done.get()
-                if not future.cancelled() and future.exception() is None:
-                    ahead.answered(future.result())
+                failed = future.cancelled() or future.exception() is not None
+                ahead.answered(1, None if failed else future.result())
                 yield pending.pop(future), future
-        while pending:
-            future = done.get()
-            yield pending.pop(future), future
         if refused:
             raise refused[0]
     finally:
@@ -95,8 +95,8 @@ def as_done(submit: Submit, feeds: Iterator[Feed], ahead: Ahead) -> Iterator[tup
             future.cancel()
 
 
-def _until_it_fails(feeds: Iterator[Feed], refused: Sequence[Exception]) -> Iterator[tuple[int, Any]]:
-    """Number the feeds, until one was refused. An error stands for the feed that did not come."""
+def _until_it_fails(feeds: Iterator[Feed], refused: list[Exception]) -> Iterator[tuple[int, Feed]]:
+    """Number the feeds, until one was refused. An error of theirs is added to those."""
     index = -1
     try:
         for index, feed in enumerate(feeds):
@@ -104,130 +104,185 @@ def _until_it_fails(feeds: Iterator[Feed], refused: Sequence[Exception]) -> Iter
             if refused:
                 return
     except Exception as error:
-        yield index + 1, error
+        _number(error, index + 1)
+        refused.append(error)
 
 
-def _submit(submit: Submit, feed: Feed | Exception) -> PoolFuture:
-    if isinstance(feed, Exception):
-        raise feed
-    return submit(feed)
-
-
-def _result(future: Future[list[Any]], index: int) -> list[Any]:
-    try:
-        return future.result()
-    except Exception as error:
-        _number(error, index)
-        raise
-
-
-def _number(error: Exception, index: int) -> None:
+def _number(error: BaseException, index: int) -> None:
     note = f"This is feed {index}, counted from 0."
     if note not in getattr(error, "__notes__", ()):
         error.add_note(note)
 
 
 class Ahead:
-    """How many requests are read before they are submitted, sorted by length, and how many are pending.
+    """How many requests are read ahead of those that are pending, to be sorted by length, and how many are pending.
 
     Args:
         most: So many are pending.
-        length: Gives the length of a request; then ``most`` are read ahead, and a quarter of them is pending. None:
-            they are submitted as they are read.
-        first: As soon as so many are read, those of similar lengths can be submitted.
-        grows: More are read ahead and pending, as many as are answered in 2 s, where they are small: the more are
-            sorted, the less is padded. The more are pending, the longer may Python do something else, such as collect
-            garbage: 0.1 s with 60,000 texts.
+        length: Gives the length of a request; then ``most`` are read ahead, and a quarter of all that were read is
+            pending. None: they are submitted as they are read.
+        grows: As many are read ahead as are answered in 2 s, where they are small, and at least ``most`` are pending.
+            The more are sorted, the less is padded. The more are pending, the longer may Python do something else, such
+            as collect garbage: 0.1 s with 60,000 texts.
     """
 
     _SECONDS = 2.0
+    _RATED = 0.1  # seconds after which it is known how many are answered in one
     _BYTES = 128 << 20  # of inputs, and of outputs
     _OBJECTS = 1024  # bytes of a request beside its arrays
-    _EACH = 16  # such a one of them is measured
 
-    def __init__(self, most: int, length: Length | None, first: int = 1, grows: bool = False) -> None:
-        self.length, self.first = length, first
+    def __init__(self, most: int, length: Length | None, grows: bool = False) -> None:
+        self.length = length
+        self.first = 4 * most if grows else 0
+        """So many are read before any but the first one is submitted: some of them have similar lengths."""
+        self.pending = 0
+        self.kept = 0
+        """Requests that were read and wait to be submitted."""
+        self.answers = 0
+        """Those that wait for earlier ones."""
+        self.ended = False
+        """Whether all were read."""
         self._most, self._grows = most, grows and length is not None
         self._inputs, self._outputs = _Mean(), _Mean()
-        self._begin = 0.0  # when the first one was read
+        self._begin = time.monotonic()
+        self._answered = 0
         self._limit = most
+        self._most_pending = most if length is None or grows else max(1, most // 4)
 
     def read(self, feed: Any) -> None:
         """Measure what was read, which may be no request."""
-        self._begin = self._begin or time.monotonic()
-        if self._grows and self._inputs.due(self._EACH) and isinstance(feed, Mapping):
+        if self._grows and isinstance(feed, Mapping):
             self._inputs.add(self._size(feed.values()))
+            self._choose()
 
-    def answered(self, outputs: list[Any]) -> None:
-        if self._grows and self._outputs.due(self._EACH):
-            self._outputs.add(self._size(outputs))
-            each = self._OBJECTS + max(self._inputs.mean, self._outputs.mean)
-            rate = self._outputs.seen / (time.monotonic() - self._begin)
-            self._limit = max(self._most, int(min(self._BYTES / each, self._SECONDS * rate)))
+    def answered(self, count: int, last: list[Any] | BaseException | None = None) -> None:
+        """So many were answered, of which the last one is measured."""
+        self.pending -= count
+        self._answered += count
+        if self._grows and isinstance(last, list):
+            self._outputs.add(self._size(last))
+            self._choose()
+            self._most_pending = max(self._most, self._limit // 4)
+
+    def _choose(self) -> None:
+        limit = self._BYTES / (self._OBJECTS + max(self._inputs.mean, self._outputs.mean))
+        seconds = time.monotonic() - self._begin
+        if seconds > self._RATED:
+            limit = min(limit, self._SECONDS * self._answered / seconds)
+        self._limit = max(self._most, int(limit))
 
     def _size(self, arrays: Iterable[Any]) -> int:
         return sum(getattr(array, "nbytes", self._BYTES) for array in arrays)
 
-    def room(self, answered: int = 0) -> int:
-        """How many may wait to be submitted, while so many answers are kept."""
-        return min(self._limit, 2 * self._limit - answered)
+    def may_keep(self) -> bool:
+        """Return whether more may be read. Up to twice the limit are kept or wait for earlier answers."""
+        room = 0 if self.length is None or self.ended else min(self._limit, 2 * self._limit - self.answers)
+        return self.kept < room
 
-    def pending(self) -> int:
-        if self.length is None:
-            return self._most
-        return max(self._most if self._grows else 1, self._limit // 4)
+    def wanted(self) -> int:
+        """Return how many are to be submitted together now."""
+        most = self._most_pending
+        if self.length is not None and not self.ended:
+            most = min(most, max(self._most if self._grows else 1, (self.kept + self.pending) // 4))
+        return min(_EACH, most - self.pending)
+
+    def full(self) -> bool:
+        """Return whether there is nothing to do but to wait for answers."""
+        return self.wanted() <= 0 and not self.may_keep()
 
 
 class _Mean:
     def __init__(self) -> None:
-        self.mean, self.seen, self._count = 0.0, 0, 0
-
-    def due(self, each: int) -> bool:
-        self.seen += 1
-        return self.seen % each == 1
+        self.mean, self._count = 0.0, 0
 
     def add(self, value: float) -> None:
         self._count += 1
         self.mean += (value - self.mean) / self._count
 
 
-def by_length(
-    placed: Iterable[tuple[Place, Feed]], ahead: Ahead, answered: Callable[[], int] = lambda: 0
-) -> Iterator[tuple[Place, Feed]]:
-    """Yield feeds with their places by their lengths, upwards and downwards in turns.
+class _Sorted(Generic[Item]):
+    """Items by their lengths. They are taken upwards and downwards in turns."""
 
-    Three quarters of all that were read are kept, but at most ``ahead.room(answered())``, so that the first ones soon
-    run. What is read later joins those of its length unless these have gone.
+    def __init__(self) -> None:
+        self._items: dict[int, deque[Item]] = {}  # by length
+        self._upwards, self._at = -1, -inf
+        self._before: list[int] = []  # lengths, downwards negative, of which the first is the next one
+        self._behind: list[int] = []  # for the way back
+        self.count = 0
+
+    def add(self, length: int, item: Item) -> None:
+        self.count += 1
+        same = self._items.get(length)
+        if same is not None:
+            same.append(item)
+            return
+        self._items[length] = deque([item])
+        way = self._upwards * length
+        if way >= self._at:
+            heappush(self._before, way)
+        else:
+            heappush(self._behind, -way)
+
+    def take(self, most: int) -> list[Item]:
+        taken: list[Item] = []
+        while self._items and len(taken) < most:
+            if not self._before:
+                self._before, self._behind, self._upwards = self._behind, self._before, -self._upwards
+            self._at = self._before[0]
+            same = self._items[abs(self._at)]
+            while same and len(taken) < most:
+                taken.append(same.popleft())
+            if not same:
+                del self._items[abs(heappop(self._before))]
+        self.count -= len(taken)
+        return taken
+
+    def turn_to_the_longest(self) -> None:
+        """Take the others downwards, all of them."""
+        self._before = sorted(-length for length in self._items)
+        self._behind, self._upwards = [], -1
+
+
+def by_length(placed: Iterable[tuple[Place, Feed]], ahead: Ahead) -> Iterator[list[tuple[Place, Feed]]]:
+    """Yield feeds with their places by their lengths, some at a time, as many as ``ahead`` wants. The caller counts
+    those that are pending, and waits for one while ``ahead.full()``. None are yielded from time to time, so that he
+    looks for answers.
+
+    They come upwards and downwards in turns. What is read later joins those of its length unless these have gone. Those
+    that are left when all were read begin with the longest: so the devices end together.
     """
     if ahead.length is None:
-        yield from placed
+        for one in placed:
+            yield [one]
         return
-    upwards, at = 1, 0
-    these: list[tuple[int, int, Place, Feed]] = []
-    turned: list[tuple[int, int, Place, Feed]] = []  # for the way back
+    these: _Sorted[tuple[Place, Feed]] = _Sorted()
 
-    def take() -> tuple[Place, Feed]:
-        nonlocal these, turned, upwards, at
-        if not these:
-            these, turned, upwards = turned, these, -upwards
-        at, _, place, feed = heappop(these)
-        return place, feed
+    def wanted() -> list[tuple[Place, Feed]]:
+        taken = these.take(ahead.wanted())
+        ahead.kept = these.count
+        return taken
 
-    begin = time.monotonic()
-    for read, (place, feed) in enumerate(placed):
-        ahead.read(feed)
-        key = upwards * ahead.length(feed)
-        if key >= at:
-            heappush(these, (key, read, place, feed))
-        else:
-            heappush(turned, (-key, read, place, feed))
-        if 0 < read < ahead.first and time.monotonic() < begin + _SOON:
+    begin = soon = time.monotonic()
+    for read, one in enumerate(placed):
+        these.add(ahead.length(one[1]), one)
+        ahead.kept = these.count
+        now = time.monotonic()
+        if read % _EACH and now < soon and ahead.may_keep():
             continue
-        most = max(0, min(ahead.room(answered()), 3 * read // 4))
-        while len(these) + len(turned) > most:
-            yield take()
-    while these or turned:
-        yield take()
+        ahead.read(one[1])
+        soon = now + _SOON
+        if 0 < read < ahead.first and now < begin + _SOON and ahead.may_keep():
+            yield []
+            continue
+        while True:
+            block = wanted()
+            yield block
+            if not block and ahead.may_keep():
+                break
+    ahead.ended = True
+    these.turn_to_the_longest()
+    while these.count:
+        yield wanted()
 
 
 class RunSize:
@@ -374,24 +429,20 @@ def run_rows(
 def submit_rows(
     submit: Submit, pieces: Iterator[tuple[range, Feed]], size: RunSize, ahead: Ahead, to: JoinedRows
 ) -> None:
-    """Run pieces with at most ``ahead.pending()`` requests pending. Cancel those after a failure."""
+    """Run pieces with as many requests pending as ``ahead`` allows. Cancel those after a failure."""
     pending: deque[tuple[range, PoolFuture]] = deque()
-
-    def take() -> None:
-        rows, future = pending.popleft()
-        answer = future.result()
-        ahead.answered(answer)
-        if timing := future.timing:
-            size.record(len(rows), timing.copied + timing.ran)
-        to.add(rows, answer)
-
     try:
-        for rows, feed in pieces:
-            pending.append((rows, submit(feed)))
-            if len(pending) >= ahead.pending():
-                take()
-        while pending:
-            take()
+        for block in itertools.chain(by_length(pieces, ahead), [None]):
+            for rows, feed in block or ():
+                pending.append((rows, submit(feed)))
+                ahead.pending += 1
+            while pending and (block is None or ahead.full()):
+                rows, future = pending.popleft()
+                answer = future.result()
+                ahead.answered(1, answer)
+                if timing := future.timing:
+                    size.record(len(rows), timing.copied + timing.ran)
+                to.add(rows, answer)
     finally:
         for _, future in pending:
             future.cancel()

@@ -16,7 +16,7 @@ from ortmulti.options.session_options import RunOptions
 from ortmulti.pool import many
 from ortmulti.pool.call import Call, CoreCall, core_call, takes_call
 from ortmulti.pool.configuration import Batching, Warmup
-from ortmulti.pool.futures import PoolFuture
+from ortmulti.pool.futures import PoolFuture, Submitted
 from ortmulti.pool.membership import Membership
 from ortmulti.pool.stats import PoolStats
 from ortmulti.timeline import Timeline
@@ -46,6 +46,7 @@ class RequestSpan(Protocol):
         """It was answered, failed, or was cancelled."""
 
 
+_ENDING = "the interpreter is ending: the pool takes no more requests"
 _begin_span: Callable[[Pool], RequestSpan | None] | None = None
 
 
@@ -309,7 +310,12 @@ class Pool(Membership, Closing):
             Closing the iterator cancels them too.
         """
         options = self._call(run_options, outputs, call)
-        return many.in_order(*self._several(output_names, feeds, lookahead, outputs == "device", options))
+        names, found, ahead = self._several(output_names, feeds, lookahead)
+
+        def submit(some: list[Mapping[str, Any]]) -> Submitted:
+            return self._submit_many(names, some, outputs == "device", options)
+
+        return many.in_order(submit, found, ahead)
 
     @takes_call
     def as_completed(
@@ -334,7 +340,12 @@ class Pool(Membership, Closing):
             unfinished requests.
         """
         options = self._call(run_options, outputs, call)
-        return many.as_done(*self._several(output_names, feeds, lookahead, outputs == "device", options))
+        names, found, ahead = self._several(output_names, feeds, lookahead)
+
+        def submit(feed: Mapping[str, Any]) -> PoolFuture:
+            return self._submit(names, feed, None, True, outputs == "device", options)
+
+        return many.as_done(submit, found, ahead)
 
     @takes_call
     def map_rows(
@@ -405,10 +416,10 @@ class Pool(Membership, Closing):
         if lookahead is None and self._members.expected == 1 and self._batch_size == 1:
             many.run_rows(run, found.cut(size), size, joined)  # another thread would only take turns with this one
         else:
-            ahead = self._ahead(lookahead, max(1, self._batch_size // size.rows))
-            pieces = found.cut(size)
-            pieces = many.by_length(pieces, ahead) if found.ragged else pieces
-            many.submit_rows(submit, pieces, size, ahead, joined)
+            ahead = self._ahead(
+                lookahead, max(1, self._batch_size // size.rows), self._length if found.ragged else None
+            )
+            many.submit_rows(submit, found.cut(size), size, ahead, joined)
         return joined.outputs
 
     def warmup(self, warmup: Warmup | None = None) -> None:
@@ -512,11 +523,11 @@ class Pool(Membership, Closing):
         span: RequestSpan | None = None,
     ) -> PoolFuture:
         if not callbacks.start():  # its thread delivers answers
-            raise ClosedError("the interpreter is ending: the pool takes no more requests")
+            raise ClosedError(_ENDING)
         if _begin_span is not None and span is None:
             span = _begin_span(self)
         core = self._members.core
-        future = PoolFuture(core, _to_values if on_device else None)
+        future = PoolFuture(_to_values if on_device else None)
         try:
             future._request = core.submit(output_names, input_feed, wait, limited, call)
         except BaseException as error:
@@ -529,34 +540,54 @@ class Pool(Membership, Closing):
             future.add_done_callback(span.end)  # type: ignore[arg-type] # of this future
         return future
 
+    def _submit_many(
+        self, output_names: object, feeds: list[Mapping[str, Any]], on_device: bool, call: CoreCall | None
+    ) -> Submitted:
+        """Return those that were submitted, in the place of others their errors."""
+        if not callbacks.start():
+            raise ClosedError(_ENDING)
+        spans = [_begin_span(self) for _ in feeds] if _begin_span is not None else []
+        core = self._members.core
+        requests = core.submit_many(output_names, feeds, call)
+        while core is not self._members.core:
+            core = self._members.core
+            closed = [i for i, request in enumerate(requests) if isinstance(request, ClosedError)]
+            for i, request in zip(
+                closed, core.submit_many(output_names, [feeds[i] for i in closed], call), strict=False
+            ):
+                requests[i] = request
+        for span, request in zip(spans, requests, strict=False):
+            if span is not None and isinstance(request, BaseException):
+                span.fail(request)
+            elif span is not None:
+                future = PoolFuture()
+                future._request = request  # type: ignore[assignment]
+                future.add_done_callback(span.end)  # type: ignore[arg-type] # of this future
+        submitted = Submitted(requests, _to_values if on_device else None)
+        for request in requests:
+            if isinstance(request, BaseException) and not isinstance(request, Exception):  # of a signal
+                submitted.cancel()
+                raise request
+        return submitted
+
     def _several(
-        self,
-        output_names: object,
-        feeds: object,
-        lookahead: int | None,
-        on_device: bool,
-        call: CoreCall | None,
-    ) -> tuple[many.Submit, Iterator[Mapping[str, Any]], many.Ahead]:
-        """The arguments of `many`'s functions."""
+        self, output_names: object, feeds: object, lookahead: int | None
+    ) -> tuple[object, Iterator[Mapping[str, Any]], many.Ahead]:
+        """Names of outputs, feeds, and how many of these are read ahead."""
         if feeds is None:
             output_names, feeds = None, output_names
         if isinstance(feeds, Mapping) or not isinstance(feeds, Iterable):
             raise InvalidType(f"feeds is a list or another iterable of dicts, one for each run, not {_kind(feeds)}")
-
-        def submit(feed: Mapping[str, Any]) -> PoolFuture:
-            return self._submit(output_names, feed, None, True, on_device, call)
-
-        return submit, iter(feeds), self._ahead(lookahead, self._batch_size)
+        return output_names, iter(feeds), self._ahead(lookahead, self._batch_size, self._length)
 
     @property
     def _batch_size(self) -> int:
         return 1 if self._batching is None else self._batching.max_size
 
-    def _ahead(self, lookahead: int | None, batch_size: int) -> many.Ahead:
+    def _ahead(self, lookahead: int | None, batch_size: int, length: many.Length | None) -> many.Ahead:
         if lookahead is not None:
-            return many.Ahead(checks.integer("lookahead", lookahead, 1), self._length)
-        at_once = max(self._members.most, batch_size * self._members.expected)
-        return many.Ahead(2 * at_once, self._length, first=4 * at_once, grows=True)
+            return many.Ahead(checks.integer("lookahead", lookahead, 1), length)
+        return many.Ahead(2 * max(self._members.most, batch_size * self._members.expected), length, grows=True)
 
 
 def _feed_alone(given: object) -> Mapping[str, Any]:
