@@ -112,9 +112,12 @@ py::list take_all(const py::list& requests) {
     py::object outcome = requests[i];
     if (py::isinstance<PoolRequest>(outcome)) {
       auto& request = outcome.cast<PoolRequest&>();
-      const py::tuple of =
-          wait_for_arrival(request, std::nullopt) ? request.take() : py::make_tuple(py::none(), py::none());
+      static_cast<void>(wait_for_arrival(request, std::nullopt));  // only who cancels it ends that wait early
+      const py::tuple of = request.take();
       outcome = of[1].is_none() ? of[0] : of[1];
+      if (of[2].cast<bool>()) {
+        outcome = py::none();
+      }
     }
     taken[i] = outcome;
   }

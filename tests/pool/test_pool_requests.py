@@ -311,15 +311,21 @@ def test_close_answers_what_was_asked_for(backend: BackendName) -> None:
 
 def test_close_cancels_what_waits_if_asked_to(endless: ortmulti.Pool) -> None:
     running = busy(endless)
-    waiting = [endless.submit(None, endless_feed()) for _ in range(2)]
-    closing = threading.Thread(target=endless.close, kwargs={"cancel_pending": True})
-    closing.start()
-    with pytest.raises(concurrent.futures.CancelledError):
-        waiting[0].result(HANG)
-    concurrent.futures.wait(waiting, timeout=HANG)
-    assert [future.cancelled() for future in waiting] == [True, True]
+    waiting = endless.submit(None, endless_feed())
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        mapped = threads.submit(lambda: list(endless.map([endless_feed()])))
+        while endless.stats().waiting < 2:
+            pass
+        closing = threading.Thread(target=endless.close, kwargs={"cancel_pending": True})
+        closing.start()
+        with pytest.raises(concurrent.futures.CancelledError):
+            waiting.result(HANG)
+        concurrent.futures.wait([waiting], timeout=HANG)
+        error = mapped.exception(HANG)
     running.cancel()
     closing.join()
+    assert waiting.cancelled()
+    assert isinstance(error, concurrent.futures.CancelledError)
 
 
 def test_arrays_are_held_until_they_are_used_and_no_longer(pool: ortmulti.Pool) -> None:

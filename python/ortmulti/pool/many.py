@@ -47,8 +47,9 @@ def in_order(submit: Callable[[list[Feed]], Submitted], feeds: Iterator[Feed], a
                 ahead.pending += len(block)
                 refused += submitted.refused()
             while pending and (block is None or pending[0][1].done() or ahead.full()):
-                places, submitted = pending.popleft()
-                outcomes = submitted.outcomes()
+                places, submitted = pending[0]
+                outcomes = submitted.outcomes()  # or Ctrl-C: then they are cancelled
+                pending.popleft()
                 ahead.answered(len(places), outcomes[-1])
                 answers.update(zip(places, outcomes, strict=True))
                 while (outputs := answers.pop(following, None)) is not None:
@@ -437,8 +438,9 @@ def submit_rows(
                 pending.append((rows, submit(feed)))
                 ahead.pending += 1
             while pending and (block is None or ahead.full()):
-                rows, future = pending.popleft()
+                rows, future = pending[0]
                 answer = future.result()
+                pending.popleft()
                 ahead.answered(1, answer)
                 if timing := future.timing:
                     size.record(len(rows), timing.copied + timing.ran)
