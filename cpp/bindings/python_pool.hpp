@@ -272,22 +272,21 @@ class PythonPool : NonCopyable {
     return request;
   }
 
-  // A request for each feed, or in its place the exception of what cannot be one. One that is none of Python's class
-  // Exception, of a signal, ends the list.
-  py::list submit_many(const py::object& output_names, const py::list& feeds, const Call& call) {
-    py::list requests;
+  // Adds a request for each feed, or in its place the exception of what cannot be one. A signal's is raised: those
+  // before are added then.
+  void submit_many(const py::object& output_names, const py::list& feeds, const Call& call, py::list& requests) {
     for (const py::handle feed : feeds) {
+      py::object added;
       try {
-        requests.append(submit(output_names, py::reinterpret_borrow<py::object>(feed), std::nullopt, true, call));
+        added = py::cast(submit(output_names, py::reinterpret_borrow<py::object>(feed), std::nullopt, true, call));
       } catch (...) {
-        const py::object exception = to_python(std::current_exception());
-        requests.append(exception);
-        if (PyErr_GivenExceptionMatches(exception.ptr(), PyExc_Exception) == 0) {
-          break;
+        added = to_python(std::current_exception());
+        if (PyErr_GivenExceptionMatches(added.ptr(), PyExc_Exception) == 0) {
+          throw;
         }
       }
+      requests.append(added);
     }
-    return requests;
   }
 
   // A future of the running event loop, and the request that it gets the answer of. None if the loop does not watch

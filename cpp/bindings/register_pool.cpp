@@ -105,7 +105,7 @@ bool wait_for_arrival(const PoolRequest& request, std::optional<double> timeout)
   return arrival->arrived();
 }
 
-// What became of each: outputs, or an exception, as which those stand that were none. None: it was cancelled.
+// What became of each: its outputs, its exception, or None where it was cancelled. Exceptions in the list stay there.
 py::list take_all(const py::list& requests) {
   py::list taken(requests.size());
   for (std::size_t i = 0; i < requests.size(); ++i) {
@@ -160,10 +160,13 @@ PyObject* submit_directly(PyObject* self, PyObject* const* arguments, Py_ssize_t
   });
 }
 
-// output_names, feeds, call
+// output_names, feeds, call, requests
 PyObject* submit_many_directly(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
-  return call_directly(self, count, 3, [&](PythonPool& pool) {
-    return pool.submit_many(borrowed(arguments[0]), py::reinterpret_borrow<py::list>(arguments[1]), Call(arguments[2]));
+  return call_directly(self, count, 4, [&](PythonPool& pool) {
+    auto requests = py::reinterpret_borrow<py::list>(arguments[3]);
+    pool.submit_many(borrowed(arguments[0]), py::reinterpret_borrow<py::list>(arguments[1]), Call(arguments[2]),
+                     requests);
+    return py::none();
   });
 }
 

@@ -73,8 +73,12 @@ def test_a_session_without_threads_goes_on() -> None:
     ) == ["True", "ended with 0"]
 
 
-def test_the_answers_of_a_map_go_to_the_parent() -> None:
+@pytest.mark.parametrize("several", ["map", "as_completed"])
+def test_the_answers_of_many_requests_go_to_the_parent(several: str) -> None:
     assert lines(
+        f"""
+    several = {several!r}
+    """
         """
     def feed(count):
         return {"count": np.array(count), "x": np.zeros(1, np.float32)}
@@ -86,7 +90,8 @@ def test_the_answers_of_a_map_go_to_the_parent() -> None:
 
     pool = ortmulti.load(model, "cpu")
     try:
-        next(pool.map(["y"], feeds(), timeout=2))
+        found = next(getattr(pool, several)(["y"], feeds(), timeout=2))
+        found[1].result()
     except ortmulti.ForkError as error:
         print("its answer goes to the parent" in str(error), flush=True)
         os._exit(0)

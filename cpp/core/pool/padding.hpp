@@ -127,7 +127,7 @@ class RunCost {
 
   std::array<std::array<Cell, powers>, powers> cells_{};  // of lengths, and rows
   std::uint64_t runs_ = 0;
-  double least_ = 0;  // that any run was measured to take, in nanoseconds
+  double least_ = 0;  // that any run took, in nanoseconds: each cell counts with its fewest elements
 };
 
 }  // namespace ortmulti

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -16,11 +16,11 @@ from ortmulti.errors import ForkError
 if TYPE_CHECKING:
     from ortmulti._core import PoolRequest
 
-__all__ = ["PoolFuture", "RequestTiming", "Submitted"]
+__all__ = ["FORKED", "PoolFuture", "RequestTiming", "Submitted"]
 
 Wrap: TypeAlias = Callable[[list[Any]], list[Any]]
 
-_FORKED = "the request was made before this process was forked: its answer goes to the parent"
+FORKED = "the request was made before this process was forked: its answer goes to the parent"
 _PENDING, _FINISHED = ("PENDING", "RUNNING"), "FINISHED"
 
 _logger = logging.getLogger("concurrent.futures")
@@ -159,7 +159,7 @@ class PoolFuture(Future[list[Any]]):
         request = self._request
         # Not by `done`: at the fork another thread may have held the lock that it takes.
         if self._made_after != _forks and (request is None or not request.arrived()):
-            raise ForkError(_FORKED)
+            raise ForkError(FORKED)
         if request is None or "_condition" in self.__dict__:
             return
         if request.wait(timeout):
@@ -239,22 +239,23 @@ class Submitted:
     again, and the garbage collector would look at each.
 
     Args:
-        requests: The core's, or why there is none.
         wrap: Makes of the outputs what is returned.
     """
 
-    def __init__(self, requests: Sequence[PoolRequest | BaseException], wrap: Wrap | None) -> None:
-        self._requests, self._wrap = requests, wrap
+    def __init__(self, wrap: Wrap | None = None) -> None:
+        self.requests: list[PoolRequest | Exception] = []
+        """The core's, or why there is none: added one by one, so that those before Ctrl-C are here."""
+        self._wrap = wrap
         self._made_after = _forks
 
     def done(self) -> bool:
         """Return whether the last one has its answer."""
-        last = self._requests[-1]
-        return isinstance(last, BaseException) or last.arrived()
+        last = self.requests[-1]
+        return isinstance(last, Exception) or last.arrived()
 
     def refused(self) -> list[Exception]:
         """Return why there are no requests for some."""
-        return [one for one in self._requests if isinstance(one, Exception)]
+        return [one for one in self.requests if isinstance(one, Exception)]
 
     def outcomes(self) -> list[list[Any] | BaseException]:
         """Wait for the outputs or the error of each.
@@ -262,11 +263,9 @@ class Submitted:
         Raises:
             ForkError: Some answers go to the parent process.
         """
-        if self._made_after != _forks and not all(
-            isinstance(one, BaseException) or one.arrived() for one in self._requests
-        ):
-            raise ForkError(_FORKED)
-        taken = _core.take_all(self._requests)
+        if self._made_after != _forks and not all(isinstance(one, Exception) or one.arrived() for one in self.requests):
+            raise ForkError(FORKED)
+        taken = _core.take_all(self.requests)
         return [self._outcome(one) for one in taken] if self._wrap or None in taken else taken  # type: ignore[return-value]
 
     def _outcome(self, taken: list[Any] | BaseException | None) -> list[Any] | BaseException:
@@ -281,8 +280,8 @@ class Submitted:
 
     def cancel(self) -> None:
         """Cancel those that were not answered. In a forked child they are the parent's."""
-        for request in self._requests:
-            if self._made_after == _forks and not isinstance(request, BaseException):
+        for request in self.requests:
+            if self._made_after == _forks and not isinstance(request, Exception):
                 request.cancel()
 
 

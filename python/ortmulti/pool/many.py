@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from heapq import heappop, heappush
 from math import inf
 from queue import SimpleQueue
@@ -15,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortmulti import checks
-from ortmulti.errors import InvalidArgument, InvalidType
-from ortmulti.pool.futures import PoolFuture, Submitted
+from ortmulti.errors import ForkError, InvalidArgument, InvalidType
+from ortmulti.pool.futures import FORKED, PoolFuture, Submitted, Wrap
 
 __all__ = ["Ahead", "JoinedRows", "Rows", "RunSize", "as_done", "by_length", "in_order", "run_rows", "submit_rows"]
 
@@ -27,31 +29,35 @@ Length: TypeAlias = Callable[[Feed], int]
 Place = TypeVar("Place")
 Item = TypeVar("Item")
 _EACH = 16  # requests with a length are submitted together, and one of so many is measured
-_SOON = 0.02  # seconds after which they are submitted, however few were read
+_SOON = 0.02  # seconds after which the next one that is read has all be submitted, however few they are
 
 
-def in_order(submit: Callable[[list[Feed]], Submitted], feeds: Iterator[Feed], ahead: Ahead) -> Iterator[list[Any]]:
+def in_order(
+    submit: Callable[[list[Feed], Submitted], None], feeds: Iterator[Feed], ahead: Ahead, wrap: Wrap | None
+) -> Iterator[list[Any]]:
     """Yield the outputs of each feed, in order, with as many requests pending as ``ahead`` allows. Cancel those at the
     end.
     """
     pending: deque[tuple[list[int], Submitted]] = deque()
     answers: dict[int, list[Any] | BaseException] = {}  # that wait for earlier ones
     following = 0
-    refused: list[Exception] = []
+    refused: dict[int, Exception] = {}
     try:
         blocks = by_length(_until_it_fails(feeds, refused), ahead)
         for block in itertools.chain(blocks, [None]):  # None: that was all
             if block:
-                submitted = submit([feed for _, feed in block])
+                submitted = Submitted(wrap)
                 pending.append(([index for index, _ in block], submitted))
                 ahead.pending += len(block)
-                refused += submitted.refused()
+                submit([feed for _, feed in block], submitted)
+                refused.update((block[0][0], error) for error in submitted.refused())
             while pending and (block is None or pending[0][1].done() or ahead.full()):
                 places, submitted = pending[0]
                 outcomes = submitted.outcomes()  # or Ctrl-C: then they are cancelled
                 pending.popleft()
                 ahead.answered(len(places), outcomes[-1])
                 answers.update(zip(places, outcomes, strict=True))
+                del submitted, outcomes  # they hold what is yielded
                 while (outputs := answers.pop(following, None)) is not None:
                     if isinstance(outputs, BaseException):
                         _number(outputs, following)
@@ -60,7 +66,7 @@ def in_order(submit: Callable[[list[Feed]], Submitted], feeds: Iterator[Feed], a
                     following += 1
                 ahead.answers = len(answers)
         if refused:
-            raise refused[0]
+            raise refused[max(refused)]  # of the feeds themselves
     finally:
         for _, submitted in pending:
             submitted.cancel()
@@ -70,7 +76,8 @@ def as_done(submit: Submit, feeds: Iterator[Feed], ahead: Ahead) -> Iterator[tup
     """Yield each feed's place and future when the future is done; otherwise as `in_order`."""
     pending: dict[PoolFuture, int] = {}
     done: SimpleQueue[PoolFuture] = SimpleQueue()
-    refused: list[Exception] = []
+    refused: dict[int, Exception] = {}
+    process = os.getpid()
     try:
         blocks = by_length(_until_it_fails(feeds, refused), ahead)
         for block in itertools.chain(blocks, [None]):
@@ -79,24 +86,26 @@ def as_done(submit: Submit, feeds: Iterator[Feed], ahead: Ahead) -> Iterator[tup
                     future = submit(feed)
                 except Exception as error:
                     _number(error, index)
-                    refused.append(error)
+                    refused[index] = error
                     continue
                 pending[future] = index
                 ahead.pending += 1
                 future.add_done_callback(done.put)  # type: ignore[arg-type]
             while pending and (block is None or not done.empty() or ahead.full()):
+                if done.empty() and os.getpid() != process:
+                    raise ForkError(FORKED)
                 future = done.get()
                 failed = future.cancelled() or future.exception() is not None
                 ahead.answered(1, None if failed else future.result())
                 yield pending.pop(future), future
         if refused:
-            raise refused[0]
+            raise refused[min(refused)]
     finally:
-        for future in pending:
+        for future in pending if os.getpid() == process else ():
             future.cancel()
 
 
-def _until_it_fails(feeds: Iterator[Feed], refused: list[Exception]) -> Iterator[tuple[int, Feed]]:
+def _until_it_fails(feeds: Iterator[Feed], refused: dict[int, Exception]) -> Iterator[tuple[int, Feed]]:
     """Number the feeds, until one was refused. An error of theirs is added to those."""
     index = -1
     try:
@@ -106,7 +115,7 @@ def _until_it_fails(feeds: Iterator[Feed], refused: list[Exception]) -> Iterator
                 return
     except Exception as error:
         _number(error, index + 1)
-        refused.append(error)
+        refused[index + 1] = error
 
 
 def _number(error: BaseException, index: int) -> None:
@@ -119,12 +128,11 @@ class Ahead:
     """How many requests are read ahead of those that are pending, to be sorted by length, and how many are pending.
 
     Args:
-        most: So many are pending.
-        length: Gives the length of a request; then ``most`` are read ahead, and a quarter of all that were read is
-            pending. None: they are submitted as they are read.
-        grows: As many are read ahead as are answered in 2 s, where they are small, and at least ``most`` are pending.
-            The more are sorted, the less is padded. The more are pending, the longer may Python do something else, such
-            as collect garbage: 0.1 s with 60,000 texts.
+        most: So many are pending. With ``length`` a quarter of all that were read is, if that is more.
+        length: Gives the length of a request. None: they are submitted as they are read.
+        limit: So many are read and not answered. None: as many as are answered in 2 s, where they are small, and at
+            least twice ``most``. The more are sorted, the less is padded. The more are pending, the longer may Python
+            do something else, such as collect garbage: 0.1 s with 60,000 texts.
     """
 
     _SECONDS = 2.0
@@ -132,10 +140,10 @@ class Ahead:
     _BYTES = 128 << 20  # of inputs, and of outputs
     _OBJECTS = 1024  # bytes of a request beside its arrays
 
-    def __init__(self, most: int, length: Length | None, grows: bool = False) -> None:
+    def __init__(self, most: int, length: Length | None, limit: int | None = None) -> None:
         self.length = length
-        self.first = 4 * most if grows else 0
-        """So many are read before any but the first one is submitted: some of them have similar lengths."""
+        self.begin = 0.0
+        """When the first one was read."""
         self.pending = 0
         self.kept = 0
         """Requests that were read and wait to be submitted."""
@@ -143,17 +151,19 @@ class Ahead:
         """Those that wait for earlier ones."""
         self.ended = False
         """Whether all were read."""
-        self._most, self._grows = most, grows and length is not None
+        self._most, self._grows = most, length is not None and limit is None
+        self.first = 4 * most if self._grows else 0
+        """So many are read before any but the first one is submitted: some of them have similar lengths."""
         self._inputs, self._outputs = _Mean(), _Mean()
-        self._begin = time.monotonic()
         self._answered = 0
-        self._limit = most
-        self._most_pending = most if length is None or grows else max(1, most // 4)
+        self._limit = limit or 2 * most
+        self._most_pending = most if self._grows else max(most, self._limit // 4)
 
     def read(self, feed: Any) -> None:
         """Measure what was read, which may be no request."""
         if self._grows and isinstance(feed, Mapping):
-            self._inputs.add(self._size(feed.values()))
+            with suppress(Exception):  # of a class of the caller's
+                self._inputs.add(self._size(feed.values()))
             self._choose()
 
     def answered(self, count: int, last: list[Any] | BaseException | None = None) -> None:
@@ -167,29 +177,30 @@ class Ahead:
 
     def _choose(self) -> None:
         limit = self._BYTES / (self._OBJECTS + max(self._inputs.mean, self._outputs.mean))
-        seconds = time.monotonic() - self._begin
+        seconds = time.monotonic() - self.begin
         if seconds > self._RATED:
             limit = min(limit, self._SECONDS * self._answered / seconds)
-        self._limit = max(self._most, int(limit))
+        self._limit = max(2 * self._most, int(limit))
 
     def _size(self, arrays: Iterable[Any]) -> int:
         return sum(getattr(array, "nbytes", self._BYTES) for array in arrays)
 
     def may_keep(self) -> bool:
-        """Return whether more may be read. Up to twice the limit are kept or wait for earlier answers."""
+        """Return whether more may be read. Up to twice the limit are read or wait for earlier answers."""
         room = 0 if self.length is None or self.ended else min(self._limit, 2 * self._limit - self.answers)
-        return self.kept < room
+        return self.kept + self.pending < room
 
     def wanted(self) -> int:
         """Return how many are to be submitted together now."""
         most = self._most_pending
         if self.length is not None and not self.ended:
-            most = min(most, max(self._most if self._grows else 1, (self.kept + self.pending) // 4))
+            most = min(most, max(self._most, (self.kept + self.pending) // 4))
         return min(_EACH, most - self.pending)
 
     def full(self) -> bool:
         """Return whether there is nothing to do but to wait for answers."""
-        return self.wanted() <= 0 and not self.may_keep()
+        nothing_kept = self.length is not None and self.kept == 0 and self.pending > 0
+        return (self.wanted() <= 0 or nothing_kept) and not self.may_keep()
 
 
 class _Mean:
@@ -246,8 +257,8 @@ class _Sorted(Generic[Item]):
 
 def by_length(placed: Iterable[tuple[Place, Feed]], ahead: Ahead) -> Iterator[list[tuple[Place, Feed]]]:
     """Yield feeds with their places by their lengths, some at a time, as many as ``ahead`` wants. The caller counts
-    those that are pending, and waits for one while ``ahead.full()``. None are yielded from time to time, so that he
-    looks for answers.
+    those that are pending, and waits for one while ``ahead.full()``. An empty list is yielded from time to time, so
+    that the caller looks for answers.
 
     They come upwards and downwards in turns. What is read later joins those of its length unless these have gone. Those
     that are left when all were read begin with the longest: so the devices end together.
@@ -263,7 +274,7 @@ def by_length(placed: Iterable[tuple[Place, Feed]], ahead: Ahead) -> Iterator[li
         ahead.kept = these.count
         return taken
 
-    begin = soon = time.monotonic()
+    ahead.begin = soon = time.monotonic()
     for read, one in enumerate(placed):
         these.add(ahead.length(one[1]), one)
         ahead.kept = these.count
@@ -272,7 +283,7 @@ def by_length(placed: Iterable[tuple[Place, Feed]], ahead: Ahead) -> Iterator[li
             continue
         ahead.read(one[1])
         soon = now + _SOON
-        if 0 < read < ahead.first and now < begin + _SOON and ahead.may_keep():
+        if 0 < read < ahead.first and now < ahead.begin + _SOON and ahead.may_keep():
             yield []
             continue
         while True:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from ortmulti._core import PoolRequest
     from ortmulti.pool.membership import PoolMembers
 
 __all__ = ["Batching", "Pool"]
@@ -299,9 +300,10 @@ class Pool(Membership, Closing):
             feeds: The inputs of each run; read as needed.
             run_options, outputs: As for `run`.
             lookahead: How many requests are submitted before the first of them is returned; default: two for each that
-                can be under way, with batching two batches. With padding as many as are answered in 2 s are read and
-                sorted by length, up to 128 MiB of inputs or outputs. So answers come in bursts, and up to twice as many
-                are kept: give less where the first ones are to come soon.
+                can be under way, with batching two batches. With padding it is how many are read and sorted by length,
+                of which a quarter is submitted, and at least two batches; default: as many as are answered in 2 s, up
+                to 128 MiB of inputs or outputs. So answers come in bursts, and up to twice as many are kept: give less
+                where the first ones are to come soon. What was read may wait until the next one is.
             **call: Arguments of every request: `Call`.
 
         Yields:
@@ -312,10 +314,10 @@ class Pool(Membership, Closing):
         options = self._call(run_options, outputs, call)
         names, found, ahead = self._several(output_names, feeds, lookahead)
 
-        def submit(some: list[Mapping[str, Any]]) -> Submitted:
-            return self._submit_many(names, some, outputs == "device", options)
+        def submit(some: list[Mapping[str, Any]], to: Submitted) -> None:
+            self._submit_many(names, some, options, to)
 
-        return many.in_order(submit, found, ahead)
+        return many.in_order(submit, found, ahead, _to_values if outputs == "device" else None)
 
     @takes_call
     def as_completed(
@@ -381,7 +383,7 @@ class Pool(Membership, Closing):
             An array ``[n, ...]`` for each output, of the model's dtype.
 
         Raises:
-            As `run`: the first failure, in the order of the rows.
+            As `run`: the first failure, in the order of the rows; of rows of different lengths any.
             DeadlineExceeded: The call took longer than ``timeout``.
             InvalidArgument: The arrays have different n. Or an output does not have one row for each row of the inputs.
                 Or its other dimensions differ between runs.
@@ -541,34 +543,28 @@ class Pool(Membership, Closing):
         return future
 
     def _submit_many(
-        self, output_names: object, feeds: list[Mapping[str, Any]], on_device: bool, call: CoreCall | None
-    ) -> Submitted:
-        """Return those that were submitted, in the place of others their errors."""
+        self, output_names: object, feeds: list[Mapping[str, Any]], call: CoreCall | None, to: Submitted
+    ) -> None:
+        """Submit requests; an error takes the place of what cannot be one."""
         if not callbacks.start():
             raise ClosedError(_ENDING)
         spans = [_begin_span(self) for _ in feeds] if _begin_span is not None else []
         core = self._members.core
-        requests = core.submit_many(output_names, feeds, call)
-        while core is not self._members.core:
+        core.submit_many(output_names, feeds, call, to.requests)
+        while core is not self._members.core:  # with the next model
             core = self._members.core
-            closed = [i for i, request in enumerate(requests) if isinstance(request, ClosedError)]
-            for i, request in zip(
-                closed, core.submit_many(output_names, [feeds[i] for i in closed], call), strict=False
-            ):
-                requests[i] = request
-        for span, request in zip(spans, requests, strict=False):
-            if span is not None and isinstance(request, BaseException):
+            for i, request in enumerate(to.requests):
+                if isinstance(request, ClosedError):
+                    again: list[PoolRequest | Exception] = []
+                    core.submit_many(output_names, [feeds[i]], call, again)
+                    to.requests[i] = again[0]
+        for span, request in zip(spans, to.requests, strict=False):  # none, without spans
+            if span is not None and isinstance(request, Exception):
                 span.fail(request)
             elif span is not None:
                 future = PoolFuture()
                 future._request = request  # type: ignore[assignment]
                 future.add_done_callback(span.end)  # type: ignore[arg-type] # of this future
-        submitted = Submitted(requests, _to_values if on_device else None)
-        for request in requests:
-            if isinstance(request, BaseException) and not isinstance(request, Exception):  # of a signal
-                submitted.cancel()
-                raise request
-        return submitted
 
     def _several(
         self, output_names: object, feeds: object, lookahead: int | None
@@ -585,9 +581,10 @@ class Pool(Membership, Closing):
         return 1 if self._batching is None else self._batching.max_size
 
     def _ahead(self, lookahead: int | None, batch_size: int, length: many.Length | None) -> many.Ahead:
-        if lookahead is not None:
-            return many.Ahead(checks.integer("lookahead", lookahead, 1), length)
-        return many.Ahead(2 * max(self._members.most, batch_size * self._members.expected), length, grows=True)
+        most = 2 * max(self._members.most, batch_size * self._members.expected)
+        if lookahead is not None and checks.integer("lookahead", lookahead, 1) <= most:
+            return many.Ahead(lookahead, None)  # the core chooses among those that wait
+        return many.Ahead(most if lookahead is None or length else lookahead, length, lookahead)
 
 
 def _feed_alone(given: object) -> Mapping[str, Any]:
