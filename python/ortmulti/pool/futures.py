@@ -253,10 +253,6 @@ class Submitted:
         last = self.requests[-1]
         return isinstance(last, Exception) or last.arrived()
 
-    def refused(self) -> list[Exception]:
-        """Return why there are no requests for some."""
-        return [one for one in self.requests if isinstance(one, Exception)]
-
     def outcomes(self) -> list[list[Any] | BaseException]:
         """Wait for the outputs or the error of each.
 

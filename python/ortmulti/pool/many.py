@@ -50,7 +50,9 @@ def in_order(
                 pending.append(([index for index, _ in block], submitted))
                 ahead.pending += len(block)
                 submit([feed for _, feed in block], submitted)
-                refused.update((block[0][0], error) for error in submitted.refused())
+                for (index, _), request in zip(block, submitted.requests, strict=True):
+                    if isinstance(request, Exception):
+                        refused[index] = request
             while pending and (block is None or pending[0][1].done() or ahead.full()):
                 places, submitted = pending[0]
                 outcomes = submitted.outcomes()  # or Ctrl-C: then they are cancelled

@@ -582,9 +582,9 @@ class Pool(Membership, Closing):
 
     def _ahead(self, lookahead: int | None, batch_size: int, length: many.Length | None) -> many.Ahead:
         most = 2 * max(self._members.most, batch_size * self._members.expected)
-        if lookahead is not None and checks.integer("lookahead", lookahead, 1) <= most:
+        if lookahead is not None and (checks.integer("lookahead", lookahead, 1) <= most or length is None):
             return many.Ahead(lookahead, None)  # the core chooses among those that wait
-        return many.Ahead(most if lookahead is None or length else lookahead, length, lookahead)
+        return many.Ahead(most, length, lookahead)
 
 
 def _feed_alone(given: object) -> Mapping[str, Any]:
