@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["FORKED", "PoolFuture", "RequestTiming", "Submitted"]
 
 Wrap: TypeAlias = Callable[[list[Any]], list[Any]]
+Outcome: TypeAlias = list[Any] | BaseException
 
 FORKED = "the request was made before this process was forked: its answer goes to the parent"
 _PENDING, _FINISHED = ("PENDING", "RUNNING"), "FINISHED"
@@ -253,7 +254,17 @@ class Submitted:
         last = self.requests[-1]
         return isinstance(last, Exception) or last.arrived()
 
-    def outcomes(self) -> list[list[Any] | BaseException]:
+    def refused(self) -> bool:
+        """Return whether there is an error in place of a request."""
+        return any(isinstance(one, Exception) for one in self.requests)
+
+    def timing(self, index: int) -> RequestTiming | None:
+        """As that of a `PoolFuture`, of one that has its answer."""
+        request = self.requests[index]
+        timing = None if isinstance(request, Exception) else request.take()[3]
+        return None if timing is None else RequestTiming(*timing)
+
+    def outcomes(self) -> list[Outcome]:
         """Wait for the outputs or the error of each.
 
         Raises:
@@ -264,7 +275,7 @@ class Submitted:
         taken = _core.take_all(self.requests)
         return [self._outcome(one) for one in taken] if self._wrap or None in taken else taken  # type: ignore[return-value]
 
-    def _outcome(self, taken: list[Any] | BaseException | None) -> list[Any] | BaseException:
+    def _outcome(self, taken: list[Any] | BaseException | None) -> Outcome:
         if taken is None:
             return CancelledError()
         if self._wrap is None or isinstance(taken, BaseException):

@@ -6,8 +6,8 @@ import itertools
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from heapq import heappop, heappush
 from math import inf
 from queue import SimpleQueue
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from ortmulti import checks
 from ortmulti.errors import ForkError, InvalidArgument, InvalidType
-from ortmulti.pool.futures import FORKED, PoolFuture, Submitted, Wrap
+from ortmulti.pool.futures import FORKED, Outcome, PoolFuture, Submitted, Wrap
 
 __all__ = ["Ahead", "JoinedRows", "Rows", "RunSize", "as_done", "by_length", "in_order", "run_rows", "submit_rows"]
 
 Feed: TypeAlias = Mapping[str, Any]
-Submit: TypeAlias = Callable[[Feed], PoolFuture]
+Submit: TypeAlias = Callable[[list[Feed], Submitted], None]
 Length: TypeAlias = Callable[[Feed], int]
 """Of a request that is padded."""
 Place = TypeVar("Place")
@@ -32,56 +32,67 @@ _EACH = 16  # requests with a length are submitted together, and one of so many 
 _SOON = 0.02  # seconds after which the next one that is read has all be submitted, however few they are
 
 
-def in_order(
-    submit: Callable[[list[Feed], Submitted], None], feeds: Iterator[Feed], ahead: Ahead, wrap: Wrap | None
-) -> Iterator[list[Any]]:
+def in_order(submit: Submit, feeds: Iterator[Feed], ahead: Ahead, wrap: Wrap | None) -> Iterator[list[Any]]:
     """Yield the outputs of each feed, in order, with as many requests pending as ``ahead`` allows. Cancel those at the
     end.
     """
-    pending: deque[tuple[list[int], Submitted]] = deque()
-    answers: dict[int, list[Any] | BaseException] = {}  # that wait for earlier ones
+    answers: dict[int, Outcome] = {}  # that wait for earlier ones
     following = 0
-    refused: dict[int, Exception] = {}
+    failed: dict[int, Exception] = {}
+    with closing(_answered(submit, _until_they_fail(feeds, failed), ahead, wrap)) as answered:
+        for indices, submitted, outcomes in answered:
+            answers.update(zip(indices, outcomes, strict=True))
+            del submitted, outcomes  # they hold what is yielded
+            while (outputs := answers.pop(following, None)) is not None:
+                if isinstance(outputs, BaseException):
+                    _number(outputs, following)
+                    raise outputs
+                yield outputs
+                following += 1
+            ahead.answers = len(answers)
+    for error in failed.values():
+        raise error
+
+
+def _answered(
+    submit: Submit, placed: Iterator[tuple[Place, Feed]], ahead: Ahead, wrap: Wrap | None = None
+) -> Generator[tuple[list[Place], Submitted, list[Outcome]], None, None]:
+    """Submit feeds with as many requests pending as ``ahead`` allows, and yield their places, requests and outcomes as
+    they were submitted. Read no more once one is refused. Cancel those that are pending at the end.
+    """
+    pending: deque[tuple[list[Place], Submitted]] = deque()
+
+    def first() -> tuple[list[Place], Submitted, list[Outcome]]:
+        places, submitted = pending[0]
+        outcomes = submitted.outcomes()  # or Ctrl-C: then they are cancelled
+        pending.popleft()
+        ahead.answered(len(places), outcomes[-1])
+        return places, submitted, outcomes
+
     try:
-        blocks = by_length(_until_it_fails(feeds, refused), ahead)
-        for block in itertools.chain(blocks, [None]):  # None: that was all
+        for block in itertools.chain(by_length(placed, ahead), [None]):  # None: that was all
             if block:
-                submitted = Submitted(wrap)
-                pending.append(([index for index, _ in block], submitted))
+                pending.append(([place for place, _ in block], Submitted(wrap)))
                 ahead.pending += len(block)
-                submit([feed for _, feed in block], submitted)
-                for (index, _), request in zip(block, submitted.requests, strict=True):
-                    if isinstance(request, Exception):
-                        refused[index] = request
+                submit([feed for _, feed in block], pending[-1][1])
+                ahead.ended |= pending[-1][1].refused()
             while pending and (block is None or pending[0][1].done() or ahead.full()):
-                places, submitted = pending[0]
-                outcomes = submitted.outcomes()  # or Ctrl-C: then they are cancelled
-                pending.popleft()
-                ahead.answered(len(places), outcomes[-1])
-                answers.update(zip(places, outcomes, strict=True))
-                del submitted, outcomes  # they hold what is yielded
-                while (outputs := answers.pop(following, None)) is not None:
-                    if isinstance(outputs, BaseException):
-                        _number(outputs, following)
-                        raise outputs
-                    yield outputs
-                    following += 1
-                ahead.answers = len(answers)
-        if refused:
-            raise refused[max(refused)]  # of the feeds themselves
+                yield first()
     finally:
         for _, submitted in pending:
             submitted.cancel()
 
 
-def as_done(submit: Submit, feeds: Iterator[Feed], ahead: Ahead) -> Iterator[tuple[int, PoolFuture]]:
+def as_done(
+    submit: Callable[[Feed], PoolFuture], feeds: Iterator[Feed], ahead: Ahead
+) -> Iterator[tuple[int, PoolFuture]]:
     """Yield each feed's place and future when the future is done; otherwise as `in_order`."""
     pending: dict[PoolFuture, int] = {}
     done: SimpleQueue[PoolFuture] = SimpleQueue()
     refused: dict[int, Exception] = {}
     process = os.getpid()
     try:
-        blocks = by_length(_until_it_fails(feeds, refused), ahead)
+        blocks = by_length(_until_they_fail(feeds, refused), ahead)
         for block in itertools.chain(blocks, [None]):
             for index, feed in block or ():
                 try:
@@ -89,6 +100,7 @@ def as_done(submit: Submit, feeds: Iterator[Feed], ahead: Ahead) -> Iterator[tup
                 except Exception as error:
                     _number(error, index)
                     refused[index] = error
+                    ahead.ended = True
                     continue
                 pending[future] = index
                 ahead.pending += 1
@@ -107,17 +119,15 @@ def as_done(submit: Submit, feeds: Iterator[Feed], ahead: Ahead) -> Iterator[tup
             future.cancel()
 
 
-def _until_it_fails(feeds: Iterator[Feed], refused: dict[int, Exception]) -> Iterator[tuple[int, Feed]]:
-    """Number the feeds, until one was refused. An error of theirs is added to those."""
+def _until_they_fail(feeds: Iterator[Feed], failed: dict[int, Exception]) -> Iterator[tuple[int, Feed]]:
+    """Number the feeds. An error of theirs ends them, and is added to those that failed."""
     index = -1
     try:
         for index, feed in enumerate(feeds):
             yield index, feed
-            if refused:
-                return
     except Exception as error:
         _number(error, index + 1)
-        refused[index + 1] = error
+        failed[index + 1] = error
 
 
 def _number(error: BaseException, index: int) -> None:
@@ -152,7 +162,7 @@ class Ahead:
         self.answers = 0
         """Those that wait for earlier ones."""
         self.ended = False
-        """Whether all were read."""
+        """Whether no more are read: there are none, or one was refused."""
         self._most, self._grows = most, length is not None and limit is None
         self.first = 4 * most if self._grows else 0
         """So many are read before any but the first one is submitted: some of them have similar lengths."""
@@ -168,7 +178,7 @@ class Ahead:
                 self._inputs.add(self._size(feed.values()))
             self._choose()
 
-    def answered(self, count: int, last: list[Any] | BaseException | None = None) -> None:
+    def answered(self, count: int, last: Outcome | None = None) -> None:
         """So many were answered, of which the last one is measured."""
         self.pending -= count
         self._answered += count
@@ -268,6 +278,8 @@ def by_length(placed: Iterable[tuple[Place, Feed]], ahead: Ahead) -> Iterator[li
     if ahead.length is None:
         for one in placed:
             yield [one]
+            if ahead.ended:
+                return
         return
     these: _Sorted[tuple[Place, Feed]] = _Sorted()
 
@@ -291,8 +303,10 @@ def by_length(placed: Iterable[tuple[Place, Feed]], ahead: Ahead) -> Iterator[li
         while True:
             block = wanted()
             yield block
-            if not block and ahead.may_keep():
+            if ahead.ended or (not block and ahead.may_keep()):
                 break
+        if ahead.ended:
+            break
     ahead.ended = True
     these.turn_to_the_longest()
     while these.count:
@@ -315,16 +329,17 @@ class RunSize:
         first = 1 if background else self._FIRST
         self.rows = first if fixed is None else checks.integer("rows", fixed, 1, checks.SIZE_MAX)
         self._background = background
-        self._grows = fixed is None
+        self.grows = fixed is None
+        """Whether runs are to be recorded."""
         self._rates: list[float] = []  # of this size, in rows a second
         self._most = 0.0  # of smaller sizes
 
     def record(self, rows: int, seconds: float) -> None:
         """Record a run. Runs of other sizes than the newest are ignored."""
-        if not self._grows or rows != self.rows:
+        if not self.grows or rows != self.rows:
             return
         if self._background and 2 * seconds > self._LONGEST:
-            self._grows = False
+            self.grows = False
             return
         self._rates.append(rows / max(seconds, 1e-9))
         most = max(self._rates)
@@ -332,7 +347,7 @@ class RunSize:
             self.rows *= 4 if seconds < self._SHORT / 8 else 2
             self._rates, self._most = [], max(most, self._most)
         elif len(self._rates) == self._TRIES:
-            self._grows = False
+            self.grows = False
             if most < self._most:
                 self.rows //= 2
 
@@ -444,20 +459,11 @@ def submit_rows(
     submit: Submit, pieces: Iterator[tuple[range, Feed]], size: RunSize, ahead: Ahead, to: JoinedRows
 ) -> None:
     """Run pieces with as many requests pending as ``ahead`` allows. Cancel those after a failure."""
-    pending: deque[tuple[range, PoolFuture]] = deque()
-    try:
-        for block in itertools.chain(by_length(pieces, ahead), [None]):
-            for rows, feed in block or ():
-                pending.append((rows, submit(feed)))
-                ahead.pending += 1
-            while pending and (block is None or ahead.full()):
-                rows, future = pending[0]
-                answer = future.result()
-                pending.popleft()
-                ahead.answered(1, answer)
-                if timing := future.timing:
+    with closing(_answered(submit, pieces, ahead)) as answered:
+        for all_rows, submitted, outcomes in answered:
+            for index, (rows, outputs) in enumerate(zip(all_rows, outcomes, strict=True)):
+                if isinstance(outputs, BaseException):
+                    raise outputs
+                if size.grows and (timing := submitted.timing(index)):
                     size.record(len(rows), timing.copied + timing.ran)
-                to.add(rows, answer)
-    finally:
-        for _, future in pending:
-            future.cancel()
+                to.add(rows, outputs)

@@ -411,8 +411,8 @@ class Pool(Membership, Closing):
         def run(feed: Mapping[str, Any]) -> list[Any]:
             return self._run(output_names, feed, left())
 
-        def submit(feed: Mapping[str, Any]) -> PoolFuture:
-            return self._submit(output_names, feed, None, True, False, left())
+        def submit(some: list[Mapping[str, Any]], to: Submitted) -> None:
+            self._submit_many(output_names, some, left(), to)
 
         joined = many.JoinedRows(found.count, names)
         if lookahead is None and self._members.expected == 1 and self._batch_size == 1:
