@@ -171,6 +171,12 @@ class HttpStore:
             request.connection.shutdown(socket.SHUT_RDWR)
             request.close_connection = True
             return
-        request.wfile.write(part)
+        sent = (path, begin, begin + len(part))
         with self._lock:
-            self.ranges.append((path, begin, begin + len(part)))
+            self.ranges.append(sent)  # before who asked for it can have it, and looks
+        try:
+            request.wfile.write(part)
+        except OSError:
+            with self._lock:
+                self.ranges.remove(sent)
+            raise
