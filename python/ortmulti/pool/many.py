@@ -391,8 +391,8 @@ class _Ragged:
         self.shape = (len(rows),)
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
-        row = self._rows[rows.start]
-        return np.asarray(row, None if np.size(row) else self._dtype)[None]
+        row = np.asarray(self._rows[rows.start])
+        return (row if row.size else row.astype(self._dtype))[None]
 
 
 def _column(value: Any) -> Any:
