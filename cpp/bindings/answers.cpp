@@ -83,7 +83,7 @@ void Arrival::abandon() {
 bool Arrival::follow() {
   const std::lock_guard lock(mutex_);
   followed_ = followed_ || !finished_;
-  return followed_;
+  return !finished_;
 }
 
 bool Arrival::finish() {

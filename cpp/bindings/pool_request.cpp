@@ -1,5 +1,6 @@
 #include "bindings/pool_request.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -223,25 +224,29 @@ py::object PoolRequest::timing() const {
                         seconds(ended - started - waiting_for_session - copying), to_string(ran_on), run_size);
 }
 
-bool PoolRequest::follow(py::object future, py::object complete) {
-  python_.future = std::move(future);
-  python_.complete = std::move(complete);
-  const bool followed = without_gil([this] { return arrival_->follow(); });
-  if (!followed) {
-    python_.future = py::object();
-    python_.complete = py::object();
+bool PoolRequest::follow(const py::object& follower, const py::object& complete) {
+  auto& followers = python_.followers;
+  followers.emplace_back(follower, complete);
+  if (without_gil([this] { return arrival_->follow(); })) {
+    return true;
   }
-  return followed;
+  const auto own = std::find_if(followers.begin(), followers.end(),
+                                [&](const auto& one) { return one.first.is(follower) && one.second.is(complete); });
+  if (own == followers.end()) {
+    return true;  // it was delivered to those before, and to this one
+  }
+  followers.erase(own);
+  return false;
 }
 
 void PoolRequest::deliver() noexcept {  // NOLINT(bugprone-exception-escape): out of memory ends the process
-  const py::object future = std::exchange(python_.future, py::object());
-  const py::object complete = std::exchange(python_.complete, py::object());
-  try {
-    const py::tuple taken = take();
-    complete(future, taken[0], taken[1], taken[2], taken[3]);
-  } catch (const std::exception&) {
-    discard_as_unraisable(future);
+  for (const auto& [follower, complete] : std::exchange(python_.followers, {})) {
+    try {
+      const py::tuple taken = take();
+      complete(follower, taken[0], taken[1], taken[2], taken[3]);
+    } catch (const std::exception&) {
+      discard_as_unraisable(follower);
+    }
   }
 }
 

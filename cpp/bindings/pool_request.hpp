@@ -5,6 +5,8 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "bindings/answers.hpp"
 #include "bindings/run_request.hpp"
@@ -47,10 +49,10 @@ class PoolRequest : public Request, NonCopyable {
   /// Whether it was to be answered, and is not any more. No wait for it goes on.
   static bool cancel(const std::shared_ptr<PoolRequest>& request);
 
-  /// Has complete(future, outputs, exception, cancelled, timing) called by the thread that delivers completions.
+  /// Has complete(follower, outputs, exception, cancelled, timing) called by the thread that delivers completions.
   /// Returns false if it is too late for that: then it is to be taken.
-  bool follow(pybind11::object future, pybind11::object complete);
-  /// Makes that call.
+  bool follow(const pybind11::object& follower, const pybind11::object& complete);
+  /// Makes those calls.
   void deliver() noexcept;
 
   /// Has an event loop's future answered: before it is submitted.
@@ -69,9 +71,9 @@ class PoolRequest : public Request, NonCopyable {
     pybind11::object feed;
     pybind11::object results;  // of a runner in Python, as the next
     pybind11::object exception;
-    pybind11::object future;
-    pybind11::object complete;
-    pybind11::object taken;  // by take()
+    pybind11::object future;                                               // of an event loop
+    std::vector<std::pair<pybind11::object, pybind11::object>> followers;  // and what completes each
+    pybind11::object taken;                                                // by take()
   };
 
   /// The arguments of ortmulti.RequestTiming; None where it was not answered.

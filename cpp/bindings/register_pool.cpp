@@ -211,7 +211,7 @@ void register_pool(py::module_& module) {
       .def("wait", &wait_for_arrival, py::arg("timeout"))
       .def("take", &PoolRequest::take)
       .def("cancel", &PoolRequest::cancel)
-      .def("follow", &PoolRequest::follow, py::arg("future"), py::arg("complete"));
+      .def("follow", &PoolRequest::follow, py::arg("follower"), py::arg("complete"));
   py::class_<LoopWatch>(module, "LoopWatch")
       .def(py::init<>())
       .def("fileno", &LoopWatch::descriptor)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ortmulti.errors import InvalidType, LibraryError
 from ortmulti.pool import pool
-from ortmulti.pool.futures import PoolFuture
+from ortmulti.pool.futures import RequestTiming, Timing
 
 try:
     from opentelemetry import trace
@@ -64,12 +64,13 @@ class _RequestSpan:
         self._span.set_status(trace.StatusCode.ERROR, str(error))
         self._span.end()
 
-    def end(self, future: PoolFuture) -> None:
-        if future.cancelled():
+    def end(self, _outputs: object, error: BaseException | None, cancelled: bool, timing: Timing | None) -> None:
+        if cancelled:
             self._span.set_status(trace.StatusCode.ERROR, "cancelled")
-        elif (error := future.exception()) is not None:
+        elif error is not None:
             self.fail(error)
             return
-        elif timing := future.timing:
-            self._span.set_attributes({f"ortmulti.{name}": value for name, value in timing._asdict().items()})
+        elif timing:
+            of = RequestTiming(*timing)._asdict()
+            self._span.set_attributes({f"ortmulti.{name}": value for name, value in of.items()})
         self._span.end()

@@ -6,11 +6,15 @@ import asyncio
 import concurrent.futures
 import threading
 import time
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 import pytest
 
 import ortmulti
+from ortmulti.pool.futures import when_answered
 from tests.support.pools import ENDLESS, HANG, busy, check_row, endless_feed, in_threads, row
 
 
@@ -119,3 +123,25 @@ def test_a_failure_is_raised_each_time(pool: ortmulti.Pool) -> None:
         with pytest.raises(ortmulti.Error):
             future.result(HANG)
     assert isinstance(future.exception(), ortmulti.Error)
+
+
+def test_whoever_follows_a_request_gets_its_answer_once(endless: ortmulti.Pool, pool: ortmulti.Pool) -> None:
+    delivered: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
+    running = endless.submit(None, endless_feed())
+    assert running._request is not None
+    for name in ("one", "other"):
+        when_answered(running._request, partial(_deliver, delivered, name))
+    assert delivered.empty()
+    assert running.cancel()
+    assert {delivered.get(timeout=HANG)[0] for _ in range(2)} == {"one", "other"}
+    answered = pool.submit(None, row(3))
+    request = answered._request
+    assert request is not None
+    check_row(answered.result(HANG), 3)
+    when_answered(request, partial(_deliver, delivered, "late"))
+    assert delivered.get_nowait()[:4] == ("late", answered.result(), None, False)
+    assert delivered.empty()
+
+
+def _deliver(to: SimpleQueue[tuple[Any, ...]], name: str, *taken: object) -> None:
+    to.put((name, *taken))

@@ -16,10 +16,12 @@ from ortmulti.errors import ForkError
 if TYPE_CHECKING:
     from ortmulti._core import PoolRequest
 
-__all__ = ["FORKED", "PoolFuture", "RequestTiming", "Submitted"]
+__all__ = ["FORKED", "PoolFuture", "RequestTiming", "Submitted", "when_answered"]
 
 Wrap: TypeAlias = Callable[[list[Any]], list[Any]]
 Outcome: TypeAlias = list[Any] | BaseException
+Timing: TypeAlias = tuple[float, float, float, float, str, int]
+"""The arguments of `RequestTiming`."""
 
 FORKED = "the request was made before this process was forked: its answer goes to the parent"
 _PENDING, _FINISHED = ("PENDING", "RUNNING"), "FINISHED"
@@ -92,15 +94,15 @@ class PoolFuture(Future[list[Any]]):
     _state = "PENDING"
     _result: list[Any] | None = None
     _exception: BaseException | None = None
-    _timing: tuple[float, float, float, float, str, int] | None = None
+    _timing: Timing | None = None
     _condition: Any = _LazyCondition()
     _done_callbacks: list[Callable[[PoolFuture], object]]
     _of_task = False  # then a closed pool is an error: CancelledError would say that the task was cancelled
 
     # Not the base's, which makes objects that most futures never need.
-    def __init__(self, wrap: Wrap | None = None) -> None:
+    def __init__(self, wrap: Wrap | None = None, request: PoolRequest | None = None) -> None:
         self._wrap = wrap
-        self._request: PoolRequest | None = None  # of the core, until its answer is here
+        self._request = request  # of the core, until its answer is here
         self._made_after = _forks
 
     def result(self, timeout: float | None = None) -> list[Any]:
@@ -184,7 +186,7 @@ class PoolFuture(Future[list[Any]]):
         results: list[Any] | None,
         exception: BaseException | None,
         cancelled: bool,
-        timing: tuple[float, float, float, float, str, int] | None,
+        timing: Timing | None,
     ) -> None:
         """Take the answer of a followed request, notify the waiting threads, and call the callbacks. Called by the
         thread that delivers, which Ctrl-C does not interrupt.
@@ -233,6 +235,16 @@ class PoolFuture(Future[list[Any]]):
             except Exception as failure:  # otherwise the waiting threads would never be notified
                 return None, failure
         return results, exception
+
+
+def when_answered(request: PoolRequest, call: Callable[..., object]) -> None:
+    """Have ``call`` called with what `PoolRequest.take` returns: by the thread that delivers answers, or now."""
+    if not request.follow(call, _call):
+        call(*request.take())
+
+
+def _call(call: Callable[..., object], *taken: object) -> None:
+    call(*taken)
 
 
 class Submitted:

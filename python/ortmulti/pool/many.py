@@ -8,17 +8,21 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from heapq import heappop, heappush
 from math import inf
 from queue import SimpleQueue
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ortmulti import checks
 from ortmulti.errors import ForkError, InvalidArgument, InvalidType
-from ortmulti.pool.futures import FORKED, Outcome, PoolFuture, Submitted, Wrap
+from ortmulti.pool.futures import FORKED, Outcome, PoolFuture, Submitted, Wrap, when_answered
+
+if TYPE_CHECKING:
+    from ortmulti._core import PoolRequest
 
 __all__ = ["Ahead", "JoinedRows", "Rows", "RunSize", "as_done", "by_length", "in_order", "run_rows", "submit_rows"]
 
@@ -83,40 +87,50 @@ def _answered(
             submitted.cancel()
 
 
-def as_done(
-    submit: Callable[[Feed], PoolFuture], feeds: Iterator[Feed], ahead: Ahead
-) -> Iterator[tuple[int, PoolFuture]]:
-    """Yield each feed's place and future when the future is done; otherwise as `in_order`."""
-    pending: dict[PoolFuture, int] = {}
-    done: SimpleQueue[PoolFuture] = SimpleQueue()
+def as_done(submit: Submit, feeds: Iterator[Feed], ahead: Ahead, wrap: Wrap | None) -> Iterator[tuple[int, PoolFuture]]:
+    """Yield each feed's place and a future that is done; otherwise as `in_order`."""
+    pending: dict[int, PoolRequest] = {}
+    submitted = Submitted()
+    done: SimpleQueue[int] = SimpleQueue()
     refused: dict[int, Exception] = {}
     process = os.getpid()
+
+    def next_done() -> tuple[int, PoolFuture]:
+        if done.empty() and os.getpid() != process:
+            raise ForkError(FORKED)
+        index = done.get()
+        future = PoolFuture(wrap, pending.pop(index))
+        future.done()  # it takes its answer
+        ahead.answered(1, future._result)
+        return index, future
+
     try:
         blocks = by_length(_until_they_fail(feeds, refused), ahead)
         for block in itertools.chain(blocks, [None]):
-            for index, feed in block or ():
-                try:
-                    future = submit(feed)
-                except Exception as error:
-                    _number(error, index)
-                    refused[index] = error
-                    ahead.ended = True
-                    continue
-                pending[future] = index
-                ahead.pending += 1
-                future.add_done_callback(done.put)  # type: ignore[arg-type]
+            if block:
+                submit([feed for _, feed in block], submitted)
+                for (index, _), request in zip(block, submitted.requests, strict=True):
+                    if isinstance(request, Exception):
+                        _number(request, index)
+                        refused[index] = request
+                        ahead.ended = True
+                        continue
+                    pending[index] = request
+                    ahead.pending += 1
+                    when_answered(request, partial(_put, done, index))
+                submitted.requests.clear()  # which hold answers
             while pending and (block is None or not done.empty() or ahead.full()):
-                if done.empty() and os.getpid() != process:
-                    raise ForkError(FORKED)
-                future = done.get()
-                failed = future.cancelled() or future.exception() is not None
-                ahead.answered(1, None if failed else future.result())
-                yield pending.pop(future), future
+                yield next_done()
         if refused:
             raise refused[min(refused)]
     finally:
-        for future in pending if os.getpid() == process else ():
-            future.cancel()
+        submitted.cancel()  # those that Ctrl-C kept from the pending ones
+        for request in pending.values() if os.getpid() == process else ():
+            request.cancel()
+
+
+def _put(done: SimpleQueue[int], index: int, *_taken: object) -> None:
+    done.put(index)
 
 
 def _until_they_fail(feeds: Iterator[Feed], failed: dict[int, Exception]) -> Iterator[tuple[int, Feed]]:

@@ -16,7 +16,7 @@ from ortmulti.options.session_options import RunOptions
 from ortmulti.pool import many
 from ortmulti.pool.call import Call, CoreCall, core_call, takes_call
 from ortmulti.pool.configuration import Batching, Warmup
-from ortmulti.pool.futures import PoolFuture, Submitted
+from ortmulti.pool.futures import PoolFuture, Submitted, Timing, when_answered
 from ortmulti.pool.membership import Membership
 from ortmulti.pool.stats import PoolStats
 from ortmulti.timeline import Timeline
@@ -43,7 +43,7 @@ class RequestSpan(Protocol):
     def fail(self, error: BaseException) -> None:
         """It was not accepted."""
 
-    def end(self, future: PoolFuture) -> None:
+    def end(self, outputs: object, error: BaseException | None, cancelled: bool, timing: Timing | None) -> None:
         """It was answered, failed, or was cancelled."""
 
 
@@ -344,10 +344,10 @@ class Pool(Membership, Closing):
         options = self._call(run_options, outputs, call)
         names, found, ahead = self._several(output_names, feeds, lookahead)
 
-        def submit(feed: Mapping[str, Any]) -> PoolFuture:
-            return self._submit(names, feed, None, True, outputs == "device", options)
+        def submit(some: list[Mapping[str, Any]], to: Submitted) -> None:
+            self._submit_many(names, some, options, to)
 
-        return many.as_done(submit, found, ahead)
+        return many.as_done(submit, found, ahead, _to_values if outputs == "device" else None)
 
     @takes_call
     def map_rows(
@@ -531,7 +531,7 @@ class Pool(Membership, Closing):
         core = self._members.core
         future = PoolFuture(_to_values if on_device else None)
         try:
-            future._request = core.submit(output_names, input_feed, wait, limited, call)
+            future._request = request = core.submit(output_names, input_feed, wait, limited, call)
         except BaseException as error:
             if isinstance(error, ClosedError) and core is not self._members.core:
                 return self._submit(output_names, input_feed, wait, limited, on_device, call, span)
@@ -539,7 +539,7 @@ class Pool(Membership, Closing):
                 span.fail(error)
             raise
         if span is not None:
-            future.add_done_callback(span.end)  # type: ignore[arg-type] # of this future
+            when_answered(request, span.end)
         return future
 
     def _submit_many(
@@ -559,12 +559,12 @@ class Pool(Membership, Closing):
                     core.submit_many(output_names, [feeds[i]], call, again)
                     to.requests[i] = again[0]
         for span, request in zip(spans, to.requests, strict=False):  # none, without spans
-            if span is not None and isinstance(request, Exception):
+            if span is None:
+                continue
+            if isinstance(request, Exception):
                 span.fail(request)
-            elif span is not None:
-                future = PoolFuture()
-                future._request = request  # type: ignore[assignment]
-                future.add_done_callback(span.end)  # type: ignore[arg-type] # of this future
+            else:
+                when_answered(request, span.end)
 
     def _several(
         self, output_names: object, feeds: object, lookahead: int | None
