@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -419,3 +421,36 @@ def test_lengths_end_where_the_model_does() -> None:
 def test_samples_may_lack_the_mask_that_the_pool_makes() -> None:
     samples = [{"ids": ids(1, 5)}, {"ids": ids(2, 9)}]
     assert ortmulti.check_batching(encoder(), Batching(8, pad=0, mask="mask"), samples=samples).independent
+
+
+@pytest.mark.parametrize("batching", [Batching(4, pad=PAD), None])
+@pytest.mark.parametrize("way", ["map", "map_rows", "as_completed"])
+def test_a_failure_keeps_nothing_for_ever(batching: Batching | None, way: str) -> None:
+    """Not even where its error is in a cycle with what was to be run."""
+
+    def fail(pool: ortmulti.Pool) -> weakref.ref[np.ndarray]:
+        tokens = np.full((9, 4), 2**40)  # too large
+        masks = np.ones_like(tokens)
+        feeds = [{"ids": tokens[i : i + 1], "mask": masks[i : i + 1]} for i in range(9)]
+
+        def first_done() -> None:
+            answers = pool.as_completed(["pooled"], feeds)
+            next(answers)[1].result()
+
+        run = {
+            "map": lambda: list(pool.map(["pooled"], feeds)),
+            "map_rows": lambda: pool.map_rows(["pooled"], {"ids": tokens, "mask": masks}, rows=1, lookahead=3),
+            "as_completed": first_done,
+        }[way]
+        with pytest.raises(ortmulti.Error):
+            run()
+        return weakref.ref(tokens)
+
+    with ortmulti.load(encoder(), "cpu", batching=batching) as pool:
+        tokens = fail(pool)
+        until = time.monotonic() + 20
+        while (
+            tokens() is not None and time.monotonic() < until
+        ):  # one that ran when it was cancelled has them until then
+            gc.collect()
+        assert tokens() is None

@@ -75,7 +75,7 @@ class _LazyCondition:
                 condition = future.__dict__.get("_condition")
                 if condition is not None:
                     return condition
-                # The condition comes last: after Ctrl-C between the two the request is followed again, without effect.
+                # The condition comes last: after Ctrl-C between the two this follows twice, and takes the answer once.
                 if request is None or future._made_after != _forks or request.follow(future, PoolFuture._complete):
                     return future._make_condition()
             future._settle(request)
@@ -156,7 +156,7 @@ class PoolFuture(Future[list[Any]]):
         return RequestTiming(*self._timing) if self.done() and self._timing is not None else None
 
     def _wait(self, timeout: float | None) -> None:
-        """Wait for the core's answer, unless the request is followed: then the condition signals it."""
+        """Wait for the core's answer, unless this future follows it: then the condition signals it."""
         if self._state not in _PENDING:
             return
         request = self._request
@@ -171,7 +171,7 @@ class PoolFuture(Future[list[Any]]):
             raise TimeoutError(f"the request was not answered within {timeout} s, and goes on: cancel() ends it")
 
     def _settle(self, request: PoolRequest) -> None:
-        """Take the answer that has arrived, unless the request is followed: then another thread does."""
+        """Take the answer, which is there, unless this future follows the request: then another thread does."""
         results, exception, cancelled, timing = request.take()
         results, exception = self._convert(results, exception)
         with _lock:
@@ -240,15 +240,18 @@ class PoolFuture(Future[list[Any]]):
 def when_answered(request: PoolRequest, call: Callable[..., object]) -> None:
     """Have ``call`` called with what `PoolRequest.take` returns: by the thread that delivers answers, or now."""
     if not request.follow(call, _call):
-        call(*request.take())
+        _call(call, *request.take())
 
 
 def _call(call: Callable[..., object], *taken: object) -> None:
-    call(*taken)
+    try:
+        call(*taken)
+    except Exception:  # as of a callback
+        _logger.exception("exception calling %r", call)
 
 
 class Submitted:
-    """Requests that one thread submitted together, and whose answers it takes together. Futures would cost as much
+    """Requests that one thread submitted together, and whose answers it may take together. Futures would cost as much
     again, and the garbage collector would look at each.
 
     Args:
@@ -270,9 +273,9 @@ class Submitted:
         """Return whether there is an error in place of a request."""
         return any(isinstance(one, Exception) for one in self.requests)
 
-    def timing(self, index: int) -> RequestTiming | None:
-        """As that of a `PoolFuture`, of one that has its answer."""
-        request = self.requests[index]
+    def timing(self) -> RequestTiming | None:
+        """As that of a `PoolFuture`, of the first one, which has its answer."""
+        request = self.requests[0]
         timing = None if isinstance(request, Exception) else request.take()[3]
         return None if timing is None else RequestTiming(*timing)
 

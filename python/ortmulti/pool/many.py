@@ -66,6 +66,13 @@ def _answered(
     """
     pending: deque[tuple[list[Place], Submitted]] = deque()
 
+    def begin(block: list[tuple[Place, Feed]]) -> None:
+        submitted = Submitted(wrap)
+        pending.append(([place for place, _ in block], submitted))
+        ahead.pending += len(block)
+        submit([feed for _, feed in block], submitted)
+        ahead.ended |= submitted.refused()
+
     def first() -> tuple[list[Place], Submitted, list[Outcome]]:
         places, submitted = pending[0]
         outcomes = submitted.outcomes()  # or Ctrl-C: then they are cancelled
@@ -76,10 +83,7 @@ def _answered(
     try:
         for block in itertools.chain(by_length(placed, ahead), [None]):  # None: that was all
             if block:
-                pending.append(([place for place, _ in block], Submitted(wrap)))
-                ahead.pending += len(block)
-                submit([feed for _, feed in block], pending[-1][1])
-                ahead.ended |= pending[-1][1].refused()
+                begin(block)
             while pending and (block is None or pending[0][1].done() or ahead.full()):
                 yield first()
     finally:
@@ -95,12 +99,26 @@ def as_done(submit: Submit, feeds: Iterator[Feed], ahead: Ahead, wrap: Wrap | No
     refused: dict[int, Exception] = {}
     process = os.getpid()
 
+    def begin(block: list[tuple[int, Feed]]) -> None:
+        submit([feed for _, feed in block], submitted)
+        for (index, _), request in zip(block, submitted.requests, strict=True):
+            if isinstance(request, Exception):
+                _number(request, index)
+                refused[index] = request
+                ahead.ended = True
+                continue
+            pending[index] = request
+            ahead.pending += 1
+            when_answered(request, partial(_put, done, index))
+        submitted.requests.clear()  # which hold answers
+
     def next_done() -> tuple[int, PoolFuture]:
         if done.empty() and os.getpid() != process:
             raise ForkError(FORKED)
         index = done.get()
-        future = PoolFuture(wrap, pending.pop(index))
-        future.done()  # it takes its answer
+        request = pending.pop(index)
+        future = PoolFuture(wrap, request)
+        future._settle(request)
         ahead.answered(1, future._result)
         return index, future
 
@@ -108,17 +126,7 @@ def as_done(submit: Submit, feeds: Iterator[Feed], ahead: Ahead, wrap: Wrap | No
         blocks = by_length(_until_they_fail(feeds, refused), ahead)
         for block in itertools.chain(blocks, [None]):
             if block:
-                submit([feed for _, feed in block], submitted)
-                for (index, _), request in zip(block, submitted.requests, strict=True):
-                    if isinstance(request, Exception):
-                        _number(request, index)
-                        refused[index] = request
-                        ahead.ended = True
-                        continue
-                    pending[index] = request
-                    ahead.pending += 1
-                    when_answered(request, partial(_put, done, index))
-                submitted.requests.clear()  # which hold answers
+                begin(block)
             while pending and (block is None or not done.empty() or ahead.full()):
                 yield next_done()
         if refused:
@@ -286,8 +294,9 @@ def by_length(placed: Iterable[tuple[Place, Feed]], ahead: Ahead) -> Iterator[li
     those that are pending, and waits for one while ``ahead.full()``. An empty list is yielded from time to time, so
     that the caller looks for answers.
 
-    They come upwards and downwards in turns. What is read later joins those of its length unless these have gone. Those
-    that are left when all were read begin with the longest: so the devices end together.
+    They come upwards and downwards in turns. What is read later joins those of its length unless these have gone. No
+    more are read once ``ahead.ended`` is set. Those that are left then begin with the longest: so the devices end
+    together.
     """
     if ahead.length is None:
         for one in placed:
@@ -475,9 +484,11 @@ def submit_rows(
     """Run pieces with as many requests pending as ``ahead`` allows. Cancel those after a failure."""
     with closing(_answered(submit, pieces, ahead)) as answered:
         for all_rows, submitted, outcomes in answered:
-            for index, (rows, outputs) in enumerate(zip(all_rows, outcomes, strict=True)):
+            timing = submitted.timing() if size.grows else None  # each is alone then
+            del submitted  # with an error it would keep all that the error's traceback knows
+            for rows, outputs in zip(all_rows, outcomes, strict=True):
                 if isinstance(outputs, BaseException):
                     raise outputs
-                if size.grows and (timing := submitted.timing(index)):
+                if timing:
                     size.record(len(rows), timing.copied + timing.ran)
                 to.add(rows, outputs)
