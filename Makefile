@@ -153,10 +153,8 @@ ifneq ($(HAS_NVIDIA),)
 	@$(PY) $(PYTEST) -n 0 -m "($(SELECT)) and gpu_memory" $(TESTS) || (($$? == 5))
 endif
 
-# Two workers also on a large machine: these tests start processes of their own, or measure.
-FEW_WORKERS := WORKERS=2 GPU_WORKERS=0
 test-tools:
-	@$(MAKE) test-python $(FEW_WORKERS) SELECT="not slow and not essential and ($(FAMILIES))"
+	@$(MAKE) test-python WORKERS=0 SELECT="not slow and not essential and ($(FAMILIES))"
 
 test-cpp: build build/test-models
 	@echo "== C++ tests"
@@ -168,7 +166,7 @@ test-locks: $(if $(PYTHON_READY),,$(VENV)/.packages)
 	@echo "== Locks and the GIL"
 	@PYTHONPATH="$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
 	  PYTEST_ADDOPTS="$${PYTEST_ADDOPTS:-} --capture=sys" \
-	  $(MAKE) test-python $(FEW_WORKERS) SELECT="not slow" PYTHON_READY=1 BUILD=build/debug CMAKE_OPTIONS="-DCMAKE_BUILD_TYPE=Debug -DORTMULTI_UNITY=ON" \
+	  $(MAKE) test-python WORKERS=0 SELECT="not slow" PYTHON_READY=1 BUILD=build/debug CMAKE_OPTIONS="-DCMAKE_BUILD_TYPE=Debug -DORTMULTI_UNITY=ON" \
 	  PYTHON="$$($(PY) -c 'import sys; print(sys.executable if "$(PYTHON_READY)" else sys._base_executable)')"
 
 test-all: test test-tools

@@ -179,13 +179,20 @@ def test_a_deadline_ends_what_runs_and_what_waits(endless: ortmulti.Pool) -> Non
     ):
         with pytest.raises(ortmulti.DeadlineExceeded, match=message):
             future.result()
+    _wait_until_idle(endless)  # else the next one may still wait when its time is over
     with pytest.raises(TimeoutError):
         endless.run(None, endless_feed(), timeout=0.05)
+    _wait_until_idle(endless)
     with pytest.raises(ortmulti.DeadlineExceeded):
         asyncio.run(endless.run_async(None, endless_feed(), timeout=0.05))
     assert endless.run(None, endless_feed(3))[0].tolist() == [3]  # the session is free again
     [device] = endless.stats().devices
     assert (device.done, device.failed) == (1, 3)
+
+
+def _wait_until_idle(pool: ortmulti.Pool) -> None:
+    while pool.stats().devices[0].busy:
+        pass
 
 
 def test_a_deadline_frees_the_caller_of_a_run_that_goes_on() -> None:
@@ -202,8 +209,7 @@ def test_a_deadline_frees_the_caller_of_a_run_that_goes_on() -> None:
             [device] = pool.stats().devices
             assert (device.busy, device.failed, device.done) == (1, number, 0)
             options.terminate = True
-            while pool.stats().devices[0].busy:
-                pass
+            _wait_until_idle(pool)
             options.terminate = False
         assert pool.run(None, endless_feed(3))[0].tolist() == [3]
     [device] = pool.stats().devices
