@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, overload
 
@@ -313,10 +314,7 @@ class Pool(Membership, Closing):
         """
         options = self._call(run_options, outputs, call)
         names, found, ahead = self._several(output_names, feeds, lookahead)
-
-        def submit(some: list[Mapping[str, Any]], to: Submitted) -> None:
-            self._submit_many(names, some, options, to)
-
+        submit = partial(self._submit_many, names, options)
         return many.in_order(submit, found, ahead, _to_values if outputs == "device" else None)
 
     @takes_call
@@ -343,10 +341,7 @@ class Pool(Membership, Closing):
         """
         options = self._call(run_options, outputs, call)
         names, found, ahead = self._several(output_names, feeds, lookahead)
-
-        def submit(some: list[Mapping[str, Any]], to: Submitted) -> None:
-            self._submit_many(names, some, options, to)
-
+        submit = partial(self._submit_many, names, options)
         return many.as_done(submit, found, ahead, _to_values if outputs == "device" else None)
 
     @takes_call
@@ -412,7 +407,7 @@ class Pool(Membership, Closing):
             return self._run(output_names, feed, left())
 
         def submit(some: list[Mapping[str, Any]], to: Submitted) -> None:
-            self._submit_many(output_names, some, left(), to)
+            self._submit_many(output_names, left(), some, to)
 
         joined = many.JoinedRows(found.count, names)
         if lookahead is None and self._members.expected == 1 and self._batch_size == 1:
@@ -543,7 +538,7 @@ class Pool(Membership, Closing):
         return future
 
     def _submit_many(
-        self, output_names: object, feeds: list[Mapping[str, Any]], call: CoreCall | None, to: Submitted
+        self, output_names: object, call: CoreCall | None, feeds: list[Mapping[str, Any]], to: Submitted
     ) -> None:
         """Submit requests; an error takes the place of what cannot be one."""
         if not callbacks.start():
