@@ -1,4 +1,4 @@
-"""What do CUDA graphs gain, by themselves (`cuda_graph="auto"`) or asked for, and whom does a capture disturb?
+"""What do CUDA graphs gain, by themselves (`cuda_graph="auto"`) or asked for, and whom does a trim disturb?
 
     python -m benchmarks.cuda_graphs bert.onnx --devices 0 --sequence 128 --json graphs.json
 
@@ -10,8 +10,8 @@ with one client, and with 32 a GPU; "auto" when it has its graphs. Answers are c
     python -m benchmarks.cuda_graphs bert.onnx --beside resnet50.onnx --devices 0
 
 measures the latency of one client of the model on the last of the --devices while shapes of the other model, which must
-have an open batch dimension, are run, and captured, again and again on the first of them; and while they are run, and
-their pool gives memory back every 100 ms (trims).
+have an open batch dimension, are run again and again on the first of them; and while their pool also gives memory back
+every 100 ms (trims).
 
     python -m benchmarks.cuda_graphs identity.onnx --new-shapes 100000 --devices 0
 
@@ -142,10 +142,9 @@ def measure_new_shapes(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_beside(spec: dict[str, Any]) -> dict[str, Any]:
-    """One client's latency while another model's shapes are run, captured, or trimmed, again and again."""
+    """One client's latency while another model's shapes are run, or trimmed, again and again."""
     feed = models.sample_inputs(spec["model"], sequence=spec["sequence"], seed=1)
     shapes = [models.sample_inputs(spec["beside"], batch=batch, seed=1) for batch in (1, 2, 3)]
-    graphs = ortmulti.CudaGraph(max_shapes=1) if spec["case"] == "captures" else False
     stop = threading.Event()
     done = 0
 
@@ -160,7 +159,7 @@ def measure_beside(spec: dict[str, Any]) -> dict[str, Any]:
             other.trim()
 
     with (
-        ortmulti.load(spec["beside"], spec["devices"][:1], cuda_graph=graphs, in_flight=1) as other,
+        ortmulti.load(spec["beside"], spec["devices"][:1], cuda_graph=False, in_flight=1) as other,
         ortmulti.load(spec["model"], spec["devices"][-1:], warmup=True) as pool,
     ):
         for _ in range(3):
@@ -183,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, default=1, help="size of an open batch dimension (default: 1)")
     parser.add_argument("--cases", default=",".join(CASES), help=f"default: {', '.join(CASES)}")
     parser.add_argument("--sequence", type=int, default=128, help="size of open dimensions but the batch")
-    parser.add_argument("--beside", default="", help="another model, whose shapes are captured meanwhile")
+    parser.add_argument("--beside", default="", help="another model, whose shapes are run meanwhile")
     parser.add_argument("--new-shapes", type=int, default=0, help="requests, each of another shape")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each load")
     parser.add_argument("--repeat", type=int, default=3, help="rounds (default: 3)")
@@ -192,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     devices = list(dict.fromkeys(parse_devices(args.devices)))
     cases = ["off", "auto"] if args.new_shapes else args.cases.split(",")
-    cases = ["runs", "captures", "trims"] if args.beside else cases
+    cases = ["runs", "trims"] if args.beside else cases
     settings = ("model", "batch", "sequence", "beside", "new_shapes", "seconds")
     common = {"devices": devices, **{name: getattr(args, name) for name in settings}}
 
@@ -200,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path = {"PYTHONPATH": os.pathsep.join(sys.path)}
         try:
             return fresh_process.run("benchmarks.cuda_graphs", {**common, "case": case}, 300, path)
-        except fresh_process.MeasurementError as error:  # cuda_graph=True refuses some models
+        except fresh_process.MeasurementError as error:
             return {"loads": [], "error": str(error)}
 
     rounds = measure_rounds(cases, run, args.repeat)

@@ -111,13 +111,13 @@ class PythonPool : NonCopyable {
   }
 
   // Each of the session's runners that run at first runs the feeds before, all at the same time.
-  void add(const std::shared_ptr<Session>& session, int in_flight, std::size_t max_graphs, const py::list& feeds,
-           int warm_up_runs, const std::shared_ptr<Timeline>& timeline, const py::object& run_options,
-           const py::object& graph_wanted) {
+  void add(const std::shared_ptr<Session>& session, int in_flight, const py::list& feeds, int warm_up_runs,
+           const std::shared_ptr<Timeline>& timeline, const py::object& run_options, const py::object& graph_wanted,
+           std::uint64_t graph_after, std::size_t max_graphs) {
     batching_.check_inputs(session->inputs());
     const GraphsBeside::Wanted wanted = to_wanted(graph_wanted);
     const Runners runners = without_gil([&] {
-      auto made = make_runners(session, {in_flight, max_graphs, wanted});
+      auto made = make_runners(session, {in_flight, wanted, {graph_after, max_graphs}});
       for (auto& runner : made.all) {
         runner = freed_without_gil(std::move(runner));
       }

@@ -1,3 +1,4 @@
+#include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
 #include <chrono>
@@ -229,7 +230,7 @@ void register_pool(py::module_& module) {
   py::class_<GraphsBeside, std::shared_ptr<GraphsBeside>>(module, "GraphsBeside")
       .def("wanted_shapes", &GraphsBeside::wanted_shapes, Nogil())
       .def("in_vain", &GraphsBeside::in_vain, Nogil())
-      .def("add", &GraphsBeside::add, py::arg("key"), py::arg("sessions"), Nogil())
+      .def("add", &GraphsBeside::add, py::arg("key"), py::arg("sessions"), py::arg("why_not"), Nogil())
       .def("not_now", &GraphsBeside::not_now, py::arg("key"), py::arg("reason"), Nogil())
       .def("not_made", &GraphsBeside::not_made, py::arg("key"), py::arg("reason"), Nogil());
   module.attr("own_compute_stream") = Session::own_compute_stream;
@@ -268,10 +269,11 @@ void register_pool(py::module_& module) {
   pool.def(py::init<std::optional<std::size_t>, Batching, std::optional<double>, bool>(),
            py::arg("max_waiting") = py::none(), py::arg("batching") = Batching(), py::arg("trim_after") = py::none(),
            py::arg("reject_late") = false)
-      .def("add", &PythonPool::add, py::arg("session"), py::arg("in_flight") = 1, py::arg("max_graphs") = 0,
-           py::arg("feeds") = py::list(), py::arg("warm_up_runs") = 0,
-           py::arg("timeline") = std::shared_ptr<Timeline>(), py::arg("run_options") = py::none(),
-           py::arg("graph_wanted") = py::none())
+      .def("add", &PythonPool::add, py::arg("session"), py::arg("in_flight") = 1, py::arg("feeds") = py::list(),
+           py::arg("warm_up_runs") = 0, py::arg("timeline") = std::shared_ptr<Timeline>(),
+           py::arg("run_options") = py::none(), py::arg("graph_wanted") = py::none(),
+           py::arg("graph_after") = GraphsBeside::Rule().come_again,
+           py::arg("max_graphs") = GraphsBeside::Rule().most_shapes)
       .def("add_runners", &PythonPool::add_runners, py::arg("device"), py::arg("runners"), py::arg("check"))
       .def("check_inputs", &PythonPool::check_inputs, py::arg("inputs"))
       .def("set_padding", &PythonPool::set_padding, py::arg("padding"))

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <thread>
+#include <utility>
 
 namespace ortmulti::tests {
 namespace {
@@ -16,6 +17,7 @@ std::unique_ptr<FakeCuda>& holder() {
 }
 
 thread_local CUcontext current_context = nullptr;
+thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 // Notes a second caller while the first one is still inside; lets others run, so that one would come.
 class Alone {
@@ -166,6 +168,11 @@ CUresult mem_get_info(std::size_t* free, std::size_t* total) {
   return result_of("cuMemGetInfo");
 }
 
+CUresult thread_capture_mode(CUstreamCaptureMode* mode) {
+  std::swap(capture_mode, *mode);
+  return CUDA_SUCCESS;
+}
+
 CUresult ctx_get_current(CUcontext* context) {
   *context = current_context;
   return result_of("cuCtxGetCurrent");
@@ -173,9 +180,17 @@ CUresult ctx_get_current(CUcontext* context) {
 
 }  // namespace
 
+// Beside a capture of the mode CU_STREAM_CAPTURE_MODE_GLOBAL, as driver 580 has it.
+const std::set<std::string> forbidden_beside_captures{"cuMemAlloc", "cuMemFree", "cuMemHostRegister",
+                                                      "cuEventSynchronize", "cuStreamSynchronize"};
+
 CUresult result_of(const char* function) {
   FakeCuda& fake = FakeCuda::state();
   CUresult result = CUDA_SUCCESS;
+  if (fake.captured_by_others && FakeCuda::minds_captures() && forbidden_beside_captures.count(function) != 0) {
+    ++fake.failed_beside_captures;
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
   {
     const std::lock_guard lock(fake.mutex);
     const int call = ++fake.calls[function];
@@ -207,6 +222,8 @@ FakeCuda& FakeCuda::reset() {
 
 int FakeCuda::current() { return device_of(current_context); }
 
+bool FakeCuda::minds_captures() { return capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL; }
+
 CudaDriver FakeCuda::table() {
   CudaDriver driver;
   driver.init = init;
@@ -224,6 +241,7 @@ CudaDriver FakeCuda::table() {
   driver.primary_ctx_retain = primary_ctx_retain;
   driver.ctx_set_current = ctx_set_current;
   driver.ctx_get_current = ctx_get_current;
+  driver.thread_capture_mode = thread_capture_mode;
   driver.mem_get_info = mem_get_info;
   add_work(driver);
   return driver;

@@ -26,6 +26,9 @@ struct FakeCuda {
     CUresult result;
   };
   std::map<std::string, Failure> failing_call;  ///< As `failing`, for one call alone.
+  /// Whether another library captures a stream in CUDA's default mode: what a thread of the same mode asks fails.
+  std::atomic<bool> captured_by_others{false};
+  std::atomic<int> failed_beside_captures{0};
   bool peers = true;
   bool stable_addresses = true;               ///< Whether the devices have memory that is mapped to reserved addresses.
   bool shareable = true;                      ///< Whether processes can share that memory.
@@ -72,6 +75,8 @@ struct FakeCuda {
   static constexpr std::size_t granularity = 4096;
   /// The device whose context is current in the calling thread; -1 for none.
   static int current();
+  /// Whether the calling thread minds other threads' captures, as threads do at first.
+  static bool minds_captures();
 
   /// What was created and not given back.
   struct Live {

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <future>
 #include <memory>
 #include <string>
 #include <utility>
@@ -28,16 +30,42 @@ class ShapesThatComeAgain : public ::testing::Test {
   }
 
   std::vector<std::pair<std::string, std::size_t>> wanted;
-  std::shared_ptr<GraphsBeside> graphs = std::make_shared<GraphsBeside>(
-      make_session("add"), [this](const auto& /*graphs*/, const std::string& key, std::size_t sessions) {
-        wanted.emplace_back(key, sessions);
-      });
+  std::shared_ptr<GraphsBeside> make(GraphsBeside::Rule rule) {
+    return std::make_shared<GraphsBeside>(make_session("add"), rule,
+                                          [this](const auto& /*graphs*/, const std::string& key, std::size_t sessions) {
+                                            wanted.emplace_back(key, sessions);
+                                          });
+  }
+  static constexpr std::uint64_t come_again = GraphsBeside::Rule().come_again;
+  std::shared_ptr<GraphsBeside> graphs = make({});
 };
+
+TEST_F(ShapesThatComeAgain, AreWantedAtOnceAndAwaitedWhereTheyWereAskedFor) {
+  graphs = make({1, 2});
+  EXPECT_TRUE(wanted_within(1, "a"));
+  auto awaited = std::async(std::launch::async, [this] { return graphs->take("a"); });
+  EXPECT_EQ(graphs->take("b"), nullptr);
+  EXPECT_EQ(awaited.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+  graphs->not_made("a", "no reason");
+  EXPECT_EQ(awaited.get(), nullptr);
+  EXPECT_TRUE(wanted_within(1, "b"));
+  awaited = std::async(std::launch::async, [this] { return graphs->take("b"); });
+  static_cast<void>(graphs->drop_all());
+  EXPECT_EQ(awaited.get(), nullptr);
+}
+
+// What cuDNN compiled for one shape goes with the next one, and a graph would still have it.
+TEST(ASessionThatCaptures, RunsOneShapeOnly) {
+  GpuSession session(make_session("add"), false);
+  session.use_for("a");
+  session.use_for("a");
+  EXPECT_TRUE(throws(ErrorKind::fail, {"one shape only"}, [&] { session.use_for("b"); }));
+}
 
 TEST_F(ShapesThatComeAgain, AreWantedOnceAtATime) {
   EXPECT_EQ(graphs->take("a"), nullptr);
-  EXPECT_FALSE(wanted_within(GraphsBeside::come_again - 1, "a"));
-  EXPECT_FALSE(wanted_within(GraphsBeside::come_again - 1, "b"));
+  EXPECT_FALSE(wanted_within(come_again - 1, "a"));
+  EXPECT_FALSE(wanted_within(come_again - 1, "b"));
   EXPECT_TRUE(wanted_within(1, "a"));
   GraphsBeside::Sample sample;
   sample.inputs.emplace_back("x", new_tensor(ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, {2, 3}));
@@ -53,22 +81,22 @@ TEST_F(ShapesThatComeAgain, AreWantedOnceAtATime) {
 }
 
 TEST_F(ShapesThatComeAgain, AreWantedAnewWhereItWasNotTheTime) {
-  EXPECT_TRUE(wanted_within(GraphsBeside::come_again, "a"));
+  EXPECT_TRUE(wanted_within(come_again, "a"));
   graphs->not_now("a", "no room");
   EXPECT_EQ(graphs->counts().why_not, "no room");
-  EXPECT_FALSE(wanted_within(2 * GraphsBeside::come_again - 1, "a"));
+  EXPECT_FALSE(wanted_within(2 * come_again - 1, "a"));
   EXPECT_TRUE(graphs->came_again("a"));
 }
 
 TEST_F(ShapesThatComeAgain, AreNotPutOffByAMakingThatWasDropped) {
-  EXPECT_TRUE(wanted_within(GraphsBeside::come_again, "a"));
+  EXPECT_TRUE(wanted_within(come_again, "a"));
   EXPECT_FALSE(graphs->in_vain());
   EXPECT_FALSE(graphs->drop_all()) << "there was none yet";
   EXPECT_TRUE(graphs->in_vain());
   graphs->not_made("a", "dropped");
   EXPECT_FALSE(graphs->in_vain());
   EXPECT_EQ(graphs->counts().why_not, "");
-  EXPECT_TRUE(wanted_within(GraphsBeside::come_again, "a"));
+  EXPECT_TRUE(wanted_within(come_again, "a"));
 }
 
 TEST_F(ShapesThatComeAgain, GetAsManySessionsAsRunsWereUnderWayAtOnce) {
@@ -82,7 +110,7 @@ TEST_F(ShapesThatComeAgain, GetAsManySessionsAsRunsWereUnderWayAtOnce) {
       }
       EXPECT_FALSE(wanted_within(1, key));
     }
-    ASSERT_TRUE(wanted_within(GraphsBeside::come_again, key));
+    ASSERT_TRUE(wanted_within(come_again, key));
     graphs->want(key, {});
     EXPECT_EQ(wanted.back(), std::make_pair(key, std::min(others + 1, GraphsBeside::most_sessions)));
     graphs->not_made(key, "no reason");
@@ -92,7 +120,7 @@ TEST_F(ShapesThatComeAgain, GetAsManySessionsAsRunsWereUnderWayAtOnce) {
 TEST_F(ShapesThatComeAgain, AreNotWantedAfterRefusalsInARow) {
   for (int i = 0; i < GraphsBeside::most_refusals; ++i) {
     const std::string key = std::to_string(i);
-    ASSERT_TRUE(wanted_within(GraphsBeside::come_again, key));
+    ASSERT_TRUE(wanted_within(come_again, key));
     graphs->not_made(key, "no reason");
   }
   EXPECT_FALSE(wanted_within(100, "another"));

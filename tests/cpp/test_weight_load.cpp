@@ -30,6 +30,19 @@ TEST_F(WeightLoads, FillEveryDevice) {
   EXPECT_TRUE(right(files, stores));
 }
 
+// PyTorch's are of that mode, and would fail, too.
+TEST_F(WeightLoads, AreNotDisturbedByAnotherLibrarysCapture) {
+  fake.captured_by_others = true;
+  {
+    WeightLoad load(*startup, weights(), {0, 1});
+    EXPECT_TRUE(load.wait(long_enough));
+    EXPECT_TRUE(right(files, load.take()));
+  }
+  EXPECT_EQ(fake.failed_beside_captures, 0);
+  fake.captured_by_others = false;
+  EXPECT_TRUE(FakeCuda::minds_captures()) << "of the caller's thread";
+}
+
 TEST_F(WeightLoads, EndSoonWhenNobodyWantsThem) {
   std::promise<void> copying;
   fake.on_copy = [&, first = true](const FakeCuda::Copy& copy) mutable {

@@ -111,6 +111,118 @@ def test_as_many_sessions_are_made_as_requests_are_under_way() -> None:
         assert pool.stats().devices[0].graph_sessions >= 3  # those of the second shape are two or more
 
 
+def test_shapes_that_were_asked_for_get_graphs_after_one_run() -> None:
+    needs_graphs()
+    with ortmulti.load(MODEL, "cuda:0", cuda_graph=ortmulti.CudaGraph(max_shapes=2)) as pool:
+        for rows in (3, 8):
+            [first] = pool.run(feed(0, rows))
+            behind.wait()
+            np.testing.assert_allclose(pool.run(feed(0, rows))[0], first, rtol=1e-5, atol=1e-5)
+        assert graph_runs(pool) == 2
+        pool.run(feed(0, 9))
+        behind.wait()
+        pool.run(feed(0, 9))
+        assert graph_runs(pool) == 2  # both graphs were used lately
+
+
+def convolutions() -> bytes:
+    """Convolutions of many kinds. For some cuDNN compiles kernels at run time, which belong to a shape's plan."""
+    random = np.random.default_rng(0)
+    nodes, weights, name = [], [], "x"
+    channels = 16
+    for number, (kernel, groups) in enumerate([(3, 1), (3, 48), (1, 1), (5, 48), (1, 1), (3, 48), (5, 48), (1, 1)]):
+        made = 48
+        weight = random.standard_normal((made, channels // groups, kernel, kernel)).astype(np.float32) / kernel
+        weights.append(numpy_helper.from_array(weight / np.sqrt(channels / groups).astype(np.float32), f"w{number}"))
+        nodes += [
+            helper.make_node("Conv", [name, f"w{number}"], [f"c{number}"], group=groups, pads=[kernel // 2] * 4),
+            helper.make_node("HardSwish", [f"c{number}"], [f"h{number}"]),
+        ]
+        name, channels = f"h{number}", made
+    nodes.append(helper.make_node("GlobalAveragePool", [name], ["y"]))
+    return onnx_models.model(
+        nodes,
+        [("x", TensorProto.FLOAT, ["n", 16, 32, 32])],
+        [("y", TensorProto.FLOAT, ["n", 48, 1, 1])],
+        weights,
+    ).SerializeToString()
+
+
+@pytest.mark.parametrize("cuda_graph", ["auto", True])
+def test_several_shapes_of_convolutions_at_once(cuda_graph: Any) -> None:
+    """A graph keeps the plans that it was captured with, whatever runs beside it."""
+    needs_graphs()
+    random = np.random.default_rng(0)
+    feeds = {rows: {"x": random.standard_normal((rows, 16, 32, 32)).astype(np.float32)} for rows in (1, 2, 3, 4)}
+    with ortmulti.load(convolutions(), "cuda:0", cuda_graph=False) as plain:
+        wanted = {rows: plain.run(given)[0] for rows, given in feeds.items()}
+    end = time.monotonic() + HANG
+    with ortmulti.load(convolutions(), "cuda:0", cuda_graph=cuda_graph) as pool, ThreadPoolExecutor(8) as clients:
+
+        def client(number: int) -> None:
+            for rows in np.random.default_rng(number).integers(1, 5, 200):
+                [y] = pool.run(feeds[int(rows)])
+                np.testing.assert_allclose(y, wanted[int(rows)], rtol=1e-2, atol=1e-2)
+
+        while pool.stats().devices[0].graphs < len(feeds):
+            assert time.monotonic() < end
+            list(clients.map(client, range(8)))
+        list(clients.map(client, range(8)))
+        assert graph_runs(pool) > 800
+        assert all(device.failed == 0 for device in pool.stats().devices)
+
+
+def test_captures_beside_creations_and_runs_of_other_pools() -> None:
+    needs_graphs()
+    with ortmulti.InferenceSession(MODEL, providers=["CUDAExecutionProvider"]) as session:
+        wanted = {rows: session.run(None, feed(0, rows))[0] for rows in range(1, 30)}
+    stop = threading.Event()
+    problems: list[BaseException] = []
+    done = {"created": 0, "run": 0}
+
+    def create() -> None:
+        while not stop.is_set():
+            with ortmulti.InferenceSession(MODEL, providers=["CUDAExecutionProvider"]) as session:
+                session.run(None, feed(0))
+            done["created"] += 1
+
+    def run(pool: ortmulti.Pool) -> None:
+        number = 0
+        while not stop.is_set():
+            pool.run(None, feed(0, 1 + number % 50))
+            number += 1
+            done["run"] += 1
+
+    def guarded(function: Any, *arguments: Any) -> None:
+        try:
+            function(*arguments)
+        except BaseException as error:
+            problems.append(error)
+
+    with ortmulti.load(MODEL) as other:
+        threads = [
+            threading.Thread(target=guarded, args=(create,)),
+            *(threading.Thread(target=guarded, args=(run, other)) for _ in range(2)),
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            with ThreadPoolExecutor(4) as callers, ortmulti.load(MODEL, cuda_graph=ortmulti.CudaGraph(32)) as pool:
+                end = time.monotonic() + HANG
+                while pool.stats().devices[0].graphs < 5:
+                    assert time.monotonic() < end
+                    answers = {rows: callers.submit(pool.run, None, feed(0, rows)) for rows in wanted}
+                    for rows, answer in answers.items():
+                        np.testing.assert_allclose(answer.result()[0], wanted[rows], rtol=1e-3, atol=1e-3)
+                assert all(device.failed == 0 for device in pool.stats().devices)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+    assert not problems
+    assert min(done.values()) > 0
+
+
 def test_beside_pytorch_nothing_is_captured() -> None:
     needs_graphs()
     pytest.importorskip("torch")

@@ -42,6 +42,7 @@ namespace ortmulti {
   each(event_synchronize, cuEventSynchronize, 2000);                     \
   each(event_destroy, cuEventDestroy, 4000);                             \
   each(stream_wait_event, cuStreamWaitEvent, 3020);                      \
+  each(thread_capture_mode, cuThreadExchangeStreamCaptureMode, 10010);   \
   each(stream_begin_capture, cuStreamBeginCapture, 10010);               \
   each(stream_end_capture, cuStreamEndCapture, 10000);                   \
   each(graph_get_nodes, cuGraphGetNodes, 10000);                         \

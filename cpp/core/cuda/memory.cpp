@@ -38,21 +38,31 @@ CUmemLocation location_of(int device) {
 }  // namespace
 
 ScopedContext::ScopedContext(CudaStartup& startup, int device)
-    : startup_(startup), context_(startup.context(device)), before_(startup.exchange_current(context_, device)) {}
+    : startup_(startup), context_(startup.context(device)), before_(startup.exchange_current(context_, device)) {
+  exchange_capture_mode();
+}
 
 ScopedContext::ScopedContext(CudaStartup& startup, int device, std::nothrow_t /*unused*/) noexcept : startup_(startup) {
   try {
     auto* const wanted = startup.context(device);
     before_ = startup.exchange_current(wanted, device);
     context_ = wanted;
+    exchange_capture_mode();
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): see above
   }
 }
 
 ScopedContext::~ScopedContext() {
+  if (context_ != nullptr) {
+    exchange_capture_mode();
+  }
   if (before_ != context_) {
     static_cast<void>(startup_.driver().ctx_set_current(before_));
   }
+}
+
+void ScopedContext::exchange_capture_mode() noexcept {
+  static_cast<void>(startup_.driver().thread_capture_mode(&mode_));
 }
 
 CudaMemory::CudaMemory(CudaStartup& startup, int device, std::size_t bytes, std::string purpose, Address address,
@@ -64,6 +74,7 @@ CudaMemory::CudaMemory(CudaStartup& startup, int device, std::size_t bytes, std:
       generation_(fork_generation()),
       context_(startup.make_current(device)),
       kind_(address) {
+  const ScopedContext current(startup, device);
   if (address != Address::plain) {
     reserve();
   }
@@ -246,24 +257,22 @@ CudaMemory::~CudaMemory() {
   if (generation_ != fork_generation()) {
     return;  // it is the parent's
   }
-  const CudaDriver& driver = startup_.driver();
-  CUcontext before = nullptr;
-  static_cast<void>(driver.ctx_get_current(&before));
-  // Fails where the driver has shut down, which freed it.
-  if (driver.ctx_set_current(context_) == CUDA_SUCCESS) {
-    if (!stable()) {
-      static_cast<void>(driver.mem_free(address_));
-    } else {
-      if (allocation_ != 0) {
-        const DeviceSyncGuard guard(Device::cuda(device_), DeviceSyncGuard::Work::waits_for_device);
-        static_cast<void>(driver.ctx_synchronize());  // as cuMemFree does
-        static_cast<void>(driver.mem_unmap(address_, reserved_));
-        static_cast<void>(driver.mem_release(allocation_));
-      }
-      static_cast<void>(driver.mem_address_free(address_, reserved_));
-    }
-    static_cast<void>(driver.ctx_set_current(before));
+  const ScopedContext current(startup_, device_, std::nothrow);
+  if (current.context() == nullptr) {
+    return;  // the driver has shut down, which freed it
   }
+  const CudaDriver& driver = startup_.driver();
+  if (!stable()) {
+    static_cast<void>(driver.mem_free(address_));
+    return;
+  }
+  if (allocation_ != 0) {
+    const DeviceSyncGuard guard(Device::cuda(device_), DeviceSyncGuard::Work::waits_for_device);
+    static_cast<void>(driver.ctx_synchronize());  // as cuMemFree does
+    static_cast<void>(driver.mem_unmap(address_, reserved_));
+    static_cast<void>(driver.mem_release(allocation_));
+  }
+  static_cast<void>(driver.mem_address_free(address_, reserved_));
 }
 
 void copy_to_device(CudaStartup& startup, int device, void* target, const void* source, std::size_t bytes) {

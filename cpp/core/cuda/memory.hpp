@@ -16,7 +16,9 @@ inline void* to_pointer(CUdeviceptr address) { return reinterpret_cast<void*>(ad
 inline CUdeviceptr to_address(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
 
 /// Has a device's context current in the calling thread for its lifetime, and then the one that was before. Costs
-/// nothing but a question to the driver if it is current already.
+/// nothing but two questions to the driver if it is current already. Meanwhile captures of other threads do not concern
+/// this one (CU_STREAM_CAPTURE_MODE_THREAD_LOCAL): beside one of the default mode, as PyTorch's are, an allocation, a
+/// wait for a stream and the like would fail with CUDA error 900, and so would the capture.
 class ScopedContext : NonCopyable {
  public:
   ScopedContext(CudaStartup& startup, int device);
@@ -27,9 +29,12 @@ class ScopedContext : NonCopyable {
   CUcontext context() const noexcept { return context_; }
 
  private:
+  void exchange_capture_mode() noexcept;
+
   CudaStartup& startup_;
   CUcontext context_ = nullptr;
   CUcontext before_ = nullptr;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 };
 
 /// An allocation of a GPU's memory, in the device's primary context.

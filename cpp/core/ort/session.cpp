@@ -248,10 +248,12 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
   description->generation = fork_generation();
   const Device& device = description->device;
   const std::string name = to_string(device);
+  std::optional<ScopedContext> current;
   if (device.is_cuda()) {
     static_cast<void>(ends_of_running_threads());  // counts this thread's end
     CudaStartup& startup = CudaStartup::instance();
-    startup.make_current(device.index, timeline);
+    startup.context(device.index, timeline);  // with its spans
+    current.emplace(startup, device.index);
     startup.wait_for_libraries(timeline);
   }
   const std::string context = "creating a session of " + description->model + " on " + name;
@@ -470,6 +472,10 @@ WeightStore::Hold Session::hold_weights(const Lock& /*open*/) const {
 template <typename Run>
 void Session::run_guarded(const Lock& open, std::uint64_t shapes, bool alone, const Run& run) const {
   const auto weights = hold_weights(open);
+  std::optional<ScopedContext> current;
+  if (device().is_cuda()) {
+    current.emplace(CudaStartup::instance(), device().index);
+  }
   std::optional<DeviceSyncGuard> guard;
   const bool may_capture = device().is_cuda() && shapes != 0 && opened_->last_shapes.load() != shapes;
   const bool may_free = device().is_cuda() && compute_stream_ == nullptr;
@@ -610,6 +616,10 @@ void Session::shrink() const {
   }
   Ort::RunOptions shrinking;
   shrinking.AddConfigEntry("memory.enable_memory_arena_shrinkage", arenas.c_str());
+  std::optional<ScopedContext> current;
+  if (on.is_cuda()) {
+    current.emplace(CudaStartup::instance(), on.index);
+  }
   const DeviceSyncGuard guard(on, DeviceSyncGuard::Work::waits_for_device);
   const CountedRun counted(on.is_cuda());
   run_nothing(opened_->session, inputs(), outputs(), std::move(shrinking));

@@ -59,11 +59,8 @@ auto copying_time(Request& request) {
 
 }  // namespace
 
-GpuRunner::GpuRunner(std::shared_ptr<GpuSession> session, std::size_t max_graphs, std::shared_ptr<GraphsBeside> beside)
-    : SessionRunner(session->session()),
-      shared_(std::move(session)),
-      max_graphs_(max_graphs),
-      beside_(std::move(beside)) {}
+GpuRunner::GpuRunner(std::shared_ptr<GpuSession> session, std::shared_ptr<GraphsBeside> beside)
+    : SessionRunner(session->session()), shared_(std::move(session)), beside_(std::move(beside)) {}
 
 void GpuRunner::prepare() {
   if (copies_) {
@@ -83,13 +80,7 @@ void GpuRunner::prepare() {
   copies_ = std::move(copies);
 }
 
-std::uint64_t GpuRunner::graph_bytes() const {
-  std::uint64_t bytes = 0;
-  for (const CapturedGraph& graph : graphs_) {
-    bytes += graph.memory->bytes();
-  }
-  return bytes;
-}
+std::uint64_t GpuRunner::graph_bytes() const { return graph_ ? graph_->memory->bytes() : 0; }
 
 void GpuRunner::free_buffers() {
   shared_->free_blocks();
@@ -125,7 +116,7 @@ std::string GpuRunner::why_no_more() noexcept {
 
 GpuRunner::~GpuRunner() {
   const ScopedContext current(CudaStartup::instance(), device().index, std::nothrow);
-  graphs_.clear();
+  graph_.reset();
   copies_.reset();
   staged_.reset();
 }
@@ -142,9 +133,6 @@ void GpuRunner::run(Request& request) {
   request.copying = {};
   request.waiting_for_session = {};
   request.outputs.clear();
-  if (shared_->graphs() && request.run_options != nullptr && !request.own_run_options) {
-    throw Error(ErrorKind::invalid_argument, "a pool with CUDA graphs takes no run_options");
-  }
   const ScopedContext current(CudaStartup::instance(), device().index);
   try {
     auto inputs = tensors_of(request, *shared_);
@@ -157,17 +145,14 @@ void GpuRunner::run(Request& request) {
       bytes += input.bytes;
     }
     note_run(bytes);
-    if (!shared_->graphs() && !beside_) {
-      run_ordinarily(request, *inputs, {});
-    } else {
+    if (graph_) {
+      sort_by_name(*inputs);
+      run_graph(request, *inputs);
+    } else if (beside_) {
       const std::string key = sort_by_name(*inputs);
-      if (beside_) {
-        run_beside(request, *inputs, key);
-      } else if (CapturedGraph* graph = graph_for(request, *inputs, key)) {
-        run_graph(request, *inputs, *graph);
-      } else {
-        shared_->in_thread([&] { run_ordinarily(request, *inputs, key); });
-      }
+      run_beside(request, *inputs, key);
+    } else {
+      run_ordinarily(request, *inputs);
     }
   } catch (const Ort::Exception& exception) {
     throw from_onnxruntime(exception, "running " + shared_->session()->model() + " on " + to_string(device()));
@@ -176,7 +161,7 @@ void GpuRunner::run(Request& request) {
   }
 }
 
-void GpuRunner::run_ordinarily(Request& request, const Tensors& inputs, const std::string& key) {
+void GpuRunner::run_ordinarily(Request& request, const Tensors& inputs) {
   Session& session = *shared_->session();
   const ScopedContext current(CudaStartup::instance(), device().index);  // in_thread() is another one
   const auto open = session.lock_for_use();
@@ -189,57 +174,33 @@ void GpuRunner::run_ordinarily(Request& request, const Tensors& inputs, const st
     const ScopedSpan span(request.trace, "copy", device_name());
     bind_inputs(inputs);
   }
-  std::vector<const char*> names = request.output_names;
-  const bool graphs = shared_->graphs();
-  if (graphs) {  // all of them, from whose shapes a graph can be made
-    names.clear();
-    for (const ValueInfo& output : session.outputs()) {
-      names.push_back(output.name.c_str());
-    }
-  }
-  for (const char* name : names) {
+  for (const char* name : request.output_names) {
     binding_.BindOutput(name, memory_info(shared_->writes_on_device(name) ? device() : Device::cpu()));
   }
-  if (graphs && request.own_run_options) {
-    request.own_run_options->AddConfigEntry(graph_id, no_graph);
-  }
   static const Ort::RunOptions none{nullptr};
+  const bool graphs = shared_->graphs();
   const Ort::RunOptions& given = graphs ? ordinary_ : none;
-  const Clock::time_point began = Clock::now();
-  GpuSession::Slot slot;
+  GpuSession::Slot slot;  // until the outputs are out of the memory that a graph would overwrite
   if (graphs) {
     slot = shared_->take_slot();
-    request.waiting_for_session += Clock::now() - began;
     shared_->wait_for_launched();
   }
   {
     const ScopedSpan span(request.trace, "run", device_name());
     session.run(open, request.run_options == nullptr ? given : *request.run_options, binding_, shapes_of(inputs));
   }
-  std::vector<Ort::Value> outputs = binding_.GetOutputValues();
-  if (!graphs) {
-    answer(request, std::move(outputs), false);
-    return;
-  }
-  // With its slot, until the outputs are out of the memory that a graph would overwrite.
-  shared_->graph_shapes().learn(key, outputs);
-  std::vector<Ort::Value> wanted;
-  wanted.reserve(request.output_names.size());
-  for (const char* name : request.output_names) {
-    wanted.push_back(std::move(outputs.at(output_index(session, name))));
-  }
-  answer(request, std::move(wanted), true);
+  answer(request, binding_.GetOutputValues(), graphs);
 }
 
 void GpuRunner::run_beside(Request& request, const Tensors& inputs, const std::string& key) {
   if (request.run_options != nullptr && !request.own_run_options) {
-    run_ordinarily(request, inputs, {});
+    run_ordinarily(request, inputs);
     return;
   }
   bool wanted = false;
   if (!run_by_graph(request, key)) {
     const auto counted = beside_->ordinary_run();
-    run_ordinarily(request, inputs, {});
+    run_ordinarily(request, inputs);
     wanted = beside_->came_again(key);
   } else {
     wanted = beside_->answered(key);
@@ -265,6 +226,9 @@ bool GpuRunner::run_by_graph(Request& request, const std::string& key) {
     return false;
   }
   const auto waited = Clock::now() - began;
+  if (request.ending.load()) {
+    throw Error(ErrorKind::cancelled, "the request is not wanted any more");
+  }
   try {
     graph->run(request);
   } catch (const Error& error) {
@@ -288,7 +252,7 @@ GraphsBeside::Sample GpuRunner::sample_of(const Tensors& inputs, const Request& 
   return sample;
 }
 
-std::vector<Ort::Value> GpuRunner::prove(Request& one, Request& other) {
+std::vector<Ort::Value> GpuRunner::prove(Request& one, Request& other, const GraphsBeside::WhyNot& why_not) {
   const std::lock_guard running(running_);
   prepare();
   const ScopedContext current(CudaStartup::instance(), device().index);
@@ -301,8 +265,9 @@ std::vector<Ort::Value> GpuRunner::prove(Request& one, Request& other) {
   sort_by_name(*other_tensors);
   const Tensors& inputs = *tensors;
   const Tensors& others = *other_tensors;
+  shared_->use_for(key);
   const auto ordinarily = [&](Request& request, const Tensors& given) {
-    shared_->in_thread([&] { run_ordinarily(request, given, key); });
+    shared_->in_thread([&] { run_ordinarily(request, given); });
     return std::exchange(request.outputs, {});
   };
   std::vector<Ort::Value> expected = ordinarily(one, inputs);
@@ -310,17 +275,16 @@ std::vector<Ort::Value> GpuRunner::prove(Request& one, Request& other) {
     throw Error(ErrorKind::not_implemented, "two runs of the same inputs do not have the same bits");
   }
   const std::vector<Ort::Value> expected_other = ordinarily(other, others);
-  const GraphShapes::Outputs outputs = shared_->graph_shapes().find(key).value_or(GraphShapes::Outputs());
-  CapturedGraph* const graph = capture(one, inputs, key, outputs);
+  capture(inputs, expected, why_not);
   const auto launched = [&](Request& request, const Tensors& given) {
-    for (Ort::Value& output : graph->outputs) {
+    for (Ort::Value& output : graph_->outputs) {
       const std::vector<std::byte> poison(tensor_bytes(output), std::byte{0xA5});
       if (!poison.empty()) {
         copies_->from_host(output.GetTensorMutableRawData(), poison.data(), poison.size());
       }
     }
     copies_->wait();
-    run_graph(request, given, *graph);
+    run_graph(request, given);
     return std::exchange(request.outputs, {});
   };
   if (!all_same_bits(expected_other, launched(other, others)) || !all_same_bits(expected, launched(one, inputs))) {
@@ -329,63 +293,34 @@ std::vector<Ort::Value> GpuRunner::prove(Request& one, Request& other) {
   return expected;
 }
 
-GpuRunner::CapturedGraph* GpuRunner::graph_for(Request& request, const Tensors& inputs, const std::string& key) {
-  const auto known =
-      std::find_if(graphs_.begin(), graphs_.end(), [&key](const auto& graph) { return graph.key == key; });
-  if (known != graphs_.end()) {
-    graphs_.splice(graphs_.begin(), graphs_, known);
-    return &graphs_.front();
-  }
-  const std::optional<GraphShapes::Outputs> outputs = shared_->graph_shapes().find(key);
-  if (!outputs) {
-    return nullptr;
-  }
-  try {
-    return capture(request, inputs, key, *outputs);
-  } catch (const std::exception& error) {
-    const bool last = shared_->graph_shapes().refuse(key);
-    const std::string what =
-        last ? " captures no more CUDA graphs, since inputs of " + std::to_string(GraphShapes::most_refusals) +
-                   " shapes in a row got none: mend the reason and load it again, or load it without cuda_graph. The "
-                   "last reason: "
-             : " runs without a CUDA graph for inputs of these shapes: ";
-    onnxruntime_log().push({ORT_LOGGING_LEVEL_WARNING, "ortmulti", "", "",
-                            shared_->session()->model() + " on " + device_name() + what + error.what()});
-    return nullptr;
-  }
-}
-
-GpuRunner::CapturedGraph* GpuRunner::capture(Request& request, const Tensors& inputs, const std::string& key,
-                                             const GraphShapes::Outputs& outputs) {
-  CapturedGraph* captured = nullptr;
-  for (int tries_left = 2; captured == nullptr; --tries_left) {
+void GpuRunner::capture(const Tensors& inputs, const std::vector<Ort::Value>& outputs,
+                        const GraphsBeside::WhyNot& why_not) {
+  for (int tries_left = 2; !graph_; --tries_left) {
     try {
-      shared_->in_thread([&] { captured = capture_once(request, inputs, key, outputs); });
+      shared_->in_thread([&] { capture_once(inputs, outputs, why_not); });
     } catch (const CaptureInvalidated&) {
       shared_->renew_thread();  // ONNX Runtime keeps what a capture left there
       if (tries_left == 0) {
         throw;
       }
-    } catch (...) {
-      shared_->renew_thread();
-      throw;
     }
   }
-  return captured;
 }
 
-GpuRunner::CapturedGraph* GpuRunner::capture_once(Request& request, const Tensors& inputs, const std::string& key,
-                                                  const GraphShapes::Outputs& outputs) {
+void GpuRunner::capture_once(const Tensors& inputs, const std::vector<Ort::Value>& outputs,
+                             const GraphsBeside::WhyNot& why_not) {
   Session& session = *shared_->session();
   CudaStartup& startup = CudaStartup::instance();
   const ScopedContext current(startup, device().index);
   const auto open = session.lock_for_use();
   const GpuSession::Slot slot = shared_->take_slot();
-  const ScopedSpan span(request.trace, "capture", device_name());
   shared_->wait_for_launched();
-  CapturedGraph graph = prepare_graph(key, inputs, outputs, open);
+  CapturedGraph graph = prepare_graph(inputs, outputs, open);
   // ONNX Runtime plans its memory in the first run of a shape, and has it from the second on.
   session.run(open, ordinary_, graph.binding, shapes_of(inputs));
+  if (const std::string reason = why_not(); !reason.empty()) {
+    throw Error(ErrorKind::fail, reason);
+  }
   {
     const auto weights = session.hold_weights(open);
     const DeviceSyncGuard guard(device(), DeviceSyncGuard::Work::may_capture);
@@ -393,26 +328,20 @@ GpuRunner::CapturedGraph* GpuRunner::capture_once(Request& request, const Tensor
     graph.graph = std::make_unique<const CudaGraph>(
         startup, session.compute_stream(), [&] { session.run_to_capture(open, weights, capturing_, graph.binding); });
   }
-  shared_->graph_shapes().captured();
-  if (graphs_.size() == max_graphs_) {
-    graphs_.pop_back();
-  }
-  return &graphs_.emplace_front(std::move(graph));
+  graph_ = std::move(graph);
 }
 
-GpuRunner::CapturedGraph GpuRunner::prepare_graph(const std::string& key, const Tensors& inputs,
-                                                  const GraphShapes::Outputs& outputs,
+GpuRunner::CapturedGraph GpuRunner::prepare_graph(const Tensors& inputs, const std::vector<Ort::Value>& outputs,
                                                   const Session::Lock& open) const {
   std::size_t bytes = 0;
   for (const RequestTensor& input : inputs) {
     bytes += aligned(input.bytes);
   }
-  for (const GraphShapes::Output& output : outputs) {
-    bytes += aligned(tensor_bytes(output.type, output.shape));
+  for (const Ort::Value& output : outputs) {
+    bytes += aligned(tensor_bytes(output));
   }
   Session& session = *shared_->session();
   CapturedGraph graph;
-  graph.key = key;
   graph.memory = std::make_unique<const CudaMemory>(CudaStartup::instance(), device().index, bytes,
                                                     "inputs and outputs of a CUDA graph take");
   graph.binding = session.make_binding(open);
@@ -428,14 +357,16 @@ GpuRunner::CapturedGraph GpuRunner::prepare_graph(const std::string& key, const 
     graph.binding.BindInput(input.name, value);
   }
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    graph.outputs.push_back(place(outputs[i].type, outputs[i].shape));
+    const auto info = outputs[i].GetTensorTypeAndShapeInfo();
+    graph.outputs.push_back(place(info.GetElementType(), info.GetShape()));
     graph.binding.BindOutput(session.outputs()[i].name.c_str(), graph.outputs.back());
   }
   return graph;
 }
 
-void GpuRunner::run_graph(Request& request, const Tensors& inputs, CapturedGraph& graph) {
+void GpuRunner::run_graph(Request& request, const Tensors& inputs) {
   Session& session = *shared_->session();
+  CapturedGraph& graph = *graph_;
   const auto open = session.lock_for_use();
   const auto weights = session.hold_weights(open);
   {

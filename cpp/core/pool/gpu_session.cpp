@@ -113,14 +113,23 @@ bool GpuSession::writes_on_device(std::string_view output) const {
 
 void GpuSession::in_thread(const std::function<void()>& work) {
   const std::lock_guard lock(thread_mutex_);
-  thread_->call(work);
+  threads_.back()->call(work);
+}
+
+void GpuSession::use_for(const std::string& key) {
+  const std::lock_guard lock(thread_mutex_);
+  if (key_.empty()) {
+    key_ = key;
+  } else if (key_ != key) {
+    throw Error(ErrorKind::fail, "a session that captures CUDA graphs runs inputs of one shape only");
+  }
 }
 
 void GpuSession::renew_thread() {
   auto thread = std::make_unique<AsyncRuns>();
   thread->call([] {});  // an Error where it cannot start
   const std::lock_guard lock(thread_mutex_);
-  thread_.swap(thread);
+  threads_.push_back(std::move(thread));
 }
 
 LaunchTimes::Launch GpuSession::launch(const CudaGraph& graph, CUstream stream, const void* shape) {

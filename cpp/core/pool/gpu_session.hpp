@@ -19,7 +19,6 @@
 #include "core/cuda/graph.hpp"
 #include "core/cuda/memory.hpp"
 #include "core/ort/session.hpp"
-#include "core/pool/graph_shapes.hpp"
 #include "core/pool/launch_times.hpp"
 #include "core/pool/request.hpp"
 
@@ -63,6 +62,11 @@ class GpuSession {
 
   // With graphs:
 
+  /// Called with the shapes_key() of what it is to run: a graph is launched as long as the session lives, so the
+  /// session runs nothing else. ONNX Runtime's Conv and other nodes keep one cuDNN plan, that of the last shape. A plan
+  /// that goes unloads the kernels that cuDNN compiled for it (cuLibraryUnload), and a graph that has them crashes in
+  /// cuGraphLaunch (onnxruntime-gpu 1.31.1, cuDNN 9.19). Throws Error for another shape than the first.
+  void use_for(const std::string& key);
   /// Held while it runs: one runs at a time, since a graph has the addresses of what ONNX Runtime's arena had free when
   /// it was captured, and what runs beside it would use the same memory.
   using Slot = std::unique_lock<std::mutex>;
@@ -70,13 +74,14 @@ class GpuSession {
 
   /// Has one thread do it, since ONNX Runtime then keeps what a thread ran with for that thread.
   void in_thread(const std::function<void()>& work);
-  /// After a capture failed, which may have left what ONNX Runtime has for that thread amid one of its own.
+  /// After a capture failed, which may have left what ONNX Runtime has for that thread amid one of its own. The threads
+  /// before stay as long as the session: graphs that were captured there use the handles that ONNX Runtime frees with a
+  /// thread, and the workspaces of these.
   void renew_thread();
   /// With a slot. Behind what was launched before, on whichever stream. Returns when it is expected to end.
   LaunchTimes::Launch launch(const CudaGraph& graph, CUstream stream, const void* shape);
   LaunchTimes& launch_times() noexcept { return launch_times_; }
   void wait_for_launched();
-  GraphShapes& graph_shapes() noexcept { return graph_shapes_; }
 
   std::shared_ptr<const CudaMemory> allocate(std::size_t bytes) { return blocks_->take(bytes); }
   /// Those that nobody uses.
@@ -92,11 +97,11 @@ class GpuSession {
   Placement outputs_;
   std::mutex running_;
   LaunchTimes launch_times_;
-  GraphShapes graph_shapes_;
   std::shared_ptr<DeviceBlocks> blocks_;
   std::unique_ptr<CudaEvent> launched_;  // after the last launch
   std::mutex thread_mutex_;
-  std::unique_ptr<AsyncRuns> thread_;
+  std::string key_;
+  std::vector<std::unique_ptr<AsyncRuns>> threads_;  // the last one is in use
 };
 
 /// A tensor as a run on a GPU sees it.

@@ -111,6 +111,7 @@ void check_close(const GraphsBeside::Tensors& expected, const std::vector<const 
 std::shared_ptr<GpuRunner> GraphsBeside::take(const std::string& key) {
   std::unique_lock lock(mutex_);
   for (bool waited = false;; waited = true) {
+    given_back_.wait(lock, [&] { return graphs_.count(key) != 0 || !awaited(key); });
     const auto found = graphs_.find(key);
     if (found == graphs_.end()) {
       return nullptr;
@@ -164,13 +165,13 @@ bool GraphsBeside::came_again(const std::string& key) {
   }
   Seen& seen = seen_.use(key);
   seen.at_once = std::max(seen.at_once, under_way_.load());
-  if (seen.refused || ++seen.runs < come_again << seen.put_off) {
+  if (seen.refused || ++seen.runs < rule_.come_again << seen.put_off) {
     return false;
   }
-  if (graphs_.size() == most_shapes && runs_ - least_recently_used()->second->used <= unused) {
+  if (graphs_.size() >= rule_.most_shapes && runs_ - least_recently_used()->second->used <= unused) {
     return false;
   }
-  making_ = std::make_unique<Making>(Making{std::min(seen.at_once, most_sessions), {}});
+  making_ = std::make_unique<Making>(Making{key, std::min(seen.at_once, most_sessions), {}});
   return true;
 }
 
@@ -191,13 +192,14 @@ bool GraphsBeside::answered(const std::string& key) {
     graph.worth.try_more(now, "those of another shape are being made");
     return false;
   }
-  making_ = std::make_unique<Making>(Making{1, {}});
+  making_ = std::make_unique<Making>(Making{key, 1, {}});
   return true;
 }
 
 std::shared_ptr<GraphsBeside::Graph> GraphsBeside::made_or_not(const std::string& key) {
   const auto found = graphs_.find(key);
   making_.reset();
+  given_back_.notify_all();
   return found == graphs_.end() ? nullptr : found->second;
 }
 
@@ -252,7 +254,8 @@ std::vector<std::pair<std::string, std::vector<std::int64_t>>> GraphsBeside::wan
   return shapes;
 }
 
-void GraphsBeside::add(const std::string& key, const std::vector<std::shared_ptr<Session>>& made) {
+void GraphsBeside::add(const std::string& key, const std::vector<std::shared_ptr<Session>>& made,
+                       const WhyNot& why_not) {
   const Sample& sample = making_->sample;  // which stays until the end
   std::deque<Place> places;
   std::uint64_t bytes = made.size() * bytes_of_handles;
@@ -265,8 +268,8 @@ void GraphsBeside::add(const std::string& key, const std::vector<std::shared_ptr
     for (std::size_t number = 0; number < shared.size(); ++number) {
       SampleRequest one(sample.inputs, *made[number], false);
       SampleRequest other(sample.inputs, *made[number], true);
-      const auto runner = std::make_shared<GpuRunner>(shared[number], 1);
-      check_close(sample.outputs, one.output_names, runner->prove(one, other));
+      const auto runner = std::make_shared<GpuRunner>(shared[number]);
+      check_close(sample.outputs, one.output_names, runner->prove(one, other, why_not));
       bytes += runner->graph_bytes();
       places.push_back({runner, number});
     }
@@ -288,7 +291,7 @@ void GraphsBeside::add(const std::string& key, const std::vector<std::shared_ptr
   if (graph) {
     graph->worth.try_more(InFlight::Clock::now(), "");
   } else {
-    if (graphs_.size() == most_shapes) {
+    if (graphs_.size() >= rule_.most_shapes) {
       const auto found = least_recently_used();
       oldest = found->second;
       seen_.use(found->first) = {};

@@ -18,7 +18,6 @@
 #include "core/base/scope_exit.hpp"
 #include "core/ort/session.hpp"
 #include "core/ort/value.hpp"
-#include "core/pool/graph_shapes.hpp"
 #include "core/pool/in_flight.hpp"
 #include "core/pool/runner.hpp"
 
@@ -30,9 +29,14 @@ class GpuRunner;
 /// somebody makes when they are wanted. For several threads.
 class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopyable {
  public:
-  /// With so many ordinary runs a shape gets a graph. Sessions are made for it, which takes as long as to load them.
-  static constexpr std::uint64_t come_again = 20;
-  static constexpr std::size_t most_shapes = 8;
+  /// When a shape gets a graph: with so many ordinary runs, since sessions are made for it, which takes as long as to
+  /// load them; and how many shapes have one. With one run, requests of the shape wait until it is made: an ordinary
+  /// run of another shape than the one before may take longer, as those of convolutions do.
+  struct Rule {
+    std::uint64_t come_again = 20;
+    std::size_t most_shapes = 8;
+  };
+  static constexpr std::size_t most_seen = 1024;  ///< Shapes without a graph that are counted, those used last.
   /// Runs of the session without one of a graph's shapes, after which another graph may take its place. Where more
   /// shapes than have graphs come all the time, those that are there stay.
   static constexpr std::uint64_t unused = 1000;
@@ -44,8 +48,10 @@ class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopya
   static constexpr std::size_t runners_of_each = 2;
   /// Of each session's handles of cuBLAS and cuDNN (onnxruntime-gpu 1.31.1 on an H100).
   static constexpr std::uint64_t bytes_of_handles = std::uint64_t{72} << 20U;
-  static constexpr int most_refusals = GraphShapes::most_refusals;  ///< In a row; then no more are wanted.
+  static constexpr int most_refusals = 8;  ///< In a row; then no more are wanted.
 
+  /// Asked before each capture: why it must not be now; empty where it may.
+  using WhyNot = std::function<std::string()>;
   using Tensors = std::vector<std::pair<std::string, Ort::Value>>;
   /// One ordinary run, in the host's memory.
   struct Sample {
@@ -57,11 +63,11 @@ class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopya
   using Wanted =
       std::function<void(const std::shared_ptr<GraphsBeside>& graphs, const std::string& key, std::size_t sessions)>;
 
-  GraphsBeside(std::shared_ptr<Session> ordinary, Wanted wanted)
-      : ordinary_(std::move(ordinary)), wanted_(std::move(wanted)) {}
+  GraphsBeside(std::shared_ptr<Session> ordinary, Rule rule, Wanted wanted)
+      : ordinary_(std::move(ordinary)), rule_(rule), wanted_(std::move(wanted)) {}
 
-  /// A runner that has the graph of these shapes, and that nobody else uses as long as it is held. Waits for one. Null
-  /// where there is no graph.
+  /// A runner that has the graph of these shapes, and that nobody else uses as long as it is held. Waits for one, and
+  /// for a graph that was asked for. Null where there is no graph.
   std::shared_ptr<GpuRunner> take(const std::string& key);
 
   /// While the result lives, an ordinary run is under way.
@@ -84,7 +90,7 @@ class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopya
   /// Captures the wanted graph in these sessions, which were created to capture, and proves each: see GpuRunner::prove.
   /// Their answers are also compared with the ordinary one, which another optimization may differ from by rounding.
   /// Throws Error, with nothing added.
-  void add(const std::string& key, const std::vector<std::shared_ptr<Session>>& made);
+  void add(const std::string& key, const std::vector<std::shared_ptr<Session>>& made, const WhyNot& why_not);
   /// Sessions that were wanted cannot be had. Without any, these shapes are run ordinarily from now on; the log says
   /// so.
   void not_made(const std::string& key, const std::string& reason);
@@ -118,6 +124,7 @@ class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopya
   };
 
   struct Making {
+    std::string key;
     std::size_t sessions = 0;
     Sample sample;         // once it is wanted
     bool in_vain = false;  // all graphs were dropped meanwhile
@@ -126,6 +133,10 @@ class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopya
   using Graphs = std::map<std::string, std::shared_ptr<Graph>>;
 
   Graphs::iterator least_recently_used();
+  /// Whether requests of the shape wait for the graph that is being made.
+  bool awaited(const std::string& key) const {
+    return making_ && making_->key == key && !making_->in_vain && rule_.come_again == 1;
+  }
   /// Ends the making. Returns the graph that there was already; null for none.
   std::shared_ptr<Graph> made_or_not(const std::string& key);
   /// Ends a making without sessions. Returns whether its shapes are done with: they had a graph already, which stays as
@@ -138,10 +149,11 @@ class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopya
   static std::deque<Place> take_surplus(Graph& graph);
 
   const std::shared_ptr<Session> ordinary_;
+  const Rule rule_;
   const Wanted wanted_;
   mutable std::mutex mutex_;
   std::condition_variable given_back_;
-  RecentlyUsed<Seen> seen_{GraphShapes::most};
+  RecentlyUsed<Seen> seen_{most_seen};
   Graphs graphs_;
   std::uint64_t runs_ = 0;  // by graphs and ordinary ones
   std::atomic<std::size_t> under_way_ = 0;

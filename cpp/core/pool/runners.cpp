@@ -80,20 +80,19 @@ Runners make_runners(const std::shared_ptr<Session>& session, const Serving& ser
   if (!session->device().is_cuda()) {
     return {{std::make_shared<SessionRunner>(session)}, std::nullopt};
   }
-  const bool graphs = serving.max_graphs != 0;
-  const bool measured = serving.in_flight == 0 && !graphs;  // graphs run one behind another, however many wait
+  const bool measured = serving.in_flight == 0;
   const std::size_t ready = serving.in_flight == 0 ? at_first_in_flight : static_cast<std::size_t>(serving.in_flight);
-  const auto shared = std::make_shared<GpuSession>(session, graphs);
+  const auto shared = std::make_shared<GpuSession>(session, false);
   std::shared_ptr<GraphsBeside> beside;
   if (serving.graph_wanted) {
-    auto kept = std::make_shared<GraphsBeside>(session, serving.graph_wanted);
+    auto kept = std::make_shared<GraphsBeside>(session, serving.graph_rule, serving.graph_wanted);
     auto* const used = kept.get();
     // Without the last runner nobody uses them: not even those that are still being made.
     beside = {used, [kept = std::move(kept)](GraphsBeside* /*used*/) { static_cast<void>(kept->drop_all()); }};
   }
   Runners runners;
   for (std::size_t i = 0; i < (measured ? most_in_flight : ready); ++i) {
-    const auto runner = std::make_shared<GpuRunner>(shared, serving.max_graphs, beside);
+    const auto runner = std::make_shared<GpuRunner>(shared, beside);
     if (i < ready) {
       runner->prepare();
     }

@@ -25,9 +25,9 @@ constexpr std::size_t most_in_flight = 12;
 struct Serving {
   /// Requests under way on a GPU; 0: as many as measurement says.
   int in_flight = 1;
-  std::size_t max_graphs = 0;  ///< Shapes of which each runner keeps CUDA graphs; 0: none are captured.
-  /// Has sessions made for the CUDA graphs of shapes that come again; empty: none are made. Not with max_graphs.
+  /// Has sessions made for the CUDA graphs of shapes that come again; empty: none are made.
   GraphsBeside::Wanted graph_wanted;
+  GraphsBeside::Rule graph_rule;
 };
 
 /// What runs a pool's requests with a session.

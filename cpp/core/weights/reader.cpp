@@ -271,6 +271,7 @@ void WeightReader::run() {
 }
 
 void WeightReader::read_jobs() {
+  std::optional<ScopedContext> current;  // once there is a context
   if (!cpus_.empty()) {
     static_cast<void>(stay_on(cpus_));  // slower without, and right
   }
@@ -310,7 +311,7 @@ void WeightReader::read_jobs() {
       return;
     }
     if (!copies) {
-      startup_.make_current(device_);
+      current.emplace(startup_, device_);
       if (!buffers->pinned()) {
         buffers->pin(startup_, to_string(Device::cuda(device_)));
       }

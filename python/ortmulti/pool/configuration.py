@@ -151,15 +151,11 @@ def batching_argument(batching: Batching | None) -> _core.Batching:
 @checks.known_fields
 @dataclass(frozen=True)
 class CudaGraph:
-    """How a pool captures runs as CUDA graphs, so that the GPU launches all kernels of a run at once.
-
-    The first run of a shape is an ordinary one, the second run is captured, and later runs replay the graph. If a
-    capture fails, for example because another library waits for the whole GPU meanwhile, this shape keeps its ordinary
-    runs. After 8 failures in a row nothing more is captured. The whole model must run on the GPU, without control flow.
+    """Which input shapes get CUDA graphs as soon as they were run once: docs/pool.md.
 
     Attributes:
-        max_shapes: How many input shapes have a graph, for each request in flight, with memory for inputs and outputs;
-            default 8. A further shape replaces the least recently used graph.
+        max_shapes: How many input shapes have a graph, for each session of the pool; default 8. Each has sessions of
+            its own. A further shape replaces one that was not among the last 1,000 runs.
 
     Raises:
         InvalidArgument, InvalidType: ``max_shapes`` is no int of 1 or more.
@@ -180,8 +176,8 @@ class Warmup:
         samples: The inputs of one run, or of several runs: one for each shape. Default: random inputs that fit the
             model's declaration. If the model refuses them, dimensions that it leaves open are 64, then 512.
         dimensions: Sizes of the model's dynamic dimensions by name, for random inputs: one mapping, or several.
-        runs: How often each is run; default 1, or 2 with CUDA graphs, which the second run captures. In the first run
-            on a GPU, ONNX Runtime searches for the fastest algorithms.
+        runs: How often each is run; default 1. In the first run on a GPU, ONNX Runtime searches for the fastest
+            algorithms.
 
     Raises:
         InvalidArgument, InvalidType: A value that cannot be, or both ``samples`` and ``dimensions``.
@@ -189,11 +185,10 @@ class Warmup:
 
     samples: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
     dimensions: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None
-    runs: int | None = None
+    runs: int = 1
 
     def __post_init__(self) -> None:
-        if self.runs is not None:
-            checks.integer("runs", self.runs, 1)
+        checks.integer("runs", self.runs, 1)
         if self.samples is not None and self.dimensions is not None:
             raise InvalidArgument("a warm-up has samples or dimensions, not both")
         for name, value in (("samples", self.samples), ("dimensions", self.dimensions)):
@@ -217,10 +212,14 @@ class GraphLimit:
     """What limits the CUDA graphs of shapes that come again, in sessions beside a pool's.
 
     Attributes:
+        rule: How many shapes have a graph.
+        after: With how many ordinary runs a shape gets one.
         why_not: Called with a device's name before sessions are made there: why they must not be; empty if they may.
         makings: What makes sessions now.
     """
 
+    rule: CudaGraph = CudaGraph()
+    after: int = 20
     why_not: Callable[[str], str] | None = None
     makings: weakref.WeakSet[Task] = field(default_factory=weakref.WeakSet)
 
@@ -231,14 +230,12 @@ class Serving:
 
     Attributes:
         in_flight: Number of requests that a session on a GPU has under way; 0: the core chooses.
-        graphs: Number of shapes for which a session keeps CUDA graphs; 0: no graphs.
-        graphs_beside: Whether shapes that come again get CUDA graphs in sessions beside it; None: they do not.
+        graphs: How shapes that come again get CUDA graphs, in sessions beside it; None: they do not.
         warmup: What a session runs before it takes requests, as for `load`.
     """
 
     in_flight: int = 0
-    graphs: int = 0
-    graphs_beside: GraphLimit | None = None
+    graphs: GraphLimit | None = None
     warmup: Warmup | bool = False
 
 

@@ -28,7 +28,7 @@ class FirstRuns:
     def __init__(self, serving: Serving, model: str) -> None:
         self.serving = serving
         self._warmup = serving.warmup if isinstance(serving.warmup, Warmup) else Warmup()
-        self._runs = self._warmup.runs or (2 if serving.graphs else 1)  # the second run captures a graph
+        self._runs = self._warmup.runs
         self._model = model
         self._lock = threading.Lock()
         self._first = 0  # number of the inputs that fitted

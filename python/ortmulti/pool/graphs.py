@@ -52,11 +52,11 @@ def make_behind(
             if reason := limit.why_not(session.device()) if limit.why_not else "":
                 graphs.not_now(key, reason)
                 return
-            _check_libraries()
+            if reason := library_in_use():
+                raise Fail(reason)
             wanted = capturing(request, session, dict(graphs.wanted_shapes()), count)
             creation.create(Attempt(wanted, made, Timeline(), beside=session))
-            _check_libraries()  # once more, since that took a while
-            graphs.add(key, list(made.sessions.values()))
+            graphs.add(key, list(made.sessions.values()), library_in_use)
             made.sessions.clear()
         except Exception as error:  # else nobody would ever make another one
             # A device may sleep, or have no memory, for a while.
@@ -84,9 +84,10 @@ def waits_for_gpus() -> str:
     return next((name for module, name in others.items() if module in sys.modules), "")
 
 
-def _check_libraries() -> None:
-    if library := waits_for_gpus():
-        raise Fail(f"{library} uses CUDA in this process: its waits for a whole GPU would fail in a capture")
+def library_in_use() -> str:
+    """Return why nothing must be captured now: what `waits_for_gpus` found; empty for nothing."""
+    library = waits_for_gpus()
+    return f"{library} uses CUDA in this process: its waits for a whole GPU would fail in a capture" if library else ""
 
 
 def capturing(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ortmulti.loading.tuning import Tuning
     from ortmulti.options.session_options import SessionOptions
     from ortmulti.pool.batching_check import BatchingCheck
-    from ortmulti.pool.configuration import Batching, CudaGraph, Warmup
+    from ortmulti.pool.configuration import Batching, CudaGraph, GraphLimit, Warmup
     from ortmulti.pool.pool import Pool
 
 __all__ = ["check_batching", "load"]
@@ -122,12 +122,11 @@ def load(
         in_flight: How many requests a session on a GPU handles at the same time. ``"auto"``, the default: 3, and
             while further requests wait, more (12 at most) as long as that gives more answers a second;
             `DeviceStats.why_in_flight` has the figures. It grows only while a quarter of the GPU's memory is free, and
-            to three quarters of the process's cores for all GPUs together. With ``cuda_graph=True``, of which one
-            request runs, and with ``Batching(pad=...)``, ``"auto"`` is 3.
-        cuda_graph: Whether runs on GPUs are captured as CUDA graphs. ``"auto"``, the default: shapes that come again
+            to three quarters of the process's cores for all GPUs together. With ``Batching(pad=...)``, ``"auto"`` is 3.
+        cuda_graph: Whether runs on GPUs are captured as CUDA graphs. ``"auto"``, the default: shapes that come 20 times
             are, in sessions of their own beside the pool's, after a test of each graph; with ``Batching(pad=...)`` only
-            if it has ``lengths`` too. False: none. True or a
-            `CudaGraph`: those of the pool's sessions, for so many shapes: docs/pool.md.
+            if it has ``lengths`` too. False: none. True or a `CudaGraph`: those that were run once, with any batching:
+            docs/pool.md.
         backend: What runs the model. ``"core"``: ortmulti's own sessions. ``"processes"``: sessions of the onnxruntime
             package, each in a process; a process that dies is started again (docs/pool.md). Processes do not take
             ``strategy``, ``optimize``, ``serialize``, ``loader``, ``share``, ``wait``, ``require``, ``trim_after`` and
@@ -182,7 +181,7 @@ def load(
     # Arguments that are not plain are checked before the driver starts. These imports take milliseconds.
     from functools import partial
 
-    from ortmulti.pool.configuration import Batching, GraphLimit, Serving, Warmup, batching_argument
+    from ortmulti.pool.configuration import Batching, Serving, Warmup, batching_argument
     from ortmulti.pool.members import Members
     from ortmulti.pool.pool import Pool
 
@@ -199,7 +198,7 @@ def load(
         if backend == "core":
             sessions, in_flight, cuda_graph = (tuned[name] for name in arguments)
             request = dataclasses.replace(request, sessions_per_device=sessions)
-    graphs = _max_shapes(cuda_graph)
+    graphs = _graph_limit(cuda_graph)
     if not isinstance(warmup, bool | Warmup):
         raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
     make_core = partial(_core.Pool, max_queue, batching_argument(batching), reject_late=when_late == "reject")
@@ -229,14 +228,14 @@ def load(
             pool.close()
             raise
         return pool
-    request = _with_graphs(request, graphs)
+    _check_graphs(request, graphs is not None and cuda_graph != "auto")
     padded = batching if batching is not None and batching.pad is not None else None
     if in_flight == "auto" and padded:
         # Answers a second say nothing of more in flight, where lengths differ; and joint runs keep a GPU busy.
         in_flight = _core.at_first_in_flight
-    # Padded to any length, shapes come again by chance alone.
-    beside = GraphLimit() if cuda_graph == "auto" and not (padded and not padded.lengths) else None
-    serving = Serving(0 if in_flight == "auto" else in_flight, graphs, beside, warmup)
+    if cuda_graph == "auto" and padded and not padded.lengths:
+        graphs = None  # padded to any length, shapes come again by chance alone
+    serving = Serving(0 if in_flight == "auto" else in_flight, graphs, warmup)
     members = Members(request, partial(make_core, trim_after=trim_after), serving, version)
     pool = Pool(members, batching)
     if progress is None:
@@ -332,14 +331,18 @@ def _check_options(options: SessionOptions | None) -> None:
         )
 
 
-def _max_shapes(cuda_graph: CudaGraph | bool | Literal["auto"]) -> int:
-    from ortmulti.pool.configuration import CudaGraph
+def _graph_limit(cuda_graph: CudaGraph | bool | Literal["auto"]) -> GraphLimit | None:
+    from ortmulti.pool.configuration import CudaGraph, GraphLimit
 
-    if cuda_graph == "auto":
-        return 0
-    if not isinstance(cuda_graph, bool | CudaGraph):
+    if isinstance(cuda_graph, CudaGraph):
+        return GraphLimit(cuda_graph, after=1)
+    if cuda_graph is True:
+        return GraphLimit(after=1)
+    if cuda_graph is False:
+        return None
+    if cuda_graph != "auto":
         raise InvalidType(f"cuda_graph is an ortmulti.CudaGraph, a bool or 'auto', not {cuda_graph!r}")
-    return cuda_graph.max_shapes if isinstance(cuda_graph, CudaGraph) else CudaGraph().max_shapes * cuda_graph
+    return GraphLimit()
 
 
 def _refuse(**given: tuple[object, object]) -> None:
@@ -356,19 +359,14 @@ def _refuse(**given: tuple[object, object]) -> None:
         )
 
 
-def _with_graphs(request: CreationRequest, graphs: int) -> CreationRequest:
-    """Return the request with what capturing needs among the CUDA provider's options."""
-    given = dict(request.provider_options or {})
-    if str(given.get("enable_cuda_graph", "0")).lower() in ("1", "true"):
+def _check_graphs(request: CreationRequest, wanted: bool) -> None:
+    """Refuse ONNX Runtime's own captures, and graphs that were asked for on other devices than GPUs."""
+    if str((request.provider_options or {}).get("enable_cuda_graph", "0")).lower() in ("1", "true"):
         raise InvalidArgument("a pool does not take the provider option enable_cuda_graph: give load cuda_graph=True")
-    if not graphs:
-        return request
-    import dataclasses
-
+    if not wanted:
+        return
     from ortmulti.devices.device import parse_devices
-    from ortmulti.pool.graphs import PROVIDER_OPTIONS
 
     asked = parse_devices("all") if request.named is None else request.named
     if any(device.kind != "cuda" for device in asked):
         raise InvalidArgument(f"cuda_graph is for GPUs; the devices are {', '.join(map(str, asked))}")
-    return dataclasses.replace(request, provider_options={**given, **PROVIDER_OPTIONS})

@@ -46,17 +46,17 @@ class Member:
     def join(self, core: _core.Pool, timeline: Timeline) -> None:
         """Warm the session up, and let it take the requests of a core's pool."""
         serving = self.first_runs.serving
-        end = None if serving.graphs else self.end  # with graphs no options of a run are taken
-
-        graphs = None
-        if serving.graphs_beside and self.session.device.startswith("cuda:"):
+        limit = serving.graphs
+        graphs: tuple[Any, ...] = ()
+        if limit and self.session.device.startswith("cuda:"):
             from ortmulti.pool.graphs import make_behind
 
-            graphs = partial(make_behind, serving.graphs_beside, self.request, self.session._core)
+            make = partial(make_behind, limit, self.request, self.session._core)
+            graphs = (make, limit.after, limit.rule.max_shapes)
 
         def add(feeds: list[Mapping[str, Any]], runs: int) -> None:
             self.poll()
-            core.add(self.session._core, serving.in_flight, serving.graphs, feeds, runs, timeline._core, end, graphs)
+            core.add(self.session._core, serving.in_flight, feeds, runs, timeline._core, self.end, *graphs)
 
         self.first_runs.run(self.session, add)
 

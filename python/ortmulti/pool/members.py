@@ -93,14 +93,9 @@ class Members:
     @property
     def sessions(self) -> Sessions:
         """Same as `Pool.sessions`."""
-        if self._serving.graphs:
-            raise InvalidArgument("sessions of a pool with CUDA graphs cannot be run by themselves: call Pool.run")
         return self._sessions
 
-    @property
-    def takes_run_options(self) -> bool:
-        """Whether requests may have options; not with CUDA graphs."""
-        return not self._serving.graphs
+    takes_run_options = True
 
     @property
     def devices(self) -> list[str]:
@@ -108,7 +103,7 @@ class Members:
         return self._sessions.devices
 
     def description(self) -> Any:
-        """Wait for the first session and return it. Callers do not run it, so it may capture CUDA graphs."""
+        """Wait for the first session and return it."""
         if not self._sessions:
             self._wait_until(lambda: self._members or not self._loads)
         if not (sessions := self._sessions):
@@ -121,8 +116,8 @@ class Members:
 
     def limit_graphs(self, why_not: Callable[[str], str]) -> None:
         """Have this asked before sessions for CUDA graphs are made: see `GraphLimit`."""
-        if self._serving.graphs_beside is not None:
-            self._serving.graphs_beside.why_not = why_not
+        if self._serving.graphs is not None:
+            self._serving.graphs.why_not = why_not
 
     def warm_up(self, warmup: Warmup | bool) -> None:
         """Run every session, all at the same time, beside the queue. With True: warn if the inputs do not fit."""
@@ -639,8 +634,8 @@ class Members:
             loading.wait()
         if self._behind is not None:
             self._behind[0].wait()
-        if self._serving.graphs_beside is not None:
-            for making in list(self._serving.graphs_beside.makings):
+        if self._serving.graphs is not None:
+            for making in list(self._serving.graphs.makings):
                 making.wait()  # it ends soon, and its memory is free then
         self._sessions.close()
 

@@ -128,8 +128,7 @@ class Membership:
 
         What ONNX Runtime kept for earlier runs returns to the system or the GPU, as do buffers of the pool's own. What
         runs under way use stays. The next runs take what they need again. A pool does this by itself, too: see
-        ``trim_after`` of `load`. CUDA graphs and their memory stay, as does all of a pool with ``cuda_graph=True``. An
-        answer that you keep holds its part.
+        ``trim_after`` of `load`. CUDA graphs and their memory stay. An answer that you keep holds its part.
 
         Args:
             devices: Devices of the pool; default: all of them.

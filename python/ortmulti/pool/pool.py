@@ -94,7 +94,6 @@ class Pool(Membership, Closing):
         `ClosedError`.
 
         Raises:
-            InvalidArgument: The pool captures CUDA graphs. Other runs would use the memory of its graphs.
             NotImplemented: The sessions are in other processes, with ``backend="processes"``.
         """
         return self._members.sessions

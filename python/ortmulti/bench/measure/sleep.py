@@ -19,6 +19,7 @@ from typing import Any
 
 import ortmulti
 from ortmulti import _core
+from ortmulti._runtime import behind
 from ortmulti.bench.experiment import Experiment, Json
 from ortmulti.bench.models import sample_inputs
 from ortmulti.bench.reports.tables import IN_MIB, MIB, Cell, Column, Report, Sheet, label, number, times_text, whole
@@ -84,7 +85,10 @@ def _load(spec: Mapping[str, Any], **more: Any) -> ortmulti.Pool:
 
 
 def _warm(pool: ortmulti.Pool, feed: Mapping[str, Any]) -> list[Any]:
-    return [pool.run(feed) for _ in range(_WARM_RUNS)][-1]
+    for _ in range(_WARM_RUNS):
+        pool.run(feed)
+    behind.wait()  # for CUDA graphs that are being made
+    return pool.run(feed)
 
 
 def _memory(device: str, before: Mapping[str, int] | None = None) -> dict[str, int]:
