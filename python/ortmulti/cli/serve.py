@@ -63,7 +63,9 @@ def serve_command(
             help="End if a model cannot be loaded at the start, or else serve the others. [--exit-on-error]",
         ),
     ] = None,
-    name: Annotated[str, typer.Option(help="The model's name, where there is one. [that of its file or folder]")] = "",
+    name: Annotated[
+        str | None, typer.Option(help="The model's name, where there is one model. [that of its file or folder]")
+    ] = None,
     custom_ops: CustomOps = None,
     id: Annotated[  # Triton's word
         str | None, typer.Option(help="The server's name, for clients that look for one, such as triton. [ortmulti]")
@@ -95,7 +97,7 @@ def serve_command(
     if unknown := models.settings.keys() - _SETTINGS:
         raise InvalidArgument(f"{min(unknown)!r} is no setting of a server: they are {', '.join(sorted(_SETTINGS))}")
     settings = {**models.settings, **given}
-    models.name = name
+    models.name = name or ""
     models.custom_ops = library_paths(settings.get("custom_ops"))
     if joins := settings.get("batching"):
         models.options["batching"] = _batching(joins)

@@ -88,7 +88,7 @@ class ServedModel:
             else:
                 continue
             raise InvalidArgument(
-                f"{_CONFIG} of {self.name!r}: the {tensor.kind} {tensor.name!r} {wrong}: mend the file, or leave the "
+                f"config.pbtxt of {self.name!r}: the {tensor.kind} {tensor.name!r} {wrong}: mend the file, or leave the "
                 f"{tensor.kind} out"
             )
 
@@ -249,7 +249,7 @@ class Models:
                     "--custom-ops, too"
                 )
         except (InvalidArgument, UnicodeDecodeError) as error:
-            raise InvalidArgument(f"{_CONFIG} of {folder.name!r}: {error}") from None
+            raise InvalidArgument(f"config.pbtxt of {folder.name!r}: {error}") from None
         versions = _versions(folder)
         files = {
             version: file
@@ -259,7 +259,7 @@ class Models:
         }
         if not files:
             if read.versions:
-                raise InvalidArgument(f"{_CONFIG} of {folder.name!r}: none of the versions {read.versions} is there")
+                raise InvalidArgument(f"config.pbtxt of {folder.name!r}: none of the versions {read.versions} is there")
             return None
         newest = max(files, key=_number)
         ignored = read.ignored + [

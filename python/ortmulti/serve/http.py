@@ -424,7 +424,8 @@ def _decompressed(body: bytes | memoryview, coding: bytes, limit: int) -> bytes:
     window = _WINDOWS.get(coding)
     if window is None:
         raise Refused(415, f"the content encoding is gzip or deflate, not {coding.decode('latin-1')[:20]}")
-    view, at, plain, size = memoryview(body), 0, [], 0
+    view, plain = memoryview(body), list[bytes]()
+    at = size = 0
     while at < len(view) or not plain:  # gzip may have several members
         inflate, step = zlib.decompressobj(window), _FIRST_STEP
         while not inflate.eof:
