@@ -88,8 +88,8 @@ class ServedModel:
             else:
                 continue
             raise InvalidArgument(
-                f"config.pbtxt of {self.name!r}: the {tensor.kind} {tensor.name!r} {wrong}: mend the file, or leave the "
-                f"{tensor.kind} out"
+                f"config.pbtxt of {self.name!r}: the {tensor.kind} {tensor.name!r} {wrong}: mend the file, or leave "
+                f"the {tensor.kind} out"
             )
 
 
