@@ -51,7 +51,9 @@ def without_folders(message: str) -> str:
 
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", message).partition("\n")[0]
     text = re.sub(r"^running .+? on \w+(:\d+)?: ", "", text)
-    quoted = re.sub(r"(['\"])(?:/[^'\"]*/|[^'\"]*/(?=[^'\"/]*\.(?:onnx|ort|data|bin)\1))", r"\1", text)
+    # Folders of an unquoted path may have blanks, which its file's ending shows.
+    text = re.sub(r"(?<![\w./'\"])/(?:[^/:'\"]*[^/:'\"\s]/)+(?=[^/:'\"]*\.(?:onnx\w*|ort|data|bin)\b)", "", text)
+    quoted = re.sub(r"(['\"])(?:/[^'\"]*/|[^'\"]*/(?=[^'\"/]*\.(?:onnx\w*|ort|data|bin)\1))", r"\1", text)
     return re.sub(r"(?<![\w./])/(?:[^\s/]+/)+", "", quoted)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,11 @@ import onnxruntime
 import pytest
 
 import ortmulti
+from ortmulti.cli.options import library_paths
 from ortmulti.interop import onnxruntime_sessions
 from ortmulti.optimized.key import key_of
+from ortmulti.serve.folder import Models
+from tests.support import command as command_line
 from tests.support import custom_ops, onnx_models
 from tests.support.cached_models import CPU
 from tests.support.processes import check_child
@@ -172,3 +176,43 @@ def test_what_is_no_path_is_refused(path: Any) -> None:
     with pytest.raises(ortmulti.InvalidArgument) as error:
         ortmulti.SessionOptions().register_custom_ops_library(path)
     assert isinstance(error.value, TypeError) == (not isinstance(path, str))
+
+
+def test_commands_take_a_library(library: Path, tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(MODEL)
+    for command in (
+        ["inspect", model, "--batching", "--json"],
+        ["run", model, "--device", "cpu", "--repeat", "1", "--json"],
+        ["optimize", model, "--device", "cpu", "--json"],
+    ):
+        without = command_line.invoke(*command)
+        assert without.returncode == 1, without
+        assert "is not a registered" in without.stdout + without.stderr
+        with_it = command_line.invoke(*command, "--custom-ops", library)
+        assert with_it.returncode == 0, with_it
+        assert "is not a registered" not in with_it.stdout + with_it.stderr
+
+
+def test_a_server_takes_a_library_for_all_its_models(library: Path, tmp_path: Path) -> None:
+    (tmp_path / "m/1").mkdir(parents=True)
+    (tmp_path / "m/1/model.onnx").write_bytes(MODEL)
+    (tmp_path / "m/config.pbtxt").write_text(
+        f"model_operations {{ op_library_filename: '/opt/{library.name}' }} "
+        "parameters { key: 'intra_op_thread_count' value { string_value: '1' } }"
+    )
+    (tmp_path / "declared.onnx").write_bytes(MODEL)
+    (tmp_path / "s.toml").write_text(
+        f"custom_ops = ['{os.path.relpath(library, tmp_path)}']\n"
+        "[models.declared]\npath = 'declared.onnx'\noptions = { intra_op_num_threads = 1 }"
+    )
+    models = Models([tmp_path / "s.toml", tmp_path / "m"])
+    models.custom_ops = library_paths(models.settings["custom_ops"])
+    with ortmulti.ModelRepository("cpu") as repository:
+        for name in ("m", "declared"):
+            for _ in range(2):  # a load again registers it once
+                found = models.find(name)
+                [(path, _file)] = found.options["options"]._core.custom_op_libraries
+                assert Path(path).resolve() == library.resolve()
+            repository.add(name, found.model(), **found.options)
+            np.testing.assert_array_equal(repository.run(name, None, {"x": X})[0], 3 * X)

@@ -187,6 +187,16 @@ def test_what_belongs_to_its_process_cannot_be_pickled() -> None:
             422,
             "unknown input 'a/z': 'm.onnx' has 'a/x'",
         ),
+        (
+            ortmulti.NotFound("Load model from /srv/my models/a b.onnx failed: x"),
+            404,
+            "Load model from a b.onnx failed: x",
+        ),
+        (
+            ortmulti.NotFound("no /srv/my models/a.onnx and /b c/d.onnx_data, or and/or"),
+            404,
+            "no a.onnx and d.onnx_data, or and/or",
+        ),
         (ortmulti.QueueFull("5 wait"), 503, "the service cannot take the request now"),
         (ortmulti.ClosedError("of /srv/a.onnx"), 503, "the service cannot take the request now"),
         (ortmulti.errors.OutOfMemory("of /srv/a.onnx"), 503, "the service cannot take the request now"),

@@ -1,8 +1,8 @@
 """Fuzzes the readers of files from users: `python -m tests.fuzz.fuzz_files [SECONDS [SEED [CASE]]]`.
 
-Inputs (.npz), adapters, tunings and diagnoses: each case changes a real file, by its structure or its bytes. A reader
-must return something sound or raise InvalidArgument or NoSuchFile, within bounds of time and memory. SEED and CASE
-repeat one case.
+Inputs (.npz), adapters, tunings, diagnoses, config.pbtxt of servers: each case changes a real file, by its structure or
+its bytes. A reader must return something sound or raise InvalidArgument or NoSuchFile, within bounds of time and
+memory. SEED and CASE repeat one case.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from ortmulti.bench.files import read_arrays, write_arrays
 from ortmulti.cli import output
 from ortmulti.errors import InvalidArgument, NoSuchFile
 from ortmulti.interface import adapter_file
+from ortmulti.serve import pbtxt
 from tests.fuzz import cases
 from tests.support import diagnosis
 
@@ -50,6 +51,12 @@ SHAPES = (
     "(3,)", "()", "(0,)", "(-1,)", "(-3, -3)", "(1000000000000,)", "(4611686018427387904, 4)", "(True,)", "(1.5,)", "3",
     f"({'1, ' * 70})", f"({'9' * 4000},)", "(0, 4611686018427387904)",
 )  # fmt: skip
+CONFIG = """max_batch_size: 8 input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, 3 ] } ] # rows
+dynamic_batching { max_queue_delay_microseconds: 100 default_queue_policy { max_queue_size: 9 } }
+instance_group { count: 2 kind: KIND_GPU gpus: [0, 1] } optimization { graph { level: 1 } cuda { graphs: true } }
+parameters { key: "intra_op_thread_count" value: { string_value: "3" } } ################
+model_operations { op_library_filename: "a.so" } version_policy { specific { versions: [1] } }
+"""
 VALUES: list[Any] = [
     None, True, 0, -1, 2**31, 2**64, 10**30, 10**400, 0.5, 1e308, 5e-324, float("nan"), float("inf"), "", "a\0b",
     "\ud800", "x" * 300, "node:9", "cuda:99", [], [[]], {}, {"": {}}, [None], "cpu",
@@ -164,12 +171,19 @@ def read_diagnosis(path: Path) -> None:
     assert "\x1b" not in captured.get()
 
 
+def read_config(path: Path) -> None:
+    read = pbtxt.read(path.read_bytes().decode(errors="replace"))
+    assert read.max_batch_size >= 0
+    assert all(isinstance(name, str) for name in (read.name, read.file, *read.libraries, *read.ignored))
+
+
 Change = Callable[[bytes, Random], bytes]
 TARGETS: dict[str, tuple[Callable[[Path], None], Change]] = {
     "inputs": (read_inputs, changed_archive),
     "adapter": (read_adapter, changed_bytes),
     "tuning": (read_tuning, changed_json),
     "diagnosis": (read_diagnosis, changed_json),
+    "config": (read_config, changed_bytes),
 }
 
 
@@ -195,13 +209,14 @@ def write_seeds(folder: Path) -> dict[str, list[bytes]]:
     ).write(folder / "0.tuning")  # fmt: skip
     for number, document in enumerate((diagnosis.make_empty(), diagnosis.make_partial())):
         diagnosis.save(document, folder).rename(folder / f"{number}.diagnosis")
-    endings = {"inputs": "npz", "adapter": "adapter", "tuning": "tuning", "diagnosis": "diagnosis"}
+    (folder / "0.config").write_text(CONFIG)
+    endings = {kind: kind for kind in TARGETS} | {"inputs": "npz"}
     return {kind: [path.read_bytes() for path in sorted(folder.glob(f"*.{end}"))] for kind, end in endings.items()}
 
 
 def run(seeds: dict[str, list[bytes]], path: Path, random: Random) -> str:
     """Make and read one changed file; what became of it."""
-    kind = random.choice(("inputs", "inputs", "inputs", "adapter", "tuning", "diagnosis"))
+    kind = random.choice(("inputs", "inputs", *TARGETS))
     read, change = TARGETS[kind]
     content = random.choice(seeds[kind])
     if random.random() < 0.7:

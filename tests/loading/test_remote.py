@@ -148,7 +148,7 @@ def test_commands_and_the_server_take_a_url(stored: Stored, cache: Cache, tmp_pa
     assert entry.model == stored.url
     config = tmp_path / "serve.toml"
     config.write_text(f"[models.named]\npath = '{stored.url}?signature=SECRET'\nkeep = 'disk'\n")
-    found = Models([config, stored.url]).all()
+    found, _ = Models([config, stored.url]).all()
     assert isinstance(found["named"].model(), ortmulti.Model)
     assert found["model"].model() == stored.url
     assert {name: one.path for name, one in found.items()} == {
@@ -156,7 +156,7 @@ def test_commands_and_the_server_take_a_url(stored: Stored, cache: Cache, tmp_pa
         "model": stored.url,
     }
     with pytest.raises(ortmulti.InvalidArgument, match="two models have the name 'model', ") as raised:
-        Models([f"{stored.url}?signature=SECRET", stored.url])
+        Models([f"{stored.url}?signature=SECRET", stored.url]).find("model")
     assert "SECRET" not in str(raised.value)
 
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
+import re
+from itertools import cycle
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import ortmulti
 from ortmulti.serve import pbtxt
@@ -65,12 +72,63 @@ def test_a_configuration_is_read_as_far_as_it_means_something() -> None:
         "response_cache",
         "optimization.input_pinned_memory",
     ]
-    assert pbtxt.read("") == pbtxt.Config({}, None, False, 1, "", "model.onnx", None, 0, [], [])
-    assert pbtxt.read("instance_group { count: 3 kind: KIND_CPU }").options == {
-        "devices": "cpu",
-        "sessions_per_device": 3,
-    }
+    assert pbtxt.read("") == pbtxt.Config({}, None, False, 1, "", "model.onnx", None, 0, [], [], [])
     assert pbtxt.read("max_batch_size: 8").options == {}, "without dynamic batching clients send batches"
+
+
+# Without its comment and blanks in texts.
+PIECES = CONFIG.replace("# a comment", "").split()
+COMMENTS = ("#\n", "# }{ \"'\n", "# dynamic_batching { }\n", "#" * 80 + "\n")
+GAPS = st.lists(st.sampled_from((" ", "\t", "\n", "\r\n", *COMMENTS)), max_size=5).map("".join)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(GAPS, min_size=1, max_size=9), st.sampled_from(("", "#", "# the end")))
+def test_comments_and_blanks_change_nothing(gaps: list[str], last: str) -> None:
+    text = gaps[0] + "".join(piece + (gap or " ") for piece, gap in zip(PIECES, cycle(gaps), strict=False)) + last
+    assert pbtxt._parse(text) == pbtxt._parse(CONFIG)
+
+
+@pytest.mark.parametrize(
+    "text", ["a: 1\n" + "#" * 100_000 + "\n", "a: 1" + " " * 1_000_000 + "b: 1", "#" * 60 + "\n# my model\n" + "#" * 60]
+)
+def test_a_long_comment_and_many_blanks_are_read(text: str) -> None:
+    assert pbtxt.read(text).ignored == [name for name in ("a", "b") if f"{name}:" in text]
+
+
+WORDS = (*PIECES, "{", "}", "[", ":", "3", "'x'", "1e9", "9" * 400, "parameters", "key", "value", "level", "gpus")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(WORDS)).map(" ".join) | st.text())
+def test_no_configuration_is_a_fault_of_the_reader(text: str) -> None:
+    with contextlib.suppress(ortmulti.InvalidArgument):
+        pbtxt.read(text)
+
+
+@pytest.mark.parametrize(
+    ("groups", "options", "ignored"),
+    [
+        (["count: 3 kind: KIND_CPU"], {"devices": "cpu", "sessions_per_device": 3}, []),
+        (["count: 3 kind: KIND_CPU", "kind: KIND_CPU"], {"devices": "cpu", "sessions_per_device": 4}, []),
+        (["count: 2", "count: 3 kind: KIND_GPU"], {"in_flight": 5}, []),
+        (
+            ["count: 1 kind: KIND_GPU gpus: [0, 1]", "count: 2 kind: KIND_GPU gpus: [0, 1]"],
+            {"devices": ["cuda:0", "cuda:1"], "in_flight": 3},
+            [],
+        ),
+        (
+            ["count: 1 kind: KIND_GPU gpus: 0", "count: 2 kind: KIND_GPU gpus: 1"],
+            {"devices": ["cuda:0", "cuda:1"], "in_flight": 2},
+            ["instance_group: every GPU of the model has the largest count, 2"],
+        ),
+        (["kind: KIND_GPU", "kind: KIND_CPU"], {}, ["instance_group: KIND_CPU beside GPUs"]),
+        (["rate_limiter {}"], {}, ["instance_group.rate_limiter"]),
+    ],
+)
+def test_groups_of_instances_add_up(groups: list[str], options: dict[str, object], ignored: list[str]) -> None:
+    read = pbtxt.read(" ".join(f"instance_group {{ {group} }}" for group in groups))
+    assert (read.options, read.ignored) == (options, ignored)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +148,11 @@ def test_a_configuration_is_read_as_far_as_it_means_something() -> None:
         ("max_batch_size: -1", "max_batch_size is a number of 0 or more, not -1"),
         ("dynamic_batching: 3", "dynamic_batching is a message, not 3"),
         ("input: 3", "input is a message, not 3"),
+        ("parameters { key: 'a' value: 3 }", "value is a message, not 3"),
+        (
+            "dynamic_batching { default_queue_policy { max_queue_size: 9" + "0" * 400 + "}}",
+            "0 or more, not 90000",
+        ),
     ],
 )
 def test_a_configuration_that_cannot_be_read_says_where(text: str, error: str) -> None:
@@ -113,7 +176,8 @@ def test_models_are_found_in_files_and_folders(tmp_path: Path) -> None:
     touch(tmp_path / "models/named/1/m.onnx")
     touch(tmp_path / "models/none/readme.txt")
     models = Models([alone, tmp_path / "models"], {"max_queue": 7, "devices": "cpu"})
-    found = models.all()
+    found, refused = models.all()
+    assert refused == {}
     assert {
         name: (Path(model.path).relative_to(tmp_path).as_posix(), model.version) for name, model in found.items()
     } == {
@@ -124,7 +188,7 @@ def test_models_are_found_in_files_and_folders(tmp_path: Path) -> None:
     }
     assert found["bert"].options["max_queue"] == 100
     assert found["flat"].options == {"max_queue": 7, "devices": "cpu"}
-    [only] = Models([tmp_path / "models/bert"]).all().values()
+    [only] = Models([tmp_path / "models/bert"]).all()[0].values()
     assert (only.name, only.version, only.defaults) == ("bert", "10", Defaults(0.5, 2, False, 32))
     touch(tmp_path / "models/bert/11/model.onnx")
     touch(tmp_path / "models/bert/12/other.onnx")
@@ -154,7 +218,7 @@ def test_a_toml_file_has_everything_that_load_takes(tmp_path: Path) -> None:
     models = Models([touch(tmp_path / "server.toml", "token_file = 'token'" + text)])
     token = str(tmp_path / "token")  # beside the TOML file, as the models are
     assert models.settings == {"devices": "cpu", "http": "127.0.0.1:9000", "token_file": token}
-    [model] = models.all().values()
+    [model] = models.all()[0].values()
     session = model.options.pop("options")
     assert (session.intra_op_num_threads, model.version, model.defaults.timeout) == (1, "4", 0.25)
     assert session.get_session_config_entry("session.intra_op.allow_spinning") == "0"
@@ -169,7 +233,7 @@ def test_a_toml_file_may_name_a_folder_of_versions(tmp_path: Path) -> None:
     touch(tmp_path / "bert/2/model.onnx")
     touch(tmp_path / "bert/config.pbtxt", "max_batch_size: 4 dynamic_batching {}")
     models = Models([touch(tmp_path / "s.toml", "[models.text]\npath = 'bert'\nmax_queue = 3")])
-    [model] = models.all().values()
+    [model] = models.all()[0].values()
     assert (model.name, model.version) == ("text", "2")
     assert model.options == {"batching": ortmulti.Batching(4), "max_queue": 3}
     touch(tmp_path / "bert/3/model.onnx")
@@ -205,5 +269,89 @@ def test_what_cannot_be_served_is_an_error(
 ) -> None:
     for name, text in files.items():
         touch(tmp_path / name, text)
-    with pytest.raises(ortmulti.Error, match=error):
-        Models([tmp_path / place for place in places])
+    try:
+        [refused] = Models([tmp_path / place for place in places]).all()[1].values()
+    except ortmulti.Error as told:
+        refused = told
+    assert re.search(error, str(refused)), refused
+
+
+def test_another_models_configuration_is_not_read(tmp_path: Path) -> None:
+    for name in ("good", "bad"):
+        touch(tmp_path / name / "1/model.onnx")
+    models = Models([tmp_path])
+    touch(tmp_path / "bad/config.pbtxt", "{")
+    assert models.find("good").version == "1"
+    with pytest.raises(ortmulti.InvalidArgument, match=r"config.pbtxt of 'bad': a field's name was expected"):
+        models.find("bad")
+
+
+def test_every_model_that_cannot_be_served_is_named(tmp_path: Path) -> None:
+    touch(tmp_path / "good.onnx")
+    touch(tmp_path / "a/1/model.onnx")
+    touch(tmp_path / "a/config.pbtxt", "backend: 'python'")
+    touch(tmp_path / "b/1/model.onnx")
+    (tmp_path / "b/config.pbtxt").write_bytes(b"# caf\xe9\n")
+    touch(tmp_path / "c.onnx")
+    touch(tmp_path / "c/1/model.onnx")
+    touch(tmp_path / "stats.onnx")
+    os.link(tmp_path / "good.onnx", os.fsencode(tmp_path) + b"/caf\xe9.onnx")
+    found, refused = Models([tmp_path]).all()
+    assert list(found) == ["good"]
+    assert {name: str(error).partition(" rename")[0] for name, error in refused.items()} == {
+        "a": "config.pbtxt of 'a': the model is one of python: only onnxruntime's are served",
+        "b": "config.pbtxt of 'b': 'utf-8' codec can't decode byte 0xe9 in position 5: invalid continuation byte",
+        "c": f"two models have the name 'c', '{tmp_path}/c' and '{tmp_path}/c.onnx':",
+        "stats": "the name 'stats' has another meaning in the protocol's addresses:",
+        "caf\udce9": "the name of the file or folder 'caf\\udce9' is not UTF-8:",
+    }
+
+
+def test_hidden_files_and_folders_are_left_out(tmp_path: Path) -> None:
+    for name in ("m.onnx", "._m.onnx", ".ipynb_checkpoints/1/model.onnx", "n/1/model.onnx", "n/._1/model.onnx"):
+        touch(tmp_path / name)
+    assert list(Models([tmp_path]).all()[0]) == ["m", "n"]
+
+
+def test_a_model_of_several_files_is_in_a_folder_of_its_files_name(tmp_path: Path) -> None:
+    touch(tmp_path / "bert/1/model.onnx/model.onnx")
+    touch(tmp_path / "bert/1/model.onnx/weights.bin")
+    touch(tmp_path / "named/config.pbtxt", "default_model_filename: 'm.onnx'")
+    touch(tmp_path / "named/2/m.onnx/model.onnx")
+    found, _ = Models([tmp_path]).all()
+    assert {name: Path(model.path).relative_to(tmp_path).as_posix() for name, model in found.items()} == {
+        "bert": "bert/1/model.onnx/model.onnx",
+        "named": "named/2/m.onnx/model.onnx",
+    }
+    [alone] = Models([tmp_path / "bert"]).all()[0].values()
+    assert (alone.name, alone.version) == ("bert", "1")
+
+
+def test_a_folder_of_versions_without_a_model_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    touch(tmp_path / "empty/1/other.onnx")
+    with pytest.raises(ortmulti.NoSuchFile, match="the folder 'empty' has no version with a model's file"):
+        Models([tmp_path]).all()
+    touch(tmp_path / "m.onnx")
+    with caplog.at_level(logging.WARNING, "ortmulti.serve"):
+        assert Models([tmp_path]).all() == ({"m": Models([tmp_path]).find("m")}, {})
+    assert caplog.messages == [
+        "left out: the folder 'empty' has no version with a model's file, NAME/VERSION/model.onnx"
+    ]
+
+
+def test_the_only_model_may_get_a_name(tmp_path: Path) -> None:
+    touch(tmp_path / "model.onnx")
+    models = Models([tmp_path])
+    models.name = "iris"
+    assert models.find("iris").name == "iris"
+    assert list(models.all()[0]) == ["iris"]
+    touch(tmp_path / "other.onnx")
+    with pytest.raises(ortmulti.InvalidArgument, match="'iris' is for one model, and there are 2"):
+        models.all()
+
+
+def test_a_library_of_custom_operators_is_named_at_the_start(tmp_path: Path) -> None:
+    touch(tmp_path / "m/1/model.onnx")
+    touch(tmp_path / "m/config.pbtxt", "model_operations { op_library_filename: ['libs/ops.so'] }")
+    with pytest.raises(ortmulti.InvalidArgument, match=r"names the library 'libs/ops\.so', whose code would run"):
+        Models([tmp_path]).find("m")

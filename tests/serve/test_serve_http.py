@@ -12,6 +12,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -161,6 +162,15 @@ WRONG: list[tuple[Any, int, str]] = [
     ({"inputs": [X, ONES], "outputs": [{"name": "Z"}]}, 400, "unexpected inference output 'Z' for model 'simple'"),
     ({"inputs": [X, ONES], "outputs": [{}]}, 400, "an output has a 'name'"),
     (
+        {"inputs": [X, ONES], "outputs": [{"name": "OUTPUT0"}, {"name": "OUTPUT1"}, {"name": "OUTPUT0"}]},
+        400,
+        "output 'OUTPUT0' is requested more than once for model 'simple'",
+    ),
+    ({"inputs": [X, ONES], "id": "\ud800"}, 400, "surrogates not allowed"),
+    ({"inputs": [X | {"name": "\udfff"}, ONES]}, 400, "surrogates not allowed"),
+    ({"inputs": [X, ONES], "outputs": [{"name": "\udbff"}]}, 400, "surrogates not allowed"),
+    ({"inputs": [X | {"data": ["\ud83d"]}, ONES]}, 400, "surrogates not allowed"),
+    (
         {"inputs": [X, ONES], "outputs": [{"name": "OUTPUT0", "parameters": {"classification": 2}}]},
         501,
         "classification",
@@ -185,12 +195,18 @@ def test_a_wrong_request_gets_one_clear_answer(app: Application, asked: Any, sta
         (INFER, b"{", {}, 400, "failed to parse the request JSON buffer"),
         (INFER, b"[" * 100_000, {}, 400, "failed to parse"),
         (INFER, b"\xff\xfe", {}, 400, "failed to parse"),
+        (INFER, b'{"id":"\xed\xa0\x80"}', {}, 400, "failed to parse"),  # half a surrogate pair, as bytes
         (INFER, b"{}", {"inference_header_content_length": "9"}, 400, "is 0 to 2 for this body"),
         (INFER, b"{}", {"inference_header_content_length": "-1"}, 400, "is 0 to 2"),
         (INFER, b"{}", {"inference_header_content_length": "9" * 50}, 400, "is 0 to 2"),
         (INFER, b'{"inputs":[]}xx', {"inference_header_content_length": "13"}, 400, "2 bytes behind the inputs'"),
         (INFER, b"no gzip", {"content_encoding": "gzip"}, 400, "the body is not gzip"),
         (INFER, gzip.compress(b"{}")[:-4], {"content_encoding": "gzip"}, 400, "it is incomplete"),
+        (INFER, gzip.compress(b"{}") + b"more", {"content_encoding": "gzip"}, 400, "the body is not gzip"),
+        (INFER, gzip.compress(b"{}") * 2 + b"\x1f\x8b", {"content_encoding": "gzip"}, 400, "it is incomplete"),
+        (INFER, zlib.compress(b"{}") + b"more", {"content_encoding": "deflate"}, 400, "the body is not deflate"),
+        (INFER, b"", {"content_encoding": "gzip"}, 400, "it is incomplete"),
+        (INFER, gzip.compress(bytes(10**7)) * 10, {"content_encoding": "gzip"}, 413, "are allowed, decompressed"),
         (INFER, b"{}", {"content_encoding": "br"}, 415, "gzip or deflate, not br"),
         (INFER, gzip.compress(bytes(10**8)), {"content_encoding": "gzip"}, 413, "are allowed, decompressed"),
         (INFER, bytes(2000), {"content_length": "99999999999"}, 413, "the body has 99999999999 bytes"),
@@ -232,6 +248,9 @@ def test_bodies_are_compressed_as_the_client_wants(app: Application) -> None:
         assert len(content) < len(plain) / 5
         assert expand(content) == plain
     assert "content-encoding" not in ask(app, INFER, asked, accept_encoding="gzip;q=0")[1]
+    for size in (1, 700, len(asked)):  # of the members
+        members = b"".join(gzip.compress(asked[at : at + size]) for at in range(0, len(asked), size))
+        assert ask(app, INFER, members, content_encoding="gzip")[2] == plain
 
 
 def test_health_metadata_configuration_and_statistics(app: Application, models: ortmulti.ModelRepository) -> None:
@@ -308,6 +327,25 @@ def test_a_model_whose_requests_are_joined_may_have_an_input_without_rows() -> N
         assert ask_json(app, "/v2/models/m/infer", {"inputs": tensors})[0] == 200
 
 
+def test_an_initializer_that_is_an_input_may_be_sent() -> None:
+    model = onnx_models.parsed(
+        "(float[n] x, float[1] w) => (float[n] y) { y = Mul(x, w) }",
+        onnx.numpy_helper.from_array(np.array([3], np.float32), "w"),
+    ).SerializeToString()
+    x, w = np.array([1, 2], np.float32), np.array([5], np.float32)
+    with ortmulti.ModelRepository("cpu") as repository:
+        repository.add("m", model)
+        repository.add("joins", model, batching=ortmulti.Batching(8))
+        app = ortmulti.serve.app(repository)
+        for name in ("m", "joins"):
+            answer = ask_json(app, f"/v2/models/{name}/infer", {"inputs": tensors_of({"x": x})})[1]
+            assert answer["outputs"][0]["data"] == [3, 6]
+        both = {"inputs": tensors_of({"x": x, "w": w})}
+        assert ask_json(app, "/v2/models/m/infer", both)[1]["outputs"][0]["data"] == [5, 10]
+        status, answer = ask_json(app, "/v2/models/joins/infer", both)
+        assert (status, "requests that are joined have one value of it" in answer["error"]) == (400, True)
+
+
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
@@ -372,6 +410,12 @@ def test_a_token_is_needed_but_for_health(models: ortmulti.ModelRepository) -> N
         assert ask(app, "/metrics", authorization=authorization)[0] == 401
     assert ask(app, "/v2/models/simple", authorization="Bearer secret")[0] == 200
     assert ask(app, "/v2/models/simple/ready")[0] == 200  # a probe
+    assert ask(app, "/v2/models/simple/versions/3/ready")[0] == 200
+    for path in (
+        "/v2/models/ready",
+        "/v2/models/simple/versions/ready",
+    ):  # metadata of a model, or version, of this name
+        assert ask(app, path)[0] == 401
 
 
 def test_more_requests_than_are_allowed_at_once_are_refused(models: ortmulti.ModelRepository) -> None:
@@ -384,7 +428,7 @@ def test_more_requests_than_are_allowed_at_once_are_refused(models: ortmulti.Mod
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=5),
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import signal
 import socket
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.serve.asgi import tensors_of
@@ -163,6 +165,12 @@ def test_wrong_requests_have_their_codes(server: Server) -> None:
         with pytest.raises(grpc.RpcError) as caught:
             server.rpc("ModelInfer", request)
         assert (caught.value.code().name, text in caught.value.details()) == (code, True), caught.value.details()
+    request.raw_input_contents.append(bytes(8))
+    for _ in range(2):
+        request.outputs.add(name="y")
+    with pytest.raises(grpc.RpcError, match="output 'y' is requested more than once") as caught:
+        server.rpc("ModelInfer", request)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     request.model_name = "x"
     with pytest.raises(grpc.RpcError) as caught:
         server.rpc("ModelInfer", request)
@@ -437,12 +445,64 @@ def test_the_end_may_come_while_models_load(tmp_path: Path) -> None:
         assert "Traceback" not in errors
 
 
-def test_a_model_that_does_not_load_ends_the_start(tmp_path: Path) -> None:
-    (tmp_path / "bad.onnx").write_bytes(b"nothing")
-    with serving(tmp_path, wait="") as server:
-        assert server.process.wait(HANG) == 1
-        assert server.process.stderr is not None
-        assert "the model 'bad' was not loaded: " in server.process.stderr.read()
+def add_models_of_which_some_are_refused(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "good.onnx").write_bytes(SIMPLE)
+    (folder / "bad.onnx").write_bytes(b"nothing")
+    (folder / "sequence/1").mkdir(parents=True)
+    (folder / "sequence/1/model.onnx").write_bytes(SIMPLE)
+    (folder / "sequence/config.pbtxt").write_text("sequence_batching {}")
+    (folder / os.fsdecode(b"caf\xe9.onnx")).write_bytes(SIMPLE)
+
+
+def test_models_that_do_not_load_end_the_start_and_each_is_named(tmp_path: Path) -> None:
+    add_models_of_which_some_are_refused(tmp_path / "models")
+    with serving(tmp_path / "models", wait="") as server:
+        _, errors = server.process.communicate(timeout=HANG)
+        assert server.process.returncode == 1
+        assert "error: 3 models were not loaded, " in errors
+        for text in (
+            "the model 'bad' was not loaded: ",
+            "the model 'sequence' was not loaded: config.pbtxt of 'sequence': a model with sequence_batching",
+            "the model 'caf\\udce9' was not loaded: the name of the file or folder 'caf\\udce9' is not UTF-8: rename",
+        ):
+            assert text in errors
+
+
+def test_the_other_models_are_served_if_wanted(tmp_path: Path) -> None:
+    add_models_of_which_some_are_refused(tmp_path / "models")
+    (tmp_path / "s.toml").write_text("exit_on_error = false\nmodel_control = 'explicit'")
+    with serving(tmp_path / "s.toml", tmp_path / "models") as server:
+        assert server.ask("/v2/health/ready")[0] == 200
+        assert server.ask("/v2/models/good/infer", ASKED)[0] == 200
+        assert server.ask("/v2/models/bad/ready")[0] == 400
+        index = {one["name"]: one for one in json.loads(server.ask("/v2/repository/index", b"")[1])}
+        assert index.keys() == {"good", "bad", "sequence", "caf?"}
+        assert {one.name for one in server.rpc("RepositoryIndex").models} == index.keys()
+        assert index["sequence"]["state"] == "UNAVAILABLE"
+        assert "a model with sequence_batching is not served" in index["sequence"]["reason"]
+        (tmp_path / "models/bad.onnx").write_bytes(SIMPLE)
+        assert server.ask("/v2/repository/models/bad/load", b"")[0] == 200
+        assert [one["state"] for one in json.loads(server.ask("/v2/repository/index", b"")[1])][:2] == [
+            "READY",
+            "READY",
+        ]
+
+
+def test_an_initializer_may_be_an_optional_input_of_a_configuration(tmp_path: Path) -> None:
+    (tmp_path / "m/1/model.onnx").mkdir(parents=True)
+    (tmp_path / "m/1/model.onnx/model.onnx").write_bytes(
+        onnx_models.parsed(
+            "(float[n] x, float[1] w) => (float[n] y) { y = Mul(x, w) }",
+            onnx.numpy_helper.from_array(np.array([3], np.float32), "w"),
+        ).SerializeToString()
+    )
+    (tmp_path / "m/config.pbtxt").write_text(
+        "input { name: 'x' dims: -1 } input { name: 'w' data_type: TYPE_FP32 dims: 1 optional: true }"
+    )
+    with serving(tmp_path / "m", "--name", "iris") as server:
+        answer = server.ask("/v2/models/iris/infer", ASKED)[1]
+        assert json.loads(answer)["outputs"][0]["data"] == [3, -6]
 
 
 @pytest.mark.parametrize(
@@ -454,6 +514,7 @@ def test_a_model_that_does_not_load_ends_the_start(tmp_path: Path) -> None:
         (["--tls-key", "k.pem", "--tls-certificate", "c.pem"], "are no certificate and its key: "),
         (["--token-file", "missing"], "the token's file 'missing' cannot be read"),
         (["missing.onnx"], "there is no model file or folder 'missing.onnx'"),
+        (["--custom-ops", "missing.so"], "the library of custom operators 'missing.so' does not exist"),
     ],
 )
 def test_wrong_arguments_are_told(folder: Path, arguments: Sequence[str], error: str) -> None:

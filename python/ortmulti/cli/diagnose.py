@@ -11,10 +11,10 @@ from ortmulti.bench import strategies
 from ortmulti.bench.files import read_arrays
 from ortmulti.bench.measure import devices as device_names
 from ortmulti.bench.measure import results
-from ortmulti.errors import InvalidArgument, NoSuchFile
+from ortmulti.errors import InvalidArgument
 
 from .bench import INTERRUPTED, check_plot
-from .options import ConfigEntries, JsonFile, Plot, ProviderOptions, Timeout, name_values
+from .options import ConfigEntries, CustomOps, JsonFile, Plot, ProviderOptions, Timeout, library_paths, name_values
 from .output import is_stdout, print_json, print_paths, stdout, steps
 
 
@@ -62,10 +62,7 @@ def diagnose_command(
             help="CPU threads of each session (default: the cores divided by the number of sessions; 1 on GPUs)."
         ),
     ] = None,
-    custom_ops: Annotated[
-        list[Path] | None,
-        typer.Option("--custom-ops", metavar="FILE", help="A library of custom operators. Repeatable."),
-    ] = None,
+    custom_ops: CustomOps = None,
     provider_option: ProviderOptions = None,
     config: ConfigEntries = None,
     timeout: Timeout = 600.0,
@@ -91,15 +88,12 @@ def diagnose_command(
     settings: dict[str, Any] = {
         "provider_options": name_values(provider_option),
         "config_entries": name_values(config),
-        "custom_op_libraries": [str(library.absolute()) for library in custom_ops or []],
+        "custom_op_libraries": library_paths(custom_ops),
     }
     if threads is not None:
         if threads < 0:
             raise InvalidArgument(f"the number of threads is {threads}, but must not be negative")
         settings["intra_op_num_threads"] = threads
-    for library in custom_ops or []:
-        if not library.is_file():
-            raise NoSuchFile(f"library {library} does not exist")
     from ortmulti.bench.diagnose.diagnosis import diagnose
 
     with steps() as step:

@@ -23,7 +23,7 @@ from ortmulti.loading.sharing import why_not_worth_it
 from ortmulti.pool.row_dependence import why_dependent
 from ortmulti.remote.model import INLINE
 
-from .options import AsJson, ModelOrUrl
+from .options import AsJson, CustomOps, ModelOrUrl, session_options
 from .output import print_json, say, size_text, stderr, steps, table, working
 
 _MOST_REASONS = 5
@@ -43,6 +43,7 @@ def inspect_command(
     batching: Annotated[
         bool, typer.Option("--batching", help="Run random requests alone and together, and compare their answers.")
     ] = False,
+    custom_ops: CustomOps = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a model's inputs, outputs, dynamic dimensions, weights and opset, and whether GPUs can share its weights and
@@ -53,11 +54,11 @@ def inspect_command(
     """
     with working(f"opening {model}"):
         opened = ortmulti.Model(model)
-        facts = describe_model(opened)
+        facts = describe_model(opened, session_options(custom_ops))
     dependent = why_dependent(opened, 0)
     if batching:
         with working("joining requests"):
-            facts["batching"] = _describe_batching(opened, dependent)
+            facts["batching"] = _describe_batching(opened, dependent, session_options(custom_ops))
     facts["advice"] = _advice(facts, dependent)
     if as_json:
         print_json(facts)
@@ -67,8 +68,8 @@ def inspect_command(
         raise typer.Exit(1)
 
 
-def describe_model(model: ortmulti.Model) -> dict[str, Any]:
-    """Collect the facts of ``ortmulti inspect``.
+def describe_model(model: ortmulti.Model, options: ortmulti.SessionOptions | None = None) -> dict[str, Any]:
+    """Collect the facts of ``ortmulti inspect``. The options may have libraries of custom operators, and are changed.
 
     Returns:
         A dictionary for `json.dumps`. "inputs" and "outputs" are empty if ONNX Runtime cannot open the model on the
@@ -101,7 +102,7 @@ def describe_model(model: ortmulti.Model) -> dict[str, Any]:
         "outputs": [],
         "problem": None,
     }
-    options = ortmulti.SessionOptions()
+    options = options or ortmulti.SessionOptions()
     options.graph_optimization_level = ortmulti.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     try:
@@ -163,9 +164,9 @@ def _advice(facts: Mapping[str, Any], dependent: str) -> list[str]:
     return [*advice, f"A request to try: pool.run({{{', '.join(arrays)}}})"]
 
 
-def _describe_batching(model: ortmulti.Model, found_in_graph: str) -> dict[str, Any]:
+def _describe_batching(model: ortmulti.Model, found_in_graph: str, options: ortmulti.SessionOptions) -> dict[str, Any]:
     try:
-        found = ortmulti.check_batching(model, ortmulti.Batching(2))
+        found = ortmulti.check_batching(model, ortmulti.Batching(2), options=options)
     except Error as error:
         text = f"it could not be tried with random inputs: {error.public}. Give ortmulti.check_batching your samples"
         return {"independent": None, "text": text, "outputs": {}, "graph": found_in_graph}
@@ -267,6 +268,7 @@ def run_command(
     output: Annotated[
         Path | None, typer.Option("--output", "--out", metavar="FILE", help="Write the outputs to an .npz file.")
     ] = None,
+    custom_ops: CustomOps = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a model with random or given inputs, and show its outputs and its latency."""
@@ -278,7 +280,7 @@ def run_command(
     named = ortmulti.parse_devices(device)[0]
     begin = time.perf_counter()
     with working(f"loading {model}"):
-        pool = ortmulti.load(model, named)
+        pool = ortmulti.load(model, named, options=session_options(custom_ops) if custom_ops else None)
     with pool, steps() as step:
         loading = time.perf_counter() - begin
         [session, *_] = pool.sessions

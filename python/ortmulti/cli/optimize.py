@@ -19,7 +19,7 @@ from ortmulti.loading.tuning_options import LEVELS
 from ortmulti.optimized import Cache
 from ortmulti.optimized.optimize import OptimizedModel
 
-from .options import name_values, path_or_url
+from .options import CustomOps, name_values, path_or_url, session_options
 from .output import print_json, say, size_text, table, working
 
 _LEVELS = {name: level for name, level in LEVELS.items() if name != "disabled"}
@@ -39,6 +39,7 @@ def optimize_command(
     level: Annotated[
         str, typer.Option(help="Optimization level of the sessions that load it: basic, extended, layout or all.")
     ] = "all",
+    custom_ops: CustomOps = None,
     compare: Annotated[
         bool,
         typer.Option(
@@ -57,7 +58,7 @@ def optimize_command(
     elif clear:
         _clear(Cache.default(), as_json)
     elif model is not None:
-        result = _optimize(model, device, level, provider_option, compare)
+        result = _optimize(model, device, level, provider_option, custom_ops, compare)
         if as_json:
             print_json(dataclasses.asdict(result))
         else:
@@ -65,11 +66,16 @@ def optimize_command(
 
 
 def _optimize(
-    model: Path, device: str | None, level: str, option_texts: Sequence[str] | None, compare: bool
+    model: Path,
+    device: str | None,
+    level: str,
+    option_texts: Sequence[str] | None,
+    custom_ops: Sequence[Path] | None,
+    compare: bool,
 ) -> OptimizedModel:
     if level not in _LEVELS:
         raise typer.BadParameter(f"--level is one of {', '.join(_LEVELS)}, not {level!r}")
-    options = ortmulti.SessionOptions()
+    options = session_options(custom_ops)
     options.graph_optimization_level = _LEVELS[level]
     try:
         provider_options = name_values(option_texts)

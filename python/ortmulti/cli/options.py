@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+import ortmulti
 from ortmulti.bench import strategies
 from ortmulti.bench.measure import devices
-from ortmulti.errors import InvalidArgument
+from ortmulti.errors import InvalidArgument, NoSuchFile
 
 Model = Annotated[Path, typer.Argument(help="An .onnx file.", show_default=False)]
 
@@ -58,6 +59,10 @@ ProviderOptions = Annotated[
 ConfigEntries = Annotated[
     list[str] | None, typer.Option(metavar="NAME=VALUE", help="A session configuration entry. Repeatable.")
 ]
+CustomOps = Annotated[
+    list[Path] | None,
+    typer.Option("--custom-ops", metavar="FILE", help="A library of custom operators, whose code runs. Repeatable."),
+]
 Timeout = Annotated[float, typer.Option(help="Seconds after which a measurement fails.")]
 
 
@@ -71,6 +76,26 @@ def one_device(text: str) -> str:
     if text.strip() != "all" and len(found) != 1:
         raise InvalidArgument(f"one device is measured at a time, not {devices.describe(found)}")
     return found[0]
+
+
+def library_paths(given: Sequence[Path] | None) -> list[str]:
+    """Return the paths of libraries of custom operators, as `register_custom_ops_library` takes them.
+
+    Raises:
+        NoSuchFile: One does not exist.
+    """
+    for library in given or ():
+        if not library.is_file():
+            raise NoSuchFile(f"the library of custom operators '{library}' does not exist: check the path")
+    return [str(library.absolute()) for library in given or ()]
+
+
+def session_options(custom_ops: Sequence[Path] | None) -> ortmulti.SessionOptions:
+    """Return options with these libraries of custom operators."""
+    options = ortmulti.SessionOptions()
+    for library in library_paths(custom_ops):
+        options.register_custom_ops_library(library)
+    return options
 
 
 def device_names(given: Any) -> Any:

@@ -12,12 +12,12 @@ from rich.markup import escape
 
 from ortmulti.errors import InvalidArgument, LibraryError
 
-from .options import device_names, path_or_url
+from .options import CustomOps, device_names, library_paths, path_or_url
 from .output import say, steps
 
 # Options of the command line that a TOML file may have, too.
-_SETTINGS = {"http", "grpc", "devices", "gpu_memory", "host_memory", "batching", "model_control", "id", "share",
-             "token_file", "tls_certificate", "tls_key", "access_log", "limits"}  # fmt: skip
+_SETTINGS = {"http", "grpc", "devices", "gpu_memory", "host_memory", "batching", "model_control", "exit_on_error", "id",
+             "share", "token_file", "tls_certificate", "tls_key", "access_log", "limits", "custom_ops"}  # fmt: skip
 
 
 def serve_command(
@@ -56,6 +56,17 @@ def serve_command(
         Literal["none", "explicit"] | None,
         typer.Option(help="explicit: clients may load and unload models. [none]"),
     ] = None,
+    exit_on_error: Annotated[
+        bool | None,
+        typer.Option(
+            "--exit-on-error/--no-exit-on-error",
+            help="End if a model cannot be loaded at the start, or else serve the others. [--exit-on-error]",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The model's name, where there is one model. [that of its file or folder]")
+    ] = None,
+    custom_ops: CustomOps = None,
     id: Annotated[  # Triton's word
         str | None, typer.Option(help="The server's name, for clients that look for one, such as triton. [ortmulti]")
     ] = None,
@@ -86,6 +97,8 @@ def serve_command(
     if unknown := models.settings.keys() - _SETTINGS:
         raise InvalidArgument(f"{min(unknown)!r} is no setting of a server: they are {', '.join(sorted(_SETTINGS))}")
     settings = {**models.settings, **given}
+    models.name = name or ""
+    models.custom_ops = library_paths(settings.get("custom_ops"))
     if joins := settings.get("batching"):
         models.options["batching"] = _batching(joins)
     if settings.get("share"):
@@ -109,6 +122,7 @@ def serve_command(
         key=None if key is None else Path(key),
         limits=Limits(**settings.get("limits", {})),
         access_log=bool(settings.get("access_log")),
+        exit_on_error=bool(settings.get("exit_on_error", True)),
     )
 
     with steps() as step:

@@ -26,10 +26,12 @@ def app(
     """Make an ASGI application that serves the models by the Open Inference Protocol, at ``/v2``, and ``/metrics``.
 
     It needs no package itself. Mount it in FastAPI or Starlette with ``api.mount("/", ortmulti.serve.app(models))``.
+    The server that runs it has the connections: give that server limits of headers, times and connections of its own.
 
     Args:
         models: What is served. Models may be added and removed meanwhile.
-        limits: What a client may ask for at most; default: `Limits`.
+        limits: What a client may ask for at most; default: `Limits`. Only ``body``, ``tensors`` and ``concurrent`` hold
+            here; ``header``, ``receive``, ``idle`` and ``connections`` are those of ``ortmulti serve``.
         token: Clients send it as ``Authorization: Bearer TOKEN``, but for health; default: none is needed.
         explicit: Whether clients may load and unload models; default False.
         access_log: Whether each request makes a record of the logger ``ortmulti.serve.access``; default False.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ortmulti import checks
 from ortmulti.create.model import Model
-from ortmulti.errors import InvalidArgument, NoSuchFile, NotFound
+from ortmulti.errors import Error, InvalidArgument, NoSuchFile, NotFound
 from ortmulti.serve import pbtxt
 from ortmulti.serve.datatypes import Declared
 from ortmulti.serve.pbtxt import Tensor
@@ -23,9 +24,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Models", "ServedModel"]
 
+LOGGER = logging.getLogger("ortmulti.serve")
+
 _CONFIG = "config.pbtxt"
 _MODEL = "model.onnx"
 _FILES = {"token_file", "tls_certificate", "tls_key"}
+# /v2/models/stats are the counts of all models.
+_TAKEN = {"stats"}
 
 
 @dataclass
@@ -66,7 +71,8 @@ class ServedModel:
         Raises:
             InvalidArgument: It is another one.
         """
-        present = {"input": pool.get_inputs(), "output": pool.get_outputs()}
+        initializers = pool._members.description().get_overridable_initializers()  # optional inputs, in Triton's words
+        present = {"input": [*pool.get_inputs(), *initializers], "output": pool.get_outputs()}
         batch = " with the batch's" * (self.defaults.max_batch_size > 0)
         for tensor in self.stated:
             values = {value.name: Declared(value) for value in present[tensor.kind]}
@@ -81,15 +87,22 @@ class ServedModel:
                 wrong = f"has the dims {dims}{batch}, and the model's are {value.shape}"
             else:
                 continue
-            folder = Path(self.path).parents[1].name
             raise InvalidArgument(
-                f"{_CONFIG} of {folder!r}: the {tensor.kind} {tensor.name!r} {wrong}: mend the file, or leave the "
-                f"{tensor.kind} out"
+                f"config.pbtxt of {self.name!r}: the {tensor.kind} {tensor.name!r} {wrong}: mend the file, or leave "
+                f"the {tensor.kind} out"
             )
 
 
 def _fits(dims: list[int], shape: list[int]) -> bool:
     return len(dims) == len(shape) and all(-1 in pair or pair[0] == pair[1] for pair in zip(dims, shape, strict=True))
+
+
+class _Place(NamedTuple):
+    """Where a model may be, and what reads it; that returns None where there is none."""
+
+    name: str
+    path: Path | str
+    read: Callable[[str], ServedModel | None]
 
 
 class Models:
@@ -98,141 +111,247 @@ class Models:
     Args:
         places: Files, a model's folder ``NAME/VERSION/model.onnx``, folders of either, URLs, or a TOML file.
         options: Of `ModelRepository.add`, for models whose configuration does not say otherwise; `options` may be
-            changed.
+            changed, and so may `name`, of the only model, and `custom_ops`, libraries of custom operators.
 
     Raises:
-        InvalidArgument, NoSuchFile: A place that has none, a configuration that cannot be read, or a name twice.
+        InvalidArgument, NoSuchFile: A place that has none, or a TOML file that cannot be read.
     """
 
     def __init__(self, places: Iterable[str | os.PathLike[str]], options: Mapping[str, Any] | None = None) -> None:
         self.options = dict(options or {})
+        self.name = ""
+        self.custom_ops: Sequence[str] = ()
         self.settings: dict[str, Any] = {}
-        self._places: list[Callable[[], list[ServedModel]]] = []
+        self._looked_up: list[Callable[[], list[_Place]]] = []
         for place in places:
             url, path = str(place), Path(place)
             if "://" in url:
-                self._places.append(partial(self._at, url))
+                self._looked_up.append(partial(self._at, url))
             else:
-                self._places += self._from_toml(path) if path.suffix == ".toml" else [partial(self._in, path)]
-        self.all()
+                self._looked_up += self._from_toml(path) if path.suffix == ".toml" else [partial(self._in, path)]
+        self._places()
 
-    def all(self) -> dict[str, ServedModel]:
-        """Return every model that is there now, by name."""
+    def all(self) -> tuple[dict[str, ServedModel], dict[str, Error]]:
+        """Return every model that is there now, and why each of the others cannot be served, by name.
+
+        Raises:
+            NoSuchFile: There are folders, and none of them has a model.
+        """
         found: dict[str, ServedModel] = {}
-        for place in self._places:
-            for model in place():
-                if model.name in found:
-                    one, other = (str(each.path).partition("?")[0] for each in (found[model.name], model))
-                    raise InvalidArgument(f"two models have the name {model.name!r}, {one} and {other}: rename one")
-                found[model.name] = model
-        return found
+        refused: dict[str, Error] = {}
+        left_out: list[str] = []
+        for name, places in self._places().items():
+            try:
+                found[name] = self._read(name, places)
+            except NotFound as error:
+                left_out.append(str(error))
+            except Error as error:
+                refused[name] = error
+        if left_out and not found and not refused:
+            raise NoSuchFile(f"there is no model: {'; '.join(left_out)}")
+        for text in left_out:
+            LOGGER.warning("left out: %s", text)
+        return found, refused
 
     def find(self, name: str) -> ServedModel:
-        """Return a model as it is there now.
+        """Return a model as it is there now. No other one's configuration is read.
 
         Raises:
             NotFound: There is no such model.
+            InvalidArgument, NoSuchFile: It cannot be served.
         """
-        model = self.all().get(name)
-        if model is None:
+        places = self._places().get(name)
+        if places is None:
             raise NotFound(f"there is no model {name!r}")
+        return self._read(name, places)
+
+    def _places(self) -> dict[str, list[_Place]]:
+        found: dict[str, list[_Place]] = {}
+        for look_up in self._looked_up:
+            for place in look_up():
+                found.setdefault(place.name, []).append(place)
+        if not self.name:
+            return found
+        if len(found) != 1:
+            raise InvalidArgument(f"the name {self.name!r} is for one model, and there are {len(found)}: name no model")
+        return {self.name: next(iter(found.values()))}
+
+    def _read(self, name: str, places: Sequence[_Place]) -> ServedModel:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise InvalidArgument(f"the name of the file or folder {name!r} is not UTF-8: rename it") from None
+        if name in _TAKEN or "/" in name or not name:
+            raise InvalidArgument(
+                f"the name {name!r} has another meaning in the protocol's addresses: rename the model"
+            )
+        try:
+            found = [(place.path, model) for place in places if (model := place.read(name)) is not None]
+        except OSError as error:
+            if isinstance(error, Error):
+                raise
+            raise NoSuchFile(f"{error.filename!r} cannot be read: {error.strerror}") from error
+        if not found:
+            raise NotFound(f"the folder {name!r} has no version with a model's file, NAME/VERSION/{_MODEL}")
+        if len(found) > 1:
+            two = " and ".join(repr(str(path).partition("?")[0]) for path, _ in found[:2])
+            raise InvalidArgument(f"two models have the name {name!r}, {two}: rename one")
+        [(_, model)] = found
+        if self.custom_ops:
+            from ortmulti.options.session_options import SessionOptions
+
+            options = model.options.setdefault("options", SessionOptions())
+            for library in self.custom_ops:
+                options.register_custom_ops_library(library)
         return model
 
-    def _at(self, url: str) -> list[ServedModel]:
-        return [ServedModel(Path(url.partition("?")[0]).stem, url, options=dict(self.options))]
+    def _at(self, url: str) -> list[_Place]:
+        return [_Place(Path(url.partition("?")[0]).stem, url, partial(self._file, url))]
 
-    def _in(self, place: Path) -> list[ServedModel]:
+    def _in(self, place: Path) -> list[_Place]:
         if not place.is_dir():
             if not place.exists():
                 raise NoSuchFile(f"there is no model file or folder '{place}': check the path")
-            return [ServedModel(place.stem, place, options=dict(self.options))]
-        if (alone := self._model_in(place)) is not None:
-            return [alone]
-        models = []
+            return [_Place(place.stem, place, partial(self._file, place))]
+        versions = _versions(place)
+        if any((each / _MODEL).exists() for each in versions) or (versions and (place / _CONFIG).is_file()):
+            name = Path(os.path.abspath(place)).name  # noqa: PTH100  # a link keeps its name, "." gets one
+            return [_Place(name, place, partial(self._model_in, place))]
+        found = []
         for each in sorted(place.iterdir()):
+            if each.name.startswith("."):
+                continue  # hidden files are of editors, and of macOS: ._model.onnx
             if each.is_dir():
-                models += [] if (model := self._model_in(each)) is None else [model]
+                if _may_be_model(each):
+                    found.append(_Place(each.name, each, partial(self._model_in, each)))
             elif each.suffix == ".onnx":
-                models.append(ServedModel(each.stem, each, options=dict(self.options)))
-        if not models:
+                found.append(_Place(each.stem, each, partial(self._file, each)))
+        if not found:
             raise NoSuchFile(f"'{place}' has no model: NAME.onnx, or NAME/VERSION/{_MODEL} as Triton has it")
-        return models
+        return found
 
-    def _model_in(self, folder: Path) -> ServedModel | None:
+    def _file(self, path: Path | str, name: str) -> ServedModel:
+        return ServedModel(name, path, options=dict(self.options))
+
+    def _model_in(self, folder: Path, name: str) -> ServedModel | None:
         """Return the model of a folder with folders of versions in it; the newest one."""
         config = folder / _CONFIG
         try:
             read = pbtxt.read(config.read_text(encoding="utf-8") if config.is_file() else "")
-            if read.name not in ("", folder.name):
+            if read.name not in ("", folder.name, name):
                 raise InvalidArgument(f"the name is {read.name!r}, and the folder's another one")
-            if Path(read.file).name != read.file:
+            if "/" in read.file or read.file == "..":
                 raise InvalidArgument(f"default_model_filename is a file's name, not {read.file!r}")
-        except InvalidArgument as error:
+            known = {Path(library).name for library in self.custom_ops}
+            if unknown := [library for library in read.libraries if Path(library).name not in known]:
+                raise InvalidArgument(
+                    f"model_operations names the library {unknown[0]!r}, whose code would run: name it with "
+                    "--custom-ops, too"
+                )
+        except (InvalidArgument, UnicodeDecodeError) as error:
             raise InvalidArgument(f"config.pbtxt of {folder.name!r}: {error}") from None
-        numbered = [each for each in folder.iterdir() if each.name.isdecimal()]
-        versions = [
-            each
-            for each in numbered
-            if (each / read.file).is_file() and (read.versions is None or int(each.name) in read.versions)
-        ]
-        if not versions:
+        versions = _versions(folder)
+        files = {
+            version: file
+            for version in versions
+            if (file := _model_file(version / read.file)) is not None
+            and (read.versions is None or int(version.name) in read.versions)
+        }
+        if not files:
             if read.versions:
                 raise InvalidArgument(f"config.pbtxt of {folder.name!r}: none of the versions {read.versions} is there")
             return None
-        newest = max(versions, key=lambda each: int(each.name))
+        newest = max(files, key=_number)
         ignored = read.ignored + [
             f"version {each.name}, which has no {read.file}"
-            for each in numbered
-            if int(each.name) > int(newest.name) and not (each / read.file).is_file()
+            for each in versions
+            if _number(each) > _number(newest) and _model_file(each / read.file) is None
         ]
         options = {**self.options, **read.options}
         defaults = Defaults(read.timeout, read.priority, read.may_override or read.timeout is None, read.max_batch_size)
-        return ServedModel(folder.name, newest / read.file, newest.name, options, None, defaults, read.tensors, ignored)
+        return ServedModel(name, files[newest], newest.name, options, None, defaults, read.tensors, ignored)
 
-    def _declared(
-        self, name: str, path: Path | str, version: str, options: dict[str, Any], timeout: float | None, keep: Any
-    ) -> list[ServedModel]:
+    def _declared(self, path: Path | str, table: Mapping[str, Any], name: str) -> ServedModel:
         """Return a model of a TOML file; of a folder, the newest version."""
+        says = _Table.of(table)
         is_folder = isinstance(path, Path) and path.is_dir()
-        found = self._model_in(Path(path)) if is_folder else None
+        found = self._model_in(Path(path), name) if is_folder else None
         if is_folder and found is None:
             raise NoSuchFile(f"'{path}' has no version with a {_MODEL}")
-        model = found or ServedModel(name, path, version, dict(self.options))
-        defaults = model.defaults if timeout is None else model.defaults._replace(timeout=timeout)
-        return [replace(model, name=name, options={**model.options, **options}, keep=keep, defaults=defaults)]
+        model = found or ServedModel(name, path, says.version, dict(self.options))
+        defaults = model.defaults
+        if says.timeout is not None:
+            defaults = defaults._replace(timeout=says.timeout)
+        return replace(model, options={**model.options, **says.options}, keep=says.keep, defaults=defaults)
 
-    def _from_toml(self, path: Path) -> list[Callable[[], list[ServedModel]]]:
+    def _from_toml(self, path: Path) -> list[Callable[[], list[_Place]]]:
         import tomllib
 
         try:
             read = tomllib.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise NoSuchFile(f"there is no file '{path}': check the path") from None
-        except tomllib.TOMLDecodeError as error:
+        except ValueError as error:  # tomllib.TOMLDecodeError, UnicodeDecodeError
             raise InvalidArgument(f"{path}: {error}") from None
         models = read.pop("models", {})
         for name in _FILES & read.keys():  # beside the TOML file, as the models are
             read[name] = str(path.parent / str(read[name]))
+        if libraries := read.get("custom_ops"):
+            libraries = [libraries] if isinstance(libraries, str) else libraries
+            read["custom_ops"] = [path.parent / str(library) for library in libraries]
         self.settings.update(read)
         if not isinstance(models, dict) or not all(isinstance(model, dict) for model in models.values()):
             raise InvalidArgument(f"{path}: each model is a table, such as [models.bert] with path = 'bert.onnx'")
-        found: list[Callable[[], list[ServedModel]]] = []
+        found = []
         for name, table in models.items():
-            options = dict(table)
-            if not isinstance(given := options.pop("path", None), str):
+            if not isinstance(given := table.get("path"), str):
                 raise InvalidArgument(f"{path}: [models.{name}] has no path")
-            timeout = options.pop("timeout", None)
-            version = str(options.pop("version", "1"))
-            keep = options.pop("keep", None)
             try:
-                if timeout is not None:
-                    checks.number("timeout", timeout)
-                made = _objects(options)
+                _Table.of(table)
             except (AttributeError, TypeError, InvalidArgument) as error:
                 raise InvalidArgument(f"{path}: [models.{name}]: {error}") from None
             place = given if "://" in given else path.parent / given
-            found.append(partial(self._declared, name, place, version, made, timeout, keep))
-        return found
+            found.append(_Place(name, place, partial(self._declared, place, table)))
+        return [lambda: found]
+
+
+class _Table(NamedTuple):
+    """What a table of a TOML file says; made anew for each load, since options of sessions can be changed."""
+
+    options: dict[str, Any]
+    version: str
+    timeout: float | None
+    keep: Any
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any]) -> _Table:
+        options = {name: value for name, value in table.items() if name != "path"}
+        timeout = options.pop("timeout", None)
+        version = str(options.pop("version", "1"))
+        keep = options.pop("keep", None)
+        if timeout is not None:
+            checks.number("timeout", timeout)
+        return cls(_objects(options), version, timeout, keep)
+
+
+def _versions(folder: Path) -> list[Path]:
+    return [each for each in folder.iterdir() if each.name.isdecimal()]
+
+
+def _number(version: Path) -> int:
+    return int(version.name)
+
+
+def _may_be_model(folder: Path) -> bool:
+    try:
+        return (folder / _CONFIG).is_file() or bool(_versions(folder))
+    except OSError:
+        return True  # its reader says why it cannot be read
+
+
+def _model_file(path: Path) -> Path | None:
+    """Return the file of a version. In Triton's form for several files it lies in a folder of that name."""
+    return next((file for file in (path, path / _MODEL) if file.is_file()), None)
 
 
 def _objects(options: dict[str, Any]) -> dict[str, Any]:

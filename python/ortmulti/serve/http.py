@@ -133,7 +133,8 @@ class Application:
         parts = _path(scope).strip("/").split("/")
         headers = dict(scope["headers"])
         health = parts[:2] == ["v2", "health"]
-        open_to_all = health or (parts[:2] == ["v2", "models"] and parts[-1] == "ready")
+        of_model = parts[3:] if parts[:2] == ["v2", "models"] else []
+        open_to_all = health or of_model == ["ready"] or (of_model[:1] == ["versions"] and of_model[2:] == ["ready"])
         if not open_to_all and self._expected is not None:
             given = headers.get(b"authorization", b"")
             if not hmac.compare_digest(given, self._expected):
@@ -373,13 +374,18 @@ def _list(value: object, what: str, most: int) -> list[Any]:
 
 def _loads(content: bytes) -> object:
     try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
+        text = str(content, "utf-8-sig")
+        value: object = json.loads(text)
+        if "\\ud" in text or "\\uD" in text:  # half a surrogate pair is no text
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except (ValueError, RecursionError) as error:  # UnicodeError too
         raise InvalidArgument(f"failed to parse the request JSON buffer: {error!s:.100}") from None
 
 
 def _dumps(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    # Names of files may be no UTF-8.
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
 
 
 def _json(value: object, status: int = 200) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
@@ -410,6 +416,7 @@ def _check_method(method: str, *allowed: str) -> None:
         raise Refused(405, f"the method is {allowed[0]}, not {method[:20]}")
 
 
+_FIRST_STEP = 512
 _WINDOWS = {b"gzip": zlib.MAX_WBITS + 16, b"deflate": zlib.MAX_WBITS}
 
 
@@ -417,16 +424,24 @@ def _decompressed(body: bytes | memoryview, coding: bytes, limit: int) -> bytes:
     window = _WINDOWS.get(coding)
     if window is None:
         raise Refused(415, f"the content encoding is gzip or deflate, not {coding.decode('latin-1')[:20]}")
-    try:
-        inflate = zlib.decompressobj(window)
-        plain = inflate.decompress(body, limit + 1)
-    except zlib.error as error:
-        raise InvalidArgument(f"the body is not {coding.decode()}: {error}") from None
-    if len(plain) > limit:
-        raise Refused(413, f"the body has more than the {limit} bytes that are allowed, decompressed")
-    if not inflate.eof:
-        raise InvalidArgument(f"the body is not {coding.decode()}: it is incomplete")
-    return plain
+    view, plain = memoryview(body), list[bytes]()
+    at = size = 0
+    while at < len(view) or not plain:  # gzip may have several members
+        inflate, step = zlib.decompressobj(window), _FIRST_STEP
+        while not inflate.eof:
+            if at == len(view):
+                raise InvalidArgument(f"the body is not {coding.decode()}: it is incomplete")
+            part = view[at : at + step]
+            try:
+                plain.append(inflate.decompress(part, limit + 1 - size))
+            except zlib.error as error:
+                raise InvalidArgument(f"the body is not {coding.decode()}: {error}") from None
+            size += len(plain[-1])
+            if size > limit:
+                raise Refused(413, f"the body has more than the {limit} bytes that are allowed, decompressed")
+            at += len(part) - len(inflate.unconsumed_tail) - len(inflate.unused_data)
+            step *= 2  # so that little is read twice, however small the members are
+    return b"".join(plain)
 
 
 def _accepted(header: bytes) -> bytes | None:

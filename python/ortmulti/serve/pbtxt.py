@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -10,8 +11,10 @@ from ortmulti.errors import InvalidArgument
 
 __all__ = ["Config", "Tensor", "read"]
 
-_TOKEN = re.compile(r"""\s*(?:\#[^\n]*\s*)*("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[\w.+-]+|[{}<>\[\]:;,])""")
+# Blanks and comments are matches of their own, without a group: so no text can be split in two ways.
+_TOKEN = re.compile(r"""\s+|\#[^\n]*|("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[\w.+-]+|[{}<>\[\]:;,])""")
 _DEEPEST = 50
+_MOST = 2**63 - 1
 
 # Triton's words for options of a session.
 _PARAMETERS = {"intra_op_thread_count": "intra_op_num_threads", "inter_op_thread_count": "inter_op_num_threads"}
@@ -26,20 +29,19 @@ def _parse(text: str) -> dict[str, list[Any]]:
     tokens = list(_tokens(text))
     fields, at = _fields(tokens, 0, "", 0)
     if at != len(tokens):
-        raise InvalidArgument(f"{tokens[at]!r} is in excess")
+        raise InvalidArgument(f"{tokens[at]!r:.60} is in excess")
     return fields
 
 
 def _tokens(text: str) -> Iterator[str]:
     at = 0
-    text = re.sub(r"\s*(#[^\n]*)?\Z", "", text)
     while at < len(text):
         found = _TOKEN.match(text, at)
         if found is None:
-            rest = text[at:].lstrip()
-            line = text.count("\n", 0, len(text) - len(rest)) + 1
-            raise InvalidArgument(f"line {line} is not protobuf's text format: {rest[:20]!r}")
-        yield found[1]
+            line = text.count("\n", 0, at) + 1
+            raise InvalidArgument(f"line {line} is not protobuf's text format: {text[at : at + 20]!r}")
+        if found[1] is not None:
+            yield found[1]
         at = found.end()
 
 
@@ -50,7 +52,7 @@ def _fields(tokens: list[str], at: int, end: str, depth: int) -> tuple[dict[str,
     while at < len(tokens) and tokens[at] != end:
         name = tokens[at]
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
-            raise InvalidArgument(f"a field's name was expected, not {name!r}")
+            raise InvalidArgument(f"a field's name was expected, not {name!r:.60}")
         at += 1
         colon = tokens[at : at + 1] == [":"]
         at += colon
@@ -88,7 +90,7 @@ def _value(tokens: list[str], at: int, name: str, depth: int) -> tuple[Any, int]
         except ValueError:
             pass
     if not re.fullmatch(r"[A-Za-z_]\w*", token):
-        raise InvalidArgument(f"{name} has the value {token!r}")
+        raise InvalidArgument(f"{name} has the value {token!r:.60}")
     return token, at + 1
 
 
@@ -107,11 +109,11 @@ class _Config:
 
     def part(self, name: str) -> _Config:
         self._asked.add(name)
-        found = self._fields.get(name, [{}])[-1]
-        if not isinstance(found, dict):
-            raise InvalidArgument(f"{name} is a message, not {found!r}")
-        self._parts.append(_Config(found, f"{self._path}{name}."))
+        self._parts.append(_message(name, self._fields.get(name, [{}])[-1], f"{self._path}{name}."))
         return self._parts[-1]
+
+    def parts(self, name: str) -> list[_Config]:
+        return [_message(name, found) for found in self.all(name)]
 
     def all(self, name: str) -> list[Any]:
         self._asked.add(name)
@@ -123,6 +125,12 @@ class _Config:
 
     def __contains__(self, name: object) -> bool:
         return name in self._fields
+
+
+def _message(name: str, found: object, path: str = "") -> _Config:
+    if not isinstance(found, dict):
+        raise InvalidArgument(f"{name} is a message, not {found!r:.60}")
+    return _Config(found, path)
 
 
 class Tensor(NamedTuple):
@@ -154,6 +162,7 @@ class Config(NamedTuple):
         versions: Those that may be served; None: any.
         max_batch_size: Rows of a request at most; 0: any number.
         tensors: Inputs and outputs.
+        libraries: Of custom operators, as the file names them.
         ignored: Its parts that mean nothing here.
     """
 
@@ -166,6 +175,7 @@ class Config(NamedTuple):
     versions: list[int] | None
     max_batch_size: int
     tensors: list[Tensor]
+    libraries: list[str]
     ignored: list[str]
 
 
@@ -207,21 +217,7 @@ def read(text: str) -> Config:
     may_override = bool(policy.one("allow_timeout_override"))
     if policy.one("timeout_action", "REJECT") not in ("REJECT", 0):
         ignored.append("dynamic_batching.default_queue_policy.timeout_action: late requests are rejected")
-    groups = [group for group in config.all("instance_group") if isinstance(group, dict)]
-    if groups:
-        count = max(_int(group.get("count", [1])[-1], "count") for group in groups)
-        kinds = {str(group.get("kind", ["KIND_AUTO"])[-1]) for group in groups}
-        gpus = sorted({int(number) for group in groups for number in group.get("gpus", []) if isinstance(number, int)})
-        if kinds <= {"KIND_CPU"}:
-            options["devices"] = "cpu"
-            options["sessions_per_device"] = count
-        elif gpus:
-            options["devices"] = [f"cuda:{number}" for number in gpus]
-            options["in_flight"] = count
-        elif count > 1:
-            options["in_flight"] = count
-        unknown = {name for group in groups for name in group} - {"name", "count", "kind", "gpus"}
-        ignored += [f"instance_group.{name}" for name in sorted(unknown)]
+    options |= _instances(config.parts("instance_group"), ignored)
     if config.all("model_warmup"):
         ignored.append("model_warmup: every model has a first run with random inputs")
     optimization = config.part("optimization")
@@ -229,6 +225,7 @@ def read(text: str) -> Config:
     if "graphs" in cuda:
         options["cuda_graph"] = bool(cuda.one("graphs")) and "auto"
     parameters = _parameters(config)
+    libraries = [str(name) for name in config.part("model_operations").all("op_library_filename")]
     if parameters.keys() & _PARAMETERS or "level" in graph:
         options["options"] = _session_options(parameters, graph.one("level"))
     ignored += [f"parameters: {name}" for name in parameters if name not in _PARAMETERS]
@@ -249,6 +246,7 @@ def read(text: str) -> Config:
         versions,
         most,
         tensors,
+        libraries,
         ignored + config.unused(),
     )
 
@@ -257,10 +255,7 @@ def _tensors(config: _Config, batched: bool) -> tuple[list[Tensor], list[str]]:
     """Return the inputs and outputs, and what of them means nothing here."""
     tensors, ignored = [], []
     for kind in ("input", "output"):
-        for each in config.all(kind):
-            if not isinstance(each, dict):
-                raise InvalidArgument(f"{kind} is a message, not {each!r}")
-            stated = _Config(each)
+        for stated in config.parts(kind):
             name, dims = str(stated.one("name", "")), stated.all("dims")
             if "reshape" in stated:
                 ignored.append(f"{kind}.reshape: {name!r} has the model's own shape")
@@ -271,15 +266,40 @@ def _tensors(config: _Config, batched: bool) -> tuple[list[Tensor], list[str]]:
     return tensors, ignored
 
 
+def _instances(groups: list[_Config], ignored: list[str]) -> dict[str, Any]:
+    """Return the options that stand for groups of instances, which add up."""
+    on_cpu = everywhere = 0
+    of_gpu: Counter[int] = Counter()
+    for group in groups:
+        count, gpus = max(1, _int(group.one("count", 1), "count")), group.all("gpus")
+        if group.one("kind", "KIND_AUTO") in ("KIND_CPU", 2):
+            on_cpu += count
+        elif gpus:
+            of_gpu.update(dict.fromkeys((_int(number, "gpus") for number in gpus), count))
+        else:
+            everywhere += count
+        group.one("name")
+        ignored += [f"instance_group.{name}" for name in group.unused()]
+    if on_cpu and not (everywhere or of_gpu):
+        return {"devices": "cpu", "sessions_per_device": on_cpu}
+    most = everywhere + max(of_gpu.values(), default=0)
+    if on_cpu:
+        ignored.append("instance_group: KIND_CPU beside GPUs")
+    if len(set(of_gpu.values())) > 1 or (everywhere and of_gpu):
+        ignored.append(f"instance_group: every GPU of the model has the largest count, {most}")
+    options: dict[str, Any] = {"in_flight": most} if of_gpu or most > 1 else {}
+    if of_gpu and not everywhere:
+        options["devices"] = [f"cuda:{number}" for number in sorted(of_gpu)]
+    return options
+
+
 def _parameters(config: _Config) -> dict[str, str]:
-    found = {}
-    for each in config.all("parameters"):
-        value = each.get("value", [{}])[-1] if isinstance(each, dict) else {}
-        found[str(each.get("key", [""])[-1])] = str(value.get("string_value", [""])[-1])
-    return found
+    return {
+        str(each.one("key", "")): str(each.part("value").one("string_value", "")) for each in config.parts("parameters")
+    }
 
 
-def _session_options(parameters: dict[str, str], level: int | None) -> Any:
+def _session_options(parameters: dict[str, str], level: object) -> Any:
     from ortmulti.options.session_options import GraphOptimizationLevel, SessionOptions
 
     options = SessionOptions()
@@ -294,12 +314,12 @@ def _session_options(parameters: dict[str, str], level: int | None) -> Any:
         1: GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
         2: GraphOptimizationLevel.ORT_DISABLE_ALL,
     }
-    if level in levels:
+    if isinstance(level, int) and level in levels:
         options.graph_optimization_level = levels[level]
     return options
 
 
 def _int(value: object, name: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidArgument(f"{name} is a number of 0 or more, not {value!r}")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST:
+        raise InvalidArgument(f"{name} is a number of 0 or more, not {value!r:.60}")
     return value

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 import uvicorn
 
-from ortmulti.errors import Error, InvalidArgument
+from ortmulti.errors import Error, InvalidArgument, without_folders
 from ortmulti.remote.link import interrupt_all
 from ortmulti.repository import ModelRepository, _Entry, _Loaded
 from ortmulti.serve.folder import Models, ServedModel
@@ -50,6 +50,7 @@ class Settings:
         certificate, key: Files of TLS, for both protocols; None: plain.
         limits: See `Limits`.
         access_log: Whether each HTTP request makes a record of the logger ``ortmulti.serve.access``.
+        exit_on_error: Whether a model that cannot be loaded at the start ends the server; else it serves the others.
     """
 
     http: str = "127.0.0.1:8000"
@@ -62,6 +63,7 @@ class Settings:
     key: Path | None = None
     limits: Limits = field(default_factory=Limits)
     access_log: bool = False
+    exit_on_error: bool = True
 
 
 # Called with what is served: the addresses of HTTP and of gRPC.
@@ -78,7 +80,7 @@ def serve(
     Health is answered while models load. Clients see "ready" once all of them are there.
 
     Raises:
-        Error: A model cannot be loaded, or an address cannot be listened on.
+        Error: Models cannot be loaded, of which each is named, or an address cannot be listened on.
     """
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_Server(models, settings, on_listening, on_loaded).run())
@@ -233,23 +235,39 @@ class _Server:
         return (server, handlers), f"{settings.grpc.rpartition(':')[0]}:{port}"
 
     def _load_all(self) -> None:
-        models = self._models.all().values()
-        for number, model in enumerate(models):
+        models, refused = self._models.all()
+        for name, error in refused.items():
+            self._refused(name, error)
+        for number, model in enumerate(models.values()):
             if self._stop.is_set():
                 return
             self._on_loaded(number, len(models), f"{model.name}, version {model.version}")
-            self._add(model)
+            try:
+                self._add(model)
+            except Error as error:
+                if self._stop.is_set():
+                    return
+                refused[model.name] = error
+                self._refused(model.name, error)
+        if refused and self._settings.exit_on_error:
+            raise _not_loaded(refused) from next(iter(refused.values()))
         self._wake_what_fits()
         self._service.ready = True
-        self._on_loaded(len(models), len(models), "")
+        there = len(models.keys() - refused.keys())
+        self._on_loaded(there, there, "")
+
+    def _refused(self, name: str, error: Error) -> None:
+        if not self._settings.exit_on_error:  # or else one error names all of them
+            LOGGER.error("%s", _not_loaded({name: error}))
+            # A name that is not UTF-8 is one reason to refuse a model.
+            name, reason = (text.encode(errors="replace").decode() for text in (name, without_folders(str(error))))
+            self._service.refused[name] = reason
 
     def _add(self, model: ServedModel) -> None:
         self._note(model)
         self._repository.served[model.name] = model
-        try:
-            self._repository.add(model.name, model.model(), **{"version": model.version, **model.options})
-        except Error as error:
-            raise type(error)(f"the model {model.name!r} was not loaded: {error}") from error
+        self._repository.add(model.name, model.model(), **{"version": model.version, **model.options})
+        self._service.refused.pop(model.name, None)
 
     def _note(self, model: ServedModel) -> None:
         for part in model.ignored:
@@ -275,6 +293,15 @@ class _Server:
             self._note(model)
         else:
             self._add(model)
+
+
+def _not_loaded(refused: Mapping[str, Error]) -> Error:
+    texts = [f"the model {name!r} was not loaded: {error}" for name, error in refused.items()]
+    if len(texts) == 1:
+        return Error(texts[0])
+    names = ", ".join(map(repr, refused))
+    lines = [text.partition("\n")[0] for text in texts]
+    return Error("\n".join([f"{len(texts)} models were not loaded, {names}: mend or remove them", *lines]))
 
 
 def _address(given: str) -> tuple[str, int]:

@@ -126,15 +126,19 @@ class _Interface:
 
     def __init__(self, pool: Pool, batching: Batching | None) -> None:
         self.pool = pool
+        self.joins = batching is not None
         self.batching = None if batching is None or batching.axis != 0 else batching  # of rows, as Triton's is
         self.inputs = {value.name: Declared(value) for value in pool.get_inputs()}
+        initializers = pool._members.description().get_overridable_initializers()
+        self.optional = {value.name: Declared(value) for value in initializers}
         self.outputs = {value.name: Declared(value) for value in pool.get_outputs()}
 
     def rows(self, feed: Mapping[str, NDArray[Any]], most: int) -> int:
         """Return the size of a request as Triton counts it: its rows, where they are joined or ``most`` is stated."""
         if not self.batching and not most:
             return 1
-        return max((len(value) for name, value in feed.items() if self.inputs[name].shape[:1] == [-1]), default=1)
+        rows = [len(feed[name]) for name, declared in self.inputs.items() if declared.shape[:1] == [-1]]
+        return max(rows, default=1)
 
 
 class Service:
@@ -160,6 +164,7 @@ class Service:
         self.name = name
         self.explicit = explicit
         self.ready = True
+        self.refused: dict[str, str] = {}  # why a model was not loaded, by name
         self.defaults: dict[str, Defaults] = {}  # by model
         self.answers: Counter[tuple[str, str]] = Counter()  # by protocol and code
         self._reload = reload or models.load
@@ -292,11 +297,17 @@ class Service:
 
     def index(self, *, ready: bool = False) -> list[dict[str, str]]:
         """Return every model and its state; with ``ready`` those that take requests."""
-        return [
+        found = [
             {"name": model.name, "version": model.version or _UNNAMED, "state": model.state, "reason": model.reason}
             for model in self.models.index()
             if model.state == "READY" or not ready
         ]
+        if not ready:
+            found += [
+                {"name": name, "version": "", "state": "UNAVAILABLE", "reason": reason}
+                for name, reason in self.refused.copy().items()
+            ]
+        return found
 
     def load(self, name: str, parameters: Mapping[str, Any]) -> None:
         """Load a model, or load it again."""
@@ -385,7 +396,7 @@ class Service:
 def _feed(interface: _Interface, request: InferRequest) -> dict[str, NDArray[Any]]:
     feed: dict[str, NDArray[Any]] = {}
     for tensor in request.inputs:
-        declared = interface.inputs.get(tensor.name)
+        declared = interface.inputs.get(tensor.name) or interface.optional.get(tensor.name)
         if declared is None:
             raise InvalidArgument(f"unexpected inference input '{tensor.name[:200]}' for model '{request.model}'")
         if tensor.name in feed:
@@ -395,11 +406,15 @@ def _feed(interface: _Interface, request: InferRequest) -> dict[str, NDArray[Any
                 f"inference input '{tensor.name}' data-type is '{tensor.datatype[:20]}', but model '{request.model}' "
                 f"expects '{declared.datatype}'"
             )
+        if interface.joins and tensor.name in interface.optional:
+            raise InvalidArgument(
+                f"the initializer '{tensor.name}' cannot be sent to model '{request.model}': requests that are joined "
+                "have one value of it in common"
+            )
         binary = isinstance(tensor.data, bytes | memoryview)
         convert: Callable[..., NDArray[Any]] = array_of_bytes if binary else array_of_numbers
         feed[tensor.name] = convert(declared, tensor.data, tensor.shape, request.model)
-    if len(feed) != len(interface.inputs):
-        missing = [name for name in interface.inputs if name not in feed]
+    if missing := [name for name in interface.inputs if name not in feed]:
         raise InvalidArgument(
             f"expected {len(interface.inputs)} inputs but got {len(feed)} inputs for model '{request.model}'. Got "
             f"input(s) {list(feed)}, but missing required input(s) {missing}. Please provide all required input(s)."
@@ -411,6 +426,9 @@ def _outputs(interface: _Interface, request: InferRequest) -> list[Declared]:
     for name in request.outputs:
         if name not in interface.outputs:
             raise InvalidArgument(f"unexpected inference output '{name[:200]}' for model '{request.model}'")
+    if len(set(request.outputs)) < len(request.outputs):
+        twice = next(name for name, count in Counter(request.outputs).items() if count > 1)
+        raise InvalidArgument(f"output '{twice[:200]}' is requested more than once for model '{request.model}'")
     outputs = [interface.outputs[name] for name in request.outputs or interface.outputs]
     for one in outputs:
         one.require_datatype()

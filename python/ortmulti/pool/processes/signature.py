@@ -84,6 +84,10 @@ class Signature:
         """Same as `InferenceSession.get_outputs`."""
         return self.outputs
 
+    def get_overridable_initializers(self) -> list[Declared]:
+        """Same as `InferenceSession.get_overridable_initializers`."""
+        return self.overridable
+
     def get_modelmeta(self) -> Metadata:
         """Same as `InferenceSession.get_modelmeta`."""
         return self.metadata
