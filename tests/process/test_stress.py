@@ -78,7 +78,8 @@ class Round:
         self.pools.append(ortmulti.load(self.paths[0], self.devices, 2, max_queue=max_queue, trim_after=trim_after))
 
     def check(self, model: int, x: int, outputs: list[np.ndarray]) -> None:
-        if not np.allclose(outputs[0], self.expected[model][x], atol=1e-3):
+        expected = self.expected[model][x]
+        if not np.allclose(outputs[0], expected, atol=0.02 * float(np.abs(expected).max())):  # GPUs round to TF32
             self.problems.append(f"a wrong answer of m{model}")
         self.counts["answers"] += 1
 
@@ -270,7 +271,9 @@ def main(devices: str) -> None:
     print("seed", SEED, flush=True)
     seen, problems, counts = [], [], Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
-        paths = onnx_models.write_matmuls(Path(folder), MODELS)
+        paths = onnx_models.write_matmuls(Path(folder), MODELS - 1)
+        paths.append(Path(folder) / "convolutions.onnx")
+        paths[-1].write_bytes(onnx_models.convolutions())
         expected = [[onnx_models.cpu_session(path).run(None, {"x": x})[0] for x in XS] for path in paths]
         for number in range(max(3, int(SECONDS / ROUND))):
             faulthandler.dump_traceback_later(ROUND + 2 * HANG, exit=True)

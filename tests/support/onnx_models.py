@@ -149,6 +149,28 @@ def convolution(channels: int = 8, size: int = 16, seed: int = 0) -> bytes:
     ).SerializeToString()
 
 
+def convolutions(size: int = 4, seed: int = 0) -> bytes:
+    """ "y" of "x", n x 4 * size * size each, by convolutions of several kinds over images of 4 channels.
+
+    For some of them cuDNN compiles kernels at run time, which belong to the plan of one number of images.
+    """
+    random = np.random.default_rng(seed)
+    weights = {"images": np.array([-1, 4, size, size], np.int64), "rows": np.array([-1, 4 * size * size], np.int64)}
+    lines, name, channels = ["i = Reshape (x, images)"], "i", 4
+    for number, (kernel, made, group) in enumerate(
+        [(3, 32, 1), (3, 32, 32), (1, 32, 1), (5, 32, 32), (1, 32, 1), (3, 32, 32), (1, 4, 1)]
+    ):
+        shape = (made, channels // group, kernel, kernel)
+        weights[f"w{number}"] = (2 * random.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
+        pads = ", ".join([str(kernel // 2)] * 4)
+        lines.append(f"c{number} = Conv <group = {group}, pads = [{pads}]> ({name}, w{number})")
+        lines.append(f"h{number} = HardSwish (c{number})")
+        name, channels = f"h{number}", made
+    lines.append(f"y = Reshape ({name}, rows)")
+    columns = 4 * size * size
+    return with_weights(f"(float[n, {columns}] x) => (float[n, {columns}] y) {{ {chr(10).join(lines)} }}", **weights)
+
+
 def constant_outputs() -> bytes:
     """Outputs that no kernel of a run writes: "initializer" and "folded" (float32 [1000]), and "x" itself."""
     return parsed(
