@@ -216,7 +216,7 @@ def _try_out(path: str) -> None:
     """Load the plug-in in a new process, once for each state of its file."""
     state = Path(path).stat()
     key = (path, str(state.st_ino), str(state.st_mtime_ns), _core.onnxruntime_path())
-    if key in _tried:
+    if key in _tried or getattr(sys, "frozen", False):  # a frozen program has no Python for a process
         return
     with tempfile.NamedTemporaryFile() as output:
         child = ChildProcess(

@@ -64,7 +64,7 @@ class _Condition(threading.Condition):
     __exit__ = property(lambda self: self._lock.__exit__)
 
     def __init__(self) -> None:
-        self._native = native.RLock()
+        self._native: Any = native.RLock()
         super().__init__(self._native)
         self._waiters: deque[threading.Lock]
 
