@@ -73,8 +73,10 @@ def _emit(records: list[tuple[int, str, str, str, str, int, int]], dropped: int)
                 "ort_location": location,
                 "ort_time_ns": time_ns,  # of time.monotonic_ns's clock
                 "ort_thread": thread,  # as threading.get_native_id gives it
+                "ort_message": message,
             }
-            onnxruntime.log(level, "%s", message, extra=extra)
+            # Without a configuration, `logging` prints the text alone.
+            onnxruntime.log(level, "ONNX Runtime%s: %s", f" ({name})" if name else "", message, extra=extra)
 
 
 def _called_back(*record: Any) -> bool:

@@ -162,7 +162,7 @@ def _create(
     saving: _core.SessionOptions,
     weights: _core.SharedWeights | None = None,
 ) -> _Saved:
-    [session], timeline = core_sessions.create(model.graph, [providers], saving, weights=weights)
+    [session], timeline = core_sessions.create(model.graph, [providers], saving, weights=weights, logged_as=model.url)
     try:
         if not saved.exists() or saved.stat().st_size == 0:
             raise NotOptimizable("ONNX Runtime has not saved the optimized model")
