@@ -1,7 +1,4 @@
-"""The public names of ortmulti, listed once.
-
-Type checkers read this file; so does `ortmulti._lazy`, which imports a name from its module at the first use.
-"""
+"""The public names of ortmulti, for type checkers. `__init__.py` lists the same."""
 
 from ortmulti import checks as checks
 from ortmulti import create as create

@@ -1,30 +1,27 @@
-"""Public names of a package, listed once in its stub and imported at the first use."""
+"""Public names of a package, imported at the first use."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 __all__ = ["attach"]
 
 
-def attach(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
-    """Read the stub `__init__.pyi`, whose lines are ``from MODULE import NAME as NAME``.
-
-    A name of the package itself is one of its modules. Type checkers see the same lines.
+def attach(
+    package: str, names_of: Mapping[str, str]
+) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """Make a package's names its lazy attributes.
 
     Args:
         package: The package's ``__name__``.
-        file: The ``__file__`` of its ``__init__.py``.
+        names_of: The names of each module, with blanks between them. Those of the package itself are its modules. Type
+            checkers read the same names in the stub `__init__.pyi`; an installation need not have it.
 
     Returns:
         The package's ``__getattr__``, ``__dir__`` and ``__all__``, which has no modules.
     """
-    module_of: dict[str, str] = {}
-    with open(f"{file.rpartition('.')[0]}.pyi", encoding="utf-8") as stub:  # noqa: PTH123  # pathlib takes 3 ms
-        for words in map(str.split, stub):
-            if words[:1] == ["from"]:
-                module_of[words[3]] = words[1]
+    module_of = {name: module for module, names in names_of.items() for name in names.split()}
     names = sorted(name for name, module in module_of.items() if module != package)
 
     def get(name: str) -> object:

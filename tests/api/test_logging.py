@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ def test_levels_are_mapped_and_bounded_by_the_options(severity: int, log: Collec
     # What a failed run logs as an error, the exception says. It ends what this session may have logged.
     with pytest.raises(ortmulti.Error):
         run_wrong(options(severity, name))
-    log.wait_for(lambda record: record.ort_logger == name and record.message.startswith("Non-zero status"))
+    log.wait_for(lambda record: record.ort_logger == name and "Non-zero status" in record.message)
     levels = {record.levelno for record in log.records if getattr(record, "ort_logger", None) == name}
     everything = [logging.DEBUG, logging.INFO, logging.WARNING, None]
     assert levels == {logging.DEBUG, *everything[2 if severity < 0 else severity : 3]}
@@ -127,6 +128,52 @@ def test_records_say_where_they_come_from_and_keep_the_text(log: Collector) -> N
     assert record.ort_category
     assert begin <= record.ort_time_ns <= end
     assert record.ort_thread > 0
+
+
+@pytest.mark.parametrize("through", ["session", "pool", "optimize"])
+def test_without_a_configuration_of_logging_a_warning_names_onnxruntime_and_the_model(
+    through: str, tmp_path: Path
+) -> None:
+    model = tmp_path / "é model.onnx"
+    model.write_bytes(warning_model())
+    child = run_child(
+        """
+        import sys
+        import ortmulti as om
+
+        path, through = sys.argv[1:]
+        options = om.SessionOptions()
+        if through == "session":
+            om.InferenceSession(path, providers=["CPUExecutionProvider"])
+        elif through == "pool":
+            om.load(path, "cpu").close()
+        else:
+            options.log_severity_level = 1
+            om.optimize(path, "cpu", options=options)
+        assert options.logid == ""
+        """,
+        model,
+        through,
+        environment={"ORTMULTI_CACHE": str(tmp_path / "cache")},
+    )
+    said = [line for line in child.stderr.splitlines() if "overridable" in line]
+    assert said, child.stderr
+    assert all(line.startswith("ONNX Runtime (") for line in said), said
+    assert any(f"({model}): " in line for line in said), said  # the optimized model has another path
+
+
+def test_a_model_in_memory_has_no_name_in_the_log(log: Collector) -> None:
+    onnx_models.cpu_session(warning_model("nameless"))
+    record: Any = log.wait_for(lambda record: "nameless" in record.getMessage())
+    assert record.getMessage() == f"ONNX Runtime: {record.ort_message}"
+    assert record.ort_logger == ""
+
+
+def test_a_models_name_that_is_no_utf8_is_logged(tmp_path: Path, log: Collector) -> None:
+    path = f"{tmp_path}/\udcff.onnx"
+    Path(path).write_bytes(warning_model("odd"))
+    ortmulti.InferenceSession(path, providers=["CPUExecutionProvider"])
+    log.wait_for(lambda record: record.getMessage().startswith(f"ONNX Runtime ({tmp_path}/\\udcff.onnx): "))
 
 
 def test_sessions_of_many_threads_log_at_once(log: Collector) -> None:
@@ -193,7 +240,7 @@ def test_what_was_logged_before_exit_goes_where_pythons_logging_says(
     )
     assert (child.returncode, child.stdout) == (0, "")
     assert child.stderr.count("overridable appears in graph inputs") == warns
-    assert ("ortmulti.onnxruntime INFO Session successfully initialized." in child.stderr) == informs
+    assert ("ortmulti.onnxruntime INFO ONNX Runtime: Session successfully initialized." in child.stderr) == informs
     assert ("GraphTransformer" in child.stderr) == informs
     assert bool(child.stderr) == warns
 
@@ -295,7 +342,7 @@ def test_a_callback_gets_what_the_logger_would(said: list[tuple[Any, ...]], log:
     assert log.records == []
     ortmulti.set_default_logger_callback(None)
     onnx_models.cpu_session(warning_model(), options(2, "logged")).close()
-    log.wait_for(lambda record: record.ort_logger == "logged" and record.getMessage() == message)
+    log.wait_for(lambda record: record.ort_logger == "logged" and record.ort_message == message)
     assert of(said, "logged") == []
 
 

@@ -17,6 +17,7 @@ import ortmulti
 from ortmulti import _core
 from ortmulti._runtime import log
 from tests.support import onnx_models
+from tests.support.processes import check_child
 
 X = np.ones((2, 64), np.float32)
 MODEL = onnx_models.matmul()
@@ -107,6 +108,24 @@ def test_a_path_that_names_no_model_says_what_to_do(tmp_path: Path) -> None:
     ):
         with pytest.raises(ortmulti.Error, match=advice):
             ortmulti.load(given, "cpu")
+
+
+def test_a_relative_path_in_a_deleted_folder_says_so() -> None:
+    check_child(
+        """
+        import os, tempfile
+        import ortmulti
+
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+        try:
+            ortmulti.load("model.onnx", "cpu")
+        except ortmulti.NoSuchFile as error:
+            assert "'model.onnx' in a deleted working folder: give the absolute path" in str(error)
+        else:
+            raise AssertionError
+        """
+    )
 
 
 def test_a_failed_run_is_no_error_of_the_log_too(caplog: pytest.LogCaptureFixture) -> None:

@@ -169,6 +169,12 @@ def test_a_plugin_for_a_newer_onnxruntime_is_an_error_and_no_crash(tmp_path: Pat
         assert part in str(caught.value)
 
 
+def test_a_frozen_program_registers_without_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    with plugins.registered(plugins.build(tmp_path), "frozen"):
+        assert any(device.ep_name == "FakeExecutionProvider" for device in ortmulti.get_ep_devices())
+
+
 def test_a_name_is_registered_once(plugin: Path) -> None:
     with pytest.raises(ortmulti.Fail, match=r"as 'tests': a library is already registered under this name; unregister"):
         ortmulti.register_execution_provider_library("tests", plugin)

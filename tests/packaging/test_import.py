@@ -36,7 +36,7 @@ def listed(package: str) -> dict[str, str]:
     for node in stub.body[1:]:
         assert isinstance(node, ast.ImportFrom)
         [alias] = node.names
-        assert (alias.asname, node.lineno) == (alias.name, node.end_lineno)  # `as` makes it public; `_lazy` reads lines
+        assert (alias.asname, node.lineno) == (alias.name, node.end_lineno)  # `as` makes it public
         assert alias.name not in seen
         seen[alias.name] = str(node.module)
     return seen
@@ -93,6 +93,27 @@ def test_a_package_lists_the_names_that_type_checkers_see(package: str) -> None:
     names = sorted(name for name, module in listed(package).items() if module != package)
     assert vars(PACKAGES[package])["__all__"] == names
     assert dir(PACKAGES[package]) == names
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_has_the_modules_that_type_checkers_see(package: str) -> None:
+    for name, module in listed(package).items():
+        if module == package:
+            assert getattr(PACKAGES[package], name) is importlib.import_module(f"{package}.{name}")
+
+
+def test_no_stub_is_read() -> None:
+    """Images and frozen programs leave stubs out."""
+    check_child(
+        """
+        import sys
+        opened = []
+        sys.addaudithook(lambda event, arguments: event == "open" and opened.append(str(arguments[0])))
+        import ortmulti.pool
+        ortmulti.Pool, ortmulti.pool.Pool
+        assert opened and not [path for path in opened if path.endswith(".pyi")]
+        """
+    )
 
 
 @pytest.mark.parametrize(("package", "name"), NAMES)

@@ -134,7 +134,7 @@ def test_a_cycle_is_found() -> None:
 
 
 def test_the_library_imports_neither_bench_nor_cli() -> None:
-    """Public names that live in `bench` are lazy attributes: `__init__.pyi` lists them."""
+    """Public names that live in `bench` are lazy attributes."""
     wrong = [
         f"{name} imports {target}"
         for name, targets in import_graph().items()
@@ -146,11 +146,11 @@ def test_the_library_imports_neither_bench_nor_cli() -> None:
 
 
 def test_the_library_names_no_module_of_bench_or_cli() -> None:
-    """Neither for `import_module` nor for `python -m`."""
+    """Neither for `import_module` nor for `python -m`. The list of public names has those that live there."""
     wrong = [
         f"{name}:{node.lineno} names {node.value}"
         for name, file in FILES.items()
-        if not above_the_library(name)
+        if name != "ortmulti" and not above_the_library(name)
         for node in ast.walk(ast.parse(file.read_text("utf-8")))
         if isinstance(node, ast.Constant) and node.value in FILES and above_the_library(node.value)
     ]
@@ -159,7 +159,7 @@ def test_the_library_names_no_module_of_bench_or_cli() -> None:
 
 # From bottom to top.
 PYTHON_ROOMS = (
-    *("errors", "checks", "timeline", "_runtime", "cache", "remote", "devices", "values", "options"),
+    *("errors", "checks", "timeline", "_runtime", "_pyinstaller", "cache", "remote", "devices", "values", "options"),
     *("create", "optimized", "loading"),
     *("interface", "interop", "pool", "repository", "otel", "serve", "ray", "bench", "cli"),
 )

@@ -78,6 +78,14 @@ def test_async_with_answers_what_was_asked_and_closes(new_loop: NewLoop) -> None
         loop.run_until_complete(asyncio.wait_for(ask(), HANG))
 
 
+def test_without_a_loop_of_asyncio_the_error_says_what_to_do(pool: ortmulti.Pool) -> None:
+    """As under trio, which steps the same coroutines."""
+    for coroutine in (pool.run_async(None, row(1)), pool.__aenter__()):
+        with pytest.raises(ortmulti.RuntimeException, match=r"needs asyncio's event loop.*trio\.to_thread\.run_sync"):
+            coroutine.send(None)
+    assert not pool.closed
+
+
 def test_the_loop_gets_all_answers(pool: ortmulti.Pool, new_loop: NewLoop) -> None:
     async def ask() -> None:
         for number, outputs in enumerate(await asyncio.gather(*(pool.run_async(None, row(n % 8)) for n in range(200)))):

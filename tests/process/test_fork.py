@@ -226,7 +226,7 @@ def test_the_log_of_a_child_is_emitted_there() -> None:
 
     in_fork(child)
     """
-    ) == ["Session successfully initialized.", "ended with 0"]
+    ) == ["ONNX Runtime: Session successfully initialized.", "ended with 0"]
 
 
 def test_a_fork_before_the_first_use_is_like_none() -> None:

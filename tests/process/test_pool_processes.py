@@ -49,6 +49,13 @@ def busy(pool: ortmulti.Pool, count: int = 1) -> None:
         pass
 
 
+def test_a_frozen_program_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sys.executable` is the program then."""
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    with pytest.raises(ortmulti.Fail, match=r"this program is frozen.*backend='core'"):
+        load(onnx_models.matmul())
+
+
 @pytest.fixture
 def endless() -> Iterator[ortmulti.Pool]:
     options = ortmulti.SessionOptions()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 
-from ortmulti._runtime import startup
+from ortmulti._runtime import native, startup
 from ortmulti._runtime.threads import Task
 
 __all__ = ["Ended", "do", "poll", "wait"]
@@ -18,9 +17,9 @@ class Ended(Exception):  # noqa: N818  (no error, but the way out)
     """The process ends."""
 
 
-_lock = threading.Lock()
+_lock = native.Lock()
 _tasks: dict[Task, int] = {}  # with the process that each belongs to
-_ending = threading.Event()
+_ending = False
 
 
 def do(work: Callable[[Poll], object], name: str, not_begun: Callable[[], object]) -> Task:
@@ -72,18 +71,19 @@ def _own() -> list[Task]:
 
 def poll() -> None:
     """Raise `Ended` where the process ends."""
-    if _ending.is_set():
+    if _ending:
         raise Ended
 
 
 def _end() -> None:
-    _ending.set()
+    global _ending
+    _ending = True
     wait()
 
 
 def _after_fork_in_child() -> None:
     global _lock
-    _lock = threading.Lock()  # another thread of the parent may have held it
+    _lock = native.Lock()  # another thread of the parent may have held it
     _tasks.clear()
 
 

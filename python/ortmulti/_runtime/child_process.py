@@ -7,10 +7,13 @@ import multiprocessing.spawn
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
+
+from ortmulti.errors import Fail
 
 __all__ = ["ChildProcess", "tail"]
 
@@ -30,6 +33,9 @@ class ChildProcess:
         output: Where it writes its standard output and error; None: as this process.
         environment: Variables, besides this process's own.
         descriptors: Open files that it inherits under the same numbers.
+
+    Raises:
+        Fail: This program is frozen: its executable would start the program again, and so on.
     """
 
     def __init__(
@@ -42,6 +48,11 @@ class ChildProcess:
         environment: Mapping[str, str] | None = None,
         descriptors: Sequence[int] = (),
     ) -> None:
+        if getattr(sys, "frozen", False):
+            raise Fail(
+                f"cannot start a process of Python: this program is frozen, and {sys.executable} would start the "
+                "program again: use backend='core' of load; call tune and diagnose in an ordinary Python"
+            )
         executable = os.fsdecode(multiprocessing.spawn.get_executable())
         self.started = time.monotonic_ns()
         self._process = subprocess.Popen(

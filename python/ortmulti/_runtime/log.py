@@ -8,11 +8,11 @@ before it returns.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ortmulti import _core
+from ortmulti._runtime import native
 from ortmulti._runtime.threads import BackgroundThread
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ Callback = Callable[[int, str, str, str, str], object]
 
 # A thread that takes records holds this until they are emitted. So records keep their order, and are emitted when
 # `flush` returns. A handler or callback may itself create sessions.
-_emitting = threading.RLock()
+_emitting = native.RLock()
 
 # How long `flush` waits for another thread's handler. That handler may wait for a lock of this thread.
 _PATIENCE_S = 5.0
@@ -73,8 +73,10 @@ def _emit(records: list[tuple[int, str, str, str, str, int, int]], dropped: int)
                 "ort_location": location,
                 "ort_time_ns": time_ns,  # of time.monotonic_ns's clock
                 "ort_thread": thread,  # as threading.get_native_id gives it
+                "ort_message": message,
             }
-            onnxruntime.log(level, "%s", message, extra=extra)
+            # Without a configuration, `logging` prints the text alone.
+            onnxruntime.log(level, "ONNX Runtime%s: %s", f" ({name})" if name else "", message, extra=extra)
 
 
 def _called_back(*record: Any) -> bool:
@@ -141,7 +143,7 @@ def stop() -> None:
 
 def _after_fork_in_child() -> None:
     global _emitting
-    _emitting = threading.RLock()
+    _emitting = native.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-import threading
 from typing import Any
 
+from ortmulti._runtime import native
 from ortmulti._runtime.libraries import INSTALL
 from ortmulti.errors import LibraryError
 
-LOCK = threading.RLock()
+LOCK = native.RLock()
 """Held while names are rebound."""
 
 # A child shall not inherit it held by a thread that it does not have.

@@ -6,14 +6,13 @@ import atexit
 import contextlib
 import functools
 import os
-import threading
 from collections.abc import Callable
 
 from ortmulti import _core
-from ortmulti._runtime import callbacks, log
+from ortmulti._runtime import callbacks, log, native
 from ortmulti.errors import LibraryError
 
-_lock = threading.RLock()
+_lock = native.RLock()
 _closes_at_exit = False
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 
+from ortmulti._runtime import native
 from ortmulti.errors import RuntimeException
 
 __all__ = ["BackgroundThread", "Change", "Changes", "Task"]
@@ -35,11 +35,12 @@ class Task:
 
     def __init__(self, call: Callable[[], object], name: str) -> None:
         self._call = call
-        self._begun = threading.Lock()
+        self._begun = native.Lock()
         self._ended = False
-        self._unfinished = threading.Lock()
+        self._unfinished = native.Lock()
         self._unfinished.acquire()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._name = name
+        self._thread: int | None = None  # in which the call runs
 
     def start(self) -> None:
         """Start the thread.
@@ -49,12 +50,12 @@ class Task:
         """
         handled = sys.exc_info()[1]
         try:
-            self._thread.start()
+            native.start_thread(self._run, self._name)
         except RuntimeError as error:
             if error.__context__ not in (None, handled):  # Ctrl-C in the wait of `start`, whose Condition then fails
                 raise error.__context__ from None
             raise RuntimeException(
-                f"cannot start the thread {self._thread.name!r}: {error}: allow this process more threads"
+                f"cannot start the thread {self._name!r}: {error}: allow this process more threads"
             ) from error
 
     def revoke(self) -> bool:
@@ -73,7 +74,7 @@ class Task:
         Returns:
             False after the timeout.
         """
-        if self._thread is threading.current_thread():
+        if self._thread == native.get_ident():
             return True
         end = math.inf if timeout == -1 else time.monotonic() + timeout
         # Ctrl-C between these two calls leaves the lock taken. So the flag decides.
@@ -84,6 +85,7 @@ class Task:
 
     def _run(self) -> None:
         if self._begun.acquire(blocking=False):
+            self._thread = native.get_ident()
             try:
                 self._call()
             finally:
@@ -110,7 +112,7 @@ class BackgroundThread:
         self._prepare = prepare
         self._task: Task | None = None
         self._stopped = False
-        self._lock = threading.Lock()
+        self._lock = native.Lock()
         os.register_at_fork(after_in_child=self._after_fork_in_child)
 
     def start(self) -> bool:
@@ -146,7 +148,7 @@ class BackgroundThread:
             task.wait()
 
     def _after_fork_in_child(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = native.Lock()
         self._task = None  # it stayed with the parent
 
 
@@ -156,7 +158,7 @@ class Change:
     _LONGEST = 1.0  # seconds, in case that Ctrl-C ended the notification
 
     def __init__(self) -> None:
-        self._pending = threading.Lock()
+        self._pending = native.Lock()
         self._pending.acquire()
 
     def wait(self, timeout: float | None = None) -> None:

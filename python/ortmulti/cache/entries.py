@@ -9,7 +9,6 @@ import logging
 import os
 import re
 import stat
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ortmulti import _core
+from ortmulti._runtime import native
 from ortmulti.cache import entry as _entry
 from ortmulti.cache.entry import Damaged, Entry
 from ortmulti.cache.key import CacheKey
@@ -35,7 +35,7 @@ _PREFIXES = "kmgt"
 _LOGGER = logging.getLogger("ortmulti")
 
 _said: set[str] = set()
-_said_lock = threading.Lock()
+_said_lock = native.Lock()
 
 
 @dataclass(frozen=True)

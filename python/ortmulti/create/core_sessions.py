@@ -24,6 +24,7 @@ def create(
     serialize: Serialize | None = None,
     weights: _core.SharedWeights | None = None,
     made_of: str = "",
+    logged_as: str = "",
     save_optimized: str = "",
     on_devices: Mapping[str, tuple[str, Mapping[str, str]]] | None = None,
     one_session_each: bool = False,
@@ -42,6 +43,7 @@ def create(
         serialize: Which creations wait for each other.
         weights: Weights that the sessions share.
         made_of: The file from which a model in memory was made, for messages.
+        logged_as: The model in ONNX Runtime's log, unless the options have a logid; default: its path.
         save_optimized: Path for the first session's optimized model.
         on_devices: For the sessions on these devices another model file, unless it is empty, and for the first of them
             further config entries.
@@ -55,6 +57,9 @@ def create(
     for session in sessions:
         config_entries.check_providers(options, session)
     startup.ensure_open()
+    if not options.logid and (name := logged_as or (graph if isinstance(graph, str) else "")):
+        options = options.copy()
+        options.logid = name.encode(errors="backslashreplace").decode()
     try:
         return _core.create_sessions(
             _core.CreationRequest(
@@ -87,7 +92,7 @@ def create_native(
     startup.ensure_open()
     _providers.check_usable(list(providers))
     prepared = time.monotonic_ns()
-    [created], core_timeline = create(model.graph, [providers], model.with_weights(converted))
+    [created], core_timeline = create(model.graph, [providers], model.with_weights(converted), logged_as=model.url)
     model.keep_copies()
     timeline = Timeline(core_timeline)
     timeline.add("open libraries and check", start, prepared)

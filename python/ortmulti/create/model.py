@@ -243,14 +243,19 @@ def _checked_path(value: str | os.PathLike[str]) -> str:
     except FileNotFoundError:
         from ortmulti.checks import was_url
 
-        here = os.getcwd()  # noqa: PTH109  # pathlib takes 3 ms to import
         advice = "check the path"
+        try:
+            here = repr(os.getcwd())  # noqa: PTH109  # pathlib takes 3 ms to import
+        except FileNotFoundError:
+            here = "a deleted working folder"
+            if not path.startswith("/"):
+                advice = "give the absolute path"
         if path.startswith("~"):
             advice = "'~' is no part of a path: os.path.expanduser() replaces it"
         elif was_url(path):
             advice = "a URL is a str with two slashes, such as s3://bucket/model.onnx"
             path = path.partition(":")[0] + ":..."  # it may have a password
-        raise NoSuchFile._of_runtime(f"there is no model file '{path}' in {here!r}: {advice}") from None
+        raise NoSuchFile._of_runtime(f"there is no model file '{path}' in {here}: {advice}") from None
     except OSError as error:
         raise NoSuchFile._of_runtime(f"the model file '{path}' cannot be read: {error.strerror}") from error
     except ValueError as error:  # a NUL character, or one that cannot be encoded

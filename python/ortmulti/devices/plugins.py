@@ -7,13 +7,12 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterable
 from pathlib import Path
 
 from ortmulti import _core, checks
 from ortmulti._core import OrtEpDevice
-from ortmulti._runtime import startup
+from ortmulti._runtime import native, startup
 from ortmulti._runtime.child_process import ChildProcess, tail
 from ortmulti._runtime.elf import ElfError, read_shared_library
 from ortmulti._runtime.libraries import PLUGIN_PREFIX, plugin_packages
@@ -41,12 +40,12 @@ _TRIAL_SECONDS = 60.0
 
 _tried: set[tuple[str, ...]] = set()
 _registrations: dict[str, str] = {}  # name -> path, since a plug-in that supports no hardware here has no device
-_package_lock = threading.RLock()  # threads that load models at once register a package once
+_package_lock = native.RLock()  # threads that load models at once register a package once
 
 
 def _after_fork_in_child() -> None:
     global _package_lock
-    _package_lock = threading.RLock()  # another thread of the parent may have held it
+    _package_lock = native.RLock()  # another thread of the parent may have held it
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -217,7 +216,7 @@ def _try_out(path: str) -> None:
     """Load the plug-in in a new process, once for each state of its file."""
     state = Path(path).stat()
     key = (path, str(state.st_ino), str(state.st_mtime_ns), _core.onnxruntime_path())
-    if key in _tried:
+    if key in _tried or getattr(sys, "frozen", False):  # a frozen program has no Python for a process
         return
     with tempfile.NamedTemporaryFile() as output:
         child = ChildProcess(

@@ -144,6 +144,7 @@ class Attempt:
                 preload=True,
                 keep_going=self.keep_going,
                 timeline=self.timeline,
+                logged_as=self.request.model.path or self.request.model.url,
                 hold=self.hold,
                 **more,
             )

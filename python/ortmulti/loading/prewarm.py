@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from _thread import allocate_lock
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ortmulti import _core
+from ortmulti._runtime import native
 from ortmulti.errors import Error
 from ortmulti.loading import early_start
 
@@ -56,7 +56,7 @@ def prewarm(
                 _core.begin_preload(early_start.indices(named), _core.index_model(checked.graph))
 
 
-_lock = allocate_lock()
+_lock = native.Lock()
 _said = False
 
 

@@ -7,7 +7,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ortmulti import _core
+from ortmulti._runtime import native
 from ortmulti._runtime.libraries import find_onnxruntime
 from ortmulti._runtime.machine import cpu_model, read_list
 from ortmulti._runtime.regular_file import read_json, write_atomically
@@ -120,7 +120,7 @@ LOAD_DEFAULTS: Mapping[str, Scalar] = {"sessions_per_device": 1, "in_flight": "a
 
 # Pools made for settings. Later sessions of the process can use them, too.
 _pools: list[GlobalThreadPools] = []
-_pools_lock = threading.Lock()
+_pools_lock = native.Lock()
 
 
 @dataclass(frozen=True)

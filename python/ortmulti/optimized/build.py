@@ -111,7 +111,7 @@ def _optimize(saved: Path, model: Model, providers: Sequence[Provider], options:
     # Each session makes weights in another layout again; saving them would only add bytes.
     saving.config_entries = {**saving.config_entries, "session.disable_prepacking": "1"}
     saving.enable_profiling = False
-    if saving.log_severity_level not in (0, 1):
+    if saving.log_severity_level in (-1, 2):
         # ONNX Runtime warns that the result fits only this hardware, as intended.
         saving.log_severity_level = _ERROR
     try:
@@ -162,7 +162,7 @@ def _create(
     saving: _core.SessionOptions,
     weights: _core.SharedWeights | None = None,
 ) -> _Saved:
-    [session], timeline = core_sessions.create(model.graph, [providers], saving, weights=weights)
+    [session], timeline = core_sessions.create(model.graph, [providers], saving, weights=weights, logged_as=model.url)
     try:
         if not saved.exists() or saved.stat().st_size == 0:
             raise NotOptimizable("ONNX Runtime has not saved the optimized model")

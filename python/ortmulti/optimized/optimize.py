@@ -134,7 +134,7 @@ def _compile(
 
     core = model.with_weights(core_options(options)).copy()
     core.config_entries = {**core.config_entries, **compiling(staged)}
-    [session], _ = core_sessions.create(model.graph, [providers], core)
+    [session], _ = core_sessions.create(model.graph, [providers], core, logged_as=model.url)
     session.close()
     entry = finish(staged)
     if entry is None:

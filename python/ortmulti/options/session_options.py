@@ -106,7 +106,7 @@ class SessionOptions(ModelAdditions):
         execution_order (ExecutionOrder): The order of the nodes; only ``DEFAULT`` can be set.
         log_severity_level (int): 0 verbose to 4 fatal; default -1: warnings and worse (2).
         log_verbosity_level (int): Detail of verbose messages; default 0.
-        logid (str): Name of the session in log records; default empty.
+        logid (str): Name of the session in log records; default empty: its model's path or URL.
         enable_cpu_mem_arena (bool): Keep freed CPU memory for the next run; default True.
         enable_mem_pattern (bool | None): Plan memory once for inputs of the same shapes. ONNX Runtime keeps each plan
             until the session is closed. Default None: on GPUs and with other providers, but not on the CPU, where runs

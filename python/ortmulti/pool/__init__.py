@@ -4,4 +4,12 @@ from __future__ import annotations
 
 from ortmulti._lazy import attach
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "ortmulti.pool.configuration": "Batching CudaGraph Warmup",
+        "ortmulti.pool.futures": "PoolFuture RequestTiming",
+        "ortmulti.pool.pool": "Pool",
+        "ortmulti.pool.stats": "DeviceStats Latency PoolStats",
+    },
+)

@@ -1,4 +1,4 @@
-"""The public names of ortmulti.pool, listed once; `ortmulti._lazy` reads them, too."""
+"""The public names of ortmulti.pool, for type checkers. `__init__.py` lists the same."""
 
 from ortmulti.pool.configuration import Batching as Batching
 from ortmulti.pool.configuration import CudaGraph as CudaGraph

@@ -5,15 +5,30 @@ from __future__ import annotations
 import contextvars
 import os
 import weakref
-from asyncio import AbstractEventLoop, wrap_future
-from asyncio import get_running_loop as running_loop
+from asyncio import AbstractEventLoop, get_running_loop, wrap_future
 
 from ortmulti import _core
+from ortmulti.errors import RuntimeException
 
 __all__ = ["running_loop", "watch", "wrap_future"]
 
 # A loop keeps its watch as long as it is open, by its reader. The core keeps what the last requests need.
 _watches: weakref.WeakKeyDictionary[AbstractEventLoop, weakref.ref[_core.LoopWatch]] = weakref.WeakKeyDictionary()
+
+
+def running_loop() -> AbstractEventLoop:
+    """Return the loop that runs in this thread.
+
+    Raises:
+        RuntimeException: There is none, as under trio.
+    """
+    try:
+        return get_running_loop()
+    except RuntimeError:
+        raise RuntimeException(
+            "a pool needs asyncio's event loop to be awaited, and none runs in this thread: use asyncio.run, or under "
+            "trio 'with' and trio.to_thread.run_sync(pool.run, None, feed)"
+        ) from None
 
 
 def watch(loop: AbstractEventLoop) -> bool:

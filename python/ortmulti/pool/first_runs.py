@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
+from ortmulti._runtime import native
 from ortmulti.pool.configuration import Serving, Warmup
 
 __all__ = ["FirstRuns"]
@@ -30,7 +30,7 @@ class FirstRuns:
         self._warmup = serving.warmup if isinstance(serving.warmup, Warmup) else Warmup()
         self._runs = self._warmup.runs
         self._model = model
-        self._lock = threading.Lock()
+        self._lock = native.Lock()
         self._first = 0  # number of the inputs that fitted
         self._none_fits = False
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ortmulti import _core
+from ortmulti._runtime import native
 from ortmulti._runtime.closing import stays_here
 from ortmulti.errors import ForkError
 
@@ -28,7 +31,7 @@ _PENDING, _FINISHED = ("PENDING", "RUNNING"), "FINISHED"
 
 _logger = logging.getLogger("concurrent.futures")
 _forks = 0  # that led to this process
-_lock = threading.RLock()  # under which a future gets its condition, or its answer without one
+_lock = native.RLock()  # under which a future gets its condition, or its answer without one
 
 
 class RequestTiming(NamedTuple):
@@ -52,10 +55,34 @@ class RequestTiming(NamedTuple):
 
 
 class _Condition(threading.Condition):
-    """Its `with` takes the lock in C. The base does so in a Python function, in which Ctrl-C leaves the lock taken."""
+    """Its `with` takes the lock in C. The base does so in a Python function, in which Ctrl-C leaves the lock taken.
+
+    The thread that delivers notifies it, which a lock of a greenlet need not notice. So all locks are of `native`.
+    """
 
     __enter__ = property(lambda self: self._lock.__enter__)
     __exit__ = property(lambda self: self._lock.__exit__)
+
+    def __init__(self) -> None:
+        self._native: Any = native.RLock()
+        super().__init__(self._native)
+        self._waiters: deque[threading.Lock]
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait as the base does."""
+        waiter = native.Lock()
+        waiter.acquire()
+        self._waiters.append(waiter)
+        taken = self._native._release_save()
+        notified = False
+        try:
+            notified = waiter.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+        finally:
+            self._native._acquire_restore(taken)
+            if not notified:
+                with contextlib.suppress(ValueError):
+                    self._waiters.remove(waiter)
+        return notified
 
 
 class _LazyCondition:
@@ -310,7 +337,7 @@ class Submitted:
 def _after_fork_in_child() -> None:
     global _forks, _lock
     _forks += 1
-    _lock = threading.RLock()  # a thread of the parent may have held it
+    _lock = native.RLock()  # a thread of the parent may have held it
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -19,6 +19,8 @@ from ortmulti.timeline import Timeline
 
 __all__ = ["capturing", "make_behind"]
 
+_FATAL = 4  # ONNX Runtime's severity
+
 PROVIDER_OPTIONS = {"enable_cuda_graph": "1", "user_compute_stream": _core.own_compute_stream}
 """What sessions that capture need."""
 
@@ -108,6 +110,9 @@ def capturing(
                 raise InvalidArgument(f"the dimension {name!r} is {sizes[name]} and {size}")
     options = SessionOptions()
     options._core = core_options(request.options).copy()
+    if options.log_severity_level not in (0, 1):
+        # The ordinary session has logged the model's warnings. A failed try is no error: `why_no_graph` has its reason.
+        options.log_severity_level = _FATAL
     for name, size in sizes.items():
         options.add_free_dimension_override_by_name(name, size)
     return dataclasses.replace(

@@ -11,13 +11,13 @@ from contextlib import closing, suppress
 from functools import partial
 from heapq import heappop, heappush
 from math import inf
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ortmulti import checks
+from ortmulti._runtime import native
 from ortmulti.errors import ForkError, InvalidArgument, InvalidType
 from ortmulti.pool.futures import FORKED, Outcome, PoolFuture, Submitted, Wrap, when_answered
 
@@ -95,7 +95,7 @@ def as_done(submit: Submit, feeds: Iterator[Feed], ahead: Ahead, wrap: Wrap | No
     """Yield each feed's place and a future that is done; otherwise as `in_order`."""
     pending: dict[int, PoolRequest] = {}
     submitted = Submitted()
-    done: SimpleQueue[int] = SimpleQueue()
+    done: native.SimpleQueue[int] = native.SimpleQueue()
     refused: dict[int, Exception] = {}
     process = os.getpid()
 
@@ -137,7 +137,7 @@ def as_done(submit: Submit, feeds: Iterator[Feed], ahead: Ahead, wrap: Wrap | No
             request.cancel()
 
 
-def _put(done: SimpleQueue[int], index: int, *_taken: object) -> None:
+def _put(done: native.SimpleQueue[int], index: int, *_taken: object) -> None:
     done.put(index)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from ortmulti import _core
+from ortmulti._runtime import native
 from ortmulti._runtime.threads import Task
 from ortmulti.create.request import CreationRequest, Progress
 from ortmulti.devices.device import Device
@@ -124,7 +124,7 @@ class MemberCreation:
         self._cancelled = False
         self._error: BaseException | None = None
         self._thread: int | None = None  # in which it runs
-        self._unfinished = threading.Lock()
+        self._unfinished = native.Lock()
         self._unfinished.acquire()
 
     def run(self) -> None:
@@ -135,7 +135,7 @@ class MemberCreation:
                 closed.
             ClosedError: It was cancelled.
         """
-        self._thread = threading.get_ident()
+        self._thread = native.get_ident()
         try:
             try:
                 creation.create(Attempt(self._request, self, self._timeline, self._keep_going, self._hold))
@@ -167,7 +167,7 @@ class MemberCreation:
 
     def wait(self) -> None:
         """Wait until `run` has ended; return at once in its own thread."""
-        if self._thread != threading.get_ident():
+        if self._thread != native.get_ident():
             with self._unfinished:
                 pass
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from ortmulti import _core
-from ortmulti._runtime import startup
+from ortmulti._runtime import native, startup
 from ortmulti._runtime.threads import Changes, Task
 from ortmulti.create.model import Model
 from ortmulti.create.request import CreationRequest, Devices, Progress, core_options
@@ -62,7 +62,7 @@ class Members:
         self._first_runs = FirstRuns(serving, str(request.model))
         self._process = os.getpid()
         self._changing = threading.Lock()  # one change of the members at a time; before the condition's lock
-        self._lock = threading.RLock()
+        self._lock = native.RLock()
         self._changes = Changes()  # under the lock
         self._loads: set[MemberCreation] = set()
         self._wakes: set[MemberCreation] = set()

@@ -247,6 +247,7 @@ class Pool(Membership, Closing):
             Error: As `run`.
             ClosedError: The pool was closed with ``cancel_pending`` before the request began.
             QueueFull: The queue had no room, with ``when_full="reject"``.
+            RuntimeException: No event loop of asyncio runs in this thread.
         """
         if when_full != "block" and when_full != "reject":
             raise InvalidArgument(f"when_full is 'block' or 'reject', not {when_full!r}")
@@ -463,6 +464,7 @@ class Pool(Membership, Closing):
         return self
 
     async def __aenter__(self: _Self) -> _Self:
+        (_event_loops or _import_event_loops()).running_loop()  # else there would be an error at the end
         return self.__enter__()
 
     async def __aexit__(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from ortmulti import _core
-from ortmulti._runtime import callbacks
+from ortmulti._runtime import callbacks, native
 from ortmulti._runtime.threads import Task
 from ortmulti.errors import DeadlineExceeded, NoSuchFile, NotOptimizable, WeightsError
 
@@ -93,7 +92,7 @@ class SessionSleep:
         self._files = files
         self._present = present
         self._make = make
-        self._lock = threading.Lock()
+        self._lock = native.Lock()
         self._over = False
 
     def begin(self, core: _core.Pool, level: str, device: str, auto_wake: bool, timeout: float | None) -> None:

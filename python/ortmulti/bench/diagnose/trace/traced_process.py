@@ -198,7 +198,7 @@ class _MarkWriter(logging.Handler):
             time=getattr(record, "ort_time_ns", 0),
             thread=getattr(record, "ort_thread", 0),
             # There is also a line for each weight; its beginning tells the kind.
-            text=record.getMessage()[:120],
+            text=getattr(record, "ort_message", record.getMessage())[:120],
         )
 
 
