@@ -324,7 +324,6 @@ void GpuRunner::capture_once(const Tensors& inputs, const std::vector<Ort::Value
   {
     const auto weights = session.hold_weights(open);
     const DeviceSyncGuard guard(device(), DeviceSyncGuard::Work::may_capture);
-    const Unlogged refused_or_tried_again;
     graph.graph = std::make_unique<const CudaGraph>(
         startup, session.compute_stream(), [&] { session.run_to_capture(open, weights, capturing_, graph.binding); });
   }

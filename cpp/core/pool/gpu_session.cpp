@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/base/error.hpp"
+#include "core/ort/library.hpp"
 #include "core/ort/value.hpp"
 
 namespace ortmulti {
@@ -113,7 +114,10 @@ bool GpuSession::writes_on_device(std::string_view output) const {
 
 void GpuSession::in_thread(const std::function<void()>& work) {
   const std::lock_guard lock(thread_mutex_);
-  threads_.back()->call(work);
+  threads_.back()->call([&work] {
+    const Unlogged tried;
+    work();
+  });
 }
 
 void GpuSession::use_for(const std::string& key) {
