@@ -95,6 +95,13 @@ def test_each_failure_has_its_class_and_its_reason(
     assert isinstance(raised.value, FileNotFoundError) == (error is ortmulti.NoSuchFile)
 
 
+@pytest.mark.parametrize("kind", ["", "whole"])
+def test_an_object_without_bytes_is_named(kind: str, store: HttpStore) -> None:
+    store.fault = lambda *_: Fault(kind)
+    with pytest.raises(ortmulti.InvalidArgument, match="is empty: 0 bytes"):
+        RemoteFile(store.put("empty", b""))
+
+
 @pytest.mark.usefixtures("store")
 def test_a_host_that_does_not_listen_is_no_missing_file() -> None:
     with pytest.raises(ortmulti.WeightsError, match="cannot connect"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ortmulti.errors import Error, OutOfMemory, WeightsError
+from ortmulti.errors import Error, InvalidArgument, OutOfMemory, WeightsError
 from ortmulti.remote import redirects, requests
 from ortmulti.remote.link import Interrupted, Link
 from ortmulti.remote.place import Place, http_store, place_of
@@ -131,8 +131,8 @@ class RemoteFile:
             except Interrupted:
                 raise Problem("the reading was given up") from None
             except Problem as problem:
-                if moved is not None and not problem.passing:  # where redirects led may have been for some minutes
-                    moved = self._moved = None
+                if moved not in (None, self._place.store) and not problem.passing:
+                    moved = self._moved = None  # an address that a redirect gives may be for some minutes alone
                     continue
                 if problem.overloaded:
                     link.refused()
@@ -175,14 +175,15 @@ class RemoteFile:
 
     def _followed(self, given_up: Callable[[], bool]) -> ObjectStore:
         """Return the store, over the address that redirects lead to."""
-        place = self._place
+        place, store = self._place, self._moved
         if "?" not in place.url:
             return place.store
-        if self._moved is None:
+        if store is None:
             url = requests.wait_for_call(lambda: redirects.follow(place.url), given_up)
-            same = url == place.url and not place.path
-            self._moved = place.store if same else http_store(url, place.name, allow_http=url.startswith("http://"))
-        return self._moved
+            moved = url != place.url
+            store = http_store(url, place.name, allow_http=url.startswith("http://")) if moved else place.store
+            self._moved = store
+        return store
 
     async def _get(self, store: ObjectStore, begin: int, end: int | None, options: Any) -> tuple[dict[str, Any], Any]:
         import obstore
@@ -193,6 +194,8 @@ class RemoteFile:
         known = self._meta
         if known is not None and any(meta[name] != known[name] for name in ("size", "e_tag", "last_modified")):
             raise Problem(CHANGED)
+        if meta["size"] == 0:
+            raise Problem("it has no bytes", InvalidArgument, empty=True)
         if meta["size"] >= _TOO_LARGE:
             raise Problem(f"the store says that it has {meta['size']} bytes, as no object has")
         return meta, await _body(answer, (meta["size"] if end is None else min(end, meta["size"])) - begin)
