@@ -77,6 +77,7 @@ class RemoteFile:
         self._meta: dict[str, Any] | None = None
         self._moved: ObjectStore | None = None  # over the address that redirects lead to
         self._whole = False
+        self._first: memoryview | None = None
         try:
             try:
                 self._first = memoryview(self._range(0, first))
@@ -227,7 +228,7 @@ async def _body(answer: Any, wanted: int) -> Any:
 def _memory(size: int) -> memoryview:
     """Return memory, of which no page is used before it is written."""
     try:
-        return memoryview(np.empty(size, np.uint8))
+        return np.empty(size, np.uint8).data
     except (MemoryError, ValueError) as error:
         raise Problem(f"the store announces {size} bytes, for which there is no memory", OutOfMemory) from error
 
