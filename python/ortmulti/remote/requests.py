@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -17,11 +18,13 @@ from ortmulti.remote.problems import NO_DESCRIPTORS, first_line
 _T = TypeVar("_T")
 
 _SLICE = 0.05  # seconds until a thread sees that it is to give up
+_LAST_LOOK = 0.1  # seconds from an answer
 
 # The event loop takes 3, obstore's own one as many, and each connection one.
 _DESCRIPTORS = 16
 
 _loop: asyncio.AbstractEventLoop | None = None
+_answered = 0.0
 
 
 def _run() -> None:
@@ -32,8 +35,8 @@ def _run() -> None:
         for task in given_up:
             task.cancel()
         loop.run_until_complete(asyncio.gather(*given_up, return_exceptions=True))
-        # obstore's threads look at the interpreter once more, which must not have ended by then.
-        loop.run_until_complete(asyncio.sleep(_SLICE))
+    # obstore's threads look at the interpreter once more after an answer. If it has ended by then, the process aborts.
+    loop.run_until_complete(asyncio.sleep(_answered + _LAST_LOOK - time.monotonic()))
     loop.close()
 
 
@@ -81,6 +84,7 @@ def wait_for(request: Coroutine[Any, Any, _T], give_up: Callable[[], bool]) -> _
         RuntimeException: No request can be made: there are too few file descriptors or threads.
         Exception: What the request raises.
     """
+    global _answered
     try:
         started = _thread.start()
     except BaseException:
@@ -90,7 +94,10 @@ def wait_for(request: Coroutine[Any, Any, _T], give_up: Callable[[], bool]) -> _
     if not started or loop is None or loop.is_closed():
         request.close()
         raise Interrupted
-    return _result(asyncio.run_coroutine_threadsafe(request, loop), lambda: give_up() or loop.is_closed())
+    try:
+        return _result(asyncio.run_coroutine_threadsafe(request, loop), lambda: give_up() or loop.is_closed())
+    finally:
+        _answered = time.monotonic()
 
 
 def wait_for_call(call: Callable[[], _T], give_up: Callable[[], bool]) -> _T:
