@@ -209,7 +209,7 @@ class RemoteFile:
 
 
 async def _in_pieces(answer: Any, wanted: int) -> Any:
-    """Return the bytes of an answer, no more than are wanted. At once obstore takes the memory that a store announces."""
+    """Return the bytes of an answer, no more than are wanted. At once obstore takes the memory that is announced."""
     body: Any = b""
     came = 0
     async for piece in answer.stream(min_chunk_size=max(1, min(wanted, RANGE))):
