@@ -59,6 +59,7 @@ void register_index(py::module_& module) {
       .def_readonly("length", &Initializer::length)
       .def_readonly("graph", &Initializer::graph)
       .def_readonly("overridable", &Initializer::overridable)
+      .def_readonly("used", &Initializer::used)
       .def_property_readonly("tensor_problem", [](const Initializer& initializer) {
         return tensor_problem(initializer.name, initializer.data_type, initializer.shape, initializer.length);
       });

@@ -214,7 +214,7 @@ class NotOptimizable(Error):
 
 
 class WeightsError(Error, OSError):
-    """A file of weights cannot be read, is too short, or was changed while it was loaded."""
+    """A file of weights cannot be read, is too short or was changed while loading. Or a store does not give it."""
 
     _status = 503
 

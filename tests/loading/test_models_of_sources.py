@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
 from ortmulti.loading.creation import Collector
@@ -201,6 +201,49 @@ def test_external_data_for_which_onnxruntime_takes_no_value_is_refused(place: st
     graph = onnx_models.external_places()[place].SerializeToString()
     with pytest.raises(ortmulti.InvalidArgument, match=r"no source can give the data of 'a\.bin': it belongs to no"):
         ortmulti.Model(graph, {})
+
+
+@pytest.mark.parametrize("ir_version", [3, 8])
+def test_weights_that_no_node_uses_are_not_read(ir_version: int, tmp_path: Path) -> None:
+    made = onnx_models.matmul_proto(SIZE, 1)
+    made.ir_version = ir_version
+    for name, shape in (("small", (64,)), ("large", (SIZE, SIZE)), ("empty", (0,)), ("given", (64,))):
+        made.graph.initializer.append(numpy_helper.from_array(np.ones(shape, np.float32), name))
+    for each in made.graph.initializer:
+        if (
+            ir_version == 3 or each.name == "given"
+        ):  # in old models each is one, in newer ones those that a run may give
+            made.graph.input.append(helper.make_tensor_value_info(each.name, TensorProto.FLOAT, each.dims))
+    given = Given(tmp_path, made)
+    with ortmulti.load(given.model, "cpu", 2) as pool:
+        given.check(pool)
+    assert given.read() == (SIZE * SIZE + (64 if ir_version == 8 else 0)) * 4
+    assert ortmulti.optimize(given.model, "cpu").compared
+
+
+def test_weights_that_only_a_branch_a_function_or_an_output_uses_are_read(tmp_path: Path) -> None:
+    made = onnx_models.parsed(
+        """
+        (float[4] x, bool c) => (float[4] y, float[4] z, float[4] shown, float[0] nothing)
+        {
+            y = If (c) <
+                then_branch = a () => (float[4] s) { s = Add (x, branch) },
+                else_branch = b () => (float[4] t) { t = Sub (x, branch) }
+            >
+            z = d.F (x, argument)
+        }
+        <domain: "d", opset_import: ["": 17]> F (a, b) => (c) { c = Mul (a, b) }
+        """,
+        *(
+            numpy_helper.from_array(np.full(size, value, np.float32), name)
+            for name, size, value in (("branch", 4, 2), ("argument", 4, 3), ("shown", 4, 4), ("nothing", 0, 0))
+        ),
+    )
+    path, data = onnx_models.write_external(tmp_path / "files", made)
+    model = ortmulti.Model(path.read_bytes(), {data.name: Stored({data.name: data.read_bytes()}, data.name)})
+    with ortmulti.load(model, "cpu") as pool:
+        answers = pool.run(None, {"x": np.ones(4, np.float32), "c": np.array(False)})
+    assert [answer.tolist() for answer in answers] == [[-1.0] * 4, [3.0] * 4, [4.0] * 4, []]
 
 
 def test_sessions_that_cannot_have_sources_refuse_them(given: Given) -> None:

@@ -23,7 +23,7 @@ import pytest
 
 import ortmulti
 from ortmulti.optimized import Cache, wait_for_entries
-from ortmulti.remote import RemoteFile, file, link, model
+from ortmulti.remote import RemoteFile, file, link, model, place
 from ortmulti.serve.folder import Models
 from tests.support import creations, fake_driver, onnx_models
 from tests.support.command import invoke
@@ -210,23 +210,23 @@ def test_a_server_without_ranges(store: HttpStore, stored: Stored) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "message"),
+    ("status", "error", "message"),
     [
-        (401, "permission denied: the store answers 401"),
-        (403, "permission denied: the store answers 403"),
-        (404, "there is no such object"),
-        (400, "the store answers 400"),
-        (500, "the store answers 500"),
-        (503, "the store answers 503"),
+        (401, ortmulti.NoSuchFile, "permission denied: the store answers 401"),
+        (403, ortmulti.NoSuchFile, "permission denied: the store answers 403"),
+        (404, ortmulti.NoSuchFile, "there is no such object"),
+        (400, ortmulti.NoSuchFile, "the store answers 400"),
+        (500, ortmulti.WeightsError, "the store answers 500"),
+        (503, ortmulti.WeightsError, "the store answers 503"),
     ],
 )
 def test_what_a_store_refuses_is_one_clear_error_without_secrets(
-    status: int, message: str, store: HttpStore, stored: Stored, monkeypatch: pytest.MonkeyPatch
+    status: int, error: type[Exception], message: str, store: HttpStore, stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file, "_FIRST_PATIENCE", 0.2)
     store.fault = lambda *_: Fault("status", status)
     url = stored.url.replace("http://", "http://user:PASSWORD@") + "?signature=SECRET"
-    with nothing_leaks(), pytest.raises(ortmulti.NoSuchFile, match=message) as raised:
+    with nothing_leaks(), pytest.raises(error, match=message) as raised:
         ortmulti.load(url, "cpu")
     assert stored.url in str(raised.value)
     printed = "".join(traceback.format_exception(raised.value))
@@ -356,8 +356,8 @@ def test_what_a_load_does_not_read_is_read_for_the_copy(store: HttpStore, stored
     proto = onnx.load(stored.files[0], load_external_data=False)
     body = stored.files[1].read_bytes() + bytes(3 * RANGE)
     store.put("bucket/it/model.data", body)
-    for place, tensor in enumerate(proto.graph.initializer):
-        next(each for each in tensor.external_data if each.key == "offset").value = str(place * SIZE * SIZE * 4)
+    for number, tensor in enumerate(proto.graph.initializer):
+        next(each for each in tensor.external_data if each.key == "offset").value = str(number * SIZE * SIZE * 4)
     with ortmulti.load(ortmulti.Model(stored.url, keep="disk"), "cpu") as pool:
         stored.check(pool)
     wait_for_entries()
@@ -441,7 +441,7 @@ def _load_with_faults(store: HttpStore, stored: Stored, chance: random.Random) -
 def test_a_body_that_stalls_is_asked_for_again(
     store: HttpStore, stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(file._CLIENT, "read_timeout", "300ms")
+    monkeypatch.setitem(place._CLIENT, "read_timeout", "300ms")
     stalled = threading.Event()
 
     def fault(path: str, begin: int, _: int) -> Fault | None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
+from ortmulti._runtime.threads import BackgroundThread
 from tests.support import fake_driver, onnx_models
 from tests.support import faults as _faults
-from tests.support.processes import check_child
+from tests.support.http_store import HttpStore
+from tests.support.processes import check_child, run_child
 
 COMMON = """
     import errno, os, sys, threading
@@ -99,3 +102,56 @@ def test_callbacks(faults: dict[str, str]) -> None:
         """,
         faults,
     )
+
+
+def test_reading_from_a_store(faults: dict[str, str]) -> None:
+    pytest.importorskip("obstore")
+    with HttpStore().served() as store:
+        url = store.put("model.onnx", onnx_models.matmul(8))
+        check(
+            f"""
+    import obstore.store
+    from ortmulti.remote import RemoteFile
+    fails(lambda: RemoteFile({url!r}))
+    assert RemoteFile({url!r}).size > 0
+            """,
+            faults,
+        )
+        # The second thread is obstore's, which panics and says so itself.
+        code = f"""
+    import obstore.store
+    from ortmulti.remote import RemoteFile
+    fails(lambda: ortmulti.load({url!r}, "cpu"), 3)
+    try:
+        RemoteFile({url!r})
+    except ortmulti.RuntimeException as error:
+        print(error)
+        """
+        child = run_child(COMMON + code, onnx_models.matmul(8).hex(), environment=faults, timeout=15)
+    assert "start this process again" in child.stdout, child.stderr
+    assert child.returncode == 0
+
+
+def test_a_background_thread_that_has_failed_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    begun, end = threading.Semaphore(0), threading.Event()
+
+    def call() -> None:
+        begun.release()
+        end.wait()
+        raise ValueError
+
+    thread = BackgroundThread(call, "tried")
+    assert thread.start()
+    assert begun.acquire(timeout=30)
+    [running] = [each for each in threading.enumerate() if each.name == "tried"]
+    assert thread.start()  # not again while it runs
+    end.set()
+    running.join()
+    assert thread.start()
+    assert begun.acquire(timeout=30)
+    thread.stop(lambda: None)
+    assert not begun.acquire(blocking=False)
+    assert not thread.start()
+    assert len(failed) == 2

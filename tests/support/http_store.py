@@ -20,15 +20,20 @@ class Fault:
 
     Attributes:
         kind: "cut" breaks the body off, "drop" the connection before the answer, "stall" the body until the client
-            gives up, "late" waits, "status" answers `status`, "whole" answers 200 with everything, "other" answers
-            another range, "change" replaces the object before the answer.
+            gives up, "late" waits, "status" answers `status`, "redirect" leads to `text`, "whole" answers 200 with
+            everything, "other" answers another range, "change" replaces the object before the answer, "endless" sends
+            more than the range for as long as the client takes it.
         status: Of "status".
         at: Where in the body, from 0 to 1.
+        text: The code of an error, or where a redirect leads.
+        size: Bytes that the answer says the object has, or "endless" the body; 0: as it is.
     """
 
     kind: str
     status: int = 500
     at: float = 0.5
+    text: str = "SomeCode"
+    size: int = 0
 
 
 @dataclass
@@ -41,6 +46,9 @@ class HttpStore:
         tag: How an ETag is made; None: there is none.
         ranges: Each range that was sent whole.
         requests: The path, the range's begin and ``If-Match`` of each request.
+        targets: The whole target of each request, with its query.
+        headers: All headers of each request.
+        sent: Bytes that "endless" has sent.
     """
 
     objects: dict[str, bytes] = field(default_factory=dict)
@@ -48,6 +56,9 @@ class HttpStore:
     tag: Callable[[bytes], str | None] = lambda body: f'"{hashlib.blake2b(body, digest_size=8).hexdigest()}"'
     ranges: list[tuple[str, int, int]] = field(default_factory=list)
     requests: list[tuple[str, int, str | None]] = field(default_factory=list)
+    targets: list[str] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    sent: int = 0
     most_at_once: int = 0
     released: threading.Event = field(default_factory=threading.Event)
     url: str = ""
@@ -108,6 +119,8 @@ class HttpStore:
         with self._lock:
             number = len(self.requests)
             self.requests.append((path, begin, request.headers.get("If-Match")))
+            self.targets.append(request.path)
+            self.headers.append({name.lower(): value for name, value in request.headers.items()})
             self._at_once += 1
             self.most_at_once = max(self.most_at_once, self._at_once)
         try:
@@ -132,12 +145,19 @@ class HttpStore:
             request.connection.shutdown(socket.SHUT_RDWR)
             request.close_connection = True
             return
+        if fault and kind == "redirect":
+            request.send_response(302)
+            request.send_header("Location", fault.text)
+            request.send_header("Content-Length", "0")
+            request.end_headers()
+            return
         status = fault.status if fault and kind == "status" else 404 if missing else 0
         wanted = request.headers.get("If-Match")
         if not status and wanted is not None and wanted != tag:
             status = 412
         if status:
-            text = b"<Error><Code>SomeCode</Code><Secret>SECRET</Secret></Error>"
+            code = fault.text if fault else "SomeCode"
+            text = f"<Error><Code>{code}</Code><Secret>SECRET</Secret></Error>".encode()
             request.send_response(status)
             request.send_header("Content-Length", str(len(text)))
             if status == 503:
@@ -152,17 +172,21 @@ class HttpStore:
             request.end_headers()
             return
         part = body[begin:end]
+        announced = fault.size if fault else 0
         if asked and kind != "whole":
             shown = begin + 1 if kind == "other" else begin
             request.send_response(206)
-            request.send_header("Content-Range", f"bytes {shown}-{shown + len(part) - 1}/{len(body)}")
+            request.send_header("Content-Range", f"bytes {shown}-{shown + len(part) - 1}/{announced or len(body)}")
+            announced = announced if kind == "endless" else 0
         else:
             part = body
             request.send_response(200)
-        request.send_header("Content-Length", str(len(part)))
+        request.send_header("Content-Length", str(announced or len(part)))
         if tag is not None:
             request.send_header("ETag", tag)
         request.end_headers()
+        while kind == "endless":
+            self.sent += request.connection.send(bytes(1 << 20))
         if fault is not None and kind in ("cut", "stall"):
             request.wfile.write(part[: int(len(part) * fault.at)])
             request.wfile.flush()

@@ -140,6 +140,7 @@ class Indexer {
     for (Initializer& initializer : index_.initializers) {
       initializer.overridable =
           index_.ir_version >= first_ir_with_overriding && inputs_.count({initializer.graph, initializer.name}) > 0;
+      initializer.used = used_.count(initializer.name) > 0;
     }
   }
 
@@ -204,13 +205,17 @@ class Indexer {
     } else if (parent == OnnxMessage::graph) {
       if (field.number == 11) {  // GraphProto.input: ValueInfoProto.name
         inputs_.emplace(graphs_.back(), name_of(field, 1));
+      } else if (field.number == 12) {  // output
+        used_.insert(name_of(field, 1));
       } else if (field.number == 15) {  // sparse_initializer: the name is that of its values
         sparse_initializer(field);
       }
     } else if (parent == OnnxMessage::attribute) {
       attribute_field(field);
     } else if (parent == OnnxMessage::node) {
-      if (field.number == 2) {  // NodeProto.output
+      if (field.number == 1) {  // NodeProto.input
+        used_.insert(field.text());
+      } else if (field.number == 2) {  // output
         nodes_.back().outputs.push_back(field.text());
       } else if (field.number == 4) {  // op_type
         nodes_.back().type = field.text();
@@ -298,6 +303,7 @@ class Indexer {
   std::size_t functions_ = 0;                             // around the current field
   std::vector<std::size_t> graphs_;                       // the numbers of the graphs around the current field
   std::set<std::pair<std::size_t, std::string>> inputs_;  // with the number of their graph
+  std::set<std::string> used_;                            // names of all graphs and functions
   std::vector<Node> nodes_;
   std::vector<Attribute> attributes_;
   ModelIndex index_;

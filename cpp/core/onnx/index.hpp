@@ -29,6 +29,7 @@ struct Initializer {
   std::uint64_t length = 0;  ///< Bytes in that file or in the model; from the shape where the model leaves it out.
   std::size_t graph = 0;     ///< 0 for the main graph; sub-graphs are counted from 1.
   bool overridable = false;  ///< Its name is an input of its graph too: a run may give another value.
+  bool used = false;         ///< A node of any graph or function has its name as an input, or a graph as an output.
   bool of_function = false;  ///< In a graph within a function: ONNX Runtime renames it where the function is used.
 };
 

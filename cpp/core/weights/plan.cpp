@@ -178,9 +178,13 @@ int threads_for_files() {
 namespace {
 
 // In huge pages, if the system has them: each page costs a fault, and a GB has 262,144 small ones.
-std::shared_ptr<unsigned char> new_slab(std::uint64_t bytes) {
+std::shared_ptr<unsigned char> new_slab(std::uint64_t bytes, const std::string& source) {
   constexpr std::align_val_t huge_page{2U << 20U};
-  auto* const memory = static_cast<unsigned char*>(::operator new(bytes, huge_page));
+  auto* const memory = static_cast<unsigned char*>(::operator new(bytes, huge_page, std::nothrow));
+  if (memory == nullptr) {
+    throw Error(ErrorKind::out_of_memory, "the host has no memory for " + megabytes(bytes) + " of '" + source +
+                                              "': free memory, or check the size of that file");
+  }
   static_cast<void>(madvise(memory, bytes, MADV_HUGEPAGE));
   return {memory, [](unsigned char* slab) { ::operator delete(slab, huge_page); }};
 }
@@ -287,7 +291,7 @@ HostMemory in_memory(const WeightList& list, const std::function<bool()>& stoppe
     return result;
   }
   const WeightPlan plan = plan_weights(std::move(others));
-  const std::shared_ptr<unsigned char> slab = new_slab(plan.slab_bytes);
+  const std::shared_ptr<unsigned char> slab = new_slab(plan.slab_bytes, plan.list.sources.front()->name());
   HostReader(plan, slab.get(), stopped, read).finish();
   auto offset = plan.slab_offsets.begin();
   for (auto& bytes : result) {

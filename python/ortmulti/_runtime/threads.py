@@ -65,6 +65,11 @@ class Task:
             self._end()
         return revoked
 
+    @property
+    def ended(self) -> bool:
+        """Whether the call has ended, or was revoked."""
+        return self._ended
+
     def wait(self, timeout: float = -1) -> bool:
         """Wait until the call has ended or was revoked; return at once in its own thread.
 
@@ -98,7 +103,7 @@ class Task:
 
 
 class BackgroundThread:
-    """One thread of the process, started at the first use. A forked child starts its own.
+    """One thread of the process, started at the first use, and again once it has failed. A forked child starts its own.
 
     Args:
         call: The function that the thread calls.
@@ -121,12 +126,12 @@ class BackgroundThread:
         Raises:
             RuntimeException: The thread cannot be started.
         """
-        if self._task is not None:
+        if self._runs():
             return True
         with self._lock:
             if self._stopped:  # daemon threads may still call this at the very end, and the process would not end
                 return False
-            if self._task is None:
+            if not self._runs():
                 if self._prepare is not None:
                     self._prepare()
                 task = self._task = Task(self._call, self._name)
@@ -146,6 +151,10 @@ class BackgroundThread:
         if task is not None:
             close()
             task.wait()
+
+    def _runs(self) -> bool:
+        task = self._task
+        return task is not None and not task.ended
 
     def _after_fork_in_child(self) -> None:
         self._lock = native.Lock()

@@ -57,13 +57,14 @@ class Model:
         sources: The sources by their names in the graph.
 
     Raises:
-        NoSuchFile: There is no such file or object, or it cannot be read.
+        NoSuchFile: There is no such file or object, or it may not be read.
         LibraryError: The package obstore is missing, which URLs need.
         InvalidType: An argument has another type, or an object is no source.
         InvalidArgument: There are no bytes, or a source is missing. Or no source can give some external data: it is not
             of the main graph's initializers, or does not have the bytes that its type and shape need.
         InvalidProtobuf: The graph is not an ONNX model, and there are sources.
-        WeightsError: A source is too short.
+        WeightsError: A source is too short, or an object does not come.
+        OutOfMemory, RuntimeException: As of `remote.RemoteFile`.
     """
 
     __slots__ = ("_kept", "copied", "external", "graph", "path", "sources", "url")
@@ -140,6 +141,8 @@ class Model:
         found = _core.WeightList([given[name] for name in names]).sources
         weights = []
         for each in outside:
+            if not each.used and not each.overridable:  # ONNX Runtime drops it, and takes no value for it
+                continue
             name, place = each.name.decode(errors="backslashreplace"), places[each.location]
             if problem := each.tensor_problem or ("" if name.encode() == each.name else "its name is not UTF-8"):
                 raise InvalidArgument(f"no source can give the weight {name!r}: {problem}; save the model again")

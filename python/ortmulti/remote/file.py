@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import random
-import re
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from ortmulti.errors import InvalidArgument, InvalidType, LibraryError, NoSuchFile, WeightsError
-from ortmulti.remote import requests
+import numpy as np
+
+from ortmulti.errors import Error, InvalidArgument, OutOfMemory, WeightsError
+from ortmulti.remote import redirects, requests
 from ortmulti.remote.link import Interrupted, Link
-from ortmulti.remote.problems import CHANGED, Problem, first_line, problem_of, without_secrets
+from ortmulti.remote.place import Place, http_store, place_of
+from ortmulti.remote.problems import CHANGED, Problem, problem_of
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -23,129 +24,10 @@ RANGE = 8 << 20
 """Bytes that are asked for at once."""
 
 _AT_ONCE = 32
+_TOO_LARGE = 1 << 60
 _PATIENCE = 60.0  # seconds of one range, and of the first answer: a wrong address needs no minute
 _FIRST_PATIENCE = 10.0
 _BACKOFF = 0.1, 5.0  # seconds before the second try, and at most
-
-# A range of 8 MiB that takes longer than 2 minutes has less than 70 kB a second.
-_CLIENT = {"connect_timeout": "5s", "read_timeout": "15s", "timeout": "120s"}
-
-
-class Place(NamedTuple):
-    """Where an object is.
-
-    Attributes:
-        store: obstore's client.
-        path: The object's path in it.
-        name: Its URL without secrets, for messages and keys.
-        link: The limit on ranges under way, of all objects of a model.
-    """
-
-    store: ObjectStore
-    path: str
-    name: str
-    link: Link
-
-    def beside(self, location: str) -> Place:
-        """Return the place of a model's external data, which is below the model's folder.
-
-        Raises:
-            InvalidArgument: The name leads elsewhere.
-        """
-        parts = location.split("/")
-        if not location or location.startswith("/") or "\\" in location or not {"", ".", ".."}.isdisjoint(parts):
-            raise InvalidArgument(
-                f"the external data {location!r} of '{self.name}' is no name below the model's folder: save the model "
-                "with such a name"
-            )
-        folder = self.path.rpartition("/")[0]
-        path = f"{folder}/{location}" if folder else location
-        return self._replace(path=path, name=f"{self.name.rpartition('/')[0]}/{location}")
-
-
-def place_of(url: str, store: ObjectStore | None = None) -> Place:
-    """Return the place that a URL names; with ``store`` it is a path there.
-
-    Raises:
-        LibraryError: obstore is missing.
-        InvalidArgument: It is no URL of a store.
-    """
-    try:
-        from obstore import store as stores
-    except ImportError as error:
-        raise LibraryError(
-            f"'{without_secrets(url)}' is in an object store, which needs obstore: pip install 'ortmulti[remote]'"
-        ) from error
-    if store is not None:
-        kinds = (stores.S3Store, stores.GCSStore, stores.AzureStore, stores.HTTPStore, stores.LocalStore)
-        if not isinstance(store, (*kinds, stores.MemoryStore)):
-            raise InvalidType(f"store is one of obstore.store, such as S3Store('bucket'), not {type(store).__name__}")
-        if "://" in url:
-            raise InvalidArgument(f"with store= a model is a path in the store, not '{without_secrets(url)}'")
-        return Place(store, url, f"{_name_of(store)}/{url}", Link())
-    if url.startswith("file://"):
-        raise InvalidArgument(f"'{url}' is a file here: give its path, '{url.removeprefix('file://')}'")
-    url = url.strip()  # as read from a file
-    name = without_secrets(url)
-    if problem := _problem_with(url):
-        raise InvalidArgument(f"'{name}' names no model in a store: {problem}")
-    address, _, query = url.partition("?")
-    folder, _, path = address.rpartition("/")
-    client: Any = dict(_CLIENT)
-    retry: Any = {"max_retries": 0}  # a range is tried again here, its body too
-    try:
-        if url.startswith(("http://", "https://")):
-            client["allow_http"] = url.startswith("http://")
-            found: Any = stores.HTTPStore.from_url(
-                f"{folder}?{query}" if query else folder, client_options=client, retry_config=retry
-            )
-        else:
-            client["allow_http"] = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes")
-            found = stores.from_url(folder, client_options=client, retry_config=retry)
-    except Exception as error:
-        problem = first_line(str(error)).replace(folder, name) or type(error).__name__
-    if problem:  # not within `except`: obstore's error has the URL with its secrets
-        raise InvalidArgument(f"'{name}' cannot be opened: {problem}")
-    return Place(found, path, name, Link())
-
-
-_SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https")
-
-
-def _problem_with(url: str) -> str:
-    """Return what is wrong with a URL of a store; empty if nothing is known."""
-    scheme, _, rest = url.partition("://")
-    if scheme not in _SCHEMES:
-        return "it is such as s3://bucket/path/model.onnx, gs://, az:// or https://"
-    host, slash, path = re.split(r"[?#]", rest, maxsplit=1)[0].partition("/")
-    if scheme.startswith("http"):
-        name, colon, port = host.rpartition("@")[2].rpartition(":")
-        if colon and not port.isdecimal() and not port.endswith("]") and not name.startswith("["):
-            return "the port is no number. Characters such as / # ? of a password are written as %2F, %23, %3F"
-    elif scheme not in ("abfs", "abfss") and "@" in host:
-        return "credentials do not belong into it: set variables such as AWS_ACCESS_KEY_ID, or give store="
-    elif re.search("[?#]", rest):
-        return "it has no query, and names the newest version"
-    if not slash or not path or path.endswith("/"):
-        return "it is that of a folder or a bucket: name the .onnx file in it"
-    endpoint = os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT") or "http://"
-    if scheme.startswith("s3") and "://" not in endpoint:
-        return f"AWS_ENDPOINT is {endpoint!r}, and needs http:// or https://"
-    return ""
-
-
-def _name_of(store: ObjectStore) -> str:
-    """Return what tells a store from others, without its credentials."""
-    config: Any = getattr(store, "config", None) or {}
-    prefix = getattr(store, "prefix", None)
-    url = getattr(store, "url", None)
-    if isinstance(url, str):
-        return without_secrets(url).rstrip("/")
-    names = ("endpoint", "account_name", "bucket", "container_name")
-    known = [str(config[name]) for name in names if config.get(name)]
-    if not known:
-        known = [hex(id(store))]  # such as one in memory: another one may have other bytes
-    return "/".join([type(store).__name__, *known, *([str(prefix)] if prefix else [])])
 
 
 class RemoteFile:
@@ -168,8 +50,11 @@ class RemoteFile:
         range_bytes: Bytes of a range.
 
     Raises:
-        NoSuchFile: There is no such object, or it cannot be read.
-        InvalidArgument: It is no such URL.
+        NoSuchFile: There is no such object, or it may not be read.
+        WeightsError: It does not come, such as over a connection that breaks off.
+        InvalidArgument: It is no such URL, the object is empty, or the store has another region.
+        OutOfMemory: The object comes as a whole, and is larger than the memory.
+        RuntimeException: This process has no free file descriptors, or no further thread.
         LibraryError: The package obstore is missing.
     """
 
@@ -190,20 +75,20 @@ class RemoteFile:
         self._place = place
         self.name = place.name
         self._meta: dict[str, Any] | None = None
+        self._moved: ObjectStore | None = None  # over the address that redirects lead to
         self._whole = False
         self._first: memoryview | None = None
         try:
-            self._first = memoryview(self._range(0, first))
-        except Problem as problem:
-            if problem.empty:
-                raise InvalidArgument(f"'{self.name}' is empty: 0 bytes. Upload it again") from None
-            if not problem.without_ranges:
-                raise NoSuchFile(f"'{self.name}' cannot be read: {problem}") from None
-            self._whole = True
             try:
+                self._first = memoryview(self._range(0, first))
+            except Problem as problem:
+                if not problem.without_ranges:
+                    raise
+                self._whole = True
                 self._first = memoryview(self._range(0, None))
-            except Problem as again:
-                raise NoSuchFile(f"'{self.name}' cannot be read: {again}") from None
+        except Problem as problem:
+            what = "is empty: 0 bytes. Upload it again" if problem.empty else f"cannot be read: {problem}"
+            raise problem.error(f"'{self.name}' {what}") from None
         meta: dict[str, Any] = self._meta  # type: ignore[assignment]  # of the range that came
         self.size = int(meta["size"])
         self.identity = _identity(self.name, meta)
@@ -239,6 +124,7 @@ class RemoteFile:
         interrupts = link.interrupts
         until = time.monotonic() + (_FIRST_PATIENCE if self._meta is None else _PATIENCE)
         pause = _BACKOFF[0]
+        moved = self._moved
         while True:
             try:
                 with link.place(interrupts):
@@ -246,6 +132,9 @@ class RemoteFile:
             except Interrupted:
                 raise Problem("the reading was given up") from None
             except Problem as problem:
+                if moved not in (None, self._place.store) and not problem.passing:
+                    moved = self._moved = None  # an address that a redirect gives may be for some minutes alone
+                    continue
                 if problem.overloaded:
                     link.refused()
                 wait = pause * random.uniform(0.5, 1)
@@ -266,32 +155,89 @@ class RemoteFile:
                 options["version"] = known["version"]
             if _is_strong(known["e_tag"]):
                 options["if_match"] = known["e_tag"]
+
+        def given_up() -> bool:
+            return self._place.link.interrupts != interrupts
+
         problem: Problem | None = None
         try:
-            meta, body = requests.wait_for(self._get(options), lambda: self._place.link.interrupts != interrupts)
-        except (Problem, Interrupted):
+            store = self._followed(given_up)
+            meta, body = requests.wait_for(self._get(store, begin, end, options), given_up)
+        except (Problem, Interrupted, Error):
             raise
         except Exception as error:
             problem = problem_of(error)
         if problem is not None:  # not within `except`: obstore's error has the URL with its secrets
             raise problem
-        wanted = (meta["size"] if end is None else min(end, meta["size"])) - begin
-        if len(body) != wanted:
-            raise Problem(f"{len(body)} bytes came instead of {wanted}", passing=True)
         if known is None:
             self._meta = meta
         self._place.link.came(len(body))
         return body
 
-    async def _get(self, options: Any) -> tuple[dict[str, Any], Any]:
+    def _followed(self, given_up: Callable[[], bool]) -> ObjectStore:
+        """Return the store, over the address that redirects lead to."""
+        place, store = self._place, self._moved
+        if "?" not in place.url:
+            return place.store
+        if store is None:
+            url = requests.wait_for_call(lambda: redirects.follow(place.url), given_up)
+            moved = url != place.url
+            store = http_store(url, place.name, allow_http=url.startswith("http://")) if moved else place.store
+            self._moved = store
+        return store
+
+    async def _get(self, store: ObjectStore, begin: int, end: int | None, options: Any) -> tuple[dict[str, Any], Any]:
         import obstore
 
-        answer = await obstore.get_async(self._place.store, self._place.path, options=options)
+        path = self._place.path if store is self._place.store else ""
+        answer = await obstore.get_async(store, path, options=options)
         meta: dict[str, Any] = dict(answer.meta)
         known = self._meta
         if known is not None and any(meta[name] != known[name] for name in ("size", "e_tag", "last_modified")):
             raise Problem(CHANGED)
-        return meta, await answer.bytes_async()
+        if meta["size"] == 0:
+            raise Problem("it has no bytes", InvalidArgument, empty=True)
+        if meta["size"] >= _TOO_LARGE:
+            raise Problem(f"the store says that it has {meta['size']} bytes, as no object has")
+        wanted = (meta["size"] if end is None else min(end, meta["size"])) - begin
+        if known is None or end is None:
+            return meta, await _in_pieces(answer, wanted)
+        # Three times as fast: obstore copies pieces with the GIL. It takes the memory of the range that was asked for.
+        body = await answer.bytes_async()
+        _check_length(len(body), wanted)
+        return meta, body
+
+
+async def _in_pieces(answer: Any, wanted: int) -> Any:
+    """Return the bytes of an answer, no more than are wanted. At once obstore takes the memory that is announced."""
+    body: Any = b""
+    came = 0
+    async for piece in answer.stream(min_chunk_size=max(1, min(wanted, RANGE))):
+        begin, came = came, came + len(piece)
+        if came > wanted:
+            break
+        if len(piece) == wanted:
+            body = piece
+            continue
+        if begin == 0:
+            body = _memory(wanted)
+        body[begin:came] = piece
+    _check_length(came, wanted)
+    return body
+
+
+def _check_length(came: int, wanted: int) -> None:
+    if came != wanted:
+        more = " or more" if came > wanted else ""
+        raise Problem(f"{came} bytes{more} came instead of {wanted}", passing=True)
+
+
+def _memory(size: int) -> memoryview:
+    """Return memory, of which no page is used before it is written."""
+    try:
+        return np.empty(size, np.uint8).data
+    except (MemoryError, ValueError) as error:
+        raise Problem(f"the store announces {size} bytes, for which there is no memory", OutOfMemory) from error
 
 
 def _is_strong(tag: str | None) -> bool:
@@ -332,7 +278,7 @@ def side_by_side(calls: list[Callable[[], Any]], link: Link, at_once: int = 16) 
                 return
             try:
                 results[place] = call()
-            except Exception as error:
+            except BaseException as error:  # obstore's panics too
                 failures.append(error)
                 link.interrupt()
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ortmulti import _core
 from ortmulti.errors import InvalidProtobuf
-from ortmulti.remote.file import RANGE, RemoteFile, place_of, side_by_side
+from ortmulti.remote.file import RANGE, RemoteFile, side_by_side
+from ortmulti.remote.place import place_of
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -48,8 +49,8 @@ def open_model(url: str, store: ObjectStore | None, *, keep: bool, large: int) -
         large: Bytes from which on a weight within the graph is put outside of it.
 
     Raises:
-        NoSuchFile: An object is missing, or cannot be read.
-        InvalidArgument: It is no URL of a store, or external data is not below the model's folder.
+        NoSuchFile, WeightsError, OutOfMemory, RuntimeException: As of `RemoteFile`.
+        InvalidArgument: As of `RemoteFile`, or external data is not below the model's folder.
         InvalidProtobuf: The graph is not an ONNX model.
         LibraryError: The package obstore is missing.
     """
@@ -80,7 +81,7 @@ def open_model(url: str, store: ObjectStore | None, *, keep: bool, large: int) -
         raise InvalidProtobuf(f"'{file.name}' is not an ONNX model: {error}") from None
     outside = [location for location in locations if location != INLINE]
     first = 1 if keep or len(outside) > 1 else RANGE
-    found = side_by_side([partial(RemoteFile.at, place.beside(location), first) for location in outside], place.link)
+    found = side_by_side([partial(RemoteFile.at, each, first) for each in place.beside(outside)], place.link)
     weights = {location: source_of(each) for location, each in zip(outside, found, strict=True)}
     if INLINE in locations:
         weights[INLINE] = model

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+from urllib.parse import quote
+
+from ortmulti.errors import Error, InvalidArgument, NoSuchFile, RuntimeException, WeightsError
 
 CHANGED = "it was changed or replaced since it was opened; load again, or give a pool the new one by replace_model"
 
+NO_DESCRIPTORS = "this process has no free file descriptors: close files, or raise its limit (ulimit -n)"
+
+_REGION = ("AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException")
 _EXPIRED = ("ExpiredToken", "TokenRefreshRequired", "RequestExpired", "InvalidToken")
 _PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "https_proxy", "http_proxy", "all_proxy")
 
@@ -20,21 +26,28 @@ def without_secrets(url: str) -> str:
         rest = rest.rpartition("@")[2]  # a password with a character that ends the host's name
     rest = re.split(r"[?#]", rest, maxsplit=1)[0]
     host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+    return shown(f"{scheme}://{host.rpartition('@')[2]}{slash}{path}")
+
+
+def shown(name: str) -> str:
+    """Return a name in one line that can be printed: other characters as in a URL."""
+    return "".join(each if each.isprintable() else quote(each, errors="surrogateescape") for each in name)
 
 
 class Problem(Exception):  # noqa: N818  (a state, which callers act on)
     """Why a range did not come.
 
     Attributes:
+        error: The class of the error that it is, where the object is opened.
         passing: It may go away, so that another try is worth it.
         overloaded: The store asks for fewer requests.
         without_ranges: The server answers a range with the whole object.
         empty: The object has no bytes.
     """
 
-    def __init__(self, text: str, **kinds: bool) -> None:
+    def __init__(self, text: str, error: type[Error] = WeightsError, **kinds: bool) -> None:
         super().__init__(text)
+        self.error = error
         self.passing = kinds.get("passing", False)
         self.overloaded = kinds.get("overloaded", False)
         self.without_ranges = kinds.get("without_ranges", False)
@@ -51,28 +64,38 @@ def problem_of(error: Exception) -> Problem:
         return Problem(
             "no credentials were found, and the machine has no role: set those of the store, such as "
             "AWS_ACCESS_KEY_ID or GOOGLE_APPLICATION_CREDENTIALS, or give store=. For a public bucket of S3 set "
-            "AWS_SKIP_SIGNATURE=true"
+            "AWS_SKIP_SIGNATURE=true",
+            NoSuchFile,
         )
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError) or status == 410:
         where = "bucket" if code == "NoSuchBucket" else "object"
-        return Problem(f"there is no such {where}{named}: check the name, which is that of an .onnx file")
+        return Problem(f"there is no such {where}{named}: check the name, which is that of an .onnx file", NoSuchFile)
     if kind == "PreconditionError":
         return Problem(CHANGED)
     if kind == "NotSupportedError" and "Range" in text:
         return Problem("the server has no ranges: it answers one with the whole object", without_ranges=True)
+    if code in _REGION or "redirect without LOCATION" in text:
+        return Problem(
+            f"the bucket is in another region, or behind another endpoint{named}: set AWS_REGION, check the endpoint",
+            InvalidArgument,
+        )
+    if code == "RequestTimeTooSkewed":
+        return Problem(f"the clock of this machine differs too much from the store's{named}: set it")
     if code in _EXPIRED:
-        return Problem(f"the credentials have expired{named}: get new ones")
+        return Problem(f"the credentials have expired{named}: get new ones", NoSuchFile)
     if kind in ("PermissionDeniedError", "UnauthenticatedError") or status in (401, 403):
         return Problem(
             f"permission denied: the store answers {status or 403}{named}; check the credentials, and what they may "
-            "read. A signed URL may have expired"
+            "read. A signed URL may have expired",
+            NoSuchFile,
         )
     if status == 416:
-        return Problem("it has no bytes from there (416)", empty=True)
+        return Problem("it has no bytes from there (416)", InvalidArgument, empty=True)
     if status is not None:
         overloaded = status in (429, 503)
         passing = overloaded or status in (408, 500, 502, 504)
-        return Problem(f"the store answers {status}{named}", passing=passing, overloaded=overloaded)
+        error_class = WeightsError if passing or status >= 500 else NoSuchFile
+        return Problem(f"the store answers {status}{named}", error_class, passing=passing, overloaded=overloaded)
     lower = text.lower()
     if "dns error" in lower or "lookup address" in lower or "name resolution" in lower:
         return Problem(f"the name of the host cannot be resolved{_through_proxy()}", passing=True)
@@ -88,8 +111,15 @@ def problem_of(error: Exception) -> Problem:
     if "builder error" in lower and "http://" in lower:
         return Problem(
             "its address is http:// without TLS: set AWS_ALLOW_HTTP=true, or use https://. A store of your own has "
-            "client_options={'allow_http': True}"
+            "client_options={'allow_http': True}",
+            InvalidArgument,
         )
+    if "too many open files" in lower:
+        return Problem(NO_DESCRIPTORS, RuntimeException, passing=True)
+    if "following redirect" in lower:
+        return Problem("it is redirected again and again: check the URL")
+    if isinstance(error, ValueError) and "parse path" in lower:
+        return Problem(f"no object can have this name: {first_line(text)}", InvalidArgument)
     if "kind: connect" in lower:
         return Problem(f"cannot connect{_through_proxy()}", passing=True)
     if "body error" in lower or "sending request" in lower or "connection" in lower or "incomplete" in lower:

@@ -4,41 +4,65 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import threading
+import os
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from ortmulti._runtime import startup
-from ortmulti._runtime.threads import BackgroundThread
+from ortmulti._runtime.threads import BackgroundThread, Task
+from ortmulti.errors import RuntimeException
 from ortmulti.remote.link import Interrupted
+from ortmulti.remote.problems import NO_DESCRIPTORS, first_line
 
 _T = TypeVar("_T")
 
 _SLICE = 0.05  # seconds until a thread sees that it is to give up
+_LAST_LOOK = 0.1  # seconds from an answer
+
+# The event loop takes 3, obstore's own one as many, and each connection one.
+_DESCRIPTORS = 16
 
 _loop: asyncio.AbstractEventLoop | None = None
-_started = threading.Event()
+_answered = 0.0
 
 
 def _run() -> None:
-    global _loop
-    loop = asyncio.new_event_loop()
-    _loop = loop
-    loop.call_soon(_started.set)
+    loop = _loop
+    assert loop is not None
     loop.run_forever()
     if given_up := asyncio.all_tasks(loop):
         for task in given_up:
             task.cancel()
         loop.run_until_complete(asyncio.gather(*given_up, return_exceptions=True))
-        # obstore's threads look at the interpreter once more, which must not have ended by then.
-        loop.run_until_complete(asyncio.sleep(_SLICE))
+    # obstore's threads look at the interpreter once more after an answer. If it has ended by then, the process aborts.
+    loop.run_until_complete(asyncio.sleep(_answered + _LAST_LOOK - time.monotonic()))
     loop.close()
 
 
 def _prepare() -> None:
-    _started.clear()
+    global _loop
+    check_descriptors()
     startup.before_shut_down(_stop)
     startup.close_at_exit()
+    _loop = asyncio.new_event_loop()  # here, where the caller gets an error
+
+
+def check_descriptors() -> None:
+    """Refuse to begin with too few: obstore cannot be used any more once its first use has failed.
+
+    Raises:
+        RuntimeException: There are too few.
+    """
+    held: list[int] = []
+    try:
+        for _ in range(_DESCRIPTORS):
+            held.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        raise RuntimeException(f"nothing can be read from a store: {NO_DESCRIPTORS}") from error
+    finally:
+        for each in held:
+            os.close(each)
 
 
 def _stop() -> None:
@@ -57,21 +81,52 @@ def wait_for(request: Coroutine[Any, Any, _T], give_up: Callable[[], bool]) -> _
 
     Raises:
         Interrupted: It was.
+        RuntimeException: No request can be made: there are too few file descriptors or threads.
         Exception: What the request raises.
     """
-    if not _thread.start():
+    global _answered
+    try:
+        started = _thread.start()
+    except BaseException:
+        request.close()
+        raise
+    loop = _loop
+    if not started or loop is None or loop.is_closed():
         request.close()
         raise Interrupted
-    _started.wait()
-    if _loop is None or _loop.is_closed():
-        request.close()
-        raise Interrupted
-    future = asyncio.run_coroutine_threadsafe(request, _loop)
+    try:
+        return _result(asyncio.run_coroutine_threadsafe(request, loop), lambda: give_up() or loop.is_closed())
+    finally:
+        _answered = time.monotonic()
+
+
+def wait_for_call(call: Callable[[], _T], give_up: Callable[[], bool]) -> _T:
+    """As `wait_for`, of a call that blocks. It has a thread of its own, which goes on when it is given up."""
+    future: concurrent.futures.Future[_T] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    Task(run, "ortmulti-redirects").start()
+    return _result(future, give_up)
+
+
+def _result(future: concurrent.futures.Future[_T], give_up: Callable[[], bool]) -> _T:
     while not concurrent.futures.wait([future], _SLICE).done:
-        if give_up() or _loop.is_closed():
+        if give_up():
             future.cancel()
             raise Interrupted
     try:
-        return future.result()
+        failure = future.exception()
     except concurrent.futures.CancelledError:
         raise Interrupted from None
+    if failure is None:
+        return future.result()
+    if isinstance(failure, Exception):
+        raise failure
+    raise RuntimeException(  # a panic, from which obstore does not recover
+        f"obstore failed: {first_line(str(failure))}: start this process again, with more threads and file descriptors"
+    )
