@@ -20,7 +20,7 @@ from ortmulti._runtime.libraries import OVERRIDE, find_onnxruntime
 from ortmulti.bench import models
 from ortmulti.cli import models as cli_models
 from ortmulti.cli import output
-from ortmulti.cli.devices import collect, report
+from ortmulti.cli.devices import report
 from ortmulti.cli.options import device_names
 from ortmulti.cli.output import say
 from ortmulti.devices.plugins import _registrations
@@ -399,6 +399,7 @@ def two_gpus() -> dict[str, Any]:
             "problem": None,
         },
         "cuda_libraries": {"found": [system, runtime], "missing": [], "missing_optional": ["libcudnn.so.9"]},
+        "cpu_sessions": {"usable": True, "reasons": []},
         "cuda_sessions": {"usable": True, "reasons": []},
         "plugin_devices": [],
         "plugin_packages": [],
@@ -429,12 +430,26 @@ def test_a_machine_without_a_gpu_says_so() -> None:
     assert _core.cuda_driver_problem() in text
 
 
-def test_a_missing_onnxruntime_is_a_reason_and_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(OVERRIDE, "/nonexistent/libonnxruntime.so")
-    facts = collect()
-    assert "/nonexistent/libonnxruntime.so" in facts["onnxruntime"]["problem"]
+@pytest.mark.parametrize("exists", [False, True], ids=["missing", "damaged"])
+def test_without_a_usable_onnxruntime_no_device_is_ready(
+    exists: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "libonnxruntime.so.1.32.0"
+    if exists:
+        library.write_bytes(b"no library")
+    monkeypatch.setenv(OVERRIDE, str(library))
+    shown = invoke("devices")
+    assert shown.returncode == 1
+    text = " ".join(shown.stdout.split())
+    assert "No session can be created, not even on the CPU" in text
+    assert library.name in text
+    assert "ready" not in text
+    assert "the CPU works" not in text
+    as_json = invoke("devices", "--json")
+    assert as_json.returncode == 1
+    facts = json.loads(as_json.stdout)
+    assert facts["cpu_sessions"] == {"usable": False, "reasons": [facts["onnxruntime"]["problem"]]}
     assert facts["onnxruntime"]["problem"] in facts["cuda_sessions"]["reasons"]
-    assert facts["onnxruntime"]["problem"] in " ".join(printed(facts).split())
 
 
 def test_devices_are_named_by_a_text_or_a_list() -> None:
