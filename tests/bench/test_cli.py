@@ -40,6 +40,8 @@ def test_version() -> None:
     ("arguments", "mentions"),
     [
         ("compose", "No such command"),
+        ("serve identity.onnx --port 8000", "--http HOST:PORT"),
+        ("serve identity.onnx --host 0.0.0.0", "--http HOST:PORT"),
         ("bench create", "--demo"),
         ("bench create absent.onnx", "absent.onnx does not exist"),
         ("bench create absent.onnx --devices 99", "cuda:99"),
