@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from rich.table import Table
 
 import ortmulti
@@ -251,6 +251,44 @@ def test_inspect_says_why_weights_are_not_shared(tmp_path: Path) -> None:
     assert "the model has no weights" in invoke("inspect", path).stdout
     path.write_bytes(onnx_models.matmul(8))
     assert "Each one has its own copy, since each weight is smaller than 1 KiB." in invoke("inspect", path).stdout
+
+
+def test_inspect_says_that_weights_lie_in_nodes(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    value = numpy_helper.from_array(np.ones((64, 64), np.float32))
+    nodes = [helper.make_node("Constant", [], ["w"], value=value), helper.make_node("MatMul", ["x", "w"], ["y"])]
+    ends = [("x", TensorProto.FLOAT, ["n", 64])], [("y", TensorProto.FLOAT, ["n", 64])]
+    path.write_bytes(onnx_models.model(nodes, *ends).SerializeToString())
+    assert 16384 < facts("inspect", path)["weights"]["attribute_bytes"] < 16500
+    shown = " ".join(invoke("inspect", path).stdout.split())
+    assert "0 B of weights in 0 tensors, and 16.4 kB in attributes of nodes" in shown
+    assert "no weights" not in shown
+    assert "Sharing: the weights are in attributes of nodes, which each session has for itself." in shown
+
+
+def test_inspect_and_run_find_inputs_of_a_recurrent_model(tmp_path: Path) -> None:
+    """The batch of its state is the second dimension, and it takes windows of 512."""
+    path = tmp_path / "model.onnx"
+    shapes = [numpy_helper.from_array(np.array(shape), name) for name, shape in (("w", [1, 512]), ("s", [2, 1, 4]))]
+    nodes = [
+        helper.make_node("Reshape", ["x", "w"], ["window"]),
+        helper.make_node("ReduceMean", ["window"], ["mean"]),
+        helper.make_node("Reshape", ["state", "s"], ["before"]),
+        helper.make_node("Add", ["before", "mean"], ["after"]),
+    ]
+    ends = [("x", 1, [None, None]), ("state", 1, [2, None, 4])], [("after", 1, [2, None, 4])]
+    path.write_bytes(onnx_models.model(nodes, *ends, shapes).SerializeToString())
+    last = facts("inspect", path)["advice"][-1]
+    with ortmulti.load(path, "cpu") as pool:
+        [output] = eval(last.removeprefix("A request to try: "), {"pool": pool, "np": np})
+    assert output.shape == (2, 1, 4)
+    assert invoke("run", path, "--device", "cpu", "--repeat", "1").returncode == 0
+
+
+def test_inspect_proposes_no_request_that_does_not_run(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(onnx_models.at_least(5000))
+    assert facts("inspect", path)["advice"][-1].startswith("No made-up inputs run: ")
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,9 @@ class Indexer {
     switch (kind) {
       case OnnxMessage::graph:
         graphs_.push_back(graph_number(field));
+        if (!attributes_.empty()) {
+          attributes_.back().bytes -= field.end - field.begin;
+        }
         break;
       case OnnxMessage::node:
         nodes_.emplace_back();
@@ -163,6 +166,7 @@ class Indexer {
         return false;
       case OnnxMessage::attribute:
         attributes_.emplace_back();
+        attributes_.back().bytes = field.end - field.begin;
         break;
       case OnnxMessage::model:
       case OnnxMessage::none:
@@ -186,6 +190,8 @@ class Indexer {
     } else if (kind == OnnxMessage::attribute) {
       add_location(attributes_.back().tensor);
       add_locations(attributes_.back().sparse_tensor);
+      constexpr std::uint64_t least = 1024;
+      index_.attribute_bytes += attributes_.back().bytes >= least ? attributes_.back().bytes : 0;
       attributes_.pop_back();
     } else if (kind == OnnxMessage::function) {
       --functions_;
@@ -230,6 +236,7 @@ class Indexer {
   // The fields of an attribute that hold one message. Protobuf merges such a field's parts where it is given again.
   struct Attribute {
     std::size_t graph = 0;  // the number; 0 before there is one
+    std::uint64_t bytes = 0;
     ExternalData tensor;
     SparseData sparse_tensor;
   };
