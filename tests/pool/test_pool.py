@@ -131,7 +131,7 @@ def test_a_pytorch_module_as_a_model_is_told_how_to_export_it() -> None:
         def forward(self) -> None: ...
 
     with pytest.raises(ortmulti.InvalidType, match=r"a path or bytes, not Linear: export it with torch\.onnx\.export"):
-        ortmulti.load(Linear(), "cpu")  # type: ignore[arg-type]
+        ortmulti.load(Linear(), "cpu")
 
 
 @pytest.mark.parametrize(

@@ -111,8 +111,9 @@ class Model:
         """Read the graph from a store."""
         from ortmulti import checks
         from ortmulti.create.empty_files import MIN_SHARED_BYTES
-        from ortmulti.remote.file import _SCHEMES, without_secrets
+        from ortmulti.remote.file import _SCHEMES
         from ortmulti.remote.model import open_model
+        from ortmulti.remote.problems import without_secrets
 
         checks.choice("keep", keep, (None, "disk"))
         scheme, _, place = url.strip().partition("://")

@@ -157,7 +157,7 @@ def _growing(declared: list[Declaration], batch: int, given: dict[str, int]) -> 
 
 def _with_batch(declared: Declaration, batch: int) -> Declaration:
     """Return an input that may be a state, with the batch where its declaration has an open dimension."""
-    shape = declared.shape or ()
+    shape = list(declared.shape or ())
     if [isinstance(size, int) for size in shape] == [True, False, True]:
         return SimpleNamespace(name=declared.name, type=declared.type, shape=[shape[0], batch, shape[2]])
     return declared

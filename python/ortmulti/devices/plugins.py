@@ -45,7 +45,7 @@ _TRIAL_SECONDS = 60.0
 LOGGER = logging.getLogger("ortmulti")
 
 # The release of ONNX Runtime that the notes of a release of CUDA's plug-in name as the matched one.
-_MATCHED = {(0, 4): (1, 32)}
+_MATCHED: dict[tuple[int, ...], tuple[int, ...]] = {(0, 4): (1, 32)}
 
 _tried: set[tuple[str, ...]] = set()
 _registrations: dict[str, str] = {}  # name -> path, since a plug-in that supports no hardware here has no device

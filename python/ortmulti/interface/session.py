@@ -257,7 +257,7 @@ class _CSession(InferenceSession):
     overridable_initializers = property(InferenceSession.get_overridable_initializers)
     model_meta = property(InferenceSession.get_modelmeta)
     session_options = property(InferenceSession.get_session_options)
-    get_profiling_start_time_ns = property(InferenceSession.get_profiling_start_time_ns)  # type: ignore[assignment]
+    get_profiling_start_time_ns = property(InferenceSession.get_profiling_start_time_ns)
 
     def run_with_ort_values(  # type: ignore[override]
         self, feed: Mapping[str, OrtValue], output_names: Iterable[str], run_options: RunOptions | None = None
