@@ -120,17 +120,6 @@ Initializer read_initializer(const WireField& parent) {
   return result;
 }
 
-std::string name_of(const WireField& message, std::uint64_t number) {
-  std::string name;
-  WireMessage fields(message);
-  for (WireField field; fields.next(field);) {
-    if (field.wire == Wire::bytes && field.number == number) {
-      name = field.text();
-    }
-  }
-  return name;
-}
-
 class Indexer {
  public:
   explicit Indexer(ModelBytes& model) {
@@ -209,7 +198,10 @@ class Indexer {
       add_opset(field);
     } else if (parent == OnnxMessage::graph) {
       if (field.number == 11) {  // GraphProto.input: ValueInfoProto.name
-        inputs_.emplace(graphs_.back(), name_of(field, 1));
+        inputs_.emplace(graphs_.back(), text_of(field, 1));
+        if (graphs_.back() == 0) {
+          index_.inputs.insert(text_of(field, 1));
+        }
       } else if (field.number == 15) {  // sparse_initializer: the name is that of its values
         sparse_initializer(field);
       }
@@ -243,7 +235,7 @@ class Indexer {
 
   // Reads an OperatorSetIdProto.
   void add_opset(const WireField& parent) {
-    const std::string domain = name_of(parent, 1);
+    const std::string domain = text_of(parent, 1);
     WireMessage message(parent);
     for (WireField field; message.next(field);) {
       if (field.number == 2 && field.wire == Wire::varint) {
@@ -296,7 +288,7 @@ class Indexer {
     WireMessage message(parent);
     for (WireField field; message.next(field);) {
       if (field.wire == Wire::bytes && field.number == 1) {  // SparseTensorProto.values
-        index_.constants.emplace(name_of(field, 8));
+        index_.constants.emplace(text_of(field, 8));
       }
     }
   }

@@ -42,6 +42,7 @@ struct ModelIndex {
   std::set<std::string> operators;
   /// Names of what ONNX Runtime turns into initializers while loading: outputs of Constant nodes, sparse initializers.
   std::set<std::string> constants;
+  std::set<std::string> inputs;  ///< Of the main graph, those with initializers too.
   /// The external files of tensors that are no initializers: of attributes and of sparse initializers.
   std::set<std::string> other_locations;
   std::uint64_t ir_version = 0;  ///< 0 where the model has none.
