@@ -54,6 +54,8 @@ def section(name: str, command: Any) -> Iterator[str]:
     yield "\n\n".join(one_line(paragraph) for paragraph in paragraphs) + "\n"
     rows = []
     for parameter in command.params:
+        if getattr(parameter, "hidden", False):
+            continue
         names = ", ".join(parameter.opts + parameter.secondary_opts)
         names += f" {parameter.metavar}" if parameter.metavar else ""
         rows.append(f"| `{parameter.name.upper() if parameter in arguments else names}` | {described(parameter)} |\n")

@@ -66,6 +66,7 @@ void register_index(py::module_& module) {
   py::class_<ModelIndex>(module, "ModelIndex")
       .def_property_readonly("initializers", [](const ModelIndex& index) { return index.initializers; })
       .def_readonly("nodes", &ModelIndex::nodes)
+      .def_readonly("attribute_bytes", &ModelIndex::attribute_bytes)
       .def_property_readonly("weight_bytes", [](const ModelIndex& index) { return total_bytes(index.initializers); })
       .def_property_readonly(
           "operators",

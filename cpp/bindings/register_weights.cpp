@@ -173,19 +173,24 @@ void register_weights(py::module_& module) {
       "split_optimized_model",
       [](const Path& saved, const Path& original, const Path& data_folder, const Path& folder,
          const std::vector<Text>& unshared, const py::object& poll,
-         const std::map<std::string, std::shared_ptr<Source>>& sources) {
+         const std::map<std::string, std::shared_ptr<Source>>& sources,
+         const std::optional<std::vector<Text>>& inputs) {
         const std::set<std::string> names(unshared.begin(), unshared.end());
+        std::optional<std::set<std::string>> of_model;
+        if (inputs) {
+          of_model.emplace(inputs->begin(), inputs->end());
+        }
         const SourcesByLocation given(sources.begin(), sources.end());
         auto split = interruptible<SplitModel>(
             [&](const std::atomic<bool>& stop) {
-              return split_optimized_model(saved, original, data_folder, folder, names, &stop, given);
+              return split_optimized_model(saved, original, data_folder, folder, names, &stop, given, of_model);
             },
             poll_of(poll));
         return std::pair(std::move(split.weights), split.own_bytes);
       },
       py::arg("saved"), py::arg("original"), py::arg("data_folder"), py::arg("folder"),
       py::arg("unshared") = py::tuple(), py::arg("poll") = py::none(),
-      py::arg("sources") = std::map<std::string, std::shared_ptr<Source>>());
+      py::arg("sources") = std::map<std::string, std::shared_ptr<Source>>(), py::arg("inputs") = py::none());
   module.def("open_nonblocking", &open_for_python<open_nonblocking>, py::arg("path"), py::arg("flags"));
   module.def("open_nofollow", &open_for_python<open_nofollow>, py::arg("path"), py::arg("flags"));
   module.def(

@@ -128,6 +128,7 @@ _ELSEWHERE = {
     "instance_group": "devices",
     "max_queue_size": "max_queue",
     "model_warmup": "warmup",
+    "max_batch": "give batching=ortmulti.Batching(max_size=8)",
     "max_batch_size": "give batching=ortmulti.Batching(max_size=8)",
     "batch_size": "give batching=ortmulti.Batching(max_size=8)",
     "dynamic_batching": "give batching=ortmulti.Batching(max_size=8)",
@@ -139,6 +140,15 @@ _ELSEWHERE = {
     "priority": "a priority is each request's: pool.run(feed, priority=1)",
     "timeout": _EACH_REQUEST,
     "default_timeout_microseconds": _EACH_REQUEST,
+}
+# Their words for `Batching`.
+_OF_BATCHING = {
+    "max_batch": "max_size",
+    "max_batch_size": "max_size",
+    "batch_size": "max_size",
+    "preferred_batch_size": "sizes",
+    "batch_timeout": "max_delay_ms",
+    "max_queue_delay_microseconds": "max_delay_ms",
 }
 
 
@@ -152,6 +162,8 @@ def known_arguments(function: Callable[_Arguments, _Result]) -> Callable[_Argume
         for name in kwargs:
             if name not in known:
                 meant = _ELSEWHERE.get(name, "")
+                if "max_size" in known:
+                    meant = _OF_BATCHING.get(name, meant)
                 if meant in known:
                     hint = f" (did you mean {meant!r}?)"
                 elif meant and "batching" in known:  # of load, as the others are

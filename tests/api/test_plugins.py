@@ -388,6 +388,8 @@ def cuda_package(tmp_path: Path) -> dict[str, str]:
     library = package / "libonnxruntime_providers_cuda.so"
     plugins.plugin_package(tmp_path, package.name, library, CUDA)
     plugins.build(tmp_path, PROVIDER=CUDA, DEVICES=2, NUMBERED=1).rename(library)
+    [commit] = re.findall(r"git-commit-id=(\w+)", ortmulti.get_build_info())
+    (package / "_build_info.py").write_text(f'BUILD_COMMIT = "{commit}0123"\n')
     return {**fake_driver.build(tmp_path).environment, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
 
 
@@ -417,3 +419,42 @@ def test_gpus_use_the_plugin_where_no_cuda_provider_is_built_in(cuda_package: di
         "plug-ins have cuda:0, cuda:1; name one of them",
         "DeviceError: there is no cuda:GPU: the plug-ins have cuda:0, cuda:1; name another device, such as 'cpu'",
     ]
+
+
+RELEASE = ".".join(ortmulti.get_version_string().split(".")[:2])
+
+
+@pytest.mark.parametrize(
+    ("build_info", "version", "said"),
+    [
+        ('BUILD_COMMIT = "0123456789abcdef"', "9.9.0", "9.9.0, of revision 0123456789) and ONNX Runtime"),
+        (None, "9.9.0", "9.9.0) and ONNX Runtime"),
+        (None, None, "libonnxruntime_providers_cuda.so) and ONNX Runtime"),
+        ('BUILD_COMMIT = "0123456789abcdef"', "0.4.0", "" if RELEASE == "1.32" else "0.4.0, of revision"),
+    ],
+)
+def test_a_cuda_plugin_of_another_revision_is_warned_of_once(
+    build_info: str | None, version: str | None, said: str, cuda_package: dict[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "onnxruntime_ep_cuda13" / "_build_info.py"
+    file.write_text(build_info) if build_info else file.unlink()
+    if version:
+        (tmp_path / f"onnxruntime_ep_cuda13-{version}.dist-info").mkdir()
+    code = """
+        import logging
+        said = []
+        handler = logging.Handler()
+        handler.emit = lambda record: said.append(record.getMessage())
+        logging.getLogger("ortmulti").addHandler(handler)
+        for ways in range(2):
+            om.create_sessions(model, "cuda:0", optimize="never").close()
+            om.InferenceSession(model, providers=["CUDAExecutionProvider"]).close()
+        om.unregister_execution_provider_library("CUDAExecutionProvider")
+        om.register_execution_provider_library("mine", sys.argv[2])
+        print(len(said), *said)
+    """
+    [line] = lines(code, MODEL, file.with_name("libonnxruntime_providers_cuda.so"), environment=cuda_package)
+    number, _, text = line.partition(" ")
+    assert number == ("1" if said else "0")
+    assert said in text
+    assert ("#32855" in text) == bool(said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from onnx import TensorProto, helper
 
 import ortmulti
 from tests.support import onnx_models
+from tests.support.processes import ROOT
 
 MODEL = onnx_models.matmul()
 DISABLED = "optimization.disable_specified_optimizers"
@@ -192,6 +194,32 @@ def test_the_c_session_has_the_names_and_arguments_of_onnxruntimes() -> None:
         )
     assert found[0] == found[1]
     assert isinstance(ortmulti.SessionIOBinding(inner), ortmulti.SessionIOBinding)
+
+
+def test_the_c_session_has_all_names_of_onnxruntimes_but_those_in_the_document() -> None:
+    theirs = type(onnxruntime.InferenceSession(MODEL, providers=["CPUExecutionProvider"])._sess)
+    ours = ortmulti.InferenceSession(MODEL, providers=["CPUExecutionProvider"])._sess
+    document = (ROOT / "docs" / "differences.md").read_text("utf-8")
+    [told] = re.findall(r"(?s)- \*\*`session\._sess`\*\*(.+?)\n- ", document)
+    lacks = {name for name in dir(theirs) if not name.startswith("_") and not hasattr(type(ours), name)}
+    listed = set(re.findall(r"`(\w+)`", told))
+    assert lacks <= listed  # older releases have fewer names
+    assert not [name for name in listed if hasattr(type(ours), name)]
+    for name in set(dir(theirs)) & set(dir(type(ours))):
+        if not name.startswith("_"):
+            assert isinstance(getattr(theirs, name), property) == isinstance(getattr(type(ours), name), property), name
+
+
+def test_the_c_session_takes_arguments_in_onnxruntimes_order() -> None:
+    for session, device in (
+        (onnxruntime.InferenceSession(MODEL)._sess, onnxruntime.OrtDevice.make("cpu", 0)._get_c_device()),
+        (ortmulti.InferenceSession(MODEL)._sess, ortmulti.OrtDevice.make("cpu", 0)),
+    ):
+        assert session.create_ortvalue_from_shape_and_type([2, 3], np.float32, device).data_type() == "tensor(float)"
+        assert session.create_ortvalue_from_shape_and_onnx_type([2], TensorProto.INT64, device).shape() == [2]
+        assert session.set_tuning_results(session.get_tuning_results(), True) is None
+        assert session.session_options.intra_op_num_threads >= 0
+        assert session.get_profiling_start_time_ns == 0
 
 
 @pytest.mark.parametrize("convert", [str, Path])

@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 import ortmulti
 from tests.support import onnx_models
@@ -117,3 +117,35 @@ def test_ml_dtypes_is_imported_when_it_is_needed_and_missed_by_name() -> None:
         assert line.startswith("NotImplemented: ")
         assert kind in line
         assert "pip install" in line
+
+
+@pytest.mark.parametrize("back", [True, False], ids=["in", "out"])
+@pytest.mark.parametrize(
+    ("element", "dtype"),
+    [
+        *SMALL,
+        *(
+            (getattr(TensorProto, name), getattr(ml_dtypes, name.lower()))
+            for name in ("UINT2", "INT2")
+            if hasattr(TensorProto, name)
+        ),
+    ],
+    ids=lambda value: "" if isinstance(value, int) else np.dtype(value).name,
+)
+def test_a_pool_takes_and_returns_what_a_session_does(element: int, dtype: Any, back: bool) -> None:
+    newer = np.dtype(dtype).name in ("uint2", "int2")
+    types = tensor(element), tensor(TensorProto.FLOAT)
+    x, y = types if back else types[::-1]
+    cast = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT if back else element)
+    content = model([cast], {"x": x}, {"y": y}, opset=25) if newer else casting(element, back=back)
+    values = every_value(dtype).reshape(-1, 1)
+    feed = {"x": values if back else values.astype(np.float32)}
+    try:
+        session = ortmulti.InferenceSession(content, providers=["CPUExecutionProvider"])
+    except ortmulti.Error as error:
+        pytest.skip(f"this ONNX Runtime has no such cast: {error}")
+    expected = session.run(None, feed)
+    with ortmulti.load(content, "cpu", batching=ortmulti.Batching(8)) as pool:
+        assert_same(pool.run(None, feed), expected)
+        for future in [pool.submit(None, feed) for _ in range(4)]:
+            assert_same(future.result(), expected)

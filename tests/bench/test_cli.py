@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from rich.table import Table
 
 import ortmulti
@@ -20,7 +20,7 @@ from ortmulti._runtime.libraries import OVERRIDE, find_onnxruntime
 from ortmulti.bench import models
 from ortmulti.cli import models as cli_models
 from ortmulti.cli import output
-from ortmulti.cli.devices import collect, report
+from ortmulti.cli.devices import report
 from ortmulti.cli.options import device_names
 from ortmulti.cli.output import say
 from ortmulti.devices.plugins import _registrations
@@ -40,6 +40,8 @@ def test_version() -> None:
     ("arguments", "mentions"),
     [
         ("compose", "No such command"),
+        ("serve identity.onnx --port 8000", "--http HOST:PORT"),
+        ("serve identity.onnx --host 0.0.0.0", "--http HOST:PORT"),
         ("bench create", "--demo"),
         ("bench create absent.onnx", "absent.onnx does not exist"),
         ("bench create absent.onnx --devices 99", "cuda:99"),
@@ -251,6 +253,44 @@ def test_inspect_says_why_weights_are_not_shared(tmp_path: Path) -> None:
     assert "Each one has its own copy, since each weight is smaller than 1 KiB." in invoke("inspect", path).stdout
 
 
+def test_inspect_says_that_weights_lie_in_nodes(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    value = numpy_helper.from_array(np.ones((64, 64), np.float32))
+    nodes = [helper.make_node("Constant", [], ["w"], value=value), helper.make_node("MatMul", ["x", "w"], ["y"])]
+    ends = [("x", TensorProto.FLOAT, ["n", 64])], [("y", TensorProto.FLOAT, ["n", 64])]
+    path.write_bytes(onnx_models.model(nodes, *ends).SerializeToString())
+    assert 16384 < facts("inspect", path)["weights"]["attribute_bytes"] < 16500
+    shown = " ".join(invoke("inspect", path).stdout.split())
+    assert "0 B of weights in 0 tensors, and 16.4 kB in attributes of nodes" in shown
+    assert "no weights" not in shown
+    assert "Sharing: the weights are in attributes of nodes, which each session has for itself." in shown
+
+
+def test_inspect_and_run_find_inputs_of_a_recurrent_model(tmp_path: Path) -> None:
+    """The batch of its state is the second dimension, and it takes windows of 512."""
+    path = tmp_path / "model.onnx"
+    shapes = [numpy_helper.from_array(np.array(shape), name) for name, shape in (("w", [1, 512]), ("s", [2, 1, 4]))]
+    nodes = [
+        helper.make_node("Reshape", ["x", "w"], ["window"]),
+        helper.make_node("ReduceMean", ["window"], ["mean"]),
+        helper.make_node("Reshape", ["state", "s"], ["before"]),
+        helper.make_node("Add", ["before", "mean"], ["after"]),
+    ]
+    ends = [("x", 1, [None, None]), ("state", 1, [2, None, 4])], [("after", 1, [2, None, 4])]
+    path.write_bytes(onnx_models.model(nodes, *ends, shapes).SerializeToString())
+    last = facts("inspect", path)["advice"][-1]
+    with ortmulti.load(path, "cpu") as pool:
+        [output] = eval(last.removeprefix("A request to try: "), {"pool": pool, "np": np})
+    assert output.shape == (2, 1, 4)
+    assert invoke("run", path, "--device", "cpu", "--repeat", "1").returncode == 0
+
+
+def test_inspect_proposes_no_request_that_does_not_run(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(onnx_models.at_least(5000))
+    assert facts("inspect", path)["advice"][-1].startswith("No made-up inputs run: ")
+
+
 @pytest.mark.parametrize(
     ("make", "against"),
     [
@@ -399,6 +439,7 @@ def two_gpus() -> dict[str, Any]:
             "problem": None,
         },
         "cuda_libraries": {"found": [system, runtime], "missing": [], "missing_optional": ["libcudnn.so.9"]},
+        "cpu_sessions": {"usable": True, "reasons": []},
         "cuda_sessions": {"usable": True, "reasons": []},
         "plugin_devices": [],
         "plugin_packages": [],
@@ -429,12 +470,26 @@ def test_a_machine_without_a_gpu_says_so() -> None:
     assert _core.cuda_driver_problem() in text
 
 
-def test_a_missing_onnxruntime_is_a_reason_and_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(OVERRIDE, "/nonexistent/libonnxruntime.so")
-    facts = collect()
-    assert "/nonexistent/libonnxruntime.so" in facts["onnxruntime"]["problem"]
+@pytest.mark.parametrize("exists", [False, True], ids=["missing", "damaged"])
+def test_without_a_usable_onnxruntime_no_device_is_ready(
+    exists: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "libonnxruntime.so.1.32.0"
+    if exists:
+        library.write_bytes(b"no library")
+    monkeypatch.setenv(OVERRIDE, str(library))
+    shown = invoke("devices")
+    assert shown.returncode == 1
+    text = " ".join(shown.stdout.split())
+    assert "No session can be created, not even on the CPU" in text
+    assert library.name in text
+    assert "ready" not in text
+    assert "the CPU works" not in text
+    as_json = invoke("devices", "--json")
+    assert as_json.returncode == 1
+    facts = json.loads(as_json.stdout)
+    assert facts["cpu_sessions"] == {"usable": False, "reasons": [facts["onnxruntime"]["problem"]]}
     assert facts["onnxruntime"]["problem"] in facts["cuda_sessions"]["reasons"]
-    assert facts["onnxruntime"]["problem"] in " ".join(printed(facts).split())
 
 
 def test_devices_are_named_by_a_text_or_a_list() -> None:

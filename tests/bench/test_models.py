@@ -306,6 +306,9 @@ def test_a_disk_that_is_too_small_is_noticed_before_writing(tmp_path: Path) -> N
         ("resnet50", {"precision": "fp8"}, "precision must be one of fp16, fp32, not 'fp8'"),
         ("phi3-mini", {"layers": 0}, "layers must be an integer from 1 to 1024, not 0"),
         ("matmul", {"megabytes": 10**9}, "megabytes must be an integer from 1 to"),
+        ("encoder", {"hidden": 256}, "hidden must be a multiple of the 12 heads, not 256; take 252 or 264"),
+        ("encoder", {"hidden": 5}, "hidden must be a multiple of the 12 heads, not 5; take 12"),
+        ("encoder", {"hidden": 1032}, "hidden must be a multiple of the 16 heads, not 1032; take 1024 or 1040"),
         ("identity", {"seed": -1}, "seed must be an integer of at least 0, not -1"),
     ],
 )

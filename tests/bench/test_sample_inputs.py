@@ -137,6 +137,12 @@ def test_open_dimensions_grow_while_there_are_any_and_memory_for_them(shape: lis
     assert [one["x"].shape for one in found] == shapes
 
 
+def test_the_open_dimension_of_a_state_is_a_batch_at_last() -> None:
+    values = declared("x", "tensor(float)", [None, None]), declared("state", "tensor(float)", [2, None, 4])
+    found = [(one["x"].shape, one["state"].shape) for one in growing_inputs(values, 3)]
+    assert found == [*(((3, n), (2, n, 4)) for n in (16, 64, 512)), *(((3, n), (2, 3, 4)) for n in (16, 64, 512))]
+
+
 def test_the_first_inputs_that_fit_are_taken() -> None:
     def run(inputs: int) -> str:
         raise_for = {0: Fail("zero"), 1: OutOfMemory("one"), 2: InvalidArgument("two")}

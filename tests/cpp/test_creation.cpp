@@ -505,10 +505,15 @@ TEST_F(Factory, WithoutThreadsIsAnErrorAndLeavesNothing) {
   EXPECT_EQ(bytes.use_count(), 1);
 }
 
-TEST(FactoryVersions, UnknownReleasesWereNotStressed) {
-  EXPECT_FALSE(concurrent_creation_stressed(""));
-  EXPECT_FALSE(concurrent_creation_stressed("1.0.0"));
-  EXPECT_FALSE(concurrent_creation_stressed("1.30"));
+TEST(FactoryVersions, FromTheFirstReleaseThatWasTriedOnSessionsOfAGpuAreCreatedAtOnce) {
+  for (const char* const version : {"1.30.0", "1.30", "1.31.1", "1.32.0", "1.99.0"}) {
+    EXPECT_EQ(why_in_turn(version), "") << version;
+  }
+  for (const char* const version : {"", "1.0.0", "1.29.9", "1.3.0"}) {
+    EXPECT_NE(why_in_turn(version).find("ONNX Runtime " + std::string(version) + " is older than 1.30"),
+              std::string::npos);
+    EXPECT_NE(why_in_turn(version).find("serialize='none'"), std::string::npos);
+  }
 }
 
 }  // namespace

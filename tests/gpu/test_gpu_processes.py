@@ -194,6 +194,7 @@ def test_concurrent_creation_across_gpus(rounds: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rounds", ROUNDS)
 def test_concurrent_creation_within_a_gpu(rounds: int, tmp_path: Path) -> None:
+    """If a new release fails this, sessions of a GPU are to be created in turn with it (`why_in_turn`)."""
     result = concurrent_creation.stress(rounds, "cuda:0", sessions_per_device=4, run_every=3, folder=tmp_path)
     assert result["failures"] == []
     assert result["outputs_compared"] > 0

@@ -127,3 +127,26 @@ def test_graphs_nested_beyond_measure_are_an_error_and_no_crash() -> None:
         graph = field(1, field(5, field(6, graph)))
     with pytest.raises(ortmulti.InvalidProtobuf, match="nested too deeply"):
         _core.index_model(field(7, graph))
+
+
+def test_large_attributes_are_counted_at_every_depth_but_no_graphs() -> None:
+    def constant(name: str, size: int) -> onnx.NodeProto:
+        value = numpy_helper.from_array(np.zeros(size, np.float32), name)
+        return helper.make_node("Constant", [], [name], value=value)
+
+    graphs = [
+        helper.make_graph([constant(name, 1000)], name, [], [helper.make_tensor_value_info(name, 1, [1000])])
+        for name in ("a", "b")
+    ]
+    floats = helper.make_node("Trees", ["x"], ["t"], values=[0.5] * 1000, tiny=[1.0, 2.0], domain="ai.onnx.ml")
+    nodes = [
+        floats,
+        constant("c", 1000),
+        constant("d", 10),
+        helper.make_node("If", ["x"], ["y"], then_branch=graphs[0], else_branch=graphs[1]),
+    ]
+    content = onnx_models.model(nodes, [("x", TensorProto.BOOL, [1])], [("y", TensorProto.FLOAT, [1000])])
+    weights = [graph.node[0].attribute[0] for graph in graphs] + [nodes[1].attribute[0], floats.attribute[-1]]
+    large = [one for one in weights if one.ByteSize() >= 1024]
+    assert len(large) == 4
+    assert _core.index_model(content.SerializeToString()).attribute_bytes == sum(one.ByteSize() for one in large)

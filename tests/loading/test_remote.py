@@ -557,6 +557,23 @@ def test_nothing_of_it_is_imported_for_a_path(stored: Stored) -> None:
     assert printed == "[]\n"
 
 
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("htps://host/model.onnx?sig=SECRET", r"'htps://host/model\.onnx'.* scheme 'htps' \(did you mean 'https'\?\)"),
+        ("ftp://host/model.onnx", r"unknown scheme 'ftp': .*s3://.*https://"),
+        ("file:///tmp/model.onnx", "give its path, '/tmp/model.onnx'"),
+    ],
+)
+def test_a_url_of_an_unknown_scheme_is_refused_without_obstore_too(
+    url: str, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(ortmulti.InvalidArgument, match=hint) as raised:
+        ortmulti.load(url, "cpu")
+    assert "SECRET" not in str(raised.value)
+
+
 def test_without_obstore_the_error_says_what_to_install() -> None:
     printed = check_child(
         """

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
 from ortmulti.optimized import Cache, build, key_of
-from ortmulti.optimized.comparison import Comparison, compare, same_bits
+from ortmulti.optimized.comparison import Comparison, _why_other_names, compare, same_bits
 from tests.support import command, onnx_models, optimized_models
 from tests.support.cached_models import CPU
 from tests.support.processes import check_child, check_children, nothing_leaks
@@ -127,7 +127,7 @@ def test_other_values_are_not_published(tmp_path: Path, model: str, cache: Cache
     renamed.graph.output[0].name = renamed.graph.node[2].output[0] = "z"
     with cache.stage(key_of(ortmulti.Model(renamed.SerializeToString()), CPU)) as staged:
         entry = build(staged, ortmulti.Model(renamed.SerializeToString()), CPU)
-        with pytest.raises(ortmulti.NotOptimizable, match="declares"):
+        with pytest.raises(ortmulti.NotOptimizable, match="has the output 'z'"):
             compare(entry, ortmulti.Model(model), CPU)
         (staged.folder / "model.onnx").write_bytes(b"no model")
         with pytest.raises(ortmulti.NotOptimizable, match="cannot be loaded"):
@@ -275,3 +275,45 @@ def test_on_a_gpu(tmp_path: Path, model: str) -> None:
     assert not ortmulti.optimize(model, 0).made
     half = str(optimized_models.write(tmp_path / "half", optimized_models.with_half_precision(), "external"))
     assert ortmulti.optimize(half, "cuda:0", provider_options={"use_tf32": "0"}).compared
+
+
+def with_inputs_for_weights(ir_version: int) -> onnx.ModelProto:
+    """y = x + a weight in another shape. Weights are inputs too, as up to IR version 3."""
+    proto = onnx_models.parsed(
+        "(float[2, 3] x) => (float[2, 3] y) { w = Reshape(flat, shape)  y = Add(x, w) }",
+        numpy_helper.from_array(np.arange(6, dtype=np.float32), "flat"),
+        numpy_helper.from_array(np.array([2, 3]), "shape"),
+    )
+    proto.ir_version = ir_version
+    proto.opset_import[0].version = 8
+    for name, kind, shape in (("flat", TensorProto.FLOAT, [6]), ("shape", TensorProto.INT64, [2])):
+        proto.graph.input.append(helper.make_tensor_value_info(name, kind, shape))
+    return proto
+
+
+@pytest.mark.parametrize("ir_version", [3, 4])
+def test_an_old_model_whose_weights_are_inputs_is_optimized(ir_version: int, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(with_inputs_for_weights(ir_version), path)
+    found = ortmulti.optimize(path, "cpu")
+    assert found.compared is True
+    x = np.ones((2, 3), np.float32)
+    with ortmulti.load(path, "cpu", optimize="offline") as pool:
+        assert [one.name for one in pool.get_inputs()] == ["x"]
+        assert pool.run(None, {"x": x})[0].tolist() == (x + np.arange(6).reshape(2, 3)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "said"),
+    [
+        (
+            [[["x", "f"], ["a", "i"], ["b", "i"]], [["y", "f"]]],
+            [[["x", "f"]], [["y", "f"]]],
+            "has the input 'a' of type i and 1 more,",
+        ),
+        ([[["x", "f"]], []], [[["x", "f"]], [["y", "f"]]], "lacks the output 'y' of type f,"),
+        ([[["x", "f"], ["z", "f"]], []], [[["z", "f"], ["x", "f"]], []], "in another order"),
+    ],
+)
+def test_other_inputs_or_outputs_are_named(found: Any, expected: Any, said: str) -> None:
+    assert said in _why_other_names(found, expected)

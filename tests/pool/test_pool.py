@@ -6,6 +6,7 @@ import gc
 import itertools
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -103,6 +104,34 @@ def test_an_error_in_progress_ends_the_load() -> None:
 def test_a_rate_is_bytes_over_seconds() -> None:
     assert LoadProgress(3_000_000_000, 4_000_000_000, 1.5, 0, 1).gb_per_second == 2
     assert LoadProgress(0, 0, 0.0, 0, 1).gb_per_second == 0
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "hint"),
+    [
+        (ortmulti.Batching, "max_batch", r"\(did you mean 'max_size'\?\)"),
+        (ortmulti.Batching, "max_batch_size", r"\(did you mean 'max_size'\?\)"),
+        (ortmulti.Batching, "batch_size", r"\(did you mean 'max_size'\?\)"),
+        (ortmulti.Batching, "batch_timeout", r"\(did you mean 'max_delay_ms'\?\)"),
+        (ortmulti.Batching, "preferred_batch_size", r"\(did you mean 'sizes'\?\)"),
+        (partial(ortmulti.load, "model.onnx"), "max_batch", r"give batching=ortmulti\.Batching\(max_size=8\)"),
+        (partial(ortmulti.load, "model.onnx"), "num_sessions", r"\(did you mean 'sessions_per_device'\?\)"),
+    ],
+)
+def test_an_argument_by_another_librarys_word_gets_the_right_one(function: Any, name: str, hint: str) -> None:
+    with pytest.raises(ortmulti.InvalidType, match=f"unexpected keyword argument '{name}'.*{hint}"):
+        function(**{name: 8})
+
+
+def test_a_pytorch_module_as_a_model_is_told_how_to_export_it() -> None:
+    class Linear:  # what a module has
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+        def forward(self) -> None: ...
+
+    with pytest.raises(ortmulti.InvalidType, match=r"a path or bytes, not Linear: export it with torch\.onnx\.export"):
+        ortmulti.load(Linear(), "cpu")
 
 
 @pytest.mark.parametrize(

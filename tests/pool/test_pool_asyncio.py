@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
 import contextvars
 import gc
+import inspect
 import logging
 import sys
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
@@ -335,18 +338,50 @@ def test_a_stopped_loop_gets_its_answers_when_it_goes_on(pool: ortmulti.Pool) ->
     loop.close()
 
 
-def test_a_run_that_holds_up_the_event_loop_is_warned_of_once() -> None:
+def slow_feed(pool: ortmulti.Pool) -> dict[str, Any]:
+    """Inputs of `ENDLESS` whose run would hold up a loop; found outside of one."""
     count = 100_000
+    while pool.stats().devices[0].total.max < 0.2:
+        pool.run(endless_feed(count))
+        count *= 2
+    return endless_feed(count)
 
+
+def test_a_run_that_holds_up_the_event_loop_is_warned_of_once() -> None:
     async def ask() -> None:
         for _ in range(2):
-            pool.run(endless_feed(count))
+            pool.run(feed)
 
     with ortmulti.load(ENDLESS, "cpu") as pool:
-        while pool.stats().devices[0].total.max < 0.2:  # outside of a loop
-            pool.run(endless_feed(count))
-            count *= 2
+        feed = slow_feed(pool)
         message = r"held up the event loop for \d+ ms: await pool\.run_async\(\)"
         with pytest.warns(RuntimeWarning, match=message) as found:
             asyncio.run(ask())
     assert [each.filename for each in found] == [__file__]
+
+
+@pytest.mark.parametrize(
+    ("cell", "warns"),
+    [
+        ("pool.run(feed)", False),
+        ("def helper():\n    pool.run(feed)\nhelper()\nawait asyncio.sleep(0)", False),
+        ("async def answer():\n    pool.run(feed)\nawait answer()", True),
+        ("asyncio.get_running_loop().call_soon(pool.run, feed)\nawait asyncio.sleep(0)", True),
+    ],
+    ids=["cell", "awaiting cell", "coroutine in a cell", "callback"],
+)
+def test_a_notebooks_cell_that_runs_in_an_event_loop_is_not_warned(cell: str, warns: bool) -> None:
+    """There Ctrl-C ends a run at once, and does not end one that is awaited."""
+    code = compile(cell, "<cell>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+    async def run_cell() -> None:  # as IPython does
+        result = eval(code, {"asyncio": asyncio, "pool": pool, "feed": feed})
+        if inspect.isawaitable(result):
+            await result
+
+    with ortmulti.load(ENDLESS, "cpu") as pool:
+        feed = slow_feed(pool)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            asyncio.run(run_cell())
+    assert len(found) == warns

@@ -44,6 +44,20 @@ def test_counts_and_times(backend: BackendName) -> None:
     assert stats.throughput == 11 / stats.seconds
 
 
+def test_what_is_printed_of_statistics_leaves_out_buckets_and_nothing_that_happened() -> None:
+    with ortmulti.load(onnx_models.matmul(), "cpu") as pool:
+        for _ in range(3):
+            pool.run(None, X)
+    stats = pool.stats()
+    text = repr(stats)
+    assert text.startswith(
+        "PoolStats(devices=[DeviceStats(device='cpu', sessions=1, done=3, runs=3, queue=Latency(count=3"
+    )
+    assert f"p99={stats.devices[0].total.p99:.3g}" in text
+    assert not re.search(r"buckets|copy|failed|broken|None|=0[,)]|=''", text)
+    assert len(text) < 600
+
+
 def test_prometheus_has_each_metric_once_and_its_labels() -> None:
     with ortmulti.load(onnx_models.matmul(), "cpu") as pool:
         pool.run(None, X)

@@ -1,8 +1,6 @@
 #include "core/create/creation.hpp"
 
 #include <algorithm>
-#include <array>
-#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -12,6 +10,7 @@
 #include "core/base/memory_keeper.hpp"
 #include "core/base/source.hpp"
 #include "core/create/preload.hpp"
+#include "core/ort/api_compat.hpp"
 #include "core/ort/operators.hpp"
 #include "core/ort/value.hpp"
 #include "core/weights/store.hpp"
@@ -32,10 +31,14 @@ void close_all(const std::vector<std::shared_ptr<Session>>& sessions) {
 
 }  // namespace
 
-bool concurrent_creation_stressed(const std::string& onnxruntime_version) {
-  // See docs/concurrent-creation.md for how.
-  constexpr std::array<std::string_view, 2> stressed = {"1.30.0", "1.31.1"};
-  return std::find(stressed.begin(), stressed.end(), onnxruntime_version) != stressed.end();
+std::string why_in_turn(const std::string& onnxruntime_version) {
+  constexpr int first_tried = 30;  // with later releases the GPU tests try it again
+  if (ort_api_compat::minor_of(onnxruntime_version) >= first_tried) {
+    return "";
+  }
+  return "ONNX Runtime " + onnxruntime_version + " is older than 1." + std::to_string(first_tried) +
+         ", and with older releases it was not tried to create sessions on one GPU at the same time; serialize='none' "
+         "does it";
 }
 
 WeightList take_external_weights(SessionOptions& options, std::uint64_t min_bytes) {
@@ -83,8 +86,14 @@ Creation::Creation(OnnxRuntime& runtime, CreationRequest request)
   }
   turns_["all"];
   bool any_follows = false;
+  bool any_shares_gpu = false;
   for (std::size_t i = 0; i < size(); ++i) {
     any_follows = any_follows || follows(i);
+    any_shares_gpu = any_shares_gpu || (devices_[i].is_cuda() && !is_first(i));
+  }
+  if (const std::string reason = why_in_turn(runtime_.version());
+      any_shares_gpu && request_.serialize == Serialize::automatic && !reason.empty()) {
+    timeline_->note("created in turn: " + reason);
   }
   if (const std::string reason = any_follows ? why_not_one_session() : ""; !reason.empty()) {
     request_.one_session_each = false;
@@ -207,7 +216,7 @@ std::mutex* Creation::turn(const Device& device) {
     case Serialize::automatic:
       break;
   }
-  const bool free = !device.is_cuda() || concurrent_creation_stressed(runtime_.version());
+  const bool free = !device.is_cuda() || why_in_turn(runtime_.version()).empty();
   return free ? nullptr : &turns_.at(to_string(device));
 }
 

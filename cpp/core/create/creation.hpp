@@ -22,11 +22,12 @@
 namespace ortmulti {
 
 /// Which creations wait for each other: none; those on the same device; all. `automatic`: those on the same GPU, for
-/// releases of ONNX Runtime on which concurrent creation was not stressed there.
+/// releases of ONNX Runtime that why_in_turn() is about.
 enum class Serialize { none, device, all, automatic };
 
-/// Whether 1,000 rounds of concurrent creation on one GPU passed with this release of ONNX Runtime ("1.31.1").
-bool concurrent_creation_stressed(const std::string& onnxruntime_version);
+/// Why sessions on one GPU are created one after another with this release of ONNX Runtime ("1.31.1"); empty: they are
+/// created at the same time. See docs/concurrent-creation.md.
+std::string why_in_turn(const std::string& onnxruntime_version);
 
 /// Moves the values for external data that have at least `min_bytes`, in the host's memory, from the options to a list
 /// of weights.

@@ -308,7 +308,7 @@ std::shared_ptr<const void> Preload::run_kernels(OnnxRuntime& runtime, int devic
 
 void begin_preload(OnnxRuntime& runtime, const std::optional<std::vector<int>>& devices, const ModelIndex& index) {
   const Preload preload(index);
-  const bool sessions = concurrent_creation_stressed(runtime.version());  // others may be created at the same time
+  const bool sessions = why_in_turn(runtime.version()).empty();  // others may be created at the same time
   if (devices) {
     for (const int device : *devices) {
       preload.begin(runtime, device, sessions, {});

@@ -120,17 +120,6 @@ Initializer read_initializer(const WireField& parent) {
   return result;
 }
 
-std::string name_of(const WireField& message, std::uint64_t number) {
-  std::string name;
-  WireMessage fields(message);
-  for (WireField field; fields.next(field);) {
-    if (field.wire == Wire::bytes && field.number == number) {
-      name = field.text();
-    }
-  }
-  return name;
-}
-
 class Indexer {
  public:
   explicit Indexer(ModelBytes& model) {
@@ -150,6 +139,9 @@ class Indexer {
     switch (kind) {
       case OnnxMessage::graph:
         graphs_.push_back(graph_number(field));
+        if (!attributes_.empty()) {
+          attributes_.back().bytes -= field.end - field.begin;
+        }
         break;
       case OnnxMessage::node:
         nodes_.emplace_back();
@@ -164,6 +156,7 @@ class Indexer {
         return false;
       case OnnxMessage::attribute:
         attributes_.emplace_back();
+        attributes_.back().bytes = field.end - field.begin;
         break;
       case OnnxMessage::model:
       case OnnxMessage::none:
@@ -187,6 +180,8 @@ class Indexer {
     } else if (kind == OnnxMessage::attribute) {
       add_location(attributes_.back().tensor);
       add_locations(attributes_.back().sparse_tensor);
+      constexpr std::uint64_t least = 1024;
+      index_.attribute_bytes += attributes_.back().bytes >= least ? attributes_.back().bytes : 0;
       attributes_.pop_back();
     } else if (kind == OnnxMessage::function) {
       --functions_;
@@ -204,9 +199,12 @@ class Indexer {
       add_opset(field);
     } else if (parent == OnnxMessage::graph) {
       if (field.number == 11) {  // GraphProto.input: ValueInfoProto.name
-        inputs_.emplace(graphs_.back(), name_of(field, 1));
+        inputs_.emplace(graphs_.back(), text_of(field, 1));
+        if (graphs_.back() == 0) {
+          index_.inputs.insert(text_of(field, 1));
+        }
       } else if (field.number == 12) {  // output
-        used_.insert(name_of(field, 1));
+        used_.insert(text_of(field, 1));
       } else if (field.number == 15) {  // sparse_initializer: the name is that of its values
         sparse_initializer(field);
       }
@@ -235,13 +233,14 @@ class Indexer {
   // The fields of an attribute that hold one message. Protobuf merges such a field's parts where it is given again.
   struct Attribute {
     std::size_t graph = 0;  // the number; 0 before there is one
+    std::uint64_t bytes = 0;
     ExternalData tensor;
     SparseData sparse_tensor;
   };
 
   // Reads an OperatorSetIdProto.
   void add_opset(const WireField& parent) {
-    const std::string domain = name_of(parent, 1);
+    const std::string domain = text_of(parent, 1);
     WireMessage message(parent);
     for (WireField field; message.next(field);) {
       if (field.number == 2 && field.wire == Wire::varint) {
@@ -294,7 +293,7 @@ class Indexer {
     WireMessage message(parent);
     for (WireField field; message.next(field);) {
       if (field.wire == Wire::bytes && field.number == 1) {  // SparseTensorProto.values
-        index_.constants.emplace(name_of(field, 8));
+        index_.constants.emplace(text_of(field, 8));
       }
     }
   }

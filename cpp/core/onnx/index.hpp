@@ -37,10 +37,13 @@ struct Initializer {
 struct ModelIndex {
   std::vector<Initializer> initializers;
   std::uint64_t nodes = 0;  ///< Of all graphs and functions.
+  /// Of attributes that take at least 1 KiB each, without graphs in them: tree ensembles, tensors of Constant nodes.
+  std::uint64_t attribute_bytes = 0;
   /// Of all graphs and functions: "MatMul", or with its domain "com.microsoft:MatMulNBits".
   std::set<std::string> operators;
   /// Names of what ONNX Runtime turns into initializers while loading: outputs of Constant nodes, sparse initializers.
   std::set<std::string> constants;
+  std::set<std::string> inputs;  ///< Of the main graph, those with initializers too.
   /// The external files of tensors that are no initializers: of attributes and of sparse initializers.
   std::set<std::string> other_locations;
   std::uint64_t ir_version = 0;  ///< 0 where the model has none.

@@ -110,7 +110,7 @@ class Splitter {
         original_path_(original),
         folder_(std::move(folder)) {}
 
-  SplitModel split(const std::set<std::string>& unshared) {
+  SplitModel split(const std::set<std::string>& unshared, const std::optional<std::set<std::string>>& inputs) {
     if (!index_.other_locations.empty()) {
       throw Error(ErrorKind::fail, "the external file '" + *index_.other_locations.begin() +
                                        "' holds tensors of attributes, which cannot be moved");
@@ -140,7 +140,7 @@ class Splitter {
       }
     }
     check_sources();
-    finish();
+    finish(inputs ? inputs_without_value(*inputs) : std::set<std::string>{});
     return std::move(result_);
   }
 
@@ -202,9 +202,26 @@ class Splitter {
     }
   }
 
-  void finish() {
+  // The saved graph's inputs that are neither the model's nor initializers.
+  std::set<std::string> inputs_without_value(const std::set<std::string>& of_model) const {
+    std::set<std::string> result = index_.inputs;
+    for (const Initializer& initializer : index_.initializers) {
+      if (initializer.graph == 0) {
+        result.erase(initializer.name);
+      }
+    }
+    for (const auto* const names : {&of_model, &index_.constants}) {
+      for (const std::string& name : *names) {
+        result.erase(name);
+      }
+    }
+    return result;
+  }
+
+  void finish(const std::set<std::string>& dropped_inputs) {
     OutputFile model(folder_ + "/" + split_model_file);
-    const std::string graph = relocate_initializers({saved_.get(), saved_source_->size()}, relocations_);
+    const std::string graph =
+        relocate_initializers({saved_.get(), saved_source_->size()}, relocations_, dropped_inputs);
     model.write(graph.data(), graph.size());
     model.close();
     OutputFile shared(folder_ + "/" + split_shared_file);
@@ -246,8 +263,9 @@ class Splitter {
 
 SplitModel split_optimized_model(const std::string& saved, const std::string& original, const std::string& data_folder,
                                  const std::string& folder, const std::set<std::string>& unshared,
-                                 const std::atomic<bool>* stop, const SourcesByLocation& sources) {
-  return Splitter(saved, original, data_folder, folder, stop, sources).split(unshared);
+                                 const std::atomic<bool>* stop, const SourcesByLocation& sources,
+                                 const std::optional<std::set<std::string>>& inputs) {
+  return Splitter(saved, original, data_folder, folder, stop, sources).split(unshared, inputs);
 }
 
 std::vector<std::string> changed_weights(const std::string& saved, const std::string& original,

@@ -41,7 +41,8 @@ std::string relocated(const WireField& tensor, const Relocation& relocation) {
 // Writes the model anew. A message's size stands before it, so its content is kept until it ends.
 class Rewriter {
  public:
-  explicit Rewriter(const std::vector<Relocation>& relocations) {
+  Rewriter(const std::vector<Relocation>& relocations, const std::set<std::string>& dropped_inputs)
+      : dropped_inputs_(dropped_inputs) {
     for (const Relocation& relocation : relocations) {
       relocations_.emplace(relocation.initializer, &relocation);
     }
@@ -67,7 +68,13 @@ class Rewriter {
     open_.back().content.append(wire_header(ended.number, ended.content.size())).append(ended.content);
   }
 
-  void field(OnnxMessage /*parent*/, const WireField& field) { append_raw(open_.back().content, field); }
+  void field(OnnxMessage parent, const WireField& field) {
+    const bool of_main_graph = parent == OnnxMessage::graph && open_.size() == 2;
+    const bool is_input = of_main_graph && field.wire == Wire::bytes && field.number == 11;
+    if (!is_input || dropped_inputs_.count(text_of(field, 1)) == 0) {
+      append_raw(open_.back().content, field);
+    }
+  }
 
   std::string take() {
     if (!relocations_.empty() && relocations_.rbegin()->first >= initializers_) {
@@ -85,14 +92,16 @@ class Rewriter {
   };
 
   std::map<std::size_t, const Relocation*> relocations_;  // by initializer
+  const std::set<std::string>& dropped_inputs_;
   std::size_t initializers_ = 0;
   std::vector<Message> open_ = std::vector<Message>(1);  // the model, and what is open within it
 };
 
 }  // namespace
 
-std::string relocate_initializers(ModelBytes model, const std::vector<Relocation>& relocations) {
-  Rewriter rewriter(relocations);
+std::string relocate_initializers(ModelBytes model, const std::vector<Relocation>& relocations,
+                                  const std::set<std::string>& dropped_inputs) {
+  Rewriter rewriter(relocations, dropped_inputs);
   OnnxWalk<Rewriter>(rewriter).model(model);
   return rewriter.take();
 }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,10 +19,11 @@ struct Relocation {
   std::uint64_t length = 0;
 };
 
-/// The serialized model with these initializers as external data, their own bytes left out; everything else stays as it
-/// is, byte for byte. Throws Error: invalid_protobuf for what is no model, invalid_argument for an initializer that is
-/// not there.
-std::string relocate_initializers(ModelBytes model, const std::vector<Relocation>& relocations);
+/// The serialized model with these initializers as external data, their own bytes left out, and without the main
+/// graph's inputs of these names; everything else stays as it is, byte for byte. Throws Error: invalid_protobuf for
+/// what is no model, invalid_argument for an initializer that is not there.
+std::string relocate_initializers(ModelBytes model, const std::vector<Relocation>& relocations,
+                                  const std::set<std::string>& dropped_inputs = {});
 
 /// A model file whose weights all lie outside of its graph.
 struct OutsideModel {

@@ -138,6 +138,17 @@ std::string operator_name(const std::string& domain, const std::string& type) {
 
 std::string wire_field(std::uint64_t number, std::uint64_t value) { return beginning(number, Wire::varint, value); }
 
+std::string text_of(const WireField& message, std::uint64_t number) {
+  std::string text;
+  WireMessage fields(message);
+  for (WireField field; fields.next(field);) {
+    if (field.wire == Wire::bytes && field.number == number) {
+      text = field.text();
+    }
+  }
+  return text;
+}
+
 std::string wire_header(std::uint64_t number, std::uint64_t size) { return beginning(number, Wire::bytes, size); }
 
 std::string wire_field(std::uint64_t number, std::string_view bytes) {

@@ -89,6 +89,9 @@ class WireMessage {
 /// Adds the integers of a repeated field, packed or one by one.
 void add_integers(const WireField& field, std::vector<std::int64_t>& integers);
 
+/// The text in a message's field of this number; empty if there is none.
+std::string text_of(const WireField& message, std::uint64_t number);
+
 /// A field of the wire format: a number's, and one with bytes.
 std::string wire_field(std::uint64_t number, std::uint64_t value);
 std::string wire_field(std::uint64_t number, std::string_view bytes);

@@ -43,16 +43,6 @@ struct AllocatorOf123 {
 };
 constexpr std::uint32_t stats_since = 23;
 
-// The second number of a release: 31 of "1.31.1".
-int minor_of(const std::string& version) {
-  const std::size_t dot = version.find('.');
-  int minor = 0;
-  if (dot != std::string::npos) {
-    std::from_chars(version.data() + dot + 1, version.data() + version.size(), minor);
-  }
-  return minor;
-}
-
 // Stores the functions of the table from a place on.
 template <typename... Functions>
 void take(std::size_t place, Functions&... functions) {
@@ -69,6 +59,15 @@ void check_release(int minor, const std::string& what) {
 }
 
 }  // namespace
+
+int minor_of(const std::string& version) {
+  const std::size_t dot = version.find('.');
+  int minor = 0;
+  if (dot != std::string::npos) {
+    std::from_chars(version.data() + dot + 1, version.data() + version.size(), minor);
+  }
+  return minor;
+}
 
 ReleaseCapturedGraph session_release_captured_graph() {
   check_release(27, "releasing a captured graph");

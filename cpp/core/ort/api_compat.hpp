@@ -15,6 +15,9 @@ struct OrtKeyValuePairs;
 
 namespace ortmulti::ort_api_compat {
 
+/// The second number of a release: 31 of "1.31.1"; 0 for other texts.
+int minor_of(const std::string& version);
+
 /// Functions of the C API that are newer than the one that the core is built for, taken from their places in the table
 /// of functions, to which ONNX Runtime only ever appends. Those that are no std::optional throw Error with
 /// ErrorKind::not_implemented where the opened release does not have them.

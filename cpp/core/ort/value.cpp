@@ -44,10 +44,9 @@ ValueType read_type(const Type& type) {
 
 unsigned bits_of(ONNXTensorElementDataType type) {
   const ElementType* found = find_element_type(type);
-  if (found == nullptr || !found->over_memory) {
-    throw Error(ErrorKind::not_implemented, "there are no tensors over memory of element type " +
-                                                std::to_string(static_cast<int>(type)) + " (" +
-                                                element_type_name(type) + ")");
+  if (found == nullptr || found->bits == 0) {
+    throw Error(ErrorKind::not_implemented, "elements of type " + std::to_string(static_cast<int>(type)) + " (" +
+                                                element_type_name(type) + ") have no fixed size");
   }
   return found->bits;
 }

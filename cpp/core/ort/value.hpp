@@ -57,7 +57,7 @@ Metadata read_metadata(const Ort::ModelMetadata& metadata);
 /// The values' names: pointers that are valid as long as the values.
 std::vector<const char*> name_pointers(const std::vector<ValueInfo>& values);
 
-/// The bytes of a tensor's elements, two of which share a byte in 4-bit types. Throws Error for a dimension below 0,
+/// The bytes of a tensor's elements; those of fewer than 8 bits share bytes. Throws Error for a dimension below 0,
 /// for more bytes than there are addresses, and for a type that has no elements of a fixed size.
 std::size_t tensor_bytes(ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape);
 

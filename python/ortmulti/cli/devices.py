@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import typer
 from rich.markup import escape
 from rich.table import Column, Table
 from rich.text import Text
@@ -28,14 +29,18 @@ from .output import print_json, say, size_text, table
 
 
 def devices_command(as_json: AsJson = False) -> None:
-    """Show the devices, the driver, ONNX Runtime and the CUDA libraries, and whether GPU sessions will work; and the
+    """Show the devices, the driver, ONNX Runtime and the CUDA libraries, and whether sessions will work; and the
     weights that processes share.
+
+    The exit status is 1 if no session can be created, not even on the CPU.
     """
     facts = collect()
     if as_json:
         print_json(facts)
     else:
         say(*report(facts))
+    if not facts["cpu_sessions"]["usable"]:
+        raise typer.Exit(1)
 
 
 def collect() -> dict[str, Any]:
@@ -46,8 +51,9 @@ def collect() -> dict[str, Any]:
         ``onnxruntime`` (its ``cuda_provider`` is ``"built-in"``, ``"plug-in"`` or ``"none"``) and
         ``cuda_libraries``. ``plugin_devices`` are those of plug-ins, ``plugin_packages`` the installed packages of
         plug-ins, each with its ``problem``. ``hidden_gpus`` are GPUs that CUDA does not show to this process.
-        ``cuda_sessions`` has ``usable`` and, if False, the ``reasons``. ``shared_weights`` are those that processes of
-        this user offer each other: the model's file, the GPU, bytes, and the process. Sizes are in bytes.
+        ``cpu_sessions`` and ``cuda_sessions`` have ``usable`` and, if False, the ``reasons``. ``shared_weights`` are
+        those that processes of this user offer each other: the model's file, the GPU, bytes, and the process. Sizes are
+        in bytes.
     """
     with Nvml.open() or contextlib.nullcontext() as nvml:
         cuda, problem = _cuda_devices()
@@ -148,6 +154,7 @@ def _describe_libraries(driver: int | None, problem: str | None, any_device: boo
     libraries: dict[str, Any] = {"found": [], "missing": [], "missing_optional": []}
     try:
         runtime = _libraries.find_onnxruntime()
+        startup.ensure_library()
     except LibraryError as error:
         onnxruntime: dict[str, Any] = {"problem": str(error)}
         reasons.append(str(error))
@@ -160,7 +167,6 @@ def _describe_libraries(driver: int | None, problem: str | None, any_device: boo
             "cuda_provider": None,
             "problem": None,
         }
-        startup.ensure_library()
         built_in = "built-in" if CUDA in startup.get_available_providers() else "none"
         onnxruntime["cuda_provider"] = "plug-in" if _core.cuda_plugin() else built_in
         found = _cuda.find_cuda_libraries(runtime)
@@ -185,6 +191,7 @@ def _describe_libraries(driver: int | None, problem: str | None, any_device: boo
     return {
         "onnxruntime": onnxruntime,
         "cuda_libraries": libraries,
+        "cpu_sessions": {"usable": not onnxruntime["problem"], "reasons": [*filter(None, [onnxruntime["problem"]])]},
         "cuda_sessions": {"usable": not reasons, "reasons": reasons},
     }
 
@@ -227,7 +234,10 @@ def report(facts: dict[str, Any]) -> Iterator[str | Table]:
         held = ((one["model"], one["device"], size_text(one["bytes"]), str(one["process"])) for one in offers)
         size = Column("size", justify="right")
         yield table([Column("model", overflow="fold"), "device", size, "process"], held, "Weights that processes share")
-    if facts["cuda_sessions"]["usable"]:
+    if not facts["cpu_sessions"]["usable"]:
+        yield "[red]No session can be created, not even on the CPU:[/red]"
+        yield from (f"  - {escape(reason)}" for reason in facts["cpu_sessions"]["reasons"])
+    elif facts["cuda_sessions"]["usable"]:
         yield "[green]Sessions on the GPUs will work.[/green]"
     else:
         yield "The CPU is ready. [yellow]Sessions on a GPU will not work:[/yellow]"
@@ -254,7 +264,7 @@ def _libraries_found(facts: dict[str, Any]) -> Iterator[Sequence[Any]]:
     release = f"{driver['version']}, " if driver["version"] else ""
     yield "NVIDIA driver", "none" if driver["cuda"] is None else f"{release}CUDA {driver['cuda']}", ""
     if runtime["problem"]:
-        yield "ONNX Runtime", "none", ""
+        yield "ONNX Runtime", Text("not usable", "red"), ""
     else:
         cuda = f", for CUDA {runtime['cuda']}" if runtime["cuda"] else ", without CUDA"
         plugin = " as a plug-in" if runtime["cuda_provider"] == "plug-in" else ""

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Annotated, Any
 
 import numpy as np
@@ -27,6 +26,8 @@ from .options import AsJson, CustomOps, ModelOrUrl, session_options
 from .output import print_json, say, size_text, stderr, steps, table, working
 
 _MOST_REASONS = 5
+_MOST_BYTES_RUN = 1 << 30
+"""Of the weights of a model that `inspect` runs."""
 
 # What keeps runs from being CUDA graphs, unless it is computed when the model is optimized for fixed shapes.
 _NO_GRAPH = {
@@ -49,8 +50,8 @@ def inspect_command(
     """Show a model's inputs, outputs, dynamic dimensions, weights and opset, and whether GPUs can share its weights and
     capture its runs as CUDA graphs.
 
-    Opens the model once on the CPU, without optimizing it. With --batching the exit status is 1 if joined requests get
-    other answers, or if that could not be tried.
+    Opens the model once on the CPU, without optimizing it. Runs made-up inputs with it if its weights take at most 1
+    GiB. With --batching the exit status is 1 if joined requests get other answers, or if that could not be tried.
     """
     with working(f"opening {model}"):
         opened = ortmulti.Model(model)
@@ -93,6 +94,7 @@ def describe_model(model: ortmulti.Model, options: ortmulti.SessionOptions | Non
         "weights": {
             "tensors": len(index.initializers),
             "bytes": sum(one.length for one in index.initializers),
+            "attribute_bytes": index.attribute_bytes,
             "shared_tensors": len(shareable.weights),
             "shared_bytes": sum(weight.length for weight in shareable.weights),
             "not_shared": [{"name": one.name, "reason": one.reason} for one in shareable.left_out],
@@ -101,6 +103,7 @@ def describe_model(model: ortmulti.Model, options: ortmulti.SessionOptions | Non
         "inputs": [],
         "outputs": [],
         "problem": None,
+        "request": None,
     }
     options = options or ortmulti.SessionOptions()
     options.graph_optimization_level = ortmulti.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -110,6 +113,7 @@ def describe_model(model: ortmulti.Model, options: ortmulti.SessionOptions | Non
             facts["inputs"] = _declarations(session.get_inputs())
             facts["outputs"] = _declarations(session.get_outputs())
             facts["producer"] = session.get_modelmeta().producer_name
+            facts["request"] = _request(session, facts["weights"]["bytes"])
     except Error as error:
         facts["problem"] = str(error)
     facts["against_cuda_graphs"] = [
@@ -151,17 +155,37 @@ def _advice(facts: Mapping[str, Any], dependent: str) -> list[str]:
                 f"Requests of different {size} can be joined if the model ignores what is padded, which load tries: "
                 f"Batching(8, pad={{{pad}}})."
             )
+    return [*advice, facts["request"]]
+
+
+def _request(session: ortmulti.InferenceSession, weight_bytes: int) -> str:
+    """Return a request to copy, which was run unless the model is large; or why there is none."""
     try:
-        feed = sample_inputs([SimpleNamespace(**one) for one in declared])
+        feed = sample_inputs(session.get_inputs())
     except Error as error:
-        return [*advice, f"No inputs can be made up: {error.public}."]
+        return f"No inputs can be made up: {error.public}."
+    not_run = f", not run here since the weights take {size_text(weight_bytes)}" * (weight_bytes > _MOST_BYTES_RUN)
+
+    def run(feed: dict[str, Any]) -> dict[str, Any]:
+        session.run(None, {name: _plain(value) for name, value in feed.items()})
+        return feed
+
+    if not not_run:
+        try:
+            feed = first_fit(growing_inputs(session.get_inputs()), run)
+        except Error as error:
+            return f"No made-up inputs run: {error.public}."
     arrays = [
         f'"{name}": np.full({value.shape}, "text", object)'
         if value.dtype == object
         else f'"{name}": np.ones({value.shape}, "{value.dtype}")'
         for name, value in feed.items()
     ]
-    return [*advice, f"A request to try: pool.run({{{', '.join(arrays)}}})"]
+    return f"A request to try{not_run}: pool.run({{{', '.join(arrays)}}})"
+
+
+def _plain(value: Any) -> Any:
+    return np.full(value.shape, "text", object) if value.dtype == object else np.ones_like(value)
 
 
 def _describe_batching(model: ortmulti.Model, found_in_graph: str, options: ortmulti.SessionOptions) -> dict[str, Any]:
@@ -183,7 +207,7 @@ def _show_model(facts: Mapping[str, Any]) -> None:
     opsets = ", ".join(f"{domain} {version}" for domain, version in facts["opsets"].items())
     say(
         f"[bold]{escape(facts['model'])}[/bold]: {size_text(weights['bytes'])} of weights in {weights['tensors']} "
-        f"tensors, opset {escape(opsets) or 'unknown'}, IR version {facts['ir_version']}"
+        f"tensors{_in_nodes(weights)}, opset {escape(opsets) or 'unknown'}, IR version {facts['ir_version']}"
     )
     if facts["problem"]:
         stderr().print(f"ONNX Runtime cannot open it on the CPU: {escape(facts['problem'])}", style="yellow")
@@ -212,10 +236,18 @@ def _show_model(facts: Mapping[str, Any]) -> None:
     say(*map(escape, facts["advice"]))
 
 
+def _in_nodes(weights: Mapping[str, Any]) -> str:
+    """Return how much lies in large attributes: of tree ensembles, Constant nodes, branches with these."""
+    size = weights["attribute_bytes"]
+    return f", and {size_text(size)} in attributes of nodes" if size else ""
+
+
 def _sharing(weights: Mapping[str, Any]) -> Iterator[str]:
     """Yield which weights are shared, and which are not, as texts with rich's markup."""
     reasons = weights["not_shared"]
-    if not weights["tensors"]:
+    if not weights["tensors"] and weights["attribute_bytes"]:
+        yield "Sharing: the weights are in attributes of nodes, which each session has for itself."
+    elif not weights["tensors"]:
         yield "Sharing: the model has no weights."
     elif not weights["shared_tensors"]:
         why = ":" if reasons else ", since each weight is smaller than 1 KiB."

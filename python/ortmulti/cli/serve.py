@@ -20,6 +20,11 @@ _SETTINGS = {"http", "grpc", "devices", "gpu_memory", "host_memory", "batching",
              "share", "token_file", "tls_certificate", "tls_key", "access_log", "limits", "custom_ops"}  # fmt: skip
 
 
+def _refuse_port(given: str | None) -> None:
+    if given is not None:
+        raise InvalidArgument(f"serve has no --port and --host: give --http HOST:PORT, not {given!r} alone")
+
+
 def serve_command(
     places: Annotated[
         list[Path],
@@ -34,6 +39,7 @@ def serve_command(
     http: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where to listen for HTTP; off for none. [127.0.0.1:8000]")
     ] = None,
+    port: Annotated[str | None, typer.Option("--port", "--host", hidden=True, callback=_refuse_port)] = None,
     grpc: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where to listen for gRPC; off for none. [127.0.0.1:8001]")
     ] = None,

@@ -99,6 +99,8 @@ class Model:
         else:
             proto = hasattr(graph, "SerializeToString")
             hint = ": give its SerializeToString(), or the path of its file" if proto else ""
+            if hasattr(graph, "state_dict") and hasattr(graph, "forward"):  # PyTorch's
+                hint = ": export it with torch.onnx.export(model, example_inputs, 'model.onnx'), and give that file"
             raise InvalidType(f"a model is a path or bytes, not {type(graph).__name__}{hint}")
 
     @staticmethod
@@ -110,9 +112,20 @@ class Model:
         """Read the graph from a store."""
         from ortmulti import checks
         from ortmulti.create.empty_files import MIN_SHARED_BYTES
+        from ortmulti.remote.file import _SCHEMES
         from ortmulti.remote.model import open_model
+        from ortmulti.remote.problems import without_secrets
 
         checks.choice("keep", keep, (None, "disk"))
+        scheme, _, place = url.strip().partition("://")
+        if store is None and scheme not in _SCHEMES:
+            near = "" if scheme == "file" else checks.did_you_mean(scheme, _SCHEMES)
+            advice = (
+                f"give its path, '{place}'"
+                if scheme == "file"
+                else "it is such as s3://bucket/path/model.onnx, gs://, az:// or https://"
+            )
+            raise InvalidArgument(f"'{without_secrets(url)}' has the unknown scheme '{scheme}'{near}: {advice}")
         opened = open_model(url, store, keep=keep is not None, large=MIN_SHARED_BYTES)
         self.url, self.graph, weights, self._kept, self.copied = opened
         if weights:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import prod
+from types import SimpleNamespace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -133,9 +134,18 @@ def growing_inputs(
 ) -> Iterator[dict[str, NDArray[Any]]]:
     """Yield `sample_inputs` with the default size of dynamic dimensions, then with larger ones.
 
-    Some models accept their dynamic dimensions only from some size on. `first_fit` finds the inputs that a model takes.
+    Some models accept their dynamic dimensions only from some size on. In the state of a recurrent model, [layers,
+    batch, width], the open dimension is the batch: all sizes follow once more with that. `first_fit` finds the inputs
+    that a model takes.
     """
     declared, given = list(declarations), dict(dimensions or {})
+    yield from _growing(declared, batch, given)
+    states = [_with_batch(one, batch) for one in declared]
+    if states != declared:
+        yield from _growing(states, batch, given)
+
+
+def _growing(declared: list[Declaration], batch: int, given: dict[str, int]) -> Iterator[dict[str, NDArray[Any]]]:
     yield sample_inputs(declared, batch, dimensions=given)
     before = _shapes(declared, batch, SEQUENCE, given)
     for size in LARGER:
@@ -143,6 +153,14 @@ def growing_inputs(
         if shapes == before or max(map(prod, shapes)) > _MOST_ELEMENTS:
             return
         yield sample_inputs(declared, batch, size, dimensions=given)
+
+
+def _with_batch(declared: Declaration, batch: int) -> Declaration:
+    """Return an input that may be a state, with the batch where its declaration has an open dimension."""
+    shape = list(declared.shape or ())
+    if [isinstance(size, int) for size in shape] == [True, False, True]:
+        return SimpleNamespace(name=declared.name, type=declared.type, shape=[shape[0], batch, shape[2]])
+    return declared
 
 
 def first_fit(tries: Iterable[_Inputs], run: Callable[[_Inputs], _Result]) -> _Result:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import logging
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,7 +18,7 @@ from ortmulti._core import OrtEpDevice
 from ortmulti._runtime import native, startup
 from ortmulti._runtime.child_process import ChildProcess, tail
 from ortmulti._runtime.elf import ElfError, read_shared_library
-from ortmulti._runtime.libraries import PLUGIN_PREFIX, plugin_packages
+from ortmulti._runtime.libraries import PLUGIN_PREFIX, plugin_packages, release_of
 from ortmulti.errors import DeviceError, InvalidArgument, LibraryError, NoSuchFile
 
 __all__ = [
@@ -37,6 +40,11 @@ except Exception:
 os._exit(0)
 """
 _TRIAL_SECONDS = 60.0
+
+LOGGER = logging.getLogger("ortmulti")
+
+# The release of ONNX Runtime that the notes of a release of CUDA's plug-in name as the matched one.
+_MATCHED: dict[tuple[int, ...], tuple[int, ...]] = {(0, 4): (1, 32)}
 
 _tried: set[tuple[str, ...]] = set()
 _registrations: dict[str, str] = {}  # name -> path, since a plug-in that supports no hardware here has no device
@@ -85,6 +93,8 @@ def register_execution_provider_library(registration_name: str, library_path: st
     _try_out(found)
     _core.register_plugin(name, found)
     _registrations[name] = found
+    if any(device._library == found and device._name.startswith("cuda:") for device in get_ep_devices()):
+        warn_of_unmatched_cuda(found)
 
 
 def unregister_execution_provider_library(registration_name: str) -> None:
@@ -188,6 +198,38 @@ def register_package(package: str) -> str:
         if registered.isdisjoint((name, path)):
             register_execution_provider_library(name, path)
     return name
+
+
+@functools.cache
+def warn_of_unmatched_cuda(library: str) -> None:
+    """Warn, once, of a CUDA plug-in that may not have been built from the sources of the open ONNX Runtime.
+
+    Operators that ONNX Runtime adds to ONNX's change without a new version, and nothing else compares them.
+    """
+    runtime = Path(_core.onnxruntime_path())
+    folder = Path(library).parent
+    if folder == runtime.parent:
+        return
+    infos = folder.parent.glob(f"{PLUGIN_PREFIX}cuda*.dist-info")
+    version = next((info.name.removesuffix(".dist-info").partition("-")[2] for info in infos), "")
+    if _MATCHED.get(release_of(version)[:2]) == release_of(_core.onnxruntime_version())[:2]:
+        return
+    core = re.search(r"git-commit-id=([0-9a-f]+)", _core.build_info())
+    try:
+        build = re.search(r'BUILD_COMMIT = "([0-9a-f]+)"', (folder / "_build_info.py").read_text("utf-8"))
+    except (OSError, UnicodeDecodeError):
+        build = None
+    if core and build and (core[1].startswith(build[1]) or build[1].startswith(core[1])):
+        return
+    built = f", of revision {build[1][:10]}" if build else ""
+    LOGGER.warning(
+        "the CUDA plug-in (%s) and ONNX Runtime %s%s may not be of one revision: operators of com.microsoft, such as "
+        "GroupQueryAttention, may give wrong answers or crash (onnxruntime #32855); install the release of the plug-in "
+        "whose notes name this ONNX Runtime as the matched one",
+        f"{version or library}{built}",
+        _core.onnxruntime_version(),
+        f", of revision {core[1]}," if core else "",
+    )
 
 
 def _registered() -> dict[str, OrtEpDevice]:

@@ -89,6 +89,10 @@ def normalize(
     for name in checked:
         if name not in available:
             raise InvalidArgument(_why_unknown(name, available))
+    if CUDA in checked and (library := _core.cuda_plugin()):
+        from ortmulti.devices.plugins import warn_of_unmatched_cuda  # few programs need it
+
+        warn_of_unmatched_cuda(library)
     return list(checked.items()) or [(CPU, {})]
 
 

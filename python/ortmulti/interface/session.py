@@ -19,7 +19,8 @@ from ortmulti.loading import early_start
 from ortmulti.options.foreign_options import to_run_options, to_session_options
 from ortmulti.options.session_options import RunOptions, SessionOptions
 from ortmulti.timeline import Timeline
-from ortmulti.values.ort_value import OrtValue
+from ortmulti.values.ort_device import OrtDevice, core_device
+from ortmulti.values.ort_value import OrtValue, dimensions, element_type_number
 from ortmulti.values.ort_value_vector import OrtValueVector
 
 if TYPE_CHECKING:
@@ -255,6 +256,8 @@ class _CSession(InferenceSession):
     outputs_meta = property(InferenceSession.get_outputs)
     overridable_initializers = property(InferenceSession.get_overridable_initializers)
     model_meta = property(InferenceSession.get_modelmeta)
+    session_options = property(InferenceSession.get_session_options)
+    get_profiling_start_time_ns = property(InferenceSession.get_profiling_start_time_ns)
 
     def run_with_ort_values(  # type: ignore[override]
         self, feed: Mapping[str, OrtValue], output_names: Iterable[str], run_options: RunOptions | None = None
@@ -263,6 +266,19 @@ class _CSession(InferenceSession):
         for value in super().run_with_ort_values(output_names, feed, run_options):
             values.push_back(value)
         return values
+
+    def create_ortvalue_from_shape_and_type(  # type: ignore[override]
+        self, shape: Sequence[int], element_type: Any, device: OrtDevice
+    ) -> OrtValue:
+        number = element_type_number(element_type)
+        return OrtValue(_core.allocate_in(self._core, dimensions(shape), number, core_device("device", device)))
+
+    create_ortvalue_from_shape_and_onnx_type = create_ortvalue_from_shape_and_type
+
+    def set_tuning_results(  # type: ignore[override]
+        self, results: list[dict[str, Any]], error_on_invalid: bool
+    ) -> None:
+        super().set_tuning_results(results, error_on_invalid=error_on_invalid)
 
 
 class Sessions(Closing, Sequence[InferenceSession]):

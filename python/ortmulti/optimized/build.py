@@ -77,8 +77,9 @@ def build(
             original, sources = model.path, model.sources
             folder = data_folder or model.folder or core.config_entries.get(DATA_FOLDER, "")
         try:
+            inputs = [name for name, *_ in staged.signature[0]]
             weights, own_bytes = _core.split_optimized_model(
-                str(staged.saved), original, folder, str(staged.folder), list(refused), poll, sources
+                str(staged.saved), original, folder, str(staged.folder), list(refused), poll, sources, inputs
             )
         except Error as error:
             raise NotOptimizable(f"what ONNX Runtime saved cannot be used: {error}") from error

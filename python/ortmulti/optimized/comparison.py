@@ -59,7 +59,7 @@ def compare(
     with ComparedSession(model.graph, providers, model.with_weights(given)) as ordinary:
         with over_entry(entry, providers, given) as optimized:
             if ordinary.names != optimized.names:
-                raise NotOptimizable(f"the optimized model declares {optimized.names}, the model {ordinary.names}")
+                raise NotOptimizable(_why_other_names(optimized.names, ordinary.names))
             try:
                 tries = growing_inputs(ordinary.core.inputs()) if inputs is None else [inputs]
                 feeds, expected = first_fit(tries, lambda feeds: (feeds, ordinary.core.run(None, feeds)))
@@ -78,6 +78,20 @@ def compare(
         f"the optimized model computes other values of {names} than the model. If the model draws random numbers, "
         "optimize it with compare=False"
     )
+
+
+def _why_other_names(found: Sequence[Any], expected: Sequence[Any]) -> str:
+    """Say how the optimized model's inputs and outputs differ from the model's, by one of them."""
+    for what, has, wants in zip(("input", "output"), found, expected, strict=True):
+        for verb, ones, others in (("has", has, wants), ("lacks", wants, has)):
+            if different := [one for one in ones if one not in others]:
+                [name, kind], *more = different
+                also = f" and {len(more)} more" if more else ""
+                return (
+                    f"the optimized model {verb} the {what} {name!r} of type {kind}{also}, unlike the model, which is "
+                    "loaded as it is"
+                )
+    return "the optimized model has the model's inputs or outputs in another order; the model is loaded as it is"
 
 
 def check_loadable(entry: Entry, providers: Sequence[Provider], options: SessionOptions | None = None) -> None:

@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ortmulti import _core, checks
@@ -15,8 +15,21 @@ from ortmulti.errors import Error, InvalidArgument, InvalidType
 __all__ = ["DeviceStats", "Histogram", "Latency", "PoolStats", "metrics"]
 
 
-@dataclass(frozen=True)
-class Histogram:
+class _Short:
+    """Prints the members of a dataclass that are not 0, empty or None, and of distributions no buckets."""
+
+    def __repr__(self) -> str:
+        given = ((one.name, getattr(self, one.name)) for one in fields(self))  # type: ignore[arg-type]
+        shown = (
+            f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value!r}"
+            for name, value in given
+            if name != "buckets" and value and not (isinstance(value, Histogram) and not value.sum)
+        )
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+@dataclass(frozen=True, repr=False)
+class Histogram(_Short):
     """A distribution of sizes.
 
     Attributes:
@@ -35,7 +48,7 @@ class Histogram:
         return self.sum / self.count if self.count else 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Latency(Histogram):
     """A distribution of durations in seconds. Quantiles are exact to 3%, and never too low.
 
@@ -59,8 +72,8 @@ _NOTHING: dict[str, Any] = {"count": 0, "sum": 0.0, "buckets": ()}
 _NEVER: dict[str, Any] = {**_NOTHING, "max": 0.0, "p50": 0.0, "p95": 0.0, "p99": 0.0, "p999": 0.0}
 
 
-@dataclass(frozen=True)
-class DeviceStats:
+@dataclass(frozen=True, repr=False)
+class DeviceStats(_Short):
     """One device's part of a pool's work, since the pool was made.
 
     Attributes:
@@ -156,8 +169,8 @@ class DeviceStats:
         return self.padded_elements / max(1, self.padded_elements + self.real_elements)
 
 
-@dataclass(frozen=True)
-class PoolStats:
+@dataclass(frozen=True, repr=False)
+class PoolStats(_Short):
     """A pool's work since it was made.
 
     Attributes:

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from ortmulti.bench.models._graph import PRECISIONS, Graph
+from ortmulti.errors import InvalidArgument
 
 LAYERS = 6
 HIDDEN = 384
@@ -27,9 +28,16 @@ def build(layers: int = LAYERS, hidden: int = HIDDEN, precision: str = "fp32") -
         layers: 12, with ``hidden`` 768, for BERT-base; 24, with 1,024, for BERT-large.
         hidden: Width: a multiple of the number of heads.
         precision: Of weights and activations, one of `PRECISIONS`.
+
+    Raises:
+        InvalidArgument: ``hidden`` is no multiple of the heads.
     """
-    graph = Graph("encoder", external=layers * hidden * hidden > 1 << 24, dtype=PRECISIONS[precision])
     heads = 16 if hidden >= 1024 else 12
+    if hidden % heads:
+        less = hidden - hidden % heads
+        near = f"{less} or {less + heads}" if less else str(heads)
+        raise InvalidArgument(f"hidden must be a multiple of the {heads} heads, not {hidden}; take {near}")
+    graph = Graph("encoder", external=layers * hidden * hidden > 1 << 24, dtype=PRECISIONS[precision])
     tokens = ("batch", "sequence")
     ids, mask = (graph.input(name, tokens, np.int64) for name in ("input_ids", "attention_mask"))
     cast = graph.node("Cast", mask, name="mask", to=graph.element_type(graph.dtype))
