@@ -211,7 +211,7 @@ bool CudaWeightStore::sleep(HostCopy copy, std::chrono::steady_clock::time_point
 
 bool CudaWeightStore::take_from_process(Timeline* timeline) {
   try {
-    std::optional<Offered> other = key_.empty() ? std::nullopt : find_offer(key_);
+    std::optional<Offered> other = key_.empty() ? std::nullopt : std::move(find_offers({key_}).front());
     if (!other || other->bytes != memory_->mapped_bytes()) {
       return false;
     }

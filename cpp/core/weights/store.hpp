@@ -16,8 +16,8 @@
 #include "core/cuda/startup.hpp"
 #include "core/onnx/weight_list.hpp"
 #include "core/ort/weight_use.hpp"
+#include "core/weights/offers.hpp"
 #include "core/weights/plan.hpp"
-#include "core/weights/share.hpp"
 
 namespace ortmulti {
 
