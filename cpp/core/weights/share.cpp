@@ -5,17 +5,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
 #include <string_view>
 #include <system_error>
 
 #include "core/base/error.hpp"
-#include "core/base/file.hpp"
 #include "core/base/text.hpp"
 
 namespace ortmulti {
@@ -38,39 +35,6 @@ std::uint64_t hash(std::string_view text, std::uint64_t seed) {
     seed ^= seed >> 29U;
   }
   return seed * 0xC2B2AE3D27D4EB4FU;
-}
-
-// A sample of the bytes. It tells files apart that have the same size and times: those of read-only images, and on file
-// systems without a time of the last change, those that were written anew.
-std::string sample_of(const WeightList& list) {
-  constexpr std::size_t most = 256;
-  constexpr std::uint64_t most_bytes = 64;
-  std::vector<std::shared_ptr<const InputFile>> open;  // for all reads
-  for (const auto& source : list.sources) {
-    open.push_back(source->open());
-  }
-  const std::size_t count = std::min(most, list.weights.size());
-  const auto for_each = [&](const auto& call) {
-    for (std::size_t i = 0; i < count; ++i) {
-      const Weight& weight = list.weights[count == 1 ? 0 : i * (list.weights.size() - 1) / (count - 1)];
-      const std::uint64_t bytes = std::min(most_bytes, weight.length);
-      if (bytes > 0) {
-        call(weight, weight.offset + (weight.length - bytes) / 2, bytes);
-      }
-    }
-  };
-  for_each([&](const Weight& weight, std::uint64_t offset, std::uint64_t bytes) {  // a disk reads several at once
-    if (const auto& file = open[weight.source]) {
-      static_cast<void>(posix_fadvise(file->descriptor(), static_cast<off_t>(offset), static_cast<off_t>(bytes),
-                                      POSIX_FADV_WILLNEED));
-    }
-  });
-  std::string sample;
-  for_each([&](const Weight& weight, std::uint64_t offset, std::uint64_t bytes) {
-    sample.resize(sample.size() + bytes);
-    list.sources[weight.source]->read(sample.data() + sample.size() - bytes, bytes, offset);
-  });
-  return sample;
 }
 
 }  // namespace
@@ -125,7 +89,9 @@ std::string share_key(const WeightPlan& plan, const CudaDeviceInfo& device, int 
     }
     text += used[i] ? "\n" + source.identity() : "\n";
   }
-  text += "\n" + sample_of(plan.list);
+  for (const std::string& sample : sample_of(plan.list)) {
+    text += "\n" + sample;
+  }
   return hexadecimal(hash(text, 1)) + hexadecimal(hash(text, 2));
 }
 

@@ -93,6 +93,7 @@ class CudaWeightStore : public WeightStore, public std::enable_shared_from_this<
   bool take_from_process(Timeline* timeline);
   bool copy_from_peer(Timeline* timeline) const;
   void read_files(Timeline* timeline);
+  void check_sample() const;  ///< A file may have been written anew with its old size and time.
 
   CudaStartup& startup_;
   Device device_;
