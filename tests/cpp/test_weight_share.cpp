@@ -41,12 +41,12 @@ std::atomic<int> flock_error{0};
 }  // namespace
 
 // In the place of the C library's: it may fail as on a network's file system.
-extern "C" int flock(int descriptor, int operation) __THROW {
+extern "C" int flock(int __fd, int __operation) __THROW {  // NOLINT(bugprone-reserved-identifier): as it is declared
   if (const int error = flock_error.load(); error != 0) {
     errno = error;
     return -1;
   }
-  return static_cast<int>(syscall(SYS_flock, descriptor, operation));
+  return static_cast<int>(syscall(SYS_flock, __fd, __operation));
 }
 
 namespace ortmulti::tests {
@@ -393,6 +393,7 @@ TEST_F(ShareTest, WhoConnectsAgainAndAgainHoldsNoOtherOfferUp) {
   std::atomic<bool> ended{false};
   std::atomic<int> connecting{0};
   std::vector<std::thread> others;
+  others.reserve(4);
   for (int i = 0; i < 4; ++i) {
     others.emplace_back([&] {
       const auto until = steady_clock::now() + seconds(5);

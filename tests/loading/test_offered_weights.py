@@ -100,9 +100,7 @@ def descriptors() -> int:
 
 @pytest.mark.usefixtures("offer")
 def test_an_offer_is_found_and_listed() -> None:
-    before = descriptors()
     [found] = _core.offered_weights()
-    assert descriptors() == before
     assert (found.model, found.uuid, found.bytes, found.process) == ("/models/encoder.onnx", "GPU-12", 1 << 20, 4321)
     [listed] = json.loads(invoke("devices", "--json").stdout)["shared_weights"]
     assert listed == {"model": "/models/encoder.onnx", "device": "GPU-12", "bytes": 1 << 20, "process": 4321}
@@ -158,6 +156,7 @@ def test_changed_messages_are_refused_or_read(folder: Path, change: list[tuple[i
 
 def test_processes_are_asked_at_the_same_time(folder: Path) -> None:
     """So one that is stopped does not hold up the others' answers."""
+    before = descriptors()
     together = threading.Barrier(8)
     offers = [Offer(folder, message(), together=together) for _ in range(together.parties)]
     try:
@@ -166,6 +165,7 @@ def test_processes_are_asked_at_the_same_time(folder: Path) -> None:
         together.abort()
         for each in offers:
             each.close()
+    assert descriptors() == before
 
 
 def test_a_folder_that_others_may_enter_is_not_used(folder: Path) -> None:
@@ -226,8 +226,8 @@ def test_a_signal_ends_hold_while_it_waits() -> None:
 
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         signal.signal(signal.SIGUSR1, lambda *_: print("other", flush=True))
-        print("ready", flush=True)
         try:
+            print("ready", flush=True)
             hold._wait_for_signal()
         except KeyboardInterrupt:
             print("ended")

@@ -88,10 +88,9 @@ class Asking {
       if (asked_.empty() || left <= 0) {
         break;
       }
-      std::vector<pollfd> waiting;
-      for (const Question& one : asked_) {
-        waiting.push_back({one.connected ? one.socket.get() : -1, POLLIN, 0});
-      }
+      std::vector<pollfd> waiting(asked_.size());
+      std::transform(asked_.begin(), asked_.end(), waiting.begin(),
+                     [](const Question& one) { return pollfd{one.connected ? one.socket.get() : -1, POLLIN, 0}; });
       static_cast<void>(poll(waiting.data(), waiting.size(), crowded ? 1 : static_cast<int>(left)));
       for (std::size_t i = 0; i < asked_.size(); ++i) {
         if (waiting[i].revents != 0) {

@@ -160,10 +160,8 @@ void WeightPlan::check_device(const Device& device) const {
 std::vector<std::string> sample_of(const WeightList& list) {
   constexpr std::size_t most = 256;
   constexpr std::uint64_t most_bytes = 64;
-  std::vector<std::shared_ptr<const InputFile>> open;  // for all reads
-  for (const auto& source : list.sources) {
-    open.push_back(source->open());
-  }
+  std::vector<std::shared_ptr<const InputFile>> open(list.sources.size());  // for all reads
+  std::transform(list.sources.begin(), list.sources.end(), open.begin(), [](const auto& one) { return one->open(); });
   const std::size_t count = std::min(most, list.weights.size());
   const auto for_each = [&](const auto& call) {
     for (std::size_t i = 0; i < count; ++i) {
