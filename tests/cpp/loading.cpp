@@ -86,8 +86,9 @@ void Loading::TearDown() {
 void Loading::restart() { startup = std::make_unique<CudaStartup>(&driver, "", "/nowhere"); }
 
 std::vector<Loading::Result> Loading::load_each(const std::shared_ptr<const WeightPlan>& plan, const Request& request) {
-  WeightLoader loader(*startup, {plan, request.prefetch, request.options, request.fill, request.share}, request.devices,
-                      request.timeline, request.keep_going);
+  WeightLoader loader(*startup,
+                      {plan, request.prefetch, request.options, request.fill, request.share, request.patience},
+                      request.devices, request.timeline, request.keep_going);
   if (request.before) {
     request.before(loader);
   }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -64,6 +65,7 @@ class Loading : public testing::Test {
     std::vector<std::size_t> order;                 ///< In which the devices' threads are started.
     std::function<void(WeightLoader&)> before;      ///< Called before there are threads.
     std::function<void(WeightLoader&)> after = {};  ///< Called when they have ended.
+    std::chrono::milliseconds patience{60'000};     ///< See SharedWeights.
   };
   using Stores = std::vector<std::shared_ptr<const CudaWeightStore>>;
 

@@ -153,6 +153,24 @@ TEST(FileSource, ThatWasChangedSaysSo) {
   }
 }
 
+TEST(FileSource, WrittenAnewWithItsOldTimeIsAnother) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("file", digits);
+  const auto source = file_source(path);
+  write_anew(path, "x");
+  EXPECT_NE(file_source(path)->identity(), source->identity());
+}
+
+TEST(FileSource, IsReadWithOtherRightsAndFurtherLinks) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write("file", digits);
+  const auto source = file_source(path);
+  std::filesystem::create_hard_link(path, folder / "link");
+  chmod(path.c_str(), 0600);
+  source->check();
+  EXPECT_EQ(read(*source, 4, 6), "6789");
+}
+
 TEST(FileSource, ThatWasChangedBeforeItIsOpenedIsNotRead) {
   for (const auto& [what, change] : changes()) {
     if (std::string(what) == "moved behind a link") {

@@ -33,6 +33,8 @@ class TemporaryFolder {
   std::string path_;
 };
 
+/// Writes over the beginning of a file, which keeps its size, inode and time of modification.
+void write_anew(const std::string& path, const std::string& text);
 std::string read_file(const std::string& path);
 
 /// Whether `call` throws an Error of this kind whose message has all of `words`.

@@ -5,31 +5,49 @@
 #include <poll.h>
 #include <sched.h>
 #include <spawn.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "core/base/file.hpp"
+#include "core/weights/offers.hpp"
 #include "core/weights/share.hpp"
 #include "core/weights/store.hpp"
 #include "loading.hpp"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration)
+
+namespace {
+std::atomic<int> flock_error{0};
+}  // namespace
+
+// In the place of the C library's: it may fail as on a network's file system.
+extern "C" int flock(int __fd, int __operation) __THROW {  // NOLINT(bugprone-reserved-identifier): as it is declared
+  if (const int error = flock_error.load(); error != 0) {
+    errno = error;
+    return -1;
+  }
+  return static_cast<int>(syscall(SYS_flock, __fd, __operation));
+}
 
 namespace ortmulti::tests {
 namespace {
@@ -40,6 +58,7 @@ using Store = std::shared_ptr<CudaWeightStore>;
 
 constexpr const char* file_variable = "ORTMULTI_TEST_FILE";
 constexpr const char* killed_variable = "ORTMULTI_TEST_KILLED_AT";
+constexpr const char* stops_variable = "ORTMULTI_TEST_STOPS";
 
 void set(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
 
@@ -101,8 +120,10 @@ class Other : NonCopyable {
   void kill_it() const { kill(process_, SIGKILL); }
   void stop_it() const {
     kill(process_, SIGSTOP);
-    waitpid(process_, nullptr, WUNTRACED);
+    wait_until_stopped();
   }
+  void wait_until_stopped() const { waitpid(process_, nullptr, WUNTRACED); }
+  void continue_it() const { kill(process_, SIGCONT); }
   // Waits for it to end by itself, or by being killed.
   void end() {
     if (to_ >= 0) {
@@ -122,9 +143,11 @@ class Other : NonCopyable {
 // What a process does.
 class Sharing : public Loading {
  protected:
-  Stores share_on(const std::vector<int>& devices, const std::shared_ptr<Timeline>& timeline = nullptr) {
+  Stores share_on(const std::vector<int>& devices, const std::shared_ptr<Timeline>& timeline = nullptr,
+                  std::chrono::milliseconds patience = seconds(60)) {
     Request request;
     request.devices = devices;
+    request.patience = patience;
     request.share = true;
     request.timeline = timeline;
     return load(std::make_shared<const WeightPlan>(plan_weights(weights_in(file))), request);
@@ -169,6 +192,7 @@ class ShareTest : public Sharing {
     file = folder.write("weights", content);
     set(file_variable, file);
     unsetenv(killed_variable);
+    unsetenv(stops_variable);
   }
 
   static bool says(const Timeline& timeline, const std::string& text) {
@@ -215,6 +239,41 @@ TEST_F(ShareTest, OtherDevicesOtherFilesAndThoseWhoDoNotAskHaveTheirOwn) {
   std::filesystem::last_write_time(file, std::filesystem::last_write_time(file) + seconds(1));
   const Stores changed = share_on({0});
   EXPECT_GT(copies(), copied);
+}
+
+TEST_F(ShareTest, AFileWrittenAnewWithItsOldTimeIsRead) {
+  const Stores first = share_on({1});
+  write_anew(file, std::string(200'000, 'z'));
+  EXPECT_TRUE(is_right(share_on({1})[0]));
+}
+
+// A file of a read-only image, whose times all files have: only the bytes differ.
+class ImageSource : public Source {
+ public:
+  explicit ImageSource(const std::string& path) : Source(path, "an identity", 200'000), file_(path) {}
+  std::shared_ptr<const InputFile> open() const override { return {std::shared_ptr<void>(), &file_}; }
+
+ private:
+  void read_range(void* target, std::uint64_t size, std::uint64_t offset) const override {
+    file_.try_read(target, size, offset);
+  }
+  InputFile file_;
+};
+
+TEST_F(ShareTest, AnyWeightWithOtherBytesHasAnotherKey) {
+  const auto key_of = [](const std::string& path) {
+    WeightList list = weights_in(path);
+    list.sources = {std::make_shared<const ImageSource>(path)};
+    return share_key(plan_weights(list), {}, 12000);
+  };
+  const std::string key = key_of(file);
+  EXPECT_EQ(key_of(file), key);
+  const std::string content = file_bytes();
+  for (const Weight& weight : weights_in(file).weights) {
+    std::string other = content;
+    other.replace(weight.offset, weight.length, weight.length, 'z');
+    EXPECT_NE(key_of(folder.write("other", other)), key) << weight.name;
+  }
 }
 
 TEST_F(ShareTest, SeveralDevicesTakeWhatIsThereAndCopyTheRest) {
@@ -293,6 +352,15 @@ TEST_F(ShareTest, WhatCannotBeSharedIsLoadedAndSaysWhy) {
   refused(file + "/share", "cannot make the folder");
 }
 
+TEST_F(ShareTest, WithoutLocksNothingIsShared) {
+  flock_error = ENOLCK;
+  const auto timeline = std::make_shared<Timeline>();
+  const Stores stores = share_on({0}, timeline);
+  flock_error = 0;
+  EXPECT_TRUE(is_right(stores[0]));
+  EXPECT_TRUE(says(*timeline, "not shared with other processes: cannot lock '"));
+}
+
 TEST_F(ShareTest, AHandleThatTheDriverRefusesIsNotUsed) {
   const Stores first = share_on({0});
   fake.failing["cuMemImportFromShareableHandle"] = CUDA_ERROR_INVALID_VALUE;
@@ -313,6 +381,39 @@ TEST_F(ShareTest, WhoConnectsAndSaysNothingHoldsNobodyUp) {
   const int copied = copies();
   const Stores second = share_on({0});
   EXPECT_EQ(copies(), copied);
+}
+
+TEST_F(ShareTest, WhoConnectsAgainAndAgainHoldsNoOtherOfferUp) {
+  const auto offer = [](char key) {
+    return std::make_unique<WeightOffer>(std::string(32, key),
+                                         Offered{"", "", 0, 0, Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC))});
+  };
+  const auto asked = offer('a');
+  const std::string path = sockets().front();
+  std::atomic<bool> ended{false};
+  std::atomic<int> connecting{0};
+  std::vector<std::thread> others;
+  others.reserve(4);
+  for (int i = 0; i < 4; ++i) {
+    others.emplace_back([&] {
+      const auto until = steady_clock::now() + seconds(5);
+      for (bool first = true; !ended && steady_clock::now() < until; first = false) {
+        const Descriptor one(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+        EXPECT_TRUE(at_path(connect, one.get(), path));
+        connecting += first ? 1 : 0;
+      }
+      --connecting;
+    });
+  }
+  while (connecting < 4) {
+    std::this_thread::yield();
+  }
+  offer('b').reset();
+  EXPECT_EQ(connecting, 4) << "it has waited for them";
+  ended = true;
+  for (std::thread& one : others) {
+    one.join();
+  }
 }
 
 TEST_F(ShareTest, AnotherUserGetsNothing) {
@@ -391,6 +492,14 @@ TEST_F(HelperTest, DISABLED_Loads) {
       }
     };
   }
+  if (std::getenv(stops_variable) != nullptr) {
+    static std::atomic<bool> was_stopped{false};
+    fake.on_call = [](const char* function) {
+      if (std::string(function) == "cuMemcpyHtoDAsync" && !was_stopped.exchange(true)) {
+        kill(getpid(), SIGSTOP);
+      }
+    };
+  }
   const Stores stores = share_on({0});
   say(std::string(is_right(stores[0]) ? "right" : "wrong") + (copies() == 0 ? " mapped" : " read"));
   wait_for_end();
@@ -445,6 +554,117 @@ TEST_F(ShareTest, AProcessThatIsStoppedIsNotWaitedForLong) {
   const auto begin = steady_clock::now();
   EXPECT_TRUE(is_right(share_on({0})[0]));
   EXPECT_LT(steady_clock::now() - begin, seconds(20));
+}
+
+TEST_F(ShareTest, AProcessThatIsStoppedWhileItLoadsLosesItsTurn) {
+  set(stops_variable, "1");
+  Other stopped("Loads");
+  unsetenv(stops_variable);
+  stopped.wait_until_stopped();
+  take_log();
+  {
+    const Stores stores = share_on({0}, nullptr, std::chrono::milliseconds(100));
+    EXPECT_TRUE(is_right(stores[0]));
+    std::string log;
+    for (const LogRecord& record : take_log()) {
+      log += record.message + "\n";
+    }
+    EXPECT_NE(log.find("another process loads the weights of '" + file + "', and has made no progress for 0 s: "),
+              std::string::npos)
+        << log;
+    EXPECT_NE(log.find("continue it, or end it"), std::string::npos) << log;
+    EXPECT_NE(log.find("it is not waited for any longer"), std::string::npos) << log;
+    const int copied = copies();
+    EXPECT_TRUE(is_right(share_on({0})[0]));
+    EXPECT_EQ(copies(), copied) << "others do not wait again";
+    stopped.continue_it();
+    EXPECT_EQ(stopped.says(), "right read");
+  }
+  stopped.end();
+  EXPECT_EQ(sockets(), std::vector<std::string>());
+}
+
+TEST_F(ShareTest, ALoadThatGoesOnKeepsItsTurn) {
+  std::vector<bool> renewed;
+  const std::string lock = folder / "share/" + [this] {
+    return share_key(plan_weights(weights_in(file)), startup->describe(0), startup->driver_version().value_or(0));
+  }() + ".lock";
+  std::mutex mutex;
+  fake.on_copy = [&](const FakeCuda::Copy&) {
+    const std::lock_guard guard(mutex);
+    struct stat status{};
+    renewed.push_back(stat(lock.c_str(), &status) == 0 && status.st_mtim.tv_sec != 0);
+    const timespec long_ago[2] = {};
+    utimensat(AT_FDCWD, lock.c_str(), long_ago, 0);
+    return CUDA_SUCCESS;
+  };
+  const Stores stores = share_on({0});
+  EXPECT_GT(renewed.size(), 5);
+  EXPECT_GT(std::count(renewed.begin(), renewed.end(), true), 2) << "as each chunk is read";
+}
+
+TEST_F(ShareTest, TheOneThatWaitsSeesProgress) {
+  const std::string key(32, 'b');
+  ShareLock has(key);
+  ASSERT_TRUE(has.try_lock());
+  const timespec long_ago[2] = {};
+  utimensat(AT_FDCWD, (folder / "share/" + key + ".lock").c_str(), long_ago, 0);
+  ShareLock waits(key);
+  EXPECT_FALSE(waits.try_lock());
+  const auto begin = steady_clock::now();
+  EXPECT_FALSE(waits.try_lock());
+  EXPECT_GE(waits.silence(), steady_clock::now() - begin);
+  const auto renewed = steady_clock::now();
+  has.renew();
+  EXPECT_FALSE(waits.try_lock());
+  const auto silence = waits.silence();
+  EXPECT_LE(silence, steady_clock::now() - renewed);
+}
+
+TEST_F(ShareTest, ALockThatWasTakenAwayIsTheNextOnes) {
+  const std::string key(32, 'c');
+  auto had = std::make_unique<ShareLock>(key);
+  ASSERT_TRUE(had->try_lock());
+  auto takes = std::make_unique<ShareLock>(key);
+  auto also_waits = std::make_unique<ShareLock>(key);
+  ASSERT_FALSE(takes->try_lock());
+  ASSERT_FALSE(also_waits->try_lock());
+  EXPECT_TRUE(takes->take_away());
+  EXPECT_FALSE(also_waits->take_away()) << "it is gone";
+  EXPECT_TRUE(takes->try_lock());
+  EXPECT_FALSE(also_waits->take_away()) << "it is another's";
+  had.reset();
+  EXPECT_FALSE(also_waits->try_lock()) << "nor does the one that had it remove it";
+  takes.reset();
+  EXPECT_TRUE(also_waits->try_lock());
+}
+
+TEST_F(ShareTest, AStartRemovesWhatKilledProcessesHaveLeft) {
+  const std::string share = share_folder() + "/";
+  const std::string other_key(32, 'd');
+  const timespec long_ago[2] = {};
+  const auto make = [&](const std::string& name, bool old) {
+    const Descriptor one(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    EXPECT_TRUE(at_path(bind, one.get(), share + name));
+    if (old) {
+      utimensat(AT_FDCWD, (share + name).c_str(), long_ago, AT_SYMLINK_NOFOLLOW);
+    }
+  };
+  make(other_key + ".1.sock", false);
+  make(other_key + ".2", true);
+  make(other_key + ".3", false);
+  const std::string old_lock = folder.write("share/" + other_key + ".lock", "");
+  utimensat(AT_FDCWD, old_lock.c_str(), long_ago, 0);
+  ShareLock held(std::string(32, 'e'));
+  EXPECT_TRUE(held.try_lock());
+  const std::string held_path = share + std::string(32, 'e') + ".lock";
+  utimensat(AT_FDCWD, held_path.c_str(), long_ago, 0);
+  Other starts("Loads");
+  EXPECT_EQ(starts.says(), "right read");
+  starts.end();
+  std::vector<std::string> left = sockets();
+  std::sort(left.begin(), left.end());
+  EXPECT_EQ(left, (std::vector<std::string>{share + other_key + ".3", held_path}));
 }
 
 TEST_F(ShareTest, ManyAtOnceReadOnce) {

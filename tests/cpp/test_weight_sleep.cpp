@@ -1,6 +1,7 @@
 // Weights that give their memory back and have it again, over the driver in host memory.
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -80,6 +81,24 @@ TEST_F(SleepingWeights, AreReadAgainFromFilesThatWereMovedWhileTheyWereHeld) {
   for (std::size_t file = 0; file < files.list.sources.size(); ++file) {
     std::filesystem::rename(files.path(file), files.path(file) + ".moved");
   }
+  store->wake(nullptr);
+  EXPECT_TRUE(right_on(store));
+}
+
+TEST_F(SleepingWeights, AreReadAgainFromFilesWithOtherRightsAndNotFromOthersWithTheOldTime) {
+  const Store store = load_on({0}).front();
+  EXPECT_TRUE(sleep(store));
+  const std::string& file = files.path(1);
+  chmod(file.c_str(), 0600);
+  store->wake(nullptr);
+  EXPECT_TRUE(right_on(store));
+  EXPECT_TRUE(sleep(store));
+  const std::string content = read_file(file);
+  write_anew(file, std::string(content.size(), 'z'));
+  EXPECT_TRUE(
+      throws(ErrorKind::weights, {file.c_str(), "was written anew", "load again"}, [&] { store->wake(nullptr); }));
+  EXPECT_EQ(fake.allocated(0), 0);
+  write_anew(file, content);
   store->wake(nullptr);
   EXPECT_TRUE(right_on(store));
 }

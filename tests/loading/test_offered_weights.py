@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import itertools
 import json
 import os
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import tempfile
+import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +25,8 @@ from hypothesis import strategies as st
 import ortmulti
 from ortmulti import _core
 from tests.support import onnx_models
-from tests.support.command import invoke
+from tests.support.command import COMMAND, invoke
+from tests.support.http_store import Fault, HttpStore
 
 MESSAGE = struct.Struct("24s40s64s512sQq")
 KEY = "0123456789abcdef" * 2
@@ -41,9 +46,12 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 class Offer:
-    """A process's socket that answers each who connects with the same."""
+    """A process's socket that answers each who connects with the same, once all parties of `together` were asked."""
 
-    def __init__(self, folder: Path, answer: bytes, descriptors: int = 1) -> None:
+    def __init__(
+        self, folder: Path, answer: bytes, descriptors: int = 1, together: threading.Barrier | None = None
+    ) -> None:
+        self._together = together
         folder.mkdir(mode=0o700, exist_ok=True)
         self._answer = answer
         self._files = [os.open(os.devnull, os.O_RDONLY) for _ in range(descriptors)]
@@ -60,7 +68,9 @@ class Offer:
             except OSError:
                 return
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", self._files))] if self._files else []
-            with connected:
+            with connected, contextlib.suppress(threading.BrokenBarrierError, BrokenPipeError):
+                if self._together:
+                    self._together.wait(60)
                 connected.sendmsg([self._answer], rights)
 
     def close(self) -> None:
@@ -90,9 +100,7 @@ def descriptors() -> int:
 
 @pytest.mark.usefixtures("offer")
 def test_an_offer_is_found_and_listed() -> None:
-    before = descriptors()
     [found] = _core.offered_weights()
-    assert descriptors() == before
     assert (found.model, found.uuid, found.bytes, found.process) == ("/models/encoder.onnx", "GPU-12", 1 << 20, 4321)
     [listed] = json.loads(invoke("devices", "--json").stdout)["shared_weights"]
     assert listed == {"model": "/models/encoder.onnx", "device": "GPU-12", "bytes": 1 << 20, "process": 4321}
@@ -146,6 +154,20 @@ def test_changed_messages_are_refused_or_read(folder: Path, change: list[tuple[i
     assert found == [(text(128, 640), text(64, 128))] * right_form
 
 
+def test_processes_are_asked_at_the_same_time(folder: Path) -> None:
+    """So one that is stopped does not hold up the others' answers."""
+    before = descriptors()
+    together = threading.Barrier(8)
+    offers = [Offer(folder, message(), together=together) for _ in range(together.parties)]
+    try:
+        assert len(_core.offered_weights()) == together.parties
+    finally:
+        together.abort()
+        for each in offers:
+            each.close()
+    assert descriptors() == before
+
+
 def test_a_folder_that_others_may_enter_is_not_used(folder: Path) -> None:
     folder.mkdir(mode=0o700)
     folder.chmod(0o755)
@@ -167,8 +189,53 @@ def test_share_is_checked(tmp_path: Path) -> None:
 
 
 def test_only_weights_on_gpus_are_held(tmp_path: Path) -> None:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
     done = invoke("hold", saved(tmp_path), "--devices", "cpu")
     assert done.returncode == 1
     assert "cannot be held: weights on GPUs are held, and the device is the CPU" in done.stderr
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_hold_while_it_loads(sent: signal.Signals) -> None:
+    pytest.importorskip("obstore")
+    asked = threading.Event()
+
+    def stall(*_: object) -> Fault:
+        asked.set()
+        return Fault("stall")
+
+    with HttpStore(fault=stall).served() as store:
+        url = store.put("model.onnx", onnx_models.matmul(64, 4))
+        with subprocess.Popen(
+            [*COMMAND, "hold", url, "--devices", "cpu"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as holder:
+            try:
+                assert asked.wait(60)
+                holder.send_signal(sent)
+                printed = holder.communicate(timeout=20)
+                assert (holder.returncode, *printed) == (0, "", f"[1/1] {url}\n")
+            finally:
+                holder.kill()
+
+
+def test_a_signal_ends_hold_while_it_waits() -> None:
+    code = """
+        import signal
+        from ortmulti.cli import hold
+
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.signal(signal.SIGUSR1, lambda *_: print("other", flush=True))
+        try:
+            print("ready", flush=True)
+            hold._wait_for_signal()
+        except KeyboardInterrupt:
+            print("ended")
+    """
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        child.send_signal(signal.SIGUSR1)
+        assert child.stdout.readline() == "other\n"
+        child.terminate()
+        assert child.communicate(timeout=60)[0] == "ended\n"

@@ -14,9 +14,9 @@ import ortmulti
 from ortmulti import _core
 from ortmulti.devices.device import Device
 from ortmulti.errors import NotOptimizable
-from ortmulti.optimized import Cache, context_key, finish
+from ortmulti.optimized import Cache, context_key, contexts, finish
 from tests.support import command, onnx_models, plugins
-from tests.support.cached_models import flip
+from tests.support.cached_models import flip, write_anew
 
 DEVICE = "openvino:CPU"
 MODEL = onnx_models.matmul(64)
@@ -108,6 +108,14 @@ def test_a_pool_has_the_compiled_model_beside_the_cpu(model: str, cache: Cache) 
             np.testing.assert_array_equal(pool.submit(None, {"x": X}, device="cpu").result()[0], expected())
             check_close(pool.submit(None, {"x": X}, device=DEVICE).result()[0])
     assert str(entries(cache)[0]) in repr(pool.sessions[0])
+
+
+def test_a_library_beside_the_plugin_that_was_written_anew_is_noticed(tmp_path: Path) -> None:
+    library = tmp_path / "libruntime.so.1"
+    library.write_bytes(b"a library")
+    before = contexts._libraries_in(tmp_path)
+    write_anew(library, b"another")
+    assert contexts._libraries_in(tmp_path) != before
 
 
 @pytest.mark.usefixtures("openvino")

@@ -153,6 +153,18 @@ def test_a_file_that_changed_is_not_read(tmp_path: Path, backend: BackendName, e
         np.testing.assert_array_equal(pool.run(X)[0], expected)
 
 
+@on_every_backend
+def test_other_rights_and_links_of_the_file_change_nothing(tmp_path: Path, backend: BackendName) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(MODEL)
+    with ortmulti.load(path, "cpu", backend=backend) as pool:
+        path.chmod(0o600)
+        pool.sleep("session")
+        (tmp_path / "link").hardlink_to(path)
+        pool.run(X)
+        assert pool.stats().devices[0].asleep == ""
+
+
 def test_a_sleep_of_the_weights_during_a_wake_begins_after_it() -> None:
     feed = {"x": np.ones(1, np.float32), "count": np.array(200_000)}  # a wake that takes some time
     with ortmulti.load(onnx_models.endless(), "cpu", warmup=ortmulti.Warmup([feed])) as pool:

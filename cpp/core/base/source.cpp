@@ -18,10 +18,23 @@ namespace {
 // Of no bytes: an address all the same.
 constexpr unsigned char nothing = 0;
 
-std::string file_identity(const std::string& path, const struct stat& status) {
+std::string nanoseconds(const timespec& time) {
   constexpr std::int64_t second = 1'000'000'000;
+  return std::to_string(time.tv_sec * second + time.tv_nsec) + " ns";
+}
+
+// A program can set the time of modification back, but not that of the last change. No device number: each container
+// sees another one for the same file of an image, and some file systems have another one after each mount.
+std::string file_identity(const std::string& path, const struct stat& status) {
   return path + " (" + std::to_string(status.st_size) + " bytes, inode " + std::to_string(status.st_ino) +
-         ", modified at " + std::to_string(status.st_mtim.tv_sec * second + status.st_mtim.tv_nsec) + " ns)";
+         ", modified at " + nanoseconds(status.st_mtim) + ", changed at " + nanoseconds(status.st_ctim) + ")";
+}
+
+// chmod, chown and a further link set the time of the last change, too. They must not end a load, or keep weights that
+// sleep from waking.
+bool same_content(const struct stat& one, const struct stat& other) {
+  return one.st_size == other.st_size && one.st_ino == other.st_ino && one.st_mtim.tv_sec == other.st_mtim.tv_sec &&
+         one.st_mtim.tv_nsec == other.st_mtim.tv_nsec;
 }
 
 Error changed(const Source& source) {
@@ -31,12 +44,11 @@ Error changed(const Source& source) {
 class FileSource : public Source {
  public:
   FileSource(const std::string& path, const struct stat& status)
-      : Source(path, file_identity(path, status), static_cast<std::uint64_t>(status.st_size)) {}
+      : Source(path, file_identity(path, status), static_cast<std::uint64_t>(status.st_size)), status_(status) {}
 
   bool unchanged() const override {
     struct stat status{};
-    return lstat(name().c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
-           file_identity(name(), status) == identity();
+    return lstat(name().c_str(), &status) == 0 && S_ISREG(status.st_mode) && same_content(status, status_);
   }
 
   std::shared_ptr<const unsigned char> map() const override {
@@ -64,7 +76,7 @@ class FileSource : public Source {
         throw Error(ErrorKind::weights, error.what());
       }
       struct stat status{};
-      if (fstat(file->descriptor(), &status) != 0 || file_identity(name(), status) != identity()) {
+      if (fstat(file->descriptor(), &status) != 0 || !same_content(status, status_)) {
         throw changed(*this);
       }
       open_ = file;
@@ -85,6 +97,7 @@ class FileSource : public Source {
     }
   }
 
+  const struct stat status_;
   mutable std::mutex mutex_;
   mutable std::weak_ptr<const InputFile> open_;
 };

@@ -37,7 +37,7 @@ class Source : NonCopyable {
   /// for others than the identity's, and for what cannot be read.
   void read(void* target, std::uint64_t size, std::uint64_t offset) const;
 
-  /// Whether the identity's bytes are still there.
+  /// Whether the identity's bytes are still there. A file's rights, owner and links may be others.
   virtual bool unchanged() const { return true; }
   /// Throws Error with ErrorKind::weights unless they are.
   void check() const;

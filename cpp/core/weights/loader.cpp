@@ -1,6 +1,8 @@
 #include "core/weights/loader.hpp"
 
 #include <algorithm>
+#include <chrono>
+#include <iterator>
 #include <limits>
 #include <new>
 #include <set>
@@ -12,7 +14,9 @@
 #include "core/base/cpu_affinity.hpp"
 #include "core/base/error.hpp"
 #include "core/base/scope_exit.hpp"
+#include "core/base/text.hpp"
 #include "core/cuda/graph.hpp"
+#include "core/ort/library.hpp"
 
 namespace ortmulti {
 namespace {
@@ -31,6 +35,14 @@ std::vector<int> checked(std::vector<int> devices) {
     throw Error(ErrorKind::invalid_argument, "a device is named twice, and has the weights once");
   }
   return devices;
+}
+
+void warn_of_silence(const WeightPlan& plan, std::chrono::steady_clock::duration silence, const std::string& advice) {
+  onnxruntime_log().push({ORT_LOGGING_LEVEL_WARNING, "ortmulti", "", "",
+                          "another process loads the weights of " + quoted(plan.list.sources.front()->name()) +
+                              ", and has made no progress for " +
+                              std::to_string(std::chrono::duration_cast<std::chrono::seconds>(silence).count()) +
+                              " s: " + advice});
 }
 
 }  // namespace
@@ -70,8 +82,12 @@ std::unique_ptr<WeightReader> WeightLoader::new_reader(int device) {
                                               to_string(Device::cuda(device)) + ", which has " + megabytes(total) +
                                               " in total");
   }
-  return std::make_unique<WeightReader>(startup_, device, weights_.plan, weights_.loader, weights_.prefetch,
-                                        std::move(cpus), timeline_.get());
+  LoaderOptions options = weights_.loader;
+  if (weights_.share) {
+    options.each_chunk = [this] { renew_locks(); };
+  }
+  return std::make_unique<WeightReader>(startup_, device, weights_.plan, options, weights_.prefetch, std::move(cpus),
+                                        timeline_.get());
 }
 
 void WeightLoader::find_others() noexcept {
@@ -87,32 +103,71 @@ void WeightLoader::find_others() noexcept {
 }
 
 void WeightLoader::look_for_others() {
+  static std::once_flag cleaned;
+  std::call_once(cleaned, remove_abandoned);
   const int driver = startup_.driver_version().value_or(0);
   std::vector<Slot*> missing;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     slots_[i].key = share_key(*weights_.plan, startup_.describe(devices_[i]), driver);
-    slots_[i].other = find_offer(slots_[i].key);
-    if (!slots_[i].other) {
-      missing.push_back(&slots_[i]);
-    }
+    missing.push_back(&slots_[i]);
   }
+  missing = ask_others(missing);
   others_offer_ = missing.size() < slots_.size();
   // All processes in the same order: no two of them wait for each other.
   std::sort(missing.begin(), missing.end(), [](const Slot* one, const Slot* other) { return one->key < other->key; });
-  for (Slot* const slot : missing) {
-    slot->lock = std::make_unique<ShareLock>(slot->key);
-    if (!slot->lock->try_lock()) {
-      const ScopedSpan span(timeline_.get(), "wait for another process's weights");
-      while (!slot->lock->try_lock()) {
-        if (stop_.load()) {
-          return;
-        }
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));
-      }
+  if (!std::all_of(missing.begin(), missing.end(), [this](Slot* slot) { return lock(*slot); })) {
+    return;
+  }
+  static_cast<void>(ask_others(missing));
+}
+
+std::vector<WeightLoader::Slot*> WeightLoader::ask_others(const std::vector<Slot*>& slots) {
+  std::vector<std::string> keys;
+  std::transform(slots.begin(), slots.end(), std::back_inserter(keys), [](const Slot* slot) { return slot->key; });
+  std::vector<std::optional<Offered>> found = find_offers(keys);
+  std::vector<Slot*> missing;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    slots[i]->other = std::move(found[i]);
+    if (slots[i]->other) {
+      slots[i]->lock.reset();
+    } else {
+      missing.push_back(slots[i]);
     }
-    slot->other = find_offer(slot->key);
-    if (slot->other) {
-      slot->lock.reset();
+  }
+  return missing;
+}
+
+bool WeightLoader::lock(Slot& slot) {
+  slot.lock = std::make_unique<ShareLock>(slot.key);
+  if (slot.lock->try_lock()) {
+    return true;
+  }
+  const ScopedSpan span(timeline_.get(), "wait for another process's weights");
+  bool said = false;
+  while (!slot.lock->try_lock()) {
+    if (stop_.load()) {
+      return false;
+    }
+    const auto silence = slot.lock->silence();
+    if (silence >= weights_.patience) {
+      if (slot.lock->take_away()) {
+        warn_of_silence(*weights_.plan, silence, "it is not waited for any longer, and the weights are loaded again");
+      }
+    } else if (!said && silence >= weights_.patience / 6) {
+      said = true;
+      warn_of_silence(*weights_.plan, silence, "it may be stopped, or wait for its disk: continue it, or end it");
+    }
+    renew_locks();  // others wait for those that this process has already
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
+}
+
+void WeightLoader::renew_locks() {
+  const std::lock_guard lock(mutex_);
+  for (const Slot& slot : slots_) {
+    if (slot.lock) {
+      slot.lock->renew();
     }
   }
 }
@@ -138,7 +193,10 @@ bool WeightLoader::map_other(std::size_t index, Offered& other) noexcept {
 }
 
 void WeightLoader::bring_up(std::size_t index) noexcept {
-  const ScopeExit let_others_load([&] { slots_[index].lock.reset(); });
+  const ScopeExit let_others_load([&] {
+    const std::lock_guard lock(mutex_);
+    slots_[index].lock.reset();
+  });
   if (weights_.share && weights_.fill) {
     std::call_once(others_found_, [this] { find_others(); });
     if (auto& other = slots_[index].other; other && map_other(index, *other)) {

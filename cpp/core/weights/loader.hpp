@@ -14,6 +14,7 @@
 
 #include "core/base/timeline.hpp"
 #include "core/cuda/startup.hpp"
+#include "core/weights/offers.hpp"
 #include "core/weights/plan.hpp"
 #include "core/weights/prefetch.hpp"
 #include "core/weights/reader.hpp"
@@ -29,6 +30,8 @@ struct SharedWeights {
   LoaderOptions loader;
   bool fill = true;    ///< Otherwise the weights' memory is only allocated: for sessions that never run.
   bool share = false;  ///< With the processes of this user; see share.hpp.
+  /// Another process that loads them may make no progress for so long. Then this one loads them, too.
+  std::chrono::milliseconds patience{60'000};
 };
 
 /// One plan's weights on several GPUs: read once, copied to the first device from pinned memory, and to the others from
@@ -80,6 +83,12 @@ class WeightLoader {
   /// Finds the weights of other processes, and waits for those that load them now.
   void find_others() noexcept;
   void look_for_others();
+  /// Asks for the weights of these. Returns those that nobody offers.
+  static std::vector<Slot*> ask_others(const std::vector<Slot*>& slots);
+  /// Waits for a process that loads the weights now. False where stop() ended it.
+  bool lock(Slot& slot);
+  /// Tells the processes that wait for this one that it goes on.
+  void renew_locks();
   /// Uses another process's weights; false where that fails.
   bool map_other(std::size_t index, Offered& other) noexcept;
   void fill(std::size_t index, std::unique_ptr<WeightReader> reader);

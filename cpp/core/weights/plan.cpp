@@ -1,5 +1,6 @@
 #include "core/weights/plan.hpp"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 
 #include "core/base/cpu_affinity.hpp"
 #include "core/base/error.hpp"
+#include "core/base/file.hpp"
 #include "core/weights/store.hpp"
 
 namespace ortmulti {
@@ -153,6 +155,34 @@ void WeightPlan::check_device(const Device& device) const {
                                                  " cannot be used on " + to_string(device) +
                                                  ": create the sessions on the same device, or without beside");
   }
+}
+
+std::vector<std::string> sample_of(const WeightList& list) {
+  constexpr std::size_t most = 256;
+  constexpr std::uint64_t most_bytes = 64;
+  std::vector<std::shared_ptr<const InputFile>> open(list.sources.size());  // for all reads
+  std::transform(list.sources.begin(), list.sources.end(), open.begin(), [](const auto& one) { return one->open(); });
+  const std::size_t count = std::min(most, list.weights.size());
+  const auto for_each = [&](const auto& call) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const Weight& weight = list.weights[count == 1 ? 0 : i * (list.weights.size() - 1) / (count - 1)];
+      const std::uint64_t bytes = std::min(most_bytes, weight.length);
+      if (bytes > 0 && open[weight.source]) {
+        call(weight.source, weight.offset + (weight.length - bytes) / 2, bytes);
+      }
+    }
+  };
+  for_each([&](std::size_t source, std::uint64_t offset, std::uint64_t bytes) {  // a disk reads several at once
+    static_cast<void>(posix_fadvise(open[source]->descriptor(), static_cast<off_t>(offset), static_cast<off_t>(bytes),
+                                    POSIX_FADV_WILLNEED));
+  });
+  std::vector<std::string> samples(list.sources.size());
+  for_each([&](std::size_t source, std::uint64_t offset, std::uint64_t bytes) {
+    std::string& sample = samples[source];
+    sample.resize(sample.size() + bytes);
+    list.sources[source]->read(sample.data() + sample.size() - bytes, bytes, offset);
+  });
+  return samples;
 }
 
 Reading reading_of(const WeightList& list) noexcept {

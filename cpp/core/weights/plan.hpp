@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "core/base/device.hpp"
@@ -36,6 +37,7 @@ struct WeightFamily {
   std::mutex mutex;
   std::vector<std::weak_ptr<const CudaWeightStore>> stores;
   std::weak_ptr<const PinnedWeights> pinned;
+  std::vector<std::string> sample;  ///< sample_of() the list as it was loaded; empty: not known.
 };
 
 /// Where each weight lies in a device's memory. The slab has the order of the sources, so that reading these from
@@ -62,6 +64,10 @@ struct WeightPlan {
 /// exceeds 64 bits; the sums of the plan's own parts are then within slab_bytes. `base` is filled: a weight that it
 /// has, of the same bytes, type and shape under any name, is used there. Such a plan is for the base's device alone.
 WeightPlan plan_weights(WeightList list, std::shared_ptr<const CudaWeightStore> base = nullptr);
+
+/// Of each source that is a file, a sample of the weights' bytes. It tells files apart that have the same size and
+/// times: those of read-only images, and those that were written anew where there is no time of the last change.
+std::vector<std::string> sample_of(const WeightList& list);
 
 /// Each weight's bytes in the host's memory.
 using HostMemory = std::vector<std::shared_ptr<const unsigned char>>;

@@ -307,6 +307,9 @@ void WeightReader::read_jobs() {
     const WeightJob& job = jobs_[index];
     finish(buffer);
     read(job, (*buffers)[buffer]);
+    if (options_.each_chunk) {
+      options_.each_chunk();
+    }
     if (stop_.load()) {
       return;
     }

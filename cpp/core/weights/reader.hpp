@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -45,6 +46,7 @@ struct LoaderOptions {
   std::uint64_t chunk_bytes = 0;  ///< Bytes that a thread reads at once.
   int buffers_per_thread = 0;     ///< Pinned; each holds a chunk. One at least is being read while others are copied.
   std::shared_ptr<KeptBuffers> kept = nullptr;  ///< Null: the buffers are made and pinned for one pass.
+  std::function<void()> each_chunk = {};        ///< Called by the threads after each; none: empty.
 };
 
 /// How far a pass over the sources has come. Threads wait here for parts of the slab.

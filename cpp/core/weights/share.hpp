@@ -1,58 +1,35 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
-#include <functional>
-#include <memory>
-#include <optional>
+#include <ctime>
 #include <string>
-#include <vector>
 
 #include "core/base/descriptor.hpp"
-#include "core/base/device.hpp"
+#include "core/base/non_copyable.hpp"
+#include "core/cuda/startup.hpp"
 #include "core/weights/plan.hpp"
 
-// Weights on GPUs that the processes of one user have in common. Each process that has some offers them: in a folder of
-// the user there is a socket for each offer, from which everybody who connects gets a descriptor of the memory. There
-// is no other process, and nothing to clean up after one that was killed: the kernel closes what it had, and who finds
-// its socket removes that.
+// Weights on GPUs that the processes of one user have in common: the folder where they meet, the names of weights
+// there, and who loads them. offers.hpp is how they get them.
 
 namespace ortmulti {
 
 /// The folder: $ORTMULTI_SHARE_DIR, else ortmulti in $XDG_RUNTIME_DIR, else /tmp/ortmulti-UID. Made if need be. Throws
 /// Error with ErrorKind::fail unless it is a folder of this user's, which nobody else may enter.
 std::string share_folder();
+bool share_folder_exists();
 
-/// What tells these weights on this GPU from all others: a name for files. Throws Error with ErrorKind::fail, which
-/// says why, for weights that no other process can know; with ErrorKind::weights for a file that is not as it was.
+/// Throws Error with ErrorKind::fail: what failed, and why, as errno says.
+[[noreturn]] void throw_system_error(const std::string& what);
+
+/// 16 digits, for names.
+std::string hexadecimal(std::uint64_t number);
+
+/// What tells these weights on this GPU from all others: a name for files. It contains the files' identities and a
+/// sample of their bytes. Throws Error with ErrorKind::fail, which says why, for weights that no other process can
+/// know; with ErrorKind::weights for a file that is not as it was.
 std::string share_key(const WeightPlan& plan, const CudaDeviceInfo& device, int driver_version);
-
-/// Weights that are offered.
-struct Offered {
-  std::string model;         ///< The file of the first weights.
-  std::string device;        ///< The GPU's UUID.
-  std::uint64_t bytes = 0;   ///< Of the GPU's memory.
-  std::int64_t process = 0;  ///< That offers them.
-  Descriptor memory{};
-};
-
-/// Offers weights until it goes.
-class WeightOffer : NonCopyable {
- public:
-  /// Throws Error with ErrorKind::fail.
-  WeightOffer(const std::string& key, Offered weights);
-  ~WeightOffer();
-
- private:
-  const unsigned generation_;  // a forked child offers nothing of its parent's
-  std::uint64_t id_ = 0;
-  std::string path_;
-};
-
-/// The weights of a key that some process offers, if any. Removes the sockets of processes that have ended. Throws
-/// Error with ErrorKind::fail.
-std::optional<Offered> find_offer(const std::string& key);
-/// Of every process, without their memory.
-std::vector<Offered> all_offers();
 
 /// Held by the one process that loads the weights of a key; the kernel releases it for one that was killed.
 class ShareLock : NonCopyable {
@@ -60,12 +37,26 @@ class ShareLock : NonCopyable {
   /// Throws Error with ErrorKind::fail.
   explicit ShareLock(const std::string& key);
   ~ShareLock();
+  /// False where another process has it. Throws Error with ErrorKind::fail where there are no locks.
   bool try_lock();
 
+  /// The one that has it says now and then that its load goes on.
+  void renew() const noexcept;
+  /// How long it has not said so, seen from here, after a try_lock() that has failed.
+  std::chrono::steady_clock::duration silence() const { return std::chrono::steady_clock::now() - seen_; }
+  /// Takes the lock from the process that has it, for the next try_lock() of any process. False where others were
+  /// faster.
+  bool take_away();
+
  private:
+  bool is_there() const;
+  void note_renewal();
+
   std::string path_;
   Descriptor file_;
   bool locked_ = false;
+  timespec renewed_{};
+  std::chrono::steady_clock::time_point seen_;
 };
 
 }  // namespace ortmulti

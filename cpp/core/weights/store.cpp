@@ -164,6 +164,12 @@ void CudaWeightStore::offer() const {
   stores.erase(std::remove_if(stores.begin(), stores.end(), [](const auto& other) { return other.expired(); }),
                stores.end());
   stores.push_back(weak_from_this());
+  try {
+    if (plan_->family->sample.empty()) {
+      plan_->family->sample = sample_of(plan_->list);
+    }
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): a file that has gone meanwhile cannot be read again
+  }
 }
 
 WeightStore::Hold CudaWeightStore::hold() const {
@@ -212,7 +218,7 @@ bool CudaWeightStore::sleep(HostCopy copy, std::chrono::steady_clock::time_point
 
 bool CudaWeightStore::take_from_process(Timeline* timeline) {
   try {
-    std::optional<Offered> other = key_.empty() ? std::nullopt : find_offer(key_);
+    std::optional<Offered> other = key_.empty() ? std::nullopt : std::move(find_offers({key_}).front());
     if (!other || other->bytes != memory_->mapped_bytes()) {
       return false;
     }
@@ -290,6 +296,7 @@ bool CudaWeightStore::copy_from_peer(Timeline* timeline) const {
 
 void CudaWeightStore::read_files(Timeline* timeline) {
   const ScopedSpan span(timeline, "load weights", to_string(device_));
+  check_sample();
   if (!buffers_) {
     buffers_ = KeptBuffers::instance(startup_, device_.index);
   }
@@ -298,6 +305,21 @@ void CudaWeightStore::read_files(Timeline* timeline) {
   WeightReader reader(startup_, device_.index, plan_, options, nullptr,
                       cpus_near(startup_.describe(device_.index).pci_bus_id), nullptr);
   static_cast<void>(reader.fill({shared_from_this()}));
+}
+
+void CudaWeightStore::check_sample() const {
+  std::vector<std::string> loaded;
+  {
+    const std::lock_guard lock(plan_->family->mutex);
+    loaded = plan_->family->sample;
+  }
+  const std::vector<std::string> now = sample_of(plan_->list);
+  for (std::size_t i = 0; i < loaded.size(); ++i) {
+    if (now[i] != loaded[i]) {
+      throw Error(ErrorKind::weights,
+                  quoted(plan_->list.sources[i]->name()) + " was written anew after it was loaded; load again");
+    }
+  }
 }
 
 void CudaWeightStore::add_to(Ort::SessionOptions& options) const {

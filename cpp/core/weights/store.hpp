@@ -16,8 +16,8 @@
 #include "core/cuda/startup.hpp"
 #include "core/onnx/weight_list.hpp"
 #include "core/ort/weight_use.hpp"
+#include "core/weights/offers.hpp"
 #include "core/weights/plan.hpp"
-#include "core/weights/share.hpp"
 
 namespace ortmulti {
 
@@ -93,6 +93,7 @@ class CudaWeightStore : public WeightStore, public std::enable_shared_from_this<
   bool take_from_process(Timeline* timeline);
   bool copy_from_peer(Timeline* timeline) const;
   void read_files(Timeline* timeline);
+  void check_sample() const;  ///< A file may have been written anew with its old size and time.
 
   CudaStartup& startup_;
   Device device_;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.markup import escape
@@ -29,8 +29,8 @@ def hold_command(
     Services of this user that load these models with share="host" use the same memory, and may restart or crash. A
     second holder takes over from the first one, which may then end.
     """
-    ends = {signal.SIGTERM, signal.SIGINT}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # later threads have it, too
+    ends = (signal.SIGTERM, signal.SIGINT)
+    before = [(each, signal.signal(each, signal.default_int_handler)) for each in ends]
     pools: list[Pool] = []
     try:
         with steps() as step:
@@ -42,12 +42,29 @@ def hold_command(
         for one in _own():
             say(f"holding {escape(one.model)}: {size_text(one.bytes)} on {names.get(one.uuid, one.uuid)}")
         _tell_systemd("READY=1")
-        signal.sigwait(ends)
+        _wait_for_signal()
+    except KeyboardInterrupt:
         _tell_systemd("STOPPING=1")
     finally:
+        for each in ends:
+            signal.signal(each, signal.SIG_IGN)  # a second Ctrl-C ends it no faster
         for pool in pools:
             pool.close()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for each, handler in before:
+            signal.signal(each, handler)
+
+
+def _wait_for_signal() -> NoReturn:
+    """Wait until a signal's handler raises. A signal that comes just before the wait ends it, too."""
+    received, written = socket.socketpair()
+    with received, written:
+        written.setblocking(False)
+        before = signal.set_wakeup_fd(written.fileno())
+        try:
+            while True:
+                received.recv(1)
+        finally:
+            signal.set_wakeup_fd(before)
 
 
 def _held(model: str, devices: str) -> Pool:

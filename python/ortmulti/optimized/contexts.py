@@ -82,10 +82,13 @@ def _facts(found: _core.OrtEpDevice) -> dict[str, Any]:
 
 
 def _libraries_in(folder: Path) -> list[list[Any]]:
-    """Return the names, sizes and times of the libraries in a plug-in's folder. It may open those of its runtime."""
+    """Return the names, sizes and times of the libraries in a plug-in's folder. It may open those of its runtime.
+
+    An archive may have one time of modification for all releases; the time of the last change is another one.
+    """
     try:
         with os.scandir(folder) as found:
             states = [(each.name, each.stat(follow_symlinks=False)) for each in found if ".so" in each.name]
     except OSError as error:
         raise NotOptimizable(f"the libraries beside the plug-in cannot be listed: {error}") from error
-    return sorted([name, state.st_size, state.st_mtime_ns] for name, state in states)
+    return sorted([name, state.st_size, state.st_mtime_ns, state.st_ctime_ns] for name, state in states)

@@ -49,7 +49,8 @@ class ModelFiles:
             files = key.read_content(self._model, config_entries.get(DATA_FOLDER)).sources
         except (NotOptimizable, NoSuchFile):
             files = [self._loaded] if self._loaded else []
-        if self._loaded and not (files[0] == self._loaded and files[0].is_current()):
+        # Not the identities: other rights and links are no other content.
+        if self._loaded and not (files[0].name == self._loaded.name and self._loaded.is_current()):
             raise WeightsError(
                 f"'{self._loaded.name}' cannot sleep: it was changed or deleted since it was loaded, so it could not "
                 "wake. Load the new file: Pool.replace_model does so where backend='core', and load of a repository"
