@@ -489,9 +489,12 @@ class ModelRepository(Closing):
     def unload(self, name: str, cancel_pending: bool = False) -> None:
         """Answer a model's requests, and free its memory. Its name stays in the `index`; `load` brings it back.
 
+        Further requests raise `NotLoaded` until then.
+
         Args:
             name: Its name.
-            cancel_pending: Cancel requests that wait, instead of answering them; default False.
+            cancel_pending: Cancel the futures that wait, instead of answering them; default False. `run` and
+                `run_async` raise `NotLoaded`, or go on with what is loaded next.
 
         Raises:
             NotFound: There is no such model.
