@@ -4,7 +4,7 @@
 #                (tests/packaging) and of the adapter to Ray (tests/ray); make test runs the essential ones of them
 # make test-all  all tests, the long ones too: ONNX Runtime's releases and headers, sanitizers, fuzzing, stress, the
 #                wheel, and libraries that use onnxruntime
-# make test-locks  the Python tests with a Debug build of the extension, which checks its locks against the GIL
+# make test-locks  the Python tests with an extension of their own that checks its locks against the GIL
 # make lint      formatting, ruff, mypy, clang-tidy;  make format  applies the formatting
 # make docs      the documentation site, in build/site; broken links are errors
 # make wheel     an sdist and a repaired wheel in dist/, tried out in an empty environment;  make test-wheel  runs the
@@ -18,6 +18,7 @@
 #   JOBS=2            compile and lint jobs
 #   WORKERS=auto      processes of the library's Python tests: auto is one for each core; 0 runs them in one process
 #   GPU_WORKERS=3     the same for GPU tests that measure no memory
+#   CHECK_LOCKS=1     an extension that aborts where a thread waits for a lock with the GIL, or for the GIL with a lock
 #   TIDY_FILES="..."  the sources that clang-tidy checks; by default all
 #   SELECT="bench"    the markers of the Python tests that test-python runs, as pytest's -m
 #   TESTS=tests/pool  their folders or files; by default all
@@ -38,7 +39,9 @@ HAS_NVIDIA := $(shell command -v nvidia-smi || ls /dev/nvidiactl 2>/dev/null || 
 RUNTIME ?= $(if $(HAS_NVIDIA),gpu,cpu)
 RELEASES ?= newest 1.21.1 1.23.2
 # Wheels are optimized across files. Here that would be a quarter of the build.
-CMAKE_OPTIONS := -DORTMULTI_WERROR=ON -DORTMULTI_UNITY=ON -DORTMULTI_LTO=OFF
+CHECK_LOCKS ?=
+LOCKS_OPTION := -DORTMULTI_CHECK_LOCKS=$(if $(CHECK_LOCKS),ON,OFF)
+CMAKE_OPTIONS := -DORTMULTI_WERROR=ON -DORTMULTI_UNITY=ON -DORTMULTI_LTO=OFF $(LOCKS_OPTION)
 ifneq ($(ORTMULTI_GOOGLETEST_DIR),)
 CMAKE_OPTIONS += -DORTMULTI_GOOGLETEST_DIR=$(ORTMULTI_GOOGLETEST_DIR)
 endif
@@ -62,6 +65,13 @@ help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
 
 # --- Set-up -----------------------------------------------------------------------------------------------------------
+
+# A folder that was configured with the other value of CHECK_LOCKS is configured again.
+define build_library
+@grep -q '^ORTMULTI_CHECK_LOCKS:[A-Z]*=$(lastword $(subst =, ,$(LOCKS_OPTION)))$$' $(BUILD)/CMakeCache.txt || \
+  cmake -S . -B $(BUILD) $(LOCKS_OPTION) >/dev/null
+@cmake --build $(BUILD) --target _core
+endef
 
 # `library` builds the extension alone; `build` also the core's tests, and installs what tests and linting need.
 .PHONY: library build packages
@@ -93,7 +103,7 @@ $(VENV)/.installed: $(VENV)/.library-packages $(if $(wildcard $(BUILD)/CMakeCach
 	@touch $@
 
 library: $(VENV)/.installed
-	@cmake --build $(BUILD) --target _core
+	$(build_library)
 	@cmake --install $(BUILD) --prefix "$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("platlib"))')" >/dev/null
 
 else
@@ -104,7 +114,7 @@ library:
 	@[[ -f $(BUILD)/CMakeCache.txt ]] || cmake -S . -B $(BUILD) -DORTMULTI_BUILD_BINDINGS=ON $(CMAKE_OPTIONS) \
 	  -DPython_EXECUTABLE="$$($(PY) -c 'import sys; print(sys.executable)')" \
 	  -Dpybind11_DIR="$$($(PY) -m pybind11 --cmakedir)"
-	@cmake --build $(BUILD) --target _core
+	$(build_library)
 	@rm -rf $(BUILD)/site
 	@cmake --install $(BUILD) --prefix $(BUILD)/site >/dev/null
 	@cp -rs "$(abspath python/ortmulti)" $(BUILD)/site/
@@ -166,7 +176,7 @@ test-locks: $(if $(PYTHON_READY),,$(VENV)/.packages)
 	@echo "== Locks and the GIL"
 	@PYTHONPATH="$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
 	  PYTEST_ADDOPTS="$${PYTEST_ADDOPTS:-} --capture=sys" \
-	  $(MAKE) test-python WORKERS=0 SELECT="not slow" PYTHON_READY=1 BUILD=build/debug CMAKE_OPTIONS="-DCMAKE_BUILD_TYPE=Debug -DORTMULTI_UNITY=ON" \
+	  $(MAKE) test-python WORKERS=0 SELECT="not slow" PYTHON_READY=1 BUILD=build/locks CHECK_LOCKS=1 \
 	  PYTHON="$$($(PY) -c 'import sys; print(sys.executable if "$(PYTHON_READY)" else sys._base_executable)')"
 
 test-all: test test-tools

@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
-SETTINGS = {".clang-tidy", "tools/clang_tidy.sh"}
+SETTINGS = {".clang-tidy", "tests/cpp/.clang-tidy", "tools/clang_tidy.sh"}
 RELEASES = ("onnxruntime_c_api.h", "cuda.h", "pybind11/detail/common.h", "gtest/gtest.h")  # these name theirs
 
 

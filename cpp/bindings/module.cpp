@@ -5,7 +5,7 @@
 
 #ifdef ORTMULTI_CHECK_LOCKS
 namespace ortmulti::bindings {
-void check_locks();  // debug_locks.cpp's
+void check_locks();  // check_locks.cpp's
 }
 #endif
 

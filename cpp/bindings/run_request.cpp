@@ -1,7 +1,11 @@
 #include "bindings/run_request.hpp"
 
+#include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "bindings/gil.hpp"
 #include "bindings/python_value.hpp"
@@ -19,6 +23,9 @@ std::string_view text_of(py::handle object, const char* what) {
   }
   return utf8_of(object);
 }
+
+// Bytes of a mask that are filled sooner than the GIL would be back.
+constexpr std::size_t most_with_gil = 64U << 10U;
 
 bool is_mapping(const py::object& object) {
   return py::isinstance(object, py::module_::import("collections.abc").attr("Mapping"));
@@ -46,8 +53,13 @@ RunRequest::RunRequest(const Session& session, const py::object& output_names, c
   for (const auto& [key, object] : feed) {
     add(session.input(text_of(key, "the name of an input")), object);
   }
-  if (padding != nullptr) {
-    padding->complete(inputs_);
+  if (const auto shape = padding == nullptr ? std::vector<std::int64_t>() : padding->mask_shape(inputs_);
+      !shape.empty()) {
+    std::optional<ReleaseGil> nogil;
+    if (tensor_bytes(padding->mask_type, shape) > most_with_gil) {
+      nogil.emplace();
+    }
+    padding->add_mask(inputs_, shape);
   }
   if (count < session.inputs().size()) {
     session.check_complete(inputs_.names());

@@ -64,6 +64,7 @@ from ortmulti.errors import NoModel as NoModel
 from ortmulti.errors import NoSuchFile as NoSuchFile
 from ortmulti.errors import NotFound as NotFound
 from ortmulti.errors import NotImplemented as NotImplemented
+from ortmulti.errors import NotLoaded as NotLoaded
 from ortmulti.errors import NotOptimizable as NotOptimizable
 from ortmulti.errors import OutOfMemory as OutOfMemory
 from ortmulti.errors import QueueFull as QueueFull

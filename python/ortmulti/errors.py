@@ -31,6 +31,7 @@ __all__ = [
     "NoSuchFile",
     "NotFound",
     "NotImplemented",
+    "NotLoaded",
     "NotOptimizable",
     "OutOfMemory",
     "QueueFull",
@@ -183,6 +184,12 @@ class NotFound(Error):
 
     _status = 404
     _code = "14 : NOT_FOUND"
+
+
+class NotLoaded(NotFound):
+    """A repository has the model, and it takes no requests: it is being loaded, was unloaded, or its load failed."""
+
+    _status = 503
 
 
 class LibraryError(Error, ImportError):

@@ -41,8 +41,10 @@ def instrument(tracer_provider: trace.TracerProvider | None = None) -> None:
     tracer = trace.get_tracer("ortmulti", tracer_provider=tracer_provider)
 
     def begin(asked: pool.Pool) -> _RequestSpan | None:
+        members = asked._members  # or an error, such as a repository's of a model that is not loaded
         span = tracer.start_span("ortmulti.run")
-        return _RequestSpan(span, asked) if span.is_recording() else None
+        name = getattr(asked, "name", "") or members.model.strip("'")
+        return _RequestSpan(span, name, members._version) if span.is_recording() else None
 
     pool.set_spans(begin)
 
@@ -53,10 +55,10 @@ def uninstrument() -> None:
 
 
 class _RequestSpan:
-    def __init__(self, span: trace.Span, asked: pool.Pool) -> None:
+    def __init__(self, span: trace.Span, model: str, version: str) -> None:
         self._span = span
-        span.set_attribute("ortmulti.model", getattr(asked, "name", "") or asked._members.model.strip("'"))
-        if version := asked._members._version:
+        span.set_attribute("ortmulti.model", model)
+        if version:
             span.set_attribute("ortmulti.version", version)
 
     def fail(self, error: BaseException) -> None:

@@ -19,7 +19,16 @@ from ortmulti._runtime.closing import Closing
 from ortmulti._runtime.threads import Task
 from ortmulti.create.model import Model
 from ortmulti.devices.device import Device, name_devices, parse_devices
-from ortmulti.errors import ClosedError, Error, InvalidArgument, InvalidType, NotFound, NotImplemented, OutOfMemory
+from ortmulti.errors import (
+    ClosedError,
+    Error,
+    InvalidArgument,
+    InvalidType,
+    NotFound,
+    NotImplemented,
+    NotLoaded,
+    OutOfMemory,
+)
 from ortmulti.pool.pool import Pool
 
 if TYPE_CHECKING:
@@ -60,7 +69,7 @@ class ModelStatus:
         name: The name.
         state: ``"READY"``: it takes requests, awake or asleep. ``"UNAVAILABLE"``: it is not loaded, or its last wake
             failed. ``"LOADING"`` and ``"UNLOADING"``.
-        reason: Why it is not available; empty if it is.
+        reason: Why it is ``"UNAVAILABLE"``; else empty.
         version: Label of `load`; empty without one.
     """
 
@@ -182,12 +191,6 @@ class RepositoryStats:
         metric("evictions_total", "counter", "How often a model slept to make room for another one.", evictions)
 
 
-class _NotNow(NotFound):
-    """There is such a model, and it is not loaded."""
-
-    _status = 503
-
-
 class _Loaded(NamedTuple):
     pool: Pool
     residents: list[_core.Resident]
@@ -202,8 +205,8 @@ class _Entry:
     idle_timeout: float | None = None
     pinned: bool = False
     loaded: _Loaded | None = None
-    state: str = "LOADING"
-    reason: str = ""
+    status: tuple[str, str] = ("LOADING", "")
+    """The state and the reason: together, as they are read without a lock."""
 
 
 class RepositoryModel(Pool):
@@ -254,7 +257,8 @@ class RepositoryModel(Pool):
         """Load another model in its place, as `Pool.replace_model` does, within the repository's budget.
 
         Raises:
-            NotFound: The model is not loaded, or was removed.
+            NotLoaded: It is not loaded.
+            NotFound: It was removed.
             Error: As `ModelRepository.add` and `Pool.replace_model`.
         """
         checks.boolean("same_interface", same_interface)
@@ -376,7 +380,7 @@ class ModelRepository(Closing):
             name: Its name.
             model: Path, or bytes.
             wait: ``"none"``: return at once, and load it in the background, one after another. Until it is there, its
-                requests raise `NotFound`, and `index` says ``"LOADING"``; after an error ``"UNAVAILABLE"``, with the
+                requests raise `NotLoaded`, and `index` says ``"LOADING"``; after an error ``"UNAVAILABLE"``, with the
                 reason. Default ``"all"``.
             protect: It sleeps for others only where all others that may sleep do not give enough; default False. `pin`
                 keeps it awake in any case.
@@ -485,9 +489,12 @@ class ModelRepository(Closing):
     def unload(self, name: str, cancel_pending: bool = False) -> None:
         """Answer a model's requests, and free its memory. Its name stays in the `index`; `load` brings it back.
 
+        Further requests raise `NotLoaded` until then.
+
         Args:
             name: Its name.
-            cancel_pending: Cancel requests that wait, instead of answering them; default False.
+            cancel_pending: Cancel the futures that wait, instead of answering them; default False. `run` and
+                `run_async` raise `NotLoaded`, or go on with what is loaded next.
 
         Raises:
             NotFound: There is no such model.
@@ -497,13 +504,13 @@ class ModelRepository(Closing):
     def _unload(self, entry: _Entry, cancel_pending: bool) -> None:
         with self._lock:
             loaded, entry.loaded = entry.loaded, None
-            entry.state = "UNLOADING"
+            entry.status = "UNLOADING", ""
         try:
             self._release(loaded, cancel_pending)
         finally:
             with self._lock:
-                if entry.state == "UNLOADING":  # else it is being loaded again
-                    entry.state, entry.reason = "UNAVAILABLE", "unloaded"
+                if entry.status[0] == "UNLOADING":  # else it is being loaded again
+                    entry.status = "UNAVAILABLE", "unloaded"
 
     def index(self) -> list[ModelStatus]:
         """Return every model and its state."""
@@ -515,7 +522,7 @@ class ModelRepository(Closing):
         failures = {row["name"]: row["failure"] for row in residents if row["failure"]}
 
         def status(name: str, entry: _Entry) -> ModelStatus:
-            state, reason = entry.state, entry.reason
+            state, reason = entry.status
             if state == "READY" and name in failures:
                 state, reason = "UNAVAILABLE", f"it sleeps and cannot wake: {failures[name]}"
             return ModelStatus(name, state, reason, str(entry.options.get("version", "")))
@@ -527,6 +534,7 @@ class ModelRepository(Closing):
 
         Raises:
             NotFound: There is no such model.
+            NotLoaded: It is not loaded.
             OutOfMemory: There is no room for it beside other pinned models.
         """
         checks.boolean("pinned", pinned)
@@ -574,7 +582,8 @@ class ModelRepository(Closing):
         """Run a model once, as `Pool.run` with the other arguments.
 
         Raises:
-            NotFound: There is no such model, or it is not loaded.
+            NotFound: There is no such model.
+            NotLoaded: It is being loaded, was unloaded, or its load failed.
             OutOfMemory: It sleeps, and its memory cannot be had: pinned models or other processes use it.
             Error: As `Pool.run`.
         """
@@ -688,26 +697,23 @@ class ModelRepository(Closing):
             with self._lock:
                 self._raise_if_closed()
             if entry.loaded is None:
-                entry.state, entry.reason = "LOADING", ""
+                entry.status = "LOADING", ""
+            loaded: _Loaded | None = None
             try:
                 loaded = self._make(name, changed)
-            except OutOfMemory as error:
-                if entry.loaded is not None:
+                if check is not None:
+                    check(loaded.pool)
+            except BaseException as error:
+                self._release(loaded, cancel_pending=True)
+                with self._lock:
+                    stays = entry.loaded is not None
+                    if entry.status[0] == "LOADING":
+                        entry.status = "UNAVAILABLE", str(error) or type(error).__name__
+                if stays and isinstance(error, OutOfMemory):
                     raise OutOfMemory(
                         f"{error}. The present {name!r} stays until the new one is ready; to load without room for "
                         "both, unload it before"
                     ) from error
-                entry.state, entry.reason = "UNAVAILABLE", str(error)
-                raise
-            except BaseException as error:
-                if entry.loaded is None:
-                    entry.state, entry.reason = "UNAVAILABLE", str(error)
-                raise
-            try:
-                if check is not None:
-                    check(loaded.pool)
-            except BaseException:
-                self._release(loaded, cancel_pending=True)
                 raise
             with self._lock:
                 wanted = not self._closed and self._entries.get(name) is entry
@@ -717,7 +723,7 @@ class ModelRepository(Closing):
                     before, entry.loaded = entry.loaded, loaded
                     if before is not None:
                         loaded.pool._members.core.continue_from(before.pool._members.core)
-                    entry.state, entry.reason = "READY", ""
+                    entry.status = "READY", ""
             self._release(before if wanted else loaded, cancel_pending=not wanted)
             if not wanted:
                 raise ClosedError(f"{name!r} was removed while it was being loaded")
@@ -867,12 +873,15 @@ class ModelRepository(Closing):
 
     def _loaded(self, name: str) -> _Loaded:
         entry = self._entry(name)
+        state, reason = entry.status  # before the other: once that is there, it is "READY"
         loaded = entry.loaded
         if loaded is None:
             self._raise_if_closed()
-            if entry.state == "LOADING":
-                raise _NotNow(f"the model {name!r} is still being loaded: wait until add or load has returned")
-            raise _NotNow(f"the model {name!r} is not loaded ({entry.reason}): load it first")
+            if state == "LOADING":
+                raise NotLoaded(f"the model {name!r} is still being loaded: wait until add or load has returned")
+            if state == "UNAVAILABLE":
+                raise NotLoaded(f"the model {name!r} is not loaded ({reason}): load it first")
+            raise NotLoaded(f"the model {name!r} is being unloaded: load it again to send further requests")
         return loaded
 
     def _raise_if_closed(self) -> None:

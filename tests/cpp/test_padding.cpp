@@ -120,28 +120,47 @@ TEST_F(PaddingTest, TheBatchMayLieBehindTheLength) {
   EXPECT_EQ(numbers(requests[1]->outputs.at(0)), (std::vector<float>{1, 3}));
 }
 
-TEST_F(PaddingTest, AMaskIsMadeOfOnes) {
-  const auto padding = padding_of();
+// With a mask that the pool makes.
+std::shared_ptr<Padding> with_mask() {
+  auto padding = padding_of();
   padding->inputs.push_back({"mask", {1}, bytes_of(0)});
   padding->mask = "mask";
   padding->mask_type = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
   padding->mask_one = bytes_of(1);
-  const std::vector<float> data{1, 2, 3};
+  return padding;
+}
+
+RunInputs inputs_of(const std::vector<std::int64_t>& shape, const std::vector<float>& data) {
   HostTensor given;
   given.type = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
-  given.rank = 2;
-  given.shape = {1, 3};
+  given.rank = shape.size();
+  std::copy(shape.begin(), shape.end(), given.shape.begin());
   given.data = data.data();
   RunInputs inputs;
   inputs.add("x", given);
-  padding->complete(inputs);
-  padding->complete(inputs);  // which has one now
+  return inputs;
+}
+
+TEST_F(PaddingTest, AMaskIsMadeOfOnes) {
+  const auto padding = with_mask();
+  const std::vector<float> data{1, 2, 3};
+  RunInputs inputs = inputs_of({1, 3}, data);
+  padding->add_mask(inputs, padding->mask_shape(inputs));
+  EXPECT_TRUE(padding->mask_shape(inputs).empty());  // it has one now
   ASSERT_EQ(inputs.size(), 2U);
   EXPECT_STREQ(inputs.names()[1], "mask");
   EXPECT_EQ(shape_of(inputs.values()[1]), (Shape{1, 3}));
   EXPECT_EQ(numbers(inputs.values()[1]), (std::vector<float>{1, 1, 1}));
   RunInputs none;
-  EXPECT_THROW(padding->complete(none), Error);
+  EXPECT_THROW(padding->mask_shape(none), Error);
+}
+
+TEST_F(PaddingTest, AMaskIsNoLargerThanAnInput) {
+  const auto padding = with_mask();
+  const std::vector<float> nothing;
+  EXPECT_THROW(padding->mask_shape(inputs_of({1 << 20, 1 << 20, 0}, nothing)), Error);
+  EXPECT_EQ(padding->mask_shape(inputs_of({1 << 20, 0, 5}, nothing)), (std::vector<std::int64_t>{1 << 20, 0}));
+  EXPECT_EQ(padding->mask_shape(inputs_of({0, 1 << 20, 5}, nothing)), (std::vector<std::int64_t>{0, 1 << 20}));
 }
 
 // Runs that cost a fixed time and one for each element.

@@ -187,6 +187,19 @@ def test_every_part_of_the_package_is_a_room() -> None:
     assert {room_of(name) for name in FILES} == {*PYTHON_ROOMS, "_lazy", ""}
 
 
+def test_the_library_raises_no_error_of_a_private_class() -> None:
+    public = set(ortmulti.errors.__all__)
+    wrong = [
+        f"{name}: {node.name}: put it in errors.py, or raise its base"
+        for name, file in FILES.items()
+        if not above_the_library(name) and name != "ortmulti.errors"
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.ClassDef)
+        and public & {getattr(base, "attr", getattr(base, "id", "")) for base in node.bases}
+    ]
+    assert not wrong
+
+
 def test_modules_do_not_import_each_other_in_a_cycle() -> None:
     assert not cycles(import_graph())
 

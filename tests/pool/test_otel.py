@@ -10,7 +10,7 @@ import pytest
 
 import ortmulti
 from tests.support import onnx_models
-from tests.support.pools import HANG, check_row, row
+from tests.support.pools import HANG, check_row, row, rows
 
 trace = pytest.importorskip("opentelemetry.sdk.trace", reason='needs pip install "ortmulti[test]"')
 from opentelemetry.sdk.trace import export, sampling  # noqa: E402
@@ -88,3 +88,22 @@ def test_a_span_names_the_model_of_a_repository_and_its_version(spans: InMemoryS
 def test_what_is_no_provider_is_refused() -> None:
     with pytest.raises(ortmulti.InvalidType, match="tracer_provider is OpenTelemetry's TracerProvider, not 'x'"):
         ortmulti.otel.instrument("x")  # type: ignore[arg-type, unused-ignore]
+
+
+def test_requests_that_a_repository_refuses_leave_those_before_their_spans(spans: InMemorySpanExporter) -> None:
+    def feeds() -> Iterator[dict[str, np.ndarray]]:
+        yield row(3)
+        models.unload("rows")
+        yield row(4)
+
+    with ortmulti.ModelRepository("cpu") as models:
+        models.add("rows", rows(), warmup=False)
+        answers = []
+        with pytest.raises(ortmulti.NotLoaded):
+            answers.extend(models.map("rows", feeds(), lookahead=8))
+    check_row(answers[0], 3)
+    while not spans.get_finished_spans():
+        pass
+    [span] = spans.get_finished_spans()
+    assert span.attributes is not None
+    assert span.attributes["ortmulti.model"] == "rows"

@@ -362,6 +362,34 @@ def test_a_number_pads_all_inputs_that_have_the_length() -> None:
         ortmulti.load(fixed, "cpu", batching=Batching(8, pad=0))
 
 
+def test_a_large_mask_is_made_without_the_gil() -> None:
+    gate, ran = threading.Lock(), threading.Event()
+    gate.acquire()
+
+    def other() -> None:
+        gate.acquire()
+        ran.set()
+
+    with ortmulti.load(encoder(), "cpu", batching=Batching(8, pad=0, mask="mask")) as pool:
+        tokens = ids(1, 1 << 20)
+        thread = threading.Thread(target=other)
+        thread.start()
+        interval = sys.getswitchinterval()
+        try:
+            sys.setswitchinterval(1000)  # no thread gives up the GIL but where it releases it
+            gate.release()
+            for _ in range(200):
+                with pytest.raises(ortmulti.InvalidArgument):  # the mask is made before the outputs are looked at
+                    pool.submit(["nothing"], {"ids": tokens})
+                if ran.is_set():
+                    break
+            else:
+                pytest.fail("no other thread ran")
+        finally:
+            sys.setswitchinterval(interval)
+            thread.join()
+
+
 def test_processes_make_no_mask() -> None:
     with pytest.raises(ortmulti.InvalidArgument, match="makes no mask: give it with each request"):
         ortmulti.load(encoder(), "cpu", backend="processes", batching=Batching(8, pad=0, mask="mask"))

@@ -44,10 +44,10 @@ const Padding::Tensor* Padding::find(const std::vector<Tensor>& tensors, const c
   return found == tensors.end() ? nullptr : &*found;
 }
 
-void Padding::complete(RunInputs& given) const {
+std::vector<std::int64_t> Padding::mask_shape(const RunInputs& given) const {
   const auto& names = given.names();
   if (mask.empty() || std::any_of(names.begin(), names.end(), [this](const char* name) { return mask == name; })) {
-    return;
+    return {};
   }
   const Tensor* const made = find(inputs, mask.c_str());
   for (std::size_t i = 0; i < names.size(); ++i) {
@@ -56,16 +56,24 @@ void Padding::complete(RunInputs& given) const {
     if (padded == nullptr || like == nullptr || axis >= like->rank || padded->axes.front() >= like->rank) {
       continue;
     }
-    std::vector<std::int64_t> shape(made->axes.size() + 1, like->shape[padded->axes.front()]);
+    const std::int64_t length = like->shape[padded->axes.front()];
+    const auto* const begin = like->shape.data();
+    if (std::count(begin, begin + like->rank, 0) != 0 && length != 0 && like->shape[axis] != 0) {
+      continue;  // another dimension is 0
+    }
+    std::vector<std::int64_t> shape(made->axes.size() + 1, length);
     shape[axis] = like->shape[axis];
-    Ort::Value ones = new_tensor(mask_type, shape);
-    fill(static_cast<std::byte*>(ones.GetTensorMutableRawData()), tensor_bytes(ones) / mask_one.size(), mask_one);
-    given.add(made->name.c_str(), std::move(ones));
-    return;
+    return shape;
   }
   throw Error(ErrorKind::invalid_argument, "the mask '" + mask +
                                                "' is made from an array with the batch's dimension and " + dimension +
-                                               ", and the request has none: give one, or the mask");
+                                               " that is not empty, and the request has none: give one, or the mask");
+}
+
+void Padding::add_mask(RunInputs& given, const std::vector<std::int64_t>& shape) const {
+  Ort::Value ones = new_tensor(mask_type, shape);
+  fill(static_cast<std::byte*>(ones.GetTensorMutableRawData()), tensor_bytes(ones) / mask_one.size(), mask_one);
+  given.add(find(inputs, mask.c_str())->name.c_str(), std::move(ones));
 }
 
 void fill(std::byte* begin, std::size_t count, const std::vector<std::byte>& value) noexcept {

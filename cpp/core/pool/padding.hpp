@@ -55,8 +55,11 @@ struct Padding {
   /// Null: it has not the length.
   static const Tensor* find(const std::vector<Tensor>& tensors, const char* name) noexcept;
 
-  /// Adds the mask where it lacks. Throws Error where no input in the host's memory has the length.
-  void complete(RunInputs& given) const;
+  /// The shape of the mask where it lacks; else empty. Throws Error where no input in the host's memory has the length,
+  /// and elements: a shape alone could ask for any number of them.
+  std::vector<std::int64_t> mask_shape(const RunInputs& given) const;
+  /// Adds a mask of that shape. Its memory is filled here, so a large one takes time.
+  void add_mask(RunInputs& given, const std::vector<std::int64_t>& shape) const;
 };
 
 /// Fills memory with copies of one element.

@@ -103,7 +103,6 @@ def as_done(submit: Submit, feeds: Iterator[Feed], ahead: Ahead, wrap: Wrap | No
         submit([feed for _, feed in block], submitted)
         for (index, _), request in zip(block, submitted.requests, strict=True):
             if isinstance(request, Exception):
-                _number(request, index)
                 refused[index] = request
                 ahead.ended = True
                 continue
@@ -130,7 +129,9 @@ def as_done(submit: Submit, feeds: Iterator[Feed], ahead: Ahead, wrap: Wrap | No
             while pending and (block is None or not done.empty() or ahead.full()):
                 yield next_done()
         if refused:
-            raise refused[min(refused)]
+            first = min(refused)
+            _number(refused[first], first)
+            raise refused[first]
     finally:
         submitted.cancel()  # those that Ctrl-C kept from the pending ones
         for request in pending.values() if os.getpid() == process else ():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, overl
 from ortmulti import checks
 from ortmulti._runtime import callbacks
 from ortmulti._runtime.closing import Closing
-from ortmulti.errors import ClosedError, InvalidArgument, InvalidType
+from ortmulti.errors import ClosedError, Error, InvalidArgument, InvalidType
 from ortmulti.interface.session import Sessions
 from ortmulti.options.session_options import RunOptions
 from ortmulti.pool import many
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from ortmulti import _core
     from ortmulti._core import PoolRequest
     from ortmulti.pool.membership import PoolMembers
 
@@ -524,18 +525,21 @@ class Pool(Membership, Closing):
             raise ClosedError(_ENDING)
         if _begin_span is not None and span is None:
             span = _begin_span(self)
-        core = self._members.core
         future = PoolFuture(_to_values if on_device else None)
         try:
-            future._request = request = core.submit(output_names, input_feed, wait, limited, call)
+            while future._request is None:
+                core = self._members.core
+                try:
+                    future._request = core.submit(output_names, input_feed, wait, limited, call)
+                except ClosedError:
+                    if core is self._members.core:
+                        raise  # else with the next model
         except BaseException as error:
-            if isinstance(error, ClosedError) and core is not self._members.core:
-                return self._submit(output_names, input_feed, wait, limited, on_device, call, span)
             if span is not None:
                 span.fail(error)
             raise
         if span is not None:
-            when_answered(request, span.end)
+            when_answered(future._request, span.end)
         return future
 
     def _submit_many(
@@ -544,16 +548,25 @@ class Pool(Membership, Closing):
         """Submit requests; an error takes the place of what cannot be one."""
         if not callbacks.start():
             raise ClosedError(_ENDING)
-        spans = [_begin_span(self) for _ in feeds] if _begin_span is not None else []
-        core = self._members.core
-        core.submit_many(output_names, feeds, call, to.requests)
-        while core is not self._members.core:  # with the next model
-            core = self._members.core
-            for i, request in enumerate(to.requests):
-                if isinstance(request, ClosedError):
-                    again: list[PoolRequest | Exception] = []
-                    core.submit_many(output_names, [feeds[i]], call, again)
-                    to.requests[i] = again[0]
+        spans: list[RequestSpan | None] = []
+        requests = to.requests
+        core: _core.Pool | None = None
+        try:
+            if _begin_span is not None:
+                spans += [_begin_span(self) for _ in feeds]
+            while core is not (present := self._members.core):
+                core = present
+                if not requests:
+                    core.submit_many(output_names, feeds, call, requests)
+                    continue
+                for i, request in enumerate(requests):
+                    if isinstance(request, ClosedError):  # with the next model
+                        again: list[PoolRequest | Exception] = []
+                        core.submit_many(output_names, [feeds[i]], call, again)
+                        requests[i] = again[0]
+        except Error as error:  # a repository's model was unloaded; those before are answered
+            requests[:] = [error if isinstance(one, ClosedError) else one for one in requests]
+            requests += [error] * (len(feeds) - len(requests))
         for span, request in zip(spans, to.requests, strict=False):  # none, without spans
             if span is None:
                 continue

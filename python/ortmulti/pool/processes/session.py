@@ -30,12 +30,16 @@ _MOST_STARTS = 3
 _PATIENCE = 10.0
 
 
-class _ProcessLostError(DeviceError):
-    """The process ended during a run or before it; see ``cpp/bindings/python_runner.hpp``."""
+def _lost(message: str, begun: bool) -> DeviceError:
+    """Make the error of a process that ended, with the attribute by which ``cpp/bindings/python_runner.hpp`` knows it.
 
-    def __init__(self, message: str, begun: bool) -> None:
-        super().__init__(message)
-        self.begun = begun
+    Args:
+        message: The error's.
+        begun: Whether the run had begun.
+    """
+    error = DeviceError(message)
+    error.begun = begun  # type: ignore[attr-defined]
+    return error
 
 
 class _Runner:
@@ -50,7 +54,7 @@ class _Runner:
         """See ``cpp/bindings/python_runner.hpp``."""
         process = self._session.process
         if process is None:
-            raise _ProcessLostError(f"{self._session.device}: its worker process has ended", begun=False)
+            raise _lost(f"{self._session.device}: its worker process has ended", begun=False)
         line = process.lines[self._index]
         if number and number == self._terminated:  # else `terminate` finds the line
             raise Error("the request was cancelled")
@@ -59,7 +63,7 @@ class _Runner:
         except EOFError:
             died = process.death("while it had requests")
             self._session.lose(process)
-            raise _ProcessLostError(str(died), line.begun) from None
+            raise _lost(str(died), line.begun) from None
 
     def terminate(self, number: int) -> None:
         """End this run, or prevent it; called by the core."""

@@ -1,4 +1,4 @@
-// Part of Debug builds only: aborts where a thread breaks the contract between the core's locks and the GIL.
+// Part of builds with ORTMULTI_CHECK_LOCKS only. Aborts where a thread breaks the contract of the locks and the GIL.
 //
 //   1. A thread that holds the GIL never waits for a lock of the core.
 //   2. A thread that holds a lock of the core never asks for the GIL. So no Python object is freed under a lock.
