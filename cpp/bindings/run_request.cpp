@@ -53,13 +53,14 @@ RunRequest::RunRequest(const Session& session, const py::object& output_names, c
   for (const auto& [key, object] : feed) {
     add(session.input(text_of(key, "the name of an input")), object);
   }
-  if (const auto shape = padding == nullptr ? std::vector<std::int64_t>() : padding->mask_shape(inputs_);
-      !shape.empty()) {
-    std::optional<ReleaseGil> nogil;
-    if (tensor_bytes(padding->mask_type, shape) > most_with_gil) {
-      nogil.emplace();
+  if (padding != nullptr) {
+    if (const auto shape = padding->mask_shape(inputs_); !shape.empty()) {
+      std::optional<ReleaseGil> nogil;
+      if (tensor_bytes(padding->mask_type, shape) > most_with_gil) {
+        nogil.emplace();
+      }
+      padding->add_mask(inputs_, shape);
     }
-    padding->add_mask(inputs_, shape);
   }
   if (count < session.inputs().size()) {
     session.check_complete(inputs_.names());

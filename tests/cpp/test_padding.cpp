@@ -151,7 +151,7 @@ TEST_F(PaddingTest, AMaskIsMadeOfOnes) {
   EXPECT_STREQ(inputs.names()[1], "mask");
   EXPECT_EQ(shape_of(inputs.values()[1]), (Shape{1, 3}));
   EXPECT_EQ(numbers(inputs.values()[1]), (std::vector<float>{1, 1, 1}));
-  RunInputs none;
+  const RunInputs none;
   EXPECT_THROW(padding->mask_shape(none), Error);
 }
 
