@@ -41,12 +41,12 @@ std::atomic<int> flock_error{0};
 }  // namespace
 
 // In the place of the C library's: it may fail as on a network's file system.
-extern "C" int flock(int __fd, int __operation) __THROW {  // NOLINT(bugprone-reserved-identifier): as it is declared
+extern "C" int flock(int fd, int operation) __THROW {
   if (const int error = flock_error.load(); error != 0) {
     errno = error;
     return -1;
   }
-  return static_cast<int>(syscall(SYS_flock, __fd, __operation));
+  return static_cast<int>(syscall(SYS_flock, fd, operation));
 }
 
 namespace ortmulti::tests {
