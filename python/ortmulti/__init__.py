@@ -35,7 +35,7 @@ __getattr__, __dir__, __all__ = attach(
         "ortmulti.errors": (
             "ClosedError DeadlineExceeded DeviceError DeviceReset EngineError EPFail Error Fail ForkError "
             "InvalidArgument InvalidGraph InvalidProtobuf InvalidType LibraryError ModelLoadCanceled ModelLoaded "
-            "ModelRequiresCompilation NoModel NoSuchFile NotFound NotImplemented NotOptimizable OutOfMemory "
+            "ModelRequiresCompilation NoModel NoSuchFile NotFound NotImplemented NotLoaded NotOptimizable OutOfMemory "
             "QueueFull RuntimeException WeightsError"
         ),
         "ortmulti.interface.io_binding": "IOBinding SessionIOBinding",
