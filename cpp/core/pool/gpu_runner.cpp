@@ -252,7 +252,7 @@ GraphsBeside::Sample GpuRunner::sample_of(const Tensors& inputs, const Request& 
   return sample;
 }
 
-std::vector<Ort::Value> GpuRunner::prove(Request& one, Request& other, const GraphsBeside::WhyNot& why_not) {
+std::vector<Ort::Value> GpuRunner::prove(Request& one, Request& other) {
   const std::lock_guard running(running_);
   prepare();
   const ScopedContext current(CudaStartup::instance(), device().index);
@@ -275,7 +275,7 @@ std::vector<Ort::Value> GpuRunner::prove(Request& one, Request& other, const Gra
     throw Error(ErrorKind::not_implemented, "two runs of the same inputs do not have the same bits");
   }
   const std::vector<Ort::Value> expected_other = ordinarily(other, others);
-  capture(inputs, expected, why_not);
+  capture(inputs, expected);
   const auto launched = [&](Request& request, const Tensors& given) {
     for (Ort::Value& output : graph_->outputs) {
       const std::vector<std::byte> poison(tensor_bytes(output), std::byte{0xA5});
@@ -293,11 +293,10 @@ std::vector<Ort::Value> GpuRunner::prove(Request& one, Request& other, const Gra
   return expected;
 }
 
-void GpuRunner::capture(const Tensors& inputs, const std::vector<Ort::Value>& outputs,
-                        const GraphsBeside::WhyNot& why_not) {
+void GpuRunner::capture(const Tensors& inputs, const std::vector<Ort::Value>& outputs) {
   for (int tries_left = 2; !graph_; --tries_left) {
     try {
-      shared_->in_thread([&] { capture_once(inputs, outputs, why_not); });
+      shared_->in_thread([&] { capture_once(inputs, outputs); });
     } catch (const CaptureInvalidated&) {
       shared_->renew_thread();  // ONNX Runtime keeps what a capture left there
       if (tries_left == 0) {
@@ -307,8 +306,7 @@ void GpuRunner::capture(const Tensors& inputs, const std::vector<Ort::Value>& ou
   }
 }
 
-void GpuRunner::capture_once(const Tensors& inputs, const std::vector<Ort::Value>& outputs,
-                             const GraphsBeside::WhyNot& why_not) {
+void GpuRunner::capture_once(const Tensors& inputs, const std::vector<Ort::Value>& outputs) {
   Session& session = *shared_->session();
   CudaStartup& startup = CudaStartup::instance();
   const ScopedContext current(startup, device().index);
@@ -318,9 +316,6 @@ void GpuRunner::capture_once(const Tensors& inputs, const std::vector<Ort::Value
   CapturedGraph graph = prepare_graph(inputs, outputs, open);
   // ONNX Runtime plans its memory in the first run of a shape, and has it from the second on.
   session.run(open, ordinary_, graph.binding, shapes_of(inputs));
-  if (const std::string reason = why_not(); !reason.empty()) {
-    throw Error(ErrorKind::fail, reason);
-  }
   {
     const auto weights = session.hold_weights(open);
     const DeviceSyncGuard guard(device(), DeviceSyncGuard::Work::may_capture);

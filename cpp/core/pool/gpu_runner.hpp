@@ -41,7 +41,7 @@ class GpuRunner : public SessionRunner, NonCopyable {
   /// session repeats its bits for the first one, and the graph then has those of ordinary runs for either, from
   /// poisoned outputs. A value that was captured instead of being computed would be another's. Returns the first one's
   /// outputs.
-  std::vector<Ort::Value> prove(Request& one, Request& other, const GraphsBeside::WhyNot& why_not);
+  std::vector<Ort::Value> prove(Request& one, Request& other);
 
  private:
   using Tensors = std::vector<RequestTensor>;
@@ -62,8 +62,8 @@ class GpuRunner : public SessionRunner, NonCopyable {
   static GraphsBeside::Sample sample_of(const Tensors& inputs, const Request& answered);
   /// In the session's own thread, three times where something invalidates the captures. Throws Error. `outputs`: those
   /// of an ordinary run.
-  void capture(const Tensors& inputs, const std::vector<Ort::Value>& outputs, const GraphsBeside::WhyNot& why_not);
-  void capture_once(const Tensors& inputs, const std::vector<Ort::Value>& outputs, const GraphsBeside::WhyNot& why_not);
+  void capture(const Tensors& inputs, const std::vector<Ort::Value>& outputs);
+  void capture_once(const Tensors& inputs, const std::vector<Ort::Value>& outputs);
   /// What a graph needs, nothing captured yet.
   CapturedGraph prepare_graph(const Tensors& inputs, const std::vector<Ort::Value>& outputs,
                               const Session::Lock& open) const;

@@ -72,8 +72,8 @@ class GpuSession {
   using Slot = std::unique_lock<std::mutex>;
   Slot take_slot() { return Slot(running_); }
 
-  /// Has one thread do it, since ONNX Runtime then keeps what a thread ran with for that thread. Nothing is logged there:
-  /// a try that fails harms nobody, and its error has the reason.
+  /// Has one thread do it, since ONNX Runtime then keeps what a thread ran with for that thread. Nothing is logged
+  /// there: a try that fails harms nobody, and its error has the reason.
   void in_thread(const std::function<void()>& work);
   /// After a capture failed, which may have left what ONNX Runtime has for that thread amid one of its own. The threads
   /// before stay as long as the session: graphs that were captured there use the handles that ONNX Runtime frees with a

@@ -269,7 +269,10 @@ void GraphsBeside::add(const std::string& key, const std::vector<std::shared_ptr
       SampleRequest one(sample.inputs, *made[number], false);
       SampleRequest other(sample.inputs, *made[number], true);
       const auto runner = std::make_shared<GpuRunner>(shared[number]);
-      check_close(sample.outputs, one.output_names, runner->prove(one, other, why_not));
+      if (const std::string reason = why_not(); !reason.empty()) {
+        throw Error(ErrorKind::fail, reason);
+      }
+      check_close(sample.outputs, one.output_names, runner->prove(one, other));
       bytes += runner->graph_bytes();
       places.push_back({runner, number});
     }

@@ -50,7 +50,7 @@ class GraphsBeside : public std::enable_shared_from_this<GraphsBeside>, NonCopya
   static constexpr std::uint64_t bytes_of_handles = std::uint64_t{72} << 20U;
   static constexpr int most_refusals = 8;  ///< In a row; then no more are wanted.
 
-  /// Asked before each capture: why it must not be now; empty where it may.
+  /// Asked before each capture, without a lock: why it must not be now; empty where it may.
   using WhyNot = std::function<std::string()>;
   using Tensors = std::vector<std::pair<std::string, Ort::Value>>;
   /// One ordinary run, in the host's memory.

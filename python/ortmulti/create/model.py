@@ -112,14 +112,14 @@ class Model:
         """Read the graph from a store."""
         from ortmulti import checks
         from ortmulti.create.empty_files import MIN_SHARED_BYTES
-        from ortmulti.remote.file import _SCHEMES
         from ortmulti.remote.model import open_model
+        from ortmulti.remote.place import SCHEMES
         from ortmulti.remote.problems import without_secrets
 
         checks.choice("keep", keep, (None, "disk"))
         scheme, _, place = url.strip().partition("://")
-        if store is None and scheme not in _SCHEMES:
-            near = "" if scheme == "file" else checks.did_you_mean(scheme, _SCHEMES)
+        if store is None and scheme not in SCHEMES:
+            near = "" if scheme == "file" else checks.did_you_mean(scheme, SCHEMES)
             advice = (
                 f"give its path, '{place}'"
                 if scheme == "file"

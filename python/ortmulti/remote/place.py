@@ -131,13 +131,13 @@ def _opened(make: Callable[..., ObjectStore], url: str, name: str, *, allow_http
     raise InvalidArgument(f"'{name}' cannot be opened: {problem}")
 
 
-_SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https")
+SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https")
 
 
 def _problem_with(url: str) -> str:
     """Return what is wrong with a URL of a store; empty if nothing is known."""
     scheme, _, rest = url.partition("://")
-    if scheme not in _SCHEMES:
+    if scheme not in SCHEMES:
         return "it is such as s3://bucket/path/model.onnx, gs://, az:// or https://"
     host, slash, path = re.split(r"[?#]", rest, maxsplit=1)[0].partition("/")
     if scheme.startswith("http"):
