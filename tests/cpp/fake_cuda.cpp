@@ -181,13 +181,16 @@ CUresult ctx_get_current(CUcontext* context) {
 }  // namespace
 
 // Beside a capture of the mode CU_STREAM_CAPTURE_MODE_GLOBAL, as driver 580 has it.
-const std::set<std::string> forbidden_beside_captures{"cuMemAlloc", "cuMemFree", "cuMemHostRegister",
-                                                      "cuEventSynchronize", "cuStreamSynchronize"};
+bool forbidden_beside_captures(const std::string& function) {
+  static const std::set<std::string> forbidden{"cuMemAlloc", "cuMemFree", "cuMemHostRegister", "cuEventSynchronize",
+                                               "cuStreamSynchronize"};
+  return forbidden.count(function) != 0;
+}
 
 CUresult result_of(const char* function) {
   FakeCuda& fake = FakeCuda::state();
   CUresult result = CUDA_SUCCESS;
-  if (fake.captured_by_others && FakeCuda::minds_captures() && forbidden_beside_captures.count(function) != 0) {
+  if (fake.captured_by_others && FakeCuda::minds_captures() && forbidden_beside_captures(function)) {
     ++fake.failed_beside_captures;
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }

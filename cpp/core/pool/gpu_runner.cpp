@@ -147,7 +147,7 @@ void GpuRunner::run(Request& request) {
     note_run(bytes);
     if (graph_) {
       sort_by_name(*inputs);
-      run_graph(request, *inputs);
+      run_graph(request, *inputs, *graph_);
     } else if (beside_) {
       const std::string key = sort_by_name(*inputs);
       run_beside(request, *inputs, key);
@@ -275,16 +275,16 @@ std::vector<Ort::Value> GpuRunner::prove(Request& one, Request& other) {
     throw Error(ErrorKind::not_implemented, "two runs of the same inputs do not have the same bits");
   }
   const std::vector<Ort::Value> expected_other = ordinarily(other, others);
-  capture(inputs, expected);
+  CapturedGraph& graph = capture(inputs, expected);
   const auto launched = [&](Request& request, const Tensors& given) {
-    for (Ort::Value& output : graph_->outputs) {
+    for (Ort::Value& output : graph.outputs) {
       const std::vector<std::byte> poison(tensor_bytes(output), std::byte{0xA5});
       if (!poison.empty()) {
         copies_->from_host(output.GetTensorMutableRawData(), poison.data(), poison.size());
       }
     }
     copies_->wait();
-    run_graph(request, given);
+    run_graph(request, given, graph);
     return std::exchange(request.outputs, {});
   };
   if (!all_same_bits(expected_other, launched(other, others)) || !all_same_bits(expected, launched(one, inputs))) {
@@ -293,7 +293,7 @@ std::vector<Ort::Value> GpuRunner::prove(Request& one, Request& other) {
   return expected;
 }
 
-void GpuRunner::capture(const Tensors& inputs, const std::vector<Ort::Value>& outputs) {
+GpuRunner::CapturedGraph& GpuRunner::capture(const Tensors& inputs, const std::vector<Ort::Value>& outputs) {
   for (int tries_left = 2; !graph_; --tries_left) {
     try {
       shared_->in_thread([&] { capture_once(inputs, outputs); });
@@ -304,6 +304,7 @@ void GpuRunner::capture(const Tensors& inputs, const std::vector<Ort::Value>& ou
       }
     }
   }
+  return *graph_;
 }
 
 void GpuRunner::capture_once(const Tensors& inputs, const std::vector<Ort::Value>& outputs) {
@@ -358,9 +359,8 @@ GpuRunner::CapturedGraph GpuRunner::prepare_graph(const Tensors& inputs, const s
   return graph;
 }
 
-void GpuRunner::run_graph(Request& request, const Tensors& inputs) {
+void GpuRunner::run_graph(Request& request, const Tensors& inputs, CapturedGraph& graph) {
   Session& session = *shared_->session();
-  CapturedGraph& graph = *graph_;
   const auto open = session.lock_for_use();
   const auto weights = session.hold_weights(open);
   {

@@ -62,12 +62,12 @@ class GpuRunner : public SessionRunner, NonCopyable {
   static GraphsBeside::Sample sample_of(const Tensors& inputs, const Request& answered);
   /// In the session's own thread, three times where something invalidates the captures. Throws Error. `outputs`: those
   /// of an ordinary run.
-  void capture(const Tensors& inputs, const std::vector<Ort::Value>& outputs);
+  CapturedGraph& capture(const Tensors& inputs, const std::vector<Ort::Value>& outputs);
   void capture_once(const Tensors& inputs, const std::vector<Ort::Value>& outputs);
   /// What a graph needs, nothing captured yet.
   CapturedGraph prepare_graph(const Tensors& inputs, const std::vector<Ort::Value>& outputs,
                               const Session::Lock& open) const;
-  void run_graph(Request& request, const Tensors& inputs);
+  void run_graph(Request& request, const Tensors& inputs, CapturedGraph& graph);
 
   /// Binds the session's inputs: copies of those that the GPU reads and that lie elsewhere.
   void bind_inputs(const Tensors& inputs);
