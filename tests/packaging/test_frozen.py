@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import ortmulti
 from tests.support import onnx_models
 from tests.support.processes import ROOT, child_environment
 
@@ -49,6 +50,8 @@ def test_the_entry_point_of_pyinstaller_is_the_folder_of_the_hook() -> None:
 @pytest.mark.slow
 def test_a_frozen_program_loads_and_runs(tmp_path: Path) -> None:
     pytest.importorskip("PyInstaller")
+    if Path(ortmulti._core.__file__).parent != Path(ortmulti.__file__).parent:
+        pytest.skip("an editable installation has its extension in another folder, where PyInstaller does not look")
     installed = tmp_path / "site" / "ortmulti-0.dist-info"  # an installation's, wherever this one's is
     installed.mkdir(parents=True)
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: ortmulti\nVersion: 0\n")
