@@ -195,9 +195,10 @@ void Preload::run_step(int device, const std::string& what, const Work& work, co
       CudaStartup::instance().remember({std::move(text), begin_ns, steady_now_ns(), this_thread(), name});
     }
   };
-  std::optional<ScopedContext> current;
+  std::optional<MindsNoCaptures> mode;
   try {
-    current.emplace(CudaStartup::instance(), device);
+    CudaStartup::instance().make_current(device);
+    mode.emplace(CudaStartup::instance().driver());
     CudaStartup::instance().wait_for_libraries(nullptr);
   } catch (const Error&) {
     return;  // the sessions' creation says so

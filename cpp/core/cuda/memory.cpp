@@ -39,7 +39,7 @@ CUmemLocation location_of(int device) {
 
 ScopedContext::ScopedContext(CudaStartup& startup, int device)
     : startup_(startup), context_(startup.context(device)), before_(startup.exchange_current(context_, device)) {
-  exchange_capture_mode();
+  mode_.emplace(startup.driver());
 }
 
 ScopedContext::ScopedContext(CudaStartup& startup, int device, std::nothrow_t /*unused*/) noexcept : startup_(startup) {
@@ -47,22 +47,15 @@ ScopedContext::ScopedContext(CudaStartup& startup, int device, std::nothrow_t /*
     auto* const wanted = startup.context(device);
     before_ = startup.exchange_current(wanted, device);
     context_ = wanted;
-    exchange_capture_mode();
+    mode_.emplace(startup.driver());
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): see above
   }
 }
 
 ScopedContext::~ScopedContext() {
-  if (context_ != nullptr) {
-    exchange_capture_mode();
-  }
   if (before_ != context_) {
     static_cast<void>(startup_.driver().ctx_set_current(before_));
   }
-}
-
-void ScopedContext::exchange_capture_mode() noexcept {
-  static_cast<void>(startup_.driver().thread_capture_mode(&mode_));
 }
 
 CudaMemory::CudaMemory(CudaStartup& startup, int device, std::size_t bytes, std::string purpose, Address address,

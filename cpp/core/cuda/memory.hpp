@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <new>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,10 +16,23 @@ namespace ortmulti {
 inline void* to_pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }  // NOLINT(*-no-int-to-ptr)
 inline CUdeviceptr to_address(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
 
+/// For its lifetime captures of other threads do not concern the calling one (CU_STREAM_CAPTURE_MODE_THREAD_LOCAL):
+/// beside one of the default mode, as PyTorch's are, an allocation, a wait for a stream and the like would fail with
+/// CUDA error 900, and so would the capture.
+class MindsNoCaptures : NonCopyable {
+ public:
+  explicit MindsNoCaptures(const CudaDriver& driver) noexcept : driver_(driver) { exchange(); }
+  ~MindsNoCaptures() { exchange(); }
+
+ private:
+  void exchange() noexcept { static_cast<void>(driver_.thread_capture_mode(&mode_)); }
+
+  const CudaDriver& driver_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+};
+
 /// Has a device's context current in the calling thread for its lifetime, and then the one that was before. Costs
-/// nothing but two questions to the driver if it is current already. Meanwhile captures of other threads do not concern
-/// this one (CU_STREAM_CAPTURE_MODE_THREAD_LOCAL): beside one of the default mode, as PyTorch's are, an allocation, a
-/// wait for a stream and the like would fail with CUDA error 900, and so would the capture.
+/// nothing but two questions to the driver if it is current already. Minds no captures meanwhile.
 class ScopedContext : NonCopyable {
  public:
   ScopedContext(CudaStartup& startup, int device);
@@ -29,12 +43,10 @@ class ScopedContext : NonCopyable {
   CUcontext context() const noexcept { return context_; }
 
  private:
-  void exchange_capture_mode() noexcept;
-
   CudaStartup& startup_;
   CUcontext context_ = nullptr;
   CUcontext before_ = nullptr;
-  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+  std::optional<MindsNoCaptures> mode_;  // once there is a context
 };
 
 /// An allocation of a GPU's memory, in the device's primary context.

@@ -248,12 +248,12 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
   description->generation = fork_generation();
   const Device& device = description->device;
   const std::string name = to_string(device);
-  std::optional<ScopedContext> current;
+  std::optional<MindsNoCaptures> mode;
   if (device.is_cuda()) {
     static_cast<void>(ends_of_running_threads());  // counts this thread's end
     CudaStartup& startup = CudaStartup::instance();
-    startup.context(device.index, timeline);  // with its spans
-    current.emplace(startup, device.index);
+    startup.make_current(device.index, timeline);
+    mode.emplace(startup.driver());
     startup.wait_for_libraries(timeline);
   }
   const std::string context = "creating a session of " + description->model + " on " + name;
@@ -472,9 +472,9 @@ WeightStore::Hold Session::hold_weights(const Lock& /*open*/) const {
 template <typename Run>
 void Session::run_guarded(const Lock& open, std::uint64_t shapes, bool alone, const Run& run) const {
   const auto weights = hold_weights(open);
-  std::optional<ScopedContext> current;
+  std::optional<MindsNoCaptures> mode;
   if (device().is_cuda()) {
-    current.emplace(CudaStartup::instance(), device().index);
+    mode.emplace(CudaStartup::instance().driver());
   }
   std::optional<DeviceSyncGuard> guard;
   const bool may_capture = device().is_cuda() && shapes != 0 && opened_->last_shapes.load() != shapes;
@@ -616,9 +616,9 @@ void Session::shrink() const {
   }
   Ort::RunOptions shrinking;
   shrinking.AddConfigEntry("memory.enable_memory_arena_shrinkage", arenas.c_str());
-  std::optional<ScopedContext> current;
+  std::optional<MindsNoCaptures> mode;
   if (on.is_cuda()) {
-    current.emplace(CudaStartup::instance(), on.index);
+    mode.emplace(CudaStartup::instance().driver());
   }
   const DeviceSyncGuard guard(on, DeviceSyncGuard::Work::waits_for_device);
   const CountedRun counted(on.is_cuda());

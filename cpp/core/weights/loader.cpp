@@ -375,7 +375,8 @@ bool WeightLoader::copy_from(std::size_t source, std::size_t index) {
   const std::string what = "copying weights from " + to_string(from->device()) + " to " + to_string(to->device());
   const ScopedSpan span(timeline_.get(), "copy weights from " + to_string(from->device()), to_string(to->device()));
   const CudaDriver& driver = startup_.driver();
-  const ScopedContext current(startup_, to->device().index);
+  const MindsNoCaptures mode(driver);
+  startup_.check(driver.ctx_set_current(to->context()), what);
   // Without it the driver goes by the host, which is slower. It stays: other libraries of the process may ask
   // meanwhile, be told that it is there, and count on it.
   static_cast<void>(driver.ctx_enable_peer_access(from->context(), 0));

@@ -271,7 +271,7 @@ void WeightReader::run() {
 }
 
 void WeightReader::read_jobs() {
-  std::optional<ScopedContext> current;  // once there is a context
+  std::optional<MindsNoCaptures> mode;  // once there is a context
   if (!cpus_.empty()) {
     static_cast<void>(stay_on(cpus_));  // slower without, and right
   }
@@ -314,7 +314,8 @@ void WeightReader::read_jobs() {
       return;
     }
     if (!copies) {
-      current.emplace(startup_, device_);
+      startup_.make_current(device_);
+      mode.emplace(startup_.driver());
       if (!buffers->pinned()) {
         buffers->pin(startup_, to_string(Device::cuda(device_)));
       }

@@ -130,8 +130,8 @@ void PinnedWeights::copy_to(const CudaWeightStore& store) const {
 CudaWeightStore::CudaWeightStore(CudaStartup& startup, int device, std::shared_ptr<const WeightPlan> plan,
                                  Timeline* timeline, std::string key, const Offered* other)
     : startup_(startup), device_(Device::cuda(device)), plan_(std::move(plan)), key_(std::move(key)) {
-  startup.context(device, timeline);  // which has spans of its own
-  const ScopedContext current(startup, device);
+  startup.make_current(device, timeline);  // which has spans of its own
+  const MindsNoCaptures mode(startup.driver());
   const ScopedSpan span(timeline, other != nullptr ? map_of(*other) : "allocate weights", to_string(device_));
   const auto stable = key_.empty() ? CudaMemory::Address::stable : CudaMemory::Address::shared;
   memory_ =
@@ -233,7 +233,8 @@ bool CudaWeightStore::take_from_process(Timeline* timeline) {
 }
 
 void CudaWeightStore::wake(Timeline* timeline) {
-  const ScopedContext current(startup_, device_.index);
+  startup_.make_current(device_.index);
+  const MindsNoCaptures mode(startup_.driver());
   if (take_from_process(timeline)) {
     const std::unique_lock lock(in_use_);
     asleep_ = false;
