@@ -67,7 +67,7 @@ CudaMemory::CudaMemory(CudaStartup& startup, int device, std::size_t bytes, std:
       generation_(fork_generation()),
       context_(startup.make_current(device)),
       kind_(address) {
-  const ScopedContext current(startup, device);
+  const MindsNoCaptures mode(startup.driver());
   if (address != Address::plain) {
     reserve();
   }
