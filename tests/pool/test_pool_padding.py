@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from onnx import helper, parser
 
 import ortmulti
 from ortmulti import Batching
+from ortmulti.pool import many
 from ortmulti.pool.many import Ahead, by_length
 from tests.support import onnx_models
 from tests.support.backends import BackendName, on_every_backend
@@ -213,7 +215,10 @@ def test_the_first_are_read_until_some_are_of_similar_lengths() -> None:
 
 
 @pytest.mark.parametrize(("inputs", "outputs", "most"), [(1, 1, 3000), (1 << 20, 1, 128), (1, 1 << 20, 128)])
-def test_more_are_read_ahead_where_they_are_small(inputs: int, outputs: int, most: int) -> None:
+def test_more_are_read_ahead_where_they_are_small(
+    inputs: int, outputs: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(many, "time", SimpleNamespace(monotonic=lambda: 0.0))  # after a pause some are submitted
     read = 0
 
     def feeds() -> Iterator[tuple[int, dict]]:

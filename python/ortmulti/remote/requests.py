@@ -18,25 +18,30 @@ from ortmulti.remote.problems import NO_DESCRIPTORS, first_line
 _T = TypeVar("_T")
 
 _SLICE = 0.05  # seconds until a thread sees that it is to give up
-_LAST_LOOK = 0.1  # seconds from an answer
+
+# obstore's threads look at the interpreter once more after an answer, and after their request was given up, for which
+# they wait for a processor. If it has ended by then, they panic, and the process may abort. Both in seconds.
+_LAST_LOOK = 0.1
+_LAST_LOOK_GIVEN_UP = 0.5
 
 # The event loop takes 3, obstore's own one as many, and each connection one.
 _DESCRIPTORS = 16
 
 _loop: asyncio.AbstractEventLoop | None = None
-_answered = 0.0
+_ends = 0.0  # when the last look is over
 
 
 def _run() -> None:
     loop = _loop
     assert loop is not None
     loop.run_forever()
+    until = _ends
     if given_up := asyncio.all_tasks(loop):
         for task in given_up:
             task.cancel()
         loop.run_until_complete(asyncio.gather(*given_up, return_exceptions=True))
-    # obstore's threads look at the interpreter once more after an answer. If it has ended by then, the process aborts.
-    loop.run_until_complete(asyncio.sleep(_answered + _LAST_LOOK - time.monotonic()))
+        until = time.monotonic() + _LAST_LOOK_GIVEN_UP
+    loop.run_until_complete(asyncio.sleep(until - time.monotonic()))
     loop.close()
 
 
@@ -84,7 +89,7 @@ def wait_for(request: Coroutine[Any, Any, _T], give_up: Callable[[], bool]) -> _
         RuntimeException: No request can be made: there are too few file descriptors or threads.
         Exception: What the request raises.
     """
-    global _answered
+    global _ends
     try:
         started = _thread.start()
     except BaseException:
@@ -94,10 +99,14 @@ def wait_for(request: Coroutine[Any, Any, _T], give_up: Callable[[], bool]) -> _
     if not started or loop is None or loop.is_closed():
         request.close()
         raise Interrupted
+    last_look = _LAST_LOOK
     try:
         return _result(asyncio.run_coroutine_threadsafe(request, loop), lambda: give_up() or loop.is_closed())
+    except Interrupted:
+        last_look = _LAST_LOOK_GIVEN_UP
+        raise
     finally:
-        _answered = time.monotonic()
+        _ends = max(_ends, time.monotonic() + last_look)
 
 
 def wait_for_call(call: Callable[[], _T], give_up: Callable[[], bool]) -> _T:
@@ -105,7 +114,9 @@ def wait_for_call(call: Callable[[], _T], give_up: Callable[[], bool]) -> _T:
     future: concurrent.futures.Future[_T] = concurrent.futures.Future()
 
     def run() -> None:
-        try:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:  # Giving up does not cancel a call that runs, so that its end can be set.
             future.set_result(call())
         except BaseException as error:
             future.set_exception(error)
