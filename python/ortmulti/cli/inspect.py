@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from ortmulti.bench.files import read_arrays, write_arrays
 from ortmulti.create.sample_inputs import LARGER, SEQUENCE, first_fit, growing_inputs, sample_inputs
 from ortmulti.errors import Error, InvalidArgument, InvalidProtobuf, InvalidType
 from ortmulti.loading.sharing import why_not_worth_it
-from ortmulti.pool.row_dependence import why_dependent
+from ortmulti.pool.rows import Rows, RowVerdict, check_inputs
 from ortmulti.remote.model import INLINE
 
 from .options import AsJson, CustomOps, ModelOrUrl, session_options
@@ -56,11 +57,12 @@ def inspect_command(
     with working(f"opening {model}"):
         opened = ortmulti.Model(model)
         facts = describe_model(opened, session_options(custom_ops))
-    dependent = why_dependent(opened, 0)
+    verdict = _declared_rows(opened, facts)
     if batching:
         with working("joining requests"):
-            facts["batching"] = _describe_batching(opened, dependent, session_options(custom_ops))
-    facts["advice"] = _advice(facts, dependent)
+            facts["batching"], verdict = _describe_batching(opened, verdict, session_options(custom_ops))
+    facts["rows"] = {name: asdict(one) for name, one in verdict.outputs.items()} if verdict else {}
+    facts["advice"] = _advice(opened, facts, verdict)
     if as_json:
         print_json(facts)
     else:
@@ -128,28 +130,41 @@ def describe_model(model: ortmulti.Model, options: ortmulti.SessionOptions | Non
     return facts
 
 
-def _advice(facts: Mapping[str, Any], dependent: str) -> list[str]:
-    """Say how requests can run together, where the graph has these dependences, and what they may look like."""
-    declared = facts["inputs"]
-    if not declared:
+def _declared_rows(model: ortmulti.Model, facts: Mapping[str, Any]) -> RowVerdict | None:
+    """Return what the graph and the declaration say of the outputs' rows; None: the model cannot be opened."""
+    if not facts["outputs"]:
+        return None
+    inputs, outputs = ([SimpleNamespace(**one) for one in facts[what]] for what in ("inputs", "outputs"))
+    session = SimpleNamespace(get_inputs=lambda: inputs, get_outputs=lambda: outputs)
+    return Rows(model, lambda: session, lambda _names, _feed: ()).of_batches(ortmulti.Batching(8), "none")
+
+
+def _advice(model: ortmulti.Model, facts: Mapping[str, Any], verdict: RowVerdict | None) -> list[str]:
+    """Say how requests can run together, with what is known of the outputs' rows, and what they may look like."""
+    if not facts["inputs"] or verdict is None:
         return []
     from ortmulti.pool.configuration import batching_argument
     from ortmulti.pool.padding import paddable
 
-    shapes = [(one["name"], [size or "any" for size in one["shape"]]) for one in declared]
+    batching = ortmulti.Batching(8)
+    declared = [
+        SimpleNamespace(**{**one, "shape": [size or "any" for size in one["shape"]]}) for one in facts["inputs"]
+    ]
     advice = []
     try:
-        _core.Pool(None, batching_argument(ortmulti.Batching(8))).check_inputs(shapes)
+        check_inputs(_core.Pool(None, batching_argument(batching)), batching, model, declared)
     except Error as error:
         advice.append(f"Requests cannot be joined: {error.public}.")
     else:
-        advice.append(
-            f"Answers of joined requests would not be those of each alone: {dependent}."
-            if dependent
-            else "Requests can be joined along dimension 0: ortmulti.load(..., batching=ortmulti.Batching(8)). Nothing "
-            f"in the graph is against it{'' if 'batching' in facts else '; --batching tries it'}."
-        )
-        for size, names in paddable(dict(shapes)).items():
+        alone, unknown = verdict.reasons(), verdict.reasons("unknown")
+        if len(alone) < len(verdict.outputs):
+            advice.append(
+                "Requests can be joined along dimension 0: ortmulti.load(..., batching=ortmulti.Batching(8))."
+            )
+        advice += [f"Requests for {name!r} run alone: {reason}." for name, reason in alone.items()]
+        tries = "load tries it" if "batching" in facts else "--batching tries it, and so does load"
+        advice += [f"It is open whether those for {name!r} can: {reason}; {tries}." for name, reason in unknown.items()]
+        for size, names in paddable({one.name: one.shape for one in declared}).items():
             pad = ", ".join(f'"{name}": 0' for name in names)
             advice.append(
                 f"Requests of different {size} can be joined if the model ignores what is padded, which load tries: "
@@ -188,14 +203,17 @@ def _plain(value: Any) -> Any:
     return np.full(value.shape, "text", object) if value.dtype == object else np.ones_like(value)
 
 
-def _describe_batching(model: ortmulti.Model, found_in_graph: str, options: ortmulti.SessionOptions) -> dict[str, Any]:
+def _describe_batching(
+    model: ortmulti.Model, verdict: RowVerdict | None, options: ortmulti.SessionOptions
+) -> tuple[dict[str, Any], RowVerdict | None]:
+    """Try it. Return the result, and what is known of the outputs' rows then."""
     try:
         found = ortmulti.check_batching(model, ortmulti.Batching(2), options=options)
     except Error as error:
         text = f"it could not be tried with random inputs: {error.public}. Give ortmulti.check_batching your samples"
-        return {"independent": None, "text": text, "outputs": {}, "graph": found_in_graph}
+        return {"independent": None, "text": text, "outputs": {}}, verdict
     outputs = {name: asdict(output) for name, output in found.outputs.items()}
-    return {"independent": found.independent, "text": str(found), "outputs": outputs, "graph": found_in_graph}
+    return {"independent": found.independent, "text": str(found), "outputs": outputs}, found.rows
 
 
 def _declarations(values: Iterable[Any]) -> list[dict[str, Any]]:
@@ -231,8 +249,6 @@ def _show_model(facts: Mapping[str, Any]) -> None:
     )
     if "batching" in facts:
         say(f"Batching along dimension 0: {escape(facts['batching']['text'])}.")
-        if facts["batching"]["graph"]:
-            say(f"In the graph: {escape(facts['batching']['graph'])}.")
     say(*map(escape, facts["advice"]))
 
 

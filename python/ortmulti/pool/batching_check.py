@@ -15,14 +15,19 @@ from ortmulti.pool.configuration import Batching
 from ortmulti.pool.padding import Padding
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from ortmulti.options.session_options import RunOptions
+    from ortmulti.pool.rows import RowVerdict
 
 __all__ = ["BatchingCheck", "OutputCheck", "check_pool", "padded_outputs", "prove_padding"]
 
 _TOLERANCE = 0.01
-_CANCELLATION = 1e-6
+_NOISE, _TIMES = 2e-6, 4
+"""Neighbours may make a smaller difference than this, or than so many times what a repeated run makes."""
+CANCELLATION = 1e-6
 """Differences below this share of the largest input are rounding, however small the output is."""
-_OUTLIER = 100
+OUTLIER = 100
 """By how much the second neighbour's numbers are larger, so that a scale that all rows share becomes another one."""
 
 
@@ -62,7 +67,7 @@ class OutputCheck:
         """How the answers differ; empty: by rounding at most."""
         if self.repeats > _TOLERANCE:
             return f"differs by {self.repeats:.2g} of its largest value when the same run is repeated"
-        if self.neighbours > self.repeats:
+        if self.neighbours > max(_NOISE, _TIMES * self.repeats):
             return f"differs by {self.neighbours:.2g} of its largest value beside other requests"
         if self.size > _TOLERANCE:
             return f"differs by {self.size:.2g} of its largest value from the answer to the request alone"
@@ -74,32 +79,56 @@ class BatchingCheck:
     """The result of `ortmulti.check_batching`.
 
     Attributes:
-        outputs: Each output's result, by name.
+        outputs: By how much each output that was run differed, by name.
+        rows: What is known of the rows of each output. Requests for outputs without rows run alone.
     """
 
     outputs: Mapping[str, OutputCheck]
+    rows: RowVerdict | None = None
 
     @property
     def independent(self) -> bool:
-        """Whether that is so for all outputs."""
-        return all(output.independent for output in self.outputs.values())
+        """Whether all outputs have rows, each with the answer that it gets alone."""
+        return not self._problems()
+
+    def _problems(self) -> dict[str, str]:
+        random = self.rows is not None and bool(self.rows.random)
+        found = {
+            name: f"output '{name}' {one.problem}"
+            for name, one in self.outputs.items()
+            if one.problem and not (random and one.repeats)
+        }
+        for name, reason in self.rows.reasons().items() if self.rows else ():
+            found[name] = f"{reason}; it {self.outputs[name].problem}" if name in found else reason
+        return found
 
     def __str__(self) -> str:
-        problems = [f"'{name}' {one.problem}" for name, one in self.outputs.items() if one.problem]
-        if problems:
-            return "joined requests get other answers: " + ", ".join(problems)
+        if problems := self._problems():
+            return "joined requests would get other answers: " + "; ".join(problems.values())
+        if self.rows and (unknown := self.rows.reasons("unknown")):
+            return "it is not known whether requests can be joined: " + "; ".join(unknown.values())
+        if self.rows and self.rows.random:
+            return f"joined requests get their own answers, with random numbers of {', '.join(self.rows.random)}"
         most = max((one.size for one in self.outputs.values()), default=0.0)
         rounding = f"but for rounding, {most:.2g} of the largest value" if most else "bit for bit"
         return f"joined requests get the answers that they get alone, {rounding}"
 
 
 def check_pool(
-    pool: Model, batching: Batching, samples: Sequence[Mapping[str, Any]] | None = None, padded: Padded | None = None
+    pool: Model,
+    batching: Batching,
+    samples: Sequence[Mapping[str, Any]] | None = None,
+    padded: Padded | None = None,
+    without_rows: Container[str] = (),
 ) -> BatchingCheck:
-    """Same as `check_batching`, for a pool that was loaded with ``batching``. No other requests may come meanwhile.
+    """Compare the answers to requests alone and joined. No other requests may come to the pool meanwhile.
 
     Args:
+        pool: Was loaded with ``batching``.
+        batching: How requests are joined.
+        samples: As for `check_batching`.
         padded: With ``pad``, what `padded_outputs` found.
+        without_rows: Outputs that are left out where they cannot be split.
     """
     axis = batching.axis
     requests = _random(pool, axis) if samples is None else _given(samples)
@@ -123,20 +152,22 @@ def check_pool(
         feed = _join(filled[0], filled[1], batching)
         begin = 0 if pair[0] is first else _rows(pair[0], axis)
         found.append((pool.run(None, feed, _alone(padded)), begin, _rows(feed, axis)))
-    largest = (np.abs(array).max(initial=0) for array in first.values() if array.dtype.kind in "fiu")
-    floor = _CANCELLATION * float(max(largest, default=0))
+    floor = CANCELLATION * largest(first)
     outputs = {}
     for place, declared in enumerate(pool.get_outputs()):
         name = declared.name
+        runs = [(alone, rows), *((answers, of) for answers, _, of in found)]
+        if name in without_rows and not all(_has_rows(answers[place], axis, of) for answers, of in runs):
+            continue
         own = _part(name, alone[place], axis, 0, rows, rows)
         before, again, before_other, behind, behind_other = (
             _cut(_part(name, answers[place], axis, begin, rows, of), name, lengths[0], padded)
             for answers, begin, of in found
         )
         outputs[name] = OutputCheck(
-            neighbours=max(_difference(before_other, before), _difference(behind_other, behind)),
-            size=max(_rounding(before, own, floor), _rounding(behind, own, floor)),
-            repeats=_difference(again, before),
+            neighbours=max(difference(before_other, before), difference(behind_other, behind)),
+            size=max(rounding(before, own, floor), rounding(behind, own, floor)),
+            repeats=difference(again, before),
         )
     return BatchingCheck(outputs)
 
@@ -258,7 +289,7 @@ def _random(pool: Model, axis: int) -> list[dict[str, Any]]:
 
 def _larger(sample: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        name: array * array.dtype.type(_OUTLIER) if array.dtype.kind == "f" else array for name, array in sample.items()
+        name: array * array.dtype.type(OUTLIER) if array.dtype.kind == "f" else array for name, array in sample.items()
     }
 
 
@@ -285,19 +316,29 @@ def _join(first: Mapping[str, Any], second: Mapping[str, Any], batching: Batchin
         raise InvalidArgument(f"the samples cannot be joined along dimension {axis}: {error}") from error
 
 
+def _has_rows(answer: Any, axis: int, rows: int) -> bool:
+    shape = getattr(answer, "shape", ())
+    return axis < len(shape) and shape[axis] == rows
+
+
 def _part(name: str, answer: Any, axis: int, begin: int, rows: int, of: int) -> Any:
     """So many rows of an answer to ``of`` rows."""
-    shape = getattr(answer, "shape", ())
-    if axis >= len(shape) or shape[axis] != of:
+    if not _has_rows(answer, axis, of):
+        shape = getattr(answer, "shape", ())
         raise InvalidArgument(
-            f"the output '{name}' has the shape {tuple(shape)} for {of} rows along dimension {axis}: it cannot be "
-            "split, so that the pool joins no requests"
+            f"the output '{name}' has the shape {tuple(shape)} for {of} rows along dimension {axis}: it cannot be split"
         )
     return answer.take(range(begin, begin + rows), axis)
 
 
-def _rounding(one: Any, other: Any, floor: float) -> float:
-    """As `_difference`, for runs of other sizes.
+def largest(feed: Mapping[str, Any]) -> float:
+    """Return the largest number of a request's inputs."""
+    found = (np.abs(array).max(initial=0) for array in feed.values() if array.dtype.kind in "fiu")
+    return float(max(found, default=0))
+
+
+def rounding(one: Any, other: Any, floor: float) -> float:
+    """Return the same as `difference`, for runs of other sizes.
 
     A sum that cancels out leaves nothing but rounding, and of numbers that are not floats rounding changes a few.
     """
@@ -305,14 +346,15 @@ def _rounding(one: Any, other: Any, floor: float) -> float:
         return 1.0
     if one.dtype.kind != "f":
         return float(np.mean(one != other)) if one.size else 0.0
-    found = _difference(one, other)
+    found = difference(one, other)
     if found and np.isfinite(one).all() and np.isfinite(other).all():
         apart = np.abs(one.astype(np.float64) - other.astype(np.float64)).max(initial=0.0)
         return min(found, _TOLERANCE) if apart <= floor else found
     return found
 
 
-def _difference(one: Any, other: Any) -> float:
+def difference(one: Any, other: Any) -> float:
+    """Return by how much two answers differ, as a share of the largest value; 0.0: they have the same bits."""
     if same_bits([one], [other]):
         return 0.0
     if one.shape != other.shape or one.dtype.kind != "f":
@@ -323,5 +365,5 @@ def _difference(one: Any, other: Any) -> float:
         one[~finite], other[~finite], equal_nan=True
     ):
         return 1.0
-    largest = max(np.abs(one[finite]).max(initial=0.0), np.abs(other[finite]).max(initial=0.0), np.finfo(float).tiny)
-    return float(np.abs(one[finite] - other[finite]).max(initial=0.0) / largest)
+    most = max(np.abs(one[finite]).max(initial=0.0), np.abs(other[finite]).max(initial=0.0), np.finfo(float).tiny)
+    return float(np.abs(one[finite] - other[finite]).max(initial=0.0) / most)

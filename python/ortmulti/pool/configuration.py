@@ -24,11 +24,12 @@ class Batching:
     receives its part of the outputs. Requests with ``run_options``, or without inputs, run alone. If a joint run fails,
     its requests run again one by one, so that only the request with the fault fails.
 
-    The model must leave the size of ``axis`` open in each input, or fix it in all of them to the only one of ``sizes``;
-    otherwise `load` raises `InvalidArgument`. The model must treat the rows of a batch independently, or joined
-    requests silently get other answers: `check_batching` and ``check`` find that out. Each output must have ``axis``.
-    If an output lacks it, the pool runs such requests alone from then on; the logger ``ortmulti`` warns and `PoolStats`
-    says so.
+    The model must leave the size of ``axis`` open in each input, or fix it in all of them to the only one of ``sizes``.
+    Inputs must be tensors of numbers, and no scalars. Otherwise `load` raises `InvalidArgument`.
+
+    Each output must have a row for each row of the inputs along ``axis``, which depends on that row alone. `load` finds
+    that out: from the model's graph, and where the graph does not show it by some runs of random inputs. Requests for
+    an output without such rows run alone; the logger ``ortmulti`` warns and `PoolStats` says so.
 
     Attributes:
         max_size: The largest size of a joint run along ``axis``, such as its rows; 2 or more. A larger request runs
@@ -42,7 +43,8 @@ class Batching:
             size. A smaller batch is padded to the next size with copies of its last row; their outputs are dropped. Use
             it for models whose runs cost more when the shape changes, such as convolutions on GPUs.
         check: Run random requests alone and together when the first session is ready, as `check_batching` does. `load`
-            raises `InvalidArgument` if the answers differ by more than rounding. Default False; with ``pad`` always.
+            raises `InvalidArgument` if an output has no rows, or if the answers differ by more than rounding. Default
+            False; with ``pad`` always.
         pad: Inputs that may be padded, and with which value each: ``{"input_ids": 0, "attention_mask": 0}``. A number
             stands for all inputs that have the length: ``pad=0``. Then requests of different lengths run together: each
             input is filled up to the longest, and outputs with the length are cut to each request's own. `load` proves
@@ -60,6 +62,8 @@ class Batching:
         max_tokens: The most elements, rows times length, of a run of several requests. Default None: any number.
         max_waste: The share of a run's elements that may be padding since requests were joined, 0.0 to 1.0; without
             what ``lengths`` adds. Default 0.5.
+        trust: Give True if you know that each output has a row for each row of the inputs, which depends on that row
+            alone. Then `load` tries nothing, and all requests are joined. Default False.
 
     A pool with ``pad`` measures how long runs take by their number of elements. From then on a request joins others
     where the padding costs less than a run of its own: on CPUs that is little padding, on GPUs much. Each run has the
@@ -81,6 +85,7 @@ class Batching:
     lengths: Sequence[int] | int = ()
     max_tokens: int | None = None
     max_waste: float = 0.5
+    trust: bool = False
 
     def __post_init__(self) -> None:
         checks.integer("max_size", self.max_size, 2, checks.SIZE_MAX)
@@ -91,6 +96,9 @@ class Batching:
                 f"max_delay_ms={delay:g} is in milliseconds: if it is in seconds, take 1000 times as many", stacklevel=4
             )
         checks.boolean("check", self.check)
+        checks.boolean("trust", self.trust)
+        if self.check and self.trust:
+            raise InvalidArgument("check=True tries the model, and trust=True says not to: give one of them")
         given = checks.sequence("sizes", self.sizes, "ints")
         sizes = tuple(checks.integer("each of sizes", size, 1, checks.SIZE_MAX) for size in given)
         if sizes and (list(sizes) != sorted(set(sizes)) or sizes[-1] != self.max_size):
@@ -232,11 +240,13 @@ class Serving:
         in_flight: Number of requests that a session on a GPU has under way; 0: the core chooses.
         graphs: How shapes that come again get CUDA graphs, in sessions beside it; None: they do not.
         warmup: What a session runs before it takes requests, as for `load`.
+        batching: How requests are joined; None: not at all.
     """
 
     in_flight: int = 0
     graphs: GraphLimit | None = None
     warmup: Warmup | bool = False
+    batching: Batching | None = None
 
 
 def _several(value: object) -> list[Any]:

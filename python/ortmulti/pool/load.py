@@ -219,11 +219,11 @@ def load(
         if batching is not None and batching.mask is not None:
             raise InvalidArgument("backend='processes' makes no mask: give it with each request, and in pad")
         most = 3 if in_flight == "auto" else in_flight
-        in_processes = ProcessMembers(request, progress, make_core, batching is not None, most, version)
+        in_processes = ProcessMembers(request, progress, make_core, batching, most, version)
         pool = Pool(in_processes, batching)
         try:
             in_processes.warm_up(warmup)
-            _check_batching(pool, batching, request.model)
+            pool._begin_batching(True)
         except BaseException:
             pool.close()
             raise
@@ -235,7 +235,7 @@ def load(
         in_flight = _core.at_first_in_flight
     if cuda_graph == "auto" and padded and not padded.lengths:
         graphs = None  # padded to any length, shapes come again by chance alone
-    serving = Serving(0 if in_flight == "auto" else in_flight, graphs, warmup)
+    serving = Serving(0 if in_flight == "auto" else in_flight, graphs, warmup, batching)
     members = Members(request, partial(make_core, trim_after=trim_after), serving, version)
     pool = Pool(members, batching)
     if progress is None:
@@ -244,7 +244,7 @@ def load(
         reporter = _Reporter(progress, start, request)
         members.start(wait, require == "any", reporter.session_ready, reporter.bytes_loaded)
     try:
-        _check_batching(pool, batching, request.model)
+        pool._begin_batching(wait != "none")
     except BaseException:
         pool.close()
         raise
@@ -260,55 +260,45 @@ def check_batching(
     options: SessionOptions | None = None,
     provider_options: Mapping[str, Any] | None = None,
 ) -> BatchingCheck:
-    """Load a model, and compare the answers to a request alone and joined with others.
+    """Load a model, and find out whether requests that are joined get the answers that they get alone.
 
-    A request is run alone, then in one run with a second one, then with a third one, before and behind these. Its
-    answers must have the same bits beside both, since the runs have the same size. This finds what mixes rows:
-    normalization or a softmax over the batch, a scale of `quantize_dynamic` for all rows. It cannot find what other
-    inputs would do.
+    The model's graph shows where the outputs have rows, and what mixes them: normalization or a softmax over the batch,
+    a scale of `quantize_dynamic` for all rows. Then random rows are run alone, and in runs of several rows up to
+    ``max_size`` (32 at most): numbers of both signs, positive ones, negative ones, large ones, and copies of one row.
+    This cannot find what other inputs would do.
 
     Args:
         model, devices, options, provider_options: As for `load`.
         batching: How requests are joined.
-        samples: Two requests or three, each an array for each input. Along the batch's axis they may have any size,
-            together at most ``max_size``. Default: random numbers, of which the third request's are 100 times as large.
+        samples: Two requests or three, each an array for each input, which are compared instead of random ones. Along
+            the batch's axis they may have any size, together at most ``max_size``. The first one is run alone, before
+            and behind each of the others. Default third request: the second one's numbers, 100 times as large.
 
     Raises:
-        InvalidArgument: The model cannot be batched so, or the samples do not fit together.
+        InvalidArgument: The model cannot be batched so, or the samples do not fit together. Or no random inputs run.
         Error: As `load` and `Pool.run`.
     """
     import dataclasses
 
-    from ortmulti.pool.batching_check import check_pool
+    from ortmulti.pool.batching_check import BatchingCheck, check_pool
     from ortmulti.pool.configuration import Batching
 
     checks.instance("batching", batching, Batching, example="ortmulti.Batching(max_size=8)")
-    with load(
-        model, devices, 1, options, provider_options, batching=dataclasses.replace(batching, check=False)
-    ) as pool:
-        if batching.pad is None:
-            return check_pool(pool, batching, samples)
-        from ortmulti.options.session_options import RunOptions
-        from ortmulti.pool.batching_check import padded_outputs
+    trusted = dataclasses.replace(batching, check=False, trust=True)
+    with load(model, devices, 1, options, provider_options, batching=trusted) as pool:
+        verdict = pool._judge_rows(batching, "open" if samples is not None or batching.pad is not None else "all")
+        without = verdict.reasons()
+        if batching.pad is not None:
+            from ortmulti.options.session_options import RunOptions
+            from ortmulti.pool.batching_check import padded_outputs
 
-        return check_pool(pool, batching, samples, padded_outputs(pool, batching, RunOptions()))
-
-
-def _check_batching(pool: Pool, batching: Batching | None, model: Model) -> None:
-    """Warn where the graph shows that rows depend on each other; run requests where that is asked for."""
-    if batching is None:
-        return
-    from ortmulti.pool.row_dependence import warn_of_dependence
-
-    warn_of_dependence(model, batching.axis)
-    if batching.pad is not None:
-        pool._begin_padding()
-    elif batching.check:
-        from ortmulti.pool.batching_check import check_pool
-
-        found = check_pool(pool, batching)
-        if not found.independent:
-            raise InvalidArgument(f"{found}. Load it without batching, or export it so that rows are independent")
+            padded = padded_outputs(pool, batching, RunOptions())
+            return BatchingCheck(check_pool(pool, batching, samples, padded, without).outputs, verdict)
+        if samples is not None:
+            return BatchingCheck(check_pool(pool, batching, samples, None, without).outputs, verdict)
+        if unknown := verdict.reasons("unknown"):
+            raise InvalidArgument(f"{'; '.join(unknown.values())}. Give samples= with yours")
+        return BatchingCheck(verdict.checks, verdict)
 
 
 def _check_types(progress: object, max_queue: object, in_flight: object, version: object) -> None:

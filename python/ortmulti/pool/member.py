@@ -46,6 +46,10 @@ class Member:
     def join(self, core: _core.Pool, timeline: Timeline) -> None:
         """Warm the session up, and let it take the requests of a core's pool."""
         serving = self.first_runs.serving
+        if serving.batching is not None:
+            from ortmulti.pool.rows import check_inputs
+
+            check_inputs(core, serving.batching, self.request.model, self.session.get_inputs())
         limit = serving.graphs
         graphs: tuple[Any, ...] = ()
         if limit and self.session.device.startswith("cuda:"):

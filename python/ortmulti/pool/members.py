@@ -24,6 +24,7 @@ from ortmulti.errors import ClosedError, DeadlineExceeded, DeviceError, ForkErro
 from ortmulti.interface.session import InferenceSession, Sessions
 from ortmulti.loading import prewarm
 from ortmulti.options.model_additions import replacing_weights
+from ortmulti.options.session_options import RunOptions
 from ortmulti.pool.configuration import Serving, Warmup
 from ortmulti.pool.first_runs import FirstRuns
 from ortmulti.pool.member import Member, MemberCreation
@@ -110,6 +111,18 @@ class Members:
             self._raise_if_over()
             raise DeviceError("the pool has no session")
         return sessions[0]
+
+    @property
+    def source(self) -> Model | None:
+        """The present model; None: its file has changed since it was loaded."""
+        return self._files.model()
+
+    def run_apart(self, output_names: Sequence[str], feed: Mapping[str, Any]) -> Sequence[Any]:
+        """Run the first session beside the queue. Errors are not logged."""
+        options = RunOptions()
+        options.log_severity_level = 4
+        outputs: Sequence[Any] = self.description().run(output_names, feed, options)
+        return outputs
 
     def check_call(self, has_options: bool, on_device: bool, trace: bool) -> None:
         """Accept run options, outputs on their device, and a trace."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ortmulti.create.model import ModelLike
     from ortmulti.pool.members import Members
     from ortmulti.pool.processes.members import ProcessMembers
+    from ortmulti.pool.rows import RowVerdict
 
     PoolMembers: TypeAlias = Members | ProcessMembers
 
@@ -32,6 +33,43 @@ class Membership:
         self._batching = batching
         self._length: Callable[[Mapping[str, Any]], int] | None = None
         """The length of a request, where requests are padded."""
+
+    def _judge_rows(
+        self, batching: Batching, tries: Literal["none", "open", "all"] = "open", session_known: bool = True
+    ) -> RowVerdict:
+        """Find out which outputs of the model have rows. No requests came before."""
+        from ortmulti.pool.rows import Rows
+
+        members = self._members
+        return Rows(members.source, members.description, members.run_apart, session_known).of_batches(batching, tries)
+
+    def _begin_batching(self, session_known: bool) -> None:
+        """Prove padding, and find out which outputs have rows: requests for others run alone from then on. No requests
+        came before.
+
+        Args:
+            session_known: Whether a session is there. If not, this waits for the first one only where something is run.
+
+        Raises:
+            InvalidArgument: As `Batching` says.
+        """
+        batching = self._batching
+        if batching is None:
+            return
+        self._begin_padding()
+        set_apart = getattr(self._members.core, "set_apart", None) or (lambda _reasons, _audit: None)
+        if batching.trust:
+            set_apart({}, False)
+            return
+        from ortmulti.pool.batching_check import BatchingCheck
+        from ortmulti.pool.rows import warn
+
+        verdict = self._judge_rows(batching, "all" if batching.check else "open", session_known)
+        found = BatchingCheck(verdict.checks, verdict)
+        if batching.check and (not found.independent or verdict.reasons("unknown")):
+            raise InvalidArgument(f"{found}. Load it without batching, or export it so that rows are independent")
+        warn(self._members.model, verdict)
+        set_apart(verdict.reasons(), not verdict.random)
 
     def _begin_padding(self) -> None:
         """Prove what `Batching` says of padding, if anything, and pad from then on. No requests came before.
@@ -255,7 +293,7 @@ class Membership:
 
         def check(members: PoolMembers) -> object:
             new = type(self)(members, self._batching)
-            new._begin_padding()
+            new._begin_batching(True)
             return verify is None or verify(new)
 
         self._members.replace_model(Model.of(model), warmup, version, same_interface, check)

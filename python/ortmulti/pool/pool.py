@@ -82,6 +82,8 @@ class Pool(Membership, Closing):
             )
         super().__init__(members, batching)
         self._start = time.monotonic()
+        self._table_rows: tuple[_core.Pool, dict[str, str]] | None = None
+        """Of a model: why outputs that `map_rows` was asked for have no rows; empty: they have some, or may have."""
         self._was_closed = False
 
     def __del__(self) -> None:
@@ -381,8 +383,9 @@ class Pool(Membership, Closing):
         Raises:
             As `run`: the first failure, in the order of the rows; of rows of different lengths any.
             DeadlineExceeded: The call took longer than ``timeout``.
-            InvalidArgument: The arrays have different n. Or an output does not have one row for each row of the inputs.
-                Or its other dimensions differ between runs.
+            InvalidArgument: The arrays have different n. Or an output does not have one row for each row of the inputs:
+                the model's graph shows that, or a few runs of random inputs before the first call for this output. Or
+                its other dimensions differ between runs.
         """
         if arrays is None:
             output_names, arrays = None, _feed_alone(output_names)
@@ -407,9 +410,13 @@ class Pool(Membership, Closing):
         def run(feed: Mapping[str, Any]) -> list[Any]:
             return self._run(output_names, feed, left())
 
+        def run_apart(wanted: Sequence[str], feed: Mapping[str, Any]) -> list[Any]:
+            return self._run(wanted, feed, left())
+
         def submit(some: list[Mapping[str, Any]], to: Submitted) -> None:
             self._submit_many(output_names, left(), some, to)
 
+        self._check_rows(names(), run_apart)
         joined = many.JoinedRows(found.count, names)
         if lookahead is None and self._members.expected == 1 and self._batch_size == 1:
             many.run_rows(run, found.cut(size), size, joined)  # another thread would only take turns with this one
@@ -419,6 +426,26 @@ class Pool(Membership, Closing):
             )
             many.submit_rows(submit, found.cut(size), size, ahead, joined)
         return joined.outputs
+
+    def _check_rows(self, names: Sequence[str], run: Callable[[Sequence[str], Mapping[str, Any]], list[Any]]) -> None:
+        """Refuse outputs that have no row for each row of the inputs."""
+        core = self._members.core
+        if self._table_rows is None or self._table_rows[0] is not core:  # another model
+            self._table_rows = core, {}
+        reasons = self._table_rows[1]
+        if new := [name for name in names if name not in reasons]:
+            known = [each.name for each in self.get_outputs()]
+            new = [name for name in known if name in new]  # the run refuses others
+            from ortmulti.pool.rows import Rows
+
+            verdict = Rows(self._members.source, self._members.description, run).of_table(new)
+            reasons.update(dict.fromkeys(new, ""), **verdict.reasons())
+        for reason in map(reasons.get, names):
+            if reason:
+                raise InvalidArgument(
+                    f"{reason}. map_rows needs a row of output for each row of input: name others in output_names, or "
+                    "use map"
+                )
 
     def warmup(self, warmup: Warmup | None = None) -> None:
         """Run every session, all at the same time and past the queue, so that the first requests find them warm.

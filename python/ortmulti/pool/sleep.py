@@ -32,6 +32,10 @@ class ModelFiles:
         with contextlib.suppress(NoSuchFile):  # creating the sessions says so
             self._loaded = model.file
 
+    def model(self) -> Model | None:
+        """Return the model; None: its own file was changed or deleted since it was loaded."""
+        return self._model if self._loaded is None or self._loaded.is_current() else None
+
     def now(self, config_entries: Mapping[str, str]) -> Sequence[_core.Source]:
         """Return the files, those of external data, too.
 

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from ortmulti import _core, errors
@@ -21,7 +21,7 @@ from ortmulti.create.request import CreationRequest, Devices
 from ortmulti.devices.device import name_devices
 from ortmulti.errors import ClosedError, InvalidArgument
 from ortmulti.interface.onnxruntime_sessions import SessionSpec, session_specs
-from ortmulti.pool.configuration import Serving, Warmup
+from ortmulti.pool.configuration import Batching, Serving, Warmup
 from ortmulti.pool.first_runs import FirstRuns
 from ortmulti.pool.processes.session import ProcessSession, close_sessions, open_sessions
 from ortmulti.pool.sleep import ModelFiles, SessionSleep, wait_until_awake
@@ -81,7 +81,7 @@ class ProcessMembers:
         request: The common arguments of `load`.
         progress, version: As for `load`.
         make_core: Makes the core's pool.
-        batches: Whether it joins requests.
+        batching: How it joins requests.
         in_flight: Number of requests that a process on a GPU has at a time; one of them runs.
 
     Raises:
@@ -95,7 +95,7 @@ class ProcessMembers:
         request: CreationRequest,
         progress: OnLoadProgress | None,
         make_core: Callable[[], _core.Pool],
-        batches: bool,
+        batching: Batching | None,
         in_flight: int,
         version: str,
     ) -> None:
@@ -117,7 +117,7 @@ class ProcessMembers:
         try:
             open_sessions(self._sessions, notify)
             startup.close_at_exit()
-            if batches:
+            if batching is not None:
                 startup.ensure_open()  # the core joins requests as values of its ONNX Runtime
             callbacks.start()  # its thread also ends runs early
             signature = self._sessions[0].signature
@@ -125,7 +125,10 @@ class ProcessMembers:
             self._signature = signature
             self.model = signature.model
             self.core = make_core()
-            self.core.check_inputs([(declared.name, declared.shape) for declared in signature.inputs])
+            if batching is not None:
+                from ortmulti.pool.rows import check_inputs
+
+                check_inputs(self.core, batching, self.source, signature.inputs)
             self._end = _End(self.core, self._sessions)
             self._join(self._sessions)
             _open.add(self._end)
@@ -172,6 +175,16 @@ class ProcessMembers:
     def most(self) -> int:
         """The same: it is chosen by `load`."""
         return self.expected
+
+    @property
+    def source(self) -> Model | None:
+        """Same as `Members.source`."""
+        return self._files.model()
+
+    def run_apart(self, output_names: Sequence[str], feed: Mapping[str, Any]) -> Sequence[Any]:
+        """Run the first session beside the queue. Only before the first request: each process does one at a time."""
+        names, values = self._signature.check(output_names, feed)
+        return self._sessions[0].runners[0].run(0, names, values)
 
     def check_call(self, has_options: bool, on_device: bool, trace: bool) -> None:
         """Refuse all of them: the backend has none."""
