@@ -43,7 +43,7 @@ class Trial:
     checks: dict[str, OutputCheck] = field(default_factory=dict)
     failed: str = ""
     unseen: set[str] = field(default_factory=set)
-    """Outputs whose values are no arrays here."""
+    """Outputs of which nothing was compared."""
 
 
 def try_rows(
@@ -71,6 +71,8 @@ def try_rows(
     except (*MISFITS, OutOfMemory) as error:
         return Trial(failed=_said(error))
     trial.compare()
+    if not trial.compared:
+        trial.found.unseen |= set(names)
     return trial.found
 
 
@@ -84,7 +86,8 @@ class _Trial:
         self._values = values
         self._fixed, self._rows = 0, 0
         self._feed: Feed = {}
-        self._end, self._compared = 0.0, False
+        self._end = 0.0
+        self.compared = False
         self.found = Trial()
 
     def begin(self, fixed: int, most: int) -> None:
@@ -165,7 +168,7 @@ class _Trial:
         before = self._whole(self._cut(feed, range(rows)), rows)
         copies = self._whole(self._cut(feed, [0] * rows), rows)
         last = self._whole(self._cut(feed, [*range(1, rows), 0]), rows)
-        self._compared = True
+        self.compared = True
         if before is None or copies is None or last is None or not self._values:
             return
         again = self._answer(self._cut(feed, range(rows))) if kind == "" else before
@@ -174,7 +177,7 @@ class _Trial:
         self._neighbours(before, again, last, rows - 1)
 
     def _answer(self, feed: Feed) -> dict[str, Any]:
-        if self._compared and time.monotonic() > self._end:
+        if self.compared and time.monotonic() > self._end:
             raise _Late
         names = [name for name in self._names if name not in self.found.problems]
         values = dict(zip(names, self._run(names, feed), strict=True)) if names else {}
@@ -209,7 +212,7 @@ class _Trial:
             for name, own in alone.get(row, {}).items():
                 if name in answer and name not in self.found.problems:
                     self._row(name, answer[name], place, len(rows), own, floor)
-        self._compared = True
+        self.compared = True
         return answer
 
     def _row(self, name: str, answer: Any, place: int, rows: int, own: Any, floor: float) -> None:

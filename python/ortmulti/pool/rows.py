@@ -110,7 +110,7 @@ class Rows:
         if tries == "none" or not trial:
             return RowVerdict(self._complete(found, axis, "the graph does not show it"), random)
         tried = self._try(found, trial, axis, batching.max_size, fixed, bool(random))
-        return RowVerdict(self._complete(found, axis, f"no random inputs run: {tried.failed}"), random, tried.checks)
+        return RowVerdict(self._complete(found, axis, _untried(tried)), random, tried.checks)
 
     def of_table(self, names: Iterable[str]) -> RowVerdict:
         """Judge these outputs, for the rows of tables along dimension 0. Their rows may depend on each other."""
@@ -122,7 +122,7 @@ class Rows:
         sizes = {one.shape[0] if one.shape else None for one in self._session().get_inputs()}
         [size] = sizes if len(sizes) == 1 else [None]
         tried = self._try(found, left, 0, None, size if isinstance(size, int) else 0)
-        return RowVerdict(self._complete(found, 0, f"no random inputs run: {tried.failed}"))
+        return RowVerdict(self._complete(found, 0, _untried(tried)))
 
     def _names(self) -> list[str]:
         if self._graph and not self._known:
@@ -178,6 +178,10 @@ class Rows:
                 one = OutputRows("none", f"{suspicious[name]}, and {why}")
             complete[name] = one or OutputRows("unknown", f"may have rows or not: {why}")
         return complete
+
+
+def _untried(tried: Trial) -> str:
+    return f"no random inputs run: {tried.failed}" if tried.failed else "random inputs did not show it"
 
 
 def _of_graph(walk: Walk | None, name: str, axis: int, own: bool) -> OutputRows | None:
