@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,11 +21,12 @@ struct Call {
   Call() = default;
   explicit Call(pybind11::handle given) {
     using Trace = std::pair<std::shared_ptr<Timeline>, std::string>;
-    using Fields = std::tuple<pybind11::object, std::string, std::optional<double>, bool, std::optional<Trace>, int>;
+    using Fields = std::tuple<pybind11::object, std::string, std::optional<double>, bool, std::optional<Trace>, int,
+                              std::uint64_t>;
     if (!given.is_none()) {
       std::string name;
       std::optional<Trace> traced;
-      std::tie(run_options, name, timeout, outputs_on_device, traced, priority) = given.cast<Fields>();
+      std::tie(run_options, name, timeout, outputs_on_device, traced, priority, caller) = given.cast<Fields>();
       if (traced) {
         trace = {std::move(traced->first), std::move(traced->second)};
       }
@@ -40,6 +42,7 @@ struct Call {
   bool outputs_on_device = false;
   RequestTrace trace;
   int priority = 0;
+  std::uint64_t caller = 0;
 
   void apply_to(Request& request) const {
     request.device = device;
@@ -49,6 +52,7 @@ struct Call {
     request.outputs_on_device = outputs_on_device;
     request.trace = trace;
     request.priority = priority;
+    request.caller = caller;
   }
 };
 

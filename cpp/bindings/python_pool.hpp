@@ -172,6 +172,11 @@ class PythonPool : NonCopyable {
     pool_->set_padding(batching_.padding);
   }
 
+  void set_apart(std::map<std::string, std::string> outputs, bool audits) {
+    const ReleaseGil nogil;
+    pool_->set_apart(std::move(outputs), audits);
+  }
+
   // Puts a device to sleep at a level that keeps its sessions. `timeout`: for the runs under way, in seconds.
   void sleep(const Device& device, SleepLevel level, bool pinned, bool auto_wake, std::optional<double> timeout,
              const std::shared_ptr<Timeline>& timeline) {
@@ -232,6 +237,9 @@ class PythonPool : NonCopyable {
 
   py::list run(const py::object& output_names, const py::object& input_feed, const Call& call) {
     const auto request = make_request(output_names, input_feed, call);
+    if (request->caller == 0) {
+      request->caller = static_cast<std::uint64_t>(this_thread());  // whose requests come one after another
+    }
     bool submitted = false;
     {
       const ReleaseGil nogil;

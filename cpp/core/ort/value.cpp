@@ -171,6 +171,23 @@ bool same_bits(const Ort::Value& left, const Ort::Value& right) {
          (bytes == 0 || std::memcmp(left.GetTensorRawData(), right.GetTensorRawData(), bytes) == 0);
 }
 
+bool describe(const Ort::Value& value, HostTensor& tensor) {
+  if (value == nullptr || !value.IsTensor()) {
+    return false;
+  }
+  const auto info = value.GetTensorTypeAndShapeInfo();
+  tensor.type = info.GetElementType();
+  const std::vector<std::int64_t> shape = info.GetShape();
+  tensor.rank = shape.size();
+  if (tensor.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING || tensor.rank > HostTensor::most_dimensions ||
+      value.GetTensorMemoryInfo().GetAllocatorName() != "Cpu") {
+    return false;
+  }
+  std::copy(shape.begin(), shape.end(), tensor.shape.begin());
+  tensor.data = value.GetTensorRawData();
+  return true;
+}
+
 Ort::MemoryInfo memory_info(const Device& device) {
   return device.is_cuda() ? Ort::MemoryInfo("Cuda", OrtDeviceAllocator, device.index, OrtMemTypeDefault)
                           : Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);

@@ -155,6 +155,9 @@ struct HostTensor {
   const void* data = nullptr;
 };
 
+/// False for what is no tensor of elements of a fixed size in the host's memory, or has too many dimensions.
+bool describe(const Ort::Value& value, HostTensor& tensor);
+
 /// A value over memory of the host, for an input: ONNX Runtime only reads these, though its C API has no pointer to
 /// const.
 Ort::Value value_over(const void* data, ONNXTensorElementDataType type, const std::int64_t* shape, std::size_t rank);

@@ -15,30 +15,12 @@
 namespace ortmulti {
 namespace {
 
-// False for what is no tensor of elements of a fixed size in the host's memory, or has too many dimensions.
-bool read(const Ort::Value& value, HostTensor& tensor) {
-  if (value == nullptr || !value.IsTensor()) {
-    return false;
-  }
-  const auto info = value.GetTensorTypeAndShapeInfo();
-  tensor.type = info.GetElementType();
-  const std::vector<std::int64_t> shape = info.GetShape();
-  tensor.rank = shape.size();
-  if (tensor.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING || tensor.rank > HostTensor::most_dimensions ||
-      value.GetTensorMemoryInfo().GetAllocatorName() != "Cpu") {
-    return false;
-  }
-  std::copy(shape.begin(), shape.end(), tensor.shape.begin());
-  tensor.data = value.GetTensorRawData();
-  return true;
-}
-
 bool read(const Request& request, std::size_t input, HostTensor& tensor) {
   if (const HostTensor* known = request.inputs.known(input)) {
     tensor = *known;
     return true;
   }
-  return read(request.inputs.values()[input], tensor);
+  return describe(request.inputs.values()[input], tensor);
 }
 
 // The bytes from one index of each dimension to the next.
@@ -465,7 +447,7 @@ void split(Request& joint, const Requests& requests, const std::vector<JointSize
     const char* const name = joint.output_names[o];
     const Place place{padding == nullptr ? nullptr : Padding::find(padding->outputs, name), run.longest};
     HostTensor whole;
-    const bool tensor = read(joint.outputs[o], whole) && has_whole_bytes(whole.type);
+    const bool tensor = describe(joint.outputs[o], whole) && has_whole_bytes(whole.type);
     const auto has = [&whole](std::size_t dimension, std::size_t wanted) {
       return dimension < whole.rank && static_cast<std::size_t>(whole.shape[dimension]) == wanted;
     };

@@ -41,6 +41,7 @@ struct RunEnd {
   std::optional<bool> lost_begun;  ///< Its session was lost under it: whether it had begun.
   std::string why_broken;          ///< Why the device can run nothing any more; empty: it can.
   SharedTime::Part time{0};        ///< Its run's part of the device's.
+  bool unjoined = false;           ///< Of a joint run: each of its requests is to be run alone.
 
   bool lost() const noexcept { return lost_begun.has_value(); }
 };

@@ -21,6 +21,7 @@
 #include "core/base/memory_keeper.hpp"
 #include "core/pool/batch.hpp"
 #include "core/pool/device_stats.hpp"
+#include "core/pool/joining.hpp"
 #include "core/pool/request.hpp"
 #include "core/pool/runner.hpp"
 #include "core/pool/sleep.hpp"
@@ -35,14 +36,18 @@ struct Worker;
 struct PoolStats {
   std::vector<DeviceStats> devices;
   std::size_t waiting = 0;    ///< Requests that any device may take.
-  std::string why_unbatched;  ///< Why requests like the last `unbatched` ones are not batched any more.
+  std::string why_unbatched;  ///< Why requests like the last that ran alone were not joined with others.
   std::string why_unlike;     ///< An example of the `unlike` ones.
 
   // Counted. for_each_count() has them all.
   std::uint64_t rejected = 0;
   std::uint64_t cancelled_waiting = 0;  ///< Never begun.
   std::uint64_t failed_waiting = 0;     ///< Never begun: for a deadline, the last device, or a higher priority.
-  std::uint64_t unbatched = 0;          ///< Joint runs whose outputs could not be split; their requests ran alone.
+  std::uint64_t unbatched = 0;          ///< Joint runs that ended joining: of the model, or of requests like theirs.
+  std::uint64_t apart = 0;              ///< Requests that ran alone: for their outputs, or since their caller's fail.
+  std::uint64_t audits = 0;             ///< Requests of joint runs that were run alone too, and compared.
+  std::uint64_t audit_differences = 0;  ///< Of these, those with another answer.
+  std::uint64_t audit_ns = 0;           ///< How long these runs took.
   std::uint64_t unlike = 0;             ///< Requests that ran alone while only unlike ones waited to be batched.
 
   /// As DeviceStats::for_each_count().
@@ -52,6 +57,10 @@ struct PoolStats {
     each("cancelled_waiting", &PoolStats::cancelled_waiting);
     each("failed_waiting", &PoolStats::failed_waiting);
     each("unbatched", &PoolStats::unbatched);
+    each("apart", &PoolStats::apart);
+    each("audits", &PoolStats::audits);
+    each("audit_differences", &PoolStats::audit_differences);
+    each("audit_ns", &PoolStats::audit_ns);
     each("unlike", &PoolStats::unlike);
   }
 
@@ -137,6 +146,9 @@ class Pool : public KeepsMemory, NonCopyable {
 
   /// Has requests of different lengths run together from now on.
   void set_padding(std::shared_ptr<const Padding> padding);
+
+  /// As Joining::set_apart().
+  void set_apart(std::map<std::string, std::string> outputs, bool audits);
 
   /// Counts a request that was refused since the queue was full.
   void count_rejected();
@@ -263,8 +275,20 @@ class Pool : public KeepsMemory, NonCopyable {
   void run_batch(Worker& worker, bool at_once, Lock& lock);
   RunEnd run_one(Worker& worker, Request& request, Lock& lock) const;
   RunEnd run_joint(Worker& worker, const Requests& batch, Lock& lock);
-  /// Has requests with this key run alone from now on, and says so in the log.
-  void stop_batching(const std::string& key, const std::exception_ptr& error);
+  struct Audit {
+    std::string difference;  ///< From the request's answer alone; empty: by rounding at most.
+    bool by_size = false;    ///< It comes from the run's size, not from other requests.
+    std::chrono::nanoseconds time{0};
+  };
+  /// Runs a request of a joint run alone, and compares. Without the lock.
+  Audit audit(Worker& worker, const std::shared_ptr<Request>& request, const JointSize& size,
+              const std::vector<JointSize>& sizes) const;
+  /// What an audit means for the joint run and later ones.
+  void note_audit(const Audit& found, RunEnd& end);
+  /// Runs requests of a joint run that failed once more: halves of them, down to single ones.
+  void run_again(Worker& worker, Requests batch, const RunEnd& joint, Requests& finished, Lock& lock);
+  /// Says in the log, and in the statistics, that requests are not joined any more; of which ones `joining_` knows.
+  void note_stop(const std::string& why, OrtLoggingLevel level);
   /// What became of a run; false where the request is to be tried elsewhere.
   bool end_run(Worker& worker, Request& request, const RunEnd& end, Requests& finished);
   void conclude(Worker& worker, const std::shared_ptr<Request>& request, const RunEnd& end, Requests& finished);
@@ -292,9 +316,9 @@ class Pool : public KeepsMemory, NonCopyable {
   int since_lower_ = 0;          // how many began of the highest priority, while others waited
   int last_lower_ = 0;           // the priority that last had its turn then
   std::uint64_t next_number_ = 0;
-  std::size_t next_group_ = 0;         // where the search for an idle session begins
-  std::set<std::string> unbatchable_;  // keys of batches that could not be split
-  PoolStats counts_;                   // without those of devices
+  std::size_t next_group_ = 0;  // where the search for an idle session begins
+  Joining joining_;
+  PoolStats counts_;  // without those of devices
   bool closing_ = false;
   bool opening_ = false;
   std::exception_ptr failure_;    // of fail()

@@ -208,17 +208,12 @@ std::shared_ptr<Request> Pool::next_for(DeviceGroup& group, std::size_t others) 
   return next == nullptr ? nullptr : unqueue(*next);
 }
 
-void Pool::stop_batching(const std::string& key, const std::exception_ptr& error) {
-  constexpr std::size_t most = 1000;  // of shapes without end, the first are tried again
-  counts_.why_unbatched = text_of(error);
-  if (counts_.unbatched++ == 0) {
-    onnxruntime_log().push({ORT_LOGGING_LEVEL_WARNING, "ortmulti", "", "",
-                            "requests that a pool joined are run one at a time from now on: " + counts_.why_unbatched});
+void Pool::note_stop(const std::string& why, OrtLoggingLevel level) {
+  counts_.why_unbatched = why;
+  if (counts_.unbatched++ == 0 || level == ORT_LOGGING_LEVEL_ERROR) {
+    onnxruntime_log().push(
+        {level, "ortmulti", "", "", "requests that a pool joined are run one at a time from now on: " + why});
   }
-  if (unbatchable_.size() == most) {
-    unbatchable_.clear();
-  }
-  unbatchable_.insert(key);
 }
 
 void Pool::hand_over(Worker& worker) {
@@ -340,6 +335,14 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
   }
   Lock lock(mutex_);
   check_accepted(*request);
+  if (!request->batch_key_.empty()) {
+    const std::string* const why = joining_.why_apart(request->output_names);
+    if (why != nullptr) {
+      request->batch_key_.clear();
+      counts_.why_unbatched = *why;
+    }
+    counts_.apart += why != nullptr || !joins_others(*request) ? 1 : 0;
+  }
   start_timer(*request);
   Worker* idle = nullptr;
   bool joined = false;
@@ -452,6 +455,11 @@ bool Pool::make_room_for(const Request& request, Requests& finished) {
 void Pool::set_padding(std::shared_ptr<const Padding> padding) {
   const Lock lock = enter();
   options_.batching.padding = std::move(padding);
+}
+
+void Pool::set_apart(std::map<std::string, std::string> outputs, bool audits) {
+  const Lock lock = enter();
+  joining_.set_apart(std::move(outputs), audits);
 }
 
 void Pool::count_rejected() {

@@ -1,7 +1,10 @@
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <utility>
 
+#include "core/ort/library.hpp"
+#include "core/pool/audit.hpp"
 #include "core/pool/device_group.hpp"
 #include "core/pool/pool.hpp"
 
@@ -45,7 +48,7 @@ void Pool::work(Worker& worker) {
 }
 
 bool Pool::join_forming(const std::shared_ptr<Request>& request) {
-  if (request->batch_key_.empty()) {
+  if (!joins_others(*request)) {
     return false;
   }
   for (const auto& worker : workers_) {
@@ -65,7 +68,7 @@ bool Pool::join_forming(const std::shared_ptr<Request>& request) {
 }
 
 bool Pool::joins_others(const Request& request) const {
-  return !request.batch_key_.empty() && unbatchable_.count(request.batch_key_) == 0;
+  return !request.batch_key_.empty() && joining_.joins(request.batch_key_, request.caller);
 }
 
 void Pool::take_waiting(Worker& worker) {
@@ -82,7 +85,8 @@ void Pool::take_waiting(Worker& worker) {
     if (request.batch_key_ != key) {
       const bool alike = (request.priority < 0) == background;
       unlike = alike && joins_others(request) ? &request : unlike;
-    } else if ((batching.padding || rows + request.size_.rows <= batching.max_size) && worker.group->takes(request)) {
+    } else if ((batching.padding || rows + request.size_.rows <= batching.max_size) && joins_others(request) &&
+               worker.group->takes(request)) {
       sizes.push_back(request.size_);
       candidates.push_back(&request);
       rows += request.size_.rows;
@@ -173,6 +177,7 @@ void Pool::run_batch(Worker& worker, bool at_once, Lock& lock) {
       return DeviceGroup::may_try_elsewhere(*request) || !request->wanted();
     });
     const auto suspicion = joint.error && !joint.lost() && movable ? worker.group->suspect(worker, joint) : nullptr;
+    Requests again;
     for (const auto& request : batch) {
       if (suspicion && DeviceGroup::may_try_elsewhere(*request)) {
         worker.group->hold(*request, suspicion);
@@ -183,15 +188,18 @@ void Pool::run_batch(Worker& worker, bool at_once, Lock& lock) {
         request->suspicion_->cleared = true;  // the same failed here
       }
       if (joint.error && !joint.lost() && request->wanted() && worker.group->broken().empty()) {
-        worker.batch = {request};  // which of them made the batch fail is found by running each alone
-        conclude(worker, request, run_one(worker, *request, lock), finished);
+        again.push_back(request);
       } else {
         conclude(worker, request, joint, finished);
       }
     }
+    if (!again.empty()) {
+      run_again(worker, std::move(again), joint, finished, lock);
+    }
   }
   worker.batch.clear();
   if (!joint.error && !batch.empty()) {
+    joining_.succeeded_together(batch.front()->batch_key_);
     const std::chrono::nanoseconds time = options_.now() - began;
     worker.grace.record_run(size.rows, time);
     if (size.longest > 0 && joint.time.count() > 0) {  // else all of them were cancelled
@@ -268,6 +276,85 @@ RunEnd Pool::run_one(Worker& worker, Request& request, Lock& lock) const {
   return end;
 }
 
+void Pool::run_again(Worker& worker, Requests batch, const RunEnd& joint, Requests& finished, Lock& lock) {
+  const std::string key = batch.front()->batch_key_;
+  bool all_succeed = !joint.unjoined;
+  std::vector<Requests> parts;  // the next one is the last
+  const auto cut = [&parts](const Requests& whole, bool halves) {
+    const std::size_t each = halves ? std::max<std::size_t>(1, (whole.size() + 1) / 2) : 1;
+    for (std::size_t end = whole.size(); end > 0;) {
+      const std::size_t begin = (end - 1) / each * each;
+      parts.emplace_back(whole.begin() + static_cast<std::ptrdiff_t>(begin),
+                         whole.begin() + static_cast<std::ptrdiff_t>(end));
+      end = begin;
+    }
+  };
+  cut(batch, !joint.unjoined);
+  batch.clear();
+  while (!parts.empty()) {
+    Requests part = std::move(parts.back());
+    parts.pop_back();
+    RunEnd end = joint;
+    if (worker.group->broken().empty()) {
+      worker.batch = part;
+      end = part.size() == 1 ? run_one(worker, *part.front(), lock) : run_joint(worker, part, lock);
+    }
+    if (part.size() > 1 && end.error && !end.lost() && worker.group->broken().empty()) {
+      cut(part, !end.unjoined);
+      all_succeed = all_succeed && !end.unjoined;
+      continue;
+    }
+    all_succeed = all_succeed && !end.error;
+    for (const auto& request : part) {
+      conclude(worker, request, end, finished);
+    }
+  }
+  if (all_succeed && joining_.failed_together(key)) {
+    joining_.stop(key);
+    note_stop("they failed together, and succeeded alone: " + text_of(joint.error), ORT_LOGGING_LEVEL_WARNING);
+  }
+}
+
+Pool::Audit Pool::audit(Worker& worker, const std::shared_ptr<Request>& request, const JointSize& size,
+                        const std::vector<JointSize>& sizes) const {
+  const Clock::time_point began = options_.now();
+  const auto run = [&worker](const std::shared_ptr<Request>& copy) {
+    static const Ort::RunOptions ordinary;  // no CUDA graph is to be made of it
+    copy->run_options = worker.runner->uses_run_options() ? &ordinary : nullptr;
+    worker.runner->run(*copy);
+  };
+  Audit found;
+  try {
+    const auto alone = copy_alone(request, size, options_.batching);
+    run(alone);
+    const Difference difference = compare(*request, *alone);
+    if (difference && !difference.in_shape && !(difference.in_floats && difference.widely)) {
+      const auto filled = copy_in_size_of(request, size, sizes, options_.batching);
+      run(filled);
+      found.by_size = !compare(*request, *part_of(*filled, size, sizes, options_.batching));
+    }
+    found.difference = difference.text;
+  } catch (...) {  // which says nothing of the joint run's answer
+    found = {};
+  }
+  found.time = options_.now() - began;
+  return found;
+}
+
+void Pool::note_audit(const Audit& found, RunEnd& end) {
+  joining_.audited(found.time);
+  ++counts_.audits;
+  counts_.audit_ns += static_cast<std::uint64_t>(found.time.count());
+  if (found.difference.empty() || (found.by_size && joining_.is_rounding())) {
+    return;
+  }
+  ++counts_.audit_differences;
+  joining_.stop_all();
+  note_stop(found.difference + ": load the model without batching, or ask for other outputs", ORT_LOGGING_LEVEL_ERROR);
+  end.error = make_error(ErrorKind::fail, found.difference);
+  end.unjoined = true;
+}
+
 RunEnd Pool::run_joint(Worker& worker, const Requests& batch, Lock& lock) {
   lock.unlock();
   RunEnd end;
@@ -283,17 +370,24 @@ RunEnd Pool::run_joint(Worker& worker, const Requests& batch, Lock& lock) {
   }
   lock.lock();
   const bool wanted = joint && !nobody_waits(batch);  // they may have been cancelled while they were joined
+  std::optional<std::size_t> audited;
   if (wanted) {
     end = run_one(worker, *joint, lock);
+    if (!end.error && !full()) {
+      audited = joining_.audit(batch.front()->batch_key_, batch.size(), end.time);
+    }
   }
   lock.unlock();
-  bool unbatched = false;
+  std::optional<Audit> found;
   if (wanted && !end.error) {
     try {
       split(*joint, batch, sizes, options_.batching);
+      if (audited) {
+        found = audit(worker, batch[*audited], sizes[*audited], sizes);
+      }
     } catch (const Error& cannot) {
       end.error = std::current_exception();
-      unbatched = cannot.kind() == ErrorKind::invalid_argument;
+      end.unjoined = cannot.kind() == ErrorKind::invalid_argument;
     } catch (...) {
       end.error = std::current_exception();
     }
@@ -311,8 +405,16 @@ RunEnd Pool::run_joint(Worker& worker, const Requests& batch, Lock& lock) {
   }
   joint.reset();  // much memory, which others need not wait for
   lock.lock();
-  if (unbatched) {
-    stop_batching(batch.front()->batch_key_, end.error);
+  if (end.unjoined) {
+    joining_.stop(batch.front()->batch_key_);
+    note_stop(text_of(end.error), ORT_LOGGING_LEVEL_WARNING);
+  } else if (found) {
+    note_audit(*found, end);
+  }
+  if (end.error) {
+    for (const auto& request : batch) {
+      request->clear_outputs();
+    }
   }
   return end;
 }
@@ -370,6 +472,9 @@ bool Pool::end_run(Worker& worker, Request& request, const RunEnd& end, Requests
   if (!failed) {
     const std::chrono::nanoseconds run_time = request.ended - request.started;
     group.run_time += group.counts.run.count() == 0 ? run_time : (run_time - group.run_time) / weight_of_older_runs;
+  }
+  if (options_.batching.enabled() && (!failed || request.run_size == 1)) {
+    joining_.note(request.caller, failed);
   }
   if (request.given_up_) {
     // It was counted when its deadline passed.

@@ -93,6 +93,7 @@ class Request {
   bool outputs_on_device = false;  ///< Else they are the host's.
   bool takes_rows = false;         ///< Small outputs of a joint run may be given as rows, not yet copied.
   bool endable = false;            ///< It gets run options of its own, where there are none, so that it can be ended.
+  std::uint64_t caller = 0;        ///< Who asks: requests of one whose requests fail run alone. 0: nobody knows.
   RequestTrace trace;              ///< Gets the request's spans.
   std::optional<Clock::time_point> deadline;
   /// Gets the request once, when it is answered, failed or cancelled, unless it runs in the caller's thread.

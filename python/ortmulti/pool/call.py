@@ -34,12 +34,16 @@ class Call(TypedDict, total=False):
             one with the earliest deadline. None counts as one of a minute. Once in 16 times a lower one has its turn.
         trace: Add the spans of this request, queue, copy and run, to the `timeline`; default False. A str is the
             request's id, which they carry; those of a joint run carry the ids of all its requests.
+        caller: Who asks, such as a user's or a connection's key. If requests of one caller fail again and again, they
+            run alone with `Batching`, so that others keep their rate. Default None: in `Pool.run` the thread, else
+            nobody.
     """
 
     device: str | int | Device | None
     timeout: float | None
     priority: int
     trace: bool | str
+    caller: str | int | None
 
 
 class CoreCall(NamedTuple):
@@ -52,6 +56,7 @@ class CoreCall(NamedTuple):
         outputs_on_device: Whether outputs stay where the model leaves them.
         trace: The timeline that receives the spans, and the request's id; None: nothing does.
         priority: Higher ones begin first.
+        caller: Stands for who asks; 0 for nobody.
     """
 
     run_options: Any
@@ -60,9 +65,10 @@ class CoreCall(NamedTuple):
     outputs_on_device: bool
     trace: tuple[_core.Timeline, str] | None
     priority: int
+    caller: int
 
 
-_DEFAULTS = Call(device=None, timeout=None, priority=0, trace=False)
+_DEFAULTS = Call(device=None, timeout=None, priority=0, trace=False, caller=None)
 _NAMES = _DEFAULTS.keys()
 _MOST = 2**31 - 1
 _KEYWORDS = [
@@ -121,7 +127,16 @@ def core_call(
     if trace is not False:
         trace = _id(trace)
     traced = None if trace is False else (timeline._core, trace)
-    return CoreCall(to_run_options(run_options), _name(call.get("device")), timeout, on_device, traced, priority or 0)
+    device, caller = _name(call.get("device")), _caller(call.get("caller"))
+    return CoreCall(to_run_options(run_options), device, timeout, on_device, traced, priority or 0, caller)
+
+
+def _caller(caller: object) -> int:
+    if caller is None:
+        return 0
+    if not isinstance(caller, str | int) or isinstance(caller, bool):
+        raise InvalidType(f"caller is a str or an int that stands for who asks, not {caller!r}")
+    return hash(("caller", caller)) % 2**64 or 1
 
 
 def _id(trace: object) -> str | Literal[False]:

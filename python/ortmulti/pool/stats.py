@@ -181,8 +181,16 @@ class PoolStats(_Short):
         failed_waiting: Requests whose deadline passed, whose last device broke, or that made room in a full queue for
             one of a higher priority, before a session received them.
         seconds: Age of the pool in seconds.
-        unbatched: Joint runs whose outputs could not be split. Their requests then ran one by one.
-        why_unbatched: Reason why requests like the last of those are no longer joined; empty if there were none.
+        unbatched: Joint runs that ended joining, of the model or of requests like theirs. Their requests then ran one
+            by one.
+        why_unbatched: Why requests like the last of those are not joined: an output without rows, a joint run that
+            failed, or another answer than alone. Empty if there were none.
+        apart: Requests that ran alone since an output that they want has no rows, since requests like them are no
+            longer joined, or since their caller's requests fail.
+        audits: Requests of joint runs that were run alone too, and compared. The first joint run of each shape is, and
+            then as many as take 0.5% of the time of joint runs.
+        audit_differences: Of these, those with another answer than alone. The first one ends joining for the model.
+        audit_seconds: How long these runs took, in seconds.
         unlike: Requests that began alone while others waited to be joined that did not fit to them, since shapes, types
             or names differ. With ``max_delay_ms`` others may still have joined them.
         why_unlike: An example, such as "input 'ids' has the shapes (1, 17) and (1, 23)"; empty if there was none.
@@ -197,6 +205,10 @@ class PoolStats(_Short):
     seconds: float
     unbatched: int = 0
     why_unbatched: str = ""
+    apart: int = 0
+    audits: int = 0
+    audit_differences: int = 0
+    audit_seconds: float = 0.0
     unlike: int = 0
     why_unlike: str = ""
     version: str = ""
@@ -210,7 +222,9 @@ class PoolStats(_Short):
             memory = _memory(device["device"]) if device.get("state") != "broken" else {}
             batch_size = Histogram(**device.get("batch_size", _NOTHING))
             devices.append(DeviceStats(**{**device, **latencies, **memory, "batch_size": batch_size}))
-        return cls(**{**core, "devices": devices}, seconds=seconds)
+        own = {**core, "devices": devices, "audit_seconds": core.get("audit_ns", 0) / 1e9}
+        own.pop("audit_ns", None)
+        return cls(**own, seconds=seconds)
 
     @property
     def throughput(self) -> float:
@@ -298,7 +312,16 @@ _METRICS: tuple[tuple[str, str, str, str | Callable[[PoolStats], _Samples | None
     ("graphs", "gauge", "Shapes of inputs with a CUDA graph.", "graphs"),
     ("graph_sessions", "gauge", "Sessions of CUDA graphs, beside the pool's.", "graph_sessions"),
     ("graph_bytes", "gauge", "Of a GPU's memory that these took when they were made.", "graph_bytes"),
-    ("runs_unbatched_total", "counter", "Joint runs whose outputs could not be split.", lambda p: [({}, p.unbatched)]),
+    ("runs_unbatched_total", "counter", "Joint runs that ended joining.", lambda p: [({}, p.unbatched)]),
+    ("requests_apart_total", "counter", "Requests that are not joined with others.", lambda p: [({}, p.apart)]),
+    ("audit_runs_total", "counter", "Requests that ran joined and alone.", lambda p: [({}, p.audits)]),
+    (
+        "audit_differences_total",
+        "counter",
+        "Of these, those with two answers.",
+        lambda p: [({}, p.audit_differences)],
+    ),
+    ("audit_seconds_total", "counter", "Time of these runs.", lambda p: [({}, p.audit_seconds)]),
     (
         "requests_unlike_total",
         "counter",

@@ -1,0 +1,226 @@
+#include "core/pool/audit.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+
+#include "core/onnx/element_types.hpp"
+
+namespace ortmulti {
+namespace {
+
+using Number = double (*)(const void* data, std::size_t index);
+
+template <typename Type>
+double number(const void* data, std::size_t index) {
+  const auto value = static_cast<const Type*>(data)[index];
+  if constexpr (std::is_same_v<Type, Ort::Float16_t> || std::is_same_v<Type, Ort::BFloat16_t>) {
+    return static_cast<double>(value.ToFloat());
+  } else {
+    return static_cast<double>(value);
+  }
+}
+
+// A byte's place in the order of the numbers that it stands for, sign and magnitude.
+double place_of_float8(const void* data, std::size_t index) {
+  const auto bits = static_cast<const std::uint8_t*>(data)[index];
+  const int magnitude = bits & 0x7fU;
+  return (bits & 0x80U) != 0 ? -magnitude : magnitude;
+}
+
+struct Kind {
+  Number number = nullptr;  // null: it is compared by its bits
+  double share = 0;         // of the largest value, by which runs of several sizes may round differently
+  double apart = 0;         // by which two numbers may always differ
+};
+
+Kind kind_of(ONNXTensorElementDataType type) {
+  // Kernels of other sizes add up in another order, on GPUs with numbers of 10 bits (TF32): check_batching has the
+  // same share. Of short types an element's own rounding is added.
+  constexpr double of_runs = 0.01;
+  switch (type) {
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
+      return {number<float>, of_runs};
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE:
+      return {number<double>, of_runs};
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16:
+      return {number<Ort::Float16_t>, 2 * of_runs};
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16:
+      return {number<Ort::BFloat16_t>, 5 * of_runs};
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FN:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FNUZ:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2FNUZ:
+      return {place_of_float8, 0, 2};
+    default:
+      return {};
+  }
+}
+
+std::size_t elements_of(const HostTensor& tensor) {
+  std::size_t count = 1;
+  for (std::size_t i = 0; i < tensor.rank; ++i) {
+    count *= static_cast<std::size_t>(tensor.shape[i]);
+  }
+  return count;
+}
+
+std::string to_text(const HostTensor& tensor) {
+  std::string text;
+  for (std::size_t i = 0; i < tensor.rank; ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(tensor.shape[i]);
+  }
+  return "(" + text + (tensor.rank == 1 ? ",)" : ")");
+}
+
+// False for what is no tensor in the host's memory.
+bool read_output(const Request& request, std::size_t output, HostTensor& tensor) {
+  if (!request.rows.outputs) {
+    return describe(request.outputs.at(output), tensor);
+  }
+  const JointOutputs::Tensor& whole = request.rows.outputs->tensors.at(output);
+  tensor.type = whole.type;
+  tensor.rank = whole.shape.size();
+  std::copy(whole.shape.begin(), whole.shape.end(), tensor.shape.begin());
+  tensor.shape[0] = static_cast<std::int64_t>(request.rows.count);
+  tensor.data = whole.data + request.rows.first * whole.row_bytes;
+  return true;
+}
+
+// Of floating-point inputs: what is left of larger numbers that cancel out is no smaller.
+double largest_input(const Request& request) {
+  double largest = 0;
+  for (std::size_t i = 0; i < request.inputs.size(); ++i) {
+    HostTensor tensor;
+    if (!describe(request.inputs.values()[i], tensor)) {
+      continue;
+    }
+    if (const Kind kind = kind_of(tensor.type); kind.share > 0) {
+      for (std::size_t at = 0, count = elements_of(tensor); at < count; ++at) {
+        const double value = std::abs(kind.number(tensor.data, at));
+        largest = std::isfinite(value) ? std::max(largest, value) : largest;
+      }
+    }
+  }
+  return largest;
+}
+
+Difference compare_values(const std::string& name, const HostTensor& joined, const HostTensor& alone, double floor) {
+  const std::size_t count = elements_of(joined);
+  const std::size_t each = find_element_type(joined.type)->bits / 8;
+  if (count == 0 || std::memcmp(joined.data, alone.data, count * each) == 0) {
+    return {};
+  }
+  const Kind kind = kind_of(joined.type);
+  std::size_t differing = 0;
+  double most = 0;
+  double largest = 0;
+  bool in_kind = false;  // NaN or infinity on one side alone
+  if (kind.number == nullptr) {
+    const auto* const one = static_cast<const std::byte*>(joined.data);
+    const auto* const other = static_cast<const std::byte*>(alone.data);
+    for (std::size_t at = 0; at < count; ++at) {
+      differing += std::memcmp(one + at * each, other + at * each, each) != 0 ? 1 : 0;
+    }
+  } else {
+    for (std::size_t at = 0; at < count; ++at) {
+      const double value = std::abs(kind.number(alone.data, at));
+      largest = std::isfinite(value) ? std::max(largest, value) : largest;
+    }
+    const double may = std::max({kind.share * largest, kind.share > 0 ? 1e-6 * floor : 0, kind.apart});
+    for (std::size_t at = 0; at < count; ++at) {
+      const double one = kind.number(joined.data, at);
+      const double other = kind.number(alone.data, at);
+      if (std::isfinite(one) && std::isfinite(other)) {
+        most = std::max(most, std::abs(one - other));
+        differing += std::abs(one - other) > may ? 1 : 0;
+      } else if (one != other && !(std::isnan(one) && std::isnan(other))) {
+        in_kind = true;
+        ++differing;
+      }
+    }
+  }
+  if (differing == 0) {
+    return {};
+  }
+  std::ostringstream text;
+  text << "output '" << name << "' of a joint run differs from the answer to the request alone";
+  if (in_kind) {
+    text << ": NaN or infinity is in one of them";
+  } else if (kind.share > 0) {
+    text << " by " << most << ", and its largest value is " << largest;
+  } else {
+    text << " in " << differing << " of " << count << " elements";
+  }
+  return {text.str(), false, kind.number != nullptr, 2 * differing >= count};
+}
+
+}  // namespace
+
+Difference compare(const Request& joined, const Request& alone) {
+  const double floor = largest_input(alone);
+  for (std::size_t o = 0; o < joined.output_names.size(); ++o) {
+    const std::string name = joined.output_names[o];
+    HostTensor one;
+    HostTensor other;
+    if (!read_output(joined, o, one) || !read_output(alone, o, other)) {
+      return {"output '" + name + "' of a run alone is no numeric tensor in main memory", true};
+    }
+    const auto* const end = one.shape.begin() + static_cast<std::ptrdiff_t>(one.rank);
+    if (one.type != other.type || one.rank != other.rank ||
+        !std::equal(static_cast<const std::int64_t*>(one.shape.begin()), end, other.shape.begin())) {
+      return {"output '" + name + "' has the shape " + to_text(other) + " alone, and a part of the shape " +
+                  to_text(one) + " in a joint run",
+              true};
+    }
+    if (Difference found = compare_values(name, one, other, floor)) {
+      return found;
+    }
+  }
+  return {};
+}
+
+std::shared_ptr<Request> copy_alone(const std::shared_ptr<Request>& request, const JointSize& size,
+                                    const Batching& batching) {
+  Batching plain;
+  plain.axis = batching.axis;
+  return join({request}, {size}, plain);
+}
+
+namespace {
+
+// So that one request's run has the shape of the run of all.
+Batching filling(const std::vector<JointSize>& sizes, const Batching& batching) {
+  JointSize all;
+  for (const JointSize& each : sizes) {
+    all.add(each);
+  }
+  Batching filled = batching;
+  filled.sizes = {batching.padded(all.rows)};
+  if (batching.padding) {
+    Padding padding = *batching.padding;
+    padding.lengths = {batching.rounded(all.longest)};
+    filled.padding = std::make_shared<const Padding>(std::move(padding));
+  }
+  return filled;
+}
+
+}  // namespace
+
+std::shared_ptr<Request> copy_in_size_of(const std::shared_ptr<Request>& request, const JointSize& size,
+                                         const std::vector<JointSize>& sizes, const Batching& batching) {
+  return join({request}, {size}, filling(sizes, batching));
+}
+
+std::shared_ptr<Request> part_of(Request& run, const JointSize& size, const std::vector<JointSize>& sizes,
+                                 const Batching& batching) {
+  auto part = std::make_shared<Request>();
+  part->output_names = run.output_names;
+  split(run, {part}, {size}, filling(sizes, batching));
+  return part;
+}
+
+}  // namespace ortmulti

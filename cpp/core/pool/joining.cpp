@@ -1,0 +1,87 @@
+#include "core/pool/joining.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace ortmulti {
+
+void Joining::set_apart(std::map<std::string, std::string> outputs, bool audits) {
+  apart_ = std::move(outputs);
+  audits_runs_ = audits;
+}
+
+const std::string* Joining::why_apart(const std::vector<const char*>& outputs) const {
+  if (apart_.empty()) {
+    return nullptr;
+  }
+  for (const char* const name : outputs) {
+    if (const auto found = apart_.find(name); found != apart_.end()) {
+      return &found->second;
+    }
+  }
+  return nullptr;
+}
+
+bool Joining::joins(const Key& key, Caller caller) const {
+  if (stopped_ || (!stopped_keys_.empty() && stopped_keys_.count(key) != 0)) {
+    return false;
+  }
+  if (caller == 0 || faults_.empty()) {
+    return true;
+  }
+  const auto found = faults_.find(caller);
+  return found == faults_.end() || found->second < faulty;
+}
+
+void Joining::stop(const Key& key) {
+  if (stopped_keys_.size() == most_kept) {
+    stopped_keys_.clear();
+  }
+  stopped_keys_.insert(key);
+}
+
+std::optional<std::size_t> Joining::audit(const Key& key, std::size_t requests, std::chrono::nanoseconds time) {
+  if (!audits_runs_) {
+    return std::nullopt;
+  }
+  ran_ += time;
+  if (seen_.size() == most_kept) {
+    seen_.clear();
+  }
+  const bool is_first = seen_.insert(key).second && ++shapes_ <= always_audited;
+  const auto most = static_cast<double>(ran_.count()) * most_share;
+  if (!is_first && static_cast<double>(spent_.count()) > most) {
+    return std::nullopt;
+  }
+  random_ = random_ * 6364136223846793005U + 1442695040888963407U;  // Knuth's linear congruential generator
+  return static_cast<std::size_t>((random_ >> 33U) % requests);
+}
+
+void Joining::audited(std::chrono::nanoseconds time) noexcept {
+  spent_ += time;
+  ++audits_;
+}
+
+bool Joining::failed_together(const Key& key) {
+  if (failures_.size() == most_kept) {
+    failures_.clear();
+  }
+  return ++failures_[key] > 1;
+}
+
+void Joining::note(Caller caller, bool failed) {
+  if (caller == 0 || (!failed && faults_.empty())) {
+    return;
+  }
+  if (failed) {
+    if (faults_.size() == most_kept) {
+      faults_.clear();
+    }
+    int& faults = faults_[caller];
+    faults = std::min(faults + 2, most_faults);
+  } else if (const auto found = faults_.find(caller); found != faults_.end() && --found->second == 0) {
+    faults_.erase(found);
+  }
+}
+
+}  // namespace ortmulti

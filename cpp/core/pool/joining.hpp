@@ -1,0 +1,75 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace ortmulti {
+
+/// Which requests a pool joins, besides what their shapes say: what is known of the model's outputs, and what runs have
+/// shown. No clock, no lock.
+class Joining {
+ public:
+  /// A key of requests that may be joined, as BatchTraits has it.
+  using Key = std::string;
+  /// Who asks; 0: nobody knows.
+  using Caller = std::uint64_t;
+
+  /// Requests that ask for one of these outputs run alone, for the reason beside it. `audits`: whether joint runs are
+  /// compared with single ones; at first they are not.
+  void set_apart(std::map<std::string, std::string> outputs, bool audits);
+  /// Why a request for these outputs runs alone; null: it need not.
+  const std::string* why_apart(const std::vector<const char*>& outputs) const;
+  /// Whether such a request may be joined, for all that runs have shown.
+  bool joins(const Key& key, Caller caller) const;
+
+  /// From now on these requests are not joined; or none of the model.
+  void stop(const Key& key);
+  void stop_all() noexcept { stopped_ = true; }
+
+  /// After a joint run of so many requests that took so long: which of them is to be run alone and compared. The first
+  /// joint run of each shape is audited, of many shapes as far as all audits take no more than `most_share` of the time
+  /// of joint runs; and then others as far.
+  std::optional<std::size_t> audit(const Key& key, std::size_t requests, std::chrono::nanoseconds time);
+  /// How long an audit took.
+  void audited(std::chrono::nanoseconds time) noexcept;
+  /// After an audit by which an answer depends on the size of its run, and not on the other requests in it: whether
+  /// that is taken for rounding, by which a choice of two equal ones becomes the other. Of many it is not.
+  bool is_rounding() noexcept { return 8 * ++by_size_ <= audits_ + 24; }
+
+  /// After a joint run that failed though each of its requests succeeded by itself: whether it was not the first one in
+  /// a row, so that stop() is due.
+  bool failed_together(const Key& key);
+  void succeeded_together(const Key& key) { failures_.erase(key); }
+  /// What became of a request of a caller. Those of one whose requests fail again and again run alone.
+  void note(Caller caller, bool failed);
+
+  static constexpr double most_share = 0.005;
+
+ private:
+  static constexpr std::size_t most_kept = 1000;  // of shapes and callers without end, the first are forgotten
+  static constexpr std::size_t always_audited = 16;
+  static constexpr int faulty = 4;  // a failure counts 2, an answer takes 1 off
+  static constexpr int most_faults = 16;
+
+  std::map<std::string, std::string> apart_;
+  bool audits_runs_ = false;
+  bool stopped_ = false;
+  std::set<Key> stopped_keys_;
+  std::map<Key, int> failures_;  // joint ones, in a row
+  std::map<Caller, int> faults_;
+  std::set<Key> seen_;
+  std::size_t shapes_ = 0;  // that were new
+  std::chrono::nanoseconds ran_{0};
+  std::chrono::nanoseconds spent_{0};
+  std::uint64_t audits_ = 0;
+  std::uint64_t by_size_ = 0;
+  std::uint64_t random_ = 1;
+};
+
+}  // namespace ortmulti

@@ -1,0 +1,348 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/pool/audit.hpp"
+#include "core/pool/joining.hpp"
+#include "fake_runner.hpp"
+
+namespace ortmulti::tests {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using Outcome = Request::Outcome;
+using Shape = std::vector<std::int64_t>;
+
+// A session whose requests wait until three rows are there.
+class JoiningTest : public PoolWithFakes {
+ protected:
+  using PoolWithFakes::submit;
+
+  void make(const Batching& batching = {3, hours(1), 0, {}}) {
+    pool = Pool::make({{}, batching});
+    runner = add(Device::cpu());
+    runner->action = [this](Request& request) {
+      const Shape shape = shape_of(request.inputs.values()[0]);
+      sizes.push_back(shape[0]);
+      request.outputs.push_back(answer(numbers(request.inputs.values()[0]), shape));
+    };
+  }
+
+  std::shared_ptr<Request> request_of(float value, std::uint64_t caller = 0) {
+    auto request = answers.request();
+    request->output_names = {"y"};
+    request->inputs.add("x", tensor({1, 1}, value));
+    request->caller = caller;
+    return request;
+  }
+  // Answers them all, or what became of them.
+  std::vector<std::shared_ptr<Request>> ask(const std::vector<float>& values) {
+    std::vector<std::shared_ptr<Request>> asked;
+    for (const float value : values) {
+      asked.push_back(submit(request_of(value)));
+    }
+    asked_ += values.size();
+    answers.wait_for(asked_);
+    return asked;
+  }
+  static std::vector<float> values_of(const std::vector<std::shared_ptr<Request>>& requests) {
+    std::vector<float> values;
+    for (const auto& request : requests) {
+      const std::vector<float> own = numbers(request->outputs.at(0));
+      values.insert(values.end(), own.begin(), own.end());
+    }
+    return values;
+  }
+
+  static Ort::Value with(const std::vector<float>& values, const Shape& shape) {
+    Ort::Value y = tensor(shape);
+    std::copy(values.begin(), values.end(), y.GetTensorMutableData<float>());
+    return y;
+  }
+
+  // The model: by default its rows are its input's.
+  std::function<Ort::Value(std::vector<float>, const Shape&)> answer = with;
+  std::vector<std::int64_t> sizes;  // of the runs
+  std::shared_ptr<FakeRunner> runner;
+  std::size_t asked_ = 0;
+};
+
+TEST_F(JoiningTest, RequestsForOutputsWithoutRowsRunAloneAndTheReasonIsKnown) {
+  make();
+  pool->set_apart({{"y", "output 'y' has 4 rows always"}}, true);
+  ask({1, 2, 3});
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 1, 1}));
+  EXPECT_EQ(pool->stats().why_unbatched, "output 'y' has 4 rows always");
+  EXPECT_EQ(pool->stats().apart, 3U);
+  EXPECT_EQ(pool->stats().unbatched, 0U);
+  pool->set_apart({{"z", "others"}}, true);
+  ask({1, 2, 3});
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 1, 1, 3, 1}));  // and an audit
+}
+
+TEST_F(JoiningTest, AnAnswerThatDiffersFromTheOneAloneIsNotGivenAndEndsJoining) {
+  make();
+  pool->set_apart({}, true);
+  answer = [](std::vector<float> values, const Shape& shape) {  // normalized over the batch
+    float sum = 0;
+    for (const float value : values) {
+      sum += value;
+    }
+    for (float& value : values) {
+      value /= sum;
+    }
+    return with(values, shape);
+  };
+  EXPECT_EQ(values_of(ask({1, 2, 5})), (std::vector<float>{1, 1, 1}));
+  EXPECT_EQ(values_of(ask({3, 4, 5})), (std::vector<float>{1, 1, 1}));
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{3, 1, 1, 1, 1, 1, 1, 1}));
+  const PoolStats stats = pool->stats();
+  EXPECT_EQ(stats.audits, 1U);
+  EXPECT_EQ(stats.audit_differences, 1U);
+  EXPECT_EQ(stats.unbatched, 1U);
+  EXPECT_NE(stats.why_unbatched.find("output 'y' of a joint run differs from the answer to the request alone by "),
+            std::string::npos);
+}
+
+TEST_F(JoiningTest, OutputsThatGrowInAnotherDimensionAreFound) {
+  make();
+  pool->set_apart({}, true);
+  answer = [](const std::vector<float>& values, const Shape& shape) {
+    const std::vector<float> all(values.size() * values.size(), values[0]);
+    return with(all, {shape[0], shape[0]});
+  };
+  for (const auto& request : ask({1, 2, 5})) {
+    EXPECT_EQ(shape_of(request->outputs.at(0)), (Shape{1, 1}));
+  }
+  EXPECT_EQ(pool->stats().why_unbatched.substr(0, 84),
+            "output 'y' has the shape (1, 1) alone, and a part of the shape (1, 3) in a joint run");
+}
+
+TEST_F(JoiningTest, AnAuditThatFailsSaysNothing) {
+  make();
+  pool->set_apart({}, true);
+  const auto run = runner->action;
+  runner->action = [&](Request& request) {
+    if (shape_of(request.inputs.values()[0])[0] == 1) {
+      throw Error(ErrorKind::out_of_memory, "none left");
+    }
+    run(request);
+  };
+  EXPECT_EQ(values_of(ask({1, 2, 5})), (std::vector<float>{1, 2, 5}));
+  EXPECT_EQ(pool->stats().audits, 1U);
+  EXPECT_EQ(pool->stats().audit_differences, 0U);
+}
+
+TEST_F(JoiningTest, AChoiceOfTwoEqualOnesMayGoByTheSizeOfTheRunButNotAlways) {
+  make();
+  pool->set_apart({}, true);
+  std::size_t other = 0;
+  runner->action = [&](Request& request) {
+    const Shape shape = shape_of(request.inputs.values()[0]);
+    sizes.push_back(shape[0]);
+    static const Ort::AllocatorWithDefaultOptions cpu;
+    Ort::Value y = Ort::Value::CreateTensor<std::int64_t>(cpu, shape.data(), shape.size());
+    std::fill_n(y.GetTensorMutableData<std::int64_t>(), shape[0], shape[0] == 3 ? 7 : 8);
+    other += shape[0] == 3 ? 1 : 0;
+    request.outputs.push_back(std::move(y));
+  };
+  const auto integer = [](const Request& request) { return request.outputs.at(0).GetTensorData<std::int64_t>()[0]; };
+  EXPECT_EQ(integer(*ask({1, 2, 5})[0]), 7);
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{3, 1, 3}));
+  EXPECT_EQ(pool->stats().audit_differences, 0U);
+  Joining joining;
+  std::size_t excused = 0;
+  while (joining.is_rounding()) {
+    joining.audited(milliseconds(1));
+    ++excused;
+  }
+  EXPECT_EQ(excused, 3U);
+}
+
+TEST_F(JoiningTest, OfManyOneThatFailsIsFoundInHalves) {
+  make({8, hours(1), 0, {}});
+  const auto run = runner->action;
+  runner->action = [&](Request& request) {
+    const std::vector<float> values = numbers(request.inputs.values()[0]);
+    if (std::count(values.begin(), values.end(), 13) != 0) {
+      sizes.push_back(-shape_of(request.inputs.values()[0])[0]);
+      throw Error(ErrorKind::invalid_argument, "unlucky");
+    }
+    run(request);
+  };
+  const auto asked = ask({1, 2, 3, 4, 5, 13, 7, 8});
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{-8, 4, -4, -2, 1, -1, 2}));
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    EXPECT_EQ(asked[i]->outcome, i == 5 ? Outcome::failed : Outcome::done);
+  }
+  EXPECT_EQ(numbers(asked[7]->outputs.at(0)), (std::vector<float>{8}));
+  EXPECT_EQ(pool->stats().unbatched, 0U);
+}
+
+TEST_F(JoiningTest, WhatFailsTogetherTwiceInARowAndSucceedsAloneIsNotJoined) {
+  make();
+  const auto run = runner->action;
+  bool fails = true;
+  runner->action = [&](Request& request) {
+    if (fails && shape_of(request.inputs.values()[0])[0] > 1) {
+      throw Error(ErrorKind::fail, "it has one row");
+    }
+    run(request);
+  };
+  ask({1, 2, 3});
+  fails = false;
+  ask({1, 2, 3});
+  fails = true;
+  ask({1, 2, 3});
+  EXPECT_EQ(pool->stats().unbatched, 0U);  // one that succeeded lies between
+  ask({1, 2, 3});
+  EXPECT_EQ(pool->stats().unbatched, 1U);
+  EXPECT_EQ(pool->stats().why_unbatched, "they failed together, and succeeded alone: it has one row");
+  fails = false;
+  sizes.clear();
+  ask({1, 2, 3});
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 1, 1}));
+}
+
+TEST_F(JoiningTest, ACallerWhoseRequestsFailRunsAloneAndOthersTogether) {
+  make({2, hours(1), 0, {}});
+  const auto run = runner->action;
+  runner->action = [&](Request& request) {
+    const std::vector<float> values = numbers(request.inputs.values()[0]);
+    if (std::count(values.begin(), values.end(), 13) != 0) {
+      throw Error(ErrorKind::invalid_argument, "unlucky");
+    }
+    run(request);
+  };
+  std::size_t sent = 0;
+  const auto ask_as = [&](float value, std::uint64_t caller) { submit(request_of(value, caller)), ++sent; };
+  for (int i = 0; i < 2; ++i) {
+    ask_as(13, 1);
+    ask_as(5, 2);
+    answers.wait_for(sent);
+  }
+  sizes.clear();
+  ask_as(13, 1);  // which waits for nobody
+  answers.wait_for(sent);
+  ask_as(5, 2);
+  ask_as(6, 3);
+  answers.wait_for(sent);
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{2}));
+  EXPECT_EQ(pool->stats().apart, 1U);
+  for (int i = 0; i < 3; ++i) {  // its answers are right again
+    ask_as(5, 1);
+    answers.wait_for(sent);
+  }
+  sizes.clear();
+  ask_as(5, 1);
+  ask_as(5, 2);
+  answers.wait_for(sent);
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{2}));
+}
+
+TEST(Joining, AuditsTheFirstOfEachShapeAndThenASmallShareOfTheTime) {
+  Joining joining;
+  EXPECT_FALSE(joining.audit("a", 4, milliseconds(10)));  // nobody asked for it
+  joining.set_apart({}, true);
+  for (int i = 0; i < 16; ++i) {
+    const auto which = joining.audit(std::to_string(i), 4, milliseconds(10));
+    ASSERT_TRUE(which);
+    EXPECT_LT(*which, 4U);
+    joining.audited(milliseconds(5));
+  }
+  EXPECT_FALSE(joining.audit("17th", 4, milliseconds(10)));
+  std::size_t audits = 0;
+  for (int i = 0; i < 100'000; ++i) {
+    if (joining.audit("0", 4, milliseconds(10))) {
+      joining.audited(milliseconds(5));
+      ++audits;
+    }
+  }
+  EXPECT_NEAR(static_cast<double>(audits) * 5, 100'000 * 10 * Joining::most_share, 100);
+}
+
+TEST(Joining, AuditsAnyOfTheRequests) {
+  Joining joining;
+  joining.set_apart({}, true);
+  std::vector<std::size_t> counts(4);
+  for (int i = 0; i < 400; ++i) {
+    ++counts.at(joining.audit("a", 4, milliseconds(10)).value());
+  }
+  EXPECT_GT(*std::min_element(counts.begin(), counts.end()), 50U);
+}
+
+class AuditTest : public RealSessions {
+ protected:
+  template <typename Type>
+  static std::shared_ptr<Request> answer(const std::vector<Type>& values, ONNXTensorElementDataType type) {
+    auto request = std::make_shared<Request>();
+    request->output_names = {"y"};
+    const std::vector<std::int64_t> shape{1, static_cast<std::int64_t>(values.size())};
+    Ort::Value y = new_tensor(type, shape);
+    std::memcpy(y.GetTensorMutableRawData(), values.data(), values.size() * sizeof(Type));
+    request->outputs.push_back(std::move(y));
+    return request;
+  }
+  static Difference compare_floats(const std::vector<float>& joined, const std::vector<float>& alone, float input = 0) {
+    const auto one = answer(joined, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT);
+    const auto other = answer(alone, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT);
+    other->inputs.add("x", tensor({1, 1}, input));
+    return compare(*one, *other);
+  }
+};
+
+TEST_F(AuditTest, FloatsMayDifferByRounding) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_FALSE(compare_floats({1, 100, nan, infinity}, {1.5F, 100.5F, nan, infinity}));
+  EXPECT_TRUE(compare_floats({1, 98}, {1, 100}));
+  EXPECT_TRUE(compare_floats({1, nan}, {1, 100}));
+  EXPECT_TRUE(compare_floats({1, -infinity}, {1, infinity}));
+  EXPECT_TRUE(compare_floats({1e-4F}, {-1e-4F}));
+  EXPECT_FALSE(compare_floats({1e-4F}, {-1e-4F}, 1000));  // what is left of 1000 - 1000
+  EXPECT_TRUE(compare_floats({1, 1, 1, 2}, {1, 1, 1, 1}).in_floats);
+  EXPECT_FALSE(compare_floats({1, 1, 1, 2}, {1, 1, 1, 1}).widely);
+  EXPECT_TRUE(compare_floats({1, 1, 2, 2}, {1, 1, 1, 1}).widely);
+}
+
+TEST_F(AuditTest, ShortFloatsToo) {
+  const auto differ = [](auto one, auto other, ONNXTensorElementDataType type) {
+    return static_cast<bool>(compare(*answer(std::vector{one}, type), *answer(std::vector{other}, type)));
+  };
+  const auto half = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16;
+  const auto brain = ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16;
+  EXPECT_FALSE(differ(Ort::Float16_t(1.0F), Ort::Float16_t(1.01F), half));
+  EXPECT_TRUE(differ(Ort::Float16_t(1.0F), Ort::Float16_t(1.1F), half));
+  EXPECT_FALSE(differ(Ort::BFloat16_t(1.0F), Ort::BFloat16_t(1.04F), brain));
+  EXPECT_TRUE(differ(Ort::BFloat16_t(1.0F), Ort::BFloat16_t(1.2F), brain));
+  const auto eight = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FN;
+  EXPECT_FALSE(differ(std::uint8_t{0x38}, std::uint8_t{0x3a}, eight));
+  EXPECT_TRUE(differ(std::uint8_t{0x38}, std::uint8_t{0x3b}, eight));
+  EXPECT_FALSE(differ(std::uint8_t{0x81}, std::uint8_t{0x01}, eight));  // about zero
+  EXPECT_TRUE(differ(std::uint8_t{0xb8}, std::uint8_t{0x38}, eight));
+}
+
+TEST_F(AuditTest, OfIntegersAllBitsCount) {
+  const auto of = [](const std::vector<std::int64_t>& values) {
+    return answer(values, ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64);
+  };
+  EXPECT_FALSE(compare(*of({1, 2}), *of({1, 2})));
+  const Difference found = compare(*of({1, 2, 4}), *of({1, 2, 5}));
+  EXPECT_EQ(found.text, "output 'y' of a joint run differs from the answer to the request alone in 1 of 3 elements");
+  EXPECT_FALSE(found.in_floats);
+  EXPECT_TRUE(compare(*of({1, 2}), *of({1, 2, 3})).in_shape);
+}
+
+}  // namespace
+}  // namespace ortmulti::tests
