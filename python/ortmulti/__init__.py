@@ -62,6 +62,7 @@ __getattr__, __dir__, __all__ = attach(
         "ortmulti.pool.futures": "PoolFuture RequestTiming",
         "ortmulti.pool.load": "check_batching load",
         "ortmulti.pool.pool": "Pool",
+        "ortmulti.pool.rows": "OutputRows RowVerdict",
         "ortmulti.pool.stats": "DeviceStats Histogram Latency PoolStats metrics",
         "ortmulti.repository": (
             "DeviceBudget ModelRepository ModelStats ModelStatus RepositoryModel RepositoryStats Residency"

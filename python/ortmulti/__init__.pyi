@@ -113,6 +113,8 @@ from ortmulti.pool.futures import RequestTiming as RequestTiming
 from ortmulti.pool.load import check_batching as check_batching
 from ortmulti.pool.load import load as load
 from ortmulti.pool.pool import Pool as Pool
+from ortmulti.pool.rows import OutputRows as OutputRows
+from ortmulti.pool.rows import RowVerdict as RowVerdict
 from ortmulti.pool.stats import DeviceStats as DeviceStats
 from ortmulti.pool.stats import Histogram as Histogram
 from ortmulti.pool.stats import Latency as Latency

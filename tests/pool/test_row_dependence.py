@@ -234,17 +234,11 @@ def test_models_of_the_benchmarks_are_not_suspected(kind: str, options: dict[str
     assert found(str(models.make(kind, tmp_path, **options))) == []
 
 
-def test_what_is_no_model_is_an_error_or_says_nothing() -> None:
-    for end in range(0, len(TEXT), 7):
-        try:
-            assert found(TEXT[:end]) in ([], found(TEXT))
-        except ortmulti.errors.InvalidProtobuf:
-            continue
+def test_what_is_no_model_says_nothing() -> None:
+    for end in range(7, len(TEXT), 7):
+        assert found(TEXT[:end]) in ([], found(TEXT))
     for at in range(0, len(TEXT), 5):
-        try:
-            found(TEXT[:at] + bytes([255 - TEXT[at]]) + TEXT[at + 1 :])
-        except ortmulti.errors.InvalidProtobuf:
-            continue
+        found(TEXT[:at] + bytes([255 - TEXT[at]]) + TEXT[at + 1 :])
 
 
 @pytest.mark.parametrize("backend", ["core", "processes"])
@@ -258,12 +252,10 @@ def test_a_load_warns_of_a_quantized_model(backend: Any, tmp_path: Path, caplog:
         ortmulti.load(path, "cpu", backend=backend, batching=Batching(4)).close()
         ortmulti.load(path, "cpu", backend=backend).close()
     [warning] = [record.getMessage() for record in caplog.records if record.name == "ortmulti"]
-    assert warning.startswith(
-        f"'{quantized}': joined requests may get other answers than alone: DynamicQuantizeLinear '"
-    )
+    assert warning.startswith(f"'{quantized}': requests for 'y' run alone, not joined: output 'y' depends on the other")
     assert "has one scale for all rows" in warning
     shown = invoke("inspect", quantized, "--batching")
-    assert "In the graph: DynamicQuantizeLinear '" in shown.stdout
+    assert "output 'y' depends on the other rows: DynamicQuantizeLinear" in " ".join(shown.stdout.split())
 
 
 def test_a_model_whose_graph_cannot_be_read_is_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

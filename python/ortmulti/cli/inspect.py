@@ -49,7 +49,7 @@ def inspect_command(
     as_json: AsJson = False,
 ) -> None:
     """Show a model's inputs, outputs, dynamic dimensions, weights and opset, and whether GPUs can share its weights and
-    capture its runs as CUDA graphs.
+    capture its runs as CUDA graphs. Says of each output whether requests for it can be joined.
 
     Opens the model once on the CPU, without optimizing it. Runs made-up inputs with it if its weights take at most 1
     GiB. With --batching the exit status is 1 if joined requests get other answers, or if that could not be tried.
@@ -208,7 +208,7 @@ def _describe_batching(
 ) -> tuple[dict[str, Any], RowVerdict | None]:
     """Try it. Return the result, and what is known of the outputs' rows then."""
     try:
-        found = ortmulti.check_batching(model, ortmulti.Batching(2), options=options)
+        found = ortmulti.check_batching(model, ortmulti.Batching(8), options=options)
     except Error as error:
         text = f"it could not be tried with random inputs: {error.public}. Give ortmulti.check_batching your samples"
         return {"independent": None, "text": text, "outputs": {}}, verdict

@@ -111,10 +111,10 @@ def load(
         warmup: What each session runs before it takes requests. True: random inputs, as `Warmup()` has; if the model
             takes none of them, the load warns and goes on without. Default: nothing.
         wait: When to return. ``"all"``: when all sessions take requests. ``"first"``: when one does. ``"none"``: after
-            the arguments are checked, or, with ``Batching(pad=...)``, when the first session is ready and padding is
-            proven. Later sessions join the pool when they are ready. With ``"first"`` and the
-            strategy ``"shared"``, the other GPUs start after the first one. So the first GPU is ready sooner, and the
-            last one later: docs/pool.md.
+            the arguments are checked. With `Batching` it returns when the first session is ready and has run random
+            inputs, if padding is to be proven, or if the model's graph does not show which outputs have rows. Later
+            sessions join the pool when they are ready. With ``"first"`` and the strategy ``"shared"``, the other GPUs
+            start after the first one. So the first GPU is ready sooner, and the last one later: docs/pool.md.
         require: What happens if a session fails. ``"all"``: the load fails. If it has returned, the pool closes, and
             each request raises that error. ``"any"``: the pool goes on with the other sessions; `Pool.stats` and
             the log name the devices that failed. If no session works, the load fails. A device that does not exist is

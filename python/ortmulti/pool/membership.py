@@ -57,9 +57,8 @@ class Membership:
         if batching is None:
             return
         self._begin_padding()
-        set_apart = getattr(self._members.core, "set_apart", None) or (lambda _reasons, _audit: None)
         if batching.trust:
-            set_apart({}, False)
+            self._members.core.set_apart({}, False)
             return
         from ortmulti.pool.batching_check import BatchingCheck
         from ortmulti.pool.rows import warn
@@ -69,7 +68,7 @@ class Membership:
         if batching.check and (not found.independent or verdict.reasons("unknown")):
             raise InvalidArgument(f"{found}. Load it without batching, or export it so that rows are independent")
         warn(self._members.model, verdict)
-        set_apart(verdict.reasons(), not verdict.random)
+        self._members.core.set_apart(verdict.reasons(), not verdict.random)
 
     def _begin_padding(self) -> None:
         """Prove what `Batching` says of padding, if anything, and pad from then on. No requests came before.

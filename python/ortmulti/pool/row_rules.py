@@ -81,7 +81,8 @@ def _same(walk: Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis
             walk.set_shape(node, shape if kept else [OF_SIZE if isinstance(entry, str) else None for entry in shape])
     elif has_rows(own):
         pads = walk.given(node, "pads", 1)
-        if not pads or rank is None or len(pads) != 2 * rank or pads[own] or pads[own + rank]:
+        whole = rank is not None and len(pads or ()) == 2 * rank and not any(node.inputs[3:])  # which has axes
+        if not pads or not whole or pads[own] or pads[own + len(pads) // 2]:
             return [ANY]
     # What a row loses depends on its place.
     return [ANY if node.type == "Trilu" and has_rows(own) and (rank is None or own >= rank - 2) else own]

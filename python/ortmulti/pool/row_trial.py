@@ -65,6 +65,9 @@ def try_rows(
         most: So many rows has a run at most. None: a few, and values are not compared.
         fixed: The number of rows that each run has; 0: any.
     """
+    for one in inputs:
+        if axis >= len(one.shape or ()):
+            return Trial(failed=f"input '{one.name}' declares no dimension {axis}")
     trial = _Trial(run, list(inputs), list(names), axis, most is not None)
     try:
         trial.begin(fixed, most or _FEW)

@@ -108,9 +108,9 @@ class Rows:
         ]
         random = self._graph.random() if self._graph else []
         if tries == "none" or not trial:
-            return RowVerdict(self._complete(found, axis, "the graph does not show it"), random)
+            return RowVerdict(self._complete(found, axis, "unknown", "the graph does not show it"), random)
         tried = self._try(found, trial, axis, batching.max_size, fixed, bool(random))
-        return RowVerdict(self._complete(found, axis, _untried(tried)), random, tried.checks)
+        return RowVerdict(self._complete(found, axis, "none", _untried(tried)), random, tried.checks)
 
     def of_table(self, names: Iterable[str]) -> RowVerdict:
         """Judge these outputs, for the rows of tables along dimension 0. Their rows may depend on each other."""
@@ -122,7 +122,8 @@ class Rows:
         sizes = {one.shape[0] if one.shape else None for one in self._session().get_inputs()}
         [size] = sizes if len(sizes) == 1 else [None]
         tried = self._try(found, left, 0, None, size if isinstance(size, int) else 0)
-        return RowVerdict(self._complete(found, 0, _untried(tried)))
+        open_ = OutputRows("unknown", f"may have rows or not: {_untried(tried)}")  # the caller looks at each answer
+        return RowVerdict({name: one or open_ for name, one in found.items()})
 
     def _names(self) -> list[str]:
         if self._graph and not self._known:
@@ -169,14 +170,17 @@ class Rows:
                 found[name] = _ROWS
         return tried
 
-    def _complete(self, found: Mapping[str, OutputRows | None], axis: int, why: str) -> dict[str, OutputRows]:
-        """Say of outputs of which nothing was found what their declaration says."""
+    def _complete(
+        self, found: Mapping[str, OutputRows | None], axis: int, suspected: Literal["none", "unknown"], why: str
+    ) -> dict[str, OutputRows]:
+        """Judge outputs of which nothing was found: ``suspected`` is the verdict on those with a suspicious shape."""
         suspicious = _suspicious(self._session(), axis) if None in found.values() else {}
         complete = {}
         for name, one in found.items():
-            if one is None and name in suspicious:
-                one = OutputRows("none", f"{suspicious[name]}, and {why}")
-            complete[name] = one or OutputRows("unknown", f"may have rows or not: {why}")
+            open_ = OutputRows("unknown", f"may have rows or not: {why}")
+            if name in suspicious:
+                open_ = OutputRows(suspected, f"{suspicious[name]}, and {why}")
+            complete[name] = one or open_
         return complete
 
 
@@ -219,7 +223,7 @@ def _too_few(rank: int, axis: int) -> OutputRows:
 def _of_type(kind: str) -> str:
     """Why values of a type cannot be joined or split; empty: they can."""
     element = kind.removeprefix("tensor(").removesuffix(")")
-    if element == kind or element == "string":
+    if not kind.startswith("tensor(") or element == "string":
         return f"is of type {kind}, and only tensors of numbers are joined and split"
     return f"is of type {kind}, whose elements are smaller than a byte" if element in _PARTS_OF_BYTES else ""
 
@@ -234,7 +238,7 @@ def _suspicious(session: Any, axis: int) -> dict[str, str]:
         if axis < len(shape) and isinstance(shape[axis], int):
             found[one.name] = f"has the fixed size {shape[axis]} along dimension {axis}"
         elif elsewhere := [place for place, size in enumerate(shape) if size in names and place != axis]:
-            found[one.name] = f"has the dimension '{shape[elsewhere[0]]}' at place {elsewhere[0]}, not {axis}"
+            found[one.name] = f"has the rows' dimension '{shape[elsewhere[0]]}' at place {elsewhere[0]}"
     return found
 
 
