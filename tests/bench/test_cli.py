@@ -319,7 +319,11 @@ TEXT = """(int64[batch, length] ids, string[batch] name) => (int64[batch, length
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (TEXT, ["can be joined along dimension 0", "Requests of different length can be joined"]),
+        (
+            "(int64[batch, length] ids) => (int64[batch, length] y) { y = Identity(ids) }",
+            ["can be joined along dimension 0", "Requests of different length can be joined"],
+        ),
+        (TEXT, ["cannot be joined", "input 'name' is of type tensor(string)"]),
         ("(float[n, 4] x) => (float[n, 4] y) { y = Softmax <axis=0> (x) }", ["Softmax 'y' normalizes over the batch"]),
         ("(float[1, 4] x) => (float[1, 4] y) { y = Relu(x) }", ["cannot be joined", "input 'x' has the fixed size 1"]),
     ],

@@ -74,7 +74,7 @@ def test_rows_that_depend_on_others_are_found(path: bytes, batching: Batching, w
     assert not found.independent
     assert re.search(rf"'y' .*differs by \S+ of its largest value {why}", str(found))
     assert "'k'" not in str(found)
-    with pytest.raises(InvalidArgument, match="joined requests would get other answers"):
+    with pytest.raises(InvalidArgument, match="joined requests get other answers"):
         ortmulti.load(path, "cpu", batching=Batching(4, check=True))
 
 

@@ -104,7 +104,7 @@ class BatchingCheck:
 
     def __str__(self) -> str:
         if problems := self._problems():
-            return "joined requests would get other answers: " + "; ".join(problems.values())
+            return "joined requests get other answers: " + "; ".join(problems.values())
         if self.rows and (unknown := self.rows.reasons("unknown")):
             return "it is not known whether requests can be joined: " + "; ".join(unknown.values())
         if self.rows and self.rows.random:

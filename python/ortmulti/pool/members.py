@@ -79,6 +79,8 @@ class Members:
         self._cancelled = False  # what waits
         self.core = make_core()
         """The core's pool of the present model. An attribute, since each request reads it."""
+        self.no_table: dict[str, str] = {}
+        """Why outputs that `Pool.map_rows` was asked for have no rows, by name; empty: they have, or may have."""
         self.error: BaseException | None = None
         """How the load failed."""
         self.timeline = Timeline()
@@ -563,6 +565,7 @@ class Members:
                     self.core, self.timeline, self.model, self._request = core, timeline, description, request
                     self._members, self._sessions, self._version = loading.members, sessions, version
                     self._files, self._first_runs = files, first_runs
+                    self.no_table = {}
                     replaced = True
                     self._changes.notify()
                 self._retire()

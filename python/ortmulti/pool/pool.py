@@ -82,8 +82,6 @@ class Pool(Membership, Closing):
             )
         super().__init__(members, batching)
         self._start = time.monotonic()
-        self._table_rows: tuple[_core.Pool, dict[str, str]] | None = None
-        """Of a model: why outputs that `map_rows` was asked for have no rows; empty: they have some, or may have."""
         self._was_closed = False
 
     def __del__(self) -> None:
@@ -429,10 +427,7 @@ class Pool(Membership, Closing):
 
     def _check_rows(self, names: Sequence[str], run: Callable[[Sequence[str], Mapping[str, Any]], list[Any]]) -> None:
         """Refuse outputs that have no row for each row of the inputs."""
-        core = self._members.core
-        if self._table_rows is None or self._table_rows[0] is not core:  # another model
-            self._table_rows = core, {}
-        reasons = self._table_rows[1]
+        reasons = self._members.no_table  # of one model
         if new := [name for name in names if name not in reasons]:
             known = [each.name for each in self.get_outputs()]
             new = [name for name in known if name in new]  # the run refuses others

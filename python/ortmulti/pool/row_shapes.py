@@ -108,9 +108,9 @@ def follow_concat(walk: Walk, node: _core.Node, inputs: Sequence[Axis]) -> Seque
             return [NONE if all(one == NONE for one in inputs) else ANY]
     if all(one == NONE for one in inputs):
         return [NONE]
-    own = {one for one in inputs if one != NONE}
-    if FOUND in own and NONE in inputs:
+    if NONE in inputs:  # whose size at the rows' dimension fits one number of rows alone
         return [ANY]
+    own = set(inputs)
     at = counted(node.integers.get("axis", [0])[0], walk.rank(node.inputs[0]))
     found = own.pop() if len(own) == 1 else ANY
     return [ANY if at is None or found == at or (found == FOUND and at == 0) else found]

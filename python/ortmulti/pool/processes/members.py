@@ -108,6 +108,8 @@ class ProcessMembers:
         self._version = version
         self._changing = threading.Lock()  # one sleep at a time
         self.timeline = Timeline()
+        self.no_table: dict[str, str] = {}
+        """Same as `Members.no_table`."""
         self._sessions = self._make(self._specs)
 
         def notify(ready: int, device: str) -> None:
