@@ -306,6 +306,7 @@ def test_requests_for_outputs_with_rows_are_joined() -> None:
     with ortmulti.load(FIXED, "cpu", batching=Batching(4, max_delay_ms=60_000)) as pool:
         for future in [pool.submit(["p"], {"x": numbers(1, 4)}) for _ in range(4)]:
             assert future.result()[0].shape == (1, 4)
+            assert future.timing is not None
             assert future.timing.batch_size == 4
         assert pool.run(["limits"], {"x": numbers(1, 4)})[0].shape == (4,)  # and waits for no others
 

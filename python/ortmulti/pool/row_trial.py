@@ -22,8 +22,8 @@ Run: TypeAlias = Callable[[Sequence[str], Feed], Sequence[Any]]
 _MOST_ROWS = 32
 _MOST_BYTES = 64 << 20
 """Of the inputs of a run."""
-_SECONDS = 1.0
-"""That all runs may take, as far as the first ones tell. Each kind of inputs gets at least three rows."""
+_SECONDS = 2.0
+"""After which no further run begins, once one of several rows was compared."""
 _FULL_RUNS = 6
 _FEW = 3
 _MOST_SAID = 300
@@ -95,6 +95,7 @@ class _Trial:
 
     def begin(self, fixed: int, most: int) -> None:
         """Find inputs that the model takes, and how many rows are tried."""
+        self._end = time.monotonic() + _SECONDS
         declared = [self._with_rows(one, fixed or min(_FEW, most)) for one in self._inputs]
 
         def fits(feed: Feed) -> Feed:
@@ -106,10 +107,9 @@ class _Trial:
         begin = time.monotonic()
         fits(feed)  # the first run prepares much
         taken = time.monotonic() - begin
-        self._end = time.monotonic() + 4 * _SECONDS
         if not fixed:
             row = sum(array.nbytes for array in feed.values()) / self._rows
-            rows = min(most, _MOST_ROWS, _MOST_BYTES / max(row, 1), _SECONDS / _FULL_RUNS / max(taken, 1e-6))
+            rows = min(most, _MOST_ROWS, _MOST_BYTES / max(row, 1), _SECONDS / 2 / _FULL_RUNS / max(taken, 1e-6))
             rows = max(self._rows, int(rows)) if self._values else self._rows
             if rows > self._rows:
                 fitted = [
