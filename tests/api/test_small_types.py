@@ -145,7 +145,9 @@ def test_a_pool_takes_and_returns_what_a_session_does(element: int, dtype: Any, 
     except ortmulti.Error as error:
         pytest.skip(f"this ONNX Runtime has no such cast: {error}")
     expected = session.run(None, feed)
-    with ortmulti.load(content, "cpu", batching=ortmulti.Batching(8)) as pool:
+    parts_of_bytes = back and np.dtype(dtype).name in ("uint4", "int4", "uint2", "int2")  # which are not joined
+    batching = None if parts_of_bytes else ortmulti.Batching(8)
+    with ortmulti.load(content, "cpu", batching=batching) as pool:
         assert_same(pool.run(None, feed), expected)
         for future in [pool.submit(None, feed) for _ in range(4)]:
             assert_same(future.result(), expected)

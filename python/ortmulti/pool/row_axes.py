@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeAlias, TypeGuard
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias, TypeGuard
 
-if TYPE_CHECKING:
-    from ortmulti import _core
-    from ortmulti.pool.row_dependence import Walk
+from ortmulti import _core
 
 __all__ = [
-    *("ANY", "FOUND", "NONE", "OF_SIZE", "SIZE", "Axis", "Entry", "Rule"),
-    *("aligned", "all_counted", "broadcast", "common", "counted", "has_rows", "of_size", "one_for_all"),
+    *("ANY", "FOUND", "NONE", "OF_SIZE", "SIZE", "Axis", "Entry", "Rule", "Walk"),
+    *("aligned", "all_counted", "broadcast", "common", "counted", "has_rows", "label", "of_size", "one_for_all"),
 ]
 
 ANY = None
@@ -28,7 +26,96 @@ Entry: TypeAlias = int | str | None
 SIZE = "batch"
 OF_SIZE = "computed from the batch"
 
-Rule: TypeAlias = "Callable[[Walk, _core.Node, Sequence[Axis]], Sequence[Axis]]"
+
+def label(node: _core.Node) -> str:
+    """Name a node, for messages."""
+    output = next(filter(None, node.outputs), "")
+    return f"{node.type.rpartition(':')[2]} '{node.name or output}'"
+
+
+class Walk:
+    """What is known of the values of a graph, from its inputs on.
+
+    Args:
+        nodes: The main graph's.
+        weights: The dimensions of its weights, by name.
+        axis: The batch axis of the inputs.
+    """
+
+    def __init__(self, nodes: _core.Nodes, weights: Mapping[str, Sequence[int]], axis: int) -> None:
+        self.told: list[str] = []
+        self.sources: dict[str, set[int]] = {}  # of a value: which of those it was computed from
+        self.finders: dict[str, str] = {}  # of a value that is `FOUND`: what found it
+        self.opset = nodes.opset
+        self.constants = nodes.constants
+        self.dims: dict[str, Sequence[int | None]] = dict(weights)
+        """Of values without rows: their sizes, where they are known."""
+        self._ranks = nodes.ranks
+        self.shapes: dict[str, list[Entry]] = {
+            name: list(values) for name, values in self.constants.items() if self._ranks.get(name, 0) <= 1
+        }
+        self.axes: dict[str, Axis] = {}
+        inputs = set(nodes.inputs)
+        for name in nodes.inputs:
+            rank = self._ranks.get(name)
+            self.axes[name] = ANY if rank is None else axis if axis < rank else NONE
+        produced = {name for node in nodes.nodes for name in node.outputs}
+        for name in self._ranks.keys() - inputs - produced:
+            self.axes[name] = NONE
+
+    def axis(self, name: str) -> Axis:
+        """Where a value has its rows."""
+        return self.axes.get(name)
+
+    def mixing(self, name: str) -> list[str]:
+        """Name what makes a value depend on other rows."""
+        return [self.told[number] for number in sorted(self.sources.get(name, ()))]
+
+    def finder(self, name: str) -> str:
+        """Name the node that finds a value's entries."""
+        return self.finders.get(name, "")
+
+    def tell(self, node: _core.Node, what: str) -> None:
+        """Note that this node makes rows depend on each other."""
+        self.told.append(f"{label(node)} {what}")
+
+    def rank(self, name: str) -> int | None:
+        """Number of dimensions; None: nobody knows."""
+        return self._ranks.get(name)
+
+    def set_rank(self, node: _core.Node, rank: int | None, *outputs: str) -> None:
+        """Note the number of dimensions of a node's outputs, or of these alone."""
+        if rank is not None:
+            for name in outputs or node.outputs:
+                self._ranks.setdefault(name, rank)
+
+    def shape(self, name: str) -> list[Entry] | None:
+        """What is known of a value that may be used as a shape."""
+        return self.shapes.get(name)
+
+    def set_shape(self, node: _core.Node, shape: Sequence[Entry]) -> None:
+        """Note what a value has that may be used as a shape."""
+        self.shapes[node.outputs[0]] = list(shape)
+
+    def set_dims(self, node: _core.Node, dims: Sequence[int | None] | None) -> None:
+        """Note the sizes of a value without rows."""
+        if dims is not None:
+            self.dims[node.outputs[0]] = dims
+
+    def given(self, node: _core.Node, attribute: str, place: int) -> list[int] | None:
+        """Integers of an attribute, or of an input in later releases. Empty: not given; None: not constant."""
+        if attribute in node.integers:
+            return node.integers[attribute]
+        if place >= len(node.inputs) or not node.inputs[place]:
+            return []
+        return self.constants.get(node.inputs[place])
+
+    def same_rank(self, node: _core.Node) -> None:
+        """Note that the outputs have as many dimensions as the first input."""
+        self.set_rank(node, self.rank(node.inputs[0]) if node.inputs else None)
+
+
+Rule: TypeAlias = Callable[[Walk, _core.Node, Sequence[Axis]], Sequence[Axis]]
 
 
 def has_rows(axis: Axis) -> TypeGuard[int]:

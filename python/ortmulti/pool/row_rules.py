@@ -27,7 +27,7 @@ from ortmulti.pool.row_axes import (
 
 if TYPE_CHECKING:
     from ortmulti import _core
-    from ortmulti.pool.row_dependence import Walk
+    from ortmulti.pool.row_axes import Walk
 
 __all__ = ["KNOW_FOUND", "KNOW_ROWS", "KNOW_SIZES", "RULES", "reduce"]
 

@@ -23,7 +23,7 @@ from ortmulti.pool.row_axes import (
 
 if TYPE_CHECKING:
     from ortmulti import _core
-    from ortmulti.pool.row_dependence import Walk
+    from ortmulti.pool.row_axes import Walk
 
 __all__ = [
     *("follow_concat", "follow_filled", "follow_flatten", "follow_gather", "follow_range", "follow_reshape"),

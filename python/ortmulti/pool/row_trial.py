@@ -12,7 +12,7 @@ import numpy as np
 
 from ortmulti.create.sample_inputs import MISFITS, first_fit, growing_inputs, sample_inputs
 from ortmulti.errors import OutOfMemory
-from ortmulti.pool.batching_check import CANCELLATION, OUTLIER, OutputCheck, difference, largest, rounding
+from ortmulti.pool.row_differences import CANCELLATION, OUTLIER, OutputCheck, difference, largest, rounding
 
 __all__ = ["Trial", "try_rows"]
 

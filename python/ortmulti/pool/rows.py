@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from ortmulti.errors import InvalidArgument
-from ortmulti.pool.row_axes import FOUND, NONE, has_rows
-from ortmulti.pool.row_dependence import Graph, Walk, read_graph
+from ortmulti.pool.row_axes import FOUND, NONE, Walk, has_rows
+from ortmulti.pool.row_dependence import Graph, read_graph, walk
 
 if TYPE_CHECKING:
     from ortmulti import _core
     from ortmulti.create.model import Model
-    from ortmulti.pool.batching_check import OutputCheck
     from ortmulti.pool.configuration import Batching
+    from ortmulti.pool.row_differences import OutputCheck
     from ortmulti.pool.row_trial import Run, Trial
 
 __all__ = ["OutputRows", "RowVerdict", "Rows", "check_inputs", "warn"]
@@ -97,8 +97,8 @@ class Rows:
         """
         axis, names = batching.axis, self._names()
         fixed = self._fixed(batching)
-        walk = Walk(self._graph, axis) if self._graph else None
-        found = {name: _of_graph(walk, name, axis, True) for name in names}
+        known = walk(self._graph, axis) if self._graph else None
+        found = {name: _of_graph(known, name, axis, True) for name in names}
         if fixed:  # a constant of this size may be another number for each row
             found = {name: None if one is _ROWS else one for name, one in found.items()}
         if self._known or None in found.values():
@@ -114,8 +114,8 @@ class Rows:
 
     def of_table(self, names: Iterable[str]) -> RowVerdict:
         """Judge these outputs, for the rows of tables along dimension 0. Their rows may depend on each other."""
-        walk = Walk(self._graph, 0) if self._graph else None
-        found = {name: _of_graph(walk, name, 0, False) for name in names}
+        known = walk(self._graph, 0) if self._graph else None
+        found = {name: _of_graph(known, name, 0, False) for name in names}
         left = [name for name, one in found.items() if one is None]
         if not left:
             return RowVerdict({name: one for name, one in found.items() if one is not None})
@@ -188,24 +188,24 @@ def _untried(tried: Trial) -> str:
     return f"no random inputs run: {tried.failed}" if tried.failed else "random inputs did not show it"
 
 
-def _of_graph(walk: Walk | None, name: str, axis: int, own: bool) -> OutputRows | None:
+def _of_graph(known: Walk | None, name: str, axis: int, own: bool) -> OutputRows | None:
     """What the graph shows of an output; None: nothing.
 
     Args:
-        walk: None: the graph cannot be read.
+        known: None: the graph cannot be read.
         name: The output's.
         axis: The rows'.
         own: Whether each row must be independent of the others.
     """
-    if walk is None:
+    if known is None:
         return None
-    at, mixing, rank = walk.axis(name), walk.mixing(name), walk.rank(name)
+    at, mixing, rank = known.axis(name), known.mixing(name), known.rank(name)
     why = ", ".join(mixing[:_MOST_TOLD])
     why += f", and {len(mixing) - _MOST_TOLD} nodes more" if len(mixing) > _MOST_TOLD else ""
     if at == NONE:
         return OutputRows("none", f"has no rows: {why or 'it does not depend on the rows of the inputs'}")
     if at == FOUND and axis == 0:
-        return OutputRows("none", f"has as many entries as {walk.finder(name)} finds, not one for each row")
+        return OutputRows("none", f"has as many entries as {known.finder(name)} finds, not one for each row")
     if rank is not None and rank <= axis:
         return _too_few(rank, axis)
     if has_rows(at) and at != axis:
