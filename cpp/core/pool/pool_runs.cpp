@@ -311,7 +311,9 @@ void Pool::run_again(Worker& worker, Requests batch, const RunEnd& joint, Reques
   }
   if (all_succeed && joining_.failed_together(key)) {
     joining_.stop(key);
-    note_stop("they failed together, and succeeded alone: " + text_of(joint.error), ORT_LOGGING_LEVEL_WARNING);
+    std::string text = text_of(joint.error);
+    text.erase(text.find_last_not_of('\n') + 1);
+    note_stop("they failed together, and succeeded alone: " + text, ORT_LOGGING_LEVEL_WARNING);
   }
 }
 
