@@ -369,6 +369,8 @@ def _object(value: object, what: str) -> dict[str, Any]:
 
 
 def _list(value: object, what: str, most: int) -> list[Any]:
+    if value is None:
+        raise InvalidArgument(f"{what} is missing, or null: give a list")
     if not isinstance(value, list):
         raise InvalidArgument(f"{what} is a list, not {type(value).__name__}")
     if len(value) > most:
