@@ -266,6 +266,15 @@ def test_an_answer_of_a_joint_run_keeps_no_more_memory_than_its_own(columns: int
             assert not isinstance(answer.base, np.ndarray)
 
 
+def test_rows_behind_a_dimension_of_one() -> None:
+    model = onnx_models.parsed("(float[1, n, 3] x) => (float[1, n, 3] y) { y = Add(x, x) }").SerializeToString()
+    with ortmulti.load(model, "cpu", batching=Batching(6, max_delay_ms=60_000, axis=1)) as pool:
+        given = [x(count, 10 * count)[None] for count in (1, 2, 3)]
+        for one, [y] in zip(given, pool.map([{"x": one} for one in given]), strict=True):
+            np.testing.assert_array_equal(y, 2 * one)
+        assert pool.stats().devices[0].batch_size.mean == 3
+
+
 def test_a_caller_whose_requests_fail_runs_alone() -> None:
     table = numpy_helper.from_array(np.arange(4, dtype=np.float32), "table")
     model = onnx_models.parsed("(int64[n] at) => (float[n] y) { y = Gather(table, at) }", table).SerializeToString()

@@ -353,7 +353,7 @@ void Pool::note_audit(const Audit& found, RunEnd& end) {
   ++counts_.audit_differences;
   joining_.stop_all();
   note_stop(found.difference + ": load the model without batching, or ask for other outputs", ORT_LOGGING_LEVEL_ERROR);
-  end.error = make_error(ErrorKind::fail, found.difference);
+  end.error = make_error(ErrorKind::invalid_argument, found.difference);  // of no device
   end.unjoined = true;
 }
 
