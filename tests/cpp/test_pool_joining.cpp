@@ -49,11 +49,12 @@ class JoiningTest : public PoolWithFakes {
   // Answers them all, or what became of them.
   std::vector<std::shared_ptr<Request>> ask(const std::vector<float>& values) {
     std::vector<std::shared_ptr<Request>> asked;
+    asked.reserve(values.size());
     for (const float value : values) {
       asked.push_back(submit(request_of(value)));
     }
-    asked_ += values.size();
-    answers.wait_for(asked_);
+    total += values.size();
+    answers.wait_for(total);
     return asked;
   }
   static std::vector<float> values_of(const std::vector<std::shared_ptr<Request>>& requests) {
@@ -75,7 +76,7 @@ class JoiningTest : public PoolWithFakes {
   std::function<Ort::Value(std::vector<float>, const Shape&)> answer = with;
   std::vector<std::int64_t> sizes;  // of the runs
   std::shared_ptr<FakeRunner> runner;
-  std::size_t asked_ = 0;
+  std::size_t total = 0;
 };
 
 TEST_F(JoiningTest, RequestsForOutputsWithoutRowsRunAloneAndTheReasonIsKnown) {
@@ -282,7 +283,9 @@ TEST(Joining, AuditsAnyOfTheRequests) {
   joining.set_apart({}, {}, true);
   std::vector<std::size_t> counts(4);
   for (int i = 0; i < 400; ++i) {
-    ++counts.at(joining.audit("a", 4, milliseconds(10)).value());
+    const auto which = joining.audit("a", 4, milliseconds(10));
+    ASSERT_TRUE(which);
+    ++counts.at(*which);
   }
   EXPECT_GT(*std::min_element(counts.begin(), counts.end()), 50U);
 }
