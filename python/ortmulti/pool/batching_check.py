@@ -7,21 +7,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ortmulti.create.sample_inputs import MISFITS, first_fit, growing_inputs
 from ortmulti.errors import InvalidArgument
-from ortmulti.optimized.comparison import same_bits
+from ortmulti.pool.answers import CANCELLATION, TOLERANCE, difference, within_rounding
 from ortmulti.pool.configuration import Batching
 from ortmulti.pool.padding import Padding
+from ortmulti.values import floats
 
 if TYPE_CHECKING:
     from ortmulti.options.session_options import RunOptions
 
 __all__ = ["BatchingCheck", "OutputCheck", "check_pool", "padded_outputs", "prove_padding"]
 
-_TOLERANCE = 0.01
-_CANCELLATION = 1e-6
-"""Differences below this share of the largest input are rounding, however small the output is."""
 _OUTLIER = 100
 """By how much the second neighbour's numbers are larger, so that a scale that all rows share becomes another one."""
 
@@ -44,7 +43,8 @@ class OutputCheck:
     Attributes:
         neighbours: By how much it differs beside other requests in runs of the same size.
         size: By how much it differs from the answer to the request alone. Runs of another size may use other kernels,
-            which round differently: 1e-6 is usual for float32, 1e-3 for float16.
+            which round differently: 1e-6 is usual for float32, 1e-3 for float16. A few units in the last place of
+            types with fewer bits count as 0.01 at most.
         repeats: By how much it differs when the same run is repeated; not 0.0 if kernels or random numbers do so.
     """
 
@@ -60,11 +60,11 @@ class OutputCheck:
     @property
     def problem(self) -> str:
         """How the answers differ; empty: by rounding at most."""
-        if self.repeats > _TOLERANCE:
+        if self.repeats > TOLERANCE:
             return f"differs by {self.repeats:.2g} of its largest value when the same run is repeated"
         if self.neighbours > self.repeats:
             return f"differs by {self.neighbours:.2g} of its largest value beside other requests"
-        if self.size > _TOLERANCE:
+        if self.size > TOLERANCE:
             return f"differs by {self.size:.2g} of its largest value from the answer to the request alone"
         return ""
 
@@ -123,20 +123,25 @@ def check_pool(
         feed = _join(filled[0], filled[1], batching)
         begin = 0 if pair[0] is first else _rows(pair[0], axis)
         found.append((pool.run(None, feed, _alone(padded)), begin, _rows(feed, axis)))
-    largest = (np.abs(array).max(initial=0) for array in first.values() if array.dtype.kind in "fiu")
-    floor = _CANCELLATION * float(max(largest, default=0))
+    largest = (np.abs(floats.as_float64(array)).max(initial=0) for array in first.values() if _is_number(array))
+    floor = CANCELLATION * float(max(largest, default=0))
     outputs = {}
     for place, declared in enumerate(pool.get_outputs()):
         name = declared.name
-        own = _part(name, alone[place], axis, 0, rows, rows)
+        own = _part(name, floats.of_type(alone[place], declared.type), axis, 0, rows, rows)
         before, again, before_other, behind, behind_other = (
-            _cut(_part(name, answers[place], axis, begin, rows, of), name, lengths[0], padded)
+            _cut(
+                _part(name, floats.of_type(answers[place], declared.type), axis, begin, rows, of),
+                name,
+                lengths[0],
+                padded,
+            )
             for answers, begin, of in found
         )
         outputs[name] = OutputCheck(
-            neighbours=max(_difference(before_other, before), _difference(behind_other, behind)),
-            size=max(_rounding(before, own, floor), _rounding(behind, own, floor)),
-            repeats=_difference(again, before),
+            neighbours=max(difference(before_other, before), difference(behind_other, behind)),
+            size=max(within_rounding(before, own, floor), within_rounding(behind, own, floor)),
+            repeats=difference(again, before),
         )
     return BatchingCheck(outputs)
 
@@ -257,9 +262,15 @@ def _random(pool: Model, axis: int) -> list[dict[str, Any]]:
 
 
 def _larger(sample: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: array * array.dtype.type(_OUTLIER) if array.dtype.kind == "f" else array for name, array in sample.items()
-    }
+    with np.errstate(over="ignore", invalid="ignore"):  # float8 ends at 448
+        return {
+            name: array * array.dtype.type(_OUTLIER) if floats.is_floating(array.dtype) else array
+            for name, array in sample.items()
+        }
+
+
+def _is_number(array: NDArray[Any]) -> bool:
+    return array.dtype.kind in "iu" or floats.is_floating(array.dtype)
 
 
 def _rows(feed: Mapping[str, Any], axis: int) -> int:
@@ -294,34 +305,3 @@ def _part(name: str, answer: Any, axis: int, begin: int, rows: int, of: int) -> 
             "split, so that the pool joins no requests"
         )
     return answer.take(range(begin, begin + rows), axis)
-
-
-def _rounding(one: Any, other: Any, floor: float) -> float:
-    """As `_difference`, for runs of other sizes.
-
-    A sum that cancels out leaves nothing but rounding, and of numbers that are not floats rounding changes a few.
-    """
-    if one.shape != other.shape:
-        return 1.0
-    if one.dtype.kind != "f":
-        return float(np.mean(one != other)) if one.size else 0.0
-    found = _difference(one, other)
-    if found and np.isfinite(one).all() and np.isfinite(other).all():
-        apart = np.abs(one.astype(np.float64) - other.astype(np.float64)).max(initial=0.0)
-        return min(found, _TOLERANCE) if apart <= floor else found
-    return found
-
-
-def _difference(one: Any, other: Any) -> float:
-    if same_bits([one], [other]):
-        return 0.0
-    if one.shape != other.shape or one.dtype.kind != "f":
-        return 1.0
-    one, other = one.astype(np.float64), other.astype(np.float64)
-    finite = np.isfinite(one)
-    if not np.array_equal(finite, np.isfinite(other)) or not np.array_equal(
-        one[~finite], other[~finite], equal_nan=True
-    ):
-        return 1.0
-    largest = max(np.abs(one[finite]).max(initial=0.0), np.abs(other[finite]).max(initial=0.0), np.finfo(float).tiny)
-    return float(np.abs(one[finite] - other[finite]).max(initial=0.0) / largest)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ortmulti import _core
 from ortmulti.errors import InvalidArgument
+from ortmulti.values.floats import is_floating
 
 if TYPE_CHECKING:
     from ortmulti.pool.configuration import Batching
@@ -199,6 +200,6 @@ def _element(name: str, declared: Any, value: float) -> NDArray[Any]:
     if dtype is None or dtype.hasobject:
         raise InvalidArgument(f"input '{name}' is a {declared.type}: only tensors of numbers can be padded")
     element = np.asarray(value).astype(dtype)
-    if np.issubdtype(dtype, np.integer) and element != value:
+    if dtype.kind != "b" and not is_floating(dtype) and element != value:
         raise InvalidArgument(f"pad['{name}'] is {value}, and {dtype} cannot hold it")
     return element
