@@ -139,15 +139,16 @@ def growing_inputs(
     """
     declared, given = list(declarations), dict(dimensions or {})
     states = [_with_batch(one, batch) for one in declared]
-    for tokens in (TOKENS, *(FEWER_TOKENS if any(map(is_token, declared)) else ())):
+    has_tokens = any(one.type in _INTEGERS and not has_named_integers(one.name) for one in declared)
+    for tokens in (TOKENS, *(FEWER_TOKENS if has_tokens else ())):
         yield from _growing(declared, batch, given, tokens)
         if states != declared:
             yield from _growing(states, batch, given, tokens)
 
 
-def is_token(declared: Declaration) -> bool:
-    """Return whether an input's sample values are random integers: its type has them, and its name says no others."""
-    return declared.type in _INTEGERS and _named_values(declared.name.lower(), ()) is None
+def has_named_integers(name: str) -> bool:
+    """Return whether an input's name says which integers it has: a mask, positions or types."""
+    return _named_values(name.lower(), ()) is not None
 
 
 def _growing(

@@ -15,9 +15,10 @@ from ortmulti.errors import InvalidArgument
 from ortmulti.values.floats import is_floating
 
 if TYPE_CHECKING:
+    from ortmulti.options.session_options import RunOptions
     from ortmulti.pool.configuration import Batching
 
-__all__ = ["Padding", "paddable"]
+__all__ = ["Padded", "Padding", "paddable"]
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,23 @@ class Padding:
             type_ = _core.element_type_of(one.dtype)
             core.make_mask(type_, _core.PaddedTensor(batching.mask, [], one.tobytes()))
         return core
+
+
+@dataclass(frozen=True)
+class Padded:
+    """What is padded, and what is cut.
+
+    Attributes:
+        padding: Of the inputs.
+        axes: Of each output, those of its dimensions that have the length.
+        feed: Random inputs of one row that the model takes.
+        run_options: With which requests run alone, and at once; None: the pool takes none.
+    """
+
+    padding: Padding
+    axes: Mapping[str, Sequence[int]]
+    feed: Mapping[str, NDArray[Any]]
+    run_options: RunOptions | None
 
 
 def paddable(shapes: Mapping[str, Sequence[object]], axis: int = 0) -> dict[str, list[str]]:
