@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import ortmulti
 from ortmulti import Batching
 from ortmulti.bench import models
 from ortmulti.pool.padding_proof import prove_padding
-from tests.support.onnx_models import with_weights as model
+from tests.support.onnx_models import with_weights
 from tests.support.texts import PAD, encoder
 
 RANDOM = np.random.default_rng(0)
@@ -22,6 +23,11 @@ LOWEST = float(np.finfo(np.float32).min)
 
 def random(*shape: int, scale: float = 1.0) -> np.ndarray:
     return (RANDOM.standard_normal(shape) * scale).astype(np.float32)
+
+
+def model(text: str, **weights: Any) -> bytes:
+    """A model with those of the weights that its text names."""
+    return with_weights(text, **{name: value for name, value in weights.items() if re.search(rf"\b{name}\b", text)})
 
 
 def refused(path: bytes, said: str = "padded, joined requests get other answers: 'y' ", **batching: Any) -> None:
@@ -38,20 +44,20 @@ def accepted(path: bytes | str, **batching: Any) -> None:
 
 # y[batch, 2] of x[batch, time, 2], without a mask.
 REDUCING = {
-    "ReduceMax": "y = ReduceMax <axes = [1], keepdims = 0> (x)",
-    "ReduceMin": "y = ReduceMin <axes = [1], keepdims = 0> (x)",
-    "ReduceMean": "y = ReduceMean <axes = [1], keepdims = 0> (x)",
-    "ReduceL2 of a shift": "a = Add(x, w)\n y = ReduceL2 <axes = [1], keepdims = 0> (a)",
-    "ReduceProd": "y = ReduceProd <axes = [1], keepdims = 0> (x)",
-    "ReduceLogSumExp": "y = ReduceLogSumExp <axes = [1], keepdims = 0> (x)",
+    "ReduceMax": "y = ReduceMax <axes=[1], keepdims=0> (x)",
+    "ReduceMin": "y = ReduceMin <axes=[1], keepdims=0> (x)",
+    "ReduceMean": "y = ReduceMean <axes=[1], keepdims=0> (x)",
+    "ReduceL2 of a shift": "a = Add(x, w)\n y = ReduceL2 <axes=[1], keepdims=0> (a)",
+    "ReduceProd": "y = ReduceProd <axes=[1], keepdims=0> (x)",
+    "ReduceLogSumExp": "y = ReduceLogSumExp <axes=[1], keepdims=0> (x)",
     "GlobalMaxPool": "t = Transpose <perm = [0, 2, 1]> (x)\n p = GlobalMaxPool(t)\n y = Squeeze(p, two)",
     "GlobalAveragePool": "t = Transpose <perm = [0, 2, 1]> (x)\n p = GlobalAveragePool(t)\n y = Squeeze(p, two)",
     "TopK": "v, i = TopK <axis = 1> (x, one)\n y = Squeeze(v, one)",
     "smallest of TopK": "v, i = TopK <axis = 1, largest = 0> (x, one)\n y = Squeeze(v, one)",
     "last": "y = Gather <axis = 1> (x, last)",
-    "softmax": "s = Softmax <axis = 1> (x)\n p = Mul(s, x)\n y = ReduceSum <keepdims = 0> (p, one)",
-    "range": "a = ReduceMax <axes = [1], keepdims = 0> (x)\n b = ReduceMin <axes = [1], keepdims = 0> (x)\n y = Sub(a, b)",
-    "a floor": "c = ReduceMax <axes = [1], keepdims = 0> (x)\n d = Max(c, low)\n y = Mul(d, w)",
+    "softmax": "s = Softmax <axis = 1> (x)\n p = Mul(s, x)\n y = ReduceSum <keepdims=0> (p, one)",
+    "range": "a = ReduceMax <axes=[1], keepdims=0> (x)\n b = ReduceMin <axes=[1], keepdims=0> (x)\ny = Sub(a, b)",
+    "a floor": "c = ReduceMax <axes=[1], keepdims=0> (x)\n d = Max(c, low)\n y = Mul(d, w)",
 }
 
 
@@ -60,16 +66,12 @@ REDUCING = {
 def test_what_padding_changes_is_refused(name: str, pad: float) -> None:
     text = f"(float[batch,time,2] x) => (float[batch,2] y) {{ {REDUCING[name]} }}"
     weights = {"w": random(2) + 3, "one": [1], "two": [2], "last": np.int64(-1), "low": np.float32(-1e6)}
-    refused(
-        model(text, **{key: value for key, value in weights.items() if f"{key})" in text or f"({key}" in text}), pad=pad
-    )
+    refused(model(text, **weights), pad=pad)
 
 
 def test_the_message_says_what_differs_and_what_to_do() -> None:
-    text = "(float[batch,time,2] x) => (float[batch,2] y) { y = ReduceMax <axes = [1], keepdims = 0> (x) }"
-    said = (
-        r"'y' differs by \S+ of its largest value, for a request with \w.* and the length \d+ that is filled up to 12"
-    )
+    text = "(float[batch,time,2] x) => (float[batch,2] y) { y = ReduceMax <axes=[1], keepdims=0> (x) }"
+    said = r"'y' differs by \S+ of its largest value, for a request with \w.* and the length \d+ that is filled up to 8"
     with pytest.raises(ortmulti.InvalidArgument, match=rf"{said}\. Give pad .*A maximum ignores the lowest number"):
         ortmulti.load(model(text), "cpu", batching=Batching(8, pad=0))
 
@@ -77,7 +79,7 @@ def test_the_message_says_what_differs_and_what_to_do() -> None:
 @pytest.mark.parametrize("operator", ["ReduceMax", "GlobalMaxPool", "TopK"])
 def test_a_maximum_is_right_with_the_lowest_number(operator: str) -> None:
     text = f"(float[batch,time,2] x) => (float[batch,2] y) {{ {REDUCING[operator]} }}"
-    path = model(text, **{key: [value] for key, value in (("one", 1), ("two", 2)) if f"{key})" in text})
+    path = model(text, one=[1], two=[2])
     accepted(path, pad=LOWEST)
     accepted(path, pad=-math.inf)
     refused(path, pad=-1e4)
@@ -92,47 +94,46 @@ def test_the_place_of_the_largest_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", ["int8", "int32", "uint8", "float16", "double"])
 def test_other_types_are_tried(kind: str) -> None:
-    cast = {"float16": "f = Cast <to = 1> (x)", "double": "f = Cast <to = 1> (x)"}.get(kind, "f = Cast <to = 1> (x)")
-    smallest = f"({kind}[batch,time] x) => (float[batch] y) {{ {cast}\n y = ReduceMin <axes = [1], keepdims = 0> (f) }}"
-    refused(model(smallest))
-    if kind not in ("int32", "uint8"):  # which have no negative numbers in samples
-        refused(model(smallest.replace("Min", "Max")))
-    accepted(
-        model(
-            smallest.replace("ReduceMin <axes = [1], keepdims = 0> (f)", "ReduceSum <keepdims = 0> (f, one)"), one=[1]
-        )
-    )
+    text = f"({kind}[batch,time] x) => (float[batch] y) {{ f = Cast <to = 1> (x)\n y = "
+    refused(model(text + "ReduceMin <axes=[1], keepdims=0> (f) }"))
+    accepted(model(text + "ReduceSum <keepdims=0> (f, one) }", one=[1]))
+    if kind not in ("int32", "uint8"):  # integers that may be token ids are not negative
+        refused(model(text + "ReduceMax <axes=[1], keepdims=0> (f) }"))
 
 
-EMBEDDED = "(int64[batch,n] ids, int64[batch,n] mask) => (float[batch,4] y) { e = Gather(table, ids)\n m = Cast <to = 1> (mask)\n m3 = Unsqueeze(m, two)\n "
+EMBEDDED = (
+    "(int64[batch,n] ids, int64[batch,n] mask) => (float[batch,4] y) { e = Gather(table, ids)\n"
+    "m = Cast <to = 1> (mask)\n m3 = Unsqueeze(m, two)\n i = Sub(f1, m3)\n"
+)
+SOFTMAX = "p = Softmax <axis = 1> (s)\n q = Mul(p, e)\n y = ReduceSum <keepdims=0> (q, one)"
 MASKED = {
-    "largest of the masked": (False, "a = Mul(e, m3)\n y = ReduceMax <axes = [1], keepdims = 0> (a)"),
-    "smallest of the masked": (False, "a = Mul(e, m3)\n y = ReduceMin <axes = [1], keepdims = 0> (a)"),
-    "mean over all": (False, "a = Mul(e, m3)\n y = ReduceMean <axes = [1], keepdims = 0> (a)"),
+    "largest of the masked": (False, "a = Mul(e, m3)\n y = ReduceMax <axes=[1], keepdims=0> (a)"),
+    "smallest of the masked": (False, "a = Mul(e, m3)\n y = ReduceMin <axes=[1], keepdims=0> (a)"),
+    "mean over all": (False, "a = Mul(e, m3)\n y = ReduceMean <axes=[1], keepdims=0> (a)"),
     "no mask": (
         False,
-        "a = ReduceSum <keepdims = 0> (e, one)\n b = ReduceMin <axes = [1], keepdims = 0> (m3)\n y = Mul(a, b)",
+        "a = ReduceSum <keepdims=0> (e, one)\n b = ReduceMin <axes=[1], keepdims=0> (m3)\n y = Mul(a, b)",
     ),
     "a weak mask": (
         False,
-        "i = Sub(f1, m3)\n b = Mul(i, weak)\n s = Add(e, b)\n p = Softmax <axis = 1> (s)\n q = Mul(p, e)\n y = ReduceSum <keepdims = 0> (q, one)",
+        "b = Mul(i, weak)\n s = Add(e, b)\n" + SOFTMAX,
     ),
     "a mask": (
         True,
-        "i = Sub(f1, m3)\n b = Mul(i, strong)\n s = Add(e, b)\n p = Softmax <axis = 1> (s)\n q = Mul(p, e)\n y = ReduceSum <keepdims = 0> (q, one)",
+        "b = Mul(i, strong)\n s = Add(e, b)\n" + SOFTMAX,
     ),
     "largest with a mask": (
         True,
-        "i = Sub(f1, m3)\n b = Mul(i, strong)\n s = Add(e, b)\n y = ReduceMax <axes = [1], keepdims = 0> (s)",
+        "b = Mul(i, strong)\n s = Add(e, b)\n y = ReduceMax <axes=[1], keepdims=0> (s)",
     ),
     "mean by the mask": (
         True,
-        "a = Mul(e, m3)\n s = ReduceSum <keepdims = 0> (a, one)\n c = ReduceSum <keepdims = 0> (m3, one)\n y = Div(s, c)",
+        "a = Mul(e, m3)\n s = ReduceSum <keepdims=0> (a, one)\n c = ReduceSum <keepdims=0> (m3, one)\n y = Div(s, c)",
     ),
     "first": (True, "y = Gather <axis = 1> (e, zero)"),
     "last by the mask": (
         True,
-        "l = ReduceSum <keepdims = 0> (mask, one)\n k = Sub(l, one)\n r = Shape <end = 1> (ids)\n"
+        "l = ReduceSum <keepdims=0> (mask, one)\n k = Sub(l, one)\n r = Shape <end = 1> (ids)\n"
         "k2 = Unsqueeze(k, one)\n y = GatherND <batch_dims = 1> (e, k2)",
     ),
 }
@@ -146,7 +147,7 @@ def test_models_with_a_mask(name: str, declared: str | None) -> None:
         **{"table": random(100, 4), "one": [1], "two": [2], "zero": np.int64(0), "f1": np.float32(1)},
         **{"weak": np.float32(-5), "strong": np.float32(-1e9)},
     }
-    path = model(EMBEDDED + text + " }", **{key: value for key, value in weights.items() if key in EMBEDDED + text})
+    path = model(EMBEDDED + text + " }", **weights)
     (accepted if right else refused)(path, mask=declared)
 
 
@@ -172,10 +173,10 @@ def test_positions_that_are_counted_from_the_left_are_refused() -> None:
 def test_a_mask_made_of_the_padding_token_is_right() -> None:
     """Other ids in the padded places would be no padding."""
     text = (
-        "(int64[batch,n] ids) => (float[batch,4] y, int64[batch] last) { e = Gather(table, ids)\n same = Equal(ids, pad)\n"
-        "real = Not(same)\n m = Cast <to = 1> (real)\n m3 = Unsqueeze(m, two)\n a = Mul(e, m3)\n"
-        "s = ReduceSum <keepdims = 0> (a, one)\n c = ReduceSum <keepdims = 0> (m3, one)\n y = Div(s, c)\n"
-        "i = Cast <to = 7> (real)\n l = ReduceSum <keepdims = 0> (i, one)\n last = Sub(l, one) }"
+        "(int64[batch,n] ids) => (float[batch,4] y, int64[batch] last) { e = Gather(table, ids)\n"
+        "same = Equal(ids, pad)\n real = Not(same)\n m = Cast <to = 1> (real)\n m3 = Unsqueeze(m, two)\n"
+        "a = Mul(e, m3)\n s = ReduceSum <keepdims=0> (a, one)\n c = ReduceSum <keepdims=0> (m3, one)\n y = Div(s, c)\n"
+        "i = Cast <to = 7> (real)\n l = ReduceSum <keepdims=0> (i, one)\n last = Sub(l, one) }"
     )
     path = model(text, table=random(100, 4), pad=np.int64(3), one=[1], two=[2])
     accepted(path, pad=3)
@@ -184,12 +185,20 @@ def test_a_mask_made_of_the_padding_token_is_right() -> None:
 
 HARMLESS = {
     "each element": "(float[batch,n,2] x) => (float[batch,n,2] y) { y = Tanh(x) }",
-    "sum": "(float[batch,n,2] x) => (float[batch,2] y) { y = ReduceSum <keepdims = 0> (x, one) }",
-    "sums before and behind": "(float[batch,n] x) => (float[batch,n] y, float[batch,n] z) { y = CumSum(x, axis)\n z = CumSum <reverse = 1> (x, axis) }",
+    "sum": "(float[batch,n,2] x) => (float[batch,2] y) { y = ReduceSum <keepdims=0> (x, one) }",
+    "sums before and behind": (
+        "(float[batch,n] x) => (float[batch,n] y, float[batch,n] z) {"
+        "y = CumSum(x, axis)\n z = CumSum <reverse = 1> (x, axis) }"
+    ),
     "a convolution": "(float[batch,2,n] x) => (float[batch,2,n] y) { y = Conv <pads = [1, 1]> (x, filter) }",
-    "largest of what is above": "(float[batch,n] x) => (float[batch] y) { r = Relu(x)\n y = ReduceMax <axes = [1], keepdims = 0> (r) }",
+    "largest of what is above": (
+        "(float[batch,n] x) => (float[batch] y) { r = Relu(x)\n y = ReduceMax <axes=[1], keepdims=0> (r) }"
+    ),
     "banned tokens": "(float[batch,n,2] x) => (float[batch,n,2] y) { s = Mul(x, half)\n y = Add(s, banned) }",
-    "what it is divided by": "(float[batch,n,2] x, float[batch,n] mask) => (float[batch,2] y) { s = ReduceSum <keepdims = 0> (x, one)\n c = ReduceSum <keepdims = 1> (mask, one)\n y = Div(s, c) }",
+    "a mask that only divides": (
+        "(float[batch,n,2] x, float[batch,n] mask) => (float[batch,2] y) {"
+        "s = ReduceSum <keepdims=0> (x, one)\n c = ReduceSum <keepdims=1> (mask, one)\n y = Div(s, c) }"
+    ),
 }
 
 
@@ -199,28 +208,33 @@ def test_what_padding_does_not_change_is_accepted(name: str) -> None:
         **{"one": [1], "axis": np.int64(1), "filter": random(2, 2, 3), "half": np.float32(0.5)},
         "banned": np.array([0, -np.inf], np.float32),
     }
-    text = HARMLESS[name]
-    accepted(model(text, **{key: value for key, value in weights.items() if f"{key})" in text}), along="n")
+    accepted(model(HARMLESS[name], **weights), along="n")
 
 
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 def test_recurrent_models_know_lengths_or_are_refused(direction: str) -> None:
     """[n, batch, 3], with the lengths as an input."""
     count = 1 if direction == "forward" else 2
-    weights = {"w": random(count, 16, 3), "r": random(count, 16, 4)}
-    lines = f'<direction = "{direction}", hidden_size = 4, layout = 0>'
+    weights = {"w": random(count, 16, 3), "r": random(count, 16, 4), "bias": random(count, 32)}
     text = (
-        "(float[batch,n,3] x, int32[batch] lens) => (float[batch,n,%d,4] y, float[batch,%d,4] last) {"
-        "t = Transpose <perm = [1, 0, 2]> (x)\n a, b, c = LSTM %s (t, w, r, nothing, lens)\n"
+        "(float[batch,n,3] x, int32[batch] lens) => (float[batch,n,DIRECTIONS,4] y, float[batch,DIRECTIONS,4] last) {"
+        "t = Transpose <perm = [1, 0, 2]> (x)\n"
+        f'a, b, c = LSTM <direction = "{direction}", hidden_size = 4> (t, w, r, bias, lens)\n'
         "y = Transpose <perm = [2, 0, 1, 3]> (a)\n last = Transpose <perm = [1, 0, 2]> (b) }"
-    ) % (count, count, lines)
-    text = text.replace("nothing", "bias")
-    path = model(text, **weights, bias=random(count, 32))
-    accepted(path)
-    refused(
-        model(text.replace(", lens)", ")").replace(", int32[batch] lens", ""), **weights, bias=random(count, 32)),
-        "padded, joined requests get other answers: ",
+    ).replace("DIRECTIONS", str(count))
+    accepted(model(text, **weights))
+    unknown = text.replace(", lens)", ")").replace(", int32[batch] lens", "")
+    refused(model(unknown, **weights), "padded, joined requests get other answers: ")
+
+
+def test_small_differences_are_refused_if_they_change_with_what_is_padded() -> None:
+    text = (
+        "(float[batch,n] x) => (float[batch] y) { a = ReduceMax <axes=[1], keepdims=0> (x)\n b = Tanh(a)\n"
+        "y = Add(b, hundred) }"
     )
+    path = model(text, hundred=np.float32(150))
+    refused(path, r"'y' differs by 0\.00\d+ of its largest value, and changes with what is in the padded places")
+    accepted(model(text, hundred=np.float32(10_000)))  # as documented
 
 
 @pytest.mark.parametrize("tokens", [2, 4, 20, 33])
@@ -231,7 +245,7 @@ def test_small_vocabularies_are_proven(tokens: int) -> None:
     for given in (samples, None):
         path = model(text, table=random(tokens, 8), w=random(8, 8))
         assert ortmulti.check_batching(path, Batching(8, pad=0), samples=given).independent
-    largest = text.replace("y = MatMul(e, w)", "a = MatMul(e, w)\n y = ReduceMax <axes = [1], keepdims = 0> (a)")
+    largest = text.replace("y = MatMul(e, w)", "a = MatMul(e, w)\n y = ReduceMax <axes=[1], keepdims=0> (a)")
     refused(model(largest.replace("n,8] y", "8] y"), table=random(tokens, 8), w=random(8, 8)))
 
 
@@ -244,30 +258,32 @@ def test_small_text_cnns_are_refused(seed: int) -> None:
 
     text = (
         "(int64[batch,n] ids) => (float[batch,4] y) { e = Gather(table, ids)\n t = Transpose <perm = [0, 2, 1]> (e)\n"
-        "a = Conv <pads = [1, 1]> (t, w)\n b = Relu(a)\n m = ReduceMax <axes = [2], keepdims = 0> (b)\n y = MatMul(m, o) }"
+        "a = Conv <pads = [1, 1]> (t, w)\n b = Relu(a)\n m = ReduceMax <axes = [2], keepdims = 0> (b)\n"
+        "y = MatMul(m, o) }"
     )
     refused(model(text, table=weight(500, 16), w=weight(8, 16, 3), o=weight(8, 4)))
 
 
 def test_models_that_take_no_random_inputs_say_so() -> None:
     text = "(int64[batch,n] ids) => (float[batch,n,8] y) { i = Add(ids, far)\n y = Gather(table, i) }"
-    with pytest.raises(
-        ortmulti.InvalidArgument, match="with random inputs, and the model takes none.*out of data bounds"
-    ):
+    with pytest.raises(ortmulti.InvalidArgument, match=r"with random inputs, and the model takes none.*out of data"):
         ortmulti.load(model(text, table=random(4, 8), far=np.int64(100)), "cpu", batching=Batching(8, pad=0))
 
 
 def test_the_encoders_are_accepted(tmp_path: Path) -> None:
     for side in ("left", "right"):
         accepted(encoder(), pad=PAD, pad_side=side)
-    accepted(models.make("encoder", tmp_path, layers=2, hidden=48), mask="attention_mask")
+    for precision in ("fp32", "fp16"):
+        folder = tmp_path / precision
+        folder.mkdir()
+        accepted(models.make("encoder", folder, layers=2, hidden=48, precision=precision), mask="attention_mask")
 
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_a_batch_of_one_size_is_proven(size: int) -> None:
-    text = f"(float[{size},n,2] x) => (float[{size},2] y) {{ y = ReduceSum <keepdims = 0> (x, one) }}"
+    text = f"(float[{size},n,2] x) => (float[{size},2] y) {{ y = ReduceSum <keepdims=0> (x, one) }}"
     accepted(model(text, one=[1]), max_size=size, sizes=[size])
-    largest = text.replace("ReduceSum <keepdims = 0> (x, one)", "ReduceMax <axes = [1], keepdims = 0> (x)")
+    largest = text.replace("ReduceSum <keepdims=0> (x, one)", "ReduceMax <axes=[1], keepdims=0> (x)")
     refused(model(largest), max_size=size, sizes=[size])
 
 

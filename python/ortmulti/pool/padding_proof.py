@@ -140,7 +140,7 @@ class _Proof:
         self._padding = padded.padding
         self._axis = padded.padding.batching.axis
         self._outputs = pool.get_outputs()
-        self._to, _, self._half = lengths_to_try(self._padding.length(padded.feed))
+        self._known = sorted(lengths_to_try(self._padding.length(padded.feed)))
         self._ordinary: list[_Ordinary] = []
 
     def problems(self) -> Iterator[str]:
@@ -149,8 +149,8 @@ class _Proof:
         for begin in range(0, len(ROWS), most):
             rows = ROWS[begin : begin + most]
             unpadded = self._unpadded(rows)
-            if self._to not in unpadded:  # the model does not take all values
-                rows = tuple(one for one in rows if self._to in self._unpadded([one], [self._to]))
+            if len(unpadded) < 2:  # the model does not take all values
+                rows = tuple(one for one in rows if self._unpadded([one], self._known[:1]))
                 unpadded = self._unpadded(rows) if rows else {}
             lengths = list(unpadded)
             if unpadded and not self._ordinary:
@@ -159,10 +159,11 @@ class _Proof:
                 yield from self._joint(rows, unpadded, [lengths[(i + turn) % len(lengths)] for i in range(len(rows))])
 
     def _unpadded(self, rows: Sequence[Values], tried: Sequence[int] = ()) -> _Unpadded:
-        """Return requests of each length that the model takes, and their answers without padding."""
+        """Return requests of three lengths that the model takes, and their answers without padding."""
         found: _Unpadded = {}
-        for length in tried or (*(short for short in _SHORT if short < self._half), self._half, self._to):
-            if length < self._half and len(found) == 2:
+        short = [length for length in _SHORT if length < self._known[0]]
+        for length in tried or (*short, *self._known):
+            if len(found) == (2 if length < self._known[0] else 3):
                 continue
             requests = [make_request(self._padded, values, length, ROWS.index(values)) for values in rows]
             try:
@@ -181,7 +182,8 @@ class _Proof:
 
     def _joint(self, rows: Sequence[Values], unpadded: _Unpadded, lengths: Sequence[int]) -> Iterator[str]:
         requests = [unpadded[length][0][i] for i, length in enumerate(lengths)]
-        answers = self._run([self._padding.resized(one, self._to) for one in requests])
+        to = max(unpadded)
+        answers = self._run([self._padding.resized(one, to) for one in requests])
         poisoned: list[Any] = []
         for i, (values, length) in enumerate(zip(rows, lengths, strict=True)):
             for place, declared in enumerate(self._outputs):
@@ -193,13 +195,13 @@ class _Proof:
                 found = self._padding.cut(found, axes, length)
                 by, certain = _compare(own, found, values, self._ordinary[place], _floor(requests[i], self._padding))
                 if by and not certain:
-                    poisoned = poisoned or self._run([self._poisoned(one) for one in requests])
+                    poisoned = poisoned or self._run([self._poisoned(one, to) for one in requests])
                     other = self._padding.cut(self._part(poisoned[place], i, len(rows)), axes, length)
                     by = "" if same_bits([found], [other]) else f"{by}, and changes with what is in the padded places"
                 if by:
                     yield (
                         f"'{name}' {by}, for a request with {values.said} and the length {length} that is filled up to "
-                        f"{self._to}"
+                        f"{to}"
                     )
 
     def _run(self, requests: Sequence[Feed]) -> list[Any]:
@@ -214,9 +216,9 @@ class _Proof:
         shape = getattr(answer, "shape", ())
         return answer.take([row], self._axis) if self._axis < len(shape) and shape[self._axis] == rows else None
 
-    def _poisoned(self, request: Feed) -> Feed:
+    def _poisoned(self, request: Feed, to: int) -> Feed:
         """Fill a request up with other values than those that pad, except its mask."""
-        own, to = self._padding.length(request), self._to
+        own = self._padding.length(request)
         filled = self._padding.resized(request, to)
         other = make_request(self._padded, ORDINARY, to, len(ROWS))
         for name, axes in self._padding.axes.items():

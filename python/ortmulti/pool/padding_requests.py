@@ -27,7 +27,8 @@ __all__ = [
     "resized",
 ]
 
-_LARGE = 100.0
+_LARGE = 30.0
+"""Products of two such numbers stay above -10,000, with which many models mask attention."""
 
 Feed = dict[str, NDArray[Any]]
 
@@ -65,6 +66,7 @@ class Values:
 
 
 ORDINARY = Values("random values")
+_OUTLIER = Values("an outlier", scale=100.0)
 ROWS = (
     ORDINARY,
     Values("values below the one that pads", -1, beside_pad=True, ids="large"),
@@ -78,9 +80,9 @@ ROWS = (
 
 
 def random_requests(padded: Padded) -> list[Feed]:
-    """Make three requests of different lengths for `check_pool`."""
+    """Make three requests of different lengths for `check_pool`. The third one's floats are 100 times as large."""
     lengths = lengths_to_try(padded.padding.length(padded.feed))
-    values = (ORDINARY, ORDINARY, ROWS[-1])
+    values = (ORDINARY, ORDINARY, _OUTLIER)
     return [
         make_request(padded, one, length, seed) for seed, (one, length) in enumerate(zip(values, lengths, strict=True))
     ]
