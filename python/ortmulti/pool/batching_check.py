@@ -7,21 +7,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ortmulti.create.sample_inputs import MISFITS, first_fit, growing_inputs
+from ortmulti.create.sample_inputs import first_fit, growing_inputs
 from ortmulti.errors import InvalidArgument
-from ortmulti.optimized.comparison import same_bits
+from ortmulti.pool.answers import CANCELLATION, TOLERANCE, difference, within_rounding
 from ortmulti.pool.configuration import Batching
-from ortmulti.pool.padding import Padding
+from ortmulti.pool.padding import Padded
+from ortmulti.values import floats
 
 if TYPE_CHECKING:
     from ortmulti.options.session_options import RunOptions
 
-__all__ = ["BatchingCheck", "OutputCheck", "check_pool", "padded_outputs", "prove_padding"]
+__all__ = ["BatchingCheck", "Model", "OutputCheck", "check_pool"]
 
-_TOLERANCE = 0.01
-_CANCELLATION = 1e-6
-"""Differences below this share of the largest input are rounding, however small the output is."""
 _OUTLIER = 100
 """By how much the second neighbour's numbers are larger, so that a scale that all rows share becomes another one."""
 
@@ -44,7 +43,8 @@ class OutputCheck:
     Attributes:
         neighbours: By how much it differs beside other requests in runs of the same size.
         size: By how much it differs from the answer to the request alone. Runs of another size may use other kernels,
-            which round differently: 1e-6 is usual for float32, 1e-3 for float16.
+            which round differently: 1e-6 is usual for float32, 1e-3 for float16. A few units in the last place of
+            types with fewer bits count as 0.01 at most.
         repeats: By how much it differs when the same run is repeated; not 0.0 if kernels or random numbers do so.
     """
 
@@ -60,11 +60,11 @@ class OutputCheck:
     @property
     def problem(self) -> str:
         """How the answers differ; empty: by rounding at most."""
-        if self.repeats > _TOLERANCE:
+        if self.repeats > TOLERANCE:
             return f"differs by {self.repeats:.2g} of its largest value when the same run is repeated"
         if self.neighbours > self.repeats:
             return f"differs by {self.neighbours:.2g} of its largest value beside other requests"
-        if self.size > _TOLERANCE:
+        if self.size > TOLERANCE:
             return f"differs by {self.size:.2g} of its largest value from the answer to the request alone"
         return ""
 
@@ -99,17 +99,12 @@ def check_pool(
     """Same as `check_batching`, for a pool that was loaded with ``batching``. No other requests may come meanwhile.
 
     Args:
-        padded: With ``pad``, what `padded_outputs` found.
+        padded: With ``pad``, what `ortmulti.pool.padding_proof.padded_outputs` found; then ``samples`` are given.
     """
     axis = batching.axis
     requests = _random(pool, axis) if samples is None else _given(samples)
     lengths = [0, 0, 0]
     if padded:
-        if samples is None:
-            longest = padded.padding.length(requests[0])
-            requests = [
-                padded.padding.resized(one, length) for one, length in zip(requests, _lengths(longest), strict=True)
-            ]
         requests = [padded.padding.completed(one) for one in requests]
         lengths = [padded.padding.length(one) for one in requests]
     first, second, third = requests
@@ -123,107 +118,27 @@ def check_pool(
         feed = _join(filled[0], filled[1], batching)
         begin = 0 if pair[0] is first else _rows(pair[0], axis)
         found.append((pool.run(None, feed, _alone(padded)), begin, _rows(feed, axis)))
-    largest = (np.abs(array).max(initial=0) for array in first.values() if array.dtype.kind in "fiu")
-    floor = _CANCELLATION * float(max(largest, default=0))
+    largest = (np.abs(floats.as_float64(array)).max(initial=0) for array in first.values() if _is_number(array))
+    floor = CANCELLATION * float(max(largest, default=0))
     outputs = {}
     for place, declared in enumerate(pool.get_outputs()):
         name = declared.name
-        own = _part(name, alone[place], axis, 0, rows, rows)
+        own = _part(name, floats.of_type(alone[place], declared.type), axis, 0, rows, rows)
         before, again, before_other, behind, behind_other = (
-            _cut(_part(name, answers[place], axis, begin, rows, of), name, lengths[0], padded)
+            _cut(
+                _part(name, floats.of_type(answers[place], declared.type), axis, begin, rows, of),
+                name,
+                lengths[0],
+                padded,
+            )
             for answers, begin, of in found
         )
         outputs[name] = OutputCheck(
-            neighbours=max(_difference(before_other, before), _difference(behind_other, behind)),
-            size=max(_rounding(before, own, floor), _rounding(behind, own, floor)),
-            repeats=_difference(again, before),
+            neighbours=max(difference(before_other, before), difference(behind_other, behind)),
+            size=max(within_rounding(before, own, floor), within_rounding(behind, own, floor)),
+            repeats=difference(again, before),
         )
     return BatchingCheck(outputs)
-
-
-@dataclass(frozen=True)
-class Padded:
-    """What is padded, and what is cut.
-
-    Attributes:
-        padding: Of the inputs.
-        axes: Of each output, those of its dimensions that have the length.
-        run_options: With which requests run alone.
-    """
-
-    padding: Padding
-    axes: Mapping[str, Sequence[int]]
-    run_options: RunOptions | None
-
-
-def prove_padding(pool: Model, batching: Batching, run_options: RunOptions | None) -> Padded:
-    """Find what is padded and cut, and compare random requests as `check_pool` does.
-
-    Args:
-        run_options: With which requests run alone, and at once; None: the pool takes none.
-
-    Raises:
-        InvalidArgument: ``batching`` does not fit the model, or the answers differ.
-        Error: As the runs.
-    """
-    padded = padded_outputs(pool, batching, run_options)
-    found = check_pool(pool, batching, None, padded)
-    if not found.independent:
-        raise InvalidArgument(
-            f"padded, {found}. Give pad the values that the model ignores, and its mask, and pad the other side if it "
-            "counts positions from one end; or load it without pad"
-        )
-    return padded
-
-
-def padded_outputs(pool: Model, batching: Batching, run_options: RunOptions | None) -> Padded:
-    """Find the dimensions that have the length: of inputs in the declaration, of outputs by runs with three lengths.
-
-    Raises:
-        InvalidArgument: ``batching`` does not fit the model, or an output has a dimension that changes in another way.
-        Error: As the runs.
-    """
-
-    def run(feed: dict[str, Any]) -> dict[str, Any]:
-        pool.run(None, feed, run_options)
-        return feed
-
-    padding = Padding.of(batching, pool.get_inputs())
-    feed = first_fit(growing_inputs(pool.get_inputs()), run)
-    if not isinstance(batching.lengths, int) and batching.lengths:
-        try:
-            run(padding.resized(feed, batching.lengths[-1]))
-        except MISFITS as error:
-            raise InvalidArgument(
-                f"lengths has {batching.lengths[-1]}, and the model fails with so much of {padding.dimension}: end "
-                f"lengths where the model does. {error.public}"
-            ) from error
-    lengths = _lengths(padding.length(feed))
-    answers = [pool.run(None, padding.resized(feed, length), run_options) for length in lengths]
-    axes: dict[str, list[int]] = {}
-    for place, declared in enumerate(pool.get_outputs()):
-        name = declared.name
-        shapes = [getattr(answer[place], "shape", ()) for answer in answers]
-        if len({len(shape) for shape in shapes}) != 1:
-            raise InvalidArgument(f"output '{name}' has the shapes {shapes} for lengths {lengths}: it cannot be cut")
-        axes[name] = []
-        for axis, sizes in enumerate(zip(*shapes, strict=True)):
-            if len(set(sizes)) == 1:
-                continue
-            if list(sizes) != lengths or axis == padding.batching.axis:
-                raise InvalidArgument(
-                    f"output '{name}' has {sizes[0]}, {sizes[1]} and {sizes[2]} elements along dimension {axis} for "
-                    f"{lengths[0]}, {lengths[1]} and {lengths[2]} of {padding.dimension}: it cannot be cut to the "
-                    "length of each request. Load it without pad"
-                )
-            axes[name].append(axis)
-    return Padded(padding, axes, run_options)
-
-
-def _lengths(longest: int) -> list[int]:
-    if longest < 4:
-        raise InvalidArgument(f"random inputs have the length {longest}: too short to try padding")
-    return [longest * 3 // 4, longest, longest // 2]
 
 
 def _alone(padded: Padded | None) -> RunOptions | None:
@@ -257,9 +172,15 @@ def _random(pool: Model, axis: int) -> list[dict[str, Any]]:
 
 
 def _larger(sample: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: array * array.dtype.type(_OUTLIER) if array.dtype.kind == "f" else array for name, array in sample.items()
-    }
+    with np.errstate(over="ignore", invalid="ignore"):  # float8 ends at 448
+        return {
+            name: array * array.dtype.type(_OUTLIER) if floats.is_floating(array.dtype) else array
+            for name, array in sample.items()
+        }
+
+
+def _is_number(array: NDArray[Any]) -> bool:
+    return array.dtype.kind in "iu" or floats.is_floating(array.dtype)
 
 
 def _rows(feed: Mapping[str, Any], axis: int) -> int:
@@ -294,34 +215,3 @@ def _part(name: str, answer: Any, axis: int, begin: int, rows: int, of: int) -> 
             "split, so that the pool joins no requests"
         )
     return answer.take(range(begin, begin + rows), axis)
-
-
-def _rounding(one: Any, other: Any, floor: float) -> float:
-    """As `_difference`, for runs of other sizes.
-
-    A sum that cancels out leaves nothing but rounding, and of numbers that are not floats rounding changes a few.
-    """
-    if one.shape != other.shape:
-        return 1.0
-    if one.dtype.kind != "f":
-        return float(np.mean(one != other)) if one.size else 0.0
-    found = _difference(one, other)
-    if found and np.isfinite(one).all() and np.isfinite(other).all():
-        apart = np.abs(one.astype(np.float64) - other.astype(np.float64)).max(initial=0.0)
-        return min(found, _TOLERANCE) if apart <= floor else found
-    return found
-
-
-def _difference(one: Any, other: Any) -> float:
-    if same_bits([one], [other]):
-        return 0.0
-    if one.shape != other.shape or one.dtype.kind != "f":
-        return 1.0
-    one, other = one.astype(np.float64), other.astype(np.float64)
-    finite = np.isfinite(one)
-    if not np.array_equal(finite, np.isfinite(other)) or not np.array_equal(
-        one[~finite], other[~finite], equal_nan=True
-    ):
-        return 1.0
-    largest = max(np.abs(one[finite]).max(initial=0.0), np.abs(other[finite]).max(initial=0.0), np.finfo(float).tiny)
-    return float(np.abs(one[finite] - other[finite]).max(initial=0.0) / largest)

@@ -289,9 +289,11 @@ def check_batching(
         if batching.pad is None:
             return check_pool(pool, batching, samples)
         from ortmulti.options.session_options import RunOptions
-        from ortmulti.pool.batching_check import padded_outputs
+        from ortmulti.pool.padding_proof import padded_outputs
+        from ortmulti.pool.padding_requests import random_requests
 
-        return check_pool(pool, batching, samples, padded_outputs(pool, batching, RunOptions()))
+        padded = padded_outputs(pool, batching, RunOptions())
+        return check_pool(pool, batching, random_requests(padded) if samples is None else samples, padded)
 
 
 def _check_batching(pool: Pool, batching: Batching | None, model: Model) -> None:
