@@ -172,9 +172,9 @@ class PythonPool : NonCopyable {
     pool_->set_padding(batching_.padding);
   }
 
-  void set_apart(std::map<std::string, std::string> outputs, bool audits) {
+  void set_apart(Joining::Apart outputs, bool audits, Joining::Apart inputs) {
     const ReleaseGil nogil;
-    pool_->set_apart(std::move(outputs), audits);
+    pool_->set_apart(std::move(outputs), std::move(inputs), audits);
   }
 
   // Puts a device to sleep at a level that keeps its sessions. `timeout`: for the runs under way, in seconds.

@@ -56,13 +56,13 @@ __getattr__, __dir__, __all__ = attach(
             "ExecutionMode ExecutionOrder GraphOptimizationLevel RunOptions SessionOptions"
         ),
         "ortmulti.options.threads": "ThreadCounts Threads thread_counts",
+        "ortmulti.pool.answers": "OutputCheck",
         "ortmulti.pool.batching_check": "BatchingCheck",
         "ortmulti.pool.call": "Call",
         "ortmulti.pool.configuration": "Batching CudaGraph Warmup",
         "ortmulti.pool.futures": "PoolFuture RequestTiming",
         "ortmulti.pool.load": "check_batching load",
         "ortmulti.pool.pool": "Pool",
-        "ortmulti.pool.row_differences": "OutputCheck",
         "ortmulti.pool.rows": "OutputRows RowVerdict",
         "ortmulti.pool.stats": "DeviceStats Histogram Latency PoolStats metrics",
         "ortmulti.repository": (

@@ -102,6 +102,7 @@ from ortmulti.options.session_options import SessionOptions as SessionOptions
 from ortmulti.options.threads import ThreadCounts as ThreadCounts
 from ortmulti.options.threads import Threads as Threads
 from ortmulti.options.threads import thread_counts as thread_counts
+from ortmulti.pool.answers import OutputCheck as OutputCheck
 from ortmulti.pool.batching_check import BatchingCheck as BatchingCheck
 from ortmulti.pool.call import Call as Call
 from ortmulti.pool.configuration import Batching as Batching
@@ -112,7 +113,6 @@ from ortmulti.pool.futures import RequestTiming as RequestTiming
 from ortmulti.pool.load import check_batching as check_batching
 from ortmulti.pool.load import load as load
 from ortmulti.pool.pool import Pool as Pool
-from ortmulti.pool.row_differences import OutputCheck as OutputCheck
 from ortmulti.pool.rows import OutputRows as OutputRows
 from ortmulti.pool.rows import RowVerdict as RowVerdict
 from ortmulti.pool.stats import DeviceStats as DeviceStats

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -318,10 +319,11 @@ def test_window_without_a_request_says_so(model: Path) -> None:
     assert opened["error"] == "no request arrives within 0.2 seconds at 0.001 a second; measure for longer"
 
 
-def test_an_answer_that_differs_is_an_error() -> None:
-    good = [np.array([1.0, 2.0], np.float32)]
-    measure_pool.compare(good, [good[0] * np.float32(1.001)])
-    for wrong in (good[0] * 2, good[0][:1], np.array([1.0, np.nan], np.float32)):
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn])
+def test_an_answer_that_differs_is_an_error(dtype: Any) -> None:
+    good = [np.array([1.0, 2.0], dtype)]
+    measure_pool.compare(good, [np.array([1.001, 2.0], dtype)])
+    for wrong in (good[0] * dtype(2), good[0][:1], np.array([1.0, np.nan], dtype)):
         with pytest.raises(Error):
             measure_pool.compare(good, [wrong])
 

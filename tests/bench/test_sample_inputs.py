@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
@@ -143,6 +144,27 @@ def test_the_open_dimension_of_a_state_is_a_batch_at_last() -> None:
     assert found == [*(((3, n), (2, n, 4)) for n in (16, 64, 512)), *(((3, n), (2, 3, 4)) for n in (16, 64, 512))]
 
 
+def test_token_ids_get_smaller_at_last() -> None:
+    values = declared("ids", "tensor(int64)", ["batch", "n"]), declared("mask", "tensor(int64)", ["batch", "n"])
+    found = [(one["ids"].shape[1], int(one["ids"].max()), int(one["mask"].max())) for one in growing_inputs(values)]
+    assert [length for length, _, _ in found] == [16, 64, 512] * 4
+    assert [(30 <= most < 100, most < 30, most < 4, most < 2) for _, most, _ in found[::3]] == [
+        *((True, False, False, False), (False, True, False, False), (False, True, True, False)),
+        (False, True, True, True),
+    ]
+    assert {mask for _, _, mask in found} == {1}
+    assert len(list(growing_inputs([declared("mask", "tensor(int64)", ["batch", "n"])]))) == 3
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_small_floats_are_random_numbers(kind: str) -> None:
+    type_ = f"tensor({kind.replace('8_', '8')})"
+    x = sample_inputs([declared("x", type_, [4, 50])])["x"]
+    assert x.dtype == getattr(ml_dtypes, kind)
+    assert 0.8 < x.astype(np.float32).std() < 1.2
+    assert (sample_inputs([declared("mask", type_, [4])])["mask"] == 1).all()
+
+
 def test_the_first_inputs_that_fit_are_taken() -> None:
     def run(inputs: int) -> str:
         raise_for = {0: Fail("zero"), 1: OutOfMemory("one"), 2: InvalidArgument("two")}
@@ -257,8 +279,18 @@ def test_arrays_are_written_for_reading(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "what"), [([None], "type NoneType"), (["a\0"], "NUL at the end"), ([b"\xff"], "UTF-8")]
+    ("value", "what"),
+    [
+        ([None], "type NoneType"),
+        (["a\0"], "NUL at the end"),
+        ([b"\xff"], "UTF-8"),
+    ],
 )
 def test_objects_that_no_file_keeps_are_refused(value: list[Any], what: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=f"input 'x' has .*{what}"):
         write_arrays(tmp_path / "arrays.npz", {"x": np.array(value, object)})
+
+
+def test_dtypes_that_no_file_keeps_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"'x' has the dtype bfloat16, which a \.npz file cannot keep"):
+        write_arrays(tmp_path / "arrays.npz", {"x": np.ones(2, ml_dtypes.bfloat16)})

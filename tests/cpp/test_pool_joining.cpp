@@ -49,11 +49,12 @@ class JoiningTest : public PoolWithFakes {
   // Answers them all, or what became of them.
   std::vector<std::shared_ptr<Request>> ask(const std::vector<float>& values) {
     std::vector<std::shared_ptr<Request>> asked;
+    asked.reserve(values.size());
     for (const float value : values) {
       asked.push_back(submit(request_of(value)));
     }
-    asked_ += values.size();
-    answers.wait_for(asked_);
+    total += values.size();
+    answers.wait_for(total);
     return asked;
   }
   static std::vector<float> values_of(const std::vector<std::shared_ptr<Request>>& requests) {
@@ -75,25 +76,30 @@ class JoiningTest : public PoolWithFakes {
   std::function<Ort::Value(std::vector<float>, const Shape&)> answer = with;
   std::vector<std::int64_t> sizes;  // of the runs
   std::shared_ptr<FakeRunner> runner;
-  std::size_t asked_ = 0;
+  std::size_t total = 0;
 };
 
 TEST_F(JoiningTest, RequestsForOutputsWithoutRowsRunAloneAndTheReasonIsKnown) {
   make();
-  pool->set_apart({{"y", "output 'y' has 4 rows always"}}, true);
+  pool->set_apart({{"y", "output 'y' has 4 rows always"}}, {}, true);
   ask({1, 2, 3});
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 1, 1}));
   EXPECT_EQ(pool->stats().why_unbatched, "output 'y' has 4 rows always");
   EXPECT_EQ(pool->stats().apart, 3U);
   EXPECT_EQ(pool->stats().unbatched, 0U);
-  pool->set_apart({{"z", "others"}}, true);
+  pool->set_apart({}, {{"x", "input 'x' is no row's"}}, true);
   ask({1, 2, 3});
-  EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 1, 1, 3, 1}));  // and an audit
+  EXPECT_EQ(pool->stats().why_unbatched, "input 'x' is no row's");
+  EXPECT_EQ(pool->stats().apart, 6U);
+  sizes.clear();
+  pool->set_apart({{"x", "others"}}, {{"y", "others"}}, true);
+  ask({1, 2, 3});
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{3, 1}));  // with an audit
 }
 
 TEST_F(JoiningTest, AnAnswerThatDiffersFromTheOneAloneIsNotGivenAndEndsJoining) {
   make();
-  pool->set_apart({}, true);
+  pool->set_apart({}, {}, true);
   answer = [](std::vector<float> values, const Shape& shape) {  // normalized over the batch
     float sum = 0;
     for (const float value : values) {
@@ -117,7 +123,7 @@ TEST_F(JoiningTest, AnAnswerThatDiffersFromTheOneAloneIsNotGivenAndEndsJoining) 
 
 TEST_F(JoiningTest, OutputsThatGrowInAnotherDimensionAreFound) {
   make();
-  pool->set_apart({}, true);
+  pool->set_apart({}, {}, true);
   answer = [](const std::vector<float>& values, const Shape& shape) {
     const std::vector<float> all(values.size() * values.size(), values[0]);
     return with(all, {shape[0], shape[0]});
@@ -131,7 +137,7 @@ TEST_F(JoiningTest, OutputsThatGrowInAnotherDimensionAreFound) {
 
 TEST_F(JoiningTest, AnAuditThatFailsSaysNothing) {
   make();
-  pool->set_apart({}, true);
+  pool->set_apart({}, {}, true);
   const auto run = runner->action;
   runner->action = [&](Request& request) {
     if (shape_of(request.inputs.values()[0])[0] == 1) {
@@ -146,7 +152,7 @@ TEST_F(JoiningTest, AnAuditThatFailsSaysNothing) {
 
 TEST_F(JoiningTest, AChoiceOfTwoEqualOnesMayGoByTheSizeOfTheRunButNotAlways) {
   make();
-  pool->set_apart({}, true);
+  pool->set_apart({}, {}, true);
   std::size_t other = 0;
   runner->action = [&](Request& request) {
     const Shape shape = shape_of(request.inputs.values()[0]);
@@ -254,7 +260,7 @@ TEST_F(JoiningTest, ACallerWhoseRequestsFailRunsAloneAndOthersTogether) {
 TEST(Joining, AuditsTheFirstOfEachShapeAndThenASmallShareOfTheTime) {
   Joining joining;
   EXPECT_FALSE(joining.audit("a", 4, milliseconds(10)));  // nobody asked for it
-  joining.set_apart({}, true);
+  joining.set_apart({}, {}, true);
   for (int i = 0; i < 16; ++i) {
     const auto which = joining.audit(std::to_string(i), 4, milliseconds(10));
     ASSERT_TRUE(which);
@@ -274,10 +280,12 @@ TEST(Joining, AuditsTheFirstOfEachShapeAndThenASmallShareOfTheTime) {
 
 TEST(Joining, AuditsAnyOfTheRequests) {
   Joining joining;
-  joining.set_apart({}, true);
+  joining.set_apart({}, {}, true);
   std::vector<std::size_t> counts(4);
   for (int i = 0; i < 400; ++i) {
-    ++counts.at(joining.audit("a", 4, milliseconds(10)).value());
+    const auto which = joining.audit("a", 4, milliseconds(10));
+    ASSERT_TRUE(which);
+    ++counts.at(*which);
   }
   EXPECT_GT(*std::min_element(counts.begin(), counts.end()), 50U);
 }

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -14,6 +15,7 @@ import ortmulti
 from ortmulti import Batching, check_batching
 from ortmulti.bench import models
 from ortmulti.errors import InvalidArgument
+from ortmulti.pool.answers import within_rounding
 from tests.support.onnx_models import with_weights as model
 
 WEIGHTS = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
@@ -153,6 +155,53 @@ def sample(rows: int, columns: int = 8, name: str = "x") -> dict[str, np.ndarray
 def test_what_cannot_be_checked_says_why(path: bytes, samples: Any, message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         check_batching(path, Batching(4), samples=samples)
+
+
+SMALL = ["float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"]
+
+
+@pytest.mark.parametrize("name", ["float32", *SMALL])
+def test_one_unit_in_the_last_place_is_rounding_for_every_float(name: str) -> None:
+    one = np.random.default_rng(0).uniform(1.0, 1.9, (4, 1000)).astype(getattr(ml_dtypes, name, name))
+    bits = one.view(f"u{one.itemsize}").copy()
+    bits[:, :100] += 1
+    found = within_rounding(one, bits.view(one.dtype), 0.0)
+    assert 0 < found <= 0.01
+    assert ortmulti.OutputCheck(neighbours=0.0, size=found, repeats=0.0).independent
+    assert within_rounding(one, -one, 0.0) > 1
+    assert within_rounding(one, one[:3], 0.0) == 1.0
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_sums_that_cancel_out_are_rounding_for_every_float(kind: str) -> None:
+    """The weights are computed in the run, so that one row takes another kernel than several."""
+    w = np.random.default_rng(0).standard_normal((4096, 64)).astype(np.float32)
+    v = w + np.float32(0.01) * np.random.default_rng(1).standard_normal(w.shape).astype(np.float32)
+    path = model(
+        f"(float[n,k] x) => ({kind}[n,64] y) {{"
+        "s = Shape <start = 1> (x)\n f = Cast <to = 1> (s)\n g = Div(f, many)\n a = Mul(w, g)\n b = Mul(v, g)\n"
+        f"c = MatMul(x, a)\n d = MatMul(x, b)\n e = Sub(c, d)\n y = Cast <to = {16 if kind[0] == 'b' else 10}> (e) }}",
+        w=w,
+        v=v,
+        many=np.float32(4096),
+    )
+    samples = [{"x": np.random.default_rng(seed).standard_normal((1, 4096)).astype(np.float32)} for seed in range(2)]
+    assert check_batching(path, Batching(8), samples=samples).independent
+
+
+@pytest.mark.parametrize(("element", "kind"), [(16, "bfloat16"), (17, "float8e4m3fn"), (19, "float8e5m2")])
+def test_small_floats_are_numbers(element: int, kind: str) -> None:
+    same = model(
+        f"({kind}[n,8] x) => ({kind}[n,8] y) {{ f = Cast <to = 1> (x)\n y = Cast <to = {element}> (f) }}", opset=19
+    )
+    assert check_batching(same, Batching(4)).independent
+    mixed = model(
+        f"({kind}[n,8] x) => ({kind}[n,8] y) {{ f = Cast <to = 1> (x)\n m = ReduceMean(f, first)\n"
+        f"d = Sub(f, m)\n y = Cast <to = {element}> (d) }}",
+        opset=19,
+        first=np.array([0]),
+    )
+    assert re.search(r"'y' differs by \S+ of its largest value beside", str(check_batching(mixed, Batching(4))))
 
 
 def test_wrong_arguments() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import logging.handlers
 import queue
+from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
 from ortmulti import Batching
@@ -257,3 +258,43 @@ def test_an_answer_of_a_joint_run_keeps_no_more_memory_than_its_own(columns: int
             assert not any(np.shares_memory(answer, other) for other in answers if other is not answer)
             # Either its own memory, or ONNX Runtime's for this answer alone: never a part of a larger array.
             assert not isinstance(answer.base, np.ndarray)
+
+
+def test_rows_behind_a_dimension_of_one() -> None:
+    model = onnx_models.parsed("(float[1, n, 3] x) => (float[1, n, 3] y) { y = Add(x, x) }").SerializeToString()
+    with ortmulti.load(model, "cpu", batching=Batching(6, max_delay_ms=60_000, axis=1)) as pool:
+        given = [x(count, 10 * count)[None] for count in (1, 2, 3)]
+        for one, [y] in zip(given, pool.map([{"x": one} for one in given]), strict=True):
+            np.testing.assert_array_equal(y, 2 * one)
+        assert pool.stats().devices[0].batch_size.mean == 3
+
+
+def test_a_caller_whose_requests_fail_runs_alone() -> None:
+    table = numpy_helper.from_array(np.arange(4, dtype=np.float32), "table")
+    model = onnx_models.parsed("(int64[n] at) => (float[n] y) { y = Gather(table, at) }", table).SerializeToString()
+    good, bad = {"at": np.array([1])}, {"at": np.array([9])}
+    with ortmulti.load(model, "cpu", batching=Batching(8)) as pool:
+
+        def fail(**call: Any) -> None:
+            with pytest.raises(ortmulti.InvalidArgument, match="9"):
+                pool.submit(bad, **call).result(60)
+
+        for _ in range(3):
+            fail()  # of nobody in particular
+        for caller in ("a", 7):
+            assert pool.submit(good, caller=caller).result(60)[0] == 1
+        assert pool.stats().apart == 0
+        for _ in range(3):
+            fail(caller="a")
+        assert pool.stats().apart == 1
+        pool.submit(good, caller="b").result(60)
+        assert pool.stats().apart == 1
+        for _ in range(3):
+            with pytest.raises(ortmulti.InvalidArgument):
+                pool.run(bad)  # of this thread
+        assert pool.stats().apart == 2
+        pool.submit(good).result(60)
+        assert pool.stats().apart == 2
+        for wrong in (True, 1.0, b"a"):
+            with pytest.raises(TypeError, match="caller is a str or an int that stands for who asks, not "):
+                pool.run(good, caller=wrong)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -22,6 +23,7 @@ import ortmulti
 from ortmulti import Batching
 from ortmulti.pool import many
 from ortmulti.pool.many import Ahead, by_length
+from ortmulti.pool.padding import Padding
 from tests.support import onnx_models
 from tests.support.backends import BackendName, on_every_backend
 from tests.support.texts import ENCODER, PAD, encoder, expected, feed, ids
@@ -430,6 +432,13 @@ def test_every_type_is_padded_with_its_value(kind: int) -> None:
             np.testing.assert_array_equal(answer, row)
             assert answer.dtype == dtype
         assert pool.stats().devices[0].padded_elements > 0
+
+
+@pytest.mark.parametrize(("dtype", "value"), [(ml_dtypes.int4, 8), (np.uint8, -1), (np.int64, 0.5)])
+def test_an_integer_that_the_type_cannot_hold_is_refused(dtype: Any, value: float) -> None:
+    declared = SimpleNamespace(name="x", type="tensor", shape=["batch", "n"], dtype=np.dtype(dtype))
+    with pytest.raises(ortmulti.InvalidArgument, match=rf"pad\['x'\] is {value}, and \w+ cannot hold it"):
+        Padding.of(Batching(4, pad={"x": value}), [declared])
 
 
 def test_lengths_end_where_the_model_does() -> None:

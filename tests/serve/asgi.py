@@ -12,7 +12,14 @@ from ortmulti.serve.http import Application
 
 
 def ask(
-    app: Application, path: str, body: bytes | None = None, *, method: str = "", root: str = "", **headers: str
+    app: Application,
+    path: str,
+    body: bytes | None = None,
+    *,
+    method: str = "",
+    root: str = "",
+    client: tuple[str, int] | None = None,
+    **headers: str,
 ) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body of the answer. A body is sent by POST, in pieces."""
     pieces = [] if body is None else [body[at : at + 1000] for at in range(0, len(body), 1000)] or [b""]
@@ -34,6 +41,7 @@ def ask(
             "method": method or ("GET" if body is None else "POST"),
             "path": root + path,
             "root_path": root,
+            "client": client,
             "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()],
         }
         await app(scope, receive, send)

@@ -32,6 +32,7 @@ SIMPLE = onnx_models.parsed(
 ONES = {"name": "INPUT1", "datatype": "INT32", "shape": [1, 4], "data": [1, 1, 1, 1]}
 COUNT = {"name": "INPUT0", "datatype": "INT32", "shape": [1, 4], "data": [[1, 2, 3, 4]]}
 INFER = "/v2/models/simple/infer"
+TABLE = onnx.numpy_helper.from_array(np.arange(4, dtype=np.float32), "table")
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +157,8 @@ WRONG: list[tuple[Any, int, str]] = [
     ({"inputs": [X | {"parameters": {"shared_memory_region": "r"}}]}, 501, "shared memory is not supported"),
     ({"inputs": [X | {"parameters": 1}]}, 400, "an input's parameters is a JSON object, not int"),
     ({"inputs": 5}, 400, "inputs is a list, not int"),
-    ({}, 400, "inputs is a list, not NoneType"),
+    ({}, 400, "inputs is missing, or null: give a list"),
+    ({"inputs": None}, 400, "inputs is missing, or null: give a list"),
     ([], 400, "the request is a JSON object, not list"),
     ({"inputs": [X] * 2000}, 400, "2000 inputs were sent, and 1024 are allowed"),
     ({"inputs": [X, ONES], "outputs": [{"name": "Z"}]}, 400, "unexpected inference output 'Z' for model 'simple'"),
@@ -316,6 +318,25 @@ def test_rows_are_counted_where_they_are_joined() -> None:
         assert ask_json(app, INFER, {"inputs": tensors})[0] == 200
         [stats] = ask_json(app, "/v2/models/simple/stats")[1]["model_stats"]
         assert (stats["inference_count"], stats["execution_count"]) == (3, 1)
+
+
+def test_requests_of_a_connection_whose_requests_fail_are_not_joined_with_others() -> None:
+    model = onnx_models.parsed("(int64[n] at) => (float[n] y) { y = Gather(table, at) }", TABLE).SerializeToString()
+    with ortmulti.ModelRepository("cpu") as repository:
+        repository.add("m", model, batching=ortmulti.Batching(8))
+        pool, app = repository["m"], ortmulti.serve.app(repository)
+
+        def ask_as(port: int, at: int) -> int:
+            tensors = [{"name": "at", "datatype": "INT64", "shape": [1], "data": [at]}]
+            body = json.dumps({"inputs": tensors}).encode()
+            return ask(app, "/v2/models/m/infer", body, client=("10.0.0.1", port))[0]
+
+        assert [ask_as(1, 10) for _ in range(2)] == [400, 400]
+        assert pool.stats().apart == 0
+        assert ask_as(1, 10) == 400
+        assert pool.stats().apart == 1
+        assert ask_as(2, 2) == 200
+        assert pool.stats().apart == 1
 
 
 def test_a_model_whose_requests_are_joined_may_have_an_input_without_rows() -> None:

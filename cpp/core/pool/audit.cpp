@@ -27,7 +27,7 @@ double number(const void* data, std::size_t index) {
 // A byte's place in the order of the numbers that it stands for, sign and magnitude.
 double place_of_float8(const void* data, std::size_t index) {
   const auto bits = static_cast<const std::uint8_t*>(data)[index];
-  const int magnitude = bits & 0x7fU;
+  const auto magnitude = static_cast<int>(bits & 0x7fU);
   return (bits & 0x80U) != 0 ? -magnitude : magnitude;
 }
 

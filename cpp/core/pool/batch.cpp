@@ -442,7 +442,7 @@ void split(Request& joint, const Requests& requests, const std::vector<JointSize
   for (const JointSize& own : sizes) {
     most_rows = std::max(most_rows, own.rows);
   }
-  bool in_rows = true;
+  bool in_rows = axis == 0;
   for (std::size_t o = 0; o < joint.outputs.size(); ++o) {
     const char* const name = joint.output_names[o];
     const Place place{padding == nullptr ? nullptr : Padding::find(padding->outputs, name), run.longest};

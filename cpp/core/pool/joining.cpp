@@ -5,21 +5,24 @@
 
 namespace ortmulti {
 
-void Joining::set_apart(std::map<std::string, std::string> outputs, bool audits) {
-  apart_ = std::move(outputs);
+void Joining::set_apart(Apart outputs, Apart inputs, bool audits) {
+  outputs_ = std::move(outputs);
+  inputs_ = std::move(inputs);
   audits_runs_ = audits;
 }
 
-const std::string* Joining::why_apart(const std::vector<const char*>& outputs) const {
-  if (apart_.empty()) {
-    return nullptr;
-  }
-  for (const char* const name : outputs) {
-    if (const auto found = apart_.find(name); found != apart_.end()) {
-      return &found->second;
+const std::string* Joining::why_apart(const std::vector<const char*>& outputs,
+                                      const std::vector<const char*>& inputs) const {
+  const auto find = [](const Apart& apart, const std::vector<const char*>& names) -> const std::string* {
+    for (std::size_t i = 0; i < names.size() && !apart.empty(); ++i) {
+      if (const auto found = apart.find(names[i]); found != apart.end()) {
+        return &found->second;
+      }
     }
-  }
-  return nullptr;
+    return nullptr;
+  };
+  const std::string* const why = find(outputs_, outputs);
+  return why != nullptr ? why : find(inputs_, inputs);
 }
 
 bool Joining::joins(const Key& key, Caller caller) const {

@@ -20,11 +20,14 @@ class Joining {
   /// Who asks; 0: nobody knows.
   using Caller = std::uint64_t;
 
-  /// Requests that ask for one of these outputs run alone, for the reason beside it. `audits`: whether joint runs are
-  /// compared with single ones; at first they are not.
-  void set_apart(std::map<std::string, std::string> outputs, bool audits);
-  /// Why a request for these outputs runs alone; null: it need not.
-  const std::string* why_apart(const std::vector<const char*>& outputs) const;
+  /// What has no rows, by its name, and why.
+  using Apart = std::map<std::string, std::string>;
+
+  /// Requests that ask for one of these outputs, or give one of these inputs, run alone. `audits`: whether joint runs
+  /// are compared with single ones; at first they are not.
+  void set_apart(Apart outputs, Apart inputs, bool audits);
+  /// Why a request with these names runs alone; null: it need not.
+  const std::string* why_apart(const std::vector<const char*>& outputs, const std::vector<const char*>& inputs) const;
   /// Whether such a request may be joined, for all that runs have shown.
   bool joins(const Key& key, Caller caller) const;
 
@@ -57,7 +60,8 @@ class Joining {
   static constexpr int faulty = 4;  // a failure counts 2, an answer takes 1 off
   static constexpr int most_faults = 16;
 
-  std::map<std::string, std::string> apart_;
+  Apart outputs_;
+  Apart inputs_;
   bool audits_runs_ = false;
   bool stopped_ = false;
   std::set<Key> stopped_keys_;

@@ -148,7 +148,7 @@ class Pool : public KeepsMemory, NonCopyable {
   void set_padding(std::shared_ptr<const Padding> padding);
 
   /// As Joining::set_apart().
-  void set_apart(std::map<std::string, std::string> outputs, bool audits);
+  void set_apart(Joining::Apart outputs, Joining::Apart inputs, bool audits);
 
   /// Counts a request that was refused since the queue was full.
   void count_rejected();

@@ -336,7 +336,7 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
   Lock lock(mutex_);
   check_accepted(*request);
   if (!request->batch_key_.empty()) {
-    const std::string* const why = joining_.why_apart(request->output_names);
+    const std::string* const why = joining_.why_apart(request->output_names, request->inputs.names());
     if (why != nullptr) {
       request->batch_key_.clear();
       counts_.why_unbatched = *why;
@@ -457,9 +457,9 @@ void Pool::set_padding(std::shared_ptr<const Padding> padding) {
   options_.batching.padding = std::move(padding);
 }
 
-void Pool::set_apart(std::map<std::string, std::string> outputs, bool audits) {
+void Pool::set_apart(Joining::Apart outputs, Joining::Apart inputs, bool audits) {
   const Lock lock = enter();
-  joining_.set_apart(std::move(outputs), audits);
+  joining_.set_apart(std::move(outputs), std::move(inputs), audits);
 }
 
 void Pool::count_rejected() {

@@ -311,7 +311,9 @@ void Pool::run_again(Worker& worker, Requests batch, const RunEnd& joint, Reques
   }
   if (all_succeed && joining_.failed_together(key)) {
     joining_.stop(key);
-    note_stop("they failed together, and succeeded alone: " + text_of(joint.error), ORT_LOGGING_LEVEL_WARNING);
+    std::string text = text_of(joint.error);
+    text.erase(text.find_last_not_of('\n') + 1);
+    note_stop("they failed together, and succeeded alone: " + text, ORT_LOGGING_LEVEL_WARNING);
   }
 }
 
@@ -351,7 +353,7 @@ void Pool::note_audit(const Audit& found, RunEnd& end) {
   ++counts_.audit_differences;
   joining_.stop_all();
   note_stop(found.difference + ": load the model without batching, or ask for other outputs", ORT_LOGGING_LEVEL_ERROR);
-  end.error = make_error(ErrorKind::fail, found.difference);
+  end.error = make_error(ErrorKind::invalid_argument, found.difference);  // of no device
   end.unjoined = true;
 }
 

@@ -71,8 +71,8 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     """Write an .npz file that `read_arrays` reads. Any names are allowed, unlike in `numpy.savez`.
 
     Raises:
-        InvalidArgument: An array has Python objects other than strings, bytes that are not UTF-8, or a string that ends
-            in a NUL character.
+        InvalidArgument: An array has Python objects other than strings, bytes that are not UTF-8, a string that ends in
+            a NUL character, or a dtype that is not NumPy's own.
     """
     with zipfile.ZipFile(path, "w") as archive:
         for name, value in arrays.items():
@@ -80,6 +80,8 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
             if array.dtype.kind in "OS":
                 strings = [_text(name, one) for one in array.ravel().tolist()]
                 array = np.array(strings, "U").reshape(array.shape)
+            elif array.dtype.kind == "V":
+                raise InvalidArgument(f"input {name!r} has the dtype {array.dtype}, which a .npz file cannot keep")
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, array, allow_pickle=False)
 

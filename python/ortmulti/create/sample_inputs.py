@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortmulti.errors import Fail, InvalidArgument, NotImplemented, OutOfMemory, RuntimeException
+from ortmulti.values import floats
 
 SEQUENCE = 16
 LARGER = (64, 512)
@@ -19,16 +20,13 @@ LARGER = (64, 512)
 MISFITS = (InvalidArgument, Fail, RuntimeException, NotImplemented)
 """What ONNX Runtime raises for inputs of a shape or value that the model does not take."""
 TOKENS = 100
-"""Token ids stay below this by default: there is hardly a vocabulary that is smaller."""
+"""Token ids stay below this by default."""
+FEWER_TOKENS = (30, 4, 2)
+"""For models that refuse `TOKENS`: vocabularies of amino acids or letters, of nucleotides, of two classes."""
 
 _IMAGE_SIDE = 224
 _MOST_ELEMENTS = 1 << 22
 """Of an input with a larger size: four open dimensions of 512 would be 64 GiB."""
-_FLOATS: dict[str, type[np.generic]] = {
-    "tensor(float16)": np.float16,
-    "tensor(float)": np.float32,
-    "tensor(double)": np.float64,
-}
 _INTEGERS: dict[str, type[np.generic]] = {
     f"tensor({name})": getattr(np, name)
     for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -107,7 +105,8 @@ def example_feed(model: Any, batch: int = 1, *, dimensions: Mapping[str, int] | 
     """Make random inputs that a model takes, each tried with one run: for a first look, and for tests.
 
     Open dimensions of 16 are tried first, then of 64 and of 512; images are 224 wide and high. Integers are below 100,
-    masks 1, positions count up, and caches of the past are empty.
+    or below 30, 4 or 2 if the model takes no larger ones. Masks are 1, positions count up, and caches of the past are
+    empty.
 
     Args:
         model: A `Pool`, a repository's model, or a session, ortmulti's or onnxruntime's.
@@ -135,24 +134,33 @@ def growing_inputs(
     """Yield `sample_inputs` with the default size of dynamic dimensions, then with larger ones.
 
     Some models accept their dynamic dimensions only from some size on. In the state of a recurrent model, [layers,
-    batch, width], the open dimension is the batch: all sizes follow once more with that. `first_fit` finds the inputs
-    that a model takes.
+    batch, width], the open dimension is the batch: all sizes follow once more with that. Where integers are random, all
+    follow with smaller ones. `first_fit` finds the inputs that a model takes.
     """
     declared, given = list(declarations), dict(dimensions or {})
-    yield from _growing(declared, batch, given)
     states = [_with_batch(one, batch) for one in declared]
-    if states != declared:
-        yield from _growing(states, batch, given)
+    has_tokens = any(one.type in _INTEGERS and not has_named_integers(one.name) for one in declared)
+    for tokens in (TOKENS, *(FEWER_TOKENS if has_tokens else ())):
+        yield from _growing(declared, batch, given, tokens)
+        if states != declared:
+            yield from _growing(states, batch, given, tokens)
 
 
-def _growing(declared: list[Declaration], batch: int, given: dict[str, int]) -> Iterator[dict[str, NDArray[Any]]]:
-    yield sample_inputs(declared, batch, dimensions=given)
+def has_named_integers(name: str) -> bool:
+    """Return whether an input's name says which integers it has: a mask, positions or types."""
+    return _named_values(name.lower(), ()) is not None
+
+
+def _growing(
+    declared: list[Declaration], batch: int, given: dict[str, int], tokens: int
+) -> Iterator[dict[str, NDArray[Any]]]:
+    yield sample_inputs(declared, batch, dimensions=given, tokens=tokens)
     before = _shapes(declared, batch, SEQUENCE, given)
     for size in LARGER:
         shapes = _shapes(declared, batch, size, given)
         if shapes == before or max(map(prod, shapes)) > _MOST_ELEMENTS:
             return
-        yield sample_inputs(declared, batch, size, dimensions=given)
+        yield sample_inputs(declared, batch, size, dimensions=given, tokens=tokens)
 
 
 def _with_batch(declared: Declaration, batch: int) -> Declaration:
@@ -213,8 +221,7 @@ def _values(
 ) -> NDArray[Any]:
     name = declaration.name.lower()
     mask = "mask" in name
-    if declaration.type in _FLOATS:
-        dtype = _FLOATS[declaration.type]
+    if (dtype := floats.dtype_of(declaration.type)) is not None:
         return np.ones(shape, dtype) if mask else generator.standard_normal(shape, dtype=np.float32).astype(dtype)
     if declaration.type in _INTEGERS:
         return _integers(name, _INTEGERS[declaration.type], shape, generator, tokens)
@@ -230,11 +237,18 @@ def _values(
 def _integers(
     name: str, dtype: type[np.generic], shape: tuple[int, ...], generator: np.random.Generator, tokens: int
 ) -> NDArray[Any]:
-    if "mask" in name:
-        return np.ones(shape, dtype)
-    if "position" in name:
-        return np.asarray(np.arange(shape[-1]) + np.zeros(shape, np.int64) if shape else 0).astype(dtype)
-    if "token_type" in name or "segment" in name:
-        return np.zeros(shape, dtype)
+    if (values := _named_values(name, shape)) is not None:
+        return values.astype(dtype)
     bound = 256 if dtype is np.uint8 else min(tokens, int(np.iinfo(dtype).max) + 1)  # type: ignore[type-var]
     return np.asarray(generator.integers(bound, size=shape)).astype(dtype)
+
+
+def _named_values(name: str, shape: tuple[int, ...]) -> NDArray[Any] | None:
+    """Return the integers that an input's name stands for, if it does."""
+    if "mask" in name:
+        return np.ones(shape, np.int64)
+    if "position" in name:
+        return np.asarray(np.arange(shape[-1]) + np.zeros(shape, np.int64) if shape else 0)
+    if "token_type" in name or "segment" in name:
+        return np.zeros(shape, np.int64)
+    return None

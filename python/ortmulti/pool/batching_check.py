@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ortmulti.create.sample_inputs import MISFITS, first_fit, growing_inputs
 from ortmulti.errors import InvalidArgument
+from ortmulti.pool.answers import CANCELLATION, OutputCheck, difference, larger, largest, within_rounding
 from ortmulti.pool.configuration import Batching
-from ortmulti.pool.padding import Padding
-from ortmulti.pool.row_differences import CANCELLATION, OUTLIER, OutputCheck, difference, largest, rounding
+from ortmulti.pool.padding import Padded
+from ortmulti.values import floats
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ortmulti.options.session_options import RunOptions
     from ortmulti.pool.rows import RowVerdict
 
-__all__ = ["BatchingCheck", "check_pool", "padded_outputs", "prove_padding"]
+__all__ = ["BatchingCheck", "Model", "check_pool"]
 
 
 class Model(Protocol):
@@ -74,7 +74,7 @@ class BatchingCheck:
 def check_pool(
     pool: Model,
     batching: Batching,
-    samples: Sequence[Mapping[str, Any]] | None = None,
+    samples: Sequence[Mapping[str, Any]],
     padded: Padded | None = None,
     without_rows: Container[str] = (),
 ) -> BatchingCheck:
@@ -84,18 +84,13 @@ def check_pool(
         pool: Was loaded with ``batching``.
         batching: How requests are joined.
         samples: As for `check_batching`.
-        padded: With ``pad``, what `padded_outputs` found.
+        padded: With ``pad``, what `ortmulti.pool.padding_proof.padded_outputs` found.
         without_rows: Outputs that are left out where they cannot be split.
     """
     axis = batching.axis
-    requests = _random(pool, axis) if samples is None else _given(samples)
+    requests = _given(samples)
     lengths = [0, 0, 0]
     if padded:
-        if samples is None:
-            longest = padded.padding.length(requests[0])
-            requests = [
-                padded.padding.resized(one, length) for one, length in zip(requests, _lengths(longest), strict=True)
-            ]
         requests = [padded.padding.completed(one) for one in requests]
         lengths = [padded.padding.length(one) for one in requests]
     first, second, third = requests
@@ -116,102 +111,22 @@ def check_pool(
         runs = [(alone, rows), *((answers, of) for answers, _, of in found)]
         if name in without_rows and not all(_has_rows(answers[place], axis, of) for answers, of in runs):
             continue
-        own = _part(name, alone[place], axis, 0, rows, rows)
+        own = _part(name, floats.of_type(alone[place], declared.type), axis, 0, rows, rows)
         before, again, before_other, behind, behind_other = (
-            _cut(_part(name, answers[place], axis, begin, rows, of), name, lengths[0], padded)
+            _cut(
+                _part(name, floats.of_type(answers[place], declared.type), axis, begin, rows, of),
+                name,
+                lengths[0],
+                padded,
+            )
             for answers, begin, of in found
         )
         outputs[name] = OutputCheck(
             neighbours=max(difference(before_other, before), difference(behind_other, behind)),
-            size=max(rounding(before, own, floor), rounding(behind, own, floor)),
+            size=max(within_rounding(before, own, floor), within_rounding(behind, own, floor)),
             repeats=difference(again, before),
         )
     return BatchingCheck(outputs)
-
-
-@dataclass(frozen=True)
-class Padded:
-    """What is padded, and what is cut.
-
-    Attributes:
-        padding: Of the inputs.
-        axes: Of each output, those of its dimensions that have the length.
-        run_options: With which requests run alone.
-    """
-
-    padding: Padding
-    axes: Mapping[str, Sequence[int]]
-    run_options: RunOptions | None
-
-
-def prove_padding(pool: Model, batching: Batching, run_options: RunOptions | None) -> Padded:
-    """Find what is padded and cut, and compare random requests as `check_pool` does.
-
-    Args:
-        run_options: With which requests run alone, and at once; None: the pool takes none.
-
-    Raises:
-        InvalidArgument: ``batching`` does not fit the model, or the answers differ.
-        Error: As the runs.
-    """
-    padded = padded_outputs(pool, batching, run_options)
-    found = check_pool(pool, batching, None, padded)
-    if not found.independent:
-        raise InvalidArgument(
-            f"padded, {found}. Give pad the values that the model ignores, and its mask, and pad the other side if it "
-            "counts positions from one end; or load it without pad"
-        )
-    return padded
-
-
-def padded_outputs(pool: Model, batching: Batching, run_options: RunOptions | None) -> Padded:
-    """Find the dimensions that have the length: of inputs in the declaration, of outputs by runs with three lengths.
-
-    Raises:
-        InvalidArgument: ``batching`` does not fit the model, or an output has a dimension that changes in another way.
-        Error: As the runs.
-    """
-
-    def run(feed: dict[str, Any]) -> dict[str, Any]:
-        pool.run(None, feed, run_options)
-        return feed
-
-    padding = Padding.of(batching, pool.get_inputs())
-    feed = first_fit(growing_inputs(pool.get_inputs()), run)
-    if not isinstance(batching.lengths, int) and batching.lengths:
-        try:
-            run(padding.resized(feed, batching.lengths[-1]))
-        except MISFITS as error:
-            raise InvalidArgument(
-                f"lengths has {batching.lengths[-1]}, and the model fails with so much of {padding.dimension}: end "
-                f"lengths where the model does. {error.public}"
-            ) from error
-    lengths = _lengths(padding.length(feed))
-    answers = [pool.run(None, padding.resized(feed, length), run_options) for length in lengths]
-    axes: dict[str, list[int]] = {}
-    for place, declared in enumerate(pool.get_outputs()):
-        name = declared.name
-        shapes = [getattr(answer[place], "shape", ()) for answer in answers]
-        if len({len(shape) for shape in shapes}) != 1:
-            raise InvalidArgument(f"output '{name}' has the shapes {shapes} for lengths {lengths}: it cannot be cut")
-        axes[name] = []
-        for axis, sizes in enumerate(zip(*shapes, strict=True)):
-            if len(set(sizes)) == 1:
-                continue
-            if list(sizes) != lengths or axis == padding.batching.axis:
-                raise InvalidArgument(
-                    f"output '{name}' has {sizes[0]}, {sizes[1]} and {sizes[2]} elements along dimension {axis} for "
-                    f"{lengths[0]}, {lengths[1]} and {lengths[2]} of {padding.dimension}: it cannot be cut to the "
-                    "length of each request. Load it without pad"
-                )
-            axes[name].append(axis)
-    return Padded(padding, axes, run_options)
-
-
-def _lengths(longest: int) -> list[int]:
-    if longest < 4:
-        raise InvalidArgument(f"random inputs have the length {longest}: too short to try padding")
-    return [longest * 3 // 4, longest, longest // 2]
 
 
 def _alone(padded: Padded | None) -> RunOptions | None:
@@ -226,28 +141,7 @@ def _given(samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     given = [{name: np.asarray(array) for name, array in sample.items()} for sample in samples]
     if not 2 <= len(given) <= 3:
         raise InvalidArgument(f"samples are two requests or three, not {len(given)}")
-    return given if len(given) == 3 else [*given, _larger(given[1])]
-
-
-def _random(pool: Model, axis: int) -> list[dict[str, Any]]:
-    def cut(feed: Mapping[str, Any], row: int) -> dict[str, Any]:
-        return {name: array.take([row], axis) if axis < array.ndim else array for name, array in feed.items()}
-
-    def fits(feed: dict[str, Any]) -> dict[str, Any]:
-        pool.run(cut(feed, 0))
-        return feed
-
-    feed = first_fit(growing_inputs(pool.get_inputs(), 3), fits)
-    rows = _rows(feed, axis)
-    if rows < 2:
-        raise InvalidArgument(f"random inputs have {rows} rows along dimension {axis}: give samples= with yours")
-    return [cut(feed, 0), cut(feed, 1), _larger(cut(feed, min(2, rows - 1)))]
-
-
-def _larger(sample: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: array * array.dtype.type(OUTLIER) if array.dtype.kind == "f" else array for name, array in sample.items()
-    }
+    return given if len(given) == 3 else [*given, larger(given[1])]
 
 
 def _rows(feed: Mapping[str, Any], axis: int) -> int:

@@ -290,10 +290,12 @@ def check_batching(
         without = verdict.reasons()
         if batching.pad is not None:
             from ortmulti.options.session_options import RunOptions
-            from ortmulti.pool.batching_check import padded_outputs
+            from ortmulti.pool.padding_proof import padded_outputs
+            from ortmulti.pool.padding_requests import random_requests
 
             padded = padded_outputs(pool, batching, RunOptions())
-            return BatchingCheck(check_pool(pool, batching, samples, padded, without).outputs, verdict)
+            requests = random_requests(padded) if samples is None else samples
+            return BatchingCheck(check_pool(pool, batching, requests, padded, without).outputs, verdict)
         if samples is not None:
             return BatchingCheck(check_pool(pool, batching, samples, None, without).outputs, verdict)
         if unknown := verdict.reasons("unknown"):

@@ -80,7 +80,7 @@ class Membership:
         if batching is None or batching.pad is None:
             return
         from ortmulti.options.session_options import RunOptions
-        from ortmulti.pool.batching_check import prove_padding
+        from ortmulti.pool.padding_proof import prove_padding
 
         run_options = RunOptions() if self._members.takes_run_options else None
         padded = prove_padding(self, batching, run_options)  # type: ignore[arg-type] # each is a Pool

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 
 from ortmulti import _core
 from ortmulti.errors import InvalidArgument
+from ortmulti.values.floats import is_floating
 
 if TYPE_CHECKING:
+    from ortmulti.options.session_options import RunOptions
     from ortmulti.pool.configuration import Batching
 
-__all__ = ["Padding", "paddable"]
+__all__ = ["Padded", "Padding", "paddable"]
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,23 @@ class Padding:
         return core
 
 
+@dataclass(frozen=True)
+class Padded:
+    """What is padded, and what is cut.
+
+    Attributes:
+        padding: Of the inputs.
+        axes: Of each output, those of its dimensions that have the length.
+        feed: Random inputs of one row that the model takes.
+        run_options: With which requests run alone, and at once; None: the pool takes none.
+    """
+
+    padding: Padding
+    axes: Mapping[str, Sequence[int]]
+    feed: Mapping[str, NDArray[Any]]
+    run_options: RunOptions | None
+
+
 def paddable(shapes: Mapping[str, Sequence[object]], axis: int = 0) -> dict[str, list[str]]:
     """Return the names of open dimensions, besides the batch's, and the inputs that have each of them."""
     found: dict[str, list[str]] = {}
@@ -199,6 +218,6 @@ def _element(name: str, declared: Any, value: float) -> NDArray[Any]:
     if dtype is None or dtype.hasobject:
         raise InvalidArgument(f"input '{name}' is a {declared.type}: only tensors of numbers can be padded")
     element = np.asarray(value).astype(dtype)
-    if np.issubdtype(dtype, np.integer) and element != value:
+    if dtype.kind != "b" and not is_floating(dtype) and element != value:
         raise InvalidArgument(f"pad['{name}'] is {value}, and {dtype} cannot hold it")
     return element

@@ -12,7 +12,8 @@ import numpy as np
 
 from ortmulti.create.sample_inputs import MISFITS, first_fit, growing_inputs, sample_inputs
 from ortmulti.errors import OutOfMemory
-from ortmulti.pool.row_differences import CANCELLATION, OUTLIER, OutputCheck, difference, largest, rounding
+from ortmulti.pool.answers import CANCELLATION, OutputCheck, difference, larger, largest, within_rounding
+from ortmulti.values import floats
 
 __all__ = ["Trial", "try_rows"]
 
@@ -49,7 +50,7 @@ class Trial:
 def try_rows(
     run: Run,
     inputs: Sequence[Any],
-    names: Sequence[str],
+    outputs: Mapping[str, str],
     axis: int,
     most: int | None,
     *,
@@ -60,7 +61,7 @@ def try_rows(
     Args:
         run: Runs the model, for outputs by name.
         inputs: The declared inputs.
-        names: The outputs.
+        outputs: The outputs' names and types.
         axis: The rows' dimension, of inputs and outputs.
         most: So many rows has a run at most. None: a few, and values are not compared.
         fixed: The number of rows that each run has; 0: any.
@@ -68,14 +69,14 @@ def try_rows(
     for one in inputs:
         if axis >= len(one.shape or ()):
             return Trial(failed=f"input '{one.name}' declares no dimension {axis}")
-    trial = _Trial(run, list(inputs), list(names), axis, most is not None)
+    trial = _Trial(run, list(inputs), outputs, axis, most is not None)
     try:
         trial.begin(fixed, most or _FEW)
     except (*MISFITS, OutOfMemory) as error:
         return Trial(failed=_said(error))
     trial.compare()
     if not trial.compared:
-        trial.found.unseen |= set(names)
+        trial.found.unseen |= set(outputs)
     return trial.found
 
 
@@ -84,8 +85,9 @@ class _Late(Exception):  # noqa: N818  (no error, but the way out)
 
 
 class _Trial:
-    def __init__(self, run: Run, inputs: list[Any], names: list[str], axis: int, values: bool) -> None:
-        self._run, self._inputs, self._names, self._axis = run, inputs, names, axis
+    def __init__(self, run: Run, inputs: list[Any], outputs: Mapping[str, str], axis: int, values: bool) -> None:
+        self._run, self._inputs, self._axis = run, inputs, axis
+        self._types, self._names = outputs, list(outputs)
         self._values = values
         self._fixed, self._rows = 0, 0
         self._feed: Feed = {}
@@ -146,7 +148,7 @@ class _Trial:
         yield "", self._feed
         yield "positive", _changed(self._feed, np.abs)
         yield "negative", _changed(self._feed, lambda array: -np.abs(array))
-        yield "large", _changed(self._feed, lambda array: array * array.dtype.type(OUTLIER))
+        yield "large", larger(self._feed)
 
     def _compare(self, kind: str, feed: Feed) -> None:
         rows = self._rows
@@ -158,9 +160,7 @@ class _Trial:
         if kind == "" and before is not None and self._values:
             again = self._answer(self._cut(feed, range(rows)))
             copies = self._part(feed, [0] * rows, alone)
-            outliers = _beside(
-                self._cut(feed, [0]), _changed(feed, lambda array: array * array.dtype.type(OUTLIER)), self._axis
-            )
+            outliers = _beside(self._cut(feed, [0]), larger(feed), self._axis)
             beside = self._part(outliers, range(rows), {0: alone[0]})
             for other in (copies, beside):
                 if other is not None:
@@ -185,9 +185,8 @@ class _Trial:
         names = [name for name in self._names if name not in self.found.problems]
         values = dict(zip(names, self._run(names, feed), strict=True)) if names else {}
         self.found.unseen |= {name for name, value in values.items() if not isinstance(value, np.ndarray)}
-        # NumPy's own functions know no bfloat16.
         return {
-            name: value.astype(np.float32) if value.dtype.kind == "V" else value
+            name: floats.of_type(value, self._types[name])
             for name, value in values.items()
             if name not in self.found.unseen
         }
@@ -223,7 +222,7 @@ class _Trial:
         if part.shape != own.shape:
             self._note(name, f"has the shape {answer.shape} for {rows} rows, and {own.shape} for one")
         elif self._values:
-            self._differs(name, size=rounding(part, own, floor))
+            self._differs(name, size=within_rounding(part, own, floor))
 
     def _neighbours(self, before: Any, again: Any, other: Any, place: int = 0) -> None:
         """Compare row 0 in a run with the same row, at a place of another one of this size."""
@@ -252,7 +251,7 @@ def _said(error: Exception) -> str:
 
 
 def _changed(feed: Feed, change: Callable[[Any], Any]) -> Feed:
-    return {name: change(array) if array.dtype.kind == "f" else array for name, array in feed.items()}
+    return {name: change(array) if floats.is_floating(array.dtype) else array for name, array in feed.items()}
 
 
 def _beside(first: Feed, others: Feed, axis: int) -> Feed:

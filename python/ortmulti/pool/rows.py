@@ -14,8 +14,8 @@ from ortmulti.pool.row_dependence import Graph, read_graph, walk
 if TYPE_CHECKING:
     from ortmulti import _core
     from ortmulti.create.model import Model
+    from ortmulti.pool.answers import OutputCheck
     from ortmulti.pool.configuration import Batching
-    from ortmulti.pool.row_differences import OutputCheck
     from ortmulti.pool.row_trial import Run, Trial
 
 __all__ = ["OutputRows", "RowVerdict", "Rows", "check_inputs", "warn"]
@@ -159,7 +159,8 @@ class Rows:
         """Try outputs, and note what was found. ``most`` rows are run; None: a few, whose values are not compared."""
         from ortmulti.pool.row_trial import try_rows  # which needs NumPy's random numbers
 
-        tried = try_rows(self._run, self._session().get_inputs(), names, axis, most, fixed=fixed)
+        types = {one.name: one.type for one in self._session().get_outputs() if one.name in names}
+        tried = try_rows(self._run, self._session().get_inputs(), types, axis, most, fixed=fixed)
         for name in () if tried.failed else names:
             check = tried.checks.get(name)
             is_known = getattr(found[name], "verdict", "") == "none"

@@ -120,7 +120,7 @@ class Handlers:
 
     async def infer(self, asked: Any, context: Any) -> Any:
         try:
-            response = await self._infer(asked, self._check_token(context))
+            response = await self._infer(asked, self._check_token(context), context.peer())
             await self._released.wait()
         except Exception as error:
             await self._released.wait()
@@ -137,21 +137,21 @@ class Handlers:
         answered = message("ModelStreamInferResponse")
         async for asked in requests:
             try:
-                response = await self._infer(asked, trace)
+                response = await self._infer(asked, trace, context.peer())
             except Exception as error:
                 yield answered(error_message=self._failed(error)[1], infer_response=_Response(id=asked.id))
             else:
                 self._answered("OK")
                 yield answered(infer_response=response)
 
-    async def _infer(self, asked: Any, trace: Mapping[str, str]) -> Any:
+    async def _infer(self, asked: Any, trace: Mapping[str, str], caller: str) -> Any:
         self.under_way += 1
         try:
-            return await self._answer(asked, trace)
+            return await self._answer(asked, trace, caller)
         finally:
             self.under_way -= 1
 
-    async def _answer(self, asked: Any, trace: Mapping[str, str]) -> Any:
+    async def _answer(self, asked: Any, trace: Mapping[str, str], caller: str) -> Any:
         request = InferRequest(
             asked.model_name,
             asked.model_version,
@@ -160,6 +160,7 @@ class Handlers:
             [_output(each) for each in asked.outputs],
             {name: _parameter(value) for name, value in asked.parameters.items()},
             trace,
+            caller,
         )
         answer = await self._service.infer(request)
         response = _Response(model_name=answer.model, model_version=answer.version, id=asked.id)

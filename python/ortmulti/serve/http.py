@@ -145,7 +145,7 @@ class Application:
             raise Refused(503, f"{self.under_way} requests are under way, which is the limit")
         self.under_way += 1
         try:
-            return await self._dispatch(scope["method"], parts, headers, receive)
+            return await self._dispatch(scope, parts, headers, receive)
         finally:
             self.under_way -= 1
 
@@ -158,9 +158,9 @@ class Application:
         raise Refused(404, "Not Found")
 
     async def _dispatch(
-        self, method: str, parts: list[str], headers: Mapping[bytes, bytes], receive: Receive
+        self, scope: Scope, parts: list[str], headers: Mapping[bytes, bytes], receive: Receive
     ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-        service = self.service
+        service, method = self.service, scope["method"]
         if parts == ["metrics"]:
             _check_method(method, "GET", "HEAD")
             return 200, [(b"content-type", b"text/plain; version=0.0.4")], service.metrics().encode()
@@ -179,7 +179,13 @@ class Application:
         name, version, what = _model_of(parts[2:])
         if what == "infer":
             _check_method(method, "POST")
-            return await self._infer(name, version, headers, await self._body(headers, receive))
+            request, binary = parse_infer(
+                await self._body(headers, receive), headers.get(_HEADER_LENGTH), self.limits.tensors
+            )
+            request.model, request.version = name, version
+            if client := scope.get("client"):
+                request.caller = f"{client[0]} {client[1]}"
+            return await self._infer(request, binary, headers)
         calls = {"": service.model_metadata, "config": service.model_config, "stats": service.statistics}
         if what != "ready" and what not in calls:
             raise Refused(404, "Not Found")
@@ -232,10 +238,8 @@ class Application:
         return await asyncio.to_thread(_decompressed, body, coding, limit)
 
     async def _infer(
-        self, name: str, version: str, headers: Mapping[bytes, bytes], body: bytes | memoryview
+        self, request: InferRequest, binary: Binary, headers: Mapping[bytes, bytes]
     ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-        request, binary = parse_infer(body, headers.get(_HEADER_LENGTH), self.limits.tensors)
-        request.model, request.version = name, version
         if any(key in headers for key in _TRACED):
             request.trace = {key.decode(): headers[key].decode("latin-1") for key in _TRACED if key in headers}
         answer = await self.service.infer(request)
@@ -365,6 +369,8 @@ def _object(value: object, what: str) -> dict[str, Any]:
 
 
 def _list(value: object, what: str, most: int) -> list[Any]:
+    if value is None:
+        raise InvalidArgument(f"{what} is missing, or null: give a list")
     if not isinstance(value, list):
         raise InvalidArgument(f"{what} is a list, not {type(value).__name__}")
     if len(value) > most:

@@ -70,7 +70,9 @@ class InputTensor(NamedTuple):
 
 @dataclass
 class InferRequest:
-    """A request of either protocol. ``version`` is empty for any; no ``outputs``: all of the model's."""
+    """A request of either protocol. ``version`` is empty for any; no ``outputs``: all of the model's. ``caller`` stands
+    for the connection.
+    """
 
     model: str
     version: str = ""
@@ -79,6 +81,7 @@ class InferRequest:
     outputs: Sequence[str] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict)
     trace: Mapping[str, str] = field(default_factory=dict)
+    caller: str | None = None
 
 
 class Answer(NamedTuple):
@@ -357,7 +360,7 @@ class Service:
             detach = _attach(request.trace)
             try:
                 values = await interface.pool.run_async(
-                    names, feed, timeout=timeout, priority=priority, when_full="reject"
+                    names, feed, timeout=timeout, priority=priority, when_full="reject", caller=request.caller
                 )
             except ClosedError:
                 # Another one was loaded in its place, and takes the request that the former did not.

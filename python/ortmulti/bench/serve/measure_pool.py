@@ -23,6 +23,7 @@ from ortmulti.bench.serve.clients import NANOSECONDS, ClosedLoop, arrival_times,
 from ortmulti.create.sample_inputs import sample_inputs
 from ortmulti.errors import Error, InvalidArgument
 from ortmulti.interface.onnxruntime_sessions import SessionSpec, create_session, open_package, session_specs
+from ortmulti.values import floats
 
 # Largest difference of two answers to the same inputs, as a part of the largest value: kernels may be chosen again.
 _TOLERANCE = 0.05
@@ -177,13 +178,14 @@ def _arrays(answer: Sequence[Any]) -> list[Any]:
 def compare(expected: Sequence[Any], answer: Sequence[Any]) -> None:
     """Raise `Error` if floats of an answer differ from those expected by more than a twentieth of the largest one."""
     for number, (one, other) in enumerate(zip(expected, answer, strict=True)):
-        if not isinstance(one, np.ndarray) or one.dtype.kind != "f":
+        if not isinstance(one, np.ndarray) or not floats.is_floating(one.dtype):
             continue
         if one.shape != other.shape:
             raise Error(f"output {number} has the shape {other.shape}, the first answer's {one.shape}")
-        difference = np.abs(one.astype(np.float64) - other).max(initial=0.0)
-        largest = np.abs(one.astype(np.float64)).max(initial=0.0)
-        if not difference <= _TOLERANCE * largest:
+        expected_values = floats.as_float64(one)
+        difference = np.abs(expected_values - floats.as_float64(other)).max(initial=0.0)
+        largest = np.abs(expected_values).max(initial=0.0)
+        if not difference <= max(_TOLERANCE, floats.rounding(one.dtype)) * largest:
             raise Error(
                 f"output {number} differs by {difference:g} from the first answer, whose largest value is {largest:g}"
             )

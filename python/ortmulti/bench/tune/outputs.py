@@ -7,6 +7,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from ortmulti.values import floats
+
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
@@ -61,9 +63,9 @@ def _compare(expected: Array, found: Array, name: str, limit: float) -> Differen
     if expected.shape != found.shape:
         return other(f"has the shape {found.shape}, not {expected.shape}")
     dtype = expected.dtype.name
-    if "float" not in dtype:
+    if not floats.is_floating(expected.dtype):
         return _EQUAL if np.array_equal(expected, found) else other("is not equal")
-    expected, found = expected.astype(np.float64), found.astype(np.float64)  # ml_dtypes' floats are none of NumPy's
+    expected, found = floats.as_float64(expected), floats.as_float64(found)
     finite = np.isfinite(expected)
     if not np.array_equal(expected[~finite], found[~finite], equal_nan=True) or not np.isfinite(found[finite]).all():
         return other("is infinite or no number elsewhere")
