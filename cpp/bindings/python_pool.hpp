@@ -172,10 +172,6 @@ class PythonPool : NonCopyable {
     pool_->set_padding(batching_.padding);
   }
 
-  void set_apart(Joining::Apart outputs, bool audits, Joining::Apart inputs) {
-    const ReleaseGil nogil;
-    pool_->set_apart(std::move(outputs), std::move(inputs), audits);
-  }
 
   // Puts a device to sleep at a level that keeps its sessions. `timeout`: for the runs under way, in seconds.
   void sleep(const Device& device, SleepLevel level, bool pinned, bool auto_wake, std::optional<double> timeout,

@@ -81,25 +81,27 @@ class JoiningTest : public PoolWithFakes {
 
 TEST_F(JoiningTest, RequestsForOutputsWithoutRowsRunAloneAndTheReasonIsKnown) {
   make();
-  pool->set_apart({{"y", "output 'y' has 4 rows always"}}, {}, true);
+  pool->set_apart({{"y", "output 'y' has 4 rows always"}}, true);
   ask({1, 2, 3});
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 1, 1}));
   EXPECT_EQ(pool->stats().why_unbatched, "output 'y' has 4 rows always");
   EXPECT_EQ(pool->stats().apart, 3U);
   EXPECT_EQ(pool->stats().unbatched, 0U);
-  pool->set_apart({}, {{"x", "input 'x' is no row's"}}, true);
+  pool->set_apart({}, true);
+  pool->set_apart_inputs({{"x", "input 'x' is no row's"}});
   ask({1, 2, 3});
   EXPECT_EQ(pool->stats().why_unbatched, "input 'x' is no row's");
   EXPECT_EQ(pool->stats().apart, 6U);
   sizes.clear();
-  pool->set_apart({{"x", "others"}}, {{"y", "others"}}, true);
+  pool->set_apart({{"x", "others"}}, true);
+  pool->set_apart_inputs({{"y", "others"}});
   ask({1, 2, 3});
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{3, 1}));  // with an audit
 }
 
 TEST_F(JoiningTest, AnAnswerThatDiffersFromTheOneAloneIsNotGivenAndEndsJoining) {
   make();
-  pool->set_apart({}, {}, true);
+  pool->set_apart({}, true);
   answer = [](std::vector<float> values, const Shape& shape) {  // normalized over the batch
     float sum = 0;
     for (const float value : values) {
@@ -123,7 +125,7 @@ TEST_F(JoiningTest, AnAnswerThatDiffersFromTheOneAloneIsNotGivenAndEndsJoining) 
 
 TEST_F(JoiningTest, OutputsThatGrowInAnotherDimensionAreFound) {
   make();
-  pool->set_apart({}, {}, true);
+  pool->set_apart({}, true);
   answer = [](const std::vector<float>& values, const Shape& shape) {
     const std::vector<float> all(values.size() * values.size(), values[0]);
     return with(all, {shape[0], shape[0]});
@@ -137,7 +139,7 @@ TEST_F(JoiningTest, OutputsThatGrowInAnotherDimensionAreFound) {
 
 TEST_F(JoiningTest, AnAuditThatFailsSaysNothing) {
   make();
-  pool->set_apart({}, {}, true);
+  pool->set_apart({}, true);
   const auto run = runner->action;
   runner->action = [&](Request& request) {
     if (shape_of(request.inputs.values()[0])[0] == 1) {
@@ -152,7 +154,7 @@ TEST_F(JoiningTest, AnAuditThatFailsSaysNothing) {
 
 TEST_F(JoiningTest, AChoiceOfTwoEqualOnesMayGoByTheSizeOfTheRunButNotAlways) {
   make();
-  pool->set_apart({}, {}, true);
+  pool->set_apart({}, true);
   std::size_t other = 0;
   runner->action = [&](Request& request) {
     const Shape shape = shape_of(request.inputs.values()[0]);
@@ -260,7 +262,7 @@ TEST_F(JoiningTest, ACallerWhoseRequestsFailRunsAloneAndOthersTogether) {
 TEST(Joining, AuditsTheFirstOfEachShapeAndThenASmallShareOfTheTime) {
   Joining joining;
   EXPECT_FALSE(joining.audit("a", 4, milliseconds(10)));  // nobody asked for it
-  joining.set_apart({}, {}, true);
+  joining.set_apart({}, true);
   for (int i = 0; i < 16; ++i) {
     const auto which = joining.audit(std::to_string(i), 4, milliseconds(10));
     ASSERT_TRUE(which);
@@ -280,7 +282,7 @@ TEST(Joining, AuditsTheFirstOfEachShapeAndThenASmallShareOfTheTime) {
 
 TEST(Joining, AuditsAnyOfTheRequests) {
   Joining joining;
-  joining.set_apart({}, {}, true);
+  joining.set_apart({}, true);
   std::vector<std::size_t> counts(4);
   for (int i = 0; i < 400; ++i) {
     const auto which = joining.audit("a", 4, milliseconds(10));

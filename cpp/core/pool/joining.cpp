@@ -5,9 +5,8 @@
 
 namespace ortmulti {
 
-void Joining::set_apart(Apart outputs, Apart inputs, bool audits) {
+void Joining::set_apart(Apart outputs, bool audits) {
   outputs_ = std::move(outputs);
-  inputs_ = std::move(inputs);
   audits_runs_ = audits;
 }
 

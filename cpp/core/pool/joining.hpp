@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ortmulti {
@@ -23,9 +24,11 @@ class Joining {
   /// What has no rows, by its name, and why.
   using Apart = std::map<std::string, std::string>;
 
-  /// Requests that ask for one of these outputs, or give one of these inputs, run alone. `audits`: whether joint runs
-  /// are compared with single ones; at first they are not.
-  void set_apart(Apart outputs, Apart inputs, bool audits);
+  /// Requests that ask for one of these outputs run alone. `audits`: whether joint runs are compared with single ones;
+  /// at first they are not.
+  void set_apart(Apart outputs, bool audits);
+  /// Requests that give one of these inputs run alone.
+  void set_apart_inputs(Apart inputs) { inputs_ = std::move(inputs); }
   /// Why a request with these names runs alone; null: it need not.
   const std::string* why_apart(const std::vector<const char*>& outputs, const std::vector<const char*>& inputs) const;
   /// Whether such a request may be joined, for all that runs have shown.

@@ -147,8 +147,9 @@ class Pool : public KeepsMemory, NonCopyable {
   /// Has requests of different lengths run together from now on.
   void set_padding(std::shared_ptr<const Padding> padding);
 
-  /// As Joining::set_apart().
-  void set_apart(Joining::Apart outputs, Joining::Apart inputs, bool audits);
+  // As those of Joining.
+  void set_apart(Joining::Apart outputs, bool audits);
+  void set_apart_inputs(Joining::Apart inputs);
 
   /// Counts a request that was refused since the queue was full.
   void count_rejected();

@@ -457,9 +457,14 @@ void Pool::set_padding(std::shared_ptr<const Padding> padding) {
   options_.batching.padding = std::move(padding);
 }
 
-void Pool::set_apart(Joining::Apart outputs, Joining::Apart inputs, bool audits) {
+void Pool::set_apart(Joining::Apart outputs, bool audits) {
   const Lock lock = enter();
-  joining_.set_apart(std::move(outputs), std::move(inputs), audits);
+  joining_.set_apart(std::move(outputs), audits);
+}
+
+void Pool::set_apart_inputs(Joining::Apart inputs) {
+  const Lock lock = enter();
+  joining_.set_apart_inputs(std::move(inputs));
 }
 
 void Pool::count_rejected() {

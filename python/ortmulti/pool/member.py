@@ -49,7 +49,9 @@ class Member:
         if serving.batching is not None:
             from ortmulti.pool.rows import check_inputs
 
-            check_inputs(core, serving.batching, self.request.model, self.session.get_inputs())
+            session = self.session
+            initializers = session.get_overridable_initializers()
+            check_inputs(core, serving.batching, self.request.model, session.get_inputs(), initializers)
         limit = serving.graphs
         graphs: tuple[Any, ...] = ()
         if limit and self.session.device.startswith("cuda:"):

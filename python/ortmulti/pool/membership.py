@@ -33,6 +33,8 @@ class Membership:
         self._batching = batching
         self._length: Callable[[Mapping[str, Any]], int] | None = None
         """The length of a request, where requests are padded."""
+        self._rows: RowVerdict | None = None
+        """Which outputs have rows, where requests are joined."""
 
     def _judge_rows(
         self, batching: Batching, tries: Literal["none", "open", "all"] = "open", session_known: bool = True
@@ -63,7 +65,7 @@ class Membership:
         from ortmulti.pool.batching_check import BatchingCheck
         from ortmulti.pool.rows import warn
 
-        verdict = self._judge_rows(batching, "all" if batching.check else "open", session_known)
+        self._rows = verdict = self._judge_rows(batching, "all" if batching.check else "open", session_known)
         found = BatchingCheck(verdict.checks, verdict)
         if batching.check and (not found.independent or verdict.reasons("unknown")):
             raise InvalidArgument(f"{found}. Load it without batching, or export it so that rows are independent")

@@ -34,7 +34,7 @@ class OutputRows:
         verdict: ``"rows"``: it has a row for each row of the inputs, which depends on that row alone. ``"none"``: it
             has no rows there, or they depend on each other. ``"unknown"``: nobody knows.
         reason: Why, for ``"none"`` and ``"unknown"``; it follows the output's name.
-        depends: Whether the reason is a node of the graph by which rows depend on each other.
+        depends: Whether the reason is that its rows depend on each other.
     """
 
     verdict: Literal["rows", "none", "unknown"]
@@ -62,6 +62,10 @@ class RowVerdict:
     def reasons(self, verdict: Literal["none", "unknown"] = "none") -> dict[str, str]:
         """Return why outputs have this verdict, by name: sentences."""
         return {name: f"output '{name}' {one.reason}" for name, one in self.outputs.items() if one.verdict == verdict}
+
+    def dependent(self) -> list[str]:
+        """Return of each output whose rows depend on each other why: sentences."""
+        return [text for name, text in self.reasons().items() if self.outputs[name].depends]
 
     def __str__(self) -> str:
         """Return all of it as one text."""
@@ -166,7 +170,7 @@ class Rows:
             is_known = getattr(found[name], "verdict", "") == "none"
             differs = "" if check is None or (random and check.repeats) else check.problem
             if problem := tried.problems.get(name) or differs:
-                found[name] = found[name] if is_known else OutputRows("none", problem)
+                found[name] = found[name] if is_known else OutputRows("none", problem, problem == differs)
             elif name not in tried.unseen and not is_known:
                 found[name] = _ROWS
         return tried
@@ -243,8 +247,10 @@ def _suspicious(session: Any, axis: int) -> dict[str, str]:
     return found
 
 
-def check_inputs(core: _core.Pool, batching: Batching, model: Model | None, inputs: Sequence[Any]) -> None:
-    """Refuse a model of which no two requests can ever be joined.
+def check_inputs(
+    core: _core.Pool, batching: Batching, model: Model | None, inputs: Sequence[Any], initializers: Sequence[Any]
+) -> None:
+    """Refuse a model of which no two requests can ever be joined. Requests with these initializers are not.
 
     Raises:
         InvalidArgument: It has such an input.
@@ -261,6 +267,8 @@ def check_inputs(core: _core.Pool, batching: Batching, model: Model | None, inpu
                 f"batching joins requests along dimension {batching.axis}, but input '{one.name}' {problem}: export "
                 "the model without this input or with rows in it, or load it without batching"
             )
+    if initializers:
+        core.set_apart_inputs({one.name: f"input '{one.name}' is an initializer, without rows" for one in initializers})
 
 
 def warn(model: object, verdict: RowVerdict) -> None:

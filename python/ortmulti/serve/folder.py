@@ -69,8 +69,15 @@ class ServedModel:
         """Compare the loaded model with its configuration.
 
         Raises:
-            InvalidArgument: It is another one.
+            InvalidArgument: It is another one, or its requests are to be joined and the rows of an output depend on
+                each other.
         """
+        if pool._rows is not None and (dependent := pool._rows.dependent()):
+            raise InvalidArgument(
+                f"the requests of {self.name!r} are to be joined, but {'; '.join(dependent)}: serve it without "
+                "batching, or trust it (trust = true of batching in a TOML file, or the parameter trust_batching of a "
+                "config.pbtxt)"
+            )
         initializers = pool._members.description().get_overridable_initializers()  # optional inputs, in Triton's words
         present = {"input": [*pool.get_inputs(), *initializers], "output": pool.get_outputs()}
         batch = " with the batch's" * (self.defaults.max_batch_size > 0)

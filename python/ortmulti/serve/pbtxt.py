@@ -17,6 +17,7 @@ _DEEPEST = 50
 _MOST = 2**63 - 1
 
 # Triton's words for options of a session.
+_TRUST = "trust_batching"
 _PARAMETERS = {"intra_op_thread_count": "intra_op_num_threads", "inter_op_thread_count": "inter_op_num_threads"}
 
 
@@ -204,7 +205,8 @@ def read(text: str) -> Config:
         # What is preferred is not needed: a run begins with what waits.
         dynamic.all("preferred_batch_size")
         delay = _int(dynamic.one("max_queue_delay_microseconds", 0), "max_queue_delay_microseconds")
-        options["batching"] = Batching(most, delay / 1000)
+        trusted = _parameters(config).get(_TRUST, "").lower() in ("1", "true")
+        options["batching"] = Batching(most, delay / 1000, trust=trusted)
     dynamic.all("priority_levels")  # any number of them
     level = _int(dynamic.one("default_priority_level", 0), "default_priority_level")
     tensors, ignored = _tensors(config, most > 0)
@@ -228,7 +230,7 @@ def read(text: str) -> Config:
     libraries = [str(name) for name in config.part("model_operations").all("op_library_filename")]
     if parameters.keys() & _PARAMETERS or "level" in graph:
         options["options"] = _session_options(parameters, graph.one("level"))
-    ignored += [f"parameters: {name}" for name in parameters if name not in _PARAMETERS]
+    ignored += [f"parameters: {name}" for name in parameters if name not in (*_PARAMETERS, _TRUST)]
     policies = config.part("version_policy")
     if policies.part("latest").one("num_versions", 1) != 1 or "all" in policies:
         policies.all("all")
