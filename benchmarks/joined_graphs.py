@@ -10,7 +10,8 @@ wrong: answers that differ from those alone, before the pool's statistics say th
 wrong after notice: those in groups that were sent later.
 kept apart: graphs whose requests are not joined though they may be, and that have no special part.
 kept apart, perhaps: those with a part that could mix rows, and whose answers never show it.
-at risk: graphs that are joined although the truth says no, without a wrong answer so far.
+tried in vain: graphs whose joint runs fail, and that are joined again and again.
+at risk: other graphs that are joined although the truth says no, without a wrong answer so far.
 
 For each kind of graph that failed, the seed of one is given.
 """
@@ -30,13 +31,25 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.joined_answers import KINDS, Answer, Feed, compare, groups, join_by_hand, make_feed, split_by_hand
+from benchmarks.joined_answers import (
+    KINDS,
+    Answer,
+    Feed,
+    compare,
+    groups,
+    join_by_hand,
+    make_feed,
+    rows_of,
+    split_by_hand,
+    usual_sizes,
+)
 from benchmarks.joined_parts import WIDTH
 from benchmarks.joined_random import IDS, make_graph
 
 HAND_GROUPS, MORE_GROUPS, POOL_GROUPS = 24, 500, 12
 REQUESTS = 3 * len(KINDS)
-FAILS = ("wrong", "wrong after notice", "kept apart", "kept apart, perhaps", "at risk", "failed")
+JOINT_RUNS_FAIL = "joint runs fail"
+FAILS = ("wrong", "wrong after notice", "kept apart", "kept apart, perhaps", "tried in vain", "at risk", "failed")
 
 
 def make_feeds(inputs: Sequence[str]) -> list[Feed]:
@@ -80,8 +93,11 @@ class Measurement:
         key = tuple(inputs)
         if key not in self.feeds:
             self.feeds[key] = make_feeds(inputs)
-        feeds = self.feeds[key]
-        found: dict[str, Any] = {"seed": seed, "parts": parts}
+        return self.judge(model, self.feeds[key], {"seed": seed, "parts": parts})
+
+    def judge(self, model: bytes, feeds: Sequence[Feed], found: dict[str, Any]) -> dict[str, Any]:
+        """Decide the truth about a model with these requests, and ask a pool; `found` names its seed and parts."""
+        numbers = random.Random(found["seed"])
         try:
             session = self.onnxruntime.InferenceSession(
                 model, self.options[self.onnxruntime], providers=["CPUExecutionProvider"]
@@ -91,12 +107,13 @@ class Measurement:
         usable: list[tuple[Feed, Answer]] = []
         for feed in feeds:
             try:
-                usable.append((feed, session.run(None, feed)))
+                answer = session.run(None, feed)
+                if not compare(answer, session.run(None, feed)).is_wrong:  # nothing random
+                    usable.append((feed, answer))
             except Exception as error:
                 found["detail"] = str(error)[:300]
         if len(usable) < 4:
             return {**found, "truth": "no model"}
-        numbers = random.Random(seed)
         found["truth"] = self._truth(session, usable, numbers, HAND_GROUPS)
         found.update(self._ask_pool(model, usable, numbers))
         if not found["truth"] and failures(found):
@@ -105,21 +122,23 @@ class Measurement:
 
     def _truth(self, session: Any, usable: list[tuple[Feed, Answer]], numbers: random.Random, count: int) -> str:
         """Empty if requests may be joined; otherwise why not."""
+        sizes = usual_sizes([alone for _, alone in usable])
         for _ in range(count):
             chosen = [usable[index] for index in groups(numbers, len(usable), 5)]
             try:
                 joint = session.run(None, join_by_hand([feed for feed, _ in chosen]))
             except Exception:
-                return "joint runs fail"
-            parts = split_by_hand(joint, [len(feed["x"]) for feed, _ in chosen])
+                return JOINT_RUNS_FAIL
+            parts = split_by_hand(joint, [rows_of(feed) for feed, _ in chosen])
             if parts is None:
                 return "outputs are not rows"
-            if any(compare(alone, part).is_wrong for (_, alone), part in zip(chosen, parts, strict=True)):
+            if any(compare(alone, part, sizes).is_wrong for (_, alone), part in zip(chosen, parts, strict=True)):
                 return "rows depend on each other"
         return ""
 
     def _ask_pool(self, model: bytes, usable: list[tuple[Feed, Answer]], numbers: random.Random) -> dict[str, Any]:
         largest, om = numbers.randint(4, 8), self.om
+        sizes = usual_sizes([alone for _, alone in usable])
         batching = om.Batching(largest, max_delay_ms=1)
         counts: Counter[str] = Counter()
         try:
@@ -135,7 +154,7 @@ class Measurement:
                 futures = [pool.submit(None, feed) for feed, _ in group]
                 for (_, alone), future in zip(group, futures, strict=True):
                     try:
-                        difference = compare(alone, future.result())
+                        difference = compare(alone, future.result(), sizes)
                     except om.Error as error:
                         counts["failed"] += 1
                         example = example or str(error)[:200]
@@ -158,11 +177,11 @@ def _filling(usable: list[tuple[Feed, Answer]], numbers: random.Random, rows: in
     """Choose requests of so many rows in all."""
     chosen: list[tuple[Feed, Answer]] = []
     while rows:
-        fitting = [one for one in usable if len(one[0]["x"]) <= rows]
+        fitting = [one for one in usable if rows_of(one[0]) <= rows]
         if not fitting:
             return chosen
         chosen.append(numbers.choice(fitting))
-        rows -= len(chosen[-1][0]["x"])
+        rows -= rows_of(chosen[-1][0])
     return chosen
 
 
@@ -176,7 +195,7 @@ def failures(found: dict[str, Any]) -> list[str]:
             "kept apart" if all(part.startswith("safe: ") for part in found["parts"]) else "kept apart, perhaps"
         )
     if found["truth"] and found["joined"] and not found.get("wrong"):
-        fails.append("at risk")
+        fails.append("tried in vain" if found["truth"] == JOINT_RUNS_FAIL else "at risk")
     return fails
 
 

@@ -26,9 +26,20 @@ from typing import Any
 import numpy as np
 
 import ortmulti as om
-from benchmarks.joined_answers import KINDS, Answer, Feed, compare, groups, join_by_hand, make_feed, split_by_hand
+from benchmarks.joined_answers import (
+    KINDS,
+    Answer,
+    Feed,
+    compare,
+    groups,
+    join_by_hand,
+    make_feed,
+    rows_of,
+    split_by_hand,
+    usual_sizes,
+)
 from ortmulti.bench.measure import fresh_process, machine
-from ortmulti.create.sample_inputs import first_fit, growing_inputs
+from ortmulti.create.sample_inputs import TOKENS, first_fit, growing_inputs
 
 LARGEST = 8
 
@@ -47,43 +58,48 @@ class Records(logging.Handler):
 
 def find_requests(pool: om.Pool, count: int) -> tuple[list[Feed], list[Answer], dict[str, Any]]:
     """Make requests of 1, 2 and 3 rows that the model takes alone, with their answers; and what was seen."""
-    declared = pool.get_inputs()
-
-    def run(feed: Feed) -> Feed:
-        pool.run(None, feed)
-        return feed
-
-    first = first_fit(growing_inputs(declared), run)
+    shapes, tokens = fitting_shapes(pool)
     feeds: list[Feed] = []
     answers: list[Answer] = []
     seen: Counter[str] = Counter()
     begin, most, numbers = time.perf_counter(), 1, random.Random(0)
-    may_grow = all(value.ndim for value in first.values())
     for seed in range(4 * count):
         if len(feeds) >= count or time.perf_counter() - begin > 60:
             break
-        rows = 1 + numbers.randrange(most) if numbers.random() < 0.4 else 1
-        if seed == 2 and may_grow:
+        if seed == 2:
             most = 3
-        shapes = {name: value.shape if rows == 1 else (rows, *value.shape[1:]) for name, value in first.items()}
-        feed = make_feed(declared, shapes, seed, KINDS[seed % len(KINDS)])
+        rows = 1 + numbers.randrange(most) if numbers.random() < 0.4 else 1
+        sized = {name: (rows, *shape[1:]) if rows > 1 and shape else shape for name, shape in shapes.items()}
+        feed = make_feed(pool.get_inputs(), sized, seed, KINDS[seed % len(KINDS)], tokens)
         try:
             answer = pool.run(None, feed)
-            if compare(answer, pool.run(None, feed), 1e-6).is_wrong:
+            if compare(answer, pool.run(None, feed)).is_wrong:
                 seen["random"] += 1
                 continue
         except om.Error:
             seen[f"failed alone, rows {rows}"] += 1
-            if rows > 1:
-                most = 1
             continue
         feeds.append(feed)
         answers.append(answer)
-    return feeds, answers, {"shapes": {name: list(value.shape) for name, value in first.items()}, **seen}
+    return feeds, answers, {"shapes": shapes, "tokens": tokens, **seen}
 
 
-def rows_of(feed: Feed) -> int:
-    return max((len(value) for value in feed.values() if value.ndim), default=1)
+def fitting_shapes(pool: om.Pool) -> tuple[dict[str, tuple[int, ...]], int]:
+    """Find shapes of inputs of one row that the model takes, and a number of token ids that it has at least."""
+    first: om.Error | None = None
+    for tokens in (TOKENS, 24, 4):
+
+        def run(feed: Feed, tokens: int = tokens) -> dict[str, tuple[int, ...]]:
+            shapes = {name: value.shape for name, value in feed.items()}
+            pool.run(None, make_feed(pool.get_inputs(), shapes, 0, "normal", tokens))
+            return shapes
+
+        try:
+            return first_fit(growing_inputs(pool.get_inputs()), run), tokens
+        except om.Error as error:
+            first = first or error
+    assert first is not None
+    raise first
 
 
 def truth(path: str, feeds: list[Feed], answers: list[Answer], seconds: float) -> dict[str, Any]:
@@ -95,10 +111,9 @@ def truth(path: str, feeds: list[Feed], answers: list[Answer], seconds: float) -
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     numbers, end, tried, largest = random.Random(1), time.perf_counter() + seconds, 0, 0.0
+    sizes = usual_sizes(answers)
     while tried < 60 and time.perf_counter() < end:
         chosen = groups(numbers, len(feeds), LARGEST)
-        if any(value.ndim == 0 for value in feeds[0].values()):
-            return {"truth": "scalar input"}
         tried += 1
         try:
             joint = session.run(None, join_by_hand([feeds[index] for index in chosen]))
@@ -107,7 +122,7 @@ def truth(path: str, feeds: list[Feed], answers: list[Answer], seconds: float) -
         parts = split_by_hand(joint, [rows_of(feeds[index]) for index in chosen])
         if parts is None:
             return {"truth": "outputs are not rows", "joint_shapes": [list(np.shape(output)) for output in joint]}
-        found = [compare(answers[index], part) for index, part in zip(chosen, parts, strict=True)]
+        found = [compare(answers[index], part, sizes) for index, part in zip(chosen, parts, strict=True)]
         largest = max([largest, *(one.size for one in found)])
         if any(one.is_wrong for one in found):
             return {"truth": "rows depend on each other", "truth_difference": largest}
@@ -122,7 +137,7 @@ def notice(stats: om.PoolStats) -> str:
 
 def send(pool: om.Pool, feeds: list[Feed], answers: list[Answer], spec: dict[str, Any]) -> dict[str, Any]:
     numbers, counts, kinds, largest = random.Random(2), Counter[str](), Counter[str](), 0.0
-    end, example = time.perf_counter() + spec["seconds"], ""
+    end, example, sizes = time.perf_counter() + spec["seconds"], "", usual_sizes(answers)
     while counts["groups"] < spec["runs"] and time.perf_counter() < end:
         chosen = groups(numbers, len(feeds), LARGEST)
         noticed = notice(pool.stats())
@@ -130,7 +145,7 @@ def send(pool: om.Pool, feeds: list[Feed], answers: list[Answer], spec: dict[str
         counts["groups"] += 1
         for index, future in zip(chosen, futures, strict=True):
             try:
-                found = compare(answers[index], future.result())
+                found = compare(answers[index], future.result(), sizes)
             except om.Error as error:
                 counts["failed"] += 1
                 example = example or f"{type(error).__name__}: {str(error)[:200]}"
