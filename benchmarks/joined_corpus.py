@@ -18,7 +18,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -183,12 +183,12 @@ def make_boosted(folder: Path, x: Any, labels: Any) -> None:
             print(f"{name}: {type(error).__name__}: {str(error)[:150]}", file=sys.stderr)
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--packages", type=Path, help="where downloads are kept; otherwise they are dropped")
     parser.add_argument("--tabular-only", action="store_true", help="only make the models of scikit-learn and others")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     if not arguments.tabular_only:
         with tempfile.TemporaryDirectory() as dropped:
             packages = arguments.packages or Path(dropped)

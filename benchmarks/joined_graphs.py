@@ -27,6 +27,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -143,8 +144,8 @@ class Measurement:
         counts: Counter[str] = Counter()
         try:
             pool = om.load(model, "cpu", 1, self.options[om], batching=batching)
-        except om.Error as error:
-            return {"notice": f"load: {error}"[:300], "joined": False}
+        except Exception as error:
+            return {"notice": f"load: {type(error).__name__}: {error}"[:300], "joined": False}
         with pool:
             example, noticed = "", ""
             for turn in range(POOL_GROUPS):
@@ -155,9 +156,9 @@ class Measurement:
                 for (_, alone), future in zip(group, futures, strict=True):
                     try:
                         difference = compare(alone, future.result(), sizes)
-                    except om.Error as error:
+                    except Exception as error:
                         counts["failed"] += 1
-                        example = example or str(error)[:200]
+                        example = example or f"{type(error).__name__}: {error}"[:200]
                         continue
                     counts["answers"] += 1
                     if difference.is_wrong:
@@ -264,23 +265,22 @@ def replay(seed: int) -> int:
     return int(bool(failures(found)))
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--graphs", type=int, default=2000, help="%(default)s")
     parser.add_argument("--seed", type=int, default=1, help="the first graph is a million times this (%(default)s)")
     parser.add_argument("--workers", type=int, default=2, help="processes (%(default)s)")
     parser.add_argument("--replay", type=int, help="print this graph and its result")
     parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     if arguments.replay is not None:
         return replay(arguments.replay)
     first, count, step = arguments.seed * 1_000_000, arguments.graphs, 50
     pieces = [range(at, min(at + step, first + count)) for at in range(first, first + count, step)]
     begin, results = time.perf_counter(), list[dict[str, Any]]()
-    with multiprocessing.get_context("spawn").Pool(arguments.workers) as pool:
-        for piece in pool.imap_unordered(take_many, pieces):
+    with ProcessPoolExecutor(arguments.workers, multiprocessing.get_context("spawn")) as workers:
+        for piece in workers.map(take_many, pieces):
             results += piece
-    results.sort(key=lambda found: int(found["seed"]))
     summary = {**summarize(results), "graphs_a_second": count / (time.perf_counter() - begin)}
     print(json.dumps({key: value for key, value in summary.items() if key != "kinds"}, indent=1))
     for fail, kinds in summary["kinds"].items():

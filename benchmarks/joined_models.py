@@ -20,6 +20,7 @@ import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +227,7 @@ def print_table(results: dict[str, dict[str, Any]]) -> None:
     print(f"{len(results)} models, not right: {len(wrong_models)}", *wrong_models, sep="\n  ")
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--runs", type=int, default=200, help="groups of 2 to 8 requests (%(default)s)")
@@ -235,7 +236,7 @@ def main() -> int:
     parser.add_argument("--delay-ms", type=float, default=5, help="of Batching (%(default)s)")
     parser.add_argument("--only", default="", help="models with this in their path")
     parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     paths = sorted(path for path in arguments.folder.rglob("*.onnx") if arguments.only in str(path))
     common = {name: getattr(arguments, name) for name in ("runs", "requests", "seconds", "delay_ms")}
     results: dict[str, dict[str, Any]] = {}

@@ -15,7 +15,7 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +84,11 @@ def _requests(arrays: Feed) -> list[Feed]:
     ]
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="tests with this in their names")
     parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     begin, results, measurement = time.perf_counter(), [], Measurement()
     for number, (name, model, requests) in enumerate(open_models(arguments.only)):
         results.append(measurement.judge(model, requests, {"seed": number, "parts": [name]}))

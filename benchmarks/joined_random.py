@@ -8,6 +8,7 @@ never.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -156,17 +157,22 @@ def make_graph(seed: int) -> tuple[bytes, list[str], list[str]]:
             name = numbers.choice(list(SAFE))
             x = SAFE[name](b, x)
             parts.append(f"safe: {name}")
+    return finish(b, x, others, inputs), parts, inputs
+
+
+def finish(b: Builder, x: str, others: Sequence[Output], inputs: Sequence[str]) -> bytes:
+    """Make a model of the nodes so far, with the rows and others as its outputs."""
     outputs = [Output(b.add("Identity", x), FLOAT, ["N", WIDTH]), *others]
-    numbers.shuffle(outputs)
+    b.numbers.shuffle(outputs)
     graph = helper.make_graph(
         b.nodes,
         "g",
-        [_input(name, numbers.choice(("N", "N", f"{name}_rows"))) for name in inputs],
-        [helper.make_tensor_value_info(one.name, one.type, _declared(numbers, one.shape)) for one in outputs],
+        [_input(name, b.numbers.choice(("N", "N", f"{name}_rows"))) for name in inputs],
+        [helper.make_tensor_value_info(one.name, one.type, _declared(b.numbers, one.shape)) for one in outputs],
         b.constants,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    return model.SerializeToString(), parts, inputs
+    return bytes(model.SerializeToString())
 
 
 def _input(name: str, rows: str) -> Any:
