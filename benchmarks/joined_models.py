@@ -14,6 +14,7 @@ Of wrong answers, those count as "after_notice" that came after the pool's stati
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import logging
 import random
@@ -40,7 +41,7 @@ from benchmarks.joined_answers import (
     usual_sizes,
 )
 from ortmulti.bench.measure import fresh_process, machine
-from ortmulti.create.sample_inputs import TOKENS, first_fit, growing_inputs
+from ortmulti.create.sample_inputs import TOKENS, first_fit, growing_inputs, sample_inputs
 
 LARGEST = 8
 
@@ -57,9 +58,9 @@ class Records(logging.Handler):
             self.texts.append(record.getMessage())
 
 
-def find_requests(pool: om.Pool, count: int) -> tuple[list[Feed], list[Answer], dict[str, Any]]:
+def find_requests(pool: om.Pool, count: int, sequence: int) -> tuple[list[Feed], list[Answer], dict[str, Any]]:
     """Make requests of 1, 2 and 3 rows that the model takes alone, with their answers; and what was seen."""
-    shapes, tokens = fitting_shapes(pool)
+    shapes, tokens = fitting_shapes(pool, sequence)
     feeds: list[Feed] = []
     answers: list[Answer] = []
     seen: Counter[str] = Counter()
@@ -85,18 +86,23 @@ def find_requests(pool: om.Pool, count: int) -> tuple[list[Feed], list[Answer], 
     return feeds, answers, {"shapes": shapes, "tokens": tokens, **seen}
 
 
-def fitting_shapes(pool: om.Pool) -> tuple[dict[str, tuple[int, ...]], int]:
-    """Find shapes of inputs of one row that the model takes, and a number of token ids that it has at least."""
+def fitting_shapes(pool: om.Pool, sequence: int) -> tuple[dict[str, tuple[int, ...]], int]:
+    """Find shapes of inputs of one row that the model takes, and a number of token ids that it has at least.
+
+    Open dimensions of `sequence` are tried first, unless it is 0.
+    """
+    declared = pool.get_inputs()
+    small = [sample_inputs(declared, 1, sequence)] if sequence else []
     first: om.Error | None = None
     for tokens in (TOKENS, 24, 4):
 
         def run(feed: Feed, tokens: int = tokens) -> dict[str, tuple[int, ...]]:
             shapes = {name: value.shape for name, value in feed.items()}
-            pool.run(None, make_feed(pool.get_inputs(), shapes, 0, "normal", tokens))
+            pool.run(None, make_feed(declared, shapes, 0, "normal", tokens))
             return shapes
 
         try:
-            return first_fit(growing_inputs(pool.get_inputs()), run), tokens
+            return first_fit(itertools.chain(small, growing_inputs(declared)), run), tokens
         except om.Error as error:
             first = first or error
     assert first is not None
@@ -185,7 +191,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
         found["inputs"] = [[one.name, one.type, one.shape] for one in pool.get_inputs()][:8]
         found["outputs"] = [[one.name, one.type, one.shape] for one in pool.get_outputs()][:8]
         try:
-            feeds, answers, found["seen"] = find_requests(pool, spec["requests"])
+            feeds, answers, found["seen"] = find_requests(pool, spec["requests"], spec["sequence"])
         except om.Error as error:
             return {**found, "joined": False, "truth": "no random inputs fit", "why_not": str(error)[:300]}
     if len(feeds) < 2:
@@ -245,6 +251,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--runs", type=int, default=200, help="groups of 2 to 8 requests (%(default)s)")
     parser.add_argument("--requests", type=int, default=32, help="different requests (%(default)s)")
+    parser.add_argument(
+        "--sequence",
+        type=int,
+        default=0,
+        help="size of open dimensions that is tried first; one below 8 is sometimes the number of rows of a joint run",
+    )
     parser.add_argument("--seconds", type=float, default=60, help="at most for the groups of a model (%(default)s)")
     parser.add_argument("--delay-ms", type=float, default=5, help="of Batching (%(default)s)")
     parser.add_argument("--only", default="", help="models with this in their path")
@@ -252,7 +264,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--details", type=Path, help="JSON with inputs, outputs, warnings and examples besides")
     arguments = parser.parse_args(argv)
     paths = sorted(path for path in arguments.folder.rglob("*.onnx") if arguments.only in str(path))
-    common = {name: getattr(arguments, name) for name in ("runs", "requests", "seconds", "delay_ms")}
+    common = {name: getattr(arguments, name) for name in ("runs", "requests", "sequence", "seconds", "delay_ms")}
     results: dict[str, dict[str, Any]] = {}
     for path in paths:
         name = str(path.relative_to(arguments.folder))
