@@ -1,0 +1,299 @@
+"""Are joined answers right for random graphs, and are those joined that may be? Some rows depend on each other there.
+
+    python -m benchmarks.joined_graphs --graphs 50000 --seed 1 --json graphs.json
+    python -m benchmarks.joined_graphs --replay 123456
+
+Each graph's truth comes from onnxruntime and NumPy alone: requests with values of one sign, of both, large, equal and
+zero run alone, and in groups that NumPy joins and splits. Then a pool with `Batching` gets groups of them. Counted are:
+
+wrong: answers that differ from those alone, before the pool's statistics say that it does not join.
+wrong after notice: those in groups that were sent later.
+kept apart: graphs whose requests are not joined though they may be, and that have no special part.
+kept apart, perhaps: those with a part that could mix rows, and whose answers never show it.
+tried in vain: graphs whose joint runs fail, and that are joined again and again.
+at risk: other graphs that are joined although the truth says no, without a wrong answer so far.
+
+For each kind of graph that failed, the seed of one is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import multiprocessing
+import random
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from benchmarks.joined_answers import (
+    KINDS,
+    Answer,
+    Feed,
+    compare,
+    groups,
+    join_by_hand,
+    make_feed,
+    rows_of,
+    split_by_hand,
+    usual_sizes,
+)
+from benchmarks.joined_parts import WIDTH
+from benchmarks.joined_random import IDS, make_graph
+
+HAND_GROUPS, MORE_GROUPS, POOL_GROUPS = 24, 500, 12
+REQUESTS = 3 * len(KINDS)
+JOINT_RUNS_FAIL = "joint runs fail"
+FAILS = ("wrong", "wrong after notice", "kept apart", "kept apart, perhaps", "tried in vain", "at risk", "failed")
+
+
+def make_feeds(inputs: Sequence[str]) -> list[Feed]:
+    """Requests of 1 to 3 rows, of each kind of values."""
+    types = {name: "tensor(int64)" if name == "ids" else "tensor(float)" for name in inputs}
+    widths = {name: IDS if name == "ids" else WIDTH for name in inputs}
+    declared = [SimpleNamespace(name=name, type=types[name]) for name in inputs]
+    return [
+        make_feed(
+            declared,
+            {name: (1 + seed // len(KINDS), widths[name]) for name in inputs},
+            seed,
+            KINDS[seed % len(KINDS)],
+        )
+        for seed in range(REQUESTS)
+    ]
+
+
+class Measurement:
+    """Takes graphs in a process of its own."""
+
+    def __init__(self) -> None:
+        import onnxruntime
+
+        import ortmulti as om
+
+        self.onnxruntime, self.om = onnxruntime, om
+        logging.getLogger("ortmulti").setLevel(logging.CRITICAL)
+        onnxruntime.set_default_logger_severity(4)
+        self.feeds: dict[tuple[str, ...], list[Feed]] = {}
+        self.options = {}
+        for library in (onnxruntime, om):
+            options: Any = library.SessionOptions()
+            options.intra_op_num_threads = 1
+            options.log_severity_level = 4
+            self.options[library] = options
+
+    def take(self, seed: int) -> dict[str, Any]:
+        """Decide the truth about one graph and ask a pool."""
+        model, parts, inputs = make_graph(seed)
+        key = tuple(inputs)
+        if key not in self.feeds:
+            self.feeds[key] = make_feeds(inputs)
+        return self.judge(model, self.feeds[key], {"seed": seed, "parts": parts})
+
+    def judge(self, model: bytes, feeds: Sequence[Feed], found: dict[str, Any]) -> dict[str, Any]:
+        """Decide the truth about a model with these requests, and ask a pool; `found` names its seed and parts."""
+        numbers = random.Random(found["seed"])
+        try:
+            session = self.onnxruntime.InferenceSession(
+                model, self.options[self.onnxruntime], providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:
+            return {**found, "truth": "no model", "detail": str(error)[:300]}
+        usable: list[tuple[Feed, Answer]] = []
+        for feed in feeds:
+            try:
+                answer = session.run(None, feed)
+                if not compare(answer, session.run(None, feed)).is_wrong:  # nothing random
+                    usable.append((feed, answer))
+            except Exception as error:
+                found["detail"] = str(error)[:300]
+        if len(usable) < 4:
+            return {**found, "truth": "no model"}
+        found["truth"] = self._truth(session, usable, numbers, HAND_GROUPS)
+        found.update(self._ask_pool(model, usable, numbers))
+        if not found["truth"] and failures(found):
+            found["truth"] = self._truth(session, usable, numbers, MORE_GROUPS)
+        return found
+
+    def _truth(self, session: Any, usable: list[tuple[Feed, Answer]], numbers: random.Random, count: int) -> str:
+        """Empty if requests may be joined; otherwise why not."""
+        sizes = usual_sizes([alone for _, alone in usable])
+        for _ in range(count):
+            chosen = [usable[index] for index in groups(numbers, len(usable), 5)]
+            try:
+                joint = session.run(None, join_by_hand([feed for feed, _ in chosen]))
+            except Exception:
+                return JOINT_RUNS_FAIL
+            parts = split_by_hand(joint, [rows_of(feed) for feed, _ in chosen])
+            if parts is None:
+                return "outputs are not rows"
+            if any(compare(alone, part, sizes).is_wrong for (_, alone), part in zip(chosen, parts, strict=True)):
+                return "rows depend on each other"
+        return ""
+
+    def _ask_pool(self, model: bytes, usable: list[tuple[Feed, Answer]], numbers: random.Random) -> dict[str, Any]:
+        largest, om = numbers.randint(4, 8), self.om
+        sizes = usual_sizes([alone for _, alone in usable])
+        batching = om.Batching(largest, max_delay_ms=1)
+        counts: Counter[str] = Counter()
+        try:
+            pool = om.load(model, "cpu", 1, self.options[om], batching=batching)
+        except Exception as error:
+            return {"notice": f"load: {type(error).__name__}: {error}"[:300], "joined": False}
+        with pool:
+            example, noticed = "", ""
+            for turn in range(POOL_GROUPS):
+                noticed = noticed or _notice(pool.stats())
+                # A full run need not wait for others; a smaller one has a number of rows that comes by chance.
+                group = _filling(usable, numbers, largest if turn % 3 else numbers.randint(2, largest))
+                futures = [pool.submit(None, feed) for feed, _ in group]
+                for (_, alone), future in zip(group, futures, strict=True):
+                    try:
+                        difference = compare(alone, future.result(), sizes)
+                    except Exception as error:
+                        counts["failed"] += 1
+                        example = example or f"{type(error).__name__}: {error}"[:200]
+                        continue
+                    counts["answers"] += 1
+                    if difference.is_wrong:
+                        counts["wrong after notice" if noticed else "wrong"] += 1
+                        example = example or f"{difference.kind} {difference.size:.3g}"
+            stats = pool.stats()
+        joined = stats.devices[0].batch_size.mean > 1 and not _notice(stats)
+        return {**counts, "joined": joined, "notice": _notice(stats)[:300], "example": example}
+
+
+def _notice(stats: Any) -> str:
+    audit = getattr(stats, "audit_differences", 0)
+    return stats.why_unbatched or (f"audit_differences {audit}" if audit else "")
+
+
+def _filling(usable: list[tuple[Feed, Answer]], numbers: random.Random, rows: int) -> list[tuple[Feed, Answer]]:
+    """Choose requests of so many rows in all."""
+    chosen: list[tuple[Feed, Answer]] = []
+    while rows:
+        fitting = [one for one in usable if rows_of(one[0]) <= rows]
+        if not fitting:
+            return chosen
+        chosen.append(numbers.choice(fitting))
+        rows -= rows_of(chosen[-1][0])
+    return chosen
+
+
+def failures(found: dict[str, Any]) -> list[str]:
+    """What is wrong with one graph's result."""
+    if found["truth"] == "no model":
+        return []
+    fails = [kind for kind in ("wrong", "wrong after notice", "failed") if found.get(kind)]
+    if not found["truth"] and not found["joined"]:
+        fails.append(
+            "kept apart" if all(part.startswith("safe: ") for part in found["parts"]) else "kept apart, perhaps"
+        )
+    if found["truth"] and found["joined"] and not found.get("wrong"):
+        fails.append("tried in vain" if found["truth"] == JOINT_RUNS_FAIL else "at risk")
+    return fails
+
+
+_measurement: Measurement | None = None
+
+
+def take_many(seeds: range) -> list[dict[str, Any]]:
+    """Take graphs in this process, which is a worker."""
+    global _measurement
+    _measurement = _measurement or Measurement()
+    return [_measurement.take(seed) for seed in seeds]
+
+
+def summarize(results: list[dict[str, Any]]) -> dict[str, Any]:
+    truths = Counter(found["truth"] or "may be joined" for found in results)
+    fails: Counter[str] = Counter()
+    gates: Counter[str] = Counter()
+    kinds: dict[str, dict[str, dict[str, Any]]] = {fail: defaultdict(lambda: {"graphs": 0}) for fail in FAILS}
+    for found in results:
+        for fail in failures(found):
+            fails[fail] += 1
+            if fail == "wrong":
+                gates.update(part.split(": ")[0] for part in found["parts"] if ": " in part and "safe" not in part)
+            of_kind = kinds[fail][_kind(found["parts"])]
+            of_kind["graphs"] += 1
+            of_kind.setdefault("seed", found["seed"])
+            of_kind.setdefault("truth", found["truth"] or "may be joined")
+            if text := found.get("notice") or found.get("example"):
+                of_kind.setdefault("text", text[:120])
+    right = [found for found in results if found["truth"] != "no model" and not failures(found)]
+    return {
+        "graphs": len(results),
+        "truths": dict(truths),
+        "answers": sum(found.get("answers", 0) for found in results),
+        "wrong answers": sum(found.get("wrong", 0) for found in results),
+        "wrong answers after notice": sum(found.get("wrong after notice", 0) for found in results),
+        "joined rightly": sum(found["joined"] for found in right),
+        "rightly not joined": sum(not found["joined"] for found in right),
+        "graphs that fail": dict(fails),
+        "gates of wrong graphs": dict(gates),
+        "kinds": {fail: _most(of_kind) for fail, of_kind in kinds.items()},
+    }
+
+
+def _kind(parts: list[str]) -> str:
+    """The special parts without gates; those that only look special count where there are no others."""
+    special = [part.split(": ")[-1] for part in parts if not part.startswith("safe: ")]
+    return " + ".join(sorted(special) or sorted(parts)) or "plain"
+
+
+def _most(kinds: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The kinds with one special part, and some with two of which none fails alone."""
+    single = {name: kind for name, kind in kinds.items() if " + " not in name}
+    ordered = dict(sorted(single.items(), key=lambda item: -item[1]["graphs"]))
+    pairs = {name: kind for name, kind in kinds.items() if " + " in name and not set(name.split(" + ")) & set(single)}
+    return {**ordered, **dict(list(pairs.items())[:10])}
+
+
+def replay(seed: int) -> int:
+    import onnx
+
+    model, parts, _ = make_graph(seed)
+    print(onnx.printer.to_text(onnx.load_model_from_string(model)))
+    print(parts)
+    print(json.dumps(found := Measurement().take(seed), indent=1))
+    return int(bool(failures(found)))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--graphs", type=int, default=2000, help="%(default)s")
+    parser.add_argument("--seed", type=int, default=1, help="the first graph is a million times this (%(default)s)")
+    parser.add_argument("--workers", type=int, default=2, help="processes (%(default)s)")
+    parser.add_argument("--replay", type=int, help="print this graph and its result")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args(argv)
+    if arguments.replay is not None:
+        return replay(arguments.replay)
+    first, count, step = arguments.seed * 1_000_000, arguments.graphs, 50
+    pieces = [range(at, min(at + step, first + count)) for at in range(first, first + count, step)]
+    begin, results = time.perf_counter(), list[dict[str, Any]]()
+    with ProcessPoolExecutor(arguments.workers, multiprocessing.get_context("spawn")) as workers:
+        for piece in workers.map(take_many, pieces):
+            results += piece
+    summary = {**summarize(results), "graphs_a_second": count / (time.perf_counter() - begin)}
+    print(json.dumps({key: value for key, value in summary.items() if key != "kinds"}, indent=1))
+    for fail, kinds in summary["kinds"].items():
+        print(f"\n{fail}:")
+        for name, kind in list(kinds.items())[:80]:
+            print(f"  {kind['graphs']:6} {name:40} seed {kind['seed']}  {kind['truth']}: {kind.get('text', '')[:60]}")
+    if arguments.json:
+        from ortmulti.bench.measure import machine
+
+        report = {**vars(arguments), "json": None, "results": summary, "machine": machine.describe()}
+        arguments.json.write_text(json.dumps(report, indent=1, default=str) + "\n", encoding="utf-8")
+    return int(bool(summary["graphs that fail"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
