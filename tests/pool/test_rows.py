@@ -335,7 +335,7 @@ def test_random_numbers_are_not_audited() -> None:
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_a_load_that_checks_refuses_outputs_without_rows(name: str) -> None:
-    with pytest.raises(InvalidArgument, match="joined requests get other answers: output '"):
+    with pytest.raises(InvalidArgument, match="joined requests get other answers: '"):
         ortmulti.load(REQUESTS[name][0], "cpu", batching=Batching(4, check=True))
 
 
