@@ -84,7 +84,7 @@ def test_a_node_that_mixes_rows_is_named() -> None:
     found = check_batching(QUANTIZED, Batching(4))
     assert found.rows is not None
     assert found.rows.outputs["y"].verdict == "none"
-    assert "output 'y' depends on the other rows: DynamicQuantizeLinear 'q' has one scale for all rows" in str(found)
+    assert "'y' depends on the other rows: DynamicQuantizeLinear 'q' has one scale for all rows" in str(found)
 
 
 @pytest.mark.parametrize("sign", ["", "n = Neg(x)\n x0 = Identity(n)\n"])
@@ -132,7 +132,7 @@ def test_a_load_that_checks_answers(backend: Any) -> None:
 def test_an_output_without_rows_is_no_error() -> None:
     found = check_batching(FLAT, Batching(4))
     assert not found.independent
-    assert "output 'y' has the shape (16,) for 2 rows" in str(found)
+    assert "'y' has the shape (16,) for 2 rows" in str(found)
     found = check_batching(FLAT, Batching(4), samples=[sample(1), sample(2)])
     assert (found.independent, found.outputs) == (False, {})
 
@@ -201,7 +201,7 @@ def test_small_floats_are_numbers(element: int, kind: str) -> None:
         opset=19,
         first=np.array([0]),
     )
-    assert re.search(r"'y' differs by \S+ of its largest value beside", str(check_batching(mixed, Batching(4))))
+    assert re.search(r"'y' .*differs by \S+ of its largest value beside", str(check_batching(mixed, Batching(4))))
 
 
 def test_wrong_arguments() -> None:

@@ -210,6 +210,11 @@ def test_what_no_random_inputs_run_stays_open() -> None:
     assert judge(made, Batching(4), "open").outputs["y"].verdict == "none"
 
 
+def test_trials_keep_to_a_small_vocabulary() -> None:
+    made = model('(int64[n,3] x) => (float[] y) { g = Gather(w, x)\n y = Einsum <equation = "ijk->ij"> (g) }', w=W84)
+    assert judge(made, Batching(8), "open").outputs["y"].verdict == "rows"
+
+
 def test_a_joint_run_that_fails_shows_no_rows() -> None:
     made = case("e = Constant <value = int64[2] {1, 8}> ()\n y = Reshape(x, e)")
     found = judge(made, Batching(4), "open").outputs["y"]
@@ -335,7 +340,7 @@ def test_random_numbers_are_not_audited() -> None:
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_a_load_that_checks_refuses_outputs_without_rows(name: str) -> None:
-    with pytest.raises(InvalidArgument, match="joined requests get other answers: output '"):
+    with pytest.raises(InvalidArgument, match="joined requests get other answers: '"):
         ortmulti.load(REQUESTS[name][0], "cpu", batching=Batching(4, check=True))
 
 

@@ -51,17 +51,19 @@ class BatchingCheck:
     def _problems(self) -> dict[str, str]:
         random = self.rows is not None and bool(self.rows.random)
         found = {
-            name: f"output '{name}' {one.problem}"
+            name: f"'{name}' {one.problem}"
             for name, one in self.outputs.items()
             if one.problem and not (random and one.repeats)
         }
-        for name, reason in self.rows.reasons().items() if self.rows else ():
-            found[name] = f"{reason}; it {self.outputs[name].problem}" if name in found else reason
+        for name, one in self.rows.outputs.items() if self.rows else ():
+            if one.verdict == "none":
+                differs = f"; it {self.outputs[name].problem}" if name in found else ""
+                found[name] = f"'{name}' {one.reason}{differs}"
         return found
 
     def __str__(self) -> str:
         if problems := self._problems():
-            return "joined requests get other answers: " + "; ".join(problems.values())
+            return "joined requests get other answers: " + ", ".join(problems.values())
         if self.rows and (unknown := self.rows.reasons("unknown")):
             return "it is not known whether requests can be joined: " + "; ".join(unknown.values())
         if self.rows and self.rows.random:

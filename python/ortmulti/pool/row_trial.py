@@ -118,7 +118,9 @@ class _Trial:
                     SimpleNamespace(name=one.name, type=one.type, shape=list(feed[one.name].shape)) for one in declared
                 ]
                 self._rows = rows
-                feed = sample_inputs([self._with_rows(one, rows) for one in fitted])
+                ids = (array.max(initial=0) for array in feed.values() if array.dtype.kind in "iu")
+                tokens = int(max(ids, default=0)) + 1  # more may be none
+                feed = sample_inputs([self._with_rows(one, rows) for one in fitted], tokens=tokens)
         self._feed = feed
 
     def _with_rows(self, declared: Any, rows: int) -> Any:
