@@ -298,3 +298,16 @@ def test_a_caller_whose_requests_fail_runs_alone() -> None:
         for wrong in (True, 1.0, b"a"):
             with pytest.raises(TypeError, match="caller is a str or an int that stands for who asks, not "):
                 pool.run(good, caller=wrong)
+
+
+def test_requests_that_give_an_initializer_run_alone() -> None:
+    weight = numpy_helper.from_array(np.array([3], np.float32), "w")
+    model = onnx_models.parsed("(float[n] x, float[1] w) => (float[n] y) { y = Mul(x, w) }", weight).SerializeToString()
+    one = np.ones(1, np.float32)
+    with ortmulti.load(model, "cpu", batching=Batching(2, max_delay_ms=60_000)) as pool:
+        futures = [pool.submit({"x": one, "w": factor * one}) for factor in (1, 2)]
+        assert [future.result(60)[0].tolist() for future in futures] == [[1], [2]]
+        assert pool.stats().why_unbatched == "input 'w' is an initializer, without rows"
+        futures = [pool.submit({"x": factor * one}) for factor in (1, 2)]
+        assert [future.result(60)[0].tolist() for future in futures] == [[3], [6]]
+        assert pool.stats().devices[0].runs == 3

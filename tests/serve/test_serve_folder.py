@@ -73,6 +73,10 @@ def test_a_configuration_is_read_as_far_as_it_means_something() -> None:
         "optimization.input_pinned_memory",
     ]
     assert pbtxt.read("") == pbtxt.Config({}, None, False, 1, "", "model.onnx", None, 0, [], [], [])
+    for value, trusted in (("true", True), ("no", False)):
+        text = f"parameters {{ key: 'trust_batching' value: {{ string_value: '{value}' }} }}"
+        read = pbtxt.read(f"max_batch_size: 8 dynamic_batching {{}} {text}")
+        assert (read.options["batching"].trust, read.ignored) == (trusted, [])
     assert pbtxt.read("max_batch_size: 8").options == {}, "without dynamic batching clients send batches"
 
 

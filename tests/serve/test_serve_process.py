@@ -489,6 +489,25 @@ def test_the_other_models_are_served_if_wanted(tmp_path: Path) -> None:
         ]
 
 
+def test_a_model_whose_rows_depend_on_each_other_is_served_joined_only_if_it_is_trusted(tmp_path: Path) -> None:
+    mixes = onnx_models.parsed("(float[n, 2] x) => (float[n, 2] y) { y = Softmax<axis = 0>(x) }").SerializeToString()
+    (tmp_path / "bad.onnx").write_bytes(mixes)
+    (tmp_path / "trusted/1").mkdir(parents=True)
+    (tmp_path / "trusted/1/model.onnx").write_bytes(mixes)
+    (tmp_path / "trusted/config.pbtxt").write_text(
+        "max_batch_size: 8 dynamic_batching {} parameters { key: 'trust_batching' value: { string_value: 'true' } }"
+    )
+    with serving(tmp_path, "--batching", "8", "--no-exit-on-error") as server:
+        index = {one["name"]: one for one in json.loads(server.ask("/v2/repository/index", b"")[1])}
+        assert index["trusted"]["state"] == "READY"
+        assert index["bad"]["state"] == "UNAVAILABLE"
+        assert index["bad"]["reason"] == (
+            "the requests of 'bad' are to be joined, but output 'y' depends on the other rows: Softmax 'y' normalizes "
+            "over the batch: serve it without batching, or trust it (trust = true of batching in a TOML file, or the "
+            "parameter trust_batching of a config.pbtxt)"
+        )
+
+
 def test_an_initializer_may_be_an_optional_input_of_a_configuration(tmp_path: Path) -> None:
     (tmp_path / "m/1/model.onnx").mkdir(parents=True)
     (tmp_path / "m/1/model.onnx/model.onnx").write_bytes(
