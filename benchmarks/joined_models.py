@@ -223,7 +223,9 @@ def shorten(found: dict[str, Any]) -> dict[str, Any]:
     names = ("error", "truth", "refused", "requests_a_run", "answers", "silently_wrong", "after_notice", "failed")
     more = ("largest_difference", "load_s", "load_batching_s", "audit_differences", "why_not")
     values = {name: found[name] for name in names + more if found.get(name)}
-    short = {name: float(f"{value:.2g}") if isinstance(value, float) else value for name, value in values.items()}
+    short: dict[str, Any] = {
+        name: float(f"{value:.2g}") if isinstance(value, float) else value for name, value in values.items()
+    }
     if "why_not" in short:
         text = short["why_not"].rpartition("INVALID_ARGUMENT : ")[2]
         short["why_not"] = text.replace("batching joins requests along dimension 0, but ", "")[:70]

@@ -15,7 +15,7 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ def open_models(only: str = "") -> Iterator[tuple[str, bytes, list[Feed]]]:
 
         cases = collect_testcases(None)
     for case in cases:
+        if case.data_sets is None or case.model is None:
+            continue
         inputs = case.data_sets[0][0]
         names = [value.name for value in case.model.graph.input]
         arrays = dict(zip(names, inputs, strict=False))
@@ -68,7 +70,7 @@ def _opened(model: Any, arrays: dict[str, Any], rows: list[str]) -> bytes:
 
 
 def _requests(arrays: Feed) -> list[Feed]:
-    changes = (
+    changes: tuple[Callable[[Any], Any], ...] = (
         lambda value: value,
         lambda value: -value if value.dtype.kind == "f" else value,
         lambda value: np.abs(value) if value.dtype.kind == "f" else value,

@@ -339,13 +339,17 @@ def test_requests_of_a_connection_whose_requests_fail_are_not_joined_with_others
         assert pool.stats().apart == 1
 
 
-def test_a_model_whose_requests_are_joined_may_have_an_input_without_rows() -> None:
+def test_rows_are_limited_beside_an_input_without_rows() -> None:
     model = onnx_models.parsed("(float a, float[n] x) => (float[n] y) { y = Mul(a, x) }").SerializeToString()
     with ortmulti.ModelRepository("cpu") as repository:
-        repository.add("m", model, batching=ortmulti.Batching(8))
+        with pytest.raises(InvalidArgument, match="input 'a' is a scalar, without rows"):
+            repository.add("m", model, batching=ortmulti.Batching(8))
+        repository.add("m", model)
         app = ortmulti.serve.app(repository)
-        tensors = tensors_of({"a": np.array(2, np.float32), "x": np.array([1, 2], np.float32)})
-        assert ask_json(app, "/v2/models/m/infer", {"inputs": tensors})[0] == 200
+        app.service.defaults["m"] = Defaults(max_batch_size=2)
+        for rows, status in ((2, 200), (3, 400)):
+            tensors = tensors_of({"a": np.array(2, np.float32), "x": np.ones(rows, np.float32)})
+            assert ask_json(app, "/v2/models/m/infer", {"inputs": tensors})[0] == status
 
 
 def test_an_initializer_that_is_an_input_may_be_sent() -> None:

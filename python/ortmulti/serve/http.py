@@ -179,13 +179,9 @@ class Application:
         name, version, what = _model_of(parts[2:])
         if what == "infer":
             _check_method(method, "POST")
-            request, binary = parse_infer(
-                await self._body(headers, receive), headers.get(_HEADER_LENGTH), self.limits.tensors
-            )
-            request.model, request.version = name, version
-            if client := scope.get("client"):
-                request.caller = f"{client[0]} {client[1]}"
-            return await self._infer(request, binary, headers)
+            client = scope.get("client")
+            caller = f"{client[0]} {client[1]}" if client else None
+            return await self._infer(name, version, headers, await self._body(headers, receive), caller)
         calls = {"": service.model_metadata, "config": service.model_config, "stats": service.statistics}
         if what != "ready" and what not in calls:
             raise Refused(404, "Not Found")
@@ -238,8 +234,15 @@ class Application:
         return await asyncio.to_thread(_decompressed, body, coding, limit)
 
     async def _infer(
-        self, request: InferRequest, binary: Binary, headers: Mapping[bytes, bytes]
+        self,
+        name: str,
+        version: str,
+        headers: Mapping[bytes, bytes],
+        body: bytes | memoryview,
+        caller: str | None = None,
     ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+        request, binary = parse_infer(body, headers.get(_HEADER_LENGTH), self.limits.tensors)
+        request.model, request.version, request.caller = name, version, caller
         if any(key in headers for key in _TRACED):
             request.trace = {key.decode(): headers[key].decode("latin-1") for key in _TRACED if key in headers}
         answer = await self.service.infer(request)

@@ -130,7 +130,7 @@ class ProcessMembers:
             if batching is not None:
                 from ortmulti.pool.rows import check_inputs
 
-                check_inputs(self.core, batching, self.source, signature.inputs, ())
+                check_inputs(self.core, batching, self.source, signature.inputs)
             self._end = _End(self.core, self._sessions)
             self._join(self._sessions)
             _open.add(self._end)
