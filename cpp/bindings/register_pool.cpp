@@ -277,7 +277,7 @@ void register_pool(py::module_& module) {
       .def("add_runners", &PythonPool::add_runners, py::arg("device"), py::arg("runners"), py::arg("check"))
       .def("check_inputs", &PythonPool::check_inputs, py::arg("inputs"))
       .def("set_padding", &PythonPool::set_padding, py::arg("padding"))
-      .def("set_apart", of_core(&Pool::set_apart), py::arg("outputs"), py::arg("audits"))
+      .def("set_apart", of_core(&Pool::set_apart), py::arg("outputs"), py::arg("audits"), py::arg("unproven"))
       .def("set_apart_inputs", of_core(&Pool::set_apart_inputs), py::arg("inputs"))
       .def("set_ready", of_core(&Pool::set_ready), py::arg("session"), py::arg("ready"))
       .def("give_up", of_core(&Pool::give_up), py::arg("session"), py::arg("reason"))

@@ -81,19 +81,19 @@ class JoiningTest : public PoolWithFakes {
 
 TEST_F(JoiningTest, RequestsForOutputsWithoutRowsRunAloneAndTheReasonIsKnown) {
   make();
-  pool->set_apart({{"y", "output 'y' has 4 rows always"}}, true);
+  pool->set_apart({{"y", "output 'y' has 4 rows always"}}, true, false);
   ask({1, 2, 3});
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 1, 1}));
   EXPECT_EQ(pool->stats().why_unbatched, "output 'y' has 4 rows always");
   EXPECT_EQ(pool->stats().apart, 3U);
   EXPECT_EQ(pool->stats().unbatched, 0U);
-  pool->set_apart({}, true);
+  pool->set_apart({}, true, false);
   pool->set_apart_inputs({{"x", "input 'x' is no row's"}});
   ask({1, 2, 3});
   EXPECT_EQ(pool->stats().why_unbatched, "input 'x' is no row's");
   EXPECT_EQ(pool->stats().apart, 6U);
   sizes.clear();
-  pool->set_apart({{"x", "others"}}, true);
+  pool->set_apart({{"x", "others"}}, true, false);
   pool->set_apart_inputs({{"y", "others"}});
   ask({1, 2, 3});
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{3, 1}));  // with an audit
@@ -101,7 +101,7 @@ TEST_F(JoiningTest, RequestsForOutputsWithoutRowsRunAloneAndTheReasonIsKnown) {
 
 TEST_F(JoiningTest, AnAnswerThatDiffersFromTheOneAloneIsNotGivenAndEndsJoining) {
   make();
-  pool->set_apart({}, true);
+  pool->set_apart({}, true, false);
   answer = [](std::vector<float> values, const Shape& shape) {  // normalized over the batch
     float sum = 0;
     for (const float value : values) {
@@ -125,7 +125,7 @@ TEST_F(JoiningTest, AnAnswerThatDiffersFromTheOneAloneIsNotGivenAndEndsJoining) 
 
 TEST_F(JoiningTest, OutputsThatGrowInAnotherDimensionAreFound) {
   make();
-  pool->set_apart({}, true);
+  pool->set_apart({}, true, false);
   answer = [](const std::vector<float>& values, const Shape& shape) {
     const std::vector<float> all(values.size() * values.size(), values[0]);
     return with(all, {shape[0], shape[0]});
@@ -139,7 +139,7 @@ TEST_F(JoiningTest, OutputsThatGrowInAnotherDimensionAreFound) {
 
 TEST_F(JoiningTest, AnAuditThatFailsSaysNothing) {
   make();
-  pool->set_apart({}, true);
+  pool->set_apart({}, true, false);
   const auto run = runner->action;
   runner->action = [&](Request& request) {
     if (shape_of(request.inputs.values()[0])[0] == 1) {
@@ -154,7 +154,7 @@ TEST_F(JoiningTest, AnAuditThatFailsSaysNothing) {
 
 TEST_F(JoiningTest, AChoiceOfTwoEqualOnesMayGoByTheSizeOfTheRunButNotAlways) {
   make();
-  pool->set_apart({}, true);
+  pool->set_apart({}, true, false);
   std::size_t other = 0;
   runner->action = [&](Request& request) {
     const Shape shape = shape_of(request.inputs.values()[0]);
@@ -261,18 +261,18 @@ TEST_F(JoiningTest, ACallerWhoseRequestsFailRunsAloneAndOthersTogether) {
 
 TEST(Joining, AuditsTheFirstOfEachShapeAndThenASmallShareOfTheTime) {
   Joining joining;
-  EXPECT_FALSE(joining.audit("a", 4, milliseconds(10)));  // nobody asked for it
-  joining.set_apart({}, true);
+  EXPECT_TRUE(joining.audit("a", 4, milliseconds(10)).empty());  // nobody asked for it
+  joining.set_apart({}, true, false);
   for (int i = 0; i < 16; ++i) {
     const auto which = joining.audit(std::to_string(i), 4, milliseconds(10));
-    ASSERT_TRUE(which);
-    EXPECT_LT(*which, 4U);
+    ASSERT_EQ(which.size(), 1U);
+    EXPECT_LT(which[0], 4U);
     joining.audited(milliseconds(5));
   }
-  EXPECT_FALSE(joining.audit("17th", 4, milliseconds(10)));
+  EXPECT_TRUE(joining.audit("17th", 4, milliseconds(10)).empty());
   std::size_t audits = 0;
   for (int i = 0; i < 100'000; ++i) {
-    if (joining.audit("0", 4, milliseconds(10))) {
+    if (!joining.audit("0", 4, milliseconds(10)).empty()) {
       joining.audited(milliseconds(5));
       ++audits;
     }
@@ -282,14 +282,34 @@ TEST(Joining, AuditsTheFirstOfEachShapeAndThenASmallShareOfTheTime) {
 
 TEST(Joining, AuditsAnyOfTheRequests) {
   Joining joining;
-  joining.set_apart({}, true);
+  joining.set_apart({}, true, false);
   std::vector<std::size_t> counts(4);
   for (int i = 0; i < 400; ++i) {
-    const auto which = joining.audit("a", 4, milliseconds(10));
-    ASSERT_TRUE(which);
-    ++counts.at(*which);
+    ++counts.at(joining.audit("a", 4, milliseconds(10)).at(0));
   }
   EXPECT_GT(*std::min_element(counts.begin(), counts.end()), 50U);
+}
+
+TEST(Joining, AuditsAllRequestsOfTheFirstJointRunsWhereNothingIsKnown) {
+  Joining joining;
+  joining.set_apart({}, true, true);
+  for (int i = 0; i < 16; ++i) {
+    EXPECT_EQ(joining.audit("a", 3, milliseconds(10)), (std::vector<std::size_t>{0, 1, 2}));
+    joining.audited(milliseconds(5));
+  }
+  EXPECT_TRUE(joining.audit("a", 3, milliseconds(10)).empty());
+}
+
+TEST_F(JoiningTest, WhereNothingIsKnownTheRequestThatDiffersIsFoundAtOnce) {
+  make();
+  pool->set_apart({}, true, true);
+  answer = [](std::vector<float> values, const Shape& shape) {
+    values.back() = values[0];  // which only the last request sees
+    return with(values, shape);
+  };
+  EXPECT_EQ(values_of(ask({1, 2, 5})), (std::vector<float>{1, 2, 5}));
+  EXPECT_EQ(pool->stats().audits, 3U);
+  EXPECT_EQ(pool->stats().audit_differences, 1U);
 }
 
 class AuditTest : public RealSessions {

@@ -1,13 +1,15 @@
 #include "core/pool/joining.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace ortmulti {
 
-void Joining::set_apart(Apart outputs, bool audits) {
+void Joining::set_apart(Apart outputs, bool audits, bool unproven) {
   outputs_ = std::move(outputs);
   audits_runs_ = audits;
+  to_prove_ = unproven ? proving_runs : 0;
 }
 
 const std::string* Joining::why_apart(const std::vector<const char*>& outputs,
@@ -42,9 +44,9 @@ void Joining::stop(const Key& key) {
   stopped_keys_.insert(key);
 }
 
-std::optional<std::size_t> Joining::audit(const Key& key, std::size_t requests, std::chrono::nanoseconds time) {
+std::vector<std::size_t> Joining::audit(const Key& key, std::size_t requests, std::chrono::nanoseconds time) {
   if (!audits_runs_) {
-    return std::nullopt;
+    return {};
   }
   ran_ += time;
   if (seen_.size() == most_kept) {
@@ -52,11 +54,17 @@ std::optional<std::size_t> Joining::audit(const Key& key, std::size_t requests, 
   }
   const bool is_first = seen_.insert(key).second && ++shapes_ <= always_audited;
   const auto most = static_cast<double>(ran_.count()) * most_share;
+  if (to_prove_ > 0) {
+    --to_prove_;
+    std::vector<std::size_t> all(requests);
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    return all;
+  }
   if (!is_first && static_cast<double>(spent_.count()) > most) {
-    return std::nullopt;
+    return {};
   }
   random_ = random_ * 6364136223846793005U + 1442695040888963407U;  // Knuth's linear congruential generator
-  return static_cast<std::size_t>((random_ >> 33U) % requests);
+  return {static_cast<std::size_t>((random_ >> 33U) % requests)};
 }
 
 void Joining::audited(std::chrono::nanoseconds time) noexcept {

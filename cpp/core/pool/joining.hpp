@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -25,8 +24,9 @@ class Joining {
   using Apart = std::map<std::string, std::string>;
 
   /// Requests that ask for one of these outputs run alone. `audits`: whether joint runs are compared with single ones;
-  /// at first they are not.
-  void set_apart(Apart outputs, bool audits);
+  /// at first they are not. `unproven`: whether nothing is known of other outputs, so that of the first joint runs all
+  /// requests are.
+  void set_apart(Apart outputs, bool audits, bool unproven);
   /// Requests that give one of these inputs run alone.
   void set_apart_inputs(Apart inputs) { inputs_ = std::move(inputs); }
   /// Why a request with these names runs alone; null: it need not.
@@ -38,10 +38,10 @@ class Joining {
   void stop(const Key& key);
   void stop_all() noexcept { stopped_ = true; }
 
-  /// After a joint run of so many requests that took so long: which of them is to be run alone and compared. The first
-  /// joint run of each shape is audited, of many shapes as far as all audits take no more than `most_share` of the time
-  /// of joint runs; and then others as far.
-  std::optional<std::size_t> audit(const Key& key, std::size_t requests, std::chrono::nanoseconds time);
+  /// After a joint run of so many requests that took so long: which of them are to be run alone and compared. Of the
+  /// first joint run of each shape one is, of many shapes as far as all audits take no more than `most_share` of the
+  /// time of joint runs; and then of others as far.
+  std::vector<std::size_t> audit(const Key& key, std::size_t requests, std::chrono::nanoseconds time);
   /// How long an audit took.
   void audited(std::chrono::nanoseconds time) noexcept;
   /// After an audit by which an answer depends on the size of its run, and not on the other requests in it: whether
@@ -60,12 +60,14 @@ class Joining {
  private:
   static constexpr std::size_t most_kept = 1000;  // of shapes and callers without end, the first are forgotten
   static constexpr std::size_t always_audited = 16;
+  static constexpr int proving_runs = 16;
   static constexpr int faulty = 4;  // a failure counts 2, an answer takes 1 off
   static constexpr int most_faults = 16;
 
   Apart outputs_;
   Apart inputs_;
   bool audits_runs_ = false;
+  int to_prove_ = 0;  // joint runs
   bool stopped_ = false;
   std::set<Key> stopped_keys_;
   std::map<Key, int> failures_;  // joint ones, in a row

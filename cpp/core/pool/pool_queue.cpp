@@ -457,9 +457,9 @@ void Pool::set_padding(std::shared_ptr<const Padding> padding) {
   options_.batching.padding = std::move(padding);
 }
 
-void Pool::set_apart(Joining::Apart outputs, bool audits) {
+void Pool::set_apart(Joining::Apart outputs, bool audits, bool unproven) {
   const Lock lock = enter();
-  joining_.set_apart(std::move(outputs), audits);
+  joining_.set_apart(std::move(outputs), audits, unproven);
 }
 
 void Pool::set_apart_inputs(Joining::Apart inputs) {

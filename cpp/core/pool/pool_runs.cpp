@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <iterator>
-#include <optional>
 #include <utility>
 
 #include "core/ort/library.hpp"
@@ -343,18 +342,22 @@ Pool::Audit Pool::audit(Worker& worker, const std::shared_ptr<Request>& request,
   return found;
 }
 
-void Pool::note_audit(const Audit& found, RunEnd& end) {
-  joining_.audited(found.time);
-  ++counts_.audits;
-  counts_.audit_ns += static_cast<std::uint64_t>(found.time.count());
-  if (found.difference.empty() || (found.by_size && joining_.is_rounding())) {
+void Pool::note_audits(const std::vector<Audit>& found, RunEnd& end) {
+  for (const Audit& audit : found) {
+    joining_.audited(audit.time);
+    ++counts_.audits;
+    counts_.audit_ns += static_cast<std::uint64_t>(audit.time.count());
+    if (audit.difference.empty() || (audit.by_size && joining_.is_rounding())) {
+      continue;
+    }
+    ++counts_.audit_differences;
+    joining_.stop_all();
+    note_stop(audit.difference + ": load the model without batching, or ask for other outputs",
+              ORT_LOGGING_LEVEL_ERROR);
+    end.error = make_error(ErrorKind::invalid_argument, audit.difference);  // of no device
+    end.unjoined = true;
     return;
   }
-  ++counts_.audit_differences;
-  joining_.stop_all();
-  note_stop(found.difference + ": load the model without batching, or ask for other outputs", ORT_LOGGING_LEVEL_ERROR);
-  end.error = make_error(ErrorKind::invalid_argument, found.difference);  // of no device
-  end.unjoined = true;
 }
 
 RunEnd Pool::run_joint(Worker& worker, const Requests& batch, Lock& lock) {
@@ -372,7 +375,7 @@ RunEnd Pool::run_joint(Worker& worker, const Requests& batch, Lock& lock) {
   }
   lock.lock();
   const bool wanted = joint && !nobody_waits(batch);  // they may have been cancelled while they were joined
-  std::optional<std::size_t> audited;
+  std::vector<std::size_t> audited;
   if (wanted) {
     end = run_one(worker, *joint, lock);
     if (!end.error && !full()) {
@@ -380,12 +383,12 @@ RunEnd Pool::run_joint(Worker& worker, const Requests& batch, Lock& lock) {
     }
   }
   lock.unlock();
-  std::optional<Audit> found;
+  std::vector<Audit> found;
   if (wanted && !end.error) {
     try {
       split(*joint, batch, sizes, options_.batching);
-      if (audited) {
-        found = audit(worker, batch[*audited], sizes[*audited], sizes);
+      for (const std::size_t which : audited) {
+        found.push_back(audit(worker, batch[which], sizes[which], sizes));
       }
     } catch (const Error& cannot) {
       end.error = std::current_exception();
@@ -410,8 +413,8 @@ RunEnd Pool::run_joint(Worker& worker, const Requests& batch, Lock& lock) {
   if (end.unjoined) {
     joining_.stop(batch.front()->batch_key_);
     note_stop(text_of(end.error), ORT_LOGGING_LEVEL_WARNING);
-  } else if (found) {
-    note_audit(*found, end);
+  } else {
+    note_audits(found, end);
   }
   if (end.error) {
     for (const auto& request : batch) {

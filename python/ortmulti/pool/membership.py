@@ -60,7 +60,7 @@ class Membership:
             return
         self._begin_padding()
         if batching.trust:
-            self._members.core.set_apart({}, False)
+            self._members.core.set_apart({}, False, False)
             return
         from ortmulti.pool.batching_check import BatchingCheck
         from ortmulti.pool.rows import warn
@@ -70,7 +70,8 @@ class Membership:
         if batching.check and (not found.independent or verdict.reasons("unknown")):
             raise InvalidArgument(f"{found}. Load it without batching, or export it so that rows are independent")
         warn(self._members.model, verdict)
-        self._members.core.set_apart(verdict.reasons(), not verdict.random)
+        unproven = bool(verdict.reasons("unknown"))
+        self._members.core.set_apart(verdict.reasons(), not verdict.random, unproven)
 
     def _begin_padding(self) -> None:
         """Prove what `Batching` says of padding, if anything, and pad from then on. No requests came before.
