@@ -172,7 +172,6 @@ class PythonPool : NonCopyable {
     pool_->set_padding(batching_.padding);
   }
 
-
   // Puts a device to sleep at a level that keeps its sessions. `timeout`: for the runs under way, in seconds.
   void sleep(const Device& device, SleepLevel level, bool pinned, bool auto_wake, std::optional<double> timeout,
              const std::shared_ptr<Timeline>& timeline) {
