@@ -329,6 +329,16 @@ def test_trust_tries_nothing_and_joins_all(caplog: pytest.LogCaptureFixture) -> 
         Batching(2, trust=1)
 
 
+@pytest.mark.parametrize(
+    ("body", "audits"), [("y = Neg(x)", 1), ('y = Einsum <equation = "ij->ij"> (x)', 3)], ids=["shown", "tried"]
+)
+def test_the_first_requests_are_a_trial_where_the_graph_shows_nothing(body: str, audits: int) -> None:
+    with ortmulti.load(case(body), "cpu", batching=Batching(3, max_delay_ms=60_000)) as pool:
+        for future in [pool.submit({"x": numbers(1, 8)}) for _ in range(3)]:
+            assert future.result()[0].shape == (1, 8)
+        assert pool.stats().audits == audits
+
+
 def test_random_numbers_are_not_audited() -> None:
     made = case("r = RandomNormalLike(x)\n y = Add(x, r)", outputs="float[n,8] y")
     with ortmulti.load(made, "cpu", batching=Batching(2, max_delay_ms=60_000)) as pool:

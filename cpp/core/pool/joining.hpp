@@ -24,8 +24,8 @@ class Joining {
   using Apart = std::map<std::string, std::string>;
 
   /// Requests that ask for one of these outputs run alone. `audits`: whether joint runs are compared with single ones;
-  /// at first they are not. `unproven`: whether nothing is known of other outputs, so that of the first joint runs all
-  /// requests are.
+  /// at first they are not. `unproven`: whether the model's graph does not show the rows of other outputs, so that of the
+  /// first joint runs all requests are.
   void set_apart(Apart outputs, bool audits, bool unproven);
   /// Requests that give one of these inputs run alone.
   void set_apart_inputs(Apart inputs) { inputs_ = std::move(inputs); }

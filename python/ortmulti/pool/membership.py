@@ -70,7 +70,7 @@ class Membership:
         if batching.check and (not found.independent or verdict.reasons("unknown")):
             raise InvalidArgument(f"{found}. Load it without batching, or export it so that rows are independent")
         warn(self._members.model, verdict)
-        unproven = bool(verdict.reasons("unknown"))
+        unproven = bool(verdict.checks or verdict.reasons("unknown"))  # not by the graph
         self._members.core.set_apart(verdict.reasons(), not verdict.random, unproven)
 
     def _begin_padding(self) -> None:
