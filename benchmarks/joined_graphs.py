@@ -78,8 +78,6 @@ class Measurement:
         import ortmulti as om
 
         self.onnxruntime, self.om = onnxruntime, om
-        logging.getLogger("ortmulti").setLevel(logging.CRITICAL)
-        onnxruntime.set_default_logger_severity(4)
         self.feeds: dict[tuple[str, ...], list[Feed]] = {}
         self.options = {}
         for library in (onnxruntime, om):
@@ -206,7 +204,12 @@ _measurement: Measurement | None = None
 def take_many(seeds: range) -> list[dict[str, Any]]:
     """Take graphs in this process, which is a worker."""
     global _measurement
-    _measurement = _measurement or Measurement()
+    if _measurement is None:
+        import onnxruntime
+
+        logging.getLogger("ortmulti").setLevel(logging.CRITICAL)
+        onnxruntime.set_default_logger_severity(4)
+        _measurement = Measurement()
     return [_measurement.take(seed) for seed in seeds]
 
 

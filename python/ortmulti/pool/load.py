@@ -245,7 +245,9 @@ def load(
         members.start(wait, require == "any", reporter.session_ready, reporter.bytes_loaded)
     try:
         pool._begin_batching(wait != "none")
-    except BaseException:
+    except BaseException as error:
+        if wait == "none" and error is members.error and not padded:
+            return pool  # no session came: each request says why
         pool.close()
         raise
     return pool
