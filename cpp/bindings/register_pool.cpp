@@ -277,7 +277,14 @@ void register_pool(py::module_& module) {
       .def("add_runners", &PythonPool::add_runners, py::arg("device"), py::arg("runners"), py::arg("check"))
       .def("check_inputs", &PythonPool::check_inputs, py::arg("inputs"))
       .def("set_padding", &PythonPool::set_padding, py::arg("padding"))
-      .def("set_apart", of_core(&Pool::set_apart), py::arg("outputs"), py::arg("audits"), py::arg("unproven"))
+      .def(
+          "set_outputs",
+          [](const PythonPool& self, std::string model, Joining::Apart apart, std::set<std::string> random, bool audits,
+             bool unproven) {
+            const ReleaseGil nogil;
+            self.get()->set_outputs({std::move(model), std::move(apart), std::move(random), audits, unproven});
+          },
+          py::arg("model"), py::arg("apart"), py::arg("random"), py::arg("audits"), py::arg("unproven"))
       .def("set_apart_inputs", of_core(&Pool::set_apart_inputs), py::arg("inputs"))
       .def("set_ready", of_core(&Pool::set_ready), py::arg("session"), py::arg("ready"))
       .def("give_up", of_core(&Pool::give_up), py::arg("session"), py::arg("reason"))

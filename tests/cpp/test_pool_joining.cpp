@@ -81,19 +81,19 @@ class JoiningTest : public PoolWithFakes {
 
 TEST_F(JoiningTest, RequestsForOutputsWithoutRowsRunAloneAndTheReasonIsKnown) {
   make();
-  pool->set_apart({{"y", "output 'y' has 4 rows always"}}, true, false);
+  pool->set_outputs({"m", {{"y", "output 'y' has 4 rows always"}}, {}, true, false});
   ask({1, 2, 3});
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 1, 1}));
   EXPECT_EQ(pool->stats().why_unbatched, "output 'y' has 4 rows always");
   EXPECT_EQ(pool->stats().apart, 3U);
   EXPECT_EQ(pool->stats().unbatched, 0U);
-  pool->set_apart({}, true, false);
+  pool->set_outputs({"m", {}, {}, true, false});
   pool->set_apart_inputs({{"x", "input 'x' is no row's"}});
   ask({1, 2, 3});
   EXPECT_EQ(pool->stats().why_unbatched, "input 'x' is no row's");
   EXPECT_EQ(pool->stats().apart, 6U);
   sizes.clear();
-  pool->set_apart({{"x", "others"}}, true, false);
+  pool->set_outputs({"m", {{"x", "others"}}, {}, true, false});
   pool->set_apart_inputs({{"y", "others"}});
   ask({1, 2, 3});
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{3, 1}));  // with an audit
@@ -101,7 +101,7 @@ TEST_F(JoiningTest, RequestsForOutputsWithoutRowsRunAloneAndTheReasonIsKnown) {
 
 TEST_F(JoiningTest, AnAnswerThatDiffersFromTheOneAloneIsNotGivenAndEndsJoining) {
   make();
-  pool->set_apart({}, true, false);
+  pool->set_outputs({"m", {}, {}, true, false});
   answer = [](std::vector<float> values, const Shape& shape) {  // normalized over the batch
     float sum = 0;
     for (const float value : values) {
@@ -125,7 +125,7 @@ TEST_F(JoiningTest, AnAnswerThatDiffersFromTheOneAloneIsNotGivenAndEndsJoining) 
 
 TEST_F(JoiningTest, OutputsThatGrowInAnotherDimensionAreFound) {
   make();
-  pool->set_apart({}, true, false);
+  pool->set_outputs({"m", {}, {}, true, false});
   answer = [](const std::vector<float>& values, const Shape& shape) {
     const std::vector<float> all(values.size() * values.size(), values[0]);
     return with(all, {shape[0], shape[0]});
@@ -137,9 +137,42 @@ TEST_F(JoiningTest, OutputsThatGrowInAnotherDimensionAreFound) {
             "output 'y' has the shape (1, 1) alone, and a part of the shape (1, 3) in a joint run");
 }
 
+TEST_F(JoiningTest, RequestsThatAreAlikeShowNothing) {
+  make();
+  pool->set_outputs({"m", {}, {}, true, true});
+  answer = [](std::vector<float> values, const Shape& shape) {
+    std::fill(values.begin(), values.end(), values[0]);
+    return with(values, shape);
+  };
+  for (int i = 0; i < 40; ++i) {
+    ask({1, 1, 1});
+  }
+  EXPECT_EQ(pool->stats().audits, 0U);
+  EXPECT_EQ(values_of(ask({1, 1, 2})), (std::vector<float>{1, 1, 2}));
+  EXPECT_EQ(pool->stats().audit_differences, 1U);
+}
+
+TEST_F(JoiningTest, OfRandomOutputsOnlyTheShapesAreCompared) {
+  make();
+  pool->set_outputs({"m", {}, {"y"}, true, false});
+  answer = [](std::vector<float> values, const Shape& shape) {
+    values[0] += static_cast<float>(shape[0]);
+    return with(values, shape);
+  };
+  EXPECT_EQ(values_of(ask({1, 2, 5})), (std::vector<float>{4, 2, 5}));
+  EXPECT_EQ(pool->stats().audits, 1U);
+  answer = [](const std::vector<float>& values, const Shape& shape) {
+    return with(std::vector<float>(values.size() * values.size()), {shape[0], shape[0]});
+  };
+  pool->set_outputs({"m", {}, {"y"}, true, true});
+  for (const auto& request : ask({1, 2, 5})) {
+    EXPECT_EQ(shape_of(request->outputs.at(0)), (Shape{1, 1}));
+  }
+}
+
 TEST_F(JoiningTest, AnAuditThatFailsSaysNothing) {
   make();
-  pool->set_apart({}, true, false);
+  pool->set_outputs({"m", {}, {}, true, false});
   const auto run = runner->action;
   runner->action = [&](Request& request) {
     if (shape_of(request.inputs.values()[0])[0] == 1) {
@@ -154,7 +187,7 @@ TEST_F(JoiningTest, AnAuditThatFailsSaysNothing) {
 
 TEST_F(JoiningTest, AChoiceOfTwoEqualOnesMayGoByTheSizeOfTheRunButNotAlways) {
   make();
-  pool->set_apart({}, true, false);
+  pool->set_outputs({"m", {}, {}, true, false});
   std::size_t other = 0;
   runner->action = [&](Request& request) {
     const Shape shape = shape_of(request.inputs.values()[0]);
@@ -172,7 +205,7 @@ TEST_F(JoiningTest, AChoiceOfTwoEqualOnesMayGoByTheSizeOfTheRunButNotAlways) {
   Joining joining;
   std::size_t excused = 0;
   while (joining.is_rounding()) {
-    joining.audited(milliseconds(1));
+    joining.audited({{0}, "a"}, milliseconds(1));
     ++excused;
   }
   EXPECT_EQ(excused, 3U);
@@ -261,48 +294,54 @@ TEST_F(JoiningTest, ACallerWhoseRequestsFailRunsAloneAndOthersTogether) {
 
 TEST(Joining, AuditsTheFirstOfEachShapeAndThenASmallShareOfTheTime) {
   Joining joining;
-  EXPECT_TRUE(joining.audit("a", 4, milliseconds(10)).empty());  // nobody asked for it
-  joining.set_apart({}, true, false);
+  EXPECT_TRUE(joining.audit("a", 4, 4, milliseconds(10)).which.empty());  // nobody asked for it
+  joining.set_outputs({"m", {}, {}, true, false});
   for (int i = 0; i < 16; ++i) {
-    const auto which = joining.audit(std::to_string(i), 4, milliseconds(10));
-    ASSERT_EQ(which.size(), 1U);
-    EXPECT_LT(which[0], 4U);
-    joining.audited(milliseconds(5));
+    for (const std::size_t rows : {4U, 7U, 8U}) {
+      const auto due = joining.audit(std::to_string(i), 4, rows, milliseconds(10));
+      ASSERT_EQ(due.which.empty(), rows == 7);  // nearly as many as before
+      if (rows != 7) {
+        EXPECT_LT(due.which.at(0), 4U);
+        EXPECT_EQ(joining.audit(std::to_string(i), 4, rows, milliseconds(0)).which.size(), 1U);  // that was not done
+        joining.audited(due, milliseconds(5));
+      }
+    }
   }
-  EXPECT_TRUE(joining.audit("17th", 4, milliseconds(10)).empty());
+  EXPECT_TRUE(joining.audit("33rd", 4, 4, milliseconds(10)).which.empty());
   std::size_t audits = 0;
   for (int i = 0; i < 100'000; ++i) {
-    if (!joining.audit("0", 4, milliseconds(10)).empty()) {
-      joining.audited(milliseconds(5));
+    if (const auto due = joining.audit("0", 4, 4, milliseconds(10)); !due.which.empty()) {
+      joining.audited(due, milliseconds(5));
       ++audits;
     }
   }
-  EXPECT_NEAR(static_cast<double>(audits) * 5, 100'000 * 10 * Joining::most_share, 100);
+  EXPECT_NEAR(static_cast<double>(audits) * 5, 100'000 * 10 * Joining::most_share, 200);
 }
 
 TEST(Joining, AuditsAnyOfTheRequests) {
   Joining joining;
-  joining.set_apart({}, true, false);
+  joining.set_outputs({"m", {}, {}, true, false});
   std::vector<std::size_t> counts(4);
   for (int i = 0; i < 400; ++i) {
-    ++counts.at(joining.audit("a", 4, milliseconds(10)).at(0));
+    ++counts.at(joining.audit("a", 4, 4, milliseconds(10)).which.at(0));
   }
   EXPECT_GT(*std::min_element(counts.begin(), counts.end()), 50U);
 }
 
 TEST(Joining, AuditsAllRequestsOfTheFirstJointRunsWhereNothingIsKnown) {
   Joining joining;
-  joining.set_apart({}, true, true);
+  joining.set_outputs({"m", {}, {}, true, true});
   for (int i = 0; i < 16; ++i) {
-    EXPECT_EQ(joining.audit("a", 3, milliseconds(10)), (std::vector<std::size_t>{0, 1, 2}));
-    joining.audited(milliseconds(5));
+    const auto due = joining.audit("a", 3, 3, milliseconds(10));
+    EXPECT_EQ(due.which, (std::vector<std::size_t>{0, 1, 2}));
+    joining.audited(due, milliseconds(5));
   }
-  EXPECT_TRUE(joining.audit("a", 3, milliseconds(10)).empty());
+  EXPECT_EQ(joining.audit("a", 3, 9, milliseconds(10)).which.size(), 1U);  // these took none of the later ones' time
 }
 
 TEST_F(JoiningTest, WhereNothingIsKnownTheRequestThatDiffersIsFoundAtOnce) {
   make();
-  pool->set_apart({}, true, true);
+  pool->set_outputs({"m", {}, {}, true, true});
   answer = [](std::vector<float> values, const Shape& shape) {
     values.back() = values[0];  // which only the last request sees
     return with(values, shape);

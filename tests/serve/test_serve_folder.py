@@ -77,7 +77,8 @@ def test_a_configuration_is_read_as_far_as_it_means_something() -> None:
         text = f"parameters {{ key: 'trust_batching' value: {{ string_value: '{value}' }} }}"
         read = pbtxt.read(f"max_batch_size: 8 dynamic_batching {{}} {text}")
         assert (read.options["batching"].trust, read.ignored) == (trusted, [])
-    assert pbtxt.read("max_batch_size: 8").options == {}, "without dynamic batching clients send batches"
+    for text in ("max_batch_size: 8", "max_batch_size: 0", "dynamic_batching {}"):
+        assert pbtxt.read(text).options == {"batching": None}, "whatever the command says"
 
 
 # Without its comment and blanks in texts.

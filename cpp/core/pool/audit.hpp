@@ -1,6 +1,9 @@
 #pragma once
 
+#include <memory>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "core/pool/batch.hpp"
 #include "core/pool/request.hpp"
@@ -20,7 +23,11 @@ struct Difference {
 /// Compares an answer from a joint run with the answer to the request alone. Floating-point numbers may differ as far
 /// as runs of several sizes round: by a share of the output's largest value that goes by its type, or by a millionth
 /// of the largest input, which is left where numbers cancel out.
-Difference compare(const Request& joined, const Request& alone);
+/// Of outputs in `random` only types and shapes count.
+Difference compare(const Request& joined, const Request& alone, const std::set<std::string>& random = {});
+
+/// Whether several requests have the same inputs, bit for bit: in one run they show nothing of what mixes them.
+bool alike(const Requests& requests);
 
 /// The same inputs for a run without others: with the request's own rows and length.
 std::shared_ptr<Request> copy_alone(const std::shared_ptr<Request>& request, const JointSize& size,

@@ -6,10 +6,9 @@
 
 namespace ortmulti {
 
-void Joining::set_apart(Apart outputs, bool audits, bool unproven) {
+void Joining::set_outputs(Outputs outputs) {
   outputs_ = std::move(outputs);
-  audits_runs_ = audits;
-  to_prove_ = unproven ? proving_runs : 0;
+  to_prove_ = outputs_.unproven ? proving_runs : 0;
 }
 
 const std::string* Joining::why_apart(const std::vector<const char*>& outputs,
@@ -22,7 +21,7 @@ const std::string* Joining::why_apart(const std::vector<const char*>& outputs,
     }
     return nullptr;
   };
-  const std::string* const why = find(outputs_, outputs);
+  const std::string* const why = find(outputs_.apart, outputs);
   return why != nullptr ? why : find(inputs_, inputs);
 }
 
@@ -44,32 +43,42 @@ void Joining::stop(const Key& key) {
   stopped_keys_.insert(key);
 }
 
-std::vector<std::size_t> Joining::audit(const Key& key, std::size_t requests, std::chrono::nanoseconds time) {
-  if (!audits_runs_) {
-    return {};
+Joining::Audit Joining::audit(const Key& key, std::size_t requests, std::size_t rows, std::chrono::nanoseconds time) {
+  Audit due;
+  if (!outputs_.audits) {
+    return due;
   }
   ran_ += time;
+  char size = 0;
+  for (; rows > 1; rows /= 2) {
+    ++size;
+  }
+  due.shape = key + size;
+  due.proves = to_prove_ > 0;
+  if (due.proves) {
+    due.which.resize(requests);
+    std::iota(due.which.begin(), due.which.end(), std::size_t{0});
+    return due;
+  }
+  const bool is_first = shapes_ < always_audited && seen_.count(due.shape) == 0;
+  if (is_first || static_cast<double>(spent_.count()) <= static_cast<double>(ran_.count()) * most_share) {
+    random_ = random_ * 6364136223846793005U + 1442695040888963407U;  // Knuth's linear congruential generator
+    due.which.push_back(static_cast<std::size_t>((random_ >> 33U) % requests));
+  }
+  return due;
+}
+
+void Joining::audited(const Audit& done, std::chrono::nanoseconds time) {
+  audits_ += done.which.size();
+  if (done.proves) {
+    --to_prove_;
+  } else {
+    spent_ += time;
+  }
   if (seen_.size() == most_kept) {
     seen_.clear();
   }
-  const bool is_first = seen_.insert(key).second && ++shapes_ <= always_audited;
-  const auto most = static_cast<double>(ran_.count()) * most_share;
-  if (to_prove_ > 0) {
-    --to_prove_;
-    std::vector<std::size_t> all(requests);
-    std::iota(all.begin(), all.end(), std::size_t{0});
-    return all;
-  }
-  if (!is_first && static_cast<double>(spent_.count()) > most) {
-    return {};
-  }
-  random_ = random_ * 6364136223846793005U + 1442695040888963407U;  // Knuth's linear congruential generator
-  return {static_cast<std::size_t>((random_ >> 33U) % requests)};
-}
-
-void Joining::audited(std::chrono::nanoseconds time) noexcept {
-  spent_ += time;
-  ++audits_;
+  shapes_ += seen_.insert(done.shape).second ? 1 : 0;
 }
 
 bool Joining::failed_together(const Key& key) {

@@ -23,10 +23,16 @@ class Joining {
   /// What has no rows, by its name, and why.
   using Apart = std::map<std::string, std::string>;
 
-  /// Requests that ask for one of these outputs run alone. `audits`: whether joint runs are compared with single ones;
-  /// at first they are not. `unproven`: whether the model's graph does not show the rows of other outputs, so that of the
-  /// first joint runs all requests are.
-  void set_apart(Apart outputs, bool audits, bool unproven);
+  /// What is known of a model's outputs.
+  struct Outputs {
+    std::string model;             ///< Its name, for the log.
+    Apart apart;                   ///< Requests that ask for one of these run alone.
+    std::set<std::string> random;  ///< Those that change from run to run: their values are not compared.
+    bool audits = false;           ///< Whether joint runs are compared with single ones.
+    bool unproven = false;         ///< The graph does not show the rows of others: first all requests are compared.
+  };
+  void set_outputs(Outputs outputs);
+  const Outputs& outputs() const noexcept { return outputs_; }
   /// Requests that give one of these inputs run alone.
   void set_apart_inputs(Apart inputs) { inputs_ = std::move(inputs); }
   /// Why a request with these names runs alone; null: it need not.
@@ -38,12 +44,18 @@ class Joining {
   void stop(const Key& key);
   void stop_all() noexcept { stopped_ = true; }
 
-  /// After a joint run of so many requests that took so long: which of them are to be run alone and compared. Of the
-  /// first joint run of each shape one is, of many shapes as far as all audits take no more than `most_share` of the
-  /// time of joint runs; and then of others as far.
-  std::vector<std::size_t> audit(const Key& key, std::size_t requests, std::chrono::nanoseconds time);
-  /// How long an audit took.
-  void audited(std::chrono::nanoseconds time) noexcept;
+  /// Requests of a joint run that are to be run alone and compared.
+  struct Audit {
+    std::vector<std::size_t> which;
+    Key shape;
+    bool proves = false;  ///< It is one of the first runs, of which all are.
+  };
+  /// After a joint run of so many requests, with so many rows, that took so long. Of the first joint run of each shape,
+  /// and of each number of rows up to twice as many, one request is compared, and then of others as far as all audits
+  /// take no more than `most_share` of the time of joint runs.
+  Audit audit(const Key& key, std::size_t requests, std::size_t rows, std::chrono::nanoseconds time);
+  /// That was done, and took so long. What was asked for and not done is asked for again.
+  void audited(const Audit& done, std::chrono::nanoseconds time);
   /// After an audit by which an answer depends on the size of its run, and not on the other requests in it: whether
   /// that is taken for rounding, by which a choice of two equal ones becomes the other. Of many it is not.
   bool is_rounding() noexcept { return 8 * ++by_size_ <= audits_ + 24; }
@@ -59,14 +71,13 @@ class Joining {
 
  private:
   static constexpr std::size_t most_kept = 1000;  // of shapes and callers without end, the first are forgotten
-  static constexpr std::size_t always_audited = 16;
+  static constexpr std::size_t always_audited = 32;
   static constexpr int proving_runs = 16;
   static constexpr int faulty = 4;  // a failure counts 2, an answer takes 1 off
   static constexpr int most_faults = 16;
 
-  Apart outputs_;
+  Outputs outputs_;
   Apart inputs_;
-  bool audits_runs_ = false;
   int to_prove_ = 0;  // joint runs
   bool stopped_ = false;
   std::set<Key> stopped_keys_;

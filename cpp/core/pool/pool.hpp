@@ -148,7 +148,7 @@ class Pool : public KeepsMemory, NonCopyable {
   void set_padding(std::shared_ptr<const Padding> padding);
 
   // As those of Joining.
-  void set_apart(Joining::Apart outputs, bool audits, bool unproven);
+  void set_outputs(Joining::Outputs outputs);
   void set_apart_inputs(Joining::Apart inputs);
 
   /// Counts a request that was refused since the queue was full.
@@ -285,7 +285,7 @@ class Pool : public KeepsMemory, NonCopyable {
   Audit audit(Worker& worker, const std::shared_ptr<Request>& request, const JointSize& size,
               const std::vector<JointSize>& sizes) const;
   /// What audits of a joint run mean for it and for later ones.
-  void note_audits(const std::vector<Audit>& found, RunEnd& end);
+  void note_audits(const Joining::Audit& done, const std::vector<Audit>& found, RunEnd& end);
   /// Runs requests of a joint run that failed once more: halves of them, down to single ones.
   void run_again(Worker& worker, Requests batch, const RunEnd& joint, Requests& finished, Lock& lock);
   /// Says in the log, and in the statistics, that requests are not joined any more; of which ones `joining_` knows.

@@ -211,8 +211,10 @@ std::shared_ptr<Request> Pool::next_for(DeviceGroup& group, std::size_t others) 
 void Pool::note_stop(const std::string& why, OrtLoggingLevel level) {
   counts_.why_unbatched = why;
   if (counts_.unbatched++ == 0 || level == ORT_LOGGING_LEVEL_ERROR) {
-    onnxruntime_log().push(
-        {level, "ortmulti", "", "", "requests that a pool joined are run one at a time from now on: " + why});
+    const std::string& model = joining_.outputs().model;
+    onnxruntime_log().push({level, "ortmulti", "", "",
+                            (model.empty() ? "" : model + ": ") +
+                                "requests that a pool joined are run one at a time from now on: " + why});
   }
 }
 
@@ -457,9 +459,9 @@ void Pool::set_padding(std::shared_ptr<const Padding> padding) {
   options_.batching.padding = std::move(padding);
 }
 
-void Pool::set_apart(Joining::Apart outputs, bool audits, bool unproven) {
+void Pool::set_outputs(Joining::Outputs outputs) {
   const Lock lock = enter();
-  joining_.set_apart(std::move(outputs), audits, unproven);
+  joining_.set_outputs(std::move(outputs));
 }
 
 void Pool::set_apart_inputs(Joining::Apart inputs) {

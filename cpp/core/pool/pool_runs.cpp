@@ -319,6 +319,7 @@ void Pool::run_again(Worker& worker, Requests batch, const RunEnd& joint, Reques
 Pool::Audit Pool::audit(Worker& worker, const std::shared_ptr<Request>& request, const JointSize& size,
                         const std::vector<JointSize>& sizes) const {
   const Clock::time_point began = options_.now();
+  const std::set<std::string>& random = joining_.outputs().random;  // which stay, while requests come
   const auto run = [&worker](const std::shared_ptr<Request>& copy) {
     static const Ort::RunOptions ordinary;  // no CUDA graph is to be made of it
     copy->run_options = worker.runner->uses_run_options() ? &ordinary : nullptr;
@@ -328,11 +329,11 @@ Pool::Audit Pool::audit(Worker& worker, const std::shared_ptr<Request>& request,
   try {
     const auto alone = copy_alone(request, size, options_.batching);
     run(alone);
-    const Difference difference = compare(*request, *alone);
+    const Difference difference = compare(*request, *alone, random);
     if (difference && !difference.in_shape && !(difference.in_floats && difference.widely)) {
       const auto filled = copy_in_size_of(request, size, sizes, options_.batching);
       run(filled);
-      found.by_size = !compare(*request, *part_of(*filled, size, sizes, options_.batching));
+      found.by_size = !compare(*request, *part_of(*filled, size, sizes, options_.batching), random);
     }
     found.difference = difference.text;
   } catch (...) {  // which says nothing of the joint run's answer
@@ -342,11 +343,18 @@ Pool::Audit Pool::audit(Worker& worker, const std::shared_ptr<Request>& request,
   return found;
 }
 
-void Pool::note_audits(const std::vector<Audit>& found, RunEnd& end) {
+void Pool::note_audits(const Joining::Audit& done, const std::vector<Audit>& found, RunEnd& end) {
+  if (found.empty()) {
+    return;
+  }
+  std::chrono::nanoseconds time{0};
   for (const Audit& audit : found) {
-    joining_.audited(audit.time);
-    ++counts_.audits;
-    counts_.audit_ns += static_cast<std::uint64_t>(audit.time.count());
+    time += audit.time;
+  }
+  joining_.audited(done, time);
+  counts_.audits += found.size();
+  counts_.audit_ns += static_cast<std::uint64_t>(time.count());
+  for (const Audit& audit : found) {
     if (audit.difference.empty() || (audit.by_size && joining_.is_rounding())) {
       continue;
     }
@@ -375,11 +383,15 @@ RunEnd Pool::run_joint(Worker& worker, const Requests& batch, Lock& lock) {
   }
   lock.lock();
   const bool wanted = joint && !nobody_waits(batch);  // they may have been cancelled while they were joined
-  std::vector<std::size_t> audited;
+  Joining::Audit due;
   if (wanted) {
     end = run_one(worker, *joint, lock);
     if (!end.error && !full()) {
-      audited = joining_.audit(batch.front()->batch_key_, batch.size(), end.time);
+      std::size_t rows = 0;
+      for (const JointSize& size : sizes) {
+        rows += size.rows;
+      }
+      due = joining_.audit(batch.front()->batch_key_, batch.size(), rows, end.time);
     }
   }
   lock.unlock();
@@ -387,8 +399,10 @@ RunEnd Pool::run_joint(Worker& worker, const Requests& batch, Lock& lock) {
   if (wanted && !end.error) {
     try {
       split(*joint, batch, sizes, options_.batching);
-      for (const std::size_t which : audited) {
-        found.push_back(audit(worker, batch[which], sizes[which], sizes));
+      if (!due.which.empty() && !alike(batch)) {
+        for (const std::size_t which : due.which) {
+          found.push_back(audit(worker, batch[which], sizes[which], sizes));
+        }
       }
     } catch (const Error& cannot) {
       end.error = std::current_exception();
@@ -414,7 +428,7 @@ RunEnd Pool::run_joint(Worker& worker, const Requests& batch, Lock& lock) {
     joining_.stop(batch.front()->batch_key_);
     note_stop(text_of(end.error), ORT_LOGGING_LEVEL_WARNING);
   } else {
-    note_audits(found, end);
+    note_audits(due, found, end);
   }
   if (end.error) {
     for (const auto& request : batch) {

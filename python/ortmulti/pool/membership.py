@@ -60,7 +60,7 @@ class Membership:
             return
         self._begin_padding()
         if batching.trust:
-            self._members.core.set_apart({}, False, False)
+            self._members.core.set_outputs(str(self._members.model), {}, set(), False, False)
             return
         from ortmulti.pool.batching_check import BatchingCheck
         from ortmulti.pool.rows import warn
@@ -71,7 +71,8 @@ class Membership:
             raise InvalidArgument(f"{found}. Load it without batching, or export it so that rows are independent")
         warn(self._members.model, verdict)
         unproven = bool(verdict.checks or verdict.reasons("unknown"))  # not by the graph
-        self._members.core.set_apart(verdict.reasons(), not verdict.random, unproven)
+        name, random = str(self._members.model), set(verdict.of_random)
+        self._members.core.set_outputs(name, verdict.reasons(), random, True, unproven)
 
     def _begin_padding(self) -> None:
         """Prove what `Batching` says of padding, if anything, and pad from then on. No requests came before.

@@ -53,6 +53,17 @@ class Graph:
         there = {node.type for node in self.nodes.nodes}
         return [*named, *sorted((self.operators & _RANDOM) - there)]
 
+    def random_outputs(self) -> set[str]:
+        """Name the outputs that random numbers reach."""
+        if self.operators & _RANDOM - {node.type for node in self.nodes.nodes}:  # in graphs of nodes, or in functions
+            return set(self.nodes.outputs)
+        reached: set[str] = set()
+        for node in self.nodes.nodes:
+            hidden = reached and node.type in _WITH_GRAPHS  # whose graphs may use any value
+            if _is_random(node) or hidden or not reached.isdisjoint(node.inputs):
+                reached.update(node.outputs)
+        return reached.intersection(self.nodes.outputs)
+
     def scalars(self) -> list[str]:
         """Name the inputs that the model declares without dimensions."""
         return [name for name in self.nodes.inputs if self.nodes.ranks.get(name) == 0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -52,11 +52,13 @@ class RowVerdict:
     Attributes:
         outputs: Of each output, by name.
         random: The operators that make random numbers.
+        of_random: The outputs that these reach.
         checks: By how much the rows of outputs differed that were tried, by name.
     """
 
     outputs: Mapping[str, OutputRows]
     random: Sequence[str] = ()
+    of_random: Collection[str] = ()
     checks: Mapping[str, OutputCheck] = field(default_factory=dict)
 
     def reasons(self, verdict: Literal["none", "unknown"] = "none") -> dict[str, str]:
@@ -111,10 +113,15 @@ class Rows:
             name for name, one in found.items() if one is None or (tries == "all" and (one is _ROWS or one.depends))
         ]
         random = self._graph.random() if self._graph else []
+        of_random = self._graph.random_outputs() if self._graph else set()
         if tries == "none" or not trial:
-            return RowVerdict(self._complete(found, axis, "unknown", "the graph does not show it"), random)
+            return RowVerdict(self._complete(found, axis, "unknown", "the graph does not show it"), random, of_random)
         tried = self._try(found, trial, axis, batching.max_size, fixed, bool(random))
-        return RowVerdict(self._complete(found, axis, "none", _untried(tried)), random, tried.checks)
+        complete = self._complete(found, axis, "none", _untried(tried))
+        for name in of_random:  # which nobody could compare later
+            if complete[name].verdict == "unknown":
+                complete[name] = OutputRows("none", f"{complete[name].reason}, and it has random numbers")
+        return RowVerdict(complete, random, of_random, tried.checks)
 
     def of_table(self, names: Iterable[str]) -> RowVerdict:
         """Judge these outputs, for the rows of tables along dimension 0. Their rows may depend on each other."""
@@ -272,7 +279,13 @@ def check_inputs(
 
 
 def warn(model: object, verdict: RowVerdict) -> None:
-    """Log a warning if outputs have no rows."""
+    """Log a warning if outputs have no rows, or may have none."""
+    if unknown := verdict.reasons("unknown"):
+        LOGGER.warning(
+            "%s: %s. The first joint runs are compared with single ones. Give ortmulti.check_batching your samples",
+            model,
+            "; ".join(unknown.values()),
+        )
     if reasons := verdict.reasons():
         LOGGER.warning(
             "%s: requests for %s run alone, not joined: %s. Ask for other outputs, load it without batching, or give "

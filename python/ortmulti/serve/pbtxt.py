@@ -201,6 +201,8 @@ def read(text: str) -> Config:
     most = _int(config.one("max_batch_size", 0), "max_batch_size")
     joins = "dynamic_batching" in config
     dynamic = config.part("dynamic_batching")
+    if joins or "max_batch_size" in config:
+        options["batching"] = None
     if joins and most > 1:
         # What is preferred is not needed: a run begins with what waits.
         dynamic.all("preferred_batch_size")
