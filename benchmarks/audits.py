@@ -25,6 +25,7 @@ from ortmulti.bench import models
 from ortmulti.bench.measure import machine
 from ortmulti.bench.serve import clients
 from ortmulti.bench.serve.clients import ClosedLoop
+from ortmulti.create.sample_inputs import sample_inputs
 
 LOADS: dict[str, dict[str, Any]] = {"none": {}, "audited": {"trust": False}, "trusted": {"trust": True}}
 
@@ -40,7 +41,6 @@ def measure(
     model: Path, device: str, max_size: int, count: int, seconds: float, rounds: int, sequence: int
 ) -> dict[str, Any]:
     """Rates, p99 in seconds and seconds of loads, of each round."""
-    feed = models.sample_inputs(model, 1, sequence)
     found: dict[str, Any] = {"load": {name: [] for name in LOADS}, "rate": {}, "p99": {}}
     for _ in range(rounds):
         for name, given in LOADS.items():
@@ -51,8 +51,10 @@ def measure(
             for name, given in LOADS.items()
             if given
         }
+        declared = pools["audited"].get_inputs()
+        feeds = [sample_inputs(declared, 1, sequence, seed) for seed in range(count)]  # equal ones are not audited
         loops = {
-            name: stack.enter_context(ClosedLoop([partial(pool.run, None, feed)] * count))
+            name: stack.enter_context(ClosedLoop([partial(pool.run, None, feed) for feed in feeds]))
             for name, pool in pools.items()
         }
         for number in range(rounds + 1):  # the first one is not counted
