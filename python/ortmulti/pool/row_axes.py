@@ -60,6 +60,9 @@ class Walk:
             rank = self._ranks.get(name)
             self.axes[name] = ANY if rank is None else axis if axis < rank else NONE
         produced = {name for node in nodes.nodes for name in node.outputs}
+        for name in produced.intersection(nodes.outputs):
+            if self._ranks.get(name) == 0:  # files declare that, too, where nobody wrote the dimensions
+                del self._ranks[name]
         for name in self._ranks.keys() - inputs - produced:
             self.axes[name] = NONE
 
