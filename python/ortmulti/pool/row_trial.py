@@ -192,7 +192,7 @@ class _Trial:
             for other in (copies, beside, self._beside_nan(feed)):
                 if other is not None:
                     self._neighbours(before, again, other)
-        return before is not None or bool(self.found.problems)
+        return before is not None or set(self.found.problems) >= set(self._names)
 
     def _compare_fixed(self, kind: str, feed: Feed) -> bool:
         rows = self._rows
