@@ -61,6 +61,53 @@ DEPENDENT = {
 }
 
 
+# A count of what a run finds, or a choice by the batch's size. The first text is what is named.
+POSITIVE = "p = Greater(x, nothing)\n f = NonZero(p)\n"
+COUNTED = {
+    "Add 'y' counts over the batch": POSITIVE + "s = Size(f)\n c = Cast <to = 1> (s)\n y = Add(x, c)",
+    "Mul 'y' counts over the batch": (
+        POSITIVE + "t = Transpose(f)\n s = Shape(t)\n b = Gather(s, zero)\n c = Cast <to = 1> (b)\n y = Mul(x, c)"
+    ),
+    "Sub 'y' counts over the batch": (
+        POSITIVE + "r = Gather <axis = 0> (f, zero)\n s = Size(r)\n c = Cast <to = 1> (s)\n y = Sub(x, c)"
+    ),
+    "Pow 'y' counts over the batch": (
+        POSITIVE + "t = Transpose(f)\n g = Gather <axis = 1> (t, zero)\n s = Shape(g)\n c = Cast <to = 1> (s)\n"
+        "d = Div(one, c)\n a = Abs(x)\n y = Pow(a, d)"
+    ),
+    "Where 'y' counts over the batch": (
+        "u = Unique(x)\n s = Size(u)\n c = Greater(s, many)\n n = Neg(x)\n y = Where(c, x, n)"
+    ),
+    "Div 'y' counts over the batch": (
+        "m = ReduceSum <keepdims = 0> (x, last)\n p = Greater(m, nothing)\n g = Compress <axis = 0> (x, p)\n"
+        "s = Shape <end = 1> (g)\n c = Cast <to = 1> (s)\n d = Add(c, one)\n y = Div(x, d)"
+    ),
+    "If 'y' counts over the batch": (
+        POSITIVE + "s = Size(f)\n c = Greater(s, many)\n"
+        "y = If (c) <then_branch = g () => (float[n,8] o) { o = Neg(x) },"
+        "else_branch = h () => (float[n,8] o) { o = Identity(x) }>"
+    ),
+    "If 'y' chooses by the size of the batch": (
+        "s = Shape(x)\n b = Gather(s, zero)\n c = Greater(b, two)\n"
+        "y = If (c) <then_branch = g () => (float[n,8] o) { o = Neg(x) },"
+        "else_branch = h () => (float[n,8] o) { o = Identity(x) }>"
+    ),
+    "Scan 'e' goes along the batch as if it were time": (
+        "e, y = Scan <num_scan_inputs = 1, body = g (float[8] a, float[8] r) => (float[8] b, float[8] o)"
+        "{ b = Add(a, r)\n o = Identity(b) }> (start, x)"
+    ),
+}
+VALUES = {"nothing": np.float32(0), "many": np.array(14), "two": np.array(2), "one": np.float32(1), "start": ONE}
+
+
+@pytest.mark.parametrize("text", COUNTED)
+def test_counts_over_the_batch_and_choices_by_its_size_are_named(text: str) -> None:
+    graph = model(f"(float[n,8] x) => (float[n,8] y) {{ {COUNTED[text]} }}", zero=np.array(0), **AXES, **VALUES)
+    assert found(graph) == [text]
+    check = check_batching(graph, Batching(4))
+    assert not check.independent
+
+
 @pytest.mark.parametrize("text", DEPENDENT, ids=lambda text: text.split(" ", 1)[0])
 def test_each_cause_is_named(text: str) -> None:
     graph = model(f"(float[n,8] x) => (float[n,8] y) {{ {DEPENDENT[text]} }}", zero=np.array(0), **AXES)
@@ -214,6 +261,38 @@ INDEPENDENT = {
         "(uint8[n,100,2048] x) => (uint8[n,2048] y) { f = Cast <to = 1> (x)\n g = Div(f, c)\n"
         "m = ReduceMean <axes = [1], keepdims = 0> (g)\n q = Mul(m, c)\n r = Round(q)\n y = Cast <to = 2> (r) }",
         c=np.float32(255),
+    ),
+    # A count shapes alone: rows that are chosen are packed, computed, and put back.
+    "packed": model(
+        "(float[n,8] x) => (float[n,8] y) { p = Greater(x, nothing)\n f = NonZero(p)\n t = Transpose(f)\n"
+        "g = GatherND(x, t)\n s = Shape(t)\n b = Gather(s, first)\n o = ConstantOfShape <value = float[1] {1}> (b)\n"
+        "e = Expand(nothing, b)\n a = Add(o, e)\n m = Add(g, a)\n r = Reshape(m, b)\n y = ScatterND(x, t, r) }",
+        nothing=np.float32(0),
+        first=np.array([0]),
+    ),
+    # The number of dimensions is no count.
+    "dimensions": model(
+        "(float[n,8] x) => (float[n,8] y) { p = Greater(x, nothing)\n f = NonZero(p)\n s = Shape(f)\n"
+        "b = Gather(s, first)\n c = Cast <to = 1> (b)\n y = Mul(x, c) }",
+        nothing=np.float32(0),
+        first=np.array([0]),
+    ),
+    # Its state is no row's, and what is scanned are columns.
+    "scanned columns": model(
+        "(float[n,8] x) => (float[n,8] y) { h = ReduceMean <axes = [1], keepdims = 0> (x)\n"
+        "e, y = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_output_axes = [1],"
+        "body = g (float[n] a, float[n] r) => (float[n] b, float[n] o) { b = Add(a, r)\n o = Identity(b) }> (h, x) }"
+    ),
+    "scanned rows": model(
+        "(float[n,8] x) => (float[n,8] y) {"
+        "y = Scan <num_scan_inputs = 1, body = g (float[8] r) => (float[8] o) { o = Neg(r) }> (x) }"
+    ),
+    # Only another dimension's size chooses.
+    "chosen by columns": model(
+        "(float[n,k] x) => (float[n,k] y) { s = Shape(x)\n b = Gather(s, one)\n c = Greater(b, one)\n"
+        "y = If (c) <then_branch = g () => (float[n,k] o) { o = Neg(x) },"
+        "else_branch = h () => (float[n,k] o) { o = Identity(x) }> }",
+        one=np.array(1),
     ),
     # The mean of the weights is no row's.
     "weights": model("(float[n,8] x) => (float[n,8] y) { m = ReduceMean(w)\n y = Add(x, m) }", w=W8),

@@ -267,7 +267,7 @@ def check_batching(
     The model's graph shows where the outputs have rows, and what mixes them: normalization or a softmax over the batch,
     a scale of `quantize_dynamic` for all rows. Then random rows are run alone, and in runs of several rows up to
     ``max_size`` (32 at most): numbers of both signs, positive ones, negative ones, large ones, and copies of one row.
-    This cannot find what other inputs would do.
+    One run has a row of NaN, and one has ``max_size`` rows (256 at most). This cannot find what other inputs would do.
 
     Args:
         model, devices, options, provider_options: As for `load`.

@@ -8,7 +8,7 @@ from typing import TypeAlias, TypeGuard
 from ortmulti import _core
 
 __all__ = [
-    *("ANY", "FOUND", "NONE", "OF_SIZE", "SIZE", "Axis", "Entry", "Rule", "Walk"),
+    *("ANY", "COUNT", "FOUND", "NONE", "OF_SIZE", "SIZE", "Axis", "Entry", "Rule", "Walk"),
     *("aligned", "all_counted", "broadcast", "common", "counted", "has_rows", "label", "of_size", "one_for_all"),
 ]
 
@@ -25,6 +25,8 @@ Entry: TypeAlias = int | str | None
 
 SIZE = "batch"
 OF_SIZE = "computed from the batch"
+COUNT = "counted in the batch"
+"""So many entries did a run find."""
 
 
 def label(node: _core.Node) -> str:
@@ -46,6 +48,7 @@ class Walk:
         self.told: list[str] = []
         self.sources: dict[str, set[int]] = {}  # of a value: which of those it was computed from
         self.finders: dict[str, str] = {}  # of a value that is `FOUND`: what found it
+        self.counted: dict[str, int] = {}  # of a value of places in rows: which dimension has as many as a run finds
         self.opset = nodes.opset
         self.constants = nodes.constants
         self.dims: dict[str, Sequence[int | None]] = dict(weights)
@@ -60,6 +63,9 @@ class Walk:
             rank = self._ranks.get(name)
             self.axes[name] = ANY if rank is None else axis if axis < rank else NONE
         produced = {name for node in nodes.nodes for name in node.outputs}
+        for name in produced.intersection(nodes.outputs):
+            if self._ranks.get(name) == 0:  # files declare that, too, where nobody wrote the dimensions
+                del self._ranks[name]
         for name in self._ranks.keys() - inputs - produced:
             self.axes[name] = NONE
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ortmulti.pool import row_shapes
 from ortmulti.pool.row_axes import (
     ANY,
+    COUNT,
     FOUND,
     NONE,
     OF_SIZE,
@@ -67,8 +68,13 @@ KNOW_ROWS = {
     *("com.microsoft:FusedMatMul", "com.microsoft:SkipLayerNormalization"),
 }
 """Operators whose rules look at the rows of all inputs, not of the first one alone."""
-KNOW_FOUND = {*_SAME.split(), "Concat", "Gather", "Slice", "Squeeze", "Unsqueeze"}
+KNOW_FOUND = {*_SAME.split(), "Concat", "Gather", "Shape", "Size", "Slice", "Squeeze", "Unsqueeze"}
 """Operators whose rules know `FOUND`."""
+
+
+def _computed(*entries: Entry) -> Entry:
+    """Return what is computed with these entries of shapes."""
+    return COUNT if COUNT in entries else OF_SIZE if of_size(entries) else None
 
 
 def _same(walk: Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
@@ -78,7 +84,7 @@ def _same(walk: Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis
         walk.set_dims(node, walk.dims.get(node.inputs[0]))
         if (shape := walk.shape(node.inputs[0])) is not None:
             kept = node.type in ("Cast", "Identity", "CastLike")
-            walk.set_shape(node, shape if kept else [OF_SIZE if isinstance(entry, str) else None for entry in shape])
+            walk.set_shape(node, shape if kept else [_computed(entry) for entry in shape])
     elif has_rows(own):
         pads = walk.given(node, "pads", 1)
         whole = rank is not None and len(pads or ()) == 2 * rank and not any(node.inputs[3:])  # which has axes
@@ -100,7 +106,7 @@ def _computed_shape(node: _core.Node, shapes: Sequence[list[Entry] | None]) -> l
         sizes = sum(isinstance(entry, str) for entry in here)
         if sizes > 1 and node.type in ("Div", "Sub"):
             return None
-        entries.append(OF_SIZE if sizes else None)
+        entries.append(_computed(*here))
     return entries
 
 
@@ -110,6 +116,11 @@ def _together(walk: Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[
     computed = any(shape is not None and of_size(shape) for shape in shapes)
     rank = None if None in ranks else max((one for one in ranks if one is not None), default=0)
     walk.set_rank(node, rank)
+    counts = any(COUNT in (shape or ()) for shape in shapes)
+    if counts and any(has_rows(one) for one in inputs):
+        walk.tell(node, "counts over the batch")
+    elif counts and (entries := _computed_shape(node, shapes)) is not None:
+        walk.set_shape(node, entries)
     if all(one == NONE for one in inputs):
         if computed and (entries := _computed_shape(node, shapes)) is not None:
             walk.set_shape(node, entries)
@@ -117,7 +128,8 @@ def _together(walk: Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[
         if rank is not None and None not in all_dims:
             walk.set_dims(node, broadcast([dims or [] for dims in all_dims], rank))
         return [NONE]
-    if computed and any(has_rows(one) for one in inputs) and node.type in ("Add", "Div", "Mul", "Pow", "Sub"):
+    scales = computed and not counts and node.type in ("Add", "Div", "Mul", "Pow", "Sub")
+    if scales and any(has_rows(one) for one in inputs):
         walk.tell(node, "computes with the size of the batch")
     return [aligned(walk, node.inputs, inputs)]
 
@@ -298,11 +310,41 @@ def _recurrent(walk: Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence
     return [2, 1, 1]
 
 
-def _finds(_walk: Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
+def _finds(walk: Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
+    along = "axis" in node.integers
+    if node.type == "NonMaxSuppression":
+        walk.set_rank(node, 2)
+    else:
+        walk.set_rank(node, walk.rank(node.inputs[0]) if along else 1, *node.outputs[:1])
     if all(one == NONE for one in inputs):
         return [NONE] * len(node.outputs)
     own = node.integers.get("axis", [0])[0]
     return [FOUND if own == 0 else ANY]
+
+
+def _places(walk: Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
+    walk.set_rank(node, 2)
+    if has_rows(inputs[0]):
+        walk.counted[node.outputs[0]] = 1
+    return [NONE if inputs[0] == NONE else ANY]
+
+
+def _choose(walk: Walk, node: _core.Node, _inputs: Sequence[Axis]) -> Sequence[Axis]:
+    condition = walk.shape(node.inputs[0]) or ()
+    if of_size(condition):
+        walk.tell(node, "counts over the batch" if COUNT in condition else "chooses by the size of the batch")
+    return [ANY]
+
+
+def _scan(walk: Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
+    scanned = node.integers.get("num_scan_inputs", [0])[0]
+    states = len(inputs) - scanned
+    axes = node.integers.get("scan_input_axes", [0] * scanned)
+    for name, own, axis in zip(node.inputs[states:], inputs[states:], axes, strict=True):
+        if states and has_rows(own) and counted(axis, walk.rank(name)) == own:
+            walk.tell(node, "goes along the batch as if it were time")
+            break
+    return [ANY]
 
 
 def _constant(_walk: Walk, _node: _core.Node, _inputs: Sequence[Axis]) -> Sequence[Axis]:
@@ -323,6 +365,9 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(_FINDING, _finds),
     **dict.fromkeys(("Squeeze", "Unsqueeze"), row_shapes.follow_squeeze),
     **dict.fromkeys(("Expand", "ConstantOfShape"), row_shapes.follow_filled),
+    "NonZero": _places,
+    "If": _choose,
+    "Scan": _scan,
     "CumSum": _along(0, 1, "sums over the batch"),
     "TopK": _along(-1, None, "chooses within the batch"),
     "LpNormalization": _along(-1, None, "normalizes over the batch"),

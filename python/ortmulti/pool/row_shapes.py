@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ortmulti.pool.row_axes import (
     ANY,
+    COUNT,
     FOUND,
     NONE,
     OF_SIZE,
@@ -34,7 +35,10 @@ __all__ = [
 def follow_transpose(walk: Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
     walk.same_rank(node)
     own, rank, dims = inputs[0], walk.rank(node.inputs[0]), walk.dims.get(node.inputs[0])
+    counted_at = walk.counted.get(node.inputs[0])
     order = node.integers.get("perm") or (None if rank is None else list(reversed(range(rank))))
+    if counted_at is not None and order is not None and counted_at in order:
+        walk.counted[node.outputs[0]] = order.index(counted_at)
     if not has_rows(own):
         if dims is not None and order is not None:
             walk.set_dims(node, [dims[place] for place in order])
@@ -81,6 +85,8 @@ def follow_squeeze(walk: Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequ
         return [NONE if own == NONE else ANY]
     if rank is not None:
         walk.set_rank(node, rank + len(places) * (1 if more else -1))
+    if not more and places == {0} and walk.counted.get(node.inputs[0]) == 1:
+        walk.counted[node.outputs[0]] = 0
     dims = walk.dims.get(node.inputs[0])
     if own == NONE and dims is not None:
         kept = [size for place, size in enumerate(dims) if more or place not in places]
@@ -141,6 +147,9 @@ def follow_gather(walk: Walk, node: _core.Node, inputs: Sequence[Axis]) -> Seque
     at = counted(node.integers.get("axis", [0])[0], rank)
     if rank is not None and of_places is not None:
         walk.set_rank(node, rank - 1 + of_places)
+    counted_at = walk.counted.get(node.inputs[0])
+    if counted_at is not None and at is not None and of_places is not None and counted_at != at:
+        walk.counted[node.outputs[0]] = counted_at + (of_places - 1) * (at < counted_at)
     if data == NONE and places == NONE:
         dims, chosen_dims = walk.dims.get(node.inputs[0]), walk.dims.get(node.inputs[1])
         if dims is not None and chosen_dims is not None and at is not None:
@@ -172,7 +181,7 @@ def follow_filled(walk: Walk, node: _core.Node, inputs: Sequence[Axis]) -> Seque
     full = None if shape is None or rank is None else max(len(shape), rank)
     walk.set_rank(node, full)
     own = inputs[0]
-    if shape is None or full is None or rank is None or own is None:
+    if shape is None or full is None or rank is None or own is None or COUNT in shape:
         return [ANY]
     if expands and of_size(walk.shape(node.inputs[0]) or ()):
         return [ANY]
@@ -196,7 +205,10 @@ def follow_filled(walk: Walk, node: _core.Node, inputs: Sequence[Axis]) -> Seque
 def follow_shape_of(walk: Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
     own, rank = inputs[0], walk.rank(node.inputs[0])
     walk.set_rank(node, 1)
+    found = 0 if own == FOUND else walk.counted.get(node.inputs[0])
     start, end = node.integers.get("start", [0])[0], node.integers.get("end", [1 << 62])[0]
+    if found is not None and rank is not None:
+        walk.set_shape(node, [COUNT if place == found else None for place in range(rank)][start:end])
     if own in (ANY, FOUND):
         return [ANY]
     if rank is not None:
@@ -208,6 +220,9 @@ def follow_shape_of(walk: Walk, node: _core.Node, inputs: Sequence[Axis]) -> Seq
 
 def follow_size_of(walk: Walk, node: _core.Node, inputs: Sequence[Axis]) -> Sequence[Axis]:
     walk.set_rank(node, 0)
+    if inputs[0] == FOUND or node.inputs[0] in walk.counted:
+        walk.set_shape(node, [COUNT])
+        return [ANY]
     if has_rows(inputs[0]):
         walk.set_shape(node, [OF_SIZE])
     return [ANY if inputs[0] is None else NONE]

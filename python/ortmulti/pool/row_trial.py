@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from ortmulti.create.sample_inputs import MISFITS, first_fit, growing_inputs, sample_inputs
+from ortmulti.create.sample_inputs import MISFITS, first_fit, growing_inputs, has_named_integers, sample_inputs
 from ortmulti.errors import OutOfMemory
 from ortmulti.pool.answers import CANCELLATION, OutputCheck, difference, larger, largest, within_rounding
 from ortmulti.values import floats
@@ -21,6 +22,8 @@ Feed: TypeAlias = Mapping[str, Any]
 Run: TypeAlias = Callable[[Sequence[str], Feed], Sequence[Any]]
 
 _MOST_ROWS = 32
+_MOST_AT_ONCE = 256
+"""Rows of the one run that is larger."""
 _MOST_BYTES = 64 << 20
 """Of the inputs of a run."""
 _SECONDS = 2.0
@@ -89,7 +92,8 @@ class _Trial:
         self._run, self._inputs, self._axis = run, inputs, axis
         self._types, self._names = outputs, list(outputs)
         self._values = values
-        self._fixed, self._rows = 0, 0
+        self._fixed, self._rows, self._most = 0, 0, 0
+        self._row_bytes, self._row_seconds = 0.0, 0.0
         self._feed: Feed = {}
         self._end = 0.0
         self.compared = False
@@ -104,14 +108,23 @@ class _Trial:
             self._run(self._names, feed if fixed else self._cut(feed, [0]))
             return feed
 
-        feed = first_fit(growing_inputs(declared, fixed or min(_FEW, most)), fits)
-        self._fixed, self._rows = fixed, fixed or min(_FEW, most)
+        def tries() -> Iterator[Feed]:
+            yield from growing_inputs(declared, fixed or min(_FEW, most))
+            for change in _SMALLER:
+                for feed in growing_inputs(declared, fixed or min(_FEW, most)):
+                    changed = change(feed)
+                    if any(changed[name] is not array for name, array in feed.items()):
+                        yield changed
+
+        feed = first_fit(tries(), fits)
+        self._fixed, self._rows, self._most = fixed, fixed or min(_FEW, most), most
         begin = time.monotonic()
         fits(feed)  # the first run prepares much
         taken = time.monotonic() - begin
         if not fixed:
-            row = sum(array.nbytes for array in feed.values()) / self._rows
-            rows = min(most, _MOST_ROWS, _MOST_BYTES / max(row, 1), _SECONDS / 2 / _FULL_RUNS / max(taken, 1e-6))
+            row = max(sum(array.nbytes for array in feed.values()) / self._rows, 1)
+            self._row_bytes, self._row_seconds = row, max(taken, 1e-6)
+            rows = min(most, _MOST_ROWS, _MOST_BYTES / row, _SECONDS / 2 / _FULL_RUNS / self._row_seconds)
             rows = max(self._rows, int(rows)) if self._values else self._rows
             if rows > self._rows:
                 fitted = [
@@ -136,23 +149,35 @@ class _Trial:
 
     def compare(self) -> None:
         """Run several kinds of numbers, and compare what each row gets."""
-        for kind, feed in self._kinds():
-            if set(self.found.problems) >= set(self._names):
+        compare = self._compare_fixed if self._fixed else self._compare
+        try:
+            feed = self._feed
+            for feed in (self._feed, *(change(self._feed) for change in _SMALLER)):
+                with suppress(*MISFITS):  # numbers that the model does not take, maybe of another row than the first
+                    if compare("", feed):
+                        break
+            for kind, numbers in self._kinds(feed):
+                if set(self.found.problems) >= set(self._names):
+                    return
+                with suppress(*MISFITS):
+                    compare(kind, numbers)
+            if not self._values:
                 return
-            try:
-                (self._compare_fixed if self._fixed else self._compare)(kind, feed)
-            except (OutOfMemory, _Late):
-                return
-            except MISFITS:  # numbers that the model does not take
-                continue
+            if all((array == array.take([0], self._axis)).all() for array in feed.values()) and self._rows > 1:
+                self.found.unseen |= set(self._names)  # equal rows show shapes alone
+            if not self._fixed:
+                with suppress(*MISFITS):
+                    self._at_once(feed)
+        except (OutOfMemory, _Late):
+            return
 
-    def _kinds(self) -> Iterator[tuple[str, Feed]]:
-        yield "", self._feed
-        yield "positive", _changed(self._feed, np.abs)
-        yield "negative", _changed(self._feed, lambda array: -np.abs(array))
-        yield "large", larger(self._feed)
+    def _kinds(self, feed: Feed) -> Iterator[tuple[str, Feed]]:
+        yield "positive", _changed(feed, np.abs)
+        yield "negative", _changed(feed, lambda array: -np.abs(array))
+        yield "large", larger(feed)
 
-    def _compare(self, kind: str, feed: Feed) -> None:
+    def _compare(self, kind: str, feed: Feed) -> bool:
+        """Compare rows alone and together; False: not all of these are rows that the model takes."""
         rows = self._rows
         alone = {row: self._answer(self._cut(feed, [row])) for row in {0, rows - 1}}
         if kind == "" and rows > 2:
@@ -164,22 +189,48 @@ class _Trial:
             copies = self._part(feed, [0] * rows, alone)
             outliers = _beside(self._cut(feed, [0]), larger(feed), self._axis)
             beside = self._part(outliers, range(rows), {0: alone[0]})
-            for other in (copies, beside):
+            for other in (copies, beside, self._beside_nan(feed)):
                 if other is not None:
                     self._neighbours(before, again, other)
+        return before is not None or set(self.found.problems) >= set(self._names)
 
-    def _compare_fixed(self, kind: str, feed: Feed) -> None:
+    def _compare_fixed(self, kind: str, feed: Feed) -> bool:
         rows = self._rows
-        before = self._whole(self._cut(feed, range(rows)), rows)
+        before = self._answer(self._cut(feed, range(rows)))
+        self._shapes(before, rows)
         copies = self._whole(self._cut(feed, [0] * rows), rows)
         last = self._whole(self._cut(feed, [*range(1, rows), 0]), rows)
         self.compared = True
-        if before is None or copies is None or last is None or not self._values:
-            return
-        again = self._answer(self._cut(feed, range(rows))) if kind == "" else before
-        self._neighbours(before, again, copies)
-        self._neighbours(before, again, copies, rows - 1)
-        self._neighbours(before, again, last, rows - 1)
+        if copies is not None and last is not None and self._values:
+            again = self._answer(self._cut(feed, range(rows))) if kind == "" else before
+            self._neighbours(before, again, copies)
+            self._neighbours(before, again, copies, rows - 1)
+            self._neighbours(before, again, last, rows - 1)
+            if kind == "" and (beside := self._beside_nan(feed)) is not None:
+                self._neighbours(before, again, beside)
+        return True
+
+    def _beside_nan(self, feed: Feed) -> dict[str, Any] | None:
+        """Run rows of which the second one is not a number. None: that fails, or shows nothing."""
+        nan = _changed(feed, lambda array: np.full_like(array, np.nan))
+        rows = self._rows
+        if rows < 2 or not any(floats.is_floating(array.dtype) for array in nan.values()):
+            return None
+        both = {name: np.concatenate([feed[name], array], self._axis) for name, array in nan.items()}
+        try:
+            answer = self._answer(self._cut(both, [0, rows + 1, *range(2, rows)]))
+        except MISFITS:
+            return None
+        return {
+            name: value for name, value in answer.items() if self._axis < value.ndim and value.shape[self._axis] == rows
+        }
+
+    def _at_once(self, feed: Feed) -> None:
+        """Run as many rows as a pool may join."""
+        left = self._end - time.monotonic()
+        rows = int(min(self._most, _MOST_AT_ONCE, _MOST_BYTES / self._row_bytes, left / self._row_seconds))
+        if rows > self._rows and self.compared:
+            self._part(feed, [row % self._rows for row in range(rows)], {0: self._answer(self._cut(feed, [0]))})
 
     def _answer(self, feed: Feed) -> dict[str, Any]:
         if self.compared and time.monotonic() > self._end:
@@ -198,13 +249,27 @@ class _Trial:
         try:
             answer = self._answer(feed)
         except MISFITS as error:
-            for name in self._names:
-                self.found.problems.setdefault(name, f"cannot be split: a run of {rows} rows fails: {_said(error)}")
+            if self._fixed or self._all_alone(feed, rows):
+                for name in self._names:
+                    self._note(name, f"cannot be split: a run of {rows} rows fails: {_said(error)}")
             return None
+        self._shapes(answer, rows)
+        return answer
+
+    def _all_alone(self, feed: Feed, rows: int) -> bool:
+        """Whether each row runs alone: else it says nothing that they fail together."""
+        try:
+            for row in range(rows):
+                self._answer(self._cut(feed, [row]))
+        except MISFITS:
+            return False
+        return True
+
+    def _shapes(self, answer: Mapping[str, Any], rows: int) -> None:
+        """Note outputs that have not as many rows as the inputs."""
         for name, value in answer.items():
             if self._axis >= value.ndim or value.shape[self._axis] != rows:
                 self._note(name, f"has the shape {value.shape} for {rows} rows")
-        return answer
 
     def _part(self, feed: Feed, rows: Sequence[int], alone: Mapping[int, Mapping[str, Any]]) -> dict[str, Any] | None:
         """Run rows together, and compare them with each alone. None: that fails."""
@@ -254,6 +319,41 @@ def _said(error: Exception) -> str:
 
 def _changed(feed: Feed, change: Callable[[Any], Any]) -> Feed:
     return {name: change(array) if floats.is_floating(array.dtype) else array for name, array in feed.items()}
+
+
+def _kept(name: str) -> bool:
+    return "mask" in name.lower() or has_named_integers(name)
+
+
+def _counting(feed: Feed) -> Feed:
+    """Make small whole numbers of a request's, which may be ids of a vocabulary."""
+    return {
+        name: array
+        if _kept(name)
+        else np.abs(np.rint(array))
+        if floats.is_floating(array.dtype)
+        else array % array.dtype.type(2)
+        if array.dtype.kind in "iu"
+        else array
+        for name, array in feed.items()
+    }
+
+
+def _zeros(feed: Feed) -> Feed:
+    return {
+        name: np.zeros_like(array)
+        if not _kept(name) and (array.dtype.kind in "iu" or floats.is_floating(array.dtype))
+        else array
+        for name, array in feed.items()
+    }
+
+
+def _zero_ids(feed: Feed) -> Feed:
+    return {name: _zeros({name: array})[name] if array.dtype.kind in "iu" else array for name, array in feed.items()}
+
+
+_SMALLER: Sequence[Callable[[Feed], Feed]] = (_zero_ids, _counting, _zeros)
+"""For models that take no larger numbers, such as ids beyond their vocabulary."""
 
 
 def _beside(first: Feed, others: Feed, axis: int) -> Feed:
