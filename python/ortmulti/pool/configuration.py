@@ -22,14 +22,15 @@ class Batching:
 
     The pool joins requests whose inputs have the same names, types and dimensions, except along ``axis``. Each request
     receives its part of the outputs. Requests with ``run_options``, or without inputs, run alone. If a joint run fails,
-    its requests run again one by one, so that only the request with the fault fails.
+    its halves run, and so on, so that only the request with the fault fails.
 
     The model must leave the size of ``axis`` open in each input, or fix it in all of them to the only one of ``sizes``.
     Inputs must be tensors of numbers, and no scalars. Otherwise `load` raises `InvalidArgument`.
 
     Each output must have a row for each row of the inputs along ``axis``, which depends on that row alone. `load` finds
     that out: from the model's graph, and where the graph does not show it by some runs of random inputs. Requests for
-    an output without such rows run alone; the logger ``ortmulti`` warns and `PoolStats` says so.
+    an output without such rows run alone; the logger ``ortmulti`` warns and `PoolStats` says so. A few requests of
+    joint runs are run alone, too, and compared: docs/pool.md, "Audits".
 
     Attributes:
         max_size: The largest size of a joint run along ``axis``, such as its rows; 2 or more. A larger request runs
