@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ Answer = list[Any]
 KINDS = ("normal", "positive", "negative", "large", "small", "equal", "zero", "masked")
 """How the values of a request are changed: conditions in a model often open for some of these only."""
 
+JOINT_RUNS_FAIL = "joint runs fail"
 KNOWN = {"sr": 16000}
 """Values of inputs for which a model takes few."""
 SMALLEST = 1e-4
@@ -162,3 +163,45 @@ def split_by_hand(answer: Answer, rows: Sequence[int]) -> list[Answer] | None:
 def groups(numbers: random.Random, count: int, largest: int) -> list[int]:
     """Choose 2 to `largest` of so many requests, each any number of times."""
     return numbers.choices(range(count), k=numbers.randint(2, largest))
+
+
+class Truth(NamedTuple):
+    """Whether requests may be joined, by onnxruntime and NumPy alone."""
+
+    why_not: str  # empty: they may
+    largest: float  # difference that was seen
+    detail: str = ""
+
+
+def truth_by_hand(
+    run: Callable[[Feed], Answer],
+    feeds: Sequence[Feed],
+    answers: Sequence[Answer],
+    drawn: Iterable[Sequence[int]],
+) -> Truth:
+    """Join and split groups of requests by hand, and compare them with their answers alone.
+
+    Args:
+        run: Runs the model.
+        drawn: The groups, places of requests.
+    """
+    sizes, largest = usual_sizes(answers), 0.0
+    for chosen in drawn:
+        try:
+            joint = run(join_by_hand([feeds[index] for index in chosen]))
+        except Exception as error:
+            return Truth(JOINT_RUNS_FAIL, largest, str(error)[:200])
+        parts = split_by_hand(joint, [rows_of(feeds[index]) for index in chosen])
+        if parts is None:
+            return Truth("outputs are not rows", largest, str([list(np.shape(output)) for output in joint]))
+        found = [compare(answers[index], part, sizes) for index, part in zip(chosen, parts, strict=True)]
+        largest = max([largest, *(one.size for one in found)])
+        if any(one.is_wrong for one in found):
+            return Truth("rows depend on each other", largest)
+    return Truth("", largest)
+
+
+def notice(stats: Any) -> str:
+    """What a pool's statistics say against joining; older releases count no differences that an audit found."""
+    audit = getattr(stats, "audit_differences", 0)
+    return stats.why_unbatched or (f"audit_differences {audit}" if audit else "")

@@ -28,20 +28,22 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.joined_answers import (
+    JOINT_RUNS_FAIL,
     KINDS,
     Answer,
     Feed,
     compare,
     groups,
-    join_by_hand,
     make_feed,
+    notice,
     rows_of,
-    split_by_hand,
+    truth_by_hand,
     usual_sizes,
 )
 from benchmarks.joined_parts import WIDTH
@@ -49,7 +51,6 @@ from benchmarks.joined_random import IDS, make_graph
 
 HAND_GROUPS, MORE_GROUPS, POOL_GROUPS = 24, 500, 12
 REQUESTS = 3 * len(KINDS)
-JOINT_RUNS_FAIL = "joint runs fail"
 FAILS = ("wrong", "wrong after notice", "kept apart", "kept apart, perhaps", "tried in vain", "at risk", "failed")
 
 
@@ -121,19 +122,9 @@ class Measurement:
 
     def _truth(self, session: Any, usable: list[tuple[Feed, Answer]], numbers: random.Random, count: int) -> str:
         """Empty if requests may be joined; otherwise why not."""
-        sizes = usual_sizes([alone for _, alone in usable])
-        for _ in range(count):
-            chosen = [usable[index] for index in groups(numbers, len(usable), 5)]
-            try:
-                joint = session.run(None, join_by_hand([feed for feed, _ in chosen]))
-            except Exception:
-                return JOINT_RUNS_FAIL
-            parts = split_by_hand(joint, [rows_of(feed) for feed, _ in chosen])
-            if parts is None:
-                return "outputs are not rows"
-            if any(compare(alone, part, sizes).is_wrong for (_, alone), part in zip(chosen, parts, strict=True)):
-                return "rows depend on each other"
-        return ""
+        drawn = (groups(numbers, len(usable), 5) for _ in range(count))
+        feeds, answers = zip(*usable, strict=True)
+        return truth_by_hand(partial(session.run, None), feeds, answers, drawn).why_not
 
     def _ask_pool(self, model: bytes, usable: list[tuple[Feed, Answer]], numbers: random.Random) -> dict[str, Any]:
         largest, om = numbers.randint(4, 8), self.om
@@ -147,7 +138,7 @@ class Measurement:
         with pool:
             example, noticed = "", ""
             for turn in range(POOL_GROUPS):
-                noticed = noticed or _notice(pool.stats())
+                noticed = noticed or notice(pool.stats())
                 # A full run need not wait for others; a smaller one has a number of rows that comes by chance.
                 group = _filling(usable, numbers, largest if turn % 3 else numbers.randint(2, largest))
                 futures = [pool.submit(None, feed) for feed, _ in group]
@@ -163,13 +154,8 @@ class Measurement:
                         counts["wrong after notice" if noticed else "wrong"] += 1
                         example = example or f"{difference.kind} {difference.size:.3g}"
             stats = pool.stats()
-        joined = stats.devices[0].batch_size.mean > 1 and not _notice(stats)
-        return {**counts, "joined": joined, "notice": _notice(stats)[:300], "example": example}
-
-
-def _notice(stats: Any) -> str:
-    audit = getattr(stats, "audit_differences", 0)
-    return stats.why_unbatched or (f"audit_differences {audit}" if audit else "")
+        joined = stats.devices[0].batch_size.mean > 1 and not notice(stats)
+        return {**counts, "joined": joined, "notice": notice(stats)[:300], "example": example}
 
 
 def _filling(usable: list[tuple[Feed, Answer]], numbers: random.Random, rows: int) -> list[tuple[Feed, Answer]]:

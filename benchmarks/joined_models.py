@@ -22,10 +22,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 import ortmulti as om
 from benchmarks.joined_answers import (
@@ -34,10 +33,9 @@ from benchmarks.joined_answers import (
     Feed,
     compare,
     groups,
-    join_by_hand,
     make_feed,
-    rows_of,
-    split_by_hand,
+    notice,
+    truth_by_hand,
     usual_sizes,
 )
 from ortmulti.bench.measure import fresh_process, machine
@@ -117,29 +115,15 @@ def truth(path: str, feeds: list[Feed], answers: list[Answer], seconds: float) -
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    numbers, end, tried, largest = random.Random(1), time.perf_counter() + seconds, 0, 0.0
-    sizes = usual_sizes(answers)
-    while tried < 60 and time.perf_counter() < end:
-        chosen = groups(numbers, len(feeds), LARGEST)
-        tried += 1
-        try:
-            joint = session.run(None, join_by_hand([feeds[index] for index in chosen]))
-        except Exception as error:
-            return {"truth": "joint runs fail", "truth_error": str(error)[:200]}
-        parts = split_by_hand(joint, [rows_of(feeds[index]) for index in chosen])
-        if parts is None:
-            return {"truth": "outputs are not rows", "joint_shapes": [list(np.shape(output)) for output in joint]}
-        found = [compare(answers[index], part, sizes) for index, part in zip(chosen, parts, strict=True)]
-        largest = max([largest, *(one.size for one in found)])
-        if any(one.is_wrong for one in found):
-            return {"truth": "rows depend on each other", "truth_difference": largest}
-    return {"truth": "may be joined", "truth_difference": largest}
-
-
-def notice(stats: om.PoolStats) -> str:
-    """What the statistics say against joining; newer releases count differences that an audit found."""
-    audit = getattr(stats, "audit_differences", 0)
-    return stats.why_unbatched or (f"audit_differences {audit}" if audit else "")
+    numbers, end = random.Random(1), time.perf_counter() + seconds
+    drawn = (groups(numbers, len(feeds), LARGEST) for _ in range(60))
+    in_time = itertools.takewhile(lambda _: time.perf_counter() < end, drawn)
+    found = truth_by_hand(partial(session.run, None), feeds, answers, in_time)
+    return {
+        "truth": found.why_not or "may be joined",
+        "truth_difference": found.largest,
+        "truth_detail": found.detail,
+    }
 
 
 def send(pool: om.Pool, feeds: list[Feed], answers: list[Answer], spec: dict[str, Any]) -> dict[str, Any]:

@@ -114,7 +114,6 @@ class PythonPool : NonCopyable {
   void add(const std::shared_ptr<Session>& session, int in_flight, const py::list& feeds, int warm_up_runs,
            const std::shared_ptr<Timeline>& timeline, const py::object& run_options, const py::object& graph_wanted,
            std::uint64_t graph_after, std::size_t max_graphs) {
-    batching_.check_inputs(session->inputs());
     const GraphsBeside::Wanted wanted = to_wanted(graph_wanted);
     const Runners runners = without_gil([&] {
       auto made = make_runners(session, {in_flight, wanted, {graph_after, max_graphs}});

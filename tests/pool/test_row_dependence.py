@@ -12,7 +12,8 @@ from onnx import numpy_helper
 import ortmulti
 from ortmulti import Batching, Model, check_batching
 from ortmulti.bench import models
-from ortmulti.pool.row_dependence import dependent_rows, read_graph
+from ortmulti.pool.row_axes import NONE
+from ortmulti.pool.row_dependence import read_graph, walk
 from tests.support import onnx_models
 from tests.support.command import invoke
 from tests.support.onnx_models import with_weights as model
@@ -25,7 +26,11 @@ ONE = np.ones(8, np.float32)
 
 def found(path: Any, axis: int = 0) -> list[str]:
     graph = read_graph(Model(path))
-    return [] if graph is None else dependent_rows(graph, axis)
+    if graph is None:
+        return []
+    known = walk(graph, axis)
+    with_rows = [name for name in graph.nodes.outputs if known.axis(name) != NONE]
+    return list(dict.fromkeys(text for name in with_rows for text in known.mixing(name)))
 
 
 AXES = {"first": np.array([0]), "last": np.array([-1]), "shape": np.array([0, -1]), "rows": np.array([2, -1])}

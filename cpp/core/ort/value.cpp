@@ -188,6 +188,14 @@ bool describe(const Ort::Value& value, HostTensor& tensor) {
   return true;
 }
 
+std::string shape_text(const HostTensor& tensor) {
+  std::string text;
+  for (std::size_t i = 0; i < tensor.rank; ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(tensor.shape[i]);
+  }
+  return "(" + text + (tensor.rank == 1 ? ",)" : ")");
+}
+
 Ort::MemoryInfo memory_info(const Device& device) {
   return device.is_cuda() ? Ort::MemoryInfo("Cuda", OrtDeviceAllocator, device.index, OrtMemTypeDefault)
                           : Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);

@@ -157,6 +157,8 @@ struct HostTensor {
 
 /// False for what is no tensor of elements of a fixed size in the host's memory, or has too many dimensions.
 bool describe(const Ort::Value& value, HostTensor& tensor);
+/// Its shape as Python writes it: "(1, 5)", "(2,)".
+std::string shape_text(const HostTensor& tensor);
 
 /// A value over memory of the host, for an input: ONNX Runtime only reads these, though its C API has no pointer to
 /// const.

@@ -68,14 +68,6 @@ std::size_t elements_of(const HostTensor& tensor) {
   return count;
 }
 
-std::string to_text(const HostTensor& tensor) {
-  std::string text;
-  for (std::size_t i = 0; i < tensor.rank; ++i) {
-    text += (i == 0 ? "" : ", ") + std::to_string(tensor.shape[i]);
-  }
-  return "(" + text + (tensor.rank == 1 ? ",)" : ")");
-}
-
 // False for what is no tensor in the host's memory.
 bool read_output(const Request& request, std::size_t output, HostTensor& tensor) {
   if (!request.rows.outputs) {
@@ -95,7 +87,7 @@ double largest_input(const Request& request) {
   double largest = 0;
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
     HostTensor tensor;
-    if (!describe(request.inputs.values()[i], tensor)) {
+    if (!describe(request, i, tensor)) {
       continue;
     }
     if (const Kind kind = kind_of(tensor.type); kind.share > 0) {
@@ -108,7 +100,9 @@ double largest_input(const Request& request) {
   return largest;
 }
 
-Difference compare_values(const std::string& name, const HostTensor& joined, const HostTensor& alone, double floor) {
+// `request`: which was answered alone.
+Difference compare_values(const std::string& name, const HostTensor& joined, const HostTensor& alone,
+                          const Request& request) {
   const std::size_t count = elements_of(joined);
   const std::size_t each = find_element_type(joined.type)->bits / 8;
   if (count == 0 || std::memcmp(joined.data, alone.data, count * each) == 0) {
@@ -130,7 +124,7 @@ Difference compare_values(const std::string& name, const HostTensor& joined, con
       const double value = std::abs(kind.number(alone.data, at));
       largest = std::isfinite(value) ? std::max(largest, value) : largest;
     }
-    const double may = std::max({kind.share * largest, kind.share > 0 ? 1e-6 * floor : 0, kind.apart});
+    const double may = std::max({kind.share * largest, kind.share > 0 ? 1e-6 * largest_input(request) : 0, kind.apart});
     for (std::size_t at = 0; at < count; ++at) {
       const double one = kind.number(joined.data, at);
       const double other = kind.number(alone.data, at);
@@ -161,7 +155,6 @@ Difference compare_values(const std::string& name, const HostTensor& joined, con
 }  // namespace
 
 Difference compare(const Request& joined, const Request& alone, const std::set<std::string>& random) {
-  const double floor = largest_input(alone);
   for (std::size_t o = 0; o < joined.output_names.size(); ++o) {
     const std::string name = joined.output_names[o];
     HostTensor one;
@@ -172,14 +165,14 @@ Difference compare(const Request& joined, const Request& alone, const std::set<s
     const auto* const end = one.shape.begin() + static_cast<std::ptrdiff_t>(one.rank);
     if (one.type != other.type || one.rank != other.rank ||
         !std::equal(static_cast<const std::int64_t*>(one.shape.begin()), end, other.shape.begin())) {
-      return {"output '" + name + "' has the shape " + to_text(other) + " alone, and a part of the shape " +
-                  to_text(one) + " in a joint run",
+      return {"output '" + name + "' has the shape " + shape_text(other) + " alone, and a part of the shape " +
+                  shape_text(one) + " in a joint run",
               true};
     }
     if (random.count(name) != 0) {
       continue;
     }
-    if (Difference found = compare_values(name, one, other, floor)) {
+    if (Difference found = compare_values(name, one, other, alone)) {
       return found;
     }
   }
@@ -187,21 +180,14 @@ Difference compare(const Request& joined, const Request& alone, const std::set<s
 }
 
 bool alike(const Requests& requests) {
-  const auto read = [](const Request& request, std::size_t input) {
-    HostTensor tensor;
-    if (const HostTensor* const known = request.inputs.known(input)) {
-      tensor = *known;
-    } else {
-      static_cast<void>(describe(request.inputs.values()[input], tensor));
-    }
-    return tensor;
-  };
   const Request& first = *requests.front();
   for (std::size_t input = 0; input < first.inputs.size(); ++input) {
-    const HostTensor one = read(first, input);
+    HostTensor one;
+    static_cast<void>(describe(first, input, one));
     const std::size_t bytes = elements_of(one) * (find_element_type(one.type)->bits / 8);
     for (const auto& request : requests) {
-      const HostTensor other = read(*request, input);
+      HostTensor other;
+      static_cast<void>(describe(*request, input, other));
       if (one.shape != other.shape || std::memcmp(one.data, other.data, bytes) != 0) {
         return false;
       }
@@ -221,10 +207,7 @@ namespace {
 
 // So that one request's run has the shape of the run of all.
 Batching filling(const std::vector<JointSize>& sizes, const Batching& batching) {
-  JointSize all;
-  for (const JointSize& each : sizes) {
-    all.add(each);
-  }
+  const JointSize all = sum_of(sizes);
   Batching filled = batching;
   filled.sizes = {batching.padded(all.rows)};
   if (batching.padding) {

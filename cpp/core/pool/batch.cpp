@@ -15,14 +15,6 @@
 namespace ortmulti {
 namespace {
 
-bool read(const Request& request, std::size_t input, HostTensor& tensor) {
-  if (const HostTensor* known = request.inputs.known(input)) {
-    tensor = *known;
-    return true;
-  }
-  return describe(request.inputs.values()[input], tensor);
-}
-
 // The bytes from one index of each dimension to the next.
 std::array<std::size_t, HostTensor::most_dimensions> steps_of(const HostTensor& tensor) {
   std::array<std::size_t, HostTensor::most_dimensions> steps{};
@@ -74,14 +66,6 @@ Ort::Value new_tensor_like(const HostTensor& tensor) {
 bool has_whole_bytes(ONNXTensorElementDataType type) {
   const ElementType* known = find_element_type(type);
   return known != nullptr && known->bits >= 8;
-}
-
-JointSize sum_of(const std::vector<JointSize>& sizes) {
-  JointSize all;
-  for (const JointSize& size : sizes) {
-    all.add(size);
-  }
-  return all;
 }
 
 // What of a run's tensor belongs to its requests.
@@ -150,6 +134,22 @@ RequestTrace joint_trace(const Requests& requests) {
 }
 
 }  // namespace
+
+bool describe(const Request& request, std::size_t input, HostTensor& tensor) {
+  if (const HostTensor* known = request.inputs.known(input)) {
+    tensor = *known;
+    return true;
+  }
+  return describe(request.inputs.values()[input], tensor);
+}
+
+JointSize sum_of(const std::vector<JointSize>& sizes) {
+  JointSize all;
+  for (const JointSize& size : sizes) {
+    all.add(size);
+  }
+  return all;
+}
 
 std::size_t Batching::padded(std::size_t size) const noexcept {
   const auto next = std::lower_bound(sizes.begin(), sizes.end(), size);
@@ -317,7 +317,7 @@ BatchTraits batch_traits(const Request& request, const Batching& batching) {
   std::string first_padded;
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
     HostTensor tensor;
-    if (!read(request, i, tensor) || axis >= tensor.rank || !has_whole_bytes(tensor.type)) {
+    if (!describe(request, i, tensor) || axis >= tensor.rank || !has_whole_bytes(tensor.type)) {
       return {};
     }
     const auto rows = static_cast<std::size_t>(tensor.shape[axis]);
@@ -363,25 +363,18 @@ BatchTraits batch_traits(const Request& request, const Batching& batching) {
 }
 
 std::string why_unlike(const Request& one, const Request& other) {
-  const auto shape_of = [](const HostTensor& tensor) {
-    std::string text;
-    for (std::size_t i = 0; i < tensor.rank; ++i) {
-      text += (i == 0 ? "" : ", ") + std::to_string(tensor.shape[i]);
-    }
-    return "(" + text + (tensor.rank == 1 ? ",)" : ")");
-  };
   for (std::size_t i = 0; i < std::min(one.inputs.size(), other.inputs.size()); ++i) {
     const std::string name = one.inputs.names()[i];
     HostTensor first;
     HostTensor second;
-    if (name != other.inputs.names()[i] || !read(one, i, first) || !read(other, i, second)) {
+    if (name != other.inputs.names()[i] || !describe(one, i, first) || !describe(other, i, second)) {
       break;
     }
     if (first.type != second.type) {
       return "input '" + name + "' has several types";
     }
-    if (shape_of(first) != shape_of(second)) {
-      return "input '" + name + "' has the shapes " + shape_of(first) + " and " + shape_of(second);
+    if (shape_text(first) != shape_text(second)) {
+      return "input '" + name + "' has the shapes " + shape_text(first) + " and " + shape_text(second);
     }
   }
   return "they give other inputs, or ask for other outputs";
@@ -402,7 +395,7 @@ std::shared_ptr<Request> join(const Requests& requests, const std::vector<JointS
     const Padding* const padding = batching.padding.get();
     const Place place{padding == nullptr ? nullptr : Padding::find(padding->inputs, name), run.longest};
     HostTensor whole;
-    static_cast<void>(read(*requests.front(), i, whole));
+    static_cast<void>(describe(*requests.front(), i, whole));
     whole = place.part(whole, axis, run);
     Ort::Value value = new_tensor_like(whole);
     auto* to = static_cast<std::byte*>(value.GetTensorMutableRawData());
@@ -412,7 +405,7 @@ std::shared_ptr<Request> join(const Requests& requests, const std::vector<JointS
     std::size_t row = 0;
     for (std::size_t k = 0; k < requests.size(); ++k) {
       HostTensor own;
-      static_cast<void>(read(*requests[k], i, own));
+      static_cast<void>(describe(*requests[k], i, own));
       copy_block(own, own, static_cast<const std::byte*>(own.data), whole,
                  to + place.begin(whole, axis, row, sizes[k], padding));
       row += sizes[k].rows;

@@ -87,6 +87,12 @@ struct BatchTraits {
 /// Throws Error with ErrorKind::invalid_argument for inputs to be padded that have several lengths, or none.
 BatchTraits batch_traits(const Request& request, const Batching& batching);
 
+/// An input; false for what cannot be joined, as the same of a value.
+bool describe(const Request& request, std::size_t input, HostTensor& tensor);
+
+/// The size of a joint run of requests of these sizes.
+JointSize sum_of(const std::vector<JointSize>& sizes);
+
 /// In what two requests with different keys differ: "input 'x' has the shapes (1, 5) and (2, 7)".
 std::string why_unlike(const Request& one, const Request& other);
 

@@ -49,19 +49,20 @@ Joining::Audit Joining::audit(const Key& key, std::size_t requests, std::size_t 
     return due;
   }
   ran_ += time;
+  due.proves = to_prove_ > 0;
+  const bool has_time = static_cast<double>(spent_.count()) <= static_cast<double>(ran_.count()) * most_share;
+  if (!due.proves && !has_time && seen_.size() >= always_audited) {
+    return due;
+  }
   char size = 0;
   for (; rows > 1; rows /= 2) {
     ++size;
   }
   due.shape = key + size;
-  due.proves = to_prove_ > 0;
   if (due.proves) {
     due.which.resize(requests);
     std::iota(due.which.begin(), due.which.end(), std::size_t{0});
-    return due;
-  }
-  const bool is_first = shapes_ < always_audited && seen_.count(due.shape) == 0;
-  if (is_first || static_cast<double>(spent_.count()) <= static_cast<double>(ran_.count()) * most_share) {
+  } else if (has_time || seen_.count(due.shape) == 0) {
     random_ = random_ * 6364136223846793005U + 1442695040888963407U;  // Knuth's linear congruential generator
     due.which.push_back(static_cast<std::size_t>((random_ >> 33U) % requests));
   }
@@ -75,10 +76,9 @@ void Joining::audited(const Audit& done, std::chrono::nanoseconds time) {
   } else {
     spent_ += time;
   }
-  if (seen_.size() == most_kept) {
-    seen_.clear();
+  if (seen_.size() < always_audited) {
+    seen_.insert(done.shape);
   }
-  shapes_ += seen_.insert(done.shape).second ? 1 : 0;
 }
 
 bool Joining::failed_together(const Key& key) {

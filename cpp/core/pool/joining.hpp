@@ -83,8 +83,7 @@ class Joining {
   std::set<Key> stopped_keys_;
   std::map<Key, int> failures_;  // joint ones, in a row
   std::map<Caller, int> faults_;
-  std::set<Key> seen_;
-  std::size_t shapes_ = 0;  // that were new
+  std::set<Key> seen_;  // the first shapes
   std::chrono::nanoseconds ran_{0};
   std::chrono::nanoseconds spent_{0};
   std::uint64_t audits_ = 0;

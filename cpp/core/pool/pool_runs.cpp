@@ -387,11 +387,7 @@ RunEnd Pool::run_joint(Worker& worker, const Requests& batch, Lock& lock) {
   if (wanted) {
     end = run_one(worker, *joint, lock);
     if (!end.error && !full()) {
-      std::size_t rows = 0;
-      for (const JointSize& size : sizes) {
-        rows += size.rows;
-      }
-      due = joining_.audit(batch.front()->batch_key_, batch.size(), rows, end.time);
+      due = joining_.audit(batch.front()->batch_key_, batch.size(), sum_of(sizes).rows, end.time);
     }
   }
   lock.unlock();

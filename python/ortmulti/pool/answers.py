@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -60,20 +60,41 @@ class OutputCheck:
         return ""
 
 
+class Apart(NamedTuple):
+    """How far floats of one shape are apart, where they are finite.
+
+    Attributes:
+        most: The largest difference.
+        largest: The largest value.
+        finite: Whether all are.
+    """
+
+    most: float
+    largest: float
+    finite: bool
+
+
+def apart(one: Any, other: Any) -> Apart | None:
+    """Return how far floats of one shape are apart; None: others of them are infinite or not a number."""
+    first, second = floats.as_float64(one), floats.as_float64(other)
+    finite = np.isfinite(first)
+    if not np.array_equal(finite, np.isfinite(second)) or not np.array_equal(
+        first[~finite], second[~finite], equal_nan=True
+    ):
+        return None
+    first, second = first[finite], second[finite]
+    largest = max(float(np.abs(both).max(initial=0.0)) for both in (first, second))
+    return Apart(float(np.abs(first - second).max(initial=0.0)), largest, bool(finite.all()))
+
+
 def difference(one: Any, other: Any) -> float:
     """Return the largest difference as a share of the largest value; of what is not floats, 1.0 for other bits."""
     if same_bits([one], [other]):
         return 0.0
     if one.shape != other.shape or not floats.is_floating(one.dtype):
         return 1.0
-    one, other = floats.as_float64(one), floats.as_float64(other)
-    finite = np.isfinite(one)
-    if not np.array_equal(finite, np.isfinite(other)) or not np.array_equal(
-        one[~finite], other[~finite], equal_nan=True
-    ):
-        return 1.0
-    largest = max(np.abs(one[finite]).max(initial=0.0), np.abs(other[finite]).max(initial=0.0), np.finfo(float).tiny)
-    return float(np.abs(one[finite] - other[finite]).max(initial=0.0) / largest)
+    found = apart(one, other)
+    return 1.0 if found is None else found.most / max(found.largest, np.finfo(float).tiny)
 
 
 def tolerance(dtype: np.dtype[Any]) -> float:
@@ -99,11 +120,8 @@ def within_rounding(one: Any, other: Any, floor: float) -> float:
     found = difference(one, other)
     if found <= tolerance(one.dtype):
         return min(found, TOLERANCE)
-    first, second = floats.as_float64(one), floats.as_float64(other)
-    if np.isfinite(first).all() and np.isfinite(second).all():
-        apart = np.abs(first - second).max(initial=0.0)
-        return min(found, TOLERANCE) if apart <= floor else found
-    return found
+    by = apart(one, other)
+    return min(found, TOLERANCE) if by is not None and by.finite and by.most <= floor else found
 
 
 def largest(feed: Mapping[str, Any]) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 from ortmulti.errors import InvalidArgument
 from ortmulti.pool.answers import CANCELLATION, OutputCheck, difference, larger, largest, within_rounding
 from ortmulti.pool.configuration import Batching
+from ortmulti.pool.feeds import are_rows, join_rows
 from ortmulti.pool.padding import Padded
 from ortmulti.values import floats
 
@@ -111,7 +112,7 @@ def check_pool(
     for place, declared in enumerate(pool.get_outputs()):
         name = declared.name
         runs = [(alone, rows), *((answers, of) for answers, _, of in found)]
-        if name in without_rows and not all(_has_rows(answers[place], axis, of) for answers, of in runs):
+        if name in without_rows and not all(are_rows(answers[place], axis, of) for answers, of in runs):
             continue
         own = _part(name, floats.of_type(alone[place], declared.type), axis, 0, rows, rows)
         before, again, before_other, behind, behind_other = (
@@ -161,22 +162,14 @@ def _join(first: Mapping[str, Any], second: Mapping[str, Any], batching: Batchin
     if rows > batching.max_size:
         raise InvalidArgument(f"two samples have {rows} rows together, and max_size is {batching.max_size}")
     try:
-        return {
-            name: np.concatenate([array, second[name]], axis) if axis < array.ndim else array
-            for name, array in first.items()
-        }
+        return join_rows([first, second], axis)
     except (KeyError, ValueError) as error:
         raise InvalidArgument(f"the samples cannot be joined along dimension {axis}: {error}") from error
 
 
-def _has_rows(answer: Any, axis: int, rows: int) -> bool:
-    shape = getattr(answer, "shape", ())
-    return axis < len(shape) and shape[axis] == rows
-
-
 def _part(name: str, answer: Any, axis: int, begin: int, rows: int, of: int) -> Any:
     """So many rows of an answer to ``of`` rows."""
-    if not _has_rows(answer, axis, of):
+    if not are_rows(answer, axis, of):
         shape = getattr(answer, "shape", ())
         raise InvalidArgument(
             f"the output '{name}' has the shape {tuple(shape)} for {of} rows along dimension {axis}: it cannot be split"

@@ -56,7 +56,7 @@ class CoreCall(NamedTuple):
         outputs_on_device: Whether outputs stay where the model leaves them.
         trace: The timeline that receives the spans, and the request's id; None: nothing does.
         priority: Higher ones begin first.
-        caller: Stands for who asks; 0 for nobody.
+        caller: A number of whoever asks; 0: nobody knows.
     """
 
     run_options: Any

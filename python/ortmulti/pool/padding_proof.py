@@ -12,9 +12,10 @@ from ortmulti.create.sample_inputs import MISFITS, first_fit, growing_inputs
 from ortmulti.errors import InvalidArgument
 from ortmulti.optimized.comparison import same_bits
 from ortmulti.options.session_options import RunOptions
-from ortmulti.pool.answers import CANCELLATION, tolerance
+from ortmulti.pool.answers import CANCELLATION, apart, tolerance
 from ortmulti.pool.batching_check import Model, check_pool
 from ortmulti.pool.configuration import Batching
+from ortmulti.pool.feeds import are_rows, join_rows, take_rows
 from ortmulti.pool.padding import Padded, Padding
 from ortmulti.pool.padding_requests import (
     ORDINARY,
@@ -116,10 +117,7 @@ def padded_outputs(pool: Model, batching: Batching, run_options: RunOptions | No
                     "length of each request. Load it without pad"
                 )
             axes[name].append(axis)
-    row = {
-        name: array.take([0], batching.axis) if batching.axis < array.ndim else array for name, array in feed.items()
-    }
-    return Padded(padding, axes, row, run_options)
+    return Padded(padding, axes, take_rows(feed, [0], batching.axis), run_options)
 
 
 def _rows(pool: Model, padding: Padding) -> int | None:
@@ -205,16 +203,11 @@ class _Proof:
                     )
 
     def _run(self, requests: Sequence[Feed]) -> list[Any]:
-        feed = {
-            name: np.concatenate([one[name] for one in requests], self._axis) if self._axis < array.ndim else array
-            for name, array in requests[0].items()
-        }
-        answers = self._pool.run(None, feed, self._padded.run_options)
+        answers = self._pool.run(None, join_rows(requests, self._axis), self._padded.run_options)
         return [floats.of_type(one, declared.type) for one, declared in zip(answers, self._outputs, strict=True)]
 
     def _part(self, answer: Any, row: int, rows: int) -> Any:
-        shape = getattr(answer, "shape", ())
-        return answer.take([row], self._axis) if self._axis < len(shape) and shape[self._axis] == rows else None
+        return answer.take([row], self._axis) if are_rows(answer, self._axis, rows) else None
 
     def _poisoned(self, request: Feed, to: int) -> Feed:
         """Fill a request up with other values than those that pad, except its mask."""
@@ -276,21 +269,14 @@ def _compare(own: Any, found: Any, values: Values, ordinary: _Ordinary, floor: f
     if not floats.is_floating(own.dtype):
         share = float(np.mean(own != found)) if own.size and not values.ties else 0.0
         return (f"differs in {share:.0%} of its elements", True) if share > tolerance(own.dtype) else ("", True)
-    first, second = floats.as_float64(own), floats.as_float64(found)
-    finite = np.isfinite(first)
-    if ordinary.finite and not finite.all():
+    if ordinary.finite and not np.isfinite(floats.as_float64(own)).all():
         return "", True  # values that the model is not made for
-    if not np.array_equal(finite, np.isfinite(second)) or not np.array_equal(
-        first[~finite], second[~finite], equal_nan=True
-    ):
+    by = apart(own, found)
+    if by is None:
         return "is infinite or not a number elsewhere", True
-    first, second = first[finite], second[finite]
-    apart = float(np.abs(first - second).max(initial=0.0))
-    largest = max(float(np.abs(both).max(initial=0.0)) for both in (first, second))
-    largest = max(largest, _FAINT * ordinary.largest)
-    if apart <= floor:
+    if by.most <= floor:
         return "", True
-    share = apart / largest
+    share = by.most / max(by.largest, _FAINT * ordinary.largest)
     limit = tolerance(own.dtype)
     if share > limit:
         return f"differs by {share:.2g} of its largest value", True

@@ -12,7 +12,7 @@ from ortmulti.errors import Error
 from ortmulti.pool.row_axes import ANY, FOUND, NONE, Axis, Walk, label, of_size
 from ortmulti.pool.row_rules import KNOW_FOUND, KNOW_ROWS, KNOW_SIZES, RULES, reduce
 
-__all__ = ["Graph", "dependent_rows", "read_graph", "walk"]
+__all__ = ["Graph", "read_graph", "walk"]
 
 _REDUCE = "Reduce"
 _VALUES = {
@@ -49,13 +49,11 @@ class Graph:
 
     def random(self) -> list[str]:
         """Name what makes random numbers."""
-        named = [label(node) for node in self.nodes.nodes if _is_random(node)]
-        there = {node.type for node in self.nodes.nodes}
-        return [*named, *sorted((self.operators & _RANDOM) - there)]
+        return [*(label(node) for node in self.nodes.nodes if _is_random(node)), *sorted(self._random_within())]
 
     def random_outputs(self) -> set[str]:
         """Name the outputs that random numbers reach."""
-        if self.operators & _RANDOM - {node.type for node in self.nodes.nodes}:  # in graphs of nodes, or in functions
+        if self._random_within():
             return set(self.nodes.outputs)
         reached: set[str] = set()
         for node in self.nodes.nodes:
@@ -63,6 +61,10 @@ class Graph:
             if _is_random(node) or hidden or not reached.isdisjoint(node.inputs):
                 reached.update(node.outputs)
         return reached.intersection(self.nodes.outputs)
+
+    def _random_within(self) -> set[str]:
+        """Name operators that are in graphs of nodes, or in functions, alone."""
+        return (self.operators & _RANDOM) - {node.type for node in self.nodes.nodes}
 
     def scalars(self) -> list[str]:
         """Name the inputs that the model declares without dimensions."""
@@ -81,24 +83,6 @@ def read_graph(model: Model) -> Graph | None:
     return Graph(nodes, names, index.operators)
 
 
-def dependent_rows(graph: Graph, axis: int = 0) -> list[str]:
-    """Name what makes answers depend on the other rows of a batch, or on its size.
-
-    Values are followed from the inputs through operators that are known. Behind others nothing is said. Only nodes
-    count whose results reach an output with rows.
-
-    Args:
-        graph: The model's.
-        axis: The batch axis of the inputs.
-
-    Returns:
-        A text for each node that was found, such as "ReduceMean 'mean' computes over the batch".
-    """
-    known = walk(graph, axis)
-    found = [text for name in graph.nodes.outputs if known.axis(name) != NONE for text in known.mixing(name)]
-    return list(dict.fromkeys(found))
-
-
 def _is_random(node: _core.Node) -> bool:
     # With a third input that is true it is random. A model for inference has none.
     trains = node.type == "Dropout" and any(node.inputs[2:])
@@ -106,7 +90,7 @@ def _is_random(node: _core.Node) -> bool:
 
 
 def walk(graph: Graph, axis: int) -> Walk:
-    """Follow the rows of a batch from the inputs to the outputs.
+    """Follow the rows of a batch from the inputs to the outputs, through operators that are known.
 
     Args:
         graph: The model's.

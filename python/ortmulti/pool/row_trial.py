@@ -14,6 +14,7 @@ import numpy as np
 from ortmulti.create.sample_inputs import MISFITS, first_fit, growing_inputs, has_named_integers, sample_inputs
 from ortmulti.errors import OutOfMemory
 from ortmulti.pool.answers import CANCELLATION, OutputCheck, difference, larger, largest, within_rounding
+from ortmulti.pool.feeds import are_rows, join_rows, take_rows
 from ortmulti.values import floats
 
 __all__ = ["Trial", "try_rows"]
@@ -143,9 +144,7 @@ class _Trial:
         return SimpleNamespace(name=declared.name, type=declared.type, shape=shape)
 
     def _cut(self, feed: Feed, rows: Sequence[int]) -> Feed:
-        return {
-            name: array.take(rows, self._axis) if self._axis < array.ndim else array for name, array in feed.items()
-        }
+        return take_rows(feed, rows, self._axis)
 
     def compare(self) -> None:
         """Run several kinds of numbers, and compare what each row gets."""
@@ -187,7 +186,7 @@ class _Trial:
         if kind == "" and before is not None and self._values:
             again = self._answer(self._cut(feed, range(rows)))
             copies = self._part(feed, [0] * rows, alone)
-            outliers = _beside(self._cut(feed, [0]), larger(feed), self._axis)
+            outliers = join_rows([self._cut(feed, [0]), self._cut(larger(feed), range(1, rows))], self._axis)
             beside = self._part(outliers, range(rows), {0: alone[0]})
             for other in (copies, beside, self._beside_nan(feed)):
                 if other is not None:
@@ -216,14 +215,12 @@ class _Trial:
         rows = self._rows
         if rows < 2 or not any(floats.is_floating(array.dtype) for array in nan.values()):
             return None
-        both = {name: np.concatenate([feed[name], array], self._axis) for name, array in nan.items()}
+        both = join_rows([feed, nan], self._axis)
         try:
             answer = self._answer(self._cut(both, [0, rows + 1, *range(2, rows)]))
         except MISFITS:
             return None
-        return {
-            name: value for name, value in answer.items() if self._axis < value.ndim and value.shape[self._axis] == rows
-        }
+        return {name: value for name, value in answer.items() if are_rows(value, self._axis, rows)}
 
     def _at_once(self, feed: Feed) -> None:
         """Run as many rows as a pool may join."""
@@ -268,7 +265,7 @@ class _Trial:
     def _shapes(self, answer: Mapping[str, Any], rows: int) -> None:
         """Note outputs that have not as many rows as the inputs."""
         for name, value in answer.items():
-            if self._axis >= value.ndim or value.shape[self._axis] != rows:
+            if not are_rows(value, self._axis, rows):
                 self._note(name, f"has the shape {value.shape} for {rows} rows")
 
     def _part(self, feed: Feed, rows: Sequence[int], alone: Mapping[int, Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -354,13 +351,3 @@ def _zero_ids(feed: Feed) -> Feed:
 
 _SMALLER: Sequence[Callable[[Feed], Feed]] = (_zero_ids, _counting, _zeros)
 """For models that take no larger numbers, such as ids beyond their vocabulary."""
-
-
-def _beside(first: Feed, others: Feed, axis: int) -> Feed:
-    """Put a row in the place of the first one of others."""
-    return {
-        name: np.concatenate([first[name], array.take(range(1, array.shape[axis]), axis)], axis)
-        if axis < array.ndim
-        else array
-        for name, array in others.items()
-    }

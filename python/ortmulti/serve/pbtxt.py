@@ -16,8 +16,8 @@ _TOKEN = re.compile(r"""\s+|\#[^\n]*|("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[\
 _DEEPEST = 50
 _MOST = 2**63 - 1
 
+_TRUST = "trust_batching"  # of parameters; not Triton's
 # Triton's words for options of a session.
-_TRUST = "trust_batching"
 _PARAMETERS = {"intra_op_thread_count": "intra_op_num_threads", "inter_op_thread_count": "inter_op_num_threads"}
 
 
@@ -200,14 +200,14 @@ def read(text: str) -> Config:
     options: dict[str, Any] = {}
     most = _int(config.one("max_batch_size", 0), "max_batch_size")
     joins = "dynamic_batching" in config
-    dynamic = config.part("dynamic_batching")
+    dynamic, parameters = config.part("dynamic_batching"), _parameters(config)
     if joins or "max_batch_size" in config:
         options["batching"] = None
     if joins and most > 1:
         # What is preferred is not needed: a run begins with what waits.
         dynamic.all("preferred_batch_size")
         delay = _int(dynamic.one("max_queue_delay_microseconds", 0), "max_queue_delay_microseconds")
-        trusted = _parameters(config).get(_TRUST, "").lower() in ("1", "true")
+        trusted = parameters.get(_TRUST, "").lower() in ("1", "true")
         options["batching"] = Batching(most, delay / 1000, trust=trusted)
     dynamic.all("priority_levels")  # any number of them
     level = _int(dynamic.one("default_priority_level", 0), "default_priority_level")
@@ -228,7 +228,6 @@ def read(text: str) -> Config:
     cuda, graph = optimization.part("cuda"), optimization.part("graph")
     if "graphs" in cuda:
         options["cuda_graph"] = bool(cuda.one("graphs")) and "auto"
-    parameters = _parameters(config)
     libraries = [str(name) for name in config.part("model_operations").all("op_library_filename")]
     if parameters.keys() & _PARAMETERS or "level" in graph:
         options["options"] = _session_options(parameters, graph.one("level"))
