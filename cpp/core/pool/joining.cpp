@@ -50,8 +50,8 @@ Joining::Audit Joining::audit(const Key& key, std::size_t requests, std::size_t 
   }
   ran_ += time;
   due.proves = to_prove_ > 0;
-  const bool has_time = static_cast<double>(spent_.count()) <= static_cast<double>(ran_.count()) * most_share;
-  if (!due.proves && !has_time && seen_.size() >= always_audited) {
+  due.in_time = static_cast<double>(spent_.count()) <= static_cast<double>(ran_.count()) * most_share;
+  if (!due.proves && !due.in_time && seen_.size() >= always_audited) {
     return due;
   }
   char size = 0;
@@ -62,11 +62,17 @@ Joining::Audit Joining::audit(const Key& key, std::size_t requests, std::size_t 
   if (due.proves) {
     due.which.resize(requests);
     std::iota(due.which.begin(), due.which.end(), std::size_t{0});
-  } else if (has_time || seen_.count(due.shape) == 0) {
+  } else if (due.in_time || seen_.count(due.shape) == 0) {
     random_ = random_ * 6364136223846793005U + 1442695040888963407U;  // Knuth's linear congruential generator
     due.which.push_back(static_cast<std::size_t>((random_ >> 33U) % requests));
   }
   return due;
+}
+
+void Joining::Audit::are_alike(std::size_t requests) {
+  which.assign(in_time ? 1 : 0, requests - 1);
+  shape.clear();
+  proves = false;
 }
 
 void Joining::audited(const Audit& done, std::chrono::nanoseconds time) {
@@ -76,7 +82,7 @@ void Joining::audited(const Audit& done, std::chrono::nanoseconds time) {
   } else {
     spent_ += time;
   }
-  if (seen_.size() < always_audited) {
+  if (!done.shape.empty() && seen_.size() < always_audited) {
     seen_.insert(done.shape);
   }
 }

@@ -47,8 +47,12 @@ class Joining {
   /// Requests of a joint run that are to be run alone and compared.
   struct Audit {
     std::vector<std::size_t> which;
-    Key shape;
-    bool proves = false;  ///< It is one of the first runs, of which all are.
+    Key shape;             ///< The first of which this is; empty: it stands for none.
+    bool proves = false;   ///< It is one of the first runs, of which all are.
+    bool in_time = false;  ///< Audits have taken no more than their share.
+
+    /// Requests that are alike show nothing of what mixes them. Then the last one is compared if there is time.
+    void are_alike(std::size_t requests);
   };
   /// After a joint run of so many requests, with so many rows, that took so long. Of the first joint run of each shape,
   /// and of each number of rows up to twice as many, one request is compared, and then of others as far as all audits

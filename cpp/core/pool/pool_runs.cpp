@@ -395,10 +395,11 @@ RunEnd Pool::run_joint(Worker& worker, const Requests& batch, Lock& lock) {
   if (wanted && !end.error) {
     try {
       split(*joint, batch, sizes, options_.batching);
-      if (!due.which.empty() && !alike(batch)) {
-        for (const std::size_t which : due.which) {
-          found.push_back(audit(worker, batch[which], sizes[which], sizes));
-        }
+      if (!due.which.empty() && alike(batch)) {
+        due.are_alike(batch.size());
+      }
+      for (const std::size_t which : due.which) {
+        found.push_back(audit(worker, batch[which], sizes[which], sizes));
       }
     } catch (const Error& cannot) {
       end.error = std::current_exception();
