@@ -234,6 +234,7 @@ void register_pool(py::module_& module) {
       .def("not_now", &GraphsBeside::not_now, py::arg("key"), py::arg("reason"), Nogil())
       .def("not_made", &GraphsBeside::not_made, py::arg("key"), py::arg("reason"), Nogil());
   module.attr("own_compute_stream") = Session::own_compute_stream;
+  module.attr("record_assignment") = Session::record_assignment;
   py::class_<Batching>(module, "Batching")
       .def(py::init([](std::size_t max_size, double max_delay, std::size_t axis, std::vector<std::size_t> sizes) {
              return Batching{max_size, to_duration(max_delay), axis, std::move(sizes)};

@@ -91,6 +91,7 @@ void register_session(py::module_& module) {
           "end_profiling", [](Session& self) { return Text(self.end_profiling()); }, Nogil())
       .def("set_provider_options", &Session::set_provider_options, py::arg("options"), Nogil())
       .def("release_captured_graph", &Session::release_captured_graph, py::arg("annotation_id"), Nogil())
+      .def("nodes_on_cpu", &Session::nodes_on_cpu, Nogil())
       .def("profiling_start_time_ns", &Session::profiling_start_time_ns, Nogil())
       .def(
           "close",

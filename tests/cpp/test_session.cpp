@@ -1,8 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
+#include "core/ort/api_compat.hpp"
 #include "core/ort/session.hpp"
 #include "test_support.hpp"
 
@@ -22,6 +24,15 @@ TEST_F(SessionTest, RegisteredOnesAreClosedTogetherAndOthersNot) {
   EXPECT_TRUE(registered->closed());
   EXPECT_FALSE(other->closed());
   close_all_sessions();
+}
+
+TEST_F(SessionTest, NamesItsNodesOnTheCpuWhereThatWasRecorded) {
+  EXPECT_TRUE(make_session("add")->nodes_on_cpu().empty());
+  SessionOptions options;
+  options.config_entries[Session::record_assignment] = "1";
+  const auto nodes = make_session("add", options)->nodes_on_cpu();
+  EXPECT_EQ(std::any_of(nodes.begin(), nodes.end(), [](const auto& node) { return node.rfind("Add \"", 0) == 0; }),
+            ort_api_compat::assignment_api().has_value());
 }
 
 TEST_F(SessionTest, KnowsItsDeviceByItsProviders) {

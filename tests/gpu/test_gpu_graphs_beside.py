@@ -218,6 +218,17 @@ with ortmulti.load(MODEL, "cuda:0") as pool:
     assert printed.split()[-1] == "0"
 
 
+def test_the_nodes_for_which_nothing_is_captured_are_named() -> None:
+    needs_graphs()
+    text = "(float[n, 8] x) => (float[n, 8] y) { a = Relu(x) b = LpNormalization(a) y = Relu(b) }"
+    proto = onnx_models.parsed(text)
+    proto.graph.node[1].name = "by its length"
+    with ortmulti.load(proto.SerializeToString(), "cuda:0", cuda_graph=True) as pool, refusal() as refused:
+        while not refused.is_set():
+            pool.run({"x": np.ones((2, 8), np.float32)})
+        assert pool.stats().devices[0].why_no_graph.endswith(' On the CPU: LpNormalization "by its length".')
+
+
 def test_shapes_that_do_not_come_again_get_none() -> None:
     needs_graphs()
     with ortmulti.load(MODEL, "cuda:0", cuda_graph="auto") as pool:

@@ -20,6 +20,13 @@ static_assert(memory_info_at + 1 == offsetof(OrtApi, SessionGetMemoryInfoForOutp
 #endif
 constexpr int memory_info_since = 23;
 
+constexpr std::size_t assignment_at = last_of_1_21 + 123;
+#if ORT_API_VERSION >= 24
+static_assert(assignment_at == offsetof(OrtApi, Session_GetEpGraphAssignmentInfo) / sizeof(void*));
+static_assert(assignment_at + 5 == offsetof(OrtApi, EpAssignedNode_GetOperatorType) / sizeof(void*));
+#endif
+constexpr int assignment_since = 24;
+
 constexpr std::size_t release_captured_graph_at = last_of_1_21 + 137;
 #if ORT_API_VERSION >= 27
 static_assert(release_captured_graph_at == offsetof(OrtApi, SessionReleaseCapturedGraph) / sizeof(void*));
@@ -82,6 +89,15 @@ std::optional<PlacementApi> placement_api() {
   }
   PlacementApi api{};
   take(memory_info_at, api.for_inputs, api.for_outputs);
+  return api;
+}
+
+std::optional<AssignmentApi> assignment_api() {
+  if (minor_of(OnnxRuntime::get().version()) < assignment_since) {
+    return std::nullopt;
+  }
+  AssignmentApi api{};
+  take(assignment_at, api.parts, api.provider, api.nodes, api.name, api.domain, api.operator_type);
   return api;
 }
 

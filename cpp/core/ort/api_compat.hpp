@@ -9,6 +9,8 @@
 #include <string>
 
 // Opaque; the headers of releases before 1.22 do not have them.
+struct OrtEpAssignedNode;
+struct OrtEpAssignedSubgraph;
 struct OrtEpDevice;
 struct OrtHardwareDevice;
 struct OrtKeyValuePairs;
@@ -33,6 +35,19 @@ struct PlacementApi {
 };
 /// 1.23. Nothing where the release does not have it.
 std::optional<PlacementApi> placement_api();
+
+struct AssignmentApi {
+  OrtStatusPtr(ORT_API_CALL* parts)(const OrtSession* session, const OrtEpAssignedSubgraph* const** parts,
+                                    std::size_t* count);
+  OrtStatusPtr(ORT_API_CALL* provider)(const OrtEpAssignedSubgraph* part, const char** name);
+  OrtStatusPtr(ORT_API_CALL* nodes)(const OrtEpAssignedSubgraph* part, const OrtEpAssignedNode* const** nodes,
+                                    std::size_t* count);
+  OrtStatusPtr(ORT_API_CALL* name)(const OrtEpAssignedNode* node, const char** name);
+  OrtStatusPtr(ORT_API_CALL* domain)(const OrtEpAssignedNode* node, const char** domain);  // between the others
+  OrtStatusPtr(ORT_API_CALL* operator_type)(const OrtEpAssignedNode* node, const char** type);
+};
+/// 1.24: which provider has which nodes. Nothing where the release does not have it.
+std::optional<AssignmentApi> assignment_api();
 
 /// 1.23: what the allocator tells about itself, such as "InUse". Empty where it, or the release, tells nothing.
 std::map<std::string, std::string> allocator_stats(const OrtAllocator& allocator);

@@ -116,6 +116,11 @@ class Session : NonCopyable {
   /// Nothing before release 1.23, which cannot tell.
   std::optional<Placement> placement();
 
+  /// The nodes that the CPU computes, as `Gather "/embed/Gather"`, where the session was created with the config entry
+  /// `record_assignment`. Nothing before release 1.24, which cannot tell.
+  std::vector<std::string> nodes_on_cpu();
+  static constexpr const char* record_assignment = "session.record_ep_graph_assignment_info";
+
   /// The stream on which it runs, where it was created with `own_compute_stream` as the address of the provider's
   /// user_compute_stream; else null.
   CUstream compute_stream() const noexcept { return compute_stream_; }

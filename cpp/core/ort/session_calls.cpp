@@ -52,6 +52,37 @@ std::optional<Session::Placement> Session::placement() {
   });
 }
 
+std::vector<std::string> Session::nodes_on_cpu() {
+  const auto lock = lock_for_use();
+  const auto api = ort_api_compat::assignment_api();
+  if (!api || !is_on(options(), record_assignment)) {
+    return {};
+  }
+  const auto text = [](auto ask, const auto* of) {
+    const char* characters = nullptr;
+    Ort::ThrowOnError(ask(of, &characters));
+    return std::string(characters);
+  };
+  return checked("asking which nodes of " + model() + " are on the CPU", [&] {
+    std::vector<std::string> found;
+    const OrtEpAssignedSubgraph* const* parts = nullptr;
+    std::size_t part_count = 0;
+    Ort::ThrowOnError(api->parts(opened_->session, &parts, &part_count));
+    for (std::size_t part = 0; part < part_count; ++part) {
+      const OrtEpAssignedNode* const* nodes = nullptr;
+      std::size_t count = 0;
+      Ort::ThrowOnError(api->nodes(parts[part], &nodes, &count));
+      if (text(api->provider, parts[part]) != "CPUExecutionProvider") {
+        continue;
+      }
+      for (std::size_t node = 0; node < count; ++node) {
+        found.push_back(text(api->operator_type, nodes[node]) + " \"" + text(api->name, nodes[node]) + '"');
+      }
+    }
+    return found;
+  });
+}
+
 void Session::set_provider_options(const std::map<std::string, std::string>& options) {
   const auto lock = lock_for_use();
   const OptionTexts texts(options);

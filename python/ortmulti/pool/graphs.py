@@ -10,7 +10,7 @@ from ortmulti import _core
 from ortmulti._runtime import behind
 from ortmulti.create.request import CreationRequest, core_options
 from ortmulti.devices.device import parse_devices
-from ortmulti.errors import DeviceError, Fail, InvalidArgument, OutOfMemory
+from ortmulti.errors import DeviceError, Error, Fail, InvalidArgument, OutOfMemory
 from ortmulti.loading import creation
 from ortmulti.loading.attempt import Attempt
 from ortmulti.options.session_options import SessionOptions
@@ -20,6 +20,7 @@ from ortmulti.timeline import Timeline
 __all__ = ["capturing", "make_behind"]
 
 _FATAL = 4  # ONNX Runtime's severity
+_CANNOT_CAPTURE = "cannot use the graph capture feature"  # of ONNX Runtime's message, which names no node
 
 PROVIDER_OPTIONS = {"enable_cuda_graph": "1", "user_compute_stream": _core.own_compute_stream}
 """What sessions that capture need."""
@@ -50,6 +51,7 @@ def make_behind(
                 raise behind.Ended
 
         made = creation.Collector(poll=check)
+        wanted: CreationRequest | None = None
         try:
             if reason := limit.why_not(session.device()) if limit.why_not else "":
                 graphs.not_now(key, reason)
@@ -63,7 +65,10 @@ def make_behind(
         except Exception as error:  # else nobody would ever make another one
             # A device may sleep, or have no memory, for a while.
             later = isinstance(error, (OutOfMemory, DeviceError))
-            (graphs.not_now if later else graphs.not_made)(key, str(error) or "the process ends")
+            reason = str(error) or "the process ends"
+            if wanted and _CANNOT_CAPTURE in reason:
+                reason += on_cpu(wanted, session, check)
+            (graphs.not_now if later else graphs.not_made)(key, reason)
         finally:
             made.close()
 
@@ -72,6 +77,27 @@ def make_behind(
             make, "ortmulti-graphs", lambda: graphs.not_made(key, "the thread that makes its sessions did not start")
         )
     )
+
+
+def on_cpu(refused: CreationRequest, session: _core.Session, poll: Callable[[], object]) -> str:
+    """Return words that name the nodes for whose place on the CPU ONNX Runtime refused to capture; empty if unknown."""
+    options = SessionOptions()
+    options._core = core_options(refused.options).copy()
+    options.add_session_config_entry(_core.record_assignment, "1")
+    given = {name: value for name, value in (refused.provider_options or {}).items() if name not in PROVIDER_OPTIONS}
+    asked = dataclasses.replace(
+        refused, sessions_per_device=1, options=options, provider_options=given or None, optimize="never"
+    )
+    made = creation.Collector(poll=poll)
+    try:
+        creation.create(Attempt(asked, made, Timeline(), beside=session))
+        nodes = made.sessions[0].nodes_on_cpu()
+    except Error:  # the release cannot tell, or something else is in the way now
+        return ""
+    finally:
+        made.close()
+    more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
+    return f" On the CPU: {', '.join(nodes[:3])}{more}." if nodes else ""
 
 
 def waits_for_gpus() -> str:
