@@ -276,6 +276,15 @@ TEST_F(ShareTest, AnyWeightWithOtherBytesHasAnotherKey) {
   }
 }
 
+TEST_F(ShareTest, TheOrderInWhichAListHasTheWeightsDoesNotMatter) {
+  const auto key_of = [](WeightList list) { return share_key(plan_weights(std::move(list)), {}, 12000); };
+  WeightList list = weights_in(file);
+  const std::string key = key_of(list);
+  ASSERT_GT(list.weights.size(), 2U);
+  std::reverse(list.weights.begin(), list.weights.end());
+  EXPECT_EQ(key_of(list), key) << "a model's and that of its entry in the cache";
+}
+
 TEST_F(ShareTest, SeveralDevicesTakeWhatIsThereAndCopyTheRest) {
   const Stores first = share_on({1});
   const int copied = copies();

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
 import ortmulti
 from ortmulti import Batching, CudaGraph
+from tests.support.pools import HANG
 from tests.support.texts import PAD, encoder, expected, feed
 
 pytestmark = pytest.mark.gpu
+
+
+def graph_runs(pool: ortmulti.Pool) -> int:
+    return sum(device.graph_runs for device in pool.stats().devices)
 
 
 @pytest.mark.parametrize(
@@ -25,15 +32,17 @@ def test_answers_are_those_of_single_runs(options: dict, side: str) -> None:
     batching = Batching(8, 1.0, sizes=(1, 4, 8), pad=PAD, pad_side=side, lengths=8)
     feeds = [feed(1 + i % 2, int(n), i) for i, n in enumerate(np.random.default_rng(0).integers(1, 40, 200))]
     with ortmulti.load(encoder(), "cuda", batching=batching, **options) as pool:
-        for _ in range(2):
+        wants_graphs = isinstance(options.get("cuda_graph"), CudaGraph)
+        times, end = 0, time.monotonic() + HANG
+        while times < 2 or (wants_graphs and not graph_runs(pool) and time.monotonic() < end):  # made in the background
+            times += 1
             for one, answer in zip(feeds, pool.map(None, feeds), strict=True):
                 for found, right in zip(answer, expected(one), strict=True):
-                    np.testing.assert_allclose(found, right, rtol=1e-6)
+                    np.testing.assert_allclose(found, right, rtol=1e-4 if wants_graphs else 1e-6)
         devices = pool.stats().devices
-        assert sum(device.runs for device in devices) < 2 * len(feeds)
+        assert sum(device.runs for device in devices) < times * len(feeds)
         assert all(device.waste < 1 for device in devices)
-        if isinstance(options.get("cuda_graph"), CudaGraph):
-            assert sum(device.graph_runs for device in devices) > 0
+        assert graph_runs(pool) > 0 or not wants_graphs
 
 
 def test_shapes_of_any_length_get_no_graph() -> None:

@@ -174,7 +174,7 @@ def test_the_log_of_cuda_sessions_goes_to_logging() -> None:
         environment=VISIBLE,
     )
     assert child.returncode == 0
-    assert child.stderr.count("INFO Session successfully initialized.") == 2 * _core.cuda_device_count()
+    assert child.stderr.count(" Session successfully initialized.") == 2 * _core.cuda_device_count()
     assert all(line.startswith("ortmulti") for line in child.stderr.splitlines() if " INFO " in line)
 
 

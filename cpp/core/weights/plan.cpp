@@ -4,7 +4,9 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <exception>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <new>
@@ -162,13 +164,19 @@ std::vector<std::string> sample_of(const WeightList& list) {
   constexpr std::uint64_t most_bytes = 64;
   std::vector<std::shared_ptr<const InputFile>> open(list.sources.size());  // for all reads
   std::transform(list.sources.begin(), list.sources.end(), open.begin(), [](const auto& one) { return one->open(); });
-  const std::size_t count = std::min(most, list.weights.size());
+  std::vector<std::array<std::uint64_t, 3>> places;  // a model and its entry in the cache list them in other orders
+  std::transform(list.weights.begin(), list.weights.end(), std::back_inserter(places), [](const Weight& weight) {
+    return std::array<std::uint64_t, 3>{weight.source, weight.offset, weight.length};
+  });
+  std::sort(places.begin(), places.end());
+  places.erase(std::unique(places.begin(), places.end()), places.end());
+  const std::size_t count = std::min(most, places.size());
   const auto for_each = [&](const auto& call) {
     for (std::size_t i = 0; i < count; ++i) {
-      const Weight& weight = list.weights[count == 1 ? 0 : i * (list.weights.size() - 1) / (count - 1)];
-      const std::uint64_t bytes = std::min(most_bytes, weight.length);
-      if (bytes > 0 && open[weight.source]) {
-        call(weight.source, weight.offset + (weight.length - bytes) / 2, bytes);
+      const auto [source, offset, length] = places[count == 1 ? 0 : i * (places.size() - 1) / (count - 1)];
+      const std::uint64_t bytes = std::min(most_bytes, length);
+      if (bytes > 0 && open[source]) {
+        call(source, offset + (length - bytes) / 2, bytes);
       }
     }
   };
