@@ -160,7 +160,7 @@ class Stub:
         tab = "    " if owner else ""
         arguments = [self.argument(path, text) for text in split(found[1])]
         if owner and decorator != "staticmethod":
-            arguments[0] = "self"
+            arguments = ["self", *arguments[1:]] if arguments[1:] != ["/"] else ["self"]
         assert "arg0" not in "".join(arguments), f"{path} has arguments without py::arg"
         result = self.given(path, plain(found[2]))
         if decorator:
