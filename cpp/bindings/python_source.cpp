@@ -205,10 +205,12 @@ void register_source(py::module_& module) {
       .def_property_readonly("identity", [](const Source& source) { return to_str(source.identity()); })
       .def_property_readonly("size", &Source::size)
       .def("read", &read, py::arg("offset"), py::arg("size"))
-      .def("identified",
-           [](const Source& source, const Text& name, const Text& identity) {
-             return memory_source(name, source.map(), source.size(), identity);
-           })
+      .def(
+          "identified",
+          [](const Source& source, const Text& name, const Text& identity) {
+            return memory_source(name, source.map(), source.size(), identity);
+          },
+          py::arg("name"), py::arg("identity"))
       .def("is_current", &Source::unchanged, Nogil())
       .def("check", &Source::check, Nogil())
       .def("__eq__",

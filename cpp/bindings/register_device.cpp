@@ -26,9 +26,12 @@ void register_device(py::module_& module) {
         return py::make_tuple(info.compute_major, info.compute_minor);
       });
 
-  module.def("parse_device", [](const Device& device) {
-    return py::make_tuple(device.is_plugin() ? device.name : device.is_cuda() ? "cuda" : "cpu", device.index);
-  });
+  module.def(
+      "parse_device",
+      [](const Device& device) {
+        return py::make_tuple(device.is_plugin() ? device.name : device.is_cuda() ? "cuda" : "cpu", device.index);
+      },
+      py::arg("text"));
   // Each of these may start CUDA or wait for it: seconds, in which other Python threads run.
   module.def("cuda_device_count", [] { return CudaStartup::instance().device_count(); }, Nogil());
   module.def(

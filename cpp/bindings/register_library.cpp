@@ -84,12 +84,12 @@ void register_library(py::module_& module) {
               timeline.add(std::move(span));
             }
           },
-          Nogil())
+          py::arg("other"), Nogil())
       .def(
           "add",
           [](Timeline& timeline, const std::string& name, std::int64_t start_ns, std::int64_t end_ns,
              const std::string& device) { timeline.add(name, start_ns, end_ns, device); },
-          Nogil())
+          py::arg("name"), py::arg("start_ns"), py::arg("end_ns"), py::arg("device"), Nogil())
       .def("spans", [](const Timeline& timeline) {
         py::list list;
         const std::vector<Span> spans = without_gil([&] { return timeline.spans(); });

@@ -125,21 +125,23 @@ void register_options(py::module_& module) {
       .def_readwrite("config_entries", &SessionOptions::config_entries)
       .def_readwrite("free_dimensions_by_name", &SessionOptions::free_dimensions_by_name)
       .def_readwrite("free_dimensions_by_denotation", &SessionOptions::free_dimensions_by_denotation)
-      .def("add_initializer", adder(&ModelAdditions::initializers))
-      .def("add_external_initializer", adder(&ModelAdditions::external_initializers))
+      .def("add_initializer", adder(&ModelAdditions::initializers), py::arg("name"), py::arg("value"))
+      .def("add_external_initializer", adder(&ModelAdditions::external_initializers), py::arg("name"), py::arg("value"))
       .def("add_external_weights", &add_external_weights, py::arg("list"), Nogil())  // nobody changes the list
       .def("take_external_weights", &take_external_weights, py::arg("min_bytes"))
-      .def("add_file_in_memory",
-           [](SessionOptions& options, const std::string& name, const Source& memory) {
-             options.additions.files.push_back({name, memory.map(), memory.size()});
-           })
+      .def(
+          "add_file_in_memory",
+          [](SessionOptions& options, const std::string& name, const Source& memory) {
+            options.additions.files.push_back({name, memory.map(), memory.size()});
+          },
+          py::arg("name"), py::arg("memory"))
       .def(
           "add_custom_op_library",
           [](SessionOptions& options, const Path& path) {  // it is loaded, and runs code of its own
             options.additions.custom_op_libraries.push_back(CustomOpLibrary::open(path));
           },
-          Nogil())
-      .def("add_provider", &add_provider)
+          py::arg("path"), Nogil())
+      .def("add_provider", &add_provider, py::arg("devices"), py::arg("options"))
       .def("clear_providers", [](SessionOptions& options) { options.providers.clear(); })
       .def_property_readonly("providers",
                              [](const SessionOptions& self) {
@@ -170,9 +172,9 @@ void register_options(py::module_& module) {
   py::class_<RunOptions> run_options(module, "RunOptions");
   run_options.def(py::init<>())
       .def_property("terminate", &RunOptions::terminate, &RunOptions::set_terminate)
-      .def("add_run_config_entry", &add_config_entry)
-      .def("get_run_config_entry", &config_entry)
-      .def("add_active_adapter", &add_active_adapter);
+      .def("add_run_config_entry", &add_config_entry, py::arg("key"), py::arg("value"))
+      .def("get_run_config_entry", &config_entry, py::arg("key"))
+      .def("add_active_adapter", &add_active_adapter, py::arg("adapter"));
   define_setting(run_options, "log_severity_level", &RunOptions::Settings::log_severity_level);
   define_setting(run_options, "log_verbosity_level", &RunOptions::Settings::log_verbosity_level);
   define_setting(run_options, "logid", &RunOptions::Settings::logid);

@@ -145,14 +145,12 @@ PyObject* call_directly(PyObject* self, Py_ssize_t count, Py_ssize_t expected, c
 
 py::object borrowed(PyObject* object) { return py::reinterpret_borrow<py::object>(object); }
 
-// output_names, input_feed, call
 PyObject* run_directly(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   return call_directly(self, count, 3, [&](PythonPool& pool) {
     return pool.run(borrowed(arguments[0]), borrowed(arguments[1]), Call(arguments[2]));
   });
 }
 
-// output_names, input_feed, wait, limited, call
 PyObject* submit_directly(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   return call_directly(self, count, 5, [&](PythonPool& pool) {
     const auto wait = py::handle(arguments[2]).cast<std::optional<double>>();
@@ -161,7 +159,6 @@ PyObject* submit_directly(PyObject* self, PyObject* const* arguments, Py_ssize_t
   });
 }
 
-// output_names, feeds, call, requests
 PyObject* submit_many_directly(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   return call_directly(self, count, 4, [&](PythonPool& pool) {
     auto requests = py::reinterpret_borrow<py::list>(arguments[3]);
@@ -171,7 +168,6 @@ PyObject* submit_many_directly(PyObject* self, PyObject* const* arguments, Py_ss
   });
 }
 
-// output_names, input_feed, limited, call
 PyObject* submit_async_directly(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   return call_directly(self, count, 4, [&](PythonPool& pool) {
     return pool.submit_async(borrowed(arguments[0]), borrowed(arguments[1]), arguments[2] == Py_True,
@@ -186,12 +182,12 @@ PoolStats stats_of(const PythonPool& pool) {
 
 using Fast = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
 
-// The definition lives as long as the class.
+// The definition lives as long as the class. The documentation is a signature as pybind11 writes them.
 template <Fast Function>
-void define(py::handle owner, const char* name) {
+void define(py::handle owner, const char* name, const char* signature) {
   // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast): as Python's documentation has it
   static PyMethodDef definition{name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Function)),
-                                METH_FASTCALL, nullptr};
+                                METH_FASTCALL, signature};
   py::setattr(owner, name, owned(PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(owner.ptr()), &definition)));
 }
 
@@ -336,10 +332,17 @@ void register_pool(py::module_& module) {
           },
           py::arg("cancel_waiting"), py::arg("patience") = py::none())
       .def("closed", [](const PythonPool& self) { return self.get()->closed(); }, Nogil());
-  define<run_directly>(pool, "run");
-  define<submit_directly>(pool, "submit");
-  define<submit_many_directly>(pool, "submit_many");
-  define<submit_async_directly>(pool, "submit_async");
+  define<run_directly>(pool, "run",
+                       "(self, output_names: object, input_feed: object, call: CoreCall | None, /) -> list[Any]");
+  define<submit_directly>(pool, "submit",
+                          "(self, output_names: object, input_feed: object, wait: float | None, limited: bool, call: "
+                          "CoreCall | None, /) -> PoolRequest");
+  define<submit_many_directly>(pool, "submit_many",
+                               "(self, output_names: object, feeds: list, call: CoreCall | None, requests: "
+                               "list[PoolRequest | Exception], /) -> None");
+  define<submit_async_directly>(pool, "submit_async",
+                                "(self, output_names: object, input_feed: object, limited: bool, call: CoreCall | "
+                                "None, /) -> tuple[Future[list[Any]], object] | None");
 }
 
 }  // namespace ortmulti::bindings

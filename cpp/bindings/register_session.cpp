@@ -43,28 +43,30 @@ py::list shape_of(const ValueInfo& info) {
 }  // namespace
 
 void register_session(py::module_& module) {
-  py::class_<ValueInfo>(module, "NodeArg")
-      .def_readonly("name", &ValueInfo::name)
-      .def_readonly("type", &ValueInfo::type)
-      .def_property_readonly("shape", &shape_of)
-      .def_property_readonly("dtype",
-                             [](const ValueInfo& info) -> py::object {
-                               return info.is_tensor ? py::object(array_dtype_of(info.element_type))
-                                                     : py::object(py::none());
-                             })
+  py::class_<ValueInfo>(module, "NodeArg", "An input, output or initializer that a model declares.")
+      .def_readonly("name", &ValueInfo::name, "The name.")
+      .def_readonly("type", &ValueInfo::type, "The type in ONNX Runtime's words, such as ``\"tensor(float)\"``.")
+      .def_property_readonly("shape", &shape_of, "The dimensions: a number if fixed, a name or None if dynamic.")
+      .def_property_readonly(
+          "dtype",
+          [](const ValueInfo& info) -> py::object {
+            return info.is_tensor ? py::object(array_dtype_of(info.element_type)) : py::object(py::none());
+          },
+          "The dtype of a tensor's arrays, perhaps of ml_dtypes; None for what is no tensor. "
+          "onnxruntime has none.")
       .def("__repr__", [](const ValueInfo& info) {
         return "NodeArg(name='" + info.name + "', type='" + info.type +
                "', shape=" + py::repr(shape_of(info)).cast<std::string>() + ")";
       });
 
-  py::class_<Metadata>(module, "ModelMetadata")
-      .def_readonly("producer_name", &Metadata::producer_name)
-      .def_readonly("graph_name", &Metadata::graph_name)
-      .def_readonly("domain", &Metadata::domain)
-      .def_readonly("description", &Metadata::description)
-      .def_readonly("graph_description", &Metadata::graph_description)
-      .def_readonly("version", &Metadata::version)
-      .def_readonly("custom_metadata_map", &Metadata::custom);
+  py::class_<Metadata>(module, "ModelMetadata", "The metadata of a model file.")
+      .def_readonly("producer_name", &Metadata::producer_name, "The program that made the model.")
+      .def_readonly("graph_name", &Metadata::graph_name, "The name of the graph.")
+      .def_readonly("domain", &Metadata::domain, "The model's namespace.")
+      .def_readonly("description", &Metadata::description, "The model's documentation.")
+      .def_readonly("graph_description", &Metadata::graph_description, "The graph's documentation.")
+      .def_readonly("version", &Metadata::version, "The model's version.")
+      .def_readonly("custom_metadata_map", &Metadata::custom, "The model's own entries.");
 
   // Freeing one takes time, and waits for runs that need the GIL to end: Python gets them by freed_without_gil().
   py::class_<Session, std::shared_ptr<Session>>(module, "Session")

@@ -153,7 +153,24 @@ std::shared_ptr<const Value> value_in(py::handle object) {
 }
 
 void register_value(py::module_& module) {
-  module.def("element_type_of", [](const py::dtype& dtype) { return static_cast<int>(element_type_of(dtype)); });
+  module.def(
+      "element_type_of", [](const py::dtype& dtype) { return static_cast<int>(element_type_of(dtype)); },
+      py::arg("dtype"));
+
+  py::class_<ElementType>(module, "ElementType")
+      .def_readonly("onnx", &ElementType::onnx)
+      .def_readonly("bits", &ElementType::bits)
+      .def_readonly("over_memory", &ElementType::over_memory)
+      .def_readonly("dtype", &ElementType::dtype)
+      .def_readonly("protocol", &ElementType::protocol)
+      .def_readonly("returned_as_bytes", &ElementType::returned_as_bytes)
+      .def_property_readonly("is_float", &ElementType::is_float)
+      .def_property_readonly("is_of_ml_dtypes", &ElementType::is_of_ml_dtypes);
+  py::dict types;
+  for (const ElementType& type : element_types()) {
+    types[py::str(std::string("tensor(") + type.name + ")")] = py::cast(&type, py::return_value_policy::reference);
+  }
+  module.attr("element_types") = types;
 
   module.def("set_value_reader", [](py::object reader) { value_reader = reader.release().ptr(); }, py::arg("reader"));
 

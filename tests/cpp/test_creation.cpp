@@ -506,10 +506,10 @@ TEST_F(Factory, WithoutThreadsIsAnErrorAndLeavesNothing) {
 }
 
 TEST(FactoryVersions, FromTheFirstReleaseThatWasTriedOnSessionsOfAGpuAreCreatedAtOnce) {
-  for (const char* const version : {"1.30.0", "1.30", "1.31.1", "1.32.0", "1.99.0"}) {
+  for (const char* const version : {"1.30.0", "1.30", "1.31.1", "1.32.0", "1.99.0", "2.0.0"}) {
     EXPECT_EQ(why_in_turn(version), "") << version;
   }
-  for (const char* const version : {"", "1.0.0", "1.29.9", "1.3.0"}) {
+  for (const char* const version : {"", "0.31.0", "1.0.0", "1.29.9", "1.3.0"}) {
     EXPECT_NE(why_in_turn(version).find("ONNX Runtime " + std::string(version) + " is older than 1.30"),
               std::string::npos);
     EXPECT_NE(why_in_turn(version).find("serialize='none'"), std::string::npos);

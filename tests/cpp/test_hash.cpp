@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/base/file.hpp"
+#include "core/base/hash.hpp"
 #include "core/base/stoppable_task.hpp"
 #include "failing_threads.hpp"
 #include "test_support.hpp"
@@ -26,6 +27,32 @@ std::string content(std::size_t size) {
     byte = static_cast<char>(state >> 56U);
   }
   return text;
+}
+
+std::uint64_t hash_of(const std::string& text, std::uint64_t seed) {
+  Hash hash(seed);
+  hash.add(text.data(), text.size());
+  return hash.sum();
+}
+
+TEST(Hash, TellsTextsLengthsAndSeedsApart) {
+  std::set<std::uint64_t> sums;
+  std::size_t texts = 0;
+  for (const std::string& text : {std::string(), std::string("a"), std::string("a\0", 2), content(64), content(65)}) {
+    for (const std::uint64_t seed : {0, 1, 2}) {
+      sums.insert(hash_of(text, seed));
+      ++texts;
+    }
+  }
+  EXPECT_EQ(sums.size(), texts);
+}
+
+TEST(Hash, IsThatOfTheWholeTextPieceByPiece) {
+  const std::string text = content(3 * Hash::width + 5);
+  Hash pieces;
+  pieces.add(text.data(), Hash::width);
+  pieces.add(text.data() + Hash::width, text.size() - Hash::width);
+  EXPECT_EQ(pieces.sum(), hash_of(text, 0));
 }
 
 // Stored sums stay valid: another algorithm needs another format of what stores them.

@@ -122,6 +122,12 @@ def test_the_page_of_the_command_line_is_its_help() -> None:
     assert command_line_page.PAGE.read_text("utf-8") == expected, "run python -m tools.command_line_page"
 
 
+def test_the_stub_of_the_core_has_the_types_of_its_bindings() -> None:
+    from tools import core_stub
+
+    assert core_stub.STUB.read_text("utf-8") == core_stub.stub(), "run python -m tools.core_stub"
+
+
 def test_every_public_name_is_documented_and_on_the_reference_page() -> None:
     griffe = pytest.importorskip("griffe")
     if not (ROOT / "python").is_dir():

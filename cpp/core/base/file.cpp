@@ -7,7 +7,6 @@
 #include <array>
 #include <cerrno>
 #include <climits>
-#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <future>
@@ -15,6 +14,7 @@
 
 #include "core/base/cpu_affinity.hpp"
 #include "core/base/error.hpp"
+#include "core/base/hash.hpp"
 
 namespace ortmulti {
 namespace {
@@ -64,58 +64,6 @@ int open_regular(const std::string& path) {
 constexpr std::size_t block_bytes = std::size_t{4} << 20U;
 // What is read at once; it stays in a core's cache until it is hashed.
 constexpr std::size_t piece_bytes = std::size_t{128} << 10U;
-
-constexpr std::size_t lanes = 8;
-constexpr std::array<std::uint64_t, lanes> lane_starts = {0x8F1BBCDC5A827999, 0x6ED9EBA1CA62C1D6, 0xD76AA478E8C7B756,
-                                                          0x242070DBC1BDCEEE, 0xF57C0FAF4787C62A, 0xA8304613FD469501,
-                                                          0x698098D88B44F7AF, 0xFFFF5BB1895CD7BE};
-constexpr std::uint64_t word_factor = 0xD1342543DE82EF95;  // both odd
-constexpr std::uint64_t state_factor = 0x9FB21C651E98DF25;
-
-// One to one in `state` and in `word`: a change of either alone is never lost. With one factor alone, a change of a
-// word's highest bit would be undone by that of one bit of the next word.
-std::uint64_t mix(std::uint64_t state, std::uint64_t word) noexcept {
-  state ^= word * word_factor;
-  return (state << 31U | state >> 33U) * state_factor;
-}
-
-// The sum of one block, given piece by piece; only the last piece may be no whole number of `width`.
-class BlockSum {
- public:
-  static constexpr std::size_t width = lanes * sizeof(std::uint64_t);
-
-  void add(const unsigned char* data, std::size_t size) noexcept {
-    std::array<std::uint64_t, lanes> words{};
-    size_ += size;
-    for (; size >= width; data += width, size -= width) {
-      std::memcpy(words.data(), data, width);
-      add(words);
-    }
-    if (size > 0) {
-      words = {};
-      std::memcpy(words.data(), data, size);
-      add(words);
-    }
-  }
-
-  std::uint64_t sum() const noexcept {
-    std::uint64_t sum = size_;
-    for (const std::uint64_t lane : state_) {
-      sum = mix(sum ^ sum >> 32U, lane);
-    }
-    return sum;
-  }
-
- private:
-  void add(const std::array<std::uint64_t, lanes>& words) noexcept {
-    for (std::size_t lane = 0; lane < lanes; ++lane) {
-      state_[lane] = mix(state_[lane], words[lane]);
-    }
-  }
-
-  std::array<std::uint64_t, lanes> state_ = lane_starts;
-  std::uint64_t size_ = 0;
-};
 
 }  // namespace
 
@@ -240,7 +188,7 @@ std::uint64_t file_checksum(const std::string& path, const std::atomic<bool>* st
     for (std::size_t block = next++; block < sums.size() && problem == 0; block = next++) {
       const std::uint64_t begin = std::uint64_t{block} * block_bytes;
       const std::uint64_t end = std::min(begin + block_bytes, size);
-      BlockSum sum;
+      Hash sum;
       for (std::uint64_t at = begin; at < end; at += piece_bytes) {
         const auto length = static_cast<std::size_t>(std::min<std::uint64_t>(piece_bytes, end - at));
         const bool stopped = stop != nullptr && *stop;

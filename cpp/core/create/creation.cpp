@@ -33,7 +33,7 @@ void close_all(const std::vector<std::shared_ptr<Session>>& sessions) {
 
 std::string why_in_turn(const std::string& onnxruntime_version) {
   constexpr int first_tried = 30;  // with later releases the GPU tests try it again
-  if (ort_api_compat::minor_of(onnxruntime_version) >= first_tried) {
+  if (ort_api_compat::is_since(onnxruntime_version, first_tried)) {
     return "";
   }
   return "ONNX Runtime " + onnxruntime_version + " is older than 1." + std::to_string(first_tried) +

@@ -11,9 +11,9 @@
 namespace ortmulti {
 namespace {
 
-// A type of which ONNX Runtime's API makes tensors over existing memory. Its number is the same in ONNX's files.
+// A type of which ONNX Runtime's API makes tensors over existing memory.
 bool has_shareable_type(int data_type) {
-  const ElementType* type = find_element_type(data_type);
+  const ElementType* type = find_onnx_type(data_type);
   return type != nullptr && type->over_memory;
 }
 

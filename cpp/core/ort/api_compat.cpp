@@ -59,7 +59,7 @@ void take(std::size_t place, Functions&... functions) {
 
 void check_release(int minor, const std::string& what) {
   const std::string& version = OnnxRuntime::get().version();
-  if (minor_of(version) < minor) {
+  if (!is_since(version, minor)) {
     throw Error(ErrorKind::not_implemented,
                 what + " needs ONNX Runtime 1." + std::to_string(minor) + " or newer; this is " + version);
   }
@@ -67,13 +67,15 @@ void check_release(int minor, const std::string& what) {
 
 }  // namespace
 
-int minor_of(const std::string& version) {
-  const std::size_t dot = version.find('.');
-  int minor = 0;
-  if (dot != std::string::npos) {
-    std::from_chars(version.data() + dot + 1, version.data() + version.size(), minor);
+bool is_since(const std::string& version, int minor) {
+  const char* const end = version.data() + version.size();
+  int found_major = 0;
+  int found_minor = 0;
+  const char* const dot = std::from_chars(version.data(), end, found_major).ptr;
+  if (dot != end && *dot == '.') {
+    std::from_chars(dot + 1, end, found_minor);
   }
-  return minor;
+  return found_major > 1 || (found_major == 1 && found_minor >= minor);
 }
 
 ReleaseCapturedGraph session_release_captured_graph() {
@@ -84,7 +86,7 @@ ReleaseCapturedGraph session_release_captured_graph() {
 }
 
 std::optional<PlacementApi> placement_api() {
-  if (minor_of(OnnxRuntime::get().version()) < memory_info_since) {
+  if (!is_since(OnnxRuntime::get().version(), memory_info_since)) {
     return std::nullopt;
   }
   PlacementApi api{};
@@ -93,7 +95,7 @@ std::optional<PlacementApi> placement_api() {
 }
 
 std::optional<AssignmentApi> assignment_api() {
-  if (minor_of(OnnxRuntime::get().version()) < assignment_since) {
+  if (!is_since(OnnxRuntime::get().version(), assignment_since)) {
     return std::nullopt;
   }
   AssignmentApi api{};
@@ -129,7 +131,7 @@ std::map<std::string, std::string> allocator_stats(const OrtAllocator& allocator
   return stats;
 }
 
-bool have_plugin_api(const std::string& version) { return minor_of(version) >= plugins_since; }
+bool have_plugin_api(const std::string& version) { return is_since(version, plugins_since); }
 
 PluginApi plugin_api() {
   check_release(plugins_since, "a plug-in of execution providers");

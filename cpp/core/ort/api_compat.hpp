@@ -17,8 +17,8 @@ struct OrtKeyValuePairs;
 
 namespace ortmulti::ort_api_compat {
 
-/// The second number of a release: 31 of "1.31.1"; 0 for other texts.
-int minor_of(const std::string& version);
+/// Whether a release such as "1.31.1" is 1.`minor` or a later one. Texts that are no release are none.
+bool is_since(const std::string& version, int minor);
 
 /// Functions of the C API that are newer than the one that the core is built for, taken from their places in the table
 /// of functions, to which ONNX Runtime only ever appends. Those that are no std::optional throw Error with

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/base/error.hpp"
+#include "core/base/hash.hpp"
 #include "core/base/text.hpp"
 #include "core/cuda/memory.hpp"
 #include "core/onnx/element_types.hpp"
@@ -393,14 +394,12 @@ Ort::Value make_empty_sequence(OnnxRuntime& runtime, ONNXTensorElementDataType e
 }
 
 std::uint64_t add_shape(std::uint64_t shapes, const Ort::Value& value) {
-  constexpr std::uint64_t prime = 0x100000001b3;
-  if (value == nullptr || !value.IsTensor()) {
-    return shapes * prime;
+  if (value != nullptr && value.IsTensor()) {
+    for (const std::int64_t size : value.GetTensorTypeAndShapeInfo().GetShape()) {
+      shapes = mix(shapes, static_cast<std::uint64_t>(size));
+    }
   }
-  for (const std::int64_t size : value.GetTensorTypeAndShapeInfo().GetShape()) {
-    shapes = (shapes ^ static_cast<std::uint64_t>(size)) * prime;
-  }
-  return (shapes ^ 0xff) * prime;  // so that dimensions do not move from one value to the next
+  return mix(shapes, ~std::uint64_t{0});  // so that dimensions do not move from one value to the next
 }
 
 }  // namespace ortmulti

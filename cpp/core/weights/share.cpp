@@ -9,10 +9,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <string_view>
 #include <system_error>
 
 #include "core/base/error.hpp"
+#include "core/base/hash.hpp"
 #include "core/base/text.hpp"
 
 namespace ortmulti {
@@ -28,13 +28,11 @@ std::string folder_path() {
   return "/tmp/ortmulti-" + std::to_string(geteuid());
 }
 
-// 64 bits of a text. Two of them with different seeds are the same for two texts of a user by no chance that matters.
-std::uint64_t hash(std::string_view text, std::uint64_t seed) {
-  for (const char letter : text) {
-    seed = (seed ^ static_cast<unsigned char>(letter)) * 0x9E3779B97F4A7C15U;
-    seed ^= seed >> 29U;
-  }
-  return seed * 0xC2B2AE3D27D4EB4FU;
+// Two of them with different seeds are the same for two texts of a user by no chance that matters.
+std::uint64_t hash(const std::string& text, std::uint64_t seed) {
+  Hash hash(seed);
+  hash.add(text.data(), text.size());
+  return hash.sum();
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ortmulti import _core
 from ortmulti.errors import Fail, InvalidArgument, NotImplemented, OutOfMemory, RuntimeException
 from ortmulti.values import floats
 
@@ -27,9 +28,10 @@ FEWER_TOKENS = (30, 4, 2)
 _IMAGE_SIDE = 224
 _MOST_ELEMENTS = 1 << 22
 """Of an input with a larger size: four open dimensions of 512 would be 64 GiB."""
-_INTEGERS: dict[str, type[np.generic]] = {
-    f"tensor({name})": getattr(np, name)
-    for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_INTEGERS = {
+    name: np.dtype(kind.dtype)
+    for name, kind in _core.element_types.items()
+    if kind.dtype and not kind.is_of_ml_dtypes and np.dtype(kind.dtype).kind in "iu"
 }
 
 _Inputs = TypeVar("_Inputs")
@@ -235,11 +237,11 @@ def _values(
 
 
 def _integers(
-    name: str, dtype: type[np.generic], shape: tuple[int, ...], generator: np.random.Generator, tokens: int
+    name: str, dtype: np.dtype[Any], shape: tuple[int, ...], generator: np.random.Generator, tokens: int
 ) -> NDArray[Any]:
     if (values := _named_values(name, shape)) is not None:
         return values.astype(dtype)
-    bound = 256 if dtype is np.uint8 else min(tokens, int(np.iinfo(dtype).max) + 1)  # type: ignore[type-var]
+    bound = 256 if dtype == np.uint8 else min(tokens, int(np.iinfo(dtype).max) + 1)
     return np.asarray(generator.integers(bound, size=shape)).astype(dtype)
 
 

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ortmulti import _core
 from ortmulti.errors import InvalidArgument
 
 FORMAT_VERSION = 1
@@ -22,22 +23,9 @@ IDENTIFIER = b"TORT"
 
 # The types that ONNX Runtime takes in adapters, by ONNX's numbers: the bytes of an element.
 ELEMENT_BYTES = {
-    1: 4,  # float32
-    2: 1,  # uint8
-    3: 1,  # int8
-    4: 2,  # uint16
-    5: 2,  # int16
-    6: 4,  # int32
-    7: 8,  # int64
-    10: 2,  # float16
-    11: 8,  # float64
-    12: 4,  # uint32
-    13: 8,  # uint64
-    16: 2,  # bfloat16
-    17: 1,  # float8e4m3fn
-    18: 1,  # float8e4m3fnuz
-    19: 1,  # float8e5m2
-    20: 1,  # float8e5m2fnuz
+    kind.onnx: kind.bits // 8
+    for kind in _core.element_types.values()
+    if kind.over_memory and kind.bits >= 8 and kind.dtype != "bool"
 }
 
 MAX_BYTES = 2**31 - 1

@@ -13,11 +13,9 @@ from ortmulti._runtime.regular_file import open_regular
 from ortmulti.errors import WeightsError
 from ortmulti.values import onnxruntime_values
 
-# TensorProto.DataType
-_BOOL = 9
-_INT4 = (21, 22)  # two elements a byte, which NumPy's shapes cannot say
-_FLOAT8 = (17, 18, 19, 20)
-SMALL_TYPES = (*_INT4, *_FLOAT8)
+_TYPES = {kind.onnx: kind for kind in _core.element_types.values()}
+_BOOL = _core.element_types["tensor(bool)"].onnx
+SMALL_TYPES = {number for number, kind in _TYPES.items() if kind.is_of_ml_dtypes and kind.bits <= 8}
 
 
 class NotShared(Exception):  # noqa: N818  (not a failure)
@@ -109,7 +107,7 @@ def _view(mapping: mmap.mmap, weight: _core.Weight) -> Any:
     """Return the weight's bytes as an array of its shape. onnxruntime knows the elements' type."""
     count = int(np.prod(weight.shape, dtype=np.int64))
     width = weight.length // count
-    if width * count != weight.length or weight.data_type in _INT4:
+    if width * count != weight.length or _TYPES[weight.data_type].bits < 8:
         raise NotShared(f"onnxruntime's Python interface has no values of type {weight.data_type} over given memory")
     array = np.frombuffer(mapping, dtype=f"u{width}", count=count, offset=weight.offset).reshape(weight.shape)
     # Kernels may rely on the alignment of an element.

@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from ortmulti import _core
 from ortmulti.errors import InvalidArgument
 from ortmulti.pool.row_axes import FOUND, NONE, Walk, has_rows
 from ortmulti.pool.row_dependence import Graph, read_graph, walk
 
 if TYPE_CHECKING:
-    from ortmulti import _core
     from ortmulti.create.model import Model
     from ortmulti.pool.answers import OutputCheck
     from ortmulti.pool.configuration import Batching
@@ -23,7 +23,6 @@ __all__ = ["OutputRows", "RowVerdict", "Rows", "check_inputs", "warn"]
 LOGGER = logging.getLogger("ortmulti")
 
 _MOST_TOLD = 3
-_PARTS_OF_BYTES = ("int4", "uint4", "int2", "uint2", "float4e2m1")
 
 
 @dataclass(frozen=True)
@@ -234,10 +233,10 @@ def _too_few(rank: int, axis: int) -> OutputRows:
 
 def _of_type(kind: str) -> str:
     """Why values of a type cannot be joined or split; empty: they can."""
-    element = kind.removeprefix("tensor(").removesuffix(")")
-    if not kind.startswith("tensor(") or element == "string":
+    element = _core.element_types.get(kind)
+    if element is None or element.bits == 0:
         return f"is of type {kind}, and only tensors of numbers are joined and split"
-    return f"is of type {kind}, whose elements are smaller than a byte" if element in _PARTS_OF_BYTES else ""
+    return f"is of type {kind}, whose elements are smaller than a byte" if element.bits < 8 else ""
 
 
 def _suspicious(session: Any, axis: int) -> dict[str, str]:

@@ -8,21 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ortmulti import errors
+from ortmulti import _core, errors
 from ortmulti.errors import InvalidArgument
+from ortmulti.values.floats import is_floating
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ortmulti import _core
-
 __all__ = ["Declared", "array_of_bytes", "array_of_numbers", "bytes_of_array", "checked_shape", "numbers_of_array"]
 
-# The protocol's word for ONNX Runtime's.
-_DATATYPES = {
-    "bool": "BOOL", "string": "BYTES", "float": "FP32", "double": "FP64", "float16": "FP16", "bfloat16": "BF16",
-    **{f"{sign}int{bits}": f"{sign}int{bits}".upper() for sign in ("", "u") for bits in (8, 16, 32, 64)},
-}  # fmt: skip
 # More dimensions than NumPy's arrays have.
 _MOST_DIMENSIONS = 64
 _LENGTH = 4  # bytes before each element of BYTES
@@ -42,7 +36,8 @@ class Declared:
 
     def __init__(self, value: _core.NodeArg) -> None:
         self.name = value.name
-        self.datatype = _DATATYPES.get(value.type.removeprefix("tensor(").removesuffix(")"), "")
+        kind = _core.element_types.get(value.type)
+        self.datatype = "" if kind is None else kind.protocol
         self.dtype = value.dtype if self.datatype else None
         self.shape = [size if isinstance(size, int) else -1 for size in value.shape]
 
@@ -130,7 +125,8 @@ def array_of_numbers(declared: Declared, data: object, shape: Sequence[int], mod
         strings = np.empty(count, object)
         strings[:] = [one if isinstance(one, str) else _text_of(declared, one) for one in flat]
         return strings.reshape(shape)
-    wanted = bool if declared.datatype == "BOOL" else (int, float) if declared.datatype[:2] in ("FP", "BF") else int
+    assert declared.dtype is not None
+    wanted = bool if declared.datatype == "BOOL" else (int, float) if is_floating(declared.dtype) else int
     if not all(isinstance(one, wanted) and (wanted is bool or not isinstance(one, bool)) for one in flat):
         raise InvalidArgument(
             f"the data of input '{declared.name}' for model '{model}' are not all {declared.datatype}"
@@ -173,7 +169,7 @@ def numbers_of_array(array: NDArray[Any], datatype: str) -> list[Any]:
     """Return an output as values for JSON, flat. NaN and infinity are as Python's `json` writes them."""
     if datatype == "BYTES":
         return [text.decode() if isinstance(text, bytes) else str(text) for text in array.ravel()]
-    if datatype == "BF16":
+    if array.dtype.kind == "V":  # the elements of ml_dtypes are no numbers of Python's
         array = array.astype(np.float32)
     values: list[Any] = array.ravel().tolist()
     return values

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_AS_BYTES = {"tensor(float8e4m3fn)": "float8_e4m3fn"}
-"""Types whose arrays are uint8, as in onnxruntime, and their names in ml_dtypes."""
+from ortmulti import _core
 
 
 def is_floating(dtype: np.dtype[Any]) -> bool:
@@ -36,25 +35,22 @@ def of_type(array: Any, declared: str) -> Any:
     Args:
         declared: The output's type, such as ``"tensor(float8e4m3fn)"``. Without the package ml_dtypes the bytes stay.
     """
-    name = _AS_BYTES.get(declared)
-    if name is None or not isinstance(array, np.ndarray) or array.dtype != np.uint8:
+    kind = _core.element_types.get(declared)
+    if kind is None or not kind.returned_as_bytes or not isinstance(array, np.ndarray) or array.dtype != np.uint8:
         return array
-    try:
-        return array.view(getattr(import_module("ml_dtypes"), name))
-    except ImportError:
-        return array
+    dtype = dtype_of(declared)
+    return array if dtype is None else array.view(dtype)
 
 
 def dtype_of(declared: str) -> np.dtype[Any] | None:
     """Return the dtype of tensors of floats; None for other types, or where it needs ml_dtypes, which is missing."""
-    name = declared.removeprefix("tensor(").removesuffix(")")
-    plain = {"float16": np.float16, "float": np.float32, "double": np.float64}.get(name)
-    if plain is not None:
-        return np.dtype(plain)
-    if not name.startswith(("bfloat16", "float8")):
+    kind = _core.element_types.get(declared)
+    if kind is None or not (kind.is_float and kind.over_memory):
         return None
+    if not kind.is_of_ml_dtypes:
+        return np.dtype(kind.dtype)
     try:
-        found = getattr(import_module("ml_dtypes"), name.replace("float8e", "float8_e"), None)
+        found = getattr(import_module("ml_dtypes"), kind.dtype, None)
     except ImportError:
         return None
     return None if found is None else np.dtype(found)
