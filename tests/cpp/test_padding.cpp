@@ -329,6 +329,20 @@ TEST_F(PaddingTest, ARunThatTookLongOnceHardlyCounts) {
   EXPECT_NEAR(cost.time(1, 64), 1e6, 1e5) << "and faster";
 }
 
+TEST_F(PaddingTest, ARunThatTookLittleOnceHardlyCountsWhereManyWereMeasured) {
+  RunCost often;
+  RunCost seldom;
+  for (int i = 0; i < 9; ++i) {
+    often.record(1, 64, microseconds(9000));
+  }
+  seldom.record(1, 64, microseconds(9000));
+  for (RunCost* const cost : {&often, &seldom}) {
+    cost->record(1, 64, microseconds(1000));
+  }
+  EXPECT_DOUBLE_EQ(often.time(1, 64), 8e6);
+  EXPECT_DOUBLE_EQ(seldom.time(1, 64), 5e6);
+}
+
 // A device with the times of its runs. The first run of a shape takes longer, and others do now and then.
 class LearningTest : public PaddingTest {
  protected:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -394,6 +395,39 @@ def test_what_is_received_is_answered_before_the_end(folder: Path) -> None:
             answer = receive_all(client)
             assert answer.startswith(b"HTTP/1.1 200")
             assert b"[-1.0,2.0]" in answer
+        assert server.process.wait(HANG) == 0
+
+
+def test_no_request_over_grpc_that_has_arrived_is_cancelled_by_the_end(folder: Path) -> None:
+    request = message("ModelInferRequest")(model_name="simple")
+    request.inputs.add(name="x", datatype="FP32", shape=[1])
+    request.raw_input_contents.append(np.array([5], np.float32).tobytes())
+
+    async def ask_until_the_end(server: Server) -> list[Any]:
+        async with grpc.aio.insecure_channel(server.grpc, options=[("grpc.enable_retries", 0)]) as channel:
+            call = channel.unary_unary(
+                "/inference.GRPCInferenceService/ModelInfer",
+                request_serializer=message("ModelInferRequest").SerializeToString,
+                response_deserializer=message("ModelInferResponse").FromString,
+            )
+
+            async def ask(answered: asyncio.Event) -> Any:
+                while True:
+                    try:
+                        await call(request, timeout=HANG)
+                    except grpc.aio.AioRpcError as error:
+                        return error.code()
+                    answered.set()
+
+            answered = [asyncio.Event() for _ in range(16)]
+            clients = [asyncio.create_task(ask(each)) for each in answered]
+            await asyncio.gather(*(each.wait() for each in answered))
+            server.process.send_signal(signal.SIGTERM)
+            return await asyncio.gather(*clients)
+
+    with serving(folder / "simple.onnx") as server:
+        codes = asyncio.run(asyncio.wait_for(ask_until_the_end(server), HANG))
+        assert set(codes) == {grpc.StatusCode.UNAVAILABLE}  # not CANCELLED: these found no server any more
         assert server.process.wait(HANG) == 0
 
 
