@@ -26,10 +26,6 @@ with om.load(sys.argv[1], "cpu") as pool:
     print(pool.run(None, x)[0].shape)
 session = om.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
 print(session.run(None, x)[0].shape)
-try:
-    om.load(sys.argv[1], "cpu", backend="processes")
-except om.Fail as error:
-    print("frozen" in str(error))
 """
 
 
@@ -65,4 +61,4 @@ def test_a_frozen_program_loads_and_runs(tmp_path: Path) -> None:
     subprocess.run(make, cwd=tmp_path, env=environment, check=True)
     program = [tmp_path / "dist" / "app" / "app", model]
     output = subprocess.run(program, env=child_environment({"PYTHONPATH": None}), capture_output=True, text=True)
-    assert (output.stdout, output.stderr) == ("(1, 8)\n(1, 8)\nTrue\n", "")
+    assert (output.stdout, output.stderr) == ("(1, 8)\n(1, 8)\n", "")
