@@ -43,6 +43,15 @@ def test_the_entry_point_of_pyinstaller_is_the_folder_of_the_hook() -> None:
     assert [path.name for path in Path(folder).glob("hook-*.py")] == ["hook-ortmulti.py"]
 
 
+def test_a_frozen_program_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sys.executable` is the program then."""
+    model = tmp_path / "model.onnx"
+    model.write_bytes(onnx_models.matmul(8))
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    with pytest.raises(ortmulti.Fail, match=r"this program is frozen.*call tune and diagnose in an ordinary Python"):
+        ortmulti.tune(model, devices="cpu")
+
+
 @pytest.mark.slow
 def test_a_frozen_program_loads_and_runs(tmp_path: Path) -> None:
     pytest.importorskip("PyInstaller")

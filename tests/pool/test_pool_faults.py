@@ -17,8 +17,7 @@ import psutil
 import pytest
 
 import ortmulti
-from ortmulti import Batching, _core
-from ortmulti._runtime import callbacks
+from ortmulti import Batching
 from tests.support import onnx_models
 from tests.support.pools import ENDLESS, HANG, check_row, counted, endless_feed, in_threads, outcomes, row, rows
 from tests.support.processes import check_child, nothing_leaks
@@ -259,39 +258,3 @@ def test_a_thousand_pools_leave_nothing_behind() -> None:
         gc.collect()
         grown = process.memory_info().rss - before
     assert grown < 4 << 20, f"{grown / 700:.0f} bytes a pool"
-
-
-class UnsteadyRunner:
-    """Runs requests for the core (see ``cpp/bindings/python_runner.hpp``): gives the input while it works."""
-
-    works = True
-
-    def run(self, _number: int, _names: object, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
-        if not self.works:
-            raise ortmulti.Fail("it fails")
-        return [feed["x"]]
-
-    def terminate(self, _number: int) -> None:
-        """Its runs are short."""
-
-
-def test_a_device_that_fails_costs_nobody_its_answer_and_comes_back() -> None:
-    """What is suspended and probed is tested in C++; here with runners and callers of Python."""
-    callbacks.start()
-    core = _core.Pool()
-    unsteady = UnsteadyRunner()
-    for device, runner in (("cpu", UnsteadyRunner()), ("cuda:0", unsteady)):
-        core.add_runners(device, [runner], lambda _names, feed: (("y",), dict(feed)))
-
-    def ask(number: int) -> None:
-        for _ in range(200):
-            [y] = core.run(None, {"x": np.full(1, number)}, None)
-            assert y[0] == number
-
-    unsteady.works = False
-    in_threads(8, ask)
-    assert "it fails" in core.stats()["devices"][1]["suspended"]
-    unsteady.works = True
-    while core.stats()["devices"][1]["suspended"]:
-        ask(0)
-    core.close(False)

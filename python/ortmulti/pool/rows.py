@@ -255,7 +255,7 @@ def _suspicious(session: Any, axis: int) -> dict[str, str]:
 
 
 def check_inputs(
-    core: _core.Pool, batching: Batching, model: Model, inputs: Sequence[Any], initializers: Sequence[Any]
+    core: _core.Pool, batching: Batching, model: Model, inputs: Sequence[Any], initializers: Sequence[Any] = ()
 ) -> None:
     """Refuse a model of which no two requests can ever be joined. Requests with these initializers are not.
 
