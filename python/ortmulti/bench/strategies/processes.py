@@ -23,6 +23,8 @@ from ortmulti.interface.session_observer import SessionObserver, observe, observ
 
 from .base import Array, Creation, Strategy, first_run_error, make_contexts
 
+_ALIGNMENT = 64  # which suits every kernel's loads
+
 _Result = TypeVar("_Result")
 _Layout = list[tuple[str, str, tuple[int, ...], int]]
 """The name, dtype, shape and place in shared memory of each array."""
@@ -71,7 +73,7 @@ class SessionProcess(Closing):
         """Run the session; all outputs come back."""
         numbers = {name: array for name, array in feeds.items() if array.dtype.kind in "biufc"}
         others = {name: array for name, array in feeds.items() if name not in numbers}
-        memory, size = self._memory, sum(array.nbytes for array in numbers.values())
+        memory, size = self._memory, sum(_room(array) for array in numbers.values())
         if memory is None or memory.size < size:
             self._free()
             memory = self._memory = SharedMemory(create=True, size=max(1, size))
@@ -80,7 +82,7 @@ class SessionProcess(Closing):
         for name, array in numbers.items():
             np.ndarray(array.shape, array.dtype, memory.buf, place)[...] = array
             layout.append((name, array.dtype.str, array.shape, place))
-            place += array.nbytes
+            place += _room(array)
         return self.call("during a run", _run, memory.name, layout, others)
 
     def close(self) -> None:
@@ -93,6 +95,10 @@ class SessionProcess(Closing):
             self._memory.close()
             self._memory.unlink()
             self._memory = None
+
+
+def _room(array: Array) -> int:
+    return -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
 class Processes(Strategy):
