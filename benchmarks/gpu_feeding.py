@@ -30,13 +30,14 @@ from pathlib import Path
 from typing import Any
 
 import ortmulti
+from ortmulti import _core
 from ortmulti.bench import models
 from ortmulti.bench.measure import page_cache, results
 from ortmulti.bench.measure.devices import parse_devices
 from ortmulti.bench.measure.rounds import alternating, failure, measure_rounds
 from ortmulti.bench.serve.clients import NANOSECONDS, ClosedLoop, closed_loop
+from ortmulti.bench.strategies import SessionSettings
 from ortmulti.errors import Error
-from ortmulti.interface.onnxruntime_sessions import create_session, open_package, session_specs
 
 LEAST_SHARE = 0.95
 DEFAULTS = "defaults"
@@ -82,8 +83,7 @@ def cases(
 def opened(case: Case, model: Path, device: str, feed: Mapping[str, Any]) -> Iterator[tuple[Callable[[], Any], Any]]:
     """What a client calls, and the pool, warm; None for onnxruntime."""
     if case.way == "onnxruntime":
-        [spec] = session_specs(ortmulti.Model(model), device, 1, None, None)
-        session = create_session(open_package([spec.device]), spec)
+        session = SessionSettings.side_by_side([device], _core.usable_cores()).creator(model, device)()
         session.run(None, feed)
         yield lambda: session.run(None, feed), None
         return

@@ -1,5 +1,5 @@
 """What does it cost to bring batches to sessions in other processes: pickled, through multiprocessing.shared_memory as
-the report proposes, by ortmulti's processes; and to sessions in the same process?
+the report proposes; and to sessions in the same process?
 
 A network that averages images, so that a batch is read once and the answer is small: what is measured is the way
 there. Latency with one batch in flight, throughput with several for each session, by batch size.
@@ -7,7 +7,6 @@ there. Latency with one batch in flight, throughput with several for each sessio
 - pickling: a ProcessPoolExecutor that is given arrays
 - shared_memory: new memory for each batch, of which a worker gets the name, as in the report
 - shared_memory, kept: the same with memory that is kept and stays attached
-- processes: `ortmulti.load(backend="processes")`
 - core: `ortmulti.load()`, no process and no way
 
     python -m benchmarks.shared_memory_io --devices 0,1

@@ -71,8 +71,6 @@ TYPES = {
     "Nodes.ranks": "dict[str, int]",
     "OrtValue.numpy": "np.ndarray[Any, Any]",
     "Pool.add(graph_wanted)": "Callable[[GraphsBeside, bytes, int], object] | None",
-    "Pool.add_runners(check)": "Callable[[object, object], tuple[Sequence[str], Mapping[str, Any]]]",
-    "Pool.add_runners(runners)": "Sequence[object]",
     "Pool.check_inputs(inputs)": "Sequence[tuple[str, Sequence[int | str | None]]]",
     "Pool.enter(close)": "Callable[[str, float], None]",
     "Pool.sleep_sessions(make)": "Callable[[Callable[[BaseException | None], None]], None]",

@@ -19,11 +19,10 @@ from ortmulti.bench.create.measure_strategy import digest
 from ortmulti.bench.serve.clients import ClosedLoop, closed_loop
 from ortmulti.bench.strategies import SessionSettings
 from ortmulti.errors import InvalidArgument
-from ortmulti.interface.onnxruntime_sessions import create_session, open_package
 
 PICKLING, SHARED_MEMORY, KEPT = "pickling", "shared_memory", "shared_memory, kept"
-PROCESSES, CORE = "processes", "core"
-WAYS = (PICKLING, SHARED_MEMORY, KEPT, PROCESSES, CORE)
+CORE = "core"
+WAYS = (PICKLING, SHARED_MEMORY, KEPT, CORE)
 
 Feeds = Mapping[str, Any]
 Ask = Callable[[Feeds], list[Any]]
@@ -74,12 +73,12 @@ def _asked(ask: Ask, feeds: Feeds, clients: int, seconds: float) -> dict[str, An
 def _way(spec: Mapping[str, Any]) -> Iterator[Ask]:
     """What asks for one batch and waits for its answer."""
     way = spec["way"]
-    if way in (PROCESSES, CORE):
+    if way == CORE:
         options = ortmulti.SessionOptions()
         options.intra_op_num_threads = spec["threads"]
         devices = list(dict.fromkeys(spec["devices"]))
         sessions = spec["devices"].count(devices[0])
-        with ortmulti.load(spec["model"], devices, sessions, options, backend=way) as pool:
+        with ortmulti.load(spec["model"], devices, sessions, options) as pool:
             yield lambda feeds: pool.run(None, feeds)
     elif way in WAYS:
         context = multiprocessing.get_context("spawn")
@@ -167,8 +166,7 @@ _attached: dict[str, SharedMemory] = {}
 def _start(waiting: Any, model: str, threads: int) -> None:
     """A worker's beginning: takes a device and creates its session there."""
     global _session
-    spec = SessionSettings(threads).spec(model, waiting.get())
-    _session = create_session(open_package([spec.device]), spec)
+    _session = SessionSettings(threads).creator(model, waiting.get())()
 
 
 def _answer(feeds: dict[str, Any]) -> list[Any]:

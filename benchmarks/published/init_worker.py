@@ -10,8 +10,8 @@ from typing import Any
 
 from ortmulti.bench.create.measure_strategy import digest
 from ortmulti.bench.files import read_arrays
+from ortmulti.bench.onnxruntime_sessions import create_session, open_package
 from ortmulti.bench.strategies import SessionSettings, open_strategy
-from ortmulti.interface.onnxruntime_sessions import create_session, open_package
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:

@@ -57,8 +57,8 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _onnxruntime(spec: dict[str, Any]) -> Any:
+    from ortmulti.bench.onnxruntime_sessions import create_session, open_package
     from ortmulti.bench.strategies import SessionSettings
-    from ortmulti.interface.onnxruntime_sessions import create_session, open_package
 
     settings = SessionSettings(spec["intra_op_num_threads"], config_entries=spec["config_entries"])
     session = settings.spec(spec["model"], "cpu")

@@ -26,7 +26,6 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   register_creation(module);
   register_index(module);
   register_weights(module);
-  register_interop(module);
   register_value(module);
   register_binding(module);
   register_repository(module);  // before register_pool, whose signatures have its classes

@@ -7,7 +7,6 @@
 
 #include "bindings/errors.hpp"
 #include "bindings/gil.hpp"
-#include "bindings/python_runner.hpp"
 #include "bindings/run_options.hpp"
 #include "bindings/signals.hpp"
 #include "bindings/tensors.hpp"
@@ -84,37 +83,6 @@ PoolRequest::PoolRequest(std::shared_ptr<Session> session, const py::object& wan
   python_.feed = RunRequest::copy_feed(feed);
 }
 
-PoolRequest::PoolRequest(const py::object& check, bool joins, const py::object& wanted, const py::object& feed) {
-  const py::tuple checked = check(wanted, feed);
-  python_.wanted = checked[0];
-  python_.feed = checked[1];
-  if (joins) {
-    add_inputs();
-  }
-}
-
-void PoolRequest::add_inputs() {
-  for (const py::handle name : python_.wanted) {
-    output_names.push_back(PyUnicode_AsUTF8(name.ptr()));  // which lives as long as the name
-  }
-  for (const auto& [name, value] : py::reinterpret_borrow<py::dict>(python_.feed)) {
-    try {
-      inputs.add(PyUnicode_AsUTF8(name.ptr()), value_over(value));
-    } catch (const Error&) {
-      inputs = RunInputs();  // it runs alone
-      return;
-    }
-  }
-}
-
-py::list PoolRequest::to_arrays() {
-  py::list arrays;
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    arrays.append(to_array(std::move(outputs[i]), output_names[i], false));
-  }
-  return arrays;
-}
-
 void PoolRequest::convert(std::shared_ptr<Session> session, const py::object& wanted, const py::object& feed) {
   RunRequest& values = python_.values.emplace(*session, wanted, feed, padding_.get());
   python_.session = std::move(session);
@@ -151,18 +119,8 @@ PoolRequest::~PoolRequest() {  // NOLINT(bugprone-exception-escape): out of memo
 }
 
 py::list PoolRequest::take_results() {
-  if (python_.exception) {
-    set_error(std::exchange(python_.exception, py::object()));
-    throw py::error_already_set();
-  }
   if (error) {
     std::rethrow_exception(error);
-  }
-  if (python_.results) {
-    return std::exchange(python_.results, py::object());
-  }
-  if (!outputs.empty() && !python_.session) {
-    return to_arrays();
   }
   const auto& values = python_.values;
   if (!values) {
@@ -205,13 +163,11 @@ py::tuple PoolRequest::take() {
 }
 
 bool PoolRequest::cancel(const std::shared_ptr<PoolRequest>& request) {
-  const bool cancelled = without_gil([&request] {
+  return without_gil([&request] {
     request->arrival_->abandon();
     const std::shared_ptr<Pool> pool = request->pool_.lock();
     return pool && pool->cancel(request);
   });
-  end_runs();
-  return cancelled;
 }
 
 py::object PoolRequest::timing() const {

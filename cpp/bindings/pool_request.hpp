@@ -22,19 +22,9 @@ class PoolRequest : public Request, NonCopyable {
   /// Without a session the values are converted by prepare(), once there is one. Needs the GIL, as the next.
   PoolRequest(std::shared_ptr<Session> session, const pybind11::object& wanted, const pybind11::object& feed,
               const pybind11::object& options, std::shared_ptr<const Padding> padding = nullptr);
-  /// For runners in Python: `check(wanted, feed)` gives the names and the values that they get. `joins`: the values are
-  /// inputs too, where all are arrays that ONNX Runtime can read, to be run together with others'.
-  PoolRequest(const pybind11::object& check, bool joins, const pybind11::object& wanted, const pybind11::object& feed);
   ~PoolRequest() override;
 
   void prepare(const std::shared_ptr<Session>& session) override;
-
-  /// What a runner in Python is given, and what became of it: outputs, or an exception that no Error can stand for.
-  const pybind11::object& names() const noexcept { return python_.wanted; }
-  const pybind11::object& feed() const noexcept { return python_.feed; }
-  void set_results(pybind11::list results) { python_.results = std::move(results); }
-  void set_exception(pybind11::object exception) { python_.exception = std::move(exception); }
-  bool has_outputs() const noexcept override { return python_.results || Request::has_outputs(); }
 
   pybind11::list take_results();
 
@@ -67,10 +57,8 @@ class PoolRequest : public Request, NonCopyable {
   struct Python {
     std::shared_ptr<Session> session;  // whose declarations the values were checked against
     std::optional<RunRequest> values;
-    pybind11::object wanted;  // until there is a session, or for a runner in Python; as the next
+    pybind11::object wanted;  // until there is a session; as the next
     pybind11::object feed;
-    pybind11::object results;  // of a runner in Python, as the next
-    pybind11::object exception;
     pybind11::object future;                                               // of an event loop
     std::vector<std::pair<pybind11::object, pybind11::object>> followers;  // and what completes each
     pybind11::object taken;                                                // by take()
@@ -78,8 +66,6 @@ class PoolRequest : public Request, NonCopyable {
 
   /// The arguments of ortmulti.RequestTiming; None where it was not answered.
   pybind11::object timing() const;
-  void add_inputs();
-  pybind11::list to_arrays();
   void convert(std::shared_ptr<Session> session, const pybind11::object& wanted, const pybind11::object& feed);
 
   std::shared_ptr<const Ort::RunOptions> given_options_;

@@ -19,7 +19,6 @@
 #include "bindings/gil.hpp"
 #include "bindings/pool_request.hpp"
 #include "bindings/python_call.hpp"
-#include "bindings/python_runner.hpp"
 #include "bindings/signals.hpp"
 #include "bindings/text.hpp"
 #include "core/base/async_runs.hpp"
@@ -133,23 +132,7 @@ class PythonPool : NonCopyable {
     std::atomic_compare_exchange_strong(&session_, &none, session);
   }
 
-  // Adds runners in Python, of one session, and returns that by which it is known. `check` gives the names and values
-  // that they get.
-  const void* add_runners(const Device& device, const py::list& runners, const py::object& check) {
-    std::vector<std::shared_ptr<Runner>> made;
-    for (const py::handle runner : runners) {
-      made.push_back(std::make_shared<PythonRunner>(py::reinterpret_borrow<py::object>(runner), device, runners));
-    }
-    if (!check_) {
-      check_ = check;
-    }
-    in_main_thread_.store(false);
-    const ReleaseGil nogil;
-    pool_->add(made);
-    return runners.ptr();
-  }
-
-  // Of sessions in Python: the inputs' names and shapes, with numbers, names and None.
+  // The inputs' names and shapes, with numbers, names and None.
   void check_inputs(const std::vector<std::pair<std::string, std::vector<py::object>>>& inputs) const {
     std::vector<ValueInfo> declared;
     for (const auto& [name, shape] : inputs) {
@@ -237,8 +220,7 @@ class PythonPool : NonCopyable {
     bool submitted = false;
     {
       const ReleaseGil nogil;
-      const bool may_wait =
-          this_thread() != getpid() || (in_main_thread_.load() && last_run_ns_.load() < longest_uninterrupted_ns);
+      const bool may_wait = this_thread() != getpid() || last_run_ns_.load() < longest_uninterrupted_ns;
       if (!may_wait || !pool_->run_here(*request)) {
         request->endable = true;
         request->await_arrival(pool_);
@@ -311,15 +293,12 @@ class PythonPool : NonCopyable {
 
   void warm_up(const py::list& feeds, int runs, const std::shared_ptr<Timeline>& timeline) {
     const auto session = first_session();
-    if (!session && !check_) {
+    if (!session) {
       throw Error(ErrorKind::closed, "the pool has no session");
     }
     const auto runners = without_gil([&] { return pool_->runners(); });
-    run_feeds(runners, feeds, runs, timeline, [&](const py::object& feed) {
-      auto request = make_request(py::none(), feed, {});
-      request->endable = static_cast<bool>(check_);
-      return request;
-    });
+    run_feeds(runners, feeds, runs, timeline,
+              [&](const py::object& feed) { return make_request(py::none(), feed, {}); });
   }
 
   bool cancel_async(const AsyncRequest& request) {
@@ -328,13 +307,11 @@ class PythonPool : NonCopyable {
       return false;
     }
     held->forget_future();
-    const bool cancelled = without_gil([&] {
+    return without_gil([&] {
       const bool was_there = pool_->cancel(held);
       held.reset();
       return was_there;
     });
-    end_runs();
-    return cancelled;
   }
 
  private:
@@ -362,9 +339,8 @@ class PythonPool : NonCopyable {
 
   std::shared_ptr<PoolRequest> make_request(const py::object& output_names, const py::object& input_feed,
                                             const Call& call) {
-    auto request = check_ ? std::make_shared<PoolRequest>(check_, batching_.enabled(), output_names, input_feed)
-                          : std::make_shared<PoolRequest>(first_session(), output_names, input_feed, call.run_options,
-                                                          batching_.padding);
+    auto request =
+        std::make_shared<PoolRequest>(first_session(), output_names, input_feed, call.run_options, batching_.padding);
     call.apply_to(*request);
     return request;
   }
@@ -388,21 +364,16 @@ class PythonPool : NonCopyable {
     try {
       wait_until([&](auto until) { return request->arrival()->wait(until); });
     } catch (const py::error_already_set&) {
-      {
-        const ReleaseGil nogil;
-        pool_->cancel(request);
-      }
-      end_runs();
+      const ReleaseGil nogil;
+      pool_->cancel(request);
       throw;
     }
   }
 
   std::shared_ptr<Pool> pool_;
   Batching batching_;
-  py::object check_;
-  std::atomic<bool> in_main_thread_{true};  // whether runs may be done there
-  bool warned_of_loop_ = false;             // with the GIL
-  std::shared_ptr<Session> session_;        // one of the first, for its inputs and outputs; read and set atomically
+  bool warned_of_loop_ = false;       // with the GIL
+  std::shared_ptr<Session> session_;  // one of the first, for its inputs and outputs; read and set atomically
   std::atomic<std::int64_t> last_run_ns_{std::numeric_limits<std::int64_t>::max()};
 };
 

@@ -271,7 +271,6 @@ void register_pool(py::module_& module) {
            py::arg("run_options") = py::none(), py::arg("graph_wanted") = py::none(),
            py::arg("graph_after") = GraphsBeside::Rule().come_again,
            py::arg("max_graphs") = GraphsBeside::Rule().most_shapes)
-      .def("add_runners", &PythonPool::add_runners, py::arg("device"), py::arg("runners"), py::arg("check"))
       .def("check_inputs", &PythonPool::check_inputs, py::arg("inputs"))
       .def("set_padding", &PythonPool::set_padding, py::arg("padding"))
       .def(
@@ -283,8 +282,6 @@ void register_pool(py::module_& module) {
           },
           py::arg("model"), py::arg("apart"), py::arg("random"), py::arg("audits"), py::arg("unproven"))
       .def("set_apart_inputs", of_core(&Pool::set_apart_inputs), py::arg("inputs"))
-      .def("set_ready", of_core(&Pool::set_ready), py::arg("session"), py::arg("ready"))
-      .def("give_up", of_core(&Pool::give_up), py::arg("session"), py::arg("reason"))
       .def("expect", of_core(&Pool::expect), py::arg("device"), py::arg("sessions"))
       .def("not_coming", of_core(&Pool::not_coming), py::arg("device"), py::arg("sessions"), py::arg("exception"))
       .def("set_opening", of_core(&Pool::set_opening), py::arg("opening"))
@@ -325,12 +322,11 @@ void register_pool(py::module_& module) {
           py::arg("bounds_ns") = Bounds())
       .def("states", [](const PythonPool& self) { return to_states(stats_of(self)); })
       .def(
-          "close",  // returns whether that is done; without a patience, in seconds, it is
-          [](const PythonPool& self, bool cancel_waiting, std::optional<double> patience) {
-            return wait_until([&](auto /*until*/) { return self.get()->close(cancel_waiting, signal_interval); },
-                              patience);
+          "close",
+          [](const PythonPool& self, bool cancel_waiting) {
+            wait_until([&](auto /*until*/) { return self.get()->close(cancel_waiting, signal_interval); });
           },
-          py::arg("cancel_waiting"), py::arg("patience") = py::none())
+          py::arg("cancel_waiting"))
       .def("closed", [](const PythonPool& self) { return self.get()->closed(); }, Nogil());
   define<run_directly>(pool, "run",
                        "(self, output_names: object, input_feed: object, call: CoreCall | None, /) -> list[Any]");

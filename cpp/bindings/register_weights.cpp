@@ -17,9 +17,11 @@
 #include "core/base/error.hpp"
 #include "core/base/file.hpp"
 #include "core/base/stoppable_task.hpp"
+#include "core/cuda/startup.hpp"
 #include "core/onnx/optimized_model.hpp"
 #include "core/onnx/rewrite.hpp"
 #include "core/onnx/weight_list.hpp"
+#include "core/weights/loader.hpp"
 #include "core/weights/plan.hpp"
 
 namespace ortmulti::bindings {
@@ -93,6 +95,26 @@ int open_for_python(const py::object& path, int flags) {
     throw py::error_already_set();
   }
   return descriptor;
+}
+
+// Not the store itself: pybind11 would free it with the GIL.
+struct DeviceWeights {
+  std::shared_ptr<const CudaWeightStore> store;
+
+  int device() const { return store->device().index; }
+  std::uint64_t address(std::size_t index) const { return store->address(index); }
+};
+
+std::vector<DeviceWeights> load_weights(const SharedWeights& weights, const std::vector<int>& devices) {
+  const auto load = without_gil(
+      [&] { return freed_without_gil(std::make_shared<WeightLoad>(CudaStartup::instance(), weights, devices)); });
+  wait_until([&](auto /*until*/) { return load->wait(signal_interval); });
+  const ReleaseGil nogil;
+  std::vector<DeviceWeights> result;
+  for (auto& store : load->take()) {
+    result.push_back({freed_without_gil(std::move(store))});
+  }
+  return result;
 }
 
 }  // namespace
@@ -200,6 +222,17 @@ void register_weights(py::module_& module) {
                                             poll_of(poll));
       },
       py::arg("path"), py::arg("poll") = py::none());
+  // For tests: GPUs read their weights so, before they have a session.
+  py::class_<DeviceWeights>(module, "DeviceWeights")
+      .def_property_readonly("device", &DeviceWeights::device)
+      .def("address", &DeviceWeights::address, py::arg("index"));
+  module.def("load_weights", &load_weights, py::arg("weights"), py::arg("devices"));
+  py::class_<Offered>(module, "OfferedWeights")
+      .def_property_readonly("model", [](const Offered& offered) { return Text(offered.model); })
+      .def_property_readonly("uuid", [](const Offered& offered) { return Text(offered.device); })
+      .def_readonly("bytes", &Offered::bytes)
+      .def_readonly("process", &Offered::process);
+  module.def("offered_weights", [] { return without_gil(all_offers); });
 }
 
 }  // namespace ortmulti::bindings

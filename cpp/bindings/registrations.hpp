@@ -15,7 +15,6 @@ void register_session(pybind11::module_& module);
 void register_creation(pybind11::module_& module);
 void register_source(pybind11::module_& module);
 void register_weights(pybind11::module_& module);
-void register_interop(pybind11::module_& module);
 void register_value(pybind11::module_& module);
 void register_binding(pybind11::module_& module);
 void register_repository(pybind11::module_& module);

@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "bindings/gil.hpp"
-#include "bindings/python_runner.hpp"
 
 namespace ortmulti::bindings {
 
@@ -45,7 +44,6 @@ bool wait_until(const Done& done, std::optional<double> timeout = std::nullopt) 
       }
     }
     check_signals();
-    end_runs();
   }
 }
 

@@ -256,20 +256,6 @@ Input to_input(const ValueInfo& declared, py::handle object) {
   return input;
 }
 
-Ort::Value value_over(py::handle array) {
-  if (!py::isinstance<py::array>(array)) {
-    throw Error(ErrorKind::invalid_type, "it is no array but " + class_name(array));
-  }
-  const auto values = py::reinterpret_borrow<py::array>(array);
-  const ElementType* type = find_array_type(values.dtype());
-  constexpr int usable = int{py::array::c_style} | int{py::detail::npy_api::NPY_ARRAY_ALIGNED_};
-  if (type == nullptr || type->is_packed() || values.dtype().byteorder() == '>' ||
-      (values.flags() & usable) != usable) {
-    throw Error(ErrorKind::invalid_type, "ONNX Runtime cannot use the memory of such an array");
-  }
-  return value_over(values, static_cast<ONNXTensorElementDataType>(type->number));
-}
-
 py::object copied_rows(ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape, std::size_t count,
                        const void* data, std::size_t bytes, const std::string& name) {
   py::dtype dtype = output_type(type, name).second;

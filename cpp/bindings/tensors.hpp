@@ -27,10 +27,6 @@ struct Input {
 /// dtype.
 Input to_input(const ValueInfo& declared, pybind11::handle object);
 
-/// A tensor over the memory of a contiguous array, which must outlive it. Throws Error for what is no array, and for
-/// arrays whose memory ONNX Runtime cannot use.
-Ort::Value value_over(pybind11::handle array);
-
 /// Makes a NumPy array over a tensor's memory, which it owns from then on; or with a copy of it, as always of strings
 /// and of what ONNX Runtime packs.
 pybind11::object to_array(Ort::Value value, const std::string& name, bool copy);

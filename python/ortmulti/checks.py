@@ -117,7 +117,7 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 _EACH_REQUEST = "a deadline is each request's: pool.run(feed, timeout=1.0)"
-# Words of onnxruntime, Triton and LitServe: the argument, or what to do.
+# Words of onnxruntime, Triton and LitServe, and of earlier releases: the argument, or what to do.
 _ELSEWHERE = {
     "providers": "devices",
     "sess_options": "options",
@@ -139,6 +139,7 @@ _ELSEWHERE = {
     "max_delay": "max_delay_ms",
     "priority": "a priority is each request's: pool.run(feed, priority=1)",
     "timeout": _EACH_REQUEST,
+    "backend": "leave it out; if a crash must not end the program, run a process for each GPU, with share='host'",
     "default_timeout_microseconds": _EACH_REQUEST,
 }
 # Their words for `Batching`.

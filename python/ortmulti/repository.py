@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ortmulti.create.model import ModelLike
     from ortmulti.pool.configuration import Batching, Warmup
     from ortmulti.pool.futures import PoolFuture
-    from ortmulti.pool.membership import PoolMembers
+    from ortmulti.pool.members import Members
     from ortmulti.pool.stats import Page, PoolStats
 
 __all__ = [
@@ -230,7 +230,7 @@ class RepositoryModel(Pool):
         return self._repository._loaded(self.name).pool
 
     @property
-    def _members(self) -> PoolMembers:  # type: ignore[override]
+    def _members(self) -> Members:  # type: ignore[override]
         return self._pool._members
 
     @property
@@ -730,13 +730,11 @@ class ModelRepository(Closing):
 
     def _make(self, name: str, entry: _Entry) -> _Loaded:
         from ortmulti.pool.load import load
-        from ortmulti.pool.members import Members
 
         options = dict(entry.options)
         devices = self._chosen(options.pop("devices", None))
         warmup = options.pop("warmup", True)
-        if options.get("backend", "core") == "core":
-            options.setdefault("in_flight", 1)
+        options.setdefault("in_flight", 1)
         size, convolves = _size(entry.model)
         later = {device: _CUDNN if convolves and device != "cpu" else 0 for device in devices}
         reserved = {
@@ -750,8 +748,7 @@ class ModelRepository(Closing):
             pool = load(entry.model, devices, **options)
             seconds = time.monotonic() - start
             loaded = _Loaded(pool, [])
-            if isinstance(pool._members, Members):
-                pool._members.limit_graphs(self._why_no_graphs)
+            pool._members.limit_graphs(self._why_no_graphs)
             pool._members.warm_up(warmup)
             for row in pool.stats().devices:
                 later[row.device] *= row.sessions

@@ -15,7 +15,6 @@ import pytest
 
 import ortmulti
 from ortmulti.cli.options import library_paths
-from ortmulti.interop import onnxruntime_sessions
 from ortmulti.optimized.key import key_of
 from ortmulti.serve.folder import Models
 from tests.support import command as command_line
@@ -151,11 +150,6 @@ def test_the_first_session_of_a_library_registers_it_alone(strategy: str, tmp_pa
         )
         == "0\n"
     )
-
-
-def test_it_is_not_for_onnxruntimes_sessions(options: ortmulti.SessionOptions) -> None:
-    with pytest.raises(ortmulti.NotImplemented, match="register_custom_ops_library"):
-        onnxruntime_sessions(MODEL, "cpu", options=options)
 
 
 @pytest.mark.parametrize("path", ["/not/there.so", "not_there.so", __file__, "libm.so.6"])

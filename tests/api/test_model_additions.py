@@ -18,7 +18,6 @@ from ortmulti._runtime import log
 from ortmulti._runtime.libraries import release_of
 from ortmulti.create.request import core_options
 from ortmulti.devices.device import Device
-from ortmulti.interop import onnxruntime_sessions
 from ortmulti.loading.sharing import why_not_shared
 from ortmulti.optimized.key import key_of
 from tests.support import onnx_models
@@ -275,8 +274,6 @@ def test_weights_of_the_options_are_neither_shared_nor_optimized_ahead(
         key_of(ortmulti.Model(external[0]), CPU, options)
     with pytest.raises(ortmulti.NotOptimizable, match=method):
         ortmulti.optimize(external[0], "cpu", options=options)
-    with pytest.raises(ortmulti.NotImplemented, match=method):
-        onnxruntime_sessions(external[0], "cpu", options=options)
 
 
 # --- What is refused --------------------------------------------------------------------------------------------------

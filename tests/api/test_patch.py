@@ -16,7 +16,6 @@ from onnxruntime.capi import onnxruntime_inference_collection as collection
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 import ortmulti
-from ortmulti import interop
 from ortmulti.interface import patch
 from tests.support import a_library, onnx_models, plugins
 from tests.support.pools import in_threads
@@ -167,14 +166,6 @@ def test_what_somebody_else_rebound_is_left_and_named(monkeypatch: pytest.Monkey
     assert onnxruntime.InferenceSession is a_library.EARLY_SESSION
     monkeypatch.undo()
     onnxruntime.RunOptions = state.RunOptions
-
-
-def test_ortmultis_own_use_of_onnxruntime_is_not_patched() -> None:
-    """interop makes onnxruntime's sessions, in name and in fact, also while the patch lasts."""
-    with ortmulti.patch_onnxruntime():
-        [session] = interop.onnxruntime_sessions(MODEL, "cpu", optimize="never")
-        assert isinstance(session, a_library.EARLY_SESSION)
-        assert session.run(None, {"x": X})[0].shape == (1, 64)
 
 
 def test_many_threads_patch_and_undo() -> None:

@@ -120,16 +120,12 @@ def test_wrong_devices_and_options_are_rejected(plugin: Path) -> None:
 
 
 @pytest.mark.usefixtures("plugin")
-def test_options_with_a_provider_do_not_go_with_other_devices_and_backends() -> None:
+def test_options_with_a_provider_do_not_go_with_other_devices() -> None:
     options = with_provider()
     with pytest.raises(ortmulti.InvalidArgument, match=f"have the provider {PROVIDER}.*names fake:CPU"):
         ortmulti.create_sessions(MODEL, "fake:CPU", options=options)
     with pytest.raises(ortmulti.InvalidArgument, match="load takes the device by its name"):
         ortmulti.load(MODEL, "cpu", options=options)
-    with pytest.raises(ortmulti.NotImplemented, match="add_provider_for_devices"):
-        ortmulti.load(MODEL, "cpu", options=options, backend="processes")
-    with pytest.raises(ortmulti.NotImplemented, match="plug-ins' devices: use backend='core'"):
-        ortmulti.load(MODEL, "fake:CPU", backend="processes")
 
 
 # Faults.

@@ -16,7 +16,6 @@ import ortmulti
 from ortmulti import _core
 from ortmulti._runtime import startup
 from ortmulti.devices.provider_options import CPU, CUDA, OPTIONS, Option, check
-from ortmulti.interop import onnxruntime_sessions
 from tests.support import onnx_models
 
 NEWEST = "99.0.0"
@@ -44,7 +43,6 @@ CALLS: dict[str, Call] = {
     "create_sessions": lambda path, options: ortmulti.create_sessions(path, "all", provider_options=options),
     "load": lambda path, options: ortmulti.load(path, "cuda:0", provider_options=options),
     "optimize": lambda path, options: ortmulti.optimize(path, provider_options=options),
-    "interop": lambda path, options: onnxruntime_sessions(path, provider_options=options),
 }
 EACH_CALL = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 

@@ -11,7 +11,6 @@ import pytest
 
 import ortmulti
 from ortmulti import ThreadCounts, Threads
-from ortmulti.interface.onnxruntime_sessions import check_additions
 from tests.support import onnx_models, processes
 from tests.support.processes import lines, threads_called
 
@@ -167,13 +166,6 @@ def test_contradictions_are_refused() -> None:
         ortmulti.GlobalThreadPools(threads=Threads(numa_node="near"))
     with pytest.raises(ortmulti.InvalidArgument, match="intra_op_thread_affinities"):
         ortmulti.GlobalThreadPools(2, 1, intra_op_thread_affinities="1", threads=Threads())
-
-
-def test_onnxruntimes_sessions_cannot_have_them() -> None:
-    with pytest.raises(ortmulti.NotImplemented, match="threads"):
-        check_additions(options(Threads())._core)
-    with pytest.raises(ortmulti.NotImplemented, match="threads"):
-        ortmulti.load(MODEL, "cpu", options=options(Threads()), backend="processes")
 
 
 # --- Processes of their own -------------------------------------------------------------------------------------------

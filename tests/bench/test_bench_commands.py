@@ -14,7 +14,6 @@ import psutil
 import pytest
 from onnx import TensorProto
 
-import ortmulti
 from ortmulti.bench import models
 from ortmulti.bench.diagnose.report import check_document
 from ortmulti.bench.measure import results
@@ -189,8 +188,7 @@ def test_ctrl_c_ends_all_processes_and_keeps_what_there_is(
 @pytest.mark.parametrize(
     ("command", "names"), [("create", {"sequential", "shared"}), ("run", {"core", "threads", "processes"})]
 )
-def test_demo(command: str, names: set[str], model: Path, tmp_path: Path) -> None:
-    ortmulti.load(model, "cpu", backend="processes").close()
+def test_demo(command: str, names: set[str], tmp_path: Path) -> None:
     shown = run("bench", command, "--demo", "--repeat", "1", "--devices", "cpu*2", "--out", "here", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     document = results.load(tmp_path / f"here/{command}.json")

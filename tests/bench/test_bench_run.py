@@ -12,18 +12,17 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import ortmulti
 from ortmulti.bench import models, serve
 from ortmulti.bench.measure import results
 from ortmulti.bench.measure.memory import process_memory
 from ortmulti.bench.measure.rounds import Interval
 from ortmulti.bench.serve import RunPlan, clients, measure_pool
 from ortmulti.bench.serve.clients import Arrival, ClosedLoop, ask_at
-from ortmulti.bench.serve.measure_pool import OnnxruntimeThreads
+from ortmulti.bench.serve.measure_pool import OnnxruntimeSessions
 from ortmulti.bench.serve.plan import REPORT, headline, save_plot
+from ortmulti.bench.strategies import SessionSettings
 from ortmulti.cli import bench_run
 from ortmulti.errors import Error, InvalidArgument
-from ortmulti.interface.onnxruntime_sessions import session_specs
 from tests.support.command import PNG
 from tests.support.processes import nothing_leaks
 
@@ -93,11 +92,11 @@ def test_arrivals_have_the_rate() -> None:
 
 
 def test_variants_and_rates() -> None:
-    assert serve.parse_variant("processes") == {"backend": "processes", "sessions": 1}
+    assert serve.parse_variant("processes") == {"way": "processes", "sessions": 1}
     assert serve.parse_variant("threads+sessions=3")["sessions"] == 3
     assert serve.parse_variant("core+graph=off")["cuda_graph"] is False
     variant = serve.parse_variant("core+graph+sessions=2+in_flight=1")
-    assert variant == {"backend": "core", "sessions": 2, "cuda_graph": True, "in_flight": 1}
+    assert variant == {"way": "core", "sessions": 2, "cuda_graph": True, "in_flight": 1}
     assert [serve.parse_rate(text) for text in ("200", "40/s", " 0.8x")] == [(200, False), (40, False), (0.8, True)]
 
 
@@ -107,7 +106,7 @@ def test_variants_and_rates() -> None:
         (
             serve.parse_variant,
             "variant",
-            " core+ core+graph=1 core+sessions=0 core+in_flight core+x=1 threads+graph processes+graph",
+            " core+ core+graph=1 core+sessions=0 core+in_flight core+x=1 threads+graph processes+in_flight=2",
         ),
         (serve.parse_rate, "rate", " x -1 0 inf nan 1/m"),
     ],
@@ -348,18 +347,16 @@ def test_every_variant_answers_both_loads(variant: str, changes: dict[str, Any],
         assert result["requests"] > 0
         assert result["latency"]["p50"] > 0
         failed = {device: stats["failed"] for device, stats in result["stats"].items()}
-        assert failed == ({} if variant == "threads" else {"cpu": 0})
+        assert failed == ({"cpu": 0} if variant.startswith("core") else {})
         assert (result["processes"] == processes) == (variant != "processes")
 
 
 @pytest.mark.timeout(60)
 def test_onnxruntime_in_threads_answers_every_client(model: Path) -> None:
     """A client that finds the session free whenever it asks leaves nothing to the others."""
-    options = ortmulti.SessionOptions()
-    options.intra_op_num_threads = 1
     feed = models.sample_inputs(model)
     with (
-        OnnxruntimeThreads(session_specs(ortmulti.Model(model), ["cpu"], 1, options, None)) as peer,
+        OnnxruntimeSessions(str(model), ["cpu"], SessionSettings(1), apart=False) as peer,
         ClosedLoop([lambda: peer.run(None, feed)] * 4) as loop,
     ):
         while min(len(client) for client in loop.answers) < 100:

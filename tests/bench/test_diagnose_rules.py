@@ -145,7 +145,7 @@ HEURISTIC = "provider_options={'cudnn_conv_algo_search': 'HEURISTIC'}"
             first_runs(8.0),
             "first runs",
             3.0,
-            'ortmulti.load("model.onnx", ["cuda:0", "cuda:1"], backend=\'processes\')',
+            'for each of ["cuda:0", "cuda:1"], in a process: ortmulti.load("model.onnx", device, share=\'host\')',
         ),
         (cold_disk(), "cold disk", 9.0, "cat -- 'a model.onnx' > /dev/null"),
         (cold_disk("b/1.bin", "2"), "cold disk", 9.0, "cat -- 'a model.onnx' b/1.bin 2 > /dev/null"),

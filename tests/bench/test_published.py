@@ -223,7 +223,7 @@ def test_an_experiment_runs_and_reports(
         assert set(cases) == {"default", "no optimization", "pre-optimized", "ortmulti"}
         assert len({one["outputs"] for one in cases.values()}) == 1
     elif module is shared_memory_io:
-        assert len(cases) == 5
+        assert len(cases) == 4
         assert all(one["p50"] > 0 for one in shared_memory_io.by_batch(document["measurements"]))
         assert "the same by all ways" in printed
     elif module is thread_settings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,15 +10,17 @@ import numpy as np
 import onnxruntime
 import psutil
 import pytest
+from onnx import TensorProto
 
 import ortmulti
 from ortmulti.bench import models, strategies
 from ortmulti.bench.strategies import SessionSettings
 from ortmulti.bench.strategies.base import Array
 from ortmulti.bench.strategies.core import describe, session_seconds
-from ortmulti.bench.strategies.processes import Processes
+from ortmulti.bench.strategies.processes import Processes, SessionProcess
 from ortmulti.errors import DeviceError, Error, InvalidArgument
 from ortmulti.optimized import comparison
+from tests.support import onnx_models
 from tests.support.processes import check_child
 
 TWO = ("cpu", "cpu")
@@ -61,7 +64,7 @@ def test_every_session_gives_the_outputs_of_the_model_that_was_set_last(
 
 @pytest.mark.parametrize("name", strategies.names())
 def test_libraries_are_opened_by_creation_and_not_before(name: str, model: Path) -> None:
-    """In a process of its own, since this one has opened all of them; so do the workers of `processes`."""
+    """In a process of its own, since this one has opened all of them; so do the processes of `processes`."""
     code = """
         import os, sys
         from pathlib import Path
@@ -146,26 +149,30 @@ def test_settings_reach_the_session(model: Path) -> None:
     assert options.get_session_config_entry("session.use_env_allocators") == "1"
 
 
-@pytest.mark.parametrize("doing", ["while its session was created", "during the first run"])
-def test_killed_worker_is_named_and_the_others_end(doing: str, model: Path, feeds: Mapping[str, Array]) -> None:
+@pytest.mark.parametrize("doing", ["while its session was created", "during a run"])
+def test_a_killed_process_is_named_and_the_others_end(doing: str, model: Path, feeds: Mapping[str, Array]) -> None:
     strategy = Processes(model, TWO, ONE_THREAD)
     strategy.start()
-    workers = [psutil.Process(worker.pid) for worker in strategy._sessions]
-    if doing == "during the first run":
+    processes = [psutil.Process(each.call("before", os.getpid)) for each in strategy._sessions]
+    if doing == "during a run":
         strategy.create()
-    workers[1].kill()
-    with pytest.raises(DeviceError, match=rf"cpu \(worker 2 of 2\).*signal 9 \(SIGKILL\) {doing}"):
+    processes[1].kill()
+    with pytest.raises(DeviceError, match=rf"cpu \(process 2 of 2\): its process ended {doing}"):
         _ = strategy.create() if doing == "while its session was created" else strategy.first_run(feeds)
     strategy.close()
-    assert not any(worker.is_running() for worker in workers)
+    assert not any(process.is_running() for process in processes)
     strategy.close()
 
 
-def test_stopped_worker_does_not_keep_close_waiting_forever(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ortmulti.pool.processes.spawned._PATIENCE", 0.1)
-    strategy = Processes(model, ("cpu",), ONE_THREAD)
-    strategy.start()
-    [worker] = [psutil.Process(worker.pid) for worker in strategy._sessions]
-    worker.suspend()
-    strategy.close()
-    assert not worker.is_running()
+def test_a_process_gets_inputs_of_any_type_and_size(tmp_path: Path) -> None:
+    for element_type, arrays in (
+        (TensorProto.FLOAT, [np.zeros((rows, 1000), np.float32) + rows for rows in (1, 500, 0, 7)]),
+        (TensorProto.STRING, [np.array(["a", "\N{SNOWMAN}" * 1000], object)]),
+    ):
+        path = tmp_path / f"{element_type}.onnx"
+        path.write_bytes(onnx_models.identity(element_type))
+        with SessionProcess("cpu") as process:
+            process.create(ONE_THREAD.spec(path, "cpu"))
+            assert [each.name for each in process.get_inputs()] == ["x"]
+            for array in arrays:
+                np.testing.assert_array_equal(process.run(None, {"x": array})[0], array)

@@ -113,9 +113,6 @@ def test_every_way_of_loading_uses_it(tmp_path: Path) -> None:
     with ortmulti.load(weighted(), "cpu", tuning=path) as pool:
         assert len(pool.devices) == 3
         np.testing.assert_array_equal(pool.run(None, X)[0], np.full((2, 300), 4, np.float32))
-    with ortmulti.load(weighted(), "cpu", backend="processes", tuning=tuning()) as pool:
-        assert len(pool.devices) == 1  # processes take the options of sessions alone
-        assert pool.run(None, X)[0].shape == (2, 300)
     with ortmulti.create_sessions(weighted(), "cpu", tuning=tuning()) as [session]:
         assert session.get_session_options().intra_op_num_threads == 2
     with ortmulti.InferenceSession(weighted(), providers=CPU, tuning=path) as session:

@@ -36,15 +36,16 @@ TEST(DeviceGroups, GivesTheSessionWithTheFewestRuns) {
   group.occupy(first, Does::runs);
   EXPECT_EQ(group.busy(), 1U);
   EXPECT_EQ(group.idle_worker(), &third);
-  third.away = true;
+  group.occupy(third, Does::given);
   EXPECT_EQ(group.idle_worker(), &second);
   group.occupy(second, Does::given);
   EXPECT_EQ(group.idle_worker(), nullptr);
   group.release(first);
   group.release(first);
-  EXPECT_EQ(group.busy(), 1U);
+  EXPECT_EQ(group.busy(), 2U);
   EXPECT_TRUE(group.active());
   group.release(second);
+  group.release(third);
   EXPECT_FALSE(group.active());
 }
 

@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <future>
@@ -226,122 +225,6 @@ TEST_F(PoolMembers, ContinuesAnothersCounts) {
   EXPECT_EQ(stats.devices[1].done, 1U);
   EXPECT_EQ(stats.devices[1].state, DeviceState::removed);
   EXPECT_EQ(old.use_count(), 1);  // numbers are kept, and no pools
-}
-
-TEST_F(PoolMembers, ASessionThatIsNotReadyGetsNothing) {
-  const auto runner = add(Device::cpu());
-  pool->set_ready(runner->session(), false);
-  const auto request = submit();
-  EXPECT_EQ(pool->stats().waiting, 1U);
-  EXPECT_EQ(pool->stats().devices.front().busy, 0U);
-  pool->set_ready(runner->session(), true);
-  answers.wait_for(1);
-  EXPECT_EQ(request->outcome, Outcome::done);
-}
-
-TEST_F(PoolMembers, WhatALostSessionHadNotBegunComesFirstWhenItIsBack) {
-  const auto runner = add(Device::cpu());
-  std::atomic<bool> lost{false};
-  runner->action = [&](Request&) {
-    if (!lost.exchange(true)) {
-      pool->set_ready(runner->session(), false);
-      throw SessionLost("the process died", false);
-    }
-  };
-  runner->hold();
-  const std::vector<std::shared_ptr<Request>> requests{submit(), submit()};
-  runner->release();
-  while (pool->stats().waiting != 2) {
-    std::this_thread::yield();
-  }
-  pool->set_ready(runner->session(), true);
-  EXPECT_EQ(answers.wait_for(2), requests);
-  const auto device = pool->stats().devices.front();
-  EXPECT_EQ(device.done, 2U);
-  EXPECT_EQ(device.runs, 2U);
-  EXPECT_EQ(device.retried, 0U);
-}
-
-TEST_F(PoolMembers, WhatARemovedDeviceLostFails) {
-  const Device removed = Device::cuda(0);
-  const auto runner = add(removed);
-  add(Device::cuda(1));
-  runner->action = [&](Request&) { throw SessionLost("the process died", false); };
-  const auto request = keep_busy(runner);
-  EXPECT_FALSE(pool->remove(removed, Pool::Clock::now()));
-  runner->release();
-  answers.wait_for(1);
-  EXPECT_EQ(text_of(*request), "the process died");
-  EXPECT_TRUE(pool->close(false));
-}
-
-TEST_F(PoolMembers, WhatALostSessionHadBegunIsTriedOnceElsewhere) {
-  const std::vector<std::shared_ptr<FakeRunner>> runners{add(Device::cpu()), add(Device::cpu()), add(Device::cpu())};
-  for (const auto& runner : runners) {
-    runner->action = [&, session = runner->session()](Request&) {
-      pool->set_ready(session, false);
-      throw SessionLost("the process died", true);
-    };
-  }
-  const auto request = submit();
-  answers.wait_for(1);
-  EXPECT_EQ(kind_of(*request), ErrorKind::device);
-  const auto device = pool->stats().devices.front();
-  EXPECT_EQ(device.failed, 1U);
-  EXPECT_EQ(device.runs, 2U);
-  EXPECT_EQ(device.retried, 1U);
-  // The third is the only one that is ready now.
-  const auto last = submit();
-  answers.wait_for(2);
-  EXPECT_EQ(text_of(*last), "the process died");
-  EXPECT_EQ(pool->stats().devices.front().retried, 1U);
-}
-
-TEST_F(PoolMembers, ABatchOfALostSessionIsPutBackAsAWhole) {
-  pool = Pool::make({{}, {2, hours(1), 0, {}}});
-  const auto runner = add(Device::cpu());
-  runner->action = [&](Request& joint) {
-    if (runner->runs().size() == 1) {
-      pool->set_ready(runner->session(), false);
-      pool->set_ready(runner->session(), true);
-      throw SessionLost("the process died", false);
-    }
-    joint.outputs.push_back(tensor({2}));
-  };
-  for (int i = 0; i < 2; ++i) {
-    const auto made = request();
-    made->inputs.add("x", tensor({1}));
-    made->output_names = {"y"};
-    submit(made);
-  }
-  for (const auto& request : answers.wait_for(2)) {
-    EXPECT_EQ(request->outcome, Outcome::done);
-  }
-  EXPECT_EQ(runner->runs().size(), 2U);
-}
-
-TEST_F(PoolMembers, ASessionThatIsGivenUpLeavesTheOthers) {
-  const auto first = add(Device::cpu());
-  const auto second = add(Device::cpu());
-  pool->give_up(first->session(), "it died three times");
-  for (int i = 0; i < 5; ++i) {
-    submit();
-  }
-  answers.wait_for(5);
-  EXPECT_TRUE(first->runs().empty());
-  EXPECT_EQ(pool->stats().devices.front().sessions, 1U);
-  EXPECT_EQ(pool->stats().devices.front().broken, "");
-  const auto running = keep_busy(second);
-  const auto waiting = submit();
-  pool->give_up(second->session(), "it died too");
-  answers.wait_for(6);
-  EXPECT_EQ(kind_of(*waiting), ErrorKind::device);
-  EXPECT_EQ(pool->stats().devices.front().broken, "it died too");
-  second->release();
-  answers.wait_for(7);
-  EXPECT_EQ(running->outcome, Outcome::done);
-  EXPECT_TRUE(throws(ErrorKind::device, {"no session left"}, [&] { submit(); }));
-  pool->give_up(nullptr, "there is none");
 }
 
 TEST_F(PoolMembers, AForkedChildHasErrors) {

@@ -31,7 +31,7 @@ def test_options_of_cudnn_are_measured(tmp_path: Path) -> None:
 
 def test_batches_reach_every_gpu_by_every_way(tmp_path: Path) -> None:
     document = run(shared_memory_io.main, tmp_path)
-    assert len(document["measurements"]) == 5
+    assert len(document["measurements"]) == 4
 
 
 def test_the_gil(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from onnx import TensorProto, helper
 import ortmulti
 from ortmulti import _core
 from ortmulti.errors import NotOptimizable, WeightsError
-from ortmulti.interface import onnxruntime_weights
 from ortmulti.loading import tuning
 from ortmulti.optimized import key as cache_key
 from tests.support import onnx_models
@@ -109,8 +108,6 @@ def test_a_file_that_became_a_fifo_is_an_error_and_no_wait(tmp_path: Path) -> No
     os.mkfifo(path)
     with pytest.raises(WeightsError, match="not a regular file"):
         cache_key.digest_without(source, [])
-    with pytest.raises(WeightsError, match="not a regular file"):
-        onnxruntime_weights._map(source)
 
 
 def test_a_file_has_the_digest_of_its_bytes(tmp_path: Path) -> None:

@@ -246,9 +246,7 @@ def test_weights_that_only_a_branch_a_function_or_an_output_uses_are_read(tmp_pa
     assert [answer.tolist() for answer in answers] == [[-1.0] * 4, [3.0] * 4, [4.0] * 4, []]
 
 
-def test_sessions_that_cannot_have_sources_refuse_them(given: Given) -> None:
-    with pytest.raises(ortmulti.NotImplemented, match="take no weights from sources: use backend='core'"):
-        ortmulti.load(given.model, "cpu", backend="processes")
+def test_options_with_weights_that_the_sources_have_are_refused(given: Given) -> None:
     options = ortmulti.SessionOptions()
     options.add_external_initializers(["bias"], [ortmulti.OrtValue.ortvalue_from_numpy(np.zeros(640, np.float32))])
     with pytest.raises(ortmulti.InvalidArgument, match="the model's sources have the external data of 'bias'"):

@@ -184,8 +184,6 @@ def test_share_is_checked(tmp_path: Path) -> None:
         ortmulti.load(model, "cpu", share="all")
     with pytest.raises(ortmulti.InvalidArgument, match="share='host' needs strategy='shared'"):
         ortmulti.create_sessions(model, "cpu", share="host", strategy="native")
-    with pytest.raises(ortmulti.InvalidArgument, match="backend='processes' has no share"):
-        ortmulti.load(model, "cpu", share="host", backend="processes")
 
 
 def test_only_weights_on_gpus_are_held(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 import ortmulti
 from ortmulti import Batching
 from tests.support import pools
-from tests.support.backends import BACKENDS
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -26,9 +25,9 @@ def pool(request: pytest.FixtureRequest) -> Iterator[ortmulti.Pool]:
         yield made
 
 
-@pytest.fixture(params=BACKENDS)
-def endless(request: pytest.FixtureRequest) -> Iterator[ortmulti.Pool]:
+@pytest.fixture
+def endless() -> Iterator[ortmulti.Pool]:
     """One session whose runs do not end by themselves."""
-    with ortmulti.load(pools.ENDLESS, "cpu", max_queue=2, backend=request.param) as made:
+    with ortmulti.load(pools.ENDLESS, "cpu", max_queue=2) as made:
         yield made
         made.close(cancel_pending=True)

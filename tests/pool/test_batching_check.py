@@ -122,9 +122,8 @@ def test_requests_of_several_rows_and_what_is_not_finite() -> None:
     assert check_batching(PRODUCT, Batching(4), samples=[{"x": rows}, other]).independent
 
 
-@pytest.mark.parametrize("backend", ["core", "processes"])
-def test_a_load_that_checks_answers(backend: Any) -> None:
-    with ortmulti.load(PRODUCT, "cpu", batching=Batching(4, check=True), backend=backend) as pool:
+def test_a_load_that_checks_answers() -> None:
+    with ortmulti.load(PRODUCT, "cpu", batching=Batching(4, check=True)) as pool:
         x = np.ones((1, 8), np.float32)
         np.testing.assert_allclose(pool.run({"x": x})[0], x @ WEIGHTS, rtol=1e-5)
 

@@ -307,5 +307,5 @@ def test_the_proof_takes_few_runs() -> None:
 
     batching = Batching(8, pad=PAD)
     with ortmulti.load(encoder(), "cpu", batching=batching) as pool:
-        prove_padding(Counted(pool), batching, ortmulti.RunOptions())
+        prove_padding(Counted(pool), batching)
     assert len(runs) <= 30

@@ -153,7 +153,7 @@ def test_a_pytorch_module_as_a_model_is_told_how_to_export_it() -> None:
         ({"warmup": 3}, ortmulti.InvalidType, "Warmup or a bool, not 3"),
         ({"wait": "some"}, ortmulti.InvalidArgument, "wait is 'all', 'first' or 'none', not 'some'"),
         ({"require": 1}, ortmulti.InvalidArgument, "require is 'all' or 'any', not 1"),
-        ({"backend": "threads"}, ortmulti.InvalidArgument, "backend is 'core' or 'processes', not 'threads'"),
+        ({"backend": "core"}, ortmulti.InvalidType, "'backend': leave it out; .*run a process for each GPU"),
         ({"cuda_graph": True}, ortmulti.InvalidArgument, "cuda_graph is for GPUs"),
         ({"cuda_graph": 8}, ortmulti.InvalidType, "CudaGraph, a bool or 'auto'"),
         ({"devices": 0, "provider_options": {"enable_cuda_graph": True}}, ortmulti.InvalidArgument, "cuda_graph=True"),
@@ -165,22 +165,6 @@ def test_a_pytorch_module_as_a_model_is_told_how_to_export_it() -> None:
 def test_bad_arguments_are_refused(arguments: dict[str, object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         ortmulti.load(onnx_models.matmul(), **{"devices": "cpu", **arguments})
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"strategy": "native"}, "strategy"),
-        ({"optimize": "never"}, "optimize"),
-        ({"serialize": "all"}, "serialize"),
-        ({"loader": LoaderOptions(reader_threads=2)}, "loader"),
-        ({"wait": "none", "cuda_graph": CudaGraph()}, "wait, cuda_graph"),
-        ({"require": "any"}, "require"),
-    ],
-)
-def test_what_processes_do_not_have_is_refused(arguments: dict[str, object], message: str) -> None:
-    with pytest.raises(ortmulti.InvalidArgument, match=f"backend='processes' has no {message}"):
-        ortmulti.load(onnx_models.matmul(), "cpu", backend="processes", **arguments)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from onnx import TensorProto, helper, numpy_helper
 import ortmulti
 from ortmulti import Batching
 from tests.support import onnx_models
-from tests.support.backends import BackendName, on_every_backend
 
 
 def rows() -> bytes:
@@ -36,9 +35,8 @@ def x(count: int, first: float = 0) -> np.ndarray:
     return np.arange(first, first + 3 * count, dtype=np.float32).reshape(count, 3)
 
 
-@on_every_backend
-def test_requests_are_joined_and_split(backend: BackendName) -> None:
-    with ortmulti.load(rows(), "cpu", backend=backend, batching=Batching(4, max_delay_ms=60_000, trust=True)) as pool:
+def test_requests_are_joined_and_split() -> None:
+    with ortmulti.load(rows(), "cpu", batching=Batching(4, max_delay_ms=60_000, trust=True)) as pool:
         futures = [pool.submit(None, {"x": x(1, n)}) for n in range(3)]
         answers = [pool.run(None, {"x": x(1, 3)}), *(future.result() for future in futures)]
         for number, (y, size) in zip((3, 0, 1, 2), answers, strict=True):
@@ -55,10 +53,9 @@ def test_requests_are_joined_and_split(backend: BackendName) -> None:
 
 
 @pytest.mark.parametrize("max_size", [2, 4, 8])
-@on_every_backend
-def test_any_sizes_get_their_own_answers(backend: BackendName, max_size: int) -> None:
+def test_any_sizes_get_their_own_answers(max_size: int) -> None:
     sizes = np.random.default_rng(max_size).integers(0, 6, 300).tolist()
-    with ortmulti.load(rows(), "cpu", 2, backend=backend, batching=Batching(max_size, max_delay_ms=0.1)) as pool:
+    with ortmulti.load(rows(), "cpu", 2, batching=Batching(max_size, max_delay_ms=0.1)) as pool:
         futures = [pool.submit(["y"], {"x": x(size, number)}) for number, size in enumerate(sizes)]
         for number, (size, future) in enumerate(zip(sizes, futures, strict=True)):
             np.testing.assert_array_equal(future.result(60)[0], 2 * x(size, number))
@@ -77,9 +74,8 @@ def test_a_delay_may_be_any_number() -> None:
             assert (size == 2).all()
 
 
-@on_every_backend
-def test_wrong_shapes_fail_alone(backend: BackendName) -> None:
-    with ortmulti.load(rows(), "cpu", backend=backend, batching=Batching(3, max_delay_ms=50)) as pool:
+def test_wrong_shapes_fail_alone() -> None:
+    with ortmulti.load(rows(), "cpu", batching=Batching(3, max_delay_ms=50)) as pool:
         good = pool.submit(["y"], {"x": x(1)})
         bad = pool.submit(["y"], {"x": np.zeros((1, 4), np.float32)})
         also_good = pool.submit(["y"], {"x": x(1, 7)})
@@ -103,14 +99,11 @@ def without_rows() -> bytes:
     ).SerializeToString()
 
 
-@on_every_backend
-def test_requests_whose_outputs_cannot_be_split_are_joined_once(backend: BackendName) -> None:
+def test_requests_whose_outputs_cannot_be_split_are_joined_once() -> None:
     records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
     handler = logging.handlers.QueueHandler(records)
     logging.getLogger("ortmulti").addHandler(handler)
-    with ortmulti.load(
-        without_rows(), "cpu", backend=backend, batching=Batching(2, max_delay_ms=60_000, trust=True)
-    ) as pool:
+    with ortmulti.load(without_rows(), "cpu", batching=Batching(2, max_delay_ms=60_000, trust=True)) as pool:
         for number, future in enumerate([pool.submit(None, {"x": x(1, n)}) for n in range(2)]):
             total, y = future.result()
             np.testing.assert_array_equal(total, [x(1, number).sum()])
@@ -135,26 +128,24 @@ def test_requests_whose_outputs_cannot_be_split_are_joined_once(backend: Backend
     assert records.empty()
 
 
-@on_every_backend
-def test_runs_are_padded_to_given_sizes(backend: BackendName) -> None:
+def test_runs_are_padded_to_given_sizes() -> None:
     batching = Batching(4, max_delay_ms=60_000, sizes=[2, 4], trust=True)
-    with ortmulti.load(rows(), "cpu", backend=backend, batching=batching) as pool:
+    with ortmulti.load(rows(), "cpu", batching=batching) as pool:
         futures = [pool.submit(None, {"x": x(count, count)}) for count in (1, 3)]
         for count, future in zip((1, 3), futures, strict=True):
             y, size = future.result()
             np.testing.assert_array_equal(y, 2 * x(count, count))
             assert size.shape == (count, 3)
             assert (size == 4).all()
-    with ortmulti.load(rows(), "cpu", backend=backend, batching=Batching(4, sizes=(2, 4), trust=True)) as pool:
+    with ortmulti.load(rows(), "cpu", batching=Batching(4, sizes=(2, 4), trust=True)) as pool:
         for count, run in ((1, 2), (2, 2), (3, 4), (4, 4), (5, 5)):
             y, size = pool.submit(None, {"x": x(count)}).result()
             np.testing.assert_array_equal(y, 2 * x(count))
             assert (size == run).all()
 
 
-@on_every_backend
-def test_what_cannot_be_split_is_not_padded(backend: BackendName) -> None:
-    with ortmulti.load(without_rows(), "cpu", backend=backend, batching=Batching(4, sizes=[4])) as pool:
+def test_what_cannot_be_split_is_not_padded() -> None:
+    with ortmulti.load(without_rows(), "cpu", batching=Batching(4, sizes=[4])) as pool:
         for number in range(3):
             total, y = pool.submit(None, {"x": x(1, number)}).result()
             np.testing.assert_array_equal(y, 2 * x(1, number))
@@ -167,15 +158,14 @@ def fixed(rows: int) -> bytes:
     return onnx_models.model([helper.make_node("Add", ["x", "x"], ["y"])], *shape).SerializeToString()
 
 
-@on_every_backend
-def test_a_model_of_fixed_size_is_batched_only_if_every_run_has_that_size(backend: BackendName) -> None:
+def test_a_model_of_fixed_size_is_batched_only_if_every_run_has_that_size() -> None:
     message = r"input 'x' has the fixed size 1 there: export the model with a dynamic dimension, or .* batching$"
     with pytest.raises(ortmulti.InvalidArgument, match=message):
-        ortmulti.load(fixed(1), "cpu", backend=backend, batching=Batching(8))
+        ortmulti.load(fixed(1), "cpu", batching=Batching(8))
     with pytest.raises(ortmulti.InvalidArgument, match=r"Or pad every batch: Batching\(max_size=4, sizes=\[4\]\)$"):
-        ortmulti.load(fixed(4), "cpu", backend=backend, batching=Batching(8))
+        ortmulti.load(fixed(4), "cpu", batching=Batching(8))
     batching = Batching(4, max_delay_ms=60_000, sizes=[4])
-    with ortmulti.load(fixed(4), "cpu", backend=backend, batching=batching) as pool:
+    with ortmulti.load(fixed(4), "cpu", batching=batching) as pool:
         futures = [pool.submit(None, {"x": x(2, first)}) for first in (0, 100)]
         for future, first in zip(futures, (0, 100), strict=True):
             np.testing.assert_array_equal(future.result(60)[0], 2 * x(2, first))
@@ -196,16 +186,15 @@ def test_a_model_of_fixed_size_is_batched_only_if_every_run_has_that_size(backen
         ([["batch", 3], ["batch"]], Batching(8, axis=1), r"Or join along dimension 0: Batching\(max_size=8, axis=0\)"),
     ],
 )
-@on_every_backend
 def test_batching_that_can_never_join_two_requests_is_refused(
-    shapes: list[onnx_models.Shape], batching: Batching, advice: str, backend: BackendName
+    shapes: list[onnx_models.Shape], batching: Batching, advice: str
 ) -> None:
     inputs = [(f"x{number}", TensorProto.FLOAT, shape) for number, shape in enumerate(shapes)]
     outputs = [(f"y{number}", TensorProto.FLOAT, None) for number in range(len(shapes))]
     nodes = [helper.make_node("Neg", [f"x{number}"], [f"y{number}"]) for number in range(len(shapes))]
     model = onnx_models.model(nodes, inputs, outputs).SerializeToString()
     with pytest.raises(ortmulti.InvalidArgument, match=advice + r"[^:]*$"):
-        ortmulti.load(model, "cpu", backend=backend, batching=batching)
+        ortmulti.load(model, "cpu", batching=batching)
 
 
 @pytest.mark.parametrize(
@@ -229,9 +218,8 @@ def test_what_cannot_be_is_refused(arguments: dict[str, object], message: str) -
 
 
 @pytest.mark.parametrize("way", ["map", "as_completed"])
-@on_every_backend
-def test_the_default_lookahead_fills_batches(backend: BackendName, way: str) -> None:
-    with ortmulti.load(rows(), "cpu", backend=backend, batching=Batching(16, max_delay_ms=60_000, trust=True)) as pool:
+def test_the_default_lookahead_fills_batches(way: str) -> None:
+    with ortmulti.load(rows(), "cpu", batching=Batching(16, max_delay_ms=60_000, trust=True)) as pool:
         feeds = ({"x": x(1, n)} for n in range(160))
         if way == "map":
             found = dict(enumerate(pool.map(feeds)))

@@ -19,7 +19,7 @@ from tests.support.pools import ENDLESS, HANG, check_row, endless_feed, outcomes
 from tests.support.processes import check_child
 
 
-@pytest.mark.parametrize("arguments", [{}, {"batching": Batching(4)}, {"backend": "processes"}], ids=str)
+@pytest.mark.parametrize("arguments", [{}, {"batching": Batching(4)}], ids=str)
 def test_a_callback_may_close_its_pool(arguments: dict[str, Any]) -> None:
     pool = ortmulti.load(rows(), "cpu", 2, **arguments)
     closed = threading.Event()

@@ -17,10 +17,8 @@ import psutil
 import pytest
 
 import ortmulti
-from ortmulti import Batching, _core
-from ortmulti._runtime import callbacks
+from ortmulti import Batching
 from tests.support import onnx_models
-from tests.support.backends import BackendName, on_every_backend
 from tests.support.pools import ENDLESS, HANG, check_row, counted, endless_feed, in_threads, outcomes, row, rows
 from tests.support.processes import check_child, nothing_leaks
 
@@ -123,7 +121,6 @@ def of_loops(numbers: random.Random) -> Asked:
         pytest.param(of_rows, {"batching": Batching(4)}, id="joined"),
         pytest.param(of_rows, {"batching": Batching(4, max_delay_ms=2)}, id="delayed"),
         pytest.param(of_loops, {}, id="long runs"),
-        pytest.param(of_loops, {"backend": "processes"}, id="processes"),
     ],
 )
 def test_every_request_ends_once_whatever_is_done_to_it(
@@ -194,8 +191,7 @@ def test_many_threads_may_close_a_busy_pool(pool: ortmulti.Pool) -> None:
     assert len({id(future) for future in told}) == len(told)
 
 
-@on_every_backend
-def test_a_busy_pools_child_gets_errors_and_the_parent_its_answers(backend: BackendName) -> None:
+def test_a_busy_pools_child_gets_errors_and_the_parent_its_answers() -> None:
     out = check_child(
         """
         import os
@@ -204,7 +200,7 @@ def test_a_busy_pools_child_gets_errors_and_the_parent_its_answers(backend: Back
         import ortmulti
         from tests.support import onnx_models
 
-        pool = ortmulti.load(onnx_models.matmul(512, 4), "cpu", 2, backend=sys.argv[1])
+        pool = ortmulti.load(onnx_models.matmul(512, 4), "cpu", 2)
         feed = {"x": np.zeros((64, 512), np.float32)}
         pool.run(None, feed)
         futures = [pool.submit(None, feed) for _ in range(300)]
@@ -237,8 +233,7 @@ def test_a_busy_pools_child_gets_errors_and_the_parent_its_answers(backend: Back
         for future in futures:
             future.result(30)
         print(sum(device.done for device in pool.stats().devices))
-        """,
-        backend,
+        """
     )
     assert out == "[0, 0, 0, 0]\n501\n"
 
@@ -263,39 +258,3 @@ def test_a_thousand_pools_leave_nothing_behind() -> None:
         gc.collect()
         grown = process.memory_info().rss - before
     assert grown < 4 << 20, f"{grown / 700:.0f} bytes a pool"
-
-
-class UnsteadyRunner:
-    """Runs requests for the core (see ``cpp/bindings/python_runner.hpp``): gives the input while it works."""
-
-    works = True
-
-    def run(self, _number: int, _names: object, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
-        if not self.works:
-            raise ortmulti.Fail("it fails")
-        return [feed["x"]]
-
-    def terminate(self, _number: int) -> None:
-        """Its runs are short."""
-
-
-def test_a_device_that_fails_costs_nobody_its_answer_and_comes_back() -> None:
-    """What is suspended and probed is tested in C++; here with runners and callers of Python."""
-    callbacks.start()
-    core = _core.Pool()
-    unsteady = UnsteadyRunner()
-    for device, runner in (("cpu", UnsteadyRunner()), ("cuda:0", unsteady)):
-        core.add_runners(device, [runner], lambda _names, feed: (("y",), dict(feed)))
-
-    def ask(number: int) -> None:
-        for _ in range(200):
-            [y] = core.run(None, {"x": np.full(1, number)}, None)
-            assert y[0] == number
-
-    unsteady.works = False
-    in_threads(8, ask)
-    assert "it fails" in core.stats()["devices"][1]["suspended"]
-    unsteady.works = True
-    while core.stats()["devices"][1]["suspended"]:
-        ask(0)
-    core.close(False)

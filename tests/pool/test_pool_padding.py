@@ -25,13 +25,11 @@ from ortmulti.pool import many
 from ortmulti.pool.many import Ahead, by_length
 from ortmulti.pool.padding import Padding
 from tests.support import onnx_models
-from tests.support.backends import BackendName, on_every_backend
 from tests.support.texts import ENCODER, PAD, encoder, expected, feed, ids
 
 
-@on_every_backend
-def test_requests_of_different_lengths_run_together(backend: BackendName) -> None:
-    with ortmulti.load(encoder(), "cpu", backend=backend, batching=Batching(8, 20, pad=PAD, lengths=4)) as pool:
+def test_requests_of_different_lengths_run_together() -> None:
+    with ortmulti.load(encoder(), "cpu", batching=Batching(8, 20, pad=PAD, lengths=4)) as pool:
         before = pool.stats().devices[0]
         feeds = [feed(1, length, length) for length in (3, 9, 5, 7) * 10]
         futures = [pool.submit(None, one) for one in feeds]
@@ -339,11 +337,10 @@ def test_samples_of_different_lengths_are_compared() -> None:
     assert set(found.outputs) == {"tokens", "pooled", "pairs", "kept", "lengths"}
 
 
-@on_every_backend
-def test_rows_of_different_lengths_are_mapped(backend: BackendName) -> None:
+def test_rows_of_different_lengths_are_mapped() -> None:
     rows = [ids(int(length), seed=i) for i, length in enumerate(np.random.default_rng(2).integers(1, 40, 100))]
     masks = [[1] * len(row) for row in rows]
-    with ortmulti.load(encoder(), "cpu", backend=backend, batching=Batching(8, pad=PAD)) as pool:
+    with ortmulti.load(encoder(), "cpu", batching=Batching(8, pad=PAD)) as pool:
         [pooled] = pool.map_rows(["pooled"], {"ids": rows, "mask": masks})
         assert pooled.shape == (100, 4)
         for row, answer in zip(rows, pooled, strict=True):
@@ -395,11 +392,6 @@ def test_a_large_mask_is_made_without_the_gil() -> None:
         finally:
             sys.setswitchinterval(interval)
             thread.join()
-
-
-def test_processes_make_no_mask() -> None:
-    with pytest.raises(ortmulti.InvalidArgument, match="makes no mask: give it with each request"):
-        ortmulti.load(encoder(), "cpu", backend="processes", batching=Batching(8, pad=0, mask="mask"))
 
 
 def test_workers_have_no_frame_of_python() -> None:

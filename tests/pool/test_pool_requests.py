@@ -18,7 +18,6 @@ import pytest
 import ortmulti
 from ortmulti.pool.call import Call
 from tests.support import onnx_models
-from tests.support.backends import BACKENDS, BackendName, on_every_backend
 from tests.support.pools import ENDLESS, HANG, busy, endless_feed
 from tests.support.processes import nothing_leaks, run_child
 
@@ -27,9 +26,9 @@ def feed(number: float) -> dict[str, np.ndarray]:
     return {"x": np.full((2, 64), number, np.float32)}
 
 
-@pytest.fixture(params=BACKENDS)
-def pool(request: pytest.FixtureRequest) -> Iterator[ortmulti.Pool]:
-    with ortmulti.load(onnx_models.matmul(), "cpu", 2, backend=request.param) as made:
+@pytest.fixture
+def pool() -> Iterator[ortmulti.Pool]:
+    with ortmulti.load(onnx_models.matmul(), "cpu", 2) as made:
         yield made
 
 
@@ -108,10 +107,9 @@ def test_every_call_has_the_same_arguments() -> None:
             assert f"            {argument}: " in getattr(ortmulti.Pool, name).__doc__
 
 
-@on_every_backend
-def test_several_runs_take_a_device_and_deadlines(backend: BackendName) -> None:
+def test_several_runs_take_a_device_and_deadlines() -> None:
     feeds = [endless_feed(3), endless_feed()]
-    with ortmulti.load(ENDLESS, "cpu", backend=backend) as pool:
+    with ortmulti.load(ENDLESS, "cpu") as pool:
         answers = pool.map(["y"], feeds, device="cpu", timeout=0.2)
         assert next(answers)[0].tolist() == [3]
         with pytest.raises(ortmulti.DeadlineExceeded):
@@ -216,9 +214,8 @@ def test_a_deadline_frees_the_caller_of_a_run_that_goes_on() -> None:
     assert (device.failed, device.done, device.run.count) == (3, 1, 4)
 
 
-@on_every_backend
-def test_what_would_be_late_is_refused_if_asked_for(backend: BackendName) -> None:
-    with ortmulti.load(ENDLESS, "cpu", backend=backend, when_late="reject") as pool:
+def test_what_would_be_late_is_refused_if_asked_for() -> None:
+    with ortmulti.load(ENDLESS, "cpu", when_late="reject") as pool:
         for _ in range(9):
             pool.run(endless_feed(300_000))
         half = pool.stats().devices[0].run.p50 / 2
@@ -299,9 +296,8 @@ def test_run_async_refuses_when_told_to(endless: ortmulti.Pool) -> None:
     asyncio.run(ask())
 
 
-@on_every_backend
-def test_close_answers_what_was_asked_for(backend: BackendName) -> None:
-    with ortmulti.load(onnx_models.matmul(), "cpu", 2, backend=backend) as pool:
+def test_close_answers_what_was_asked_for() -> None:
+    with ortmulti.load(onnx_models.matmul(), "cpu", 2) as pool:
         expected = [answer(number) for number in range(200)]
         futures = [pool.submit(None, feed(number)) for number in range(200)]
     for future, wanted in zip(futures, expected, strict=True):
@@ -401,11 +397,10 @@ def test_bad_inputs_are_refused_when_they_are_given(pool: ortmulti.Pool, call: s
         ask(None, feed(0), "options")
 
 
-@on_every_backend
-def test_pools_that_are_dropped_leave_nothing_behind(backend: BackendName) -> None:
+def test_pools_that_are_dropped_leave_nothing_behind() -> None:
     with nothing_leaks():
-        for _ in range(3 if backend == "processes" else 20):
-            pool = ortmulti.load(onnx_models.matmul(), "cpu", 2, backend=backend)
+        for _ in range(20):
+            pool = ortmulti.load(onnx_models.matmul(), "cpu", 2)
             pool.submit(None, feed(0), timeout=60).result()
         gone = weakref.ref(pool)
         del pool
@@ -413,20 +408,18 @@ def test_pools_that_are_dropped_leave_nothing_behind(backend: BackendName) -> No
         assert gone() is None
 
 
-@on_every_backend
-def test_ctrl_c_ends_a_run_a_wait_for_room_and_a_close(backend: BackendName) -> None:
+def test_ctrl_c_ends_a_run_a_wait_for_room_and_a_close() -> None:
     child = run_child(
         """
         import logging
         import signal
-        import sys
         import time
         import ortmulti
         from tests.support.pools import ENDLESS, endless_feed
 
         logging.getLogger("ortmulti.onnxruntime").setLevel(logging.CRITICAL)  # what a run that is ended logs
         x = endless_feed()
-        pool = ortmulti.load(ENDLESS, "cpu", max_queue=0, backend=sys.argv[1])
+        pool = ortmulti.load(ENDLESS, "cpu", max_queue=0)
         map_one = lambda _, feed: list(pool.map([feed]))  # waits for the answer, and later for room
         for call in (pool.run, map_one, pool.run, pool.submit, map_one, lambda *_: pool.close()):
             if call == pool.submit:
@@ -443,9 +436,6 @@ def test_ctrl_c_ends_a_run_a_wait_for_room_and_a_close(backend: BackendName) -> 
             assert time.monotonic() - start < 5
         future.cancel()
         pool.close()
-        """,
-        backend,
+        """
     )
-    assert child.returncode == 0, child.stderr
-    if backend == "core":  # onnxruntime's own log goes to the standard error
-        assert child.stderr == ""
+    assert (child.returncode, child.stderr) == (0, "")

@@ -14,7 +14,6 @@ import ortmulti
 from ortmulti import Batching
 from ortmulti.pool import many
 from tests.support import onnx_models, pools
-from tests.support.backends import BackendName, on_every_backend
 
 AB = {name: np.random.default_rng(3).standard_normal((50, 8), dtype=np.float32) for name in "ab"}
 
@@ -27,9 +26,8 @@ def of_rows(op: str, declare: Callable[..., Any] = helper.make_tensor_value_info
     return model.SerializeToString()
 
 
-@on_every_backend
-def test_answers_are_joined_in_order(backend: BackendName) -> None:
-    with ortmulti.load(onnx_models.add_mul(), "cpu", 2, backend=backend) as pool:
+def test_answers_are_joined_in_order() -> None:
+    with ortmulti.load(onnx_models.add_mul(), "cpu", 2) as pool:
         total, product, first = pool.map_rows(AB, rows=7)
         [one] = pool.map_rows(["product"], AB, rows=50)
         assert sum(device.done for device in pool.stats().devices) == 8 + 1
@@ -40,10 +38,9 @@ def test_answers_are_joined_in_order(backend: BackendName) -> None:
 
 
 @pytest.mark.parametrize("sessions", [1, 2])
-@on_every_backend
-def test_the_size_of_the_runs_grows(backend: BackendName, sessions: int) -> None:
+def test_the_size_of_the_runs_grows(sessions: int) -> None:
     arrays = {name: np.tile(array, (400, 1)) for name, array in AB.items()}
-    with ortmulti.load(onnx_models.add_mul(), "cpu", sessions, backend=backend, warmup=True) as pool:
+    with ortmulti.load(onnx_models.add_mul(), "cpu", sessions, warmup=True) as pool:
         total, _, first = pool.map_rows(arrays)
         assert pool.stats().devices[0].done < 20_000 / 64
     np.testing.assert_array_equal(total, arrays["a"] + arrays["b"])
@@ -67,9 +64,8 @@ def test_the_found_size_is_a_fast_one(seconds: Callable[[int], float], found: in
     assert size.rows == found
 
 
-@on_every_backend
-def test_no_rows_are_one_empty_run(backend: BackendName) -> None:
-    with ortmulti.load(onnx_models.add_mul(), "cpu", backend=backend) as pool:
+def test_no_rows_are_one_empty_run() -> None:
+    with ortmulti.load(onnx_models.add_mul(), "cpu") as pool:
         outputs = pool.map_rows({name: array[:0] for name, array in AB.items()})
     assert [(y.shape, y.dtype) for y in outputs] == [((0, 8), np.dtype(np.float32))] * 3
 

@@ -18,7 +18,6 @@ import pytest
 import ortmulti
 from ortmulti.pool.sleep import SessionSleep
 from tests.support import onnx_models
-from tests.support.backends import BackendName, on_every_backend
 from tests.support.pools import HANG
 from tests.support.processes import check_child
 
@@ -32,13 +31,9 @@ def pool() -> Iterator[ortmulti.Pool]:
         yield made
 
 
-@on_every_backend
-def test_weights_that_cannot_sleep_are_refused(backend: BackendName) -> None:
-    reason = {
-        "core": r"on cpu cannot sleep: they are the page cache's, or the session's own; level='session' closes",
-        "processes": r"backend='processes' has onnxruntime's weights.*level='session'",
-    }[backend]
-    with ortmulti.load(MODEL, "cpu", backend=backend) as pool:
+def test_weights_that_cannot_sleep_are_refused() -> None:
+    reason = r"on cpu cannot sleep: they are the page cache's, or the session's own; level='session' closes"
+    with ortmulti.load(MODEL, "cpu") as pool:
         [expected] = pool.run(X)
         for keep in (None, "pinned"):
             with pytest.raises(ortmulti.NotImplemented, match=reason):
@@ -48,9 +43,8 @@ def test_weights_that_cannot_sleep_are_refused(backend: BackendName) -> None:
         assert (device.asleep, device.sleeps, device.wakes, device.wake.count) == ("", 0, 0, 0)
 
 
-@on_every_backend
-def test_a_request_makes_the_sessions_again(backend: BackendName) -> None:
-    with ortmulti.load(MODEL, "cpu", sessions_per_device=2, backend=backend) as pool:
+def test_a_request_makes_the_sessions_again() -> None:
+    with ortmulti.load(MODEL, "cpu", sessions_per_device=2) as pool:
         [expected] = pool.run(X)
         pool.wake()  # it is awake
         pool.wake("cpu", timeout=0)
@@ -62,7 +56,7 @@ def test_a_request_makes_the_sessions_again(backend: BackendName) -> None:
             assert (pool.ready, pool.closed, pool.get_inputs()[0].name) == (["cpu"], False, "x")
             np.testing.assert_array_equal(pool.run(X)[0], expected)
         [device] = pool.stats().devices
-        assert (device.asleep, device.wakes, device.restarts) == ("", 3, 0)
+        assert (device.asleep, device.wakes) == ("", 3)
         pool.sleep("session", auto_wake=False)
         with pytest.raises(ortmulti.DeviceError, match=r"cpu: it is asleep, and wakes with Pool\.wake"):
             pool.run(X)
@@ -88,10 +82,9 @@ def test_sessions_are_closed_and_others_take_their_places() -> None:
         assert not pool.closed
 
 
-@on_every_backend
-def test_requests_of_many_threads_through_sleeps(backend: BackendName) -> None:
-    sleeps = 3 if backend == "processes" else 30
-    with ortmulti.load(MODEL, "cpu", sessions_per_device=2, backend=backend) as pool:
+def test_requests_of_many_threads_through_sleeps() -> None:
+    sleeps = 30
+    with ortmulti.load(MODEL, "cpu", sessions_per_device=2) as pool:
         [expected] = pool.run(X)
         over = threading.Event()
 
@@ -110,7 +103,7 @@ def test_requests_of_many_threads_through_sleeps(backend: BackendName) -> None:
             for each in clients:
                 each.result(HANG)
         [device] = pool.stats().devices
-        assert (device.sleeps, device.wakes, device.failed, device.restarts) == (sleeps, sleeps, 0, 0)
+        assert (device.sleeps, device.wakes, device.failed) == (sleeps, sleeps, 0)
 
 
 def test_nothing_is_left_of_earlier_sleeps() -> None:
@@ -128,13 +121,12 @@ def test_nothing_is_left_of_earlier_sleeps() -> None:
         assert left() == 0
 
 
-@on_every_backend
 @pytest.mark.parametrize("external", [False, True])
-def test_a_file_that_changed_is_not_read(tmp_path: Path, backend: BackendName, external: bool) -> None:
+def test_a_file_that_changed_is_not_read(tmp_path: Path, external: bool) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(onnx.load_from_string(MODEL), path, save_as_external_data=external, location="data", size_threshold=0)
     changed = tmp_path / "data" if external else path
-    with ortmulti.load(path, "cpu", backend=backend) as pool:
+    with ortmulti.load(path, "cpu") as pool:
         [expected] = pool.run(X)
         pool.sleep("session")
         changed.rename(tmp_path / "away")
@@ -153,11 +145,10 @@ def test_a_file_that_changed_is_not_read(tmp_path: Path, backend: BackendName, e
         np.testing.assert_array_equal(pool.run(X)[0], expected)
 
 
-@on_every_backend
-def test_other_rights_and_links_of_the_file_change_nothing(tmp_path: Path, backend: BackendName) -> None:
+def test_other_rights_and_links_of_the_file_change_nothing(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(MODEL)
-    with ortmulti.load(path, "cpu", backend=backend) as pool:
+    with ortmulti.load(path, "cpu") as pool:
         path.chmod(0o600)
         pool.sleep("session")
         (tmp_path / "link").hardlink_to(path)
@@ -187,9 +178,8 @@ def test_a_sleeping_pool_gets_another_model() -> None:
         np.testing.assert_array_equal(pool.run(X)[0], after)
 
 
-@on_every_backend
-def test_what_waits_for_a_wake_is_answered_before_the_pool_closes(backend: BackendName) -> None:
-    with ortmulti.load(MODEL, "cpu", backend=backend) as pool:
+def test_what_waits_for_a_wake_is_answered_before_the_pool_closes() -> None:
+    with ortmulti.load(MODEL, "cpu") as pool:
         [expected] = pool.run(X)
         pool.sleep("session")
         futures = [pool.submit(X) for _ in range(3)]
@@ -197,10 +187,9 @@ def test_what_waits_for_a_wake_is_answered_before_the_pool_closes(backend: Backe
         np.testing.assert_array_equal(future.result(0)[0], expected)
 
 
-@on_every_backend
-def test_a_pool_without_references_ends_while_it_wakes(backend: BackendName) -> None:
+def test_a_pool_without_references_ends_while_it_wakes() -> None:
     for _ in range(5):
-        pool = ortmulti.load(MODEL, "cpu", backend=backend)
+        pool = ortmulti.load(MODEL, "cpu")
         core = weakref.ref(pool._members.core)
         pool.sleep("session")
         future = pool.submit(X)
@@ -216,22 +205,19 @@ def test_a_pool_without_references_ends_while_it_wakes(backend: BackendName) -> 
 
 @pytest.mark.essential
 @pytest.mark.process
-@on_every_backend
-def test_a_process_ends_with_pools_that_sleep_and_wake(backend: BackendName) -> None:
+def test_a_process_ends_with_pools_that_sleep_and_wake() -> None:
     printed = check_child(
         """
-    import sys
     import numpy as np
     import ortmulti
     from tests.support import onnx_models
 
-    pools = [ortmulti.load(onnx_models.matmul(), "cpu", backend=sys.argv[1]) for _ in range(2)]
+    pools = [ortmulti.load(onnx_models.matmul(), "cpu") for _ in range(2)]
     for pool in pools:
         pool.sleep("session")
     future = pools[0].submit({"x": np.zeros((2, 64), np.float32)})
     print("end")
-    """,
-        backend,
+    """
     )
     assert printed == "end\n"
 

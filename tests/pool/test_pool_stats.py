@@ -13,14 +13,12 @@ import pytest
 
 import ortmulti
 from tests.support import onnx_models
-from tests.support.backends import BackendName, on_every_backend
 
 X = {"x": np.zeros((2, 64), np.float32)}
 
 
-@on_every_backend
-def test_counts_and_times(backend: BackendName) -> None:
-    with ortmulti.load(onnx_models.matmul(), "cpu", 2, backend=backend) as pool:
+def test_counts_and_times() -> None:
+    with ortmulti.load(onnx_models.matmul(), "cpu", 2) as pool:
         for _ in range(10):
             pool.run(None, X)
         pool.submit(None, X).result()
@@ -105,17 +103,15 @@ def test_prometheus_has_histograms_that_can_be_added() -> None:
     assert _value(text, "total_seconds_sum") == stats.devices[0].total.sum
 
 
-@on_every_backend
-def test_the_version_of_the_model_is_a_label(backend: BackendName) -> None:
-    with ortmulti.load(onnx_models.matmul(), "cpu", backend=backend, version="1") as pool:
+def test_the_version_of_the_model_is_a_label() -> None:
+    with ortmulti.load(onnx_models.matmul(), "cpu", version="1") as pool:
         assert pool.stats().version == "1"
         assert '\nortmulti_model_info{version="1"} 1\n' in pool.stats().prometheus()
         assert '\nortmulti_model_info{model="m",version="1"} 1\n' in pool.stats().prometheus({"model": "m"})
-        if backend == "core":
-            pool.replace_model(onnx_models.matmul(), version="2")
-            assert '\nortmulti_model_info{version="2"} 1\n' in pool.stats().prometheus()
-            pool.replace_model(onnx_models.matmul())
-            assert "model_info" not in pool.stats().prometheus()
+        pool.replace_model(onnx_models.matmul(), version="2")
+        assert '\nortmulti_model_info{version="2"} 1\n' in pool.stats().prometheus()
+        pool.replace_model(onnx_models.matmul())
+        assert "model_info" not in pool.stats().prometheus()
 
 
 def _value(text: str, name: str) -> float:

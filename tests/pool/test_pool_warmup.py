@@ -14,7 +14,6 @@ import pytest
 import ortmulti
 from ortmulti import Warmup
 from tests.support import onnx_models
-from tests.support.backends import BackendName, on_every_backend
 from tests.support.processes import nothing_leaks
 
 MODEL = onnx_models.matmul()
@@ -25,18 +24,16 @@ def spans(pool: ortmulti.Pool) -> list[str]:
     return [span.device for span in pool.timeline.spans if span.name == "warm up"]
 
 
-@on_every_backend
-def test_every_session_runs_and_says_so(backend: BackendName) -> None:
-    with ortmulti.load(MODEL, "cpu", 3, warmup=True, backend=backend) as pool:
+def test_every_session_runs_and_says_so() -> None:
+    with ortmulti.load(MODEL, "cpu", 3, warmup=True) as pool:
         assert spans(pool) == ["cpu"] * 3
         pool.warmup(Warmup(samples=[X, {"x": np.zeros((5, 64), np.float32)}], runs=2))
         assert len(spans(pool)) == 6
         assert pool.stats().devices[0].runs == 0
-    with ortmulti.load(MODEL, "cpu", backend=backend) as pool:
+    with ortmulti.load(MODEL, "cpu") as pool:
         assert spans(pool) == []
 
 
-@on_every_backend
 @pytest.mark.parametrize(
     ("warmup", "error"),
     [
@@ -45,27 +42,23 @@ def test_every_session_runs_and_says_so(backend: BackendName) -> None:
         (Warmup(dimensions={"unknown": 3}), ortmulti.InvalidArgument),
     ],
 )
-def test_a_warmup_that_fails_fails_the_load(warmup: Warmup, error: type[Exception], backend: BackendName) -> None:
+def test_a_warmup_that_fails_fails_the_load(warmup: Warmup, error: type[Exception]) -> None:
     with pytest.raises(error):
-        ortmulti.load(MODEL, "cpu", warmup=warmup, backend=backend)
+        ortmulti.load(MODEL, "cpu", warmup=warmup)
 
 
-@on_every_backend
 @pytest.mark.parametrize("warmup", [True, Warmup(), Warmup(dimensions={"n": 2})])
-def test_random_inputs_grow_for_models_with_a_smallest_size(
-    warmup: Any, backend: BackendName, caplog: pytest.LogCaptureFixture
-) -> None:
-    with ortmulti.load(onnx_models.at_least(400), "cpu", 2, warmup=warmup, backend=backend) as pool:
+def test_random_inputs_grow_for_models_with_a_smallest_size(warmup: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with ortmulti.load(onnx_models.at_least(400), "cpu", 2, warmup=warmup) as pool:
         [y] = pool.run(None, {"x": np.ones((1, 1, 401), np.float32)})
         assert y.shape == (1, 1, 2)
         pool.warmup()
     assert not [record for record in caplog.records if record.name == "ortmulti"]
 
 
-@on_every_backend
-def test_a_load_goes_on_without_random_inputs_that_fit(backend: BackendName, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_load_goes_on_without_random_inputs_that_fit(caplog: pytest.LogCaptureFixture) -> None:
     x = {"x": np.ones((1, 1, 1000), np.float32)}
-    with ortmulti.load(onnx_models.at_least(1000), "cpu", 3, warmup=True, backend=backend) as pool:
+    with ortmulti.load(onnx_models.at_least(1000), "cpu", 3, warmup=True) as pool:
         assert pool.run(None, x)[0].shape == (1, 1, 1)
         [warning] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
         assert "loaded without a first run, since it takes no random inputs" in warning
@@ -73,7 +66,7 @@ def test_a_load_goes_on_without_random_inputs_that_fit(backend: BackendName, cap
         with pytest.raises(ortmulti.Error, match="Invalid input shape"):
             pool.warmup()
         with pytest.raises(ortmulti.Error, match="Invalid input shape"):
-            ortmulti.load(onnx_models.at_least(1000), "cpu", warmup=Warmup(), backend=backend)
+            ortmulti.load(onnx_models.at_least(1000), "cpu", warmup=Warmup())
         pool.warmup(Warmup(samples=x))
 
 

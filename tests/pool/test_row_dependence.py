@@ -325,16 +325,15 @@ def test_what_is_no_model_says_nothing() -> None:
         found(TEXT[:at] + bytes([255 - TEXT[at]]) + TEXT[at + 1 :])
 
 
-@pytest.mark.parametrize("backend", ["core", "processes"])
-def test_a_load_warns_of_a_quantized_model(backend: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_load_warns_of_a_quantized_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     plain, quantized = tmp_path / "plain.onnx", tmp_path / "quantized.onnx"
     plain.write_bytes(TEXT)
     # With 1.21 it needs sympy.
     quantization = pytest.importorskip("onnxruntime.quantization", exc_type=ImportError)
     quantization.quantize_dynamic(plain, quantized, weight_type=quantization.QuantType.QInt8)
     for path in (plain, quantized):
-        ortmulti.load(path, "cpu", backend=backend, batching=Batching(4)).close()
-        ortmulti.load(path, "cpu", backend=backend).close()
+        ortmulti.load(path, "cpu", batching=Batching(4)).close()
+        ortmulti.load(path, "cpu").close()
     [warning] = [record.getMessage() for record in caplog.records if record.name == "ortmulti"]
     assert warning.startswith(f"'{quantized}': requests for 'y' run alone, not joined: output 'y' depends on the other")
     assert "has one scale for all rows" in warning

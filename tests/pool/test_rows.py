@@ -14,7 +14,6 @@ import ortmulti
 from ortmulti import Batching, InvalidArgument, Model
 from ortmulti.pool.rows import Rows, RowVerdict
 from tests.support import onnx_models
-from tests.support.backends import BackendName, on_every_backend
 from tests.support.command import invoke
 from tests.support.onnx_models import with_weights as model
 
@@ -351,15 +350,12 @@ REQUESTS = {
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-@on_every_backend
-def test_joined_requests_get_the_answers_that_they_get_alone(
-    name: str, backend: BackendName, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_joined_requests_get_the_answers_that_they_get_alone(name: str, caplog: pytest.LogCaptureFixture) -> None:
     made, requests = REQUESTS[name]
     with onnx_models.cpu_session(made) as session:
         alone = [session.run(None, request) for request in requests]
     for sizes in ((), (4,)):
-        with ortmulti.load(made, "cpu", backend=backend, batching=Batching(4, max_delay_ms=100, sizes=sizes)) as pool:
+        with ortmulti.load(made, "cpu", batching=Batching(4, max_delay_ms=100, sizes=sizes)) as pool:
             for right, future in zip(alone, [pool.submit(request) for request in requests], strict=True):
                 for one, other in zip(right, future.result(), strict=True):
                     np.testing.assert_allclose(other, one, rtol=1e-6)
@@ -447,12 +443,11 @@ def test_a_new_model_is_judged_before_it_takes_over(caplog: pytest.LogCaptureFix
         ("seq(float[n]) x", "y = SequenceLength(x)", r"input 'x' is of type seq\(tensor\(float\)\)"),
     ],
 )
-@on_every_backend
-def test_inputs_that_can_never_be_joined_are_refused(inputs: str, body: str, why: str, backend: BackendName) -> None:
+def test_inputs_that_can_never_be_joined_are_refused(inputs: str, body: str, why: str) -> None:
     made = case(body, inputs, "string[n] y" if "string" in inputs else "int64 y" if "seq" in inputs else "float[n,8] y")
     with pytest.raises(InvalidArgument, match=f"joins requests along dimension 0, but {why}.*load it without batching"):
-        ortmulti.load(made, "cpu", backend=backend, batching=Batching(4))
-    ortmulti.load(made, "cpu", backend=backend).close()
+        ortmulti.load(made, "cpu", batching=Batching(4))
+    ortmulti.load(made, "cpu").close()
 
 
 def test_a_table_is_refused_for_outputs_without_rows() -> None:

@@ -25,10 +25,9 @@ COMMON = """
 """
 
 JOINED, DELAYED = "batching=Batching(32)", "batching=Batching(32, max_delay_ms=60_000)"
-IN_PROCESSES = "backend='processes'"
 
 
-@pytest.fixture(params=["", JOINED, DELAYED, IN_PROCESSES, f"{IN_PROCESSES}, {JOINED}"])
+@pytest.fixture(params=["", JOINED, DELAYED])
 def arguments(request: pytest.FixtureRequest) -> str:
     """The arguments of `load`."""
     arguments: str = request.param
@@ -65,7 +64,7 @@ def test_an_error_that_nobody_catches() -> None:
 @pytest.mark.parametrize("call", ["run(None, x)", "submit(None, x)", "submit(None, x).result()", "submit(x).cancel()"])
 def test_daemon_threads_may_be_asking(call: str, arguments: str, attempt: int) -> None:
     """More than once, since they are stopped wherever they happen to be."""
-    if attempt and (DELAYED in arguments or IN_PROCESSES in arguments):
+    if attempt and DELAYED in arguments:
         pytest.skip("slow, and once is enough")
     printed = check_child(
         COMMON

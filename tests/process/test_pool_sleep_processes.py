@@ -12,7 +12,6 @@ import psutil
 
 import ortmulti
 from tests.support import onnx_models
-from tests.support.backends import BackendName, on_every_backend
 from tests.support.pools import HANG
 from tests.support.processes import FORKS_AT_EASE, check_child, child_environment
 
@@ -40,15 +39,14 @@ COMMON = """
 """
 
 # Python calls between the moments of a wake at which it is stopped: about six of them.
-STEPS = {"core": 17, "processes": 71}
+STEPS = 17
 
 
-@on_every_backend
-def test_a_child_forked_during_sleep_or_wake_has_errors_and_the_parent_goes_on(backend: BackendName) -> None:
+def test_a_child_forked_during_sleep_or_wake_has_errors_and_the_parent_goes_on() -> None:
     printed = check_child(
         COMMON
         + """
-    pool = ortmulti.load(onnx_models.matmul(), "cpu", backend=sys.argv[1])
+    pool = ortmulti.load(onnx_models.matmul(), "cpu")
     [expected] = pool.run(X)
 
     def errors_of_a_child():
@@ -67,7 +65,7 @@ def test_a_child_forked_during_sleep_or_wake_has_errors_and_the_parent_goes_on(b
 
     pool.sleep("session")
     print("asleep", errors_of_a_child())
-    for number in range(1, 100_000, int(sys.argv[2])):
+    for number in range(1, 100_000, int(sys.argv[1])):
         pool.sleep("session")
         go_on, moments = threading.Event(), []
         reached = threading.Semaphore(0)
@@ -88,16 +86,14 @@ def test_a_child_forked_during_sleep_or_wake_has_errors_and_the_parent_goes_on(b
         if not moments:
             break
     """,
-        backend,
-        STEPS[backend],
+        STEPS,
     )
     first, *waking, last = printed.splitlines()
     assert (first, set(waking), last) == ("asleep 5", {"waking 5"}, "woke 5")
     assert len(waking) >= 3
 
 
-@on_every_backend
-def test_a_process_killed_while_it_wakes_leaves_nothing(tmp_path: Path, backend: BackendName) -> None:
+def test_a_process_killed_while_it_wakes_leaves_nothing(tmp_path: Path) -> None:
     model = tmp_path / "model.onnx"
     model.write_bytes(onnx_models.matmul())
     folders = {"TMPDIR": tmp_path / "temporary", "ORTMULTI_CACHE": tmp_path / "cache"}
@@ -106,7 +102,7 @@ def test_a_process_killed_while_it_wakes_leaves_nothing(tmp_path: Path, backend:
     code = textwrap.dedent(
         COMMON
         + """
-    pool = ortmulti.load(sys.argv[1], "cpu", backend=sys.argv[2])
+    pool = ortmulti.load(sys.argv[1], "cpu")
     pool.run(X)
     pool.sleep("session")
 
@@ -115,17 +111,17 @@ def test_a_process_killed_while_it_wakes_leaves_nothing(tmp_path: Path, backend:
         while True:
             os.read(0, 1)
 
-    stop_at(int(sys.argv[3]), stop)
+    stop_at(int(sys.argv[2]), stop)
     pool.run(X)
     os.write(1, b"woke\\n")
     stop()
     """
     )
-    with ortmulti.load(model, "cpu", backend=backend) as pool:
+    with ortmulti.load(model, "cpu") as pool:
         [expected] = pool.run(X)
     said: list[str] = []
     while said[-1:] != ["woke"]:
-        arguments = [str(model), backend, str(1 + len(said) * STEPS[backend])]
+        arguments = [str(model), str(1 + len(said) * STEPS)]
         with subprocess.Popen(
             [sys.executable, *FORKS_AT_EASE, "-c", code, *arguments],
             stdin=subprocess.PIPE,
@@ -141,7 +137,7 @@ def test_a_process_killed_while_it_wakes_leaves_nothing(tmp_path: Path, backend:
         assert psutil.wait_procs(workers, timeout=HANG)[1] == []
         files = [file.name for folder in folders.values() for file in folder.rglob("*") if file.is_file()]
         assert set(files) <= {".ses"}  # ONNX Runtime's own, which a process with an ordinary session leaves, too
-        with ortmulti.load(model, "cpu", backend=backend) as pool:
+        with ortmulti.load(model, "cpu") as pool:
             pool.sleep("session")
             np.testing.assert_array_equal(pool.run(X)[0], expected)
     assert len(said) >= 4

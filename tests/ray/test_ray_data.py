@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ortmulti
-from tests.ray.conftest import break_workers, plain
+from tests.ray.conftest import lose_device, plain
 from tests.support.pools import HANG
 
 ray = pytest.importorskip("ray", reason='needs Ray: pip install "ortmulti[ray]"')
@@ -85,7 +85,7 @@ class Breaking(Marked):
             self._first.touch(exist_ok=False)
         except FileExistsError:
             return super().__call__(batch)
-        break_workers(self._pool)
+        lose_device(self._pool)
         return super().__call__(batch)
 
 
@@ -129,7 +129,7 @@ def test_a_killed_actor_loses_and_doubles_no_row(model: Path) -> None:
 
 def test_an_actor_without_devices_ends_and_another_one_goes_on(model: Path, tmp_path: Path) -> None:
     dataset, pixels = table(model)
-    options = options_of(model, hosts=1, backend="processes")
+    options = options_of(model, hosts=1)
     options["fn_constructor_kwargs"]["first"] = str(tmp_path / "first")
     options["compute"] = ray.data.ActorPoolStrategy(size=1)  # no other batch is under way when the device is lost
     result = collect(dataset.map_batches(Breaking, **options))

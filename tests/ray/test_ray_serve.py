@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import ortmulti
-from tests.ray.conftest import break_workers, get, plain, rows, running_cluster
+from tests.ray.conftest import get, lose_device, plain, rows, running_cluster
 from tests.support.pools import HANG
 
 ray = pytest.importorskip("ray", reason='needs Ray: pip install "ortmulti[ray]"')
@@ -140,11 +140,11 @@ def test_a_wrong_user_config_is_an_error(user_config: Any, message: str, model: 
 @pytest.mark.parametrize("asked", [True, False], ids=["a request ends it", "health ends it"])
 def test_a_replica_without_devices_is_replaced(asked: bool, model: Path) -> None:
     x = rows(model)
-    made = ortmulti.ray.deployment(model, gpus=4, devices="cpu", backend="processes")
+    made = ortmulti.ray.deployment(model, gpus=4, devices="cpu")
 
     class Breakable(made.func_or_class):  # type: ignore[name-defined, misc]
         def break_devices(self) -> None:
-            break_workers(self._pool)
+            lose_device(self._pool)
 
     handle = start(made.options(func_or_class=Breakable, health_check_period_s=0.2))
     [before] = replicas()

@@ -24,8 +24,9 @@ from pathlib import Path
 import numpy as np
 
 import ortmulti
-from ortmulti import _core
-from tests.support import onnx_models
+from ortmulti import Model, _core
+from ortmulti.loading import creation
+from tests.support import creations, onnx_models
 from tests.support.faults import SHORT, failing
 from tests.support.processes import check_held, held
 from tests.support.weight_lists import weight_list
@@ -44,7 +45,6 @@ WRITES = [
     ("rename", errno.ENOSPC),
     ("ftruncate", errno.ENOSPC),
 ]
-SHARED_MEMORY = [("memfd_create", errno.EMFILE), ("ftruncate", errno.ENOSPC), ("mmap", errno.ENOMEM)]
 
 
 class Scenarios:
@@ -52,7 +52,6 @@ class Scenarios:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.checks_entries = True  # by sessions of onnxruntime's, which have errors of their own
         self._path = folder / "model.onnx"
         self._path.write_bytes(onnx_models.matmul(32))
         self._x = {"x": np.ones((2, 32), np.float32)}
@@ -90,12 +89,6 @@ class Scenarios:
         with ortmulti.InferenceSession(self._path, options, providers=["CPUExecutionProvider"]) as session:
             np.testing.assert_array_equal(session.run(None, self._x)[0], self._expected)
 
-    def processes(self) -> None:
-        with ortmulti.load(self._path, "cpu", 1, backend="processes", warmup=True) as pool:
-            for rows in (2, 1000):
-                [found] = pool.run(None, {"x": np.ones((rows, 32), np.float32)})
-                np.testing.assert_array_equal(found[:2], self._expected)
-
     def optimize(self) -> None:
         shutil.rmtree(os.environ["ORTMULTI_CACHE"], ignore_errors=True)
         ortmulti.optimize(self._path, "cpu")
@@ -107,12 +100,11 @@ class Scenarios:
         self._check_entry()
 
     def _check_entry(self) -> None:
-        if not self.checks_entries:
-            return
-        from ortmulti.interop import onnxruntime_sessions
-
-        [session] = onnxruntime_sessions(self._path, "cpu", optimize="offline")
+        collector = creation.Collector(None)
+        creations.over_entry(Model(self._path), collector, 1, optimize="offline")
+        [session] = collector.sessions.values()
         np.testing.assert_array_equal(session.run(None, self._x)[0], self._expected)
+        session.close()
 
     def gpu_load(self) -> None:
         """A load on GPUs, up to the first thing that onnxruntime without CUDA does not have."""
@@ -136,7 +128,6 @@ class Scenarios:
 OPERATIONS: dict[str, list[tuple[str, int]]] = {
     **{name: [*THREADS, *READS] for name in ("load", "load_first", "load_none", "load_any", "replace_model")},
     "options": THREADS,
-    "processes": [*THREADS, *READS, *SHARED_MEMORY],
     "optimize": [*THREADS, *READS, *WRITES],
     "entry": [*THREADS, *READS],
     "gpu_load": [*THREADS, *READS],
@@ -164,14 +155,11 @@ def main(name: str, most: int, folder: Path) -> None:
     before = held(folder)
     outcomes: Counter[str] = Counter()
     for operation, error in OPERATIONS[name]:
-        path = "ortmulti" if (operation, name) == ("mmap", "processes") else str(folder)
         for count in (1, _EVERY):
             for first in range(1, most + 1):
                 faulthandler.dump_traceback_later(_HANG, exit=True)
-                scenarios.checks_entries = False
-                with failing(operation, error, first, count, path) as faults:
+                with failing(operation, error, first, count, str(folder)) as faults:
                     outcome = _run(call)
-                scenarios.checks_entries = True
                 if faults.failures:
                     outcomes[f"{operation} {errno.errorcode.get(error, 'short')}: {outcome.splitlines()[0]}"] += 1
                 again = _run(call)

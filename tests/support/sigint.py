@@ -1,6 +1,6 @@
 """Calls that are interrupted as by Ctrl-C at random moments. A program, for a process of its own:
 
-    python -m tests.support.sigint BACKEND ATTEMPTS SEED FOLDER
+    python -m tests.support.sigint ATTEMPTS SEED FOLDER
 
 It prints one line: the counts of the outcomes, as JSON. It ends with an error after an outcome that is wrong.
 """
@@ -26,7 +26,6 @@ import numpy as np
 
 import ortmulti
 from tests.support import onnx_models
-from tests.support.backends import BackendName
 from tests.support.processes import check_held, held
 
 LIMIT = 1.0  # seconds from the signal to KeyboardInterrupt
@@ -40,8 +39,7 @@ Call = tuple[Callable[[], object], Callable[[], None]]
 class Calls:
     """The calls to interrupt."""
 
-    def __init__(self, backend: BackendName, folder: Path) -> None:
-        self._backend = backend
+    def __init__(self, folder: Path) -> None:
         self._model = folder / "model.onnx"
         self._model.write_bytes(onnx_models.matmul(32, 2))
         self._other = onnx_models.matmul(32, 1)
@@ -49,10 +47,10 @@ class Calls:
         self.open()
         self._expected = self._pool.run(None, self._x)[0]
         self._pool.submit(None, self._x, timeout=HANG).result()  # starts the threads that stay
-        every = [self.load, self.load_warm, self.close, self.warm_up, self.run]
-        self.all: list[Callable[[], Call]] = (
-            [*every, self.load_first, self.optimize, self.replace_model] if backend == "core" else every
-        )
+        self.all: list[Callable[[], Call]] = [
+            *(self.load, self.load_warm, self.load_first, self.close, self.warm_up, self.run),
+            *(self.optimize, self.replace_model),
+        ]
 
     def load(self) -> Call:
         return lambda: self._load().close(), self._works
@@ -100,8 +98,7 @@ class Calls:
         self._pool.close()
 
     def _load(self, **arguments: Any) -> ortmulti.Pool:
-        sessions = 1 if self._backend == "processes" else 2
-        return ortmulti.load(self._model, "cpu", sessions, backend=self._backend, **arguments)
+        return ortmulti.load(self._model, "cpu", 2, **arguments)
 
     def _works(self) -> None:
         np.testing.assert_array_equal(self._pool.run(None, self._x)[0], self._expected)
@@ -139,9 +136,9 @@ def attempt(call: Callable[[], object], delay: float) -> str:
     return f"swallowed in {_swallowed[0].split(' at 0x')[0]}" if _swallowed else f"lost, {outcome}"
 
 
-def main(backend: BackendName, attempts: int, seed: int, folder: Path) -> None:
+def main(attempts: int, seed: int, folder: Path) -> None:
     numbers = random.Random(seed)
-    calls = Calls(backend, folder)
+    calls = Calls(folder)
     durations: dict[str, float] = {}
     for make in calls.all:
         times = []
@@ -185,4 +182,4 @@ def main(backend: BackendName, attempts: int, seed: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

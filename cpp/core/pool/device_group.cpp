@@ -138,7 +138,6 @@ bool DeviceGroup::give_back_runners(const std::vector<std::shared_ptr<Runner>>& 
   for (std::size_t i = 0; i < runners.size(); ++i) {
     places[i]->runner = runners[i];
     places[i]->session = runners[i]->session();
-    places[i]->away = false;
   }
   return true;
 }

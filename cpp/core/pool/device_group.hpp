@@ -37,13 +37,10 @@ struct Suspicion {
 };
 
 struct RunEnd {
-  std::exception_ptr error;        ///< Null: it succeeded.
-  std::optional<bool> lost_begun;  ///< Its session was lost under it: whether it had begun.
-  std::string why_broken;          ///< Why the device can run nothing any more; empty: it can.
-  SharedTime::Part time{0};        ///< Its run's part of the device's.
-  bool unjoined = false;           ///< Of a joint run: each of its requests is to be run alone.
-
-  bool lost() const noexcept { return lost_begun.has_value(); }
+  std::exception_ptr error;  ///< Null: it succeeded.
+  std::string why_broken;    ///< Why the device can run nothing any more; empty: it can.
+  SharedTime::Part time{0};  ///< Its run's part of the device's.
+  bool unjoined = false;     ///< Of a joint run: each of its requests is to be run alone.
 };
 
 /// A thread of a pool, the runner that it runs requests with, and what it has to run.
@@ -55,13 +52,12 @@ struct Worker {
   bool busy() const noexcept { return does == Does::forming || does == Does::given || does == Does::runs; }
   /// Whether its thread is to go on. Runs may also be done in a caller's thread.
   bool called() const noexcept { return does != Does::nothing && does != Does::runs; }
-  bool idle() const noexcept { return does == Does::nothing && !away; }
+  bool idle() const noexcept { return does == Does::nothing; }
 
   DeviceGroup* group = nullptr;
   std::shared_ptr<Runner> runner;  ///< Null while the device sleeps without its sessions.
   const void* session = nullptr;   ///< The runner's, to be counted.
   Does does = Does::nothing;
-  bool away = false;                 ///< Its session takes nothing now.
   bool probing = false;              ///< It got its requests while the device was suspended.
   Requests batch;                    ///< What it has to run.
   JointSize size;                    ///< The size of that.

@@ -104,10 +104,6 @@ class Pool : public KeepsMemory, NonCopyable {
   void not_coming(const Device& device, std::size_t sessions, const std::exception_ptr& error);
   /// While opening, devices may come that are not known yet: requests for any device wait.
   void set_opening(bool opening);
-  /// Whether a session takes requests; at first it does. `session`: of its runners.
-  void set_ready(const void* session, bool ready);
-  /// Takes out a session that will not take requests any more, and its device where it has no other one.
-  void give_up(const void* session, const std::string& reason);
   /// Everything that waits, or is asked for later, fails with this error.
   void fail(const std::exception_ptr& error);
   /// Takes a device out: it gets nothing more, what waits for it alone fails, what runs there is answered, and then its

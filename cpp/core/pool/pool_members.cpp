@@ -133,44 +133,6 @@ void Pool::set_opening(bool opening) {
   announce(finished);
 }
 
-void Pool::set_ready(const void* session, bool ready) {
-  const Lock lock = enter();
-  for (const auto& worker : workers_) {
-    if (worker->runner && worker->session == session && worker->away == ready) {
-      worker->away = !ready;
-      if (ready && worker->idle()) {
-        worker->group->occupy(*worker, Worker::Does::runs);
-        hand_over(*worker);
-      }
-    }
-  }
-}
-
-void Pool::give_up(const void* session, const std::string& reason) {
-  Requests finished;
-  {
-    const Lock lock = enter();
-    DeviceGroup* group = nullptr;
-    for (const auto& worker : workers_) {
-      if (worker->runner && worker->session == session) {
-        worker->away = true;
-        group = worker->group;
-      }
-    }
-    if (group == nullptr) {
-      return;
-    }
-    auto& workers = group->workers;
-    const auto of_session = [session](const Worker* worker) { return worker->session == session; };
-    if (!std::all_of(workers.begin(), workers.end(), of_session)) {
-      workers.erase(std::remove_if(workers.begin(), workers.end(), of_session), workers.end());
-    } else if (group->broken().empty()) {
-      take_out(*group, reason, finished);
-    }
-  }
-  announce(finished);
-}
-
 void Pool::fail(const std::exception_ptr& error) {
   Requests finished;
   {

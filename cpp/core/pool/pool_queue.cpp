@@ -190,7 +190,7 @@ std::shared_ptr<Request> Pool::next_for(DeviceGroup& group, std::size_t others) 
   group.each_waiting(anywhere_, [&](Request& request) {
     const bool has_place = group.has_place_for(request, others);
     const bool takes = has_place && (group.takes(request) || probe_due(group, request));
-    if (!takes && request.comes_back()) {
+    if (!takes && request.retried_) {
       return true;  // these come first, and are few
     }
     if (!has_place) {
@@ -226,7 +226,7 @@ void Pool::hand_over(Worker& worker) {
       }
     }
   }
-  if (worker.group->usable() && !worker.away && !worker.group->occupied(1)) {  // the one is this worker
+  if (worker.group->usable() && !worker.group->occupied(1)) {  // the one is this worker
     if (const auto next = next_for(*worker.group, worker.group->busy() - 1)) {
       give(worker, next);
       return;
@@ -441,7 +441,7 @@ bool Pool::make_room_for(const Request& request, Requests& finished) {
       last = group->waiting.rbegin()->get();
     }
   }
-  if (last == nullptr || last->comes_back() || last->priority >= request.priority) {
+  if (last == nullptr || last->retried_ || last->priority >= request.priority) {
     return false;
   }
   finished.push_back(unqueue(*last));

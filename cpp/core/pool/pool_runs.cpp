@@ -51,7 +51,7 @@ bool Pool::join_forming(const std::shared_ptr<Request>& request) {
     return false;
   }
   for (const auto& worker : workers_) {
-    if (worker->does == Worker::Does::forming && !worker->away && !worker->batch.empty() && worker->group->usable() &&
+    if (worker->does == Worker::Does::forming && !worker->batch.empty() && worker->group->usable() &&
         worker->group->takes(*request) && worker->batch.front()->batch_key_ == request->batch_key_ &&
         worker->group->is_for(*request) &&
         options_.batching.may_join(worker->size, request->size_, worker->group->cost)) {
@@ -175,7 +175,7 @@ void Pool::run_batch(Worker& worker, bool at_once, Lock& lock) {
     const bool movable = std::all_of(batch.begin(), batch.end(), [](const auto& request) {
       return DeviceGroup::may_try_elsewhere(*request) || !request->wanted();
     });
-    const auto suspicion = joint.error && !joint.lost() && movable ? worker.group->suspect(worker, joint) : nullptr;
+    const auto suspicion = joint.error && movable ? worker.group->suspect(worker, joint) : nullptr;
     Requests again;
     for (const auto& request : batch) {
       if (suspicion && DeviceGroup::may_try_elsewhere(*request)) {
@@ -186,7 +186,7 @@ void Pool::run_batch(Worker& worker, bool at_once, Lock& lock) {
       if (joint.error && request->suspicion_) {
         request->suspicion_->cleared = true;  // the same failed here
       }
-      if (joint.error && !joint.lost() && request->wanted() && worker.group->broken().empty()) {
+      if (joint.error && request->wanted() && worker.group->broken().empty()) {
         again.push_back(request);
       } else {
         conclude(worker, request, joint, finished);
@@ -242,7 +242,7 @@ RunEnd Pool::run_one(Worker& worker, Request& request, Lock& lock) const {
   worker.in_run = &request;
   ++worker.group->counts.runs;
   worker.group->counts.batch_size.record(std::max<std::size_t>(1, worker.batch.size()));  // none in a caller's thread
-  if (request.endable && request.run_options == nullptr && worker.runner->uses_run_options()) {
+  if (request.endable && request.run_options == nullptr) {
     request.run_options = &request.own_run_options.emplace();  // under the lock: end_early() looks at them
   }
   const SharedTime::Part begun = worker.group->time.begin(options_.now());
@@ -254,9 +254,6 @@ RunEnd Pool::run_one(Worker& worker, Request& request, Lock& lock) const {
   request.run_size = 1;
   try {
     worker.runner->run(request);
-  } catch (const SessionLost& loss) {
-    end.error = std::current_exception();
-    end.lost_begun = loss.begun();
   } catch (...) {
     end.error = std::current_exception();
     request.clear_outputs();
@@ -269,9 +266,6 @@ RunEnd Pool::run_one(Worker& worker, Request& request, Lock& lock) const {
   end.time = worker.group->time.end(begun, options_.now());
   worker.in_run = nullptr;
   worker.group->counts.graph_runs += request.by_graph ? 1 : 0;
-  if (!end.lost_begun.value_or(true)) {
-    --worker.group->counts.runs;
-  }
   return end;
 }
 
@@ -298,7 +292,7 @@ void Pool::run_again(Worker& worker, Requests batch, const RunEnd& joint, Reques
       worker.batch = part;
       end = part.size() == 1 ? run_one(worker, *part.front(), lock) : run_joint(worker, part, lock);
     }
-    if (part.size() > 1 && end.error && !end.lost() && worker.group->broken().empty()) {
+    if (part.size() > 1 && end.error && worker.group->broken().empty()) {
       cut(part, !end.unjoined);
       all_succeed = all_succeed && !end.unjoined;
       continue;
@@ -322,7 +316,7 @@ Pool::Audit Pool::audit(Worker& worker, const std::shared_ptr<Request>& request,
   const std::set<std::string>& random = joining_.outputs().random;  // which stay, while requests come
   const auto run = [&worker](const std::shared_ptr<Request>& copy) {
     static const Ort::RunOptions ordinary;  // no CUDA graph is to be made of it
-    copy->run_options = worker.runner->uses_run_options() ? &ordinary : nullptr;
+    copy->run_options = &ordinary;
     worker.runner->run(*copy);
   };
   Audit found;
@@ -451,21 +445,7 @@ bool Pool::end_run(Worker& worker, Request& request, const RunEnd& end, Requests
     request.run_error_ = end.error;
   }
   const bool wanted = request.wanted();
-  const auto takes_it = [&request](const auto& other) {
-    return !other->away && other->group->usable() && other->group->rest() == DeviceGroup::Rest::awake &&
-           other->group->is_for(request);
-  };
   const bool may_wait = group.usable() || (!request.device && any_usable());  // a removed device takes back nothing
-  if (end.lost_begun && group.broken().empty() && wanted) {
-    if (!*end.lost_begun && may_wait) {
-      request.put_back_ = true;
-      return false;
-    }
-    if (*end.lost_begun && !request.retried_ && std::any_of(workers_.begin(), workers_.end(), takes_it)) {
-      group.hold(request);
-      return false;
-    }
-  }
   if (failed && group.in_flight && kind_of(end.error) == ErrorKind::out_of_memory && wanted && may_wait &&
       !request.retried_ && group.in_flight->give_way()) {
     group.hold(request);

@@ -106,7 +106,7 @@ class Request {
   /// What an output's memory belongs to, where that is not its own; empty, or one for each.
   std::vector<std::shared_ptr<const void>> output_owners;
   std::exception_ptr error;  ///< Where failed or cancelled.
-  virtual bool has_outputs() const noexcept { return !outputs.empty() || rows.outputs; }
+  bool has_outputs() const noexcept { return !outputs.empty() || rows.outputs; }
   void clear_outputs() noexcept {
     outputs.clear();
     rows = {};
@@ -120,10 +120,8 @@ class Request {
   std::chrono::nanoseconds waiting_for_session{0};  ///< Part of that: until another run had ended.
   std::size_t run_size = 1;                         ///< How many requests its last run had.
 
-  // For runners that end runs by numbers.
-  std::atomic<std::uint64_t> run_number{0};  ///< Of its run, once that has begun.
-  std::atomic<bool> ending{false};           ///< The run shall end. Set before the runner is notified.
-  bool by_graph = false;                     ///< Its last run was a CUDA graph's.
+  std::atomic<bool> ending{false};  ///< The run shall end. Set before the runner is notified.
+  bool by_graph = false;            ///< Its last run was a CUDA graph's.
 
   int priority = 0;  ///< Of what waits, higher ones begin first. Here, beside what else decides whose turn it is.
 
@@ -136,13 +134,11 @@ class Request {
   /// for ever.
   static constexpr std::chrono::minutes without_deadline{1};
 
-  /// A session had it before it waited.
-  bool comes_back() const noexcept { return retried_ || put_back_; }
   /// Whether it is this one's turn before that of the other, where both wait. What comes back was asked for before the
   /// others, and goes first whatever else counts: the search for a request relies on it.
   bool goes_before(const Request& other) const noexcept {
-    if (comes_back() || other.comes_back()) {
-      return comes_back() == other.comes_back() ? number_ < other.number_ : comes_back();
+    if (retried_ || other.retried_) {
+      return retried_ == other.retried_ ? number_ < other.number_ : retried_;
     }
     if (priority != other.priority) {
       return priority > other.priority;
@@ -152,8 +148,7 @@ class Request {
   /// Neither cancelled nor past its deadline.
   bool wanted() const noexcept { return !unwanted_ && !given_up_; }
 
-  bool retried_ = false;
-  bool put_back_ = false;  // a session had it, and was lost before it had begun
+  bool retried_ = false;   // a session had it before it waited
   bool unwanted_ = false;  // cancelled while it ran
   // Its deadline passed during its run, and its receiver has it. The run goes on with its inputs, or ends between two
   // nodes, and writes its answer: nobody may read that.
@@ -179,7 +174,7 @@ inline bool GoesBefore::operator()(const std::shared_ptr<Request>& one,
 }
 
 inline bool GoesBefore::operator()(const std::shared_ptr<Request>& one, const LowerPriority& lower) const noexcept {
-  return one->comes_back() || one->priority >= lower.than;
+  return one->retried_ || one->priority >= lower.than;
 }
 
 inline bool GoesBefore::operator()(const LowerPriority& lower, const std::shared_ptr<Request>& one) const noexcept {

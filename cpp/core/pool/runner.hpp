@@ -7,24 +7,12 @@
 #include <string>
 
 #include "core/base/device.hpp"
-#include "core/base/error.hpp"
 #include "core/ort/session.hpp"
 #include "core/pool/device_stats.hpp"
 
 namespace ortmulti {
 
 class Request;
-
-/// Thrown by Runner::run where the session was lost, as a process that has died. What had not begun is run by whichever
-/// session comes next. The rest is tried once by another one, if one is ready.
-class SessionLost : public Error {
- public:
-  SessionLost(const std::string& message, bool begun) : Error(ErrorKind::device, message), begun_(begun) {}
-  bool begun() const noexcept { return begun_; }
-
- private:
-  bool begun_;
-};
 
 /// What runs a pool's requests, one at a time: a session, or what stands for one.
 class Runner {
@@ -35,9 +23,6 @@ class Runner {
 
   /// What tells a session, which several runners may share, from others.
   virtual const void* session() const noexcept { return this; }
-
-  /// Whether run() uses the request's run options, by which it can be ended.
-  virtual bool uses_run_options() const noexcept { return true; }
 
   /// Fills in the outputs. Throws Error.
   virtual void run(Request& request) = 0;

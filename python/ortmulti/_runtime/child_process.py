@@ -30,7 +30,7 @@ class ChildProcess:
         code: The code to run.
         arguments: ``sys.argv`` without its first entry.
         flags: Of the interpreter.
-        output: Where it writes its standard output and error; None: as this process.
+        output: Where it writes its standard output and error.
         environment: Variables, besides this process's own.
         descriptors: Open files that it inherits under the same numbers.
 
@@ -44,14 +44,14 @@ class ChildProcess:
         arguments: Sequence[str] = (),
         *,
         flags: Sequence[str] = ("-P",),
-        output: IO[bytes] | None = None,
+        output: IO[bytes],
         environment: Mapping[str, str] | None = None,
         descriptors: Sequence[int] = (),
     ) -> None:
         if getattr(sys, "frozen", False):
             raise Fail(
                 f"cannot start a process of Python: this program is frozen, and {sys.executable} would start the "
-                "program again: use backend='core' of load; call tune and diagnose in an ordinary Python"
+                "program again: call tune and diagnose in an ordinary Python"
             )
         executable = os.fsdecode(multiprocessing.spawn.get_executable())
         self.started = time.monotonic_ns()
@@ -77,10 +77,6 @@ class ChildProcess:
         except subprocess.TimeoutExpired:
             return False
         return True
-
-    def kill(self) -> None:
-        """Kill the process, if it has not ended."""
-        self._process.kill()
 
     def kill_group(self) -> None:
         """Kill the process with its children, at the latest just after its end, and wait for it."""

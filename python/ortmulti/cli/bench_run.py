@@ -35,8 +35,8 @@ def bench_run(
     variants: Annotated[
         str,
         typer.Option(
-            help="The pools core and processes, and threads: onnxruntime without a pool. Each may end with "
-            "+sessions=N, the pools also with +in_flight=N, core also with +graph or +graph=off."
+            help="core: a pool; threads and processes: onnxruntime in them. Each may end with +sessions=N, core also "
+            "with +in_flight=N, +graph or +graph=off."
         ),
     ] = "core,threads,processes",
     batch: Annotated[str, typer.Option(help="Batch sizes, such as 1,32.")] = "1",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
 from typing import Any, Self
 
-from ortmulti._runtime.onnxruntime_package import LOCK, REPLACED, import_module
-from ortmulti.errors import ClosedError, Error
+from ortmulti._runtime import native
+from ortmulti._runtime.libraries import INSTALL
+from ortmulti.errors import ClosedError, Error, LibraryError
 
 __all__ = ["Patch", "patch_onnxruntime"]
 
@@ -53,7 +56,11 @@ _TABLE = {
 }
 _STATE = "onnxruntime.capi.onnxruntime_pybind11_state"
 
-# What is rebound now: module, name, onnxruntime's, ours. Guarded by LOCK, as is the number of patches in effect.
+_LOCK = native.RLock()  # held while names are rebound
+# A child shall not inherit it held by a thread that it does not have.
+os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
+
+# What is rebound now: module, name, onnxruntime's, ours. Guarded by the lock, as is the number of patches in effect.
 _bound: list[tuple[Any, str, Any, Any]] = []
 _patches = 0
 
@@ -78,7 +85,7 @@ class Patch:
             ClosedError: The patch was undone before.
             Error: Other code has rebound a name under the patch. That name stays; all others are onnxruntime's again.
         """
-        with LOCK:
+        with _LOCK:
             if not self._active:
                 raise ClosedError("this patch of onnxruntime was undone before")
             self._active = False
@@ -95,7 +102,7 @@ class Patch:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        with LOCK:
+        with _LOCK:
             if self._active:
                 self.undo()
 
@@ -136,9 +143,21 @@ def patch_onnxruntime() -> Patch:
         LibraryError: onnxruntime cannot be imported.
     """
     modules = {name: import_module(name) for name in (*_TABLE, _STATE)}
-    with LOCK:
+    with _LOCK:
         _begin(modules)
         return Patch()
+
+
+def import_module(name: str) -> Any:
+    """Import onnxruntime or a module of it.
+
+    Raises:
+        LibraryError: It cannot be imported.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise LibraryError(f"{name} cannot be imported ({error}): {INSTALL}") from error
 
 
 def _begin(modules: dict[str, Any]) -> None:
@@ -152,8 +171,6 @@ def _begin(modules: dict[str, Any]) -> None:
             for name in names:
                 if not hasattr(ortmulti, name) or not hasattr(module, name):
                     continue
-                if names is _PUBLIC:
-                    REPLACED[name] = getattr(module, name)
                 _bind(module, name, getattr(ortmulti, name))
         loaded = [module for name, module in list(sys.modules.items()) if name.startswith("onnxruntime.")]
         # In every module that has them: code outside catches them by names of several modules.
@@ -183,5 +200,4 @@ def _end() -> list[str]:
         else:
             changed.append(f"{module.__name__}.{name}")
     _bound.clear()
-    REPLACED.clear()
     return changed

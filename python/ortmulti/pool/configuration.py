@@ -54,8 +54,7 @@ class Batching:
         along: The dimension that has the length: its name in the model, or its place. Default: the only name of open
             dimensions, besides ``axis``, of the inputs in ``pad``, or of all.
         mask: The input, if any, that says which elements are real: 1, and 0 where it is padded. A request may leave it
-            out; then the pool makes it. Its dimensions are ``axis`` and the length. Default None. Not with
-            ``backend="processes"``.
+            out; then the pool makes it. Its dimensions are ``axis`` and the length. Default None.
         pad_side: ``"right"``, the default: elements are added behind the real ones. ``"left"``: before them.
         lengths: The lengths that runs may have, ascending, so that their shapes come again, for CUDA graphs. A run is
             filled up to the next one, a request that runs alone, too; longer ones keep their own. An int: each multiple

@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortmulti._runtime import native
 from ortmulti.pool.configuration import Serving, Warmup
+
+if TYPE_CHECKING:
+    from ortmulti.interface.session import InferenceSession
 
 __all__ = ["FirstRuns"]
 
@@ -34,7 +37,7 @@ class FirstRuns:
         self._first = 0  # number of the inputs that fitted
         self._none_fits = False
 
-    def run(self, session: Any, run: Run) -> None:
+    def run(self, session: InferenceSession, run: Run) -> None:
         """Call ``run`` with the inputs and the number of runs, for random inputs also with larger ones.
 
         If no random inputs fit, and nobody asked for more than a try: warn once, and call it without inputs.

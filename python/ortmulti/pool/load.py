@@ -77,7 +77,6 @@ def load(
     require: Literal["all", "any"] = "all",
     in_flight: int | Literal["auto"] = "auto",
     cuda_graph: CudaGraph | bool | Literal["auto"] = "auto",
-    backend: Literal["core", "processes"] = "core",
     tuning: str | os.PathLike[str] | Tuning | None = None,
     version: str = "",
     trim_after: float | None = 10.0,
@@ -127,13 +126,8 @@ def load(
             are, in sessions of their own beside the pool's, after a test of each graph; with ``Batching(pad=...)`` only
             if it has ``lengths`` too. False: none. True or a `CudaGraph`: those that were run once, with any batching:
             docs/pool.md.
-        backend: What runs the model. ``"core"``: ortmulti's own sessions. ``"processes"``: sessions of the onnxruntime
-            package, each in a process; a process that dies is started again (docs/pool.md). Processes do not take
-            ``strategy``, ``optimize``, ``serialize``, ``loader``, ``share``, ``wait``, ``require``, ``trim_after`` and
-            ``cuda_graph=True``. Only those on GPUs take ``in_flight``; one of their requests runs.
         tuning: Settings that `tune` found for this model, or the path of their file. Your own ``options``,
-            ``provider_options``, ``sessions_per_device``, ``in_flight`` and ``cuda_graph`` win. The backend
-            ``"processes"`` takes only the options of sessions and of the provider.
+            ``provider_options``, ``sessions_per_device``, ``in_flight`` and ``cuda_graph`` win.
         version: Label of the model in `Pool.stats` and in Prometheus's text, such as ``"2"``; default: none.
         trim_after: Seconds after which memory comes back, default 10. When for so long no request was half as large as
             the largest, by the bytes of its inputs, what ONNX Runtime keeps and no run uses is given back. Less than
@@ -160,10 +154,9 @@ def load(
     checks.choice("wait", wait, ("all", "first", "none"))
     checks.choice("when_late", when_late, ("try", "reject"))
     checks.choice("require", require, ("all", "any"))
-    checks.choice("backend", backend, ("core", "processes"))
     plain = all(given is None for given in (options, provider_options, batching, tuning))
     plain = plain and (cuda_graph is False or cuda_graph == "auto")
-    plain = plain and isinstance(warmup, bool) and backend == "core" and strategy == "shared"
+    plain = plain and isinstance(warmup, bool) and strategy == "shared"
     plain = plain and wait != "first"  # with which contexts begin later
     request = early_start.begin_request(
         plain,
@@ -185,8 +178,7 @@ def load(
     from ortmulti.pool.members import Members
     from ortmulti.pool.pool import Pool
 
-    if backend == "core":
-        _check_options(request.options)
+    _check_options(request.options)
     checks.instance("batching", batching, Batching, optional=True, example="ortmulti.Batching(max_size=8)")
     if tuning is not None:
         import dataclasses
@@ -195,39 +187,12 @@ def load(
 
         arguments = {"sessions_per_device": sessions_per_device, "in_flight": in_flight, "cuda_graph": cuda_graph}
         request, tuned = use_for_request(tuning, request, arguments)
-        if backend == "core":
-            sessions, in_flight, cuda_graph = (tuned[name] for name in arguments)
-            request = dataclasses.replace(request, sessions_per_device=sessions)
+        sessions, in_flight, cuda_graph = (tuned[name] for name in arguments)
+        request = dataclasses.replace(request, sessions_per_device=sessions)
     graphs = _graph_limit(cuda_graph)
     if not isinstance(warmup, bool | Warmup):
         raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
-    make_core = partial(_core.Pool, max_queue, batching_argument(batching), reject_late=when_late == "reject")
-    if backend == "processes":
-        _refuse(
-            strategy=(strategy, "shared"),
-            optimize=(optimize, "auto"),
-            serialize=(serialize, None),
-            loader=(loader, None),
-            share=(share, None),
-            wait=(wait, "all"),
-            require=(require, "all"),
-            cuda_graph=(cuda_graph or "auto", "auto"),
-            trim_after=(trim_after, 10.0),
-        )
-        from ortmulti.pool.processes.members import ProcessMembers
-
-        if batching is not None and batching.mask is not None:
-            raise InvalidArgument("backend='processes' makes no mask: give it with each request, and in pad")
-        most = 3 if in_flight == "auto" else in_flight
-        in_processes = ProcessMembers(request, progress, make_core, batching, most, version)
-        pool = Pool(in_processes, batching)
-        try:
-            in_processes.warm_up(warmup)
-            pool._begin_batching(True)
-        except BaseException:
-            pool.close()
-            raise
-        return pool
+    make_core = partial(_core.Pool, max_queue, batching_argument(batching), trim_after, when_late == "reject")
     _check_graphs(request, graphs is not None and cuda_graph != "auto")
     padded = batching if batching is not None and batching.pad is not None else None
     if in_flight == "auto" and padded:
@@ -236,7 +201,7 @@ def load(
     if cuda_graph == "auto" and padded and not padded.lengths:
         graphs = None  # padded to any length, shapes come again by chance alone
     serving = Serving(0 if in_flight == "auto" else in_flight, graphs, warmup, batching)
-    members = Members(request, partial(make_core, trim_after=trim_after), serving, version)
+    members = Members(request, make_core, serving, version)
     pool = Pool(members, batching)
     if progress is None:
         members.start(wait, require == "any")
@@ -291,11 +256,10 @@ def check_batching(
         verdict = pool._judge_rows(batching, "open" if samples is not None or batching.pad is not None else "all")
         without = verdict.reasons()
         if batching.pad is not None:
-            from ortmulti.options.session_options import RunOptions
             from ortmulti.pool.padding_proof import padded_outputs
             from ortmulti.pool.padding_requests import random_requests
 
-            padded = padded_outputs(pool, batching, RunOptions())
+            padded = padded_outputs(pool, batching)
             requests = random_requests(padded) if samples is None else samples
             return BatchingCheck(check_pool(pool, batching, requests, padded, without).outputs, verdict)
         if samples is not None:
@@ -337,20 +301,6 @@ def _graph_limit(cuda_graph: CudaGraph | bool | Literal["auto"]) -> GraphLimit |
     if cuda_graph != "auto":
         raise InvalidType(f"cuda_graph is an ortmulti.CudaGraph, a bool or 'auto', not {cuda_graph!r}")
     return GraphLimit()
-
-
-def _refuse(**given: tuple[object, object]) -> None:
-    """Raise InvalidArgument for arguments that only the core has.
-
-    Args:
-        given: The value and the default of each.
-    """
-    refused = [name for name, (value, default) in given.items() if value is not default and value != default]
-    if refused:
-        raise InvalidArgument(
-            f"backend='processes' has no {', '.join(refused)}: its sessions are onnxruntime's, which load the model by "
-            "themselves"
-        )
 
 
 def _check_graphs(request: CreationRequest, wanted: bool) -> None:

@@ -41,7 +41,7 @@ _MOST_IN_TIMELINE = 100
 
 
 class Members:
-    """The sessions of a pool, and the core's pool that they belong to. `Pool` gets them, or those in processes.
+    """The sessions of a pool, and the core's pool that they belong to.
 
     Args:
         request: The arguments of `load`.
@@ -98,14 +98,12 @@ class Members:
         """Same as `Pool.sessions`."""
         return self._sessions
 
-    takes_run_options = True
-
     @property
     def devices(self) -> list[str]:
         """Same as `Pool.devices`."""
         return self._sessions.devices
 
-    def description(self) -> Any:
+    def description(self) -> InferenceSession:
         """Wait for the first session and return it."""
         if not self._sessions:
             self._wait_until(lambda: self._members or not self._loads)
@@ -125,9 +123,6 @@ class Members:
         options.log_severity_level = 4
         outputs: Sequence[Any] = self.description().run(output_names, feed, options)
         return outputs
-
-    def check_call(self, has_options: bool, on_device: bool, trace: bool) -> None:
-        """Accept run options, outputs on their device, and a trace."""
 
     def limit_graphs(self, why_not: Callable[[str], str]) -> None:
         """Have this asked before sessions for CUDA graphs are made: see `GraphLimit`."""

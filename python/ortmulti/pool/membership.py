@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 from ortmulti import _core, checks
 from ortmulti.create.model import Model
@@ -17,10 +17,7 @@ if TYPE_CHECKING:
     from ortmulti._core import ModelMetadata, NodeArg
     from ortmulti.create.model import ModelLike
     from ortmulti.pool.members import Members
-    from ortmulti.pool.processes.members import ProcessMembers
     from ortmulti.pool.rows import RowVerdict
-
-    PoolMembers: TypeAlias = Members | ProcessMembers
 
 __all__ = ["Membership"]
 
@@ -28,7 +25,7 @@ __all__ = ["Membership"]
 class Membership:
     """The part of `Pool` for readiness and changes of its devices and its model."""
 
-    def __init__(self, members: PoolMembers, batching: Batching | None = None) -> None:
+    def __init__(self, members: Members, batching: Batching | None = None) -> None:
         self._members = members
         self._batching = batching
         self._length: Callable[[Mapping[str, Any]], int] | None = None
@@ -83,11 +80,9 @@ class Membership:
         batching = self._batching
         if batching is None or batching.pad is None:
             return
-        from ortmulti.options.session_options import RunOptions
         from ortmulti.pool.padding_proof import prove_padding
 
-        run_options = RunOptions() if self._members.takes_run_options else None
-        padded = prove_padding(self, batching, run_options)  # type: ignore[arg-type] # each is a Pool
+        padded = prove_padding(self, batching)  # type: ignore[arg-type] # each is a Pool
         self._members.core.set_padding(padded.padding.for_core(padded.axes))
         self._length = padded.padding.about
 
@@ -176,7 +171,6 @@ class Membership:
 
         Raises:
             InvalidArgument: The pool has no session on one of the devices.
-            NotImplemented: The backend is ``"processes"``.
             ClosedError: The pool is closed.
         """
         self._members.trim(devices)
@@ -197,7 +191,7 @@ class Membership:
 
         With ``level="weights"`` the sessions stay on the GPU, and so do the weights' addresses. They wake in
         milliseconds, from another GPU of the same `load` that is awake, from a pinned copy in the host's memory, or
-        from the model's files. With ``level="session"`` the sessions are closed, on any device and with either backend.
+        from the model's files. With ``level="session"`` the sessions are closed, on any device.
         To wake the device creates others, as `load` did, with its ``warmup``. `sessions` has them then.
 
         Args:
@@ -217,8 +211,8 @@ class Membership:
                 awake.
             DeviceError: A device is still starting, failed or broke.
             InvalidArgument: The pool does not have one of the devices, or ``keep`` is given for ``"session"``.
-            NotImplemented: The weights cannot be given back by themselves: on the CPU, with ``backend="processes"``,
-                if sessions have their own weights, or without the driver's virtual memory management.
+            NotImplemented: The weights cannot be given back by themselves: on the CPU, if sessions have their own
+                weights, or without the driver's virtual memory management.
             OutOfMemory: The pinned copy would exceed its limit. The device stays awake.
             WeightsError: For ``"session"``: the model's file was changed or deleted since it was loaded. The device
                 stays awake.
@@ -294,7 +288,7 @@ class Membership:
         if verify is not None and not callable(verify):
             raise InvalidType(f"verify is a function of a Pool, not {verify!r}")
 
-        def check(members: PoolMembers) -> object:
+        def check(members: Members) -> object:
             new = type(self)(members, self._batching)
             new._begin_batching(True)
             return verify is None or verify(new)

@@ -165,7 +165,7 @@ class Padded:
         padding: Of the inputs.
         axes: Of each output, those of its dimensions that have the length.
         feed: Random inputs of one row that the model takes.
-        run_options: With which requests run alone, and at once; None: the pool takes none.
+        run_options: With which requests run alone, and at once; None: they are filled up with rows.
     """
 
     padding: Padding

@@ -48,17 +48,14 @@ _Unpadded: TypeAlias = dict[int, tuple[list[Feed], list[Any]]]
 """Requests of each length, and the answer to a run of them."""
 
 
-def prove_padding(pool: Model, batching: Batching, run_options: RunOptions | None) -> Padded:
+def prove_padding(pool: Model, batching: Batching) -> Padded:
     """Find what is padded and cut, and compare random requests: docs/how-to/text.md says which.
-
-    Args:
-        run_options: With which requests run alone, and at once; None: the pool takes none.
 
     Raises:
         InvalidArgument: ``batching`` does not fit the model, or the answers differ.
         Error: As the runs.
     """
-    padded = padded_outputs(pool, batching, run_options)
+    padded = padded_outputs(pool, batching)
     found = check_pool(pool, batching, random_requests(padded), padded)
     if not found.independent:
         raise InvalidArgument(f"padded, {found}. {_MEND}")
@@ -67,7 +64,7 @@ def prove_padding(pool: Model, batching: Batching, run_options: RunOptions | Non
     return padded
 
 
-def padded_outputs(pool: Model, batching: Batching, run_options: RunOptions | None) -> Padded:
+def padded_outputs(pool: Model, batching: Batching) -> Padded:
     """Find the dimensions that have the length: of inputs in the declaration, of outputs by runs with three lengths.
 
     Raises:
@@ -76,8 +73,8 @@ def padded_outputs(pool: Model, batching: Batching, run_options: RunOptions | No
         Error: As the runs.
     """
     padding = Padding.of(batching, pool.get_inputs())
-    if _rows(pool, padding) is not None:
-        run_options = None  # the pool fills a request alone up with rows, but none with run options
+    # The pool fills a request alone up with rows, but none with run options.
+    run_options = RunOptions() if _rows(pool, padding) is None else None
 
     def run(feed: Feed) -> Feed:
         pool.run(None, feed, run_options)

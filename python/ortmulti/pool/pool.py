@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from ortmulti import _core
     from ortmulti._core import PoolRequest
-    from ortmulti.pool.membership import PoolMembers
+    from ortmulti.pool.members import Members
 
 __all__ = ["Batching", "Pool"]
 
@@ -75,7 +75,7 @@ class Pool(Membership, Closing):
     until their request is answered. A pool is a context manager: the end of the ``with`` block closes it.
     """
 
-    def __init__(self, members: PoolMembers, batching: Batching | None = None) -> None:
+    def __init__(self, members: Members, batching: Batching | None = None) -> None:
         if not hasattr(members, "core"):
             raise InvalidType(
                 f"a Pool is not made from {type(members).__name__}: ortmulti.load(model, devices) returns one"
@@ -93,9 +93,6 @@ class Pool(Membership, Closing):
     def sessions(self) -> Sessions:
         """The sessions that exist by now, those of the first device first. After `close`, using one raises
         `ClosedError`.
-
-        Raises:
-            NotImplemented: The sessions are in other processes, with ``backend="processes"``.
         """
         return self._members.sessions
 
@@ -513,9 +510,7 @@ class Pool(Membership, Closing):
             return None
         checks.choice("outputs", outputs, ("numpy", "device"))
         on_device = outputs == "device"
-        made = core_call(call, run_options, on_device, self._members.timeline, 3)
-        self._members.check_call(run_options is not None, on_device, call.get("trace", False) is not False)
-        return made
+        return core_call(call, run_options, on_device, self._members.timeline, 3)
 
     def _run(self, output_names: object, input_feed: Mapping[str, Any], call: CoreCall | None) -> list[Any]:
         if _begin_span is not None and (span := _begin_span(self)) is not None:

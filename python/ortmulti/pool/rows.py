@@ -254,7 +254,7 @@ def _suspicious(session: Any, axis: int) -> dict[str, str]:
 
 
 def check_inputs(
-    core: _core.Pool, batching: Batching, model: Model | None, inputs: Sequence[Any], initializers: Sequence[Any] = ()
+    core: _core.Pool, batching: Batching, model: Model, inputs: Sequence[Any], initializers: Sequence[Any] = ()
 ) -> None:
     """Refuse a model of which no two requests can ever be joined. Requests with these initializers are not.
 
@@ -265,7 +265,7 @@ def check_inputs(
     graph: Graph | None = None
     for one in inputs:
         problem = _of_type(one.type)
-        if not problem and not one.shape and model is not None:  # without dimensions, or of unknown shape
+        if not problem and not one.shape:  # without dimensions, or of unknown shape
             graph = graph or read_graph(model)
             problem = "is a scalar, without rows" if graph and one.name in graph.scalars() else ""
         if problem:

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ortmulti import _core
 from ortmulti._runtime import callbacks, native
@@ -15,6 +15,7 @@ from ortmulti.errors import DeadlineExceeded, NoSuchFile, NotOptimizable, Weight
 
 if TYPE_CHECKING:
     from ortmulti.create.model import Model
+    from ortmulti.interface.session import InferenceSession
 
 __all__ = ["ModelFiles", "SessionSleep", "wait_until_awake"]
 
@@ -57,7 +58,7 @@ class ModelFiles:
         if self._loaded and not (files[0].name == self._loaded.name and self._loaded.is_current()):
             raise WeightsError(
                 f"'{self._loaded.name}' cannot sleep: it was changed or deleted since it was loaded, so it could not "
-                "wake. Load the new file: Pool.replace_model does so where backend='core', and load of a repository"
+                "wake. Load the new file: Pool.replace_model does so, and load of a repository"
             )
         return files
 
@@ -75,10 +76,6 @@ def wait_until_awake(core: _core.Pool, devices: Sequence[str], timeout: float | 
             raise DeadlineExceeded(f"{device} did not wake within {timeout} s; it goes on waking")
 
 
-class _Closable(Protocol):
-    def close(self) -> None: ...
-
-
 class SessionSleep:
     """One sleep of a device. It holds no pool: the core's pool holds it.
 
@@ -91,7 +88,7 @@ class SessionSleep:
     def __init__(
         self,
         files: Sequence[_core.Source],
-        present: Callable[[], Sequence[_Closable]],
+        present: Callable[[], Sequence[InferenceSession]],
         make: Callable[[], Callable[[], None]],
     ) -> None:
         self._files = files
@@ -120,7 +117,7 @@ class SessionSleep:
                 if not file.is_current():
                     raise WeightsError(
                         f"the model cannot wake: its file '{file.name}' was changed or deleted since it fell asleep. "
-                        "Load the new file: Pool.replace_model does so where backend='core', and load of a repository"
+                        "Load the new file: Pool.replace_model does so, and load of a repository"
                     )
             place = self._make()
             with self._lock:

@@ -67,7 +67,6 @@ class Latency(Histogram):
     p999: float
 
 
-# Statistics that a backend does not have.
 _NOTHING: dict[str, Any] = {"count": 0, "sum": 0.0, "buckets": ()}
 _NEVER: dict[str, Any] = {**_NOTHING, "max": 0.0, "p50": 0.0, "p95": 0.0, "p99": 0.0, "p999": 0.0}
 
@@ -82,8 +81,7 @@ class DeviceStats(_Short):
         busy: Requests that are under way now.
         waiting: Requests that wait for this device alone.
         done, failed, cancelled: Requests that ended in this way, after a session had received them.
-        retried: Requests that were tried again elsewhere: their run failed here, the device broke, or a worker's
-            process died.
+        retried: Requests that were tried again elsewhere: their run failed here, or the device broke.
         runs: Runs of the model; with batching fewer than requests.
         graph_runs: Those of them by a CUDA graph.
         graphs: With ``cuda_graph="auto"``: shapes of inputs that have a CUDA graph now, counted for each session.
@@ -100,18 +98,17 @@ class DeviceStats(_Short):
             session could be created. ``"broken"``: it was taken out because every run failed. ``"removed"``.
         memory_used, memory_total: A GPU's memory in bytes: used by all processes, and in total. None on the CPU, or if
             the driver does not say.
-        restarts: Restarts of worker processes, with ``backend="processes"``.
         suspended: Reason why the device gets only probes and requests that name it: its runs failed, and the same
             requests succeeded on other devices. Empty if it gets requests.
         in_flight: Requests that may be under way at the same time.
         why_in_flight: Answers a second that were measured to choose that number. Empty if `load` was given a number, or
             if requests have not waited long enough.
-        batch_size: Requests of each run; not counted with ``backend="processes"``.
+        batch_size: Requests of each run.
         asleep: What the device has given back, as `Pool.sleep`'s ``level``; empty if it is awake.
         sleeps, wakes: How often it fell asleep and woke.
         wake: Time from the request that woke it, or from `Pool.wake`, until it took requests.
         arena_bytes: Memory on the device that ONNX Runtime keeps for the runs of the pool's sessions. None before
-            onnxruntime 1.23, which does not say, without an arena, and with ``backend="processes"``.
+            onnxruntime 1.23, which does not say, and without an arena.
         arena_used_bytes: Of these, what weights of the sessions' own, runs and outputs use now.
         arena_peak_bytes: The most that was used at one time.
         trims: How often the arenas became smaller since memory was given back, while the device stayed awake. Before
@@ -139,7 +136,6 @@ class DeviceStats(_Short):
     state: str = "ready"
     memory_used: int | None = None
     memory_total: int | None = None
-    restarts: int = 0
     suspended: str = ""
     in_flight: int = 1
     why_in_flight: str = ""
@@ -331,7 +327,6 @@ _METRICS: tuple[tuple[str, str, str, str | Callable[[PoolStats], _Samples | None
     ("real_elements_total", "counter", "Elements of requests that may be padded, in runs.", "real_elements"),
     ("padded_elements_total", "counter", "Elements by which these were filled up.", "padded_elements"),
     ("requests_retried_total", "counter", "Requests that were tried again after a failure.", "retried"),
-    ("worker_restarts_total", "counter", "Workers' processes that were started again.", "restarts"),
     ("waiting", "gauge", "Requests that wait; without device: for any.", _waiting),
     ("running", "gauge", "Requests that are under way.", "busy"),
     ("sessions", "gauge", "Sessions.", _working),

@@ -131,7 +131,7 @@ def _command(measured: Measured, way: str) -> str:
     return {
         "shared": f"ortmulti.load({model}, {devices})",
         "native": f"ortmulti.create_sessions({model}, {devices}, strategy='native')",
-        "processes": f"ortmulti.load({model}, {devices}, backend='processes')",
+        "processes": f"for each of {devices}, in a process: ortmulti.load({model}, device, share='host')",
         "threads": f"{session}, each in a thread]",
         "sequential": f"{session}]",
     }[way]

@@ -1,4 +1,4 @@
-"""One measurement of a pool, or of onnxruntime in threads as users write it, under load; in a process of its own."""
+"""One measurement of a pool, or of onnxruntime as users write it, under load; in a process of its own."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from ortmulti._runtime import behind
 from ortmulti._runtime.closing import Closing
 from ortmulti.bench.measure.memory import figures, gpu_memory_used, process_tree, stat_fields
 from ortmulti.bench.serve.clients import NANOSECONDS, ClosedLoop, arrival_times, ask_at, closed_loop, open_loop
+from ortmulti.bench.strategies import SessionSettings
+from ortmulti.bench.strategies.processes import SessionProcess
 from ortmulti.create.sample_inputs import sample_inputs
 from ortmulti.errors import Error, InvalidArgument
-from ortmulti.interface.onnxruntime_sessions import SessionSpec, create_session, open_package, session_specs
 from ortmulti.values import floats
 
 # Largest difference of two answers to the same inputs, as a part of the largest value: kernels may be chosen again.
@@ -63,7 +64,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
         for answer in (*others, *result.pop("last")):
             compare(first, _arrays(answer))
         memory = figures(used_before, spec["devices"])
-        stats = [] if isinstance(pool, OnnxruntimeThreads) else pool.stats().devices
+        stats = [] if isinstance(pool, OnnxruntimeSessions) else pool.stats().devices
     requests = result["throughput"] * result["window"]
     return {
         **result,
@@ -73,42 +74,39 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-BACKENDS = ("core", "threads", "processes")
+_WAYS = ("core", "threads", "processes")
 
-_SYNTAX = (
-    "a backend (core, threads or processes), then any of +sessions=N, +in_flight=N (not threads), +graph, "
-    "+graph=off (core)"
-)
+_SYNTAX = "core, threads or processes, then any of +sessions=N, and of core +in_flight=N, +graph, +graph=off"
 
 
 def parse_variant(text: str) -> dict[str, Any]:
     """Return what a variant's name means, such as "threads", "core+graph" or "core+sessions=2+in_flight=1".
 
     Returns:
-        "backend", one of `BACKENDS`: "core" and "processes" are pools, "threads" is no pool but
-        `OnnxruntimeThreads`. "sessions": on each device. Further arguments of `ortmulti.load`.
+        "way": "core" is a pool, "threads" and "processes" are `OnnxruntimeSessions`. "sessions": on each device.
+        Further arguments of `ortmulti.load`.
 
     Raises:
         InvalidArgument: the text is not a variant.
     """
-    backend, *parts = text.split("+")
-    if backend not in BACKENDS:
+    way, *parts = text.split("+")
+    if way not in _WAYS:
         raise InvalidArgument(f"{text!r} is not a variant; one is {_SYNTAX}")
-    is_pool = backend != "threads"
-    found: dict[str, Any] = {"backend": backend, "sessions": 1}
+    found: dict[str, Any] = {"way": way, "sessions": 1}
     for part in parts:
         key, _, value = part.partition("=")
-        if backend == "core" and part in ("graph", "graph=off"):
+        if way == "core" and part in ("graph", "graph=off"):
             found["cuda_graph"] = part == "graph"
-        elif (key == "sessions" or (is_pool and key == "in_flight")) and value.isdecimal() and int(value) >= 1:
+        elif (key == "sessions" or (way == "core" and key == "in_flight")) and value.isdecimal() and int(value) >= 1:
             found[key] = int(value)
         else:
-            raise InvalidArgument(f"{text!r}: {part!r} is not an option of {backend}; a variant is {_SYNTAX}")
+            raise InvalidArgument(f"{text!r}: {part!r} is not an option of {way}; a variant is {_SYNTAX}")
     return found
 
 
-class OnnxruntimeThreads(Closing):
-    """Sessions of onnxruntime, and a thread for each. They take requests in their order.
+class OnnxruntimeSessions(Closing):
+    """Sessions of onnxruntime, in this process or each in one of its own, and a thread for each. They take requests in
+    their order.
 
     Callers that took a free session themselves would not: who gives one back takes it again before a waiting thread has
     the GIL, and the others wait for ever.
@@ -117,15 +115,22 @@ class OnnxruntimeThreads(Closing):
         devices: the device of each session.
     """
 
-    def __init__(self, specs: Sequence[SessionSpec]) -> None:
-        onnxruntime = open_package([spec.device for spec in specs])
-        self.devices = [str(spec.device) for spec in specs]
-        sessions = [create_session(onnxruntime, spec) for spec in specs]
+    def __init__(self, model: str, devices: Sequence[str], settings: SessionSettings, *, apart: bool) -> None:
+        self.devices = devices
+        self._threads = ThreadPoolExecutor(len(devices), "session")
+        self._processes = [SessionProcess(device) for device in devices] if apart else []
+        try:
+            if apart:
+                specs = [settings.spec(model, device) for device in devices]
+                list(self._threads.map(SessionProcess.create, self._processes, specs))
+            sessions = self._processes or [settings.creator(model, device)() for device in devices]
+        except BaseException:
+            self.close()
+            raise
         self.get_inputs: Callable[[], Any] = sessions[0].get_inputs
         self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for session in sessions:
             self._free.put(session)
-        self._threads = ThreadPoolExecutor(len(specs), "session")
 
     def run(self, names: Sequence[str] | None, feed: Mapping[str, Any], **more: Any) -> list[Any]:
         """Run a request and wait for its answer."""
@@ -144,26 +149,35 @@ class OnnxruntimeThreads(Closing):
             self._free.put(session)
 
     def close(self) -> None:
-        """End the threads after their present requests."""
+        """End the threads and the processes after their present requests."""
         self._threads.shutdown(cancel_futures=True)
+        for process in self._processes:
+            process.close()
 
 
-_Pool = ortmulti.Pool | OnnxruntimeThreads
+_Pool = ortmulti.Pool | OnnxruntimeSessions
 
 
 def _load(spec: Mapping[str, Any]) -> _Pool:
     variant = parse_variant(spec["variant"])
-    backend, devices = variant.pop("backend"), list(dict.fromkeys(spec["devices"]))
+    way, devices = variant.pop("way"), list(dict.fromkeys(spec["devices"]))
     sessions = spec["devices"].count(devices[0]) * variant.pop("sessions")
+    threads = spec["intra_op_num_threads"]
+    if way != "core":
+        more = {"provider_options": spec["provider_options"], "config_entries": spec["config_entries"]}
+        each = [device for device in devices for _ in range(sessions)]
+        settings = (
+            SessionSettings.side_by_side(each, _core.usable_cores(), **more)  # as ortmulti's
+            if threads is None
+            else SessionSettings(threads, **more)
+        )
+        return OnnxruntimeSessions(spec["model"], each, settings, apart=way == "processes")
     options = ortmulti.SessionOptions()
-    if spec["intra_op_num_threads"] is not None:
-        options.intra_op_num_threads = spec["intra_op_num_threads"]
+    if threads is not None:
+        options.intra_op_num_threads = threads
     for key, value in spec["config_entries"].items():
         options.add_session_config_entry(key, value)
-    arguments = (ortmulti.Model(spec["model"]), devices, sessions, options, spec["provider_options"] or None)
-    if backend == "threads":
-        return OnnxruntimeThreads(session_specs(*arguments))
-    return ortmulti.load(*arguments, backend=backend, **variant)
+    return ortmulti.load(spec["model"], devices, sessions, options, spec["provider_options"] or None, **variant)
 
 
 def _values(feed: Mapping[str, Any], device: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`ortmulti bench run`: pools and onnxruntime in threads under load, each measured in a fresh process."""
+"""`ortmulti bench run`: pools and onnxruntime under load, each measured in a fresh process."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ def parse_rate(text: str) -> tuple[float, bool]:
 
 _NOTES = (
     "Medians over the rounds, below them the ranges; of the rate and scaling the confidence intervals (95% from six "
-    "rounds on). core: a pool of ortmulti's own sessions; threads: the onnxruntime package in Python threads; "
-    "processes: a pool of its sessions, each in a process. rate: answers a second. scaling: of N devices, over N times "
-    "one device's rate in the same round. Latency counts from when a request is submitted, with open loops from when "
-    "it was to arrive."
+    "rounds on). core: a pool of ortmulti's sessions; threads: the onnxruntime package in Python threads; processes: "
+    "each of its sessions in a process, with inputs in shared memory. rate: answers a second. scaling: of N devices, "
+    "over N times one device's rate in the same round. Latency counts from when a request is submitted, with open "
+    "loops from when it was to arrive."
 )
 _CEILING_NOTE = (
     " ceiling: the rate where the model does nothing, on the CPU, with as many sessions and the same clients: a rate "
@@ -272,11 +272,9 @@ class RunPlan(Experiment[RunCase]):
         for what, known in {"inputs": PLACES, "outputs": PLACES, "arrivals": ARRIVALS}.items():
             if getattr(self, what) not in known:
                 raise InvalidArgument(f"{what} are {' or '.join(known)}, not {getattr(self, what)!r}")
-        others = [name for name in self.variants if parse_variant(name)["backend"] != "core"]
+        others = [name for name in self.variants if parse_variant(name)["way"] != "core"]
         if others and "device" in (self.inputs, self.outputs):
-            raise InvalidArgument(
-                f"inputs and outputs on devices are for the backend core, not for {', '.join(others)}"
-            )
+            raise InvalidArgument(f"inputs and outputs on devices are for core, not for {', '.join(others)}")
         for devices in self.device_sets:
             counts = {devices.count(device) for device in devices}
             if len(counts) > 1:

@@ -17,11 +17,11 @@ import numpy as np
 from ortmulti import _core
 from ortmulti._runtime.closing import Closing
 from ortmulti.bench.measure.floor import cuda_devices
+from ortmulti.bench.onnxruntime_errors import error_of, kind_of
+from ortmulti.bench.onnxruntime_sessions import SessionSpec, create_session, open_package
 from ortmulti.devices.device import Device
 from ortmulti.devices.providers import CPU, CUDA
 from ortmulti.errors import Error, InvalidArgument
-from ortmulti.interface.onnxruntime_errors import error_of, kind_of
-from ortmulti.interface.onnxruntime_sessions import SessionSpec, create_session, open_package
 from ortmulti.interface.session_observer import observer
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -49,7 +49,6 @@ class SessionSettings:
         kind, index = _core.parse_device(device)
         return SessionSpec(
             str(Path(model).absolute()),
-            f"'{model}'",
             Device(kind, index),
             [(CUDA, {"device_id": str(index), **self.provider_options})] if kind == "cuda" else [(CPU, {})],
             {"intra_op_num_threads": self.intra_op_num_threads},

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from ortmulti import _core, errors
+from ortmulti import errors
 from ortmulti.errors import Error
 
-__all__ = ["error_of", "kind_of", "translate", "why_broken"]
+__all__ = ["error_of", "kind_of", "translate"]
 
 _PREFIX = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
 # ONNX Runtime has no code for exhausted memory: its allocators say so in words.
@@ -49,14 +49,3 @@ def error_of(kind: str, text: str) -> Error:
     found = getattr(errors, kind, errors.RuntimeException)
     error: Error = found._of_runtime(text)
     return error
-
-
-def why_broken(device: str) -> str:
-    """Return the driver's reason why this process cannot use a GPU any more after a failed run; else empty."""
-    if not device.startswith("cuda:"):
-        return ""
-    try:
-        _core.cuda_memory(int(device.removeprefix("cuda:")))
-    except Error as error:
-        return str(error)
-    return ""
