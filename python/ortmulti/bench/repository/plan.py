@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortmulti.bench.experiment import Experiment, Json
+from ortmulti.bench.measure import fresh_process
+from ortmulti.bench.measure.rounds import of_case, spread_of_all
 from ortmulti.bench.reports import plots
 from ortmulti.bench.reports.tables import IN_MIB, MIB, Column, Report, Sheet, figures, label, number, whole
 from ortmulti.create.model import Model
 from ortmulti.errors import Error, InvalidArgument, NoSuchFile
 from ortmulti.repository import _bytes, _size
 
-from . import fresh_process
-from .repository_process import EXPERIMENTS, GROUPS, arrivals_of, figures_of, popularity, seconds_per_byte
-from .rounds import of_case, spread_of_all
-from .simulated_repository import SimulatedModel, Simulation
+from .measure_repository import EXPERIMENTS, GROUPS, arrivals_of, figures_of, popularity, seconds_per_byte
+from .simulated import SimulatedModel, Simulation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -265,7 +265,7 @@ class Repository(Experiment[str]):
         if case == "onnxruntime" and self._spec["plan"] is None:
             raise Error("no rate: the other experiments failed")
         result = self._of_round[case] = fresh_process.run(
-            "ortmulti.bench.measure.repository_process", spec, self.timeout, self._cache
+            "ortmulti.bench.repository.measure_repository", spec, self.timeout, self._cache
         )
         self._spec["plan"] = result.get("plan", self._spec["plan"])
         return result

@@ -20,12 +20,11 @@ from typing import Any
 import ortmulti
 from ortmulti._runtime.libraries import find_onnxruntime
 from ortmulti.bench.experiment import Experiment, Json
+from ortmulti.bench.measure import fresh_process, page_cache
+from ortmulti.bench.measure.rounds import alternating
 from ortmulti.bench.reports.tables import Column, Report, Sheet, label, model_text, times_text
 from ortmulti.bench.strategies import SessionSettings, open_strategy
 from ortmulti.errors import Error
-
-from . import fresh_process, page_cache
-from .rounds import alternating
 
 LIBRARIES = ("onnxruntime", "ortmulti")
 

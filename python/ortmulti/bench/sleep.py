@@ -21,16 +21,15 @@ import ortmulti
 from ortmulti import _core
 from ortmulti._runtime import behind
 from ortmulti.bench.experiment import Experiment, Json
+from ortmulti.bench.measure import fresh_process
+from ortmulti.bench.measure.memory import process_memory
+from ortmulti.bench.measure.rounds import spread
 from ortmulti.bench.models import sample_inputs
 from ortmulti.bench.reports.tables import IN_MIB, MIB, Cell, Column, Report, Sheet, label, number, times_text, whole
 from ortmulti.bench.serve.clients import ClosedLoop
 from ortmulti.bench.strategies import SessionSettings
 from ortmulti.errors import Error, InvalidArgument
 from ortmulti.optimized import comparison, wait_for_entries
-
-from . import fresh_process
-from .memory import process_memory
-from .rounds import spread
 
 KINDS: dict[str, dict[str, Any]] = {
     "files": {},
