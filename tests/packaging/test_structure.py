@@ -186,7 +186,7 @@ def test_a_python_room_imports_only_earlier_rooms(room: str) -> None:
 # From bottom to top: instruments first, then what several experiments share, then the experiments.
 BENCH_ROOMS = (
     *("measure", "files", "reports", "models", "strategies", "experiment"),
-    *("gil", "serve", "sleep", "repository", "create", "tune", "diagnose"),
+    *("gil", "serve", "sleep", "repository", "create", "tune", "diagnose", "script"),
 )
 
 
