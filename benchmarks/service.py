@@ -17,6 +17,7 @@ import json
 import os
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -79,6 +80,7 @@ class Service(Script[str]):
         return {**super().run(progress), "SIGTERM": self._lost}
 
     def prepare(self, folder: Path, step: Callable[[str], None]) -> None:
+        folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))  # logs are read after the last round
         model = folder / "mlp.onnx"
         model.write_bytes(graphs.mlp())
         random = np.random.default_rng(0)

@@ -12,7 +12,7 @@ Ways:
     one: a pool that runs them one by one
     longest: `Batching`, and each text padded to 512 tokens by the client
     hand: a batcher over onnxruntime: of what waits it takes the first text and those of the next lengths, up to
-        --rows and --tokens; or, offline, all texts sorted by length, in batches of that size
+        --most-rows and --tokens; or, offline, all texts sorted by length, in batches of that size
     padded: `Batching(pad=...)`
 
 With CUDA every case has all GPUs of --devices. Exit status 1 if an answer is wrong by more than 0.01 of its largest
@@ -105,7 +105,7 @@ class Texts(Script[Case]):
     clients: int = option(64, "coroutines")
     texts: int = option(4000, "texts at once; an eighth of them for the way longest")
     median: float = option(48.0, "tokens")
-    rows: int = option(32, "of a batch")
+    most_rows: int = option(32, "of a batch")
     tokens: int = option(16_384, "of a batch")
     batching: dict[str, Any] = option(None, "more of Batching for the way padded, as JSON", json.loads)
     load: dict[str, Any] = option(None, "more arguments of load, as JSON", json.loads)
@@ -120,8 +120,8 @@ class Texts(Script[Case]):
         [model] = self.models
         options: dict[str, Any] = {
             "one": None,
-            "longest": Batching(self.rows),
-            "padded": Batching(self.rows, pad=PAD, **(self.batching or {})),
+            "longest": Batching(self.most_rows),
+            "padded": Batching(self.most_rows, pad=PAD, **(self.batching or {})),
         }
         self._pools = {
             way: self.stack.enter_context(
@@ -181,7 +181,7 @@ class Texts(Script[Case]):
                     return order[:count]
             return order
 
-        return Batcher(self._sessions, OUTPUTS, self.rows, take=nearest, join=together, under_way=self._under_way)
+        return Batcher(self._sessions, OUTPUTS, self.most_rows, take=nearest, join=together, under_way=self._under_way)
 
     async def _drive(self, ask: Callable[[Feed], Awaitable[Any]], padded: int) -> dict[str, Any]:
         times: list[float] = []
@@ -215,7 +215,7 @@ class Texts(Script[Case]):
         batches: list[list[Feed]] = [[]]
         for feed in sorted(feeds, key=tokens_of, reverse=True):
             longest = tokens_of(batches[-1][0]) if batches[-1] else 0
-            if len(batches[-1]) == self.rows or longest * (len(batches[-1]) + 1) > self.tokens:
+            if len(batches[-1]) == self.most_rows or longest * (len(batches[-1]) + 1) > self.tokens:
                 batches.append([])
             batches[-1].append(feed)
         with ThreadPoolExecutor(self._under_way * len(self._sessions)) as threads:
