@@ -173,7 +173,7 @@ class Feeding(Script[Case]):
             plain, joining, session = self._pool(model), self._pool(model, MAP_BATCH), open_session(model)
             rows = np.random.default_rng(0).standard_normal((count // self.share, *row)).astype(np.float32)
             expected = session.run(None, {"x": rows})[0]
-            ways: dict[str, Callable[[Array], Array]] = {"map_rows": lambda x, pool=plain: pool.map_rows({"x": x})[0]}
+            ways: dict[str, Callable[[Array], Array]] = {"map_rows": partial(_map_rows, plain)}
             if name == SMALL:
                 for lookahead in (None, 64, 1024):
                     ways[f"map, lookahead {lookahead or 'default'}"] = partial(_map, joining, lookahead)
@@ -191,6 +191,11 @@ class Feeding(Script[Case]):
             rates.append(len(rows) / (time.perf_counter() - begin))
             check(found, expected)
         return statistics.median(rates)
+
+
+def _map_rows(pool: ortmulti.Pool, rows: Array) -> Array:
+    [found] = pool.map_rows({"x": rows})
+    return np.asarray(found)
 
 
 def _map(pool: ortmulti.Pool, lookahead: int | None, rows: Array) -> Array:

@@ -29,7 +29,7 @@ def one_node(operator: str = "Add(x, x)", kind: str = "float[n]") -> bytes:
 def _normal(random: np.random.Generator, *shape: int) -> NDArray[np.float32]:
     """Weights that keep values as large as they are."""
     inputs = shape[0] if len(shape) == 2 else np.prod(shape[1:])
-    return (random.standard_normal(shape) / np.sqrt(inputs)).astype(np.float32)
+    return np.asarray(random.standard_normal(shape) / np.sqrt(inputs), np.float32)
 
 
 def mlp(sizes: Sequence[int] = (64, 256, 256, 10)) -> bytes:

@@ -135,7 +135,7 @@ def session(case: str, model: bytes, device: str, arena: str = "") -> tuple[Call
         return lambda x: plain.run(None, {name: x})[0], lambda: None
     own = ortmulti.SessionOptions()
     own.intra_op_num_threads = 1
-    kept = {"trim_after": None} if case == "kept" else {}
+    kept: dict[str, Any] = {"trim_after": None} if case == "kept" else {}
     pool = ortmulti.load(model, device, options=own, provider_options=gpu or None, **kept)
     name = pool.get_inputs()[0].name
     return lambda x: pool.run({name: x})[0], pool.close

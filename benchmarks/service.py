@@ -181,9 +181,11 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 
     taken = asyncio.run(ask_all())
     good = [(number, json.loads(body)["outputs"][0]) for number, status, body in answers if status == 200]
+    latency = summarize(latencies or [0.0])
+    assert latency is not None
     return {
         "rate": len(good) / taken,
-        "p99": (summarize(latencies) or {"p99": None})["p99"],
+        "p99": latency["p99"],
         "answers": len(good),
         "refused": len(answers) - len(good),
         "wrong": sum(not np.allclose(answer, spec["expected"][number], atol=1e-4) for number, answer in good),

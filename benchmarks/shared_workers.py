@@ -341,7 +341,10 @@ class SharedWorkers(Script[str]):
         return Service(self._folder, self._model, self.device, workers, given)
 
     def measure(self, case: str, number: int) -> dict[str, Any]:
-        found = {"kills": kill, "restart": restart}.get(case, lambda run: workers(run, *run._workers()[case]))(self)
+        if case in ("kills", "restart"):
+            found = (kill if case == "kills" else restart)(self)
+        else:
+            found = workers(self, *self._workers()[case])
         self._files = [path.name for path in (self._folder / "share").iterdir()]
         return found
 

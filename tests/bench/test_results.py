@@ -26,7 +26,7 @@ NAMED = {name for text in TEXTS.values() for name in re.findall(NAME, text)}
 def test_every_result_that_a_page_names_exists() -> None:
     assert len(NAMED) > 60
     assert {name for name in NAMED if not fnmatch.filter(RESULTS, name)} == set()
-    files = {name for text in TEXTS.values() for name in re.findall(r"benchmarks/results/([\w-]+\.json)", text)}
+    files = {name for text in TEXTS.values() for name in re.findall(r"benchmarks/results/([a-z-]+\.json)", text)}
     assert {name for name in files if not (FOLDER / name).exists()} == set()
 
 
