@@ -39,7 +39,7 @@ class Server:
         variables = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **(environment or {})}
         with log.open("w") as output:
             self._process = subprocess.Popen(
-                [sys.executable, *command], stdin=subprocess.PIPE, stdout=output, stderr=output, env=variables
+                [sys.executable, *command], stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=variables
             )
         self.pid = self._process.pid
         if ready:
@@ -60,12 +60,6 @@ class Server:
                 break
             time.sleep(0.01)
         raise RuntimeError(f"no {pattern!r} in the output of {self._process.args!r}:\n{self.text()}")
-
-    def say(self, line: str) -> None:
-        """Write a line to its standard input."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{line}\n".encode())
-        self._process.stdin.flush()
 
     def terminate(self) -> None:
         """Send SIGTERM."""
