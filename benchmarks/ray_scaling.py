@@ -77,14 +77,14 @@ def features(ids: np.ndarray, width: int) -> np.ndarray:
 
 
 def processes(name: str) -> list[int]:
-    """Processes whose title or command line begins so."""
+    """Processes of this one's clusters whose title or command line begins so; others may have clusters here, too."""
     import psutil
 
     found = []
-    for process in psutil.process_iter(["cmdline"]):
-        line = process.info["cmdline"] or [""]
-        if line[0].startswith(name):
-            found.append(process.pid)
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it has just ended
+            if (process.cmdline() or [""])[0].startswith(name):
+                found.append(process.pid)
     return found
 
 
