@@ -1,114 +1,100 @@
 """What do audits and the verdict on rows cost: answers a second, p99, and the time of a load?
 
-In turns, for each model: pools with `Batching` as it is and with `trust=True`, which has neither, each answer --clients
-clients in a closed loop; and the model is loaded without batching, with it, and with trust.
+In turns, for each model: loads without batching, with `Batching`, and with `Batching(trust=True)`, which has neither
+audits nor a verdict. Pools of the latter two answer --clients clients in a closed loop.
 
     python -m benchmarks.audits encoder resnet50 --json audits.json
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import json
-import statistics
-import tempfile
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ortmulti
 from ortmulti import Batching
-from ortmulti.bench import models
-from ortmulti.bench.measure import machine
-from ortmulti.bench.serve import clients
-from ortmulti.bench.serve.clients import ClosedLoop
+from ortmulti.bench import script
+from ortmulti.bench.experiment import Json
+from ortmulti.bench.reports.tables import Column
+from ortmulti.bench.script import Script, highest, option
+from ortmulti.bench.serve.clients import ClosedLoop, closed_loop
 from ortmulti.create.sample_inputs import sample_inputs
 
 LOADS: dict[str, dict[str, Any]] = {"none": {}, "audited": {"trust": False}, "trusted": {"trust": True}}
 
 
-def seconds_to_load(model: Path, device: str, max_size: int, given: dict[str, Any]) -> float:
-    batching = Batching(max_size, **given) if given else None
-    begin = time.perf_counter()
-    with ortmulti.load(model, device, batching=batching):
-        return time.perf_counter() - begin
+@dataclass(frozen=True)
+class Case:
+    """A model, and one of `LOADS`."""
+
+    model: Path
+    batching: str
 
 
-def measure(
-    model: Path, device: str, max_size: int, count: int, seconds: float, rounds: int, sequence: int
-) -> dict[str, Any]:
-    """Rates, p99 in seconds and seconds of loads, of each round."""
-    found: dict[str, Any] = {"load": {name: [] for name in LOADS}, "rate": {}, "p99": {}}
-    for _ in range(rounds):
-        for name, given in LOADS.items():
-            found["load"][name].append(seconds_to_load(model, device, max_size, given))
-    with contextlib.ExitStack() as stack:
-        pools = {
-            name: stack.enter_context(ortmulti.load(model, device, batching=Batching(max_size, **given)))
-            for name, given in LOADS.items()
-            if given
-        }
-        declared = pools["audited"].get_inputs()
-        feeds = [sample_inputs(declared, 1, sequence, seed) for seed in range(count)]  # equal ones are not audited
-        loops = {
-            name: stack.enter_context(ClosedLoop([partial(pool.run, None, feed) for feed in feeds]))
-            for name, pool in pools.items()
-        }
-        for number in range(rounds + 1):  # the first one is not counted
-            for name, loop in loops.items():
+@dataclass
+class Audits(Script[Case]):
+    """The options of the command line."""
+
+    kind, columns = "audits", (
+        Column("load", "load, s"),
+        Column("rate", "answers/s"),
+        Column("p99", "p99, ms", scale=1e-3),
+        Column("rate_over", "rate / trusted", summary=None),
+        Column("p99_over", "p99 / trusted", summary=None),
+        Column("audits", "audits", summary=highest),
+        Column("audit_differences", "differences", summary=highest),
+        Column("share_of_time", "share of time", summary=highest),
+    )  # fmt: skip
+    models: Sequence[Path] = option((), "names of `ortmulti models`, or .onnx files")
+    device: str = option("cpu", "device")
+    max_size: int = option(16, "of a batch")
+    clients: int = option(32, "clients of each pool")
+    sequence: int = option(16, "of open dimensions")
+    repeat: int = option(5, "rounds")
+    seconds: float = option(3.0, "of each turn")
+
+    def cases(self, number: int = 0) -> Sequence[Case]:
+        return [Case(model, name) for model in self.models for name in LOADS]
+
+    def prepare(self, folder: Path, step: Callable[[str], None]) -> None:
+        self._pools: dict[Case, tuple[ortmulti.Pool, ClosedLoop]] = {}
+        for case in self.cases():
+            step(self.where(self.describe(case)))
+            if case.batching != "none":
+                pool = self.stack.enter_context(self._load(case))
+                declared = pool.get_inputs()  # equal requests are not audited
+                feeds = [sample_inputs(declared, 1, self.sequence, seed) for seed in range(self.clients)]
+                loop = self.stack.enter_context(ClosedLoop([partial(pool.run, None, feed) for feed in feeds]))
+                self._pools[case] = pool, loop
                 loop.until_answered()
-                begin, end = loop.go_on(seconds)
-                if number > 0:
-                    answers = [one for own in loop.answers for one in own]
-                    one = clients.closed_loop(answers, begin, end)
-                    found["rate"].setdefault(name, []).append(one["throughput"])
-                    found["p99"].setdefault(name, []).append(one["latency"]["p99"])
-        stats = pools["audited"].stats()
-        found["audits"], found["audit_differences"] = stats.audits, stats.audit_differences
-        found["share_of_time"] = stats.audit_seconds / ((rounds + 1) * seconds)
-    return found
+                loop.go_on(self.seconds)
 
+    def _load(self, case: Case) -> ortmulti.Pool:
+        given = LOADS[case.batching]
+        return ortmulti.load(case.model, self.device, batching=Batching(self.max_size, **given) if given else None)
 
-def ratio(found: dict[str, Any], figure: str, over: str = "trusted") -> float:
-    """The median of the rounds' ratios."""
-    return statistics.median(
-        one / other for one, other in zip(found[figure]["audited"], found[figure][over], strict=True)
-    )
+    def measure(self, case: Case, number: int) -> dict[str, Any]:
+        begin = time.perf_counter()
+        with self._load(case):
+            found: dict[str, Any] = {"load": time.perf_counter() - begin}
+        if case in self._pools:
+            pool, loop = self._pools[case]
+            one = closed_loop((one for own in loop.answers for one in own), *loop.go_on(self.seconds))
+            stats = pool.stats()
+            found |= {"rate": one["throughput"], "p99": one["latency"]["p99"], "audits": stats.audits}
+            found["audit_differences"] = stats.audit_differences
+            found["share_of_time"] = stats.audit_seconds / ((number + 2) * self.seconds)
+        return found
 
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", help=f".onnx files, or {', '.join(models.MODELS)}")
-    parser.add_argument("--device", default="cpu", help="default: cpu")
-    parser.add_argument("--max-size", type=int, default=16, help="of a batch (default: 16)")
-    parser.add_argument("--clients", type=int, default=32, help="default: 32")
-    parser.add_argument("--sequence", type=int, default=16, help="of open dimensions (default: 16)")
-    parser.add_argument("--rounds", type=int, default=5, help="default: 5")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each turn (default: 3)")
-    parser.add_argument("--json", type=Path, help="where to write the result")
-    args = parser.parse_args(arguments)
-    report = {}
-    with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
-        for name in args.models:
-            model = Path(name) if name.endswith(".onnx") else models.make(name, folder)
-            found = measure(model, args.device, args.max_size, args.clients, args.seconds, args.rounds, args.sequence)
-            report[model.stem] = found
-            loads = ", ".join(f"{name} {statistics.median(found['load'][name]):.3f} s" for name in LOADS)
-            print(
-                f"{model.stem}: rate {ratio(found, 'rate'):.3f}, p99 {ratio(found, 'p99'):.3f} of those with trust; "
-                f"{found['audits']} audits, {found['share_of_time']:.2%} of the time; loads: {loads}",
-                flush=True,
-            )
-    if args.json:
-        args.json.write_text(
-            json.dumps({"models": report, "settings": {**vars(args), "json": None}, "machine": machine.describe()})
-            + "\n",
-            encoding="utf-8",
-        )
+    def beside(self, case: Case, good: Sequence[Json], rounds: Sequence[Mapping[Case, Json]]) -> dict[str, Any]:
+        trusted = Case(case.model, "trusted")
+        return {f"{key}_over": self.over(case, trusted, rounds, key) for key in ("rate", "p99")}
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(script.main(Audits))

@@ -7,7 +7,7 @@ On one device, in rounds, each of them:
 - load: requests arrive at --times times the first rate (Poisson), at a pool with
   `batching=Batching(max_size, max_delay_ms)`; latency is counted from when a request was to arrive.
 
-    python benchmarks/batching.py --json batching.json
+    python -m benchmarks.batching matmul:megabytes=64 --json batching.json
 
 Exit status 1 if in the median of the rounds less than --least-share of what arrived was answered in time, or the 99th
 percentile of the latency is above max_delay plus twice a batch's run. Every shape that a batch can have is run before.
@@ -15,148 +15,111 @@ percentile of the latency is above max_delay plus twice a batch's run. Every sha
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ortmulti
 from ortmulti import Batching
-from ortmulti.bench import models
-from ortmulti.bench.measure import machine
+from ortmulti.bench import models, script
+from ortmulti.bench.experiment import Json
 from ortmulti.bench.measure.devices import parse_devices
-from ortmulti.bench.serve import clients
-from ortmulti.bench.serve.clients import NANOSECONDS, ClosedLoop, arrival_times, ask_at
+from ortmulti.bench.reports.tables import Column
+from ortmulti.bench.script import Script, numbers, option
+from ortmulti.bench.serve.clients import NANOSECONDS, arrival_times, ask_at, measure_loop, open_loop
 
-TIMES = 4.0
-LEAST_SHARE = 0.95
 BATCH_RUNS = 20
+MS: Any = {"scale": 1e-3}
 
 
-def one_at_a_time(pool: ortmulti.Pool, feed: dict[str, Any], seconds: float) -> float:
-    """Requests a second."""
-    with ClosedLoop([lambda: pool.run(None, feed)]) as loop:
-        loop.until_answered()
-        begin, end = loop.go_on(seconds)
-    return float(clients.closed_loop(loop.answers[0], begin, end)["throughput"])
+@dataclass
+class Load(Script[str]):
+    """The options of the command line."""
 
+    kind, columns = "batching", (
+        Column("single", "one at a time/s"),
+        Column("batch_seconds", "a batch, ms", **MS),
+        Column("offered", "offered/s"),
+        Column("throughput", "answers/s"),
+        Column("share", "share", lambda one: one["throughput"] / one["offered"]),
+        Column("requests_a_run", "requests a run"),
+        Column("p50", "p50, ms", lambda one: one["latency"]["p50"], **MS),
+        Column("p99", "p99, ms", lambda one: one["latency"]["p99"], **MS),
+        Column("limit_seconds", "limit, ms", **MS),
+        Column("p99_over_limit", "p99 / limit", lambda one: one["latency"]["p99"] / one["limit_seconds"]),
+    )  # fmt: skip
+    models: Sequence[Path] = option((), "names of `ortmulti models`, or .onnx files")
+    sequence: int = option(16, "of a model's dynamic dimensions")
+    device: str = option("all", "the first device of this list", lambda text: parse_devices(text)[0])
+    max_size: int = option(32, "of a batch")
+    max_delay_ms: float = option(5.0, "of Batching")
+    sizes: tuple[int, ...] = option((), "the sizes that runs have, such as 8,16,32", numbers)
+    times: float = option(4.0, "the load's rate, over that of one at a time")
+    repeat: int = option(5, "rounds")
+    seconds: float = option(3.0, "of each load")
+    least_share: float = option(0.95, "of what arrived")
+    most_p99: float = option(1.0, "p99 over its limit")
 
-def batch_seconds(session: ortmulti.InferenceSession, feed: dict[str, Any]) -> float:
-    """The median of a run's time."""
-    times = []
-    for _ in range(BATCH_RUNS):
-        begin = time.perf_counter()
-        session.run(None, feed)
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times)
+    def cases(self, number: int = 0) -> Sequence[str]:
+        return [str(model) for model in self.models]
 
+    def prepare(self, folder: Path, step: Callable[[str], None]) -> None:
+        batching = Batching(self.max_size, max_delay_ms=self.max_delay_ms, sizes=self.sizes)
+        self._pools = {}
+        for model in self.cases():
+            step(model)
+            single = self.stack.enter_context(ortmulti.load(model, self.device))
+            pool = self.stack.enter_context(ortmulti.load(model, self.device, batching=batching))
+            for size in range(1, self.max_size + 1):
+                # First runs of a shape search algorithms and make memory.
+                shaped = models.sample_inputs(model, size, self.sequence)
+                for sessions in (single.sessions, pool.sessions):
+                    sessions[0].run(None, shaped)
+            self._pools[model] = single, pool
+            self.measure(model, -1)  # each thread has its first runs, too
 
-def under_load(pool: ortmulti.Pool, feed: dict[str, Any], rate: float, seconds: float, seed: int) -> dict[str, Any]:
-    """What an open loop says (`clients.open_loop`), and how many requests a run had on average."""
-    warm = min(0.5, seconds / 2)
-    before = pool.stats().devices[0]
+    def measure(self, case: str, number: int) -> dict[str, Any]:
+        single, pool = self._pools[case]
+        feed, whole = (models.sample_inputs(case, size, self.sequence) for size in (1, self.max_size))
+        rate = measure_loop([lambda: single.run(None, feed)], self.seconds)["throughput"]
+        times = []
+        for _ in range(BATCH_RUNS):
+            begin = time.perf_counter()
+            pool.sessions[0].run(None, whole)
+            times.append(time.perf_counter() - begin)
+        run = statistics.median(times)
+        load = self._under_load(pool, feed, self.times * rate, number + 1)
+        return {"single": rate, "batch_seconds": run, "limit_seconds": self.max_delay_ms / 1000 + 2 * run, **load}
 
-    def submit(_: int) -> Future[list[Any]]:
-        return pool.submit(None, feed)
+    def _under_load(self, pool: ortmulti.Pool, feed: dict[str, Any], rate: float, seed: int) -> dict[str, Any]:
+        warm = min(0.5, self.seconds / 2)
+        before = pool.stats().devices[0]
 
-    times = arrival_times(rate, warm + seconds, "poisson", seed)
-    arrivals, start, now = ask_at(submit, times, patience=warm + seconds)
-    after = pool.stats().devices[0]
-    begin = start + int(warm * NANOSECONDS)
-    result = clients.open_loop(arrivals, begin, begin + int(seconds * NANOSECONDS), now)
-    return {**result, "requests_a_run": (after.done - before.done) / max(1, after.runs - before.runs)}
+        def submit(_: int) -> Future[list[Any]]:
+            return pool.submit(None, feed)
 
+        times = arrival_times(rate, warm + self.seconds, "poisson", seed)
+        arrivals, start, now = ask_at(submit, times, patience=warm + self.seconds)
+        after = pool.stats().devices[0]
+        begin = start + int(warm * NANOSECONDS)
+        found = open_loop(arrivals, begin, begin + int(self.seconds * NANOSECONDS), now)
+        return {**found, "requests_a_run": (after.done - before.done) / max(1, after.runs - before.runs)}
 
-def measure(
-    model: Path, device: str, batching: Batching, times: float, rounds: int, seconds: float, sequence: int
-) -> list[dict[str, Any]]:
-    """The rounds."""
-    found = []
-    feed = models.sample_inputs(model, 1, sequence)
-    whole = models.sample_inputs(model, batching.max_size, sequence)
-    with ortmulti.load(model, device) as single, ortmulti.load(model, device, batching=batching) as pool:
-        for size in range(1, batching.max_size + 1):
-            # First runs of a shape search algorithms and make memory.
-            shaped = models.sample_inputs(model, size, sequence)
-            for sessions in (single.sessions, pool.sessions):
-                sessions[0].run(None, shaped)
-        # And so does each thread that runs: an uncounted load.
-        under_load(pool, feed, times * one_at_a_time(single, feed, seconds), seconds, rounds)
-        for number in range(rounds):
-            rate = one_at_a_time(single, feed, seconds)
-            run = batch_seconds(pool.sessions[0], whole)
-            load = under_load(pool, feed, times * rate, seconds, number)
-            limit = batching.max_delay_ms / 1000 + 2 * run
-            found.append({"single": rate, "batch_seconds": run, "limit_seconds": limit, **load})
-    return found
-
-
-def summarize(rounds: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Medians: "single", "offered" and "throughput" a second, "share" of the latter two, in seconds "batch_seconds",
-    "p50", "p99" and "limit_seconds", and "p99_over_limit"; the shares are of the same round."""
-
-    def median(values: Sequence[float]) -> float:
-        return statistics.median(values)
-
-    return {
-        **{key: median([one[key] for one in rounds]) for key in ("single", "offered", "throughput")},
-        "share": median([one["throughput"] / one["offered"] for one in rounds]),
-        **{key: median([one[key] for one in rounds]) for key in ("batch_seconds", "limit_seconds", "requests_a_run")},
-        **{key: median([one["latency"][key] for one in rounds]) for key in ("p50", "p99")},
-        "p99_over_limit": median([one["latency"]["p99"] / one["limit_seconds"] for one in rounds]),
-    }
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, help="an .onnx file (default: a matmul, made for it)")
-    parser.add_argument("--megabytes", type=int, default=64, help="size of that matmul (default: 64)")
-    parser.add_argument("--sequence", type=int, default=16, help="of a model's dynamic dimensions (default: 16)")
-    parser.add_argument("--device", default="all", help="one device (default: the first)")
-    parser.add_argument("--max-size", type=int, default=32, help="of a batch (default: 32)")
-    parser.add_argument("--max-delay-ms", type=float, default=5.0, help="default: 5")
-    parser.add_argument("--sizes", help="the sizes that runs have, such as 8,16,32 (default: any)")
-    parser.add_argument("--times", type=float, default=TIMES, help=f"the load's rate (default: {TIMES:g})")
-    parser.add_argument("--rounds", type=int, default=5, help="default: 5")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each load (default: 3)")
-    parser.add_argument("--least-share", type=float, default=LEAST_SHARE, help=f"default: {LEAST_SHARE}")
-    parser.add_argument("--most-p99", type=float, default=1.0, help="p99 over its limit (default: 1)")
-    parser.add_argument("--json", type=Path, help="where to write the result")
-    args = parser.parse_args(arguments)
-    device = parse_devices(args.device)[0]
-    sizes = tuple(map(int, args.sizes.split(","))) if args.sizes else ()
-    batching = Batching(args.max_size, max_delay_ms=args.max_delay_ms, sizes=sizes)
-    with tempfile.TemporaryDirectory(prefix="ortmulti-") as name:
-        model = args.model or models.make("matmul", Path(name), megabytes=args.megabytes)
-        rounds = measure(model, device, batching, args.times, args.rounds, args.seconds, args.sequence)
-    summary = summarize(rounds)
-    print(
-        f"one request at a time: {summary['single']:.0f} a second; a batch of {args.max_size}: "
-        f"{summary['batch_seconds'] * 1e3:.2f} ms\n"
-        f"arrived: {summary['offered']:.0f} a second, answered: {summary['throughput']:.0f}, "
-        f"{summary['requests_a_run']:.1f} a run\n"
-        f"latency p50 {summary['p50'] * 1e3:.2f} ms, p99 {summary['p99'] * 1e3:.2f} ms; max_delay + 2 runs: "
-        f"{summary['limit_seconds'] * 1e3:.2f} ms"
-    )
-    if args.json:
-        report = {
-            "model": model.stem,
-            "device": device,
-            "batching": {"max_size": args.max_size, "max_delay_ms": args.max_delay_ms, "sizes": sizes},
-            "times": args.times,
-            "summary": summary,
-            "rounds": rounds,
-            "machine": machine.describe(),
-        }
-        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    return int(summary["share"] < args.least_share or summary["p99_over_limit"] > args.most_p99)
+    @classmethod
+    def failures(cls, document: Json) -> list[str]:
+        limits, found = document["settings"], super().failures(document)
+        for row in document["rows"]:
+            if row["share"]["median"] < limits["least_share"]:
+                found.append(f"{row['case']}: {row['share']['median']:.3f} of the requests were answered in time")
+            if row["p99_over_limit"]["median"] > limits["most_p99"]:
+                found.append(f"{row['case']}: p99 is {row['p99_over_limit']['median']:.2f} times its limit")
+        return found
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script.main(Load))

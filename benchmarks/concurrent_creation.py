@@ -1,130 +1,72 @@
 """Is it safe to create sessions at the same time? Many rounds of it, with nothing serialized.
 
-Each round creates sessions of one of several small models on all the devices at once (`serialize="none"`), every few
+Each round creates sessions of each of several small models on all the devices at once (`serialize="none"`), every few
 rounds runs each of them and compares its outputs with a session's that was created alone, and closes them.
 
-    python benchmarks/concurrent_creation.py --rounds 1000 --devices all
-    python benchmarks/concurrent_creation.py --rounds 1000 --devices cuda:0 --sessions-per-device 4
+    python -m benchmarks.concurrent_creation --repeat 250 --devices all
+    python -m benchmarks.concurrent_creation --repeat 250 --devices cuda:0 --sessions 4
 
 Exit status 1 if any round failed or any output differed by more than a thousandth of the largest.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-import tempfile
-import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
-from ortmulti.bench import models
-from ortmulti.bench.measure import machine
+from benchmarks import graphs
+from ortmulti.bench import models, script
+from ortmulti.bench.reports.tables import Column
+from ortmulti.bench.script import Script, names, option
 
 TOLERANCE = 1e-3
 
 
-def write_convolutions(path: Path) -> Path:
-    """A small network of convolutions: what goes through cuDNN, and through the CPU's blocked layouts."""
-    random = np.random.default_rng(0)
-    nodes, weights = [], []
-    for layer in range(6):
-        channels = 3 if layer == 0 else 16
-        weight = random.standard_normal((16, channels, 3, 3)).astype(np.float32) / np.float32(np.sqrt(channels * 9))
-        weights.append(numpy_helper.from_array(weight, f"w{layer}"))
-        nodes.append(helper.make_node("Conv", [f"x{layer}", f"w{layer}"], [f"c{layer}"], pads=[1, 1, 1, 1]))
-        nodes.append(helper.make_node("Relu", [f"c{layer}"], [f"x{layer + 1}"]))
-    graph = helper.make_graph(
-        nodes,
-        "convolutions",
-        [helper.make_tensor_value_info("x0", TensorProto.FLOAT, ["n", 3, 32, 32])],
-        [helper.make_tensor_value_info("x6", TensorProto.FLOAT, ["n", 16, 32, 32])],
-        weights,
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    return path
+@dataclass
+class Creation(Script[str]):
+    """The options of the command line."""
 
+    kind = "concurrent creation"
+    columns = tuple(Column(name, name, summary=sum, text="{:.0f}".format) for name in ("sessions", "compared", "equal"))
+    devices: tuple[str, ...] = option(("all",), "all, cpu, cuda:0 or several with commas", names)
+    sessions: int = option(1, "at once on each device")
+    run_every: int = option(10, "run and compare in every Nth round")
+    repeat: int = option(250, "rounds of each of the four models")
 
-def stress(
-    rounds: int, devices: str | list[str], sessions_per_device: int, run_every: int, folder: Path
-) -> dict[str, Any]:
-    """Runs the rounds.
+    def cases(self, number: int = 0) -> Sequence[str]:
+        return ("convolutions", "matmul", "tiny-kernels", "identity")
 
-    Returns:
-        rounds, sessions created, runs compared, and for each failure its round, model and message.
-    """
-    paths = [
-        write_convolutions(folder / "convolutions.onnx"),
-        models.make("matmul", folder, megabytes=3),
-        models.make("tiny-kernels", folder),
-        models.make("identity", folder),
-    ]
-    feeds = [models.sample_inputs(path) for path in paths]
-    parsed = [str(device) for device in ortmulti.parse_devices(devices)]
-    expected = []
-    for path, feed in zip(paths, feeds, strict=True):
-        with ortmulti.create_sessions(path, parsed[0]) as alone:
-            expected.append(alone[0].run(None, feed))
+    def prepare(self, folder: Path, step: Callable[[str], None]) -> None:
+        self._devices = ortmulti.parse_devices("all" if self.devices == ("all",) else self.devices)
+        self._known: dict[str, tuple[Path, Any, Any]] = {}
+        for case in self.cases():
+            path = folder / f"{case}.onnx"
+            if case == "convolutions":
+                path.write_bytes(graphs.convolutions((16,) * 6, 32))
+            else:
+                path = models.make(case, folder, megabytes=3 if case == "matmul" else None)
+            feed = models.sample_inputs(path)
+            with ortmulti.create_sessions(path, self._devices[0]) as alone:
+                self._known[case] = path, feed, alone[0].run(None, feed)
 
-    failures: list[dict[str, Any]] = []
-    created = compared = identical = 0
-    begin = time.perf_counter()
-    for number in range(rounds):
-        which = number % len(paths)
-        try:
-            with ortmulti.create_sessions(
-                paths[which], parsed, sessions_per_device=sessions_per_device, serialize="none"
-            ) as sessions:
-                created += len(sessions)
-                if number // len(paths) % run_every == 0:
-                    for session in sessions:
-                        for got, want in zip(session.run(None, feeds[which]), expected[which], strict=True):
-                            compared += 1
-                            identical += bool(np.array_equal(got, want))
-                            if not np.allclose(got, want, rtol=0, atol=TOLERANCE * float(np.abs(want).max())):
-                                raise AssertionError(f"{session.device}: outputs differ from a lone session's")
-        except (ortmulti.Error, AssertionError) as error:
-            failures.append({"round": number, "model": paths[which].name, "error": str(error)})
-    return {
-        "rounds": rounds,
-        "devices": parsed,
-        "sessions_per_device": sessions_per_device,
-        "sessions": created,
-        "outputs_compared": compared,
-        "outputs_identical": identical,
-        "failures": failures,
-        "seconds": round(time.perf_counter() - begin, 1),
-    }
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=1000)
-    parser.add_argument("--devices", default="all", help="all, cpu, cuda:0 or several with commas (default: all)")
-    parser.add_argument("--sessions-per-device", type=int, default=1)
-    parser.add_argument("--run-every", type=int, default=10, help="run and compare in every Nth round of each model")
-    parser.add_argument("--json", type=Path, help="where to write the result")
-    args = parser.parse_args()
-    devices = args.devices if args.devices == "all" else args.devices.split(",")
-    with tempfile.TemporaryDirectory() as folder:
-        result = stress(args.rounds, devices, args.sessions_per_device, args.run_every, Path(folder))
-    if args.json:
-        args.json.write_text(json.dumps({**result, "machine": machine.describe()}, indent=1) + "\n", encoding="utf-8")
-    print(
-        f"{result['rounds']} rounds on {', '.join(result['devices'])}, {result['sessions_per_device']} sessions each, "
-        f"{result['sessions']} sessions in {result['seconds']} s: {len(result['failures'])} failures; "
-        f"{result['outputs_identical']} of {result['outputs_compared']} outputs identical to a lone session's"
-    )
-    for failure in result["failures"][:10]:
-        print(f"  round {failure['round']}, {failure['model']}: {failure['error']}", file=sys.stderr)
-    return 1 if result["failures"] else 0
+    def measure(self, case: str, number: int) -> dict[str, Any]:
+        path, feed, expected = self._known[case]
+        compared = equal = 0
+        with ortmulti.create_sessions(path, self._devices, self.sessions, serialize="none") as sessions:
+            for session in sessions if number % self.run_every == 0 else ():
+                for got, want in zip(session.run(None, feed), expected, strict=True):
+                    compared += 1
+                    equal += bool(np.array_equal(got, want))
+                    if not np.allclose(got, want, rtol=0, atol=TOLERANCE * float(np.abs(want).max())):
+                        raise ortmulti.Error(f"{session.device}: outputs differ from a lone session's")
+            return {"sessions": len(sessions), "compared": compared, "equal": equal}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script.main(Creation))

@@ -1,6 +1,6 @@
 """Draw README's picture of a start from a result of `ortmulti bench create`: a light and a dark SVG.
 
-python benchmarks/draw_start.py
+python -m benchmarks.draw_start
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULT = ROOT / "benchmarks/results/create-shared-ten-pairs-1.31.1-4xh200.json"
+RESULT = ROOT / "benchmarks/results/measurements.json"
+NAME = "create-shared-ten-pairs-1.31.1-4xh200"
 FOLDER = ROOT / "docs/images"
 
 COLOURS = {
@@ -28,7 +29,7 @@ LEFT, SCALE, BAR, STEP, TOP = 225, 190, 26, 40, 46  # pixels; SCALE: of a second
 def draw(result: dict[str, Any], colours: dict[str, str]) -> str:
     """One SVG: a bar for each strategy, and a line where the driver's own start ends."""
     rows = {row["strategy"]: row for row in result["rows"]}
-    floor = rows["shared"]["driver_floor"]["median"]
+    floor = rows["shared"]["driver_floor"][0]
     bottom = TOP + STEP * len(LABELS)
 
     def text(x: float, y: float, content: str, colour: str, more: str = "") -> str:
@@ -41,9 +42,9 @@ def draw(result: dict[str, Any], colours: dict[str, str]) -> str:
         text(0, 18, "Seconds until a 7.64 GB model can run on each of four H200", "text", 'font-weight="600"'),
     ]
     for number, (strategy, label) in enumerate(LABELS.items()):
-        seconds = rows[strategy]["creation"]["median"]
+        seconds = rows[strategy]["creation"][0]
         # Workers are interpreters, which have to start before.
-        before = rows[strategy]["starting"]["median"] if strategy == "processes" else 0.0
+        before = rows[strategy]["starting"][0] if strategy == "processes" else 0.0
         y = TOP + STEP * number
         colour = colours["load" if strategy == "shared" else "other"]
         if before:
@@ -61,8 +62,14 @@ def draw(result: dict[str, Any], colours: dict[str, str]) -> str:
     return "\n".join(parts)
 
 
+def read() -> dict[str, Any]:
+    """Return the result."""
+    found: dict[str, Any] = json.loads(RESULT.read_text("utf-8"))["results"][NAME]
+    return found
+
+
 def main() -> None:
-    result = json.loads(RESULT.read_text("utf-8"))
+    result = read()
     for scheme, colours in COLOURS.items():
         (FOLDER / f"start-{scheme}.svg").write_text(draw(result, colours), "utf-8")
 

@@ -3,7 +3,7 @@
 In the first run the CUDA provider has cuDNN make a plan for each Conv node: heuristics, and kernels that are compiled
 in the process (NVRTC). Part of this work is under locks of the process. So sessions of several GPUs wait for each
 other, and separate processes do not. Equal nodes mostly share the work: on an H200 one took 92 ms, 50 equal ones 179,
-and 50 different ones 757 (results/equal-convolutions-1.31.1-2xh200.json).
+and 50 different ones 757 (equal-convolutions-1.31.1-2xh200 in results/measurements.json).
 
     python benchmarks/equal_convolutions.py --devices 0,1
 

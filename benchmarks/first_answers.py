@@ -3,30 +3,27 @@
 In fresh processes, with the model's files in the page cache and its optimized form in a cache of this script's own:
 `load(wait="none")` on all --devices, and at once a request for each of them. From the same process: when `load` came
 back, when each device answered for the first time, when the last GPU's context was there, and when each session was.
-"One device" is the creation of a session and its first run: of the device whose context was the last, in the same
-process; and, beside it in each round, of the first device alone in a process of its own.
+"one" is the creation of a session and its first run: of the device whose context was the last, in the same process; the
+case "one" has the first device alone in a process of its own. "behind" is how much later than the last context (on the
+CPU: than the call) and one device the last answer comes, "ahead" how much earlier than the last context the first one.
 
-    python benchmarks/first_answers.py model.onnx --devices all --repeat 5 --json first.json
+    python -m benchmarks.first_answers phi3-mini --devices all --repeat 5 --json first.json
 
 With `--wait first` the load is `load(wait="first", warmup=True)`, which makes the other contexts when one device is
-warm; the requests come when it has returned, and "one device" contains the warm-up.
+warm; the requests come when it has returned, and "one" contains the warm-up.
 
-Exit status 1 if an answer is wrong, if in the median the last answer comes more than --most-behind seconds after (the
-last context + one device), or if the first one comes after the last context; with one device, or on the CPU, only
-answers count. Answers are wrong if they differ between devices by more than --tolerance.
+Exit status 1 if an answer is wrong, if in the median the last answer comes more than --most-behind seconds late, or if
+the first one comes after the last context; with one device, or on the CPU, only answers count. Answers are wrong if
+they differ between devices by more than --tolerance.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import statistics
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,23 +31,93 @@ from typing import Any
 import numpy as np
 
 import ortmulti
-from ortmulti.bench import models
-from ortmulti.bench.measure import fresh_process, machine, page_cache
+from ortmulti.bench import models, script
+from ortmulti.bench.experiment import Json
+from ortmulti.bench.measure import page_cache
 from ortmulti.bench.measure.devices import parse_devices
-from ortmulti.bench.measure.rounds import alternating, measure_rounds
+from ortmulti.bench.measure.rounds import alternating
+from ortmulti.bench.reports.tables import Column
+from ortmulti.bench.script import Script, highest, option
 from ortmulti.optimized import wait_for_entries
 
-MOST_SECONDS_BEHIND = 0.1
-TOLERANCE = 1e-2
+
+def last(one: Json) -> float:
+    return float(max(one["answers"].values()))
+
+
+def behind(one: Json) -> float:
+    return last(one) - (one["contexts"] or 0.0) - float(one["one"])
+
+
+def ahead(one: Json) -> float | None:
+    return None if one["contexts"] is None else float(one["contexts"] - min(one["answers"].values()))
+
+
+def largest_difference(one: Json) -> float:
+    first, *others = one["outputs"].values()
+    return max((float(np.max(np.abs(np.subtract(first, other)))) for other in others), default=0.0)
+
+
+@dataclass
+class FirstAnswers(Script[str]):
+    """The options of the command line."""
+
+    kind, columns = "first answers", (
+        Column("first", "first answer, s", lambda one: min(one["answers"].values())),
+        Column("last", "last answer, s", last),
+        Column("contexts", "last context, s", rare=True),
+        Column("one", "one device, s"),
+        Column("behind", "behind, s", behind),
+        Column("ahead", "ahead, s", ahead, rare=True),
+        Column("largest_difference", "difference", largest_difference, highest, text="{:.2g}".format),
+    )  # fmt: skip
+    models: Sequence[Path] = option((), "a name of `ortmulti models`, or an .onnx file")
+    devices: tuple[str, ...] = option(("all",), "all, or a list such as 0,1", parse_devices)
+    strategy: str = option("shared", "shared or native")
+    wait: str = option("none", "none or first, of `load`")
+    repeat: int = option(5, "rounds")
+    most_behind: float = option(0.1, "seconds")
+    tolerance: float = option(1e-2, "of outputs")
+
+    def __post_init__(self) -> None:
+        if self.devices == ("all",):
+            self.devices = parse_devices("all")
+        self.devices = tuple(dict.fromkeys(self.devices))
+
+    def cases(self, number: int = 0) -> Sequence[str]:
+        return alternating(["all", "one"], number)
+
+    def prepare(self, folder: Path, step: Callable[[str], None]) -> None:
+        self._cache = folder
+        self.measure("all", -1)  # makes the model's entry in the cache
+
+    def measure(self, case: str, number: int) -> dict[str, Any]:
+        [model] = self.models
+        page_cache.warm([model, *page_cache.external_files(model)])
+        devices = list(self.devices if case == "all" else self.devices[:1])
+        spec = {"model": str(model), "devices": devices, "strategy": self.strategy, "wait": self.wait}
+        return self.fresh(spec, {"ORTMULTI_CACHE": str(self._cache)})
+
+    @classmethod
+    def failures(cls, document: Json) -> list[str]:
+        found, limits, row = super().failures(document), document["settings"], document["rows"][0]
+        if row["largest_difference"] is not None and row["largest_difference"] > limits["tolerance"]:
+            found.append(f"outputs differ by {row['largest_difference']:.3g} between devices")
+        if len(limits["devices"]) > 1 and row["ahead"]:
+            if row["behind"]["median"] > limits["most_behind"]:
+                found.append(f"the last answer is {row['behind']['median']:.3f} s late, not {limits['most_behind']}")
+            if row["ahead"]["median"] < 0:
+                found.append(f"the first answer comes {-row['ahead']['median']:.3f} s after the last context")
+        return found
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
-    """One load, for a process of its own; all times in seconds from the call.
+    """Load once, in this process; all times in seconds from the call.
 
     Returns:
         "returned": when `load` came back; for each device "answers", "ready" (its session's creation had ended) and
         "runs" (how long the first run took); "contexts", the last one's end, None on the CPU; "one", creation and
-        first run of that one's device; "outputs", of each device a few of the values; "timeline" as a table.
+        first run of that one's device; "outputs", of each device a few of the values.
     """
     devices = spec["devices"]
     feed = models.sample_inputs(spec["model"], seed=1)
@@ -92,101 +159,8 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
         "runs": {device: stats[device].run.max for device in devices},
         "contexts": seconds(contexts[last]) if contexts else None,
         "outputs": {device: np.asarray(output, np.float64).ravel()[:64].tolist() for device, output in outputs.items()},
-        "timeline": pool.timeline.table().splitlines(),
     }
-
-
-def summarize(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Medians over the rounds, in seconds, and by how much outputs differ between devices.
-
-    "behind": how much later than the last context (on the CPU: than the call) and one device, of the same process, the
-    last answer comes; "behind_alone": the same with one device of a process of its own; "ahead": how much earlier than
-    the last context the first answer comes, None on the CPU.
-    """
-    values = [
-        {
-            "first": min(each["all"]["answers"].values()),
-            "last": max(each["all"]["answers"].values()),
-            "contexts": each["all"]["contexts"],
-            "one": each["all"]["one"],
-            "one_alone": each["one"]["one"],
-        }
-        for each in rounds
-    ]
-    on_gpus = all(value["contexts"] is not None for value in values)
-    medians = {
-        name: statistics.median(value[name] for value in values)
-        for name in ("first", "last", "one", "one_alone", *(("contexts",) if on_gpus else ()))
-    }
-    differences = []
-    for each in rounds:
-        first, *others = each["all"]["outputs"].values()
-        differences += [float(np.max(np.abs(np.subtract(first, other)))) for other in others]
-    return {
-        **medians,
-        "behind": statistics.median(value["last"] - (value["contexts"] or 0.0) - value["one"] for value in values),
-        "behind_alone": statistics.median(
-            value["last"] - (value["contexts"] or 0.0) - value["one_alone"] for value in values
-        ),
-        "ahead": statistics.median(value["contexts"] - value["first"] for value in values) if on_gpus else None,
-        "largest_difference": max(differences, default=0.0),
-    }
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path, help="an .onnx file")
-    parser.add_argument("--devices", default="all", help="all (the default), or a list such as 0,1")
-    parser.add_argument("--strategy", default="shared", choices=["shared", "native"])
-    parser.add_argument("--wait", default="none", choices=["none", "first"], help="of `load` (default: none)")
-    parser.add_argument("--repeat", type=int, default=5, help="rounds (default: 5)")
-    parser.add_argument("--timeout", type=float, default=600, help="of a process, in seconds")
-    parser.add_argument("--most-behind", type=float, default=MOST_SECONDS_BEHIND, help="seconds")
-    parser.add_argument("--tolerance", type=float, default=TOLERANCE, help=f"of outputs (default: {TOLERANCE})")
-    parser.add_argument("--json", type=Path, help="where to write the result")
-    args = parser.parse_args(arguments)
-    devices = list(dict.fromkeys(parse_devices(args.devices)))
-    with tempfile.TemporaryDirectory(prefix="ortmulti-") as cache:
-
-        def run(on: list[str]) -> dict[str, Any]:
-            page_cache.warm([args.model, *page_cache.external_files(args.model)])
-            spec = {"model": str(args.model), "devices": on, "strategy": args.strategy, "wait": args.wait}
-            path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
-            environment = {"ORTMULTI_CACHE": cache, "PYTHONPATH": path}
-            return fresh_process.run("benchmarks.first_answers", spec, args.timeout, environment)
-
-        run(devices)  # makes the model's entry in the cache
-        cases = {"all": devices, "one": devices[:1]}
-        rounds = measure_rounds([*cases], lambda name, _: run(cases[name]), args.repeat, order=alternating)
-    summary = summarize(rounds)
-    first, last, one = summary["first"], summary["last"], summary["one"]
-    print(f"{len(devices)} devices: first answer after {first:.3f} s, last after {last:.3f} s", end="")
-    print(f"; the last context after {summary['contexts']:.3f} s" if "contexts" in summary else "", end="")
-    print(f"; one device takes {one:.3f} s; the last answer comes {summary['behind']:+.3f} s after both")
-    missed = []
-    if summary["largest_difference"] > args.tolerance:
-        missed.append(f"outputs differ by {summary['largest_difference']:.3g} between devices")
-    if len(devices) > 1 and "contexts" in summary:
-        if summary["behind"] > args.most_behind:
-            missed.append(f"the last answer is {summary['behind']:.3f} s late, not {args.most_behind}")
-        if summary["ahead"] < 0:
-            missed.append(f"the first answer comes {-summary['ahead']:.3f} s after the last context")
-    if args.json:
-        report = {
-            "model": args.model.stem,
-            "devices": devices,
-            "strategy": args.strategy,
-            "wait": args.wait,
-            "rounds": rounds,
-            "summary": summary,
-            "missed": missed,
-            "machine": machine.describe(),
-        }
-        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    for line in missed:
-        print(f"missed: {line}", file=sys.stderr)
-    return int(bool(missed))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script.main(FirstAnswers))

@@ -1,130 +1,121 @@
-"""What do options of one session gain: cuDNN's algorithm search, no graph optimization, a model optimized before?
+"""What do options of one session of onnxruntime gain: cuDNN's algorithm search, graph optimization, an optimized model?
 
-Creation, the first run and later ones apart, since an algorithm search happens in the first run, and what is not
-optimized or not searched for may cost in every later one. The cases of the report, and besides: cuDNN's search turned
-off (DEFAULT), everything that the report recommends at once, and ortmulti with its cache of optimized models. Without
-a GPU the algorithm search is left out.
+Creation, the first run and later ones apart: an algorithm search happens in the first run, and what is not optimized
+or not searched for may cost in every later one. Each measurement is a process. Ratios are over the case "default".
 
-    python -m benchmarks.init_options --devices 0
+    python -m benchmarks.init_options resnet50 phi3-mini:layers=3 --device cuda:0
+    PYTHONPATH=$(python -m tools.unpack_release onnxruntime==1.30.0) python -m benchmarks.init_options resnet50
 
-Exit status 1 if a measurement failed.
+Without a GPU the algorithm search is left out.
 """
 
 from __future__ import annotations
 
+import itertools
+import statistics
 import sys
-import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.published import script
-from benchmarks.published.verdicts import Cell, Verdict, figures, half_of, judge, ratios
-from ortmulti.bench import models
-from ortmulti.bench.files import write_arrays
-from ortmulti.bench.measure.rounds import Interval
+from ortmulti.bench import models, script
+from ortmulti.bench.experiment import Json
+from ortmulti.bench.files import read_arrays, write_arrays
+from ortmulti.bench.measure import page_cache
+from ortmulti.bench.reports.tables import Column
+from ortmulti.bench.script import Script, option
+from ortmulti.bench.strategies import SessionSettings
+from ortmulti.bench.onnxruntime_sessions import create_session, open_package
 
-RUNS = 10
-LAYERS, LAYERS_ON_CPU = 32, 3
 SEARCH = "cudnn_conv_algo_search"
-ON_GPUS_ONLY = ("HEURISTIC", "DEFAULT", "pre-optimized, HEURISTIC")
-# options -> (whether the graph is optimized, whether the model was before, options of the CUDA provider)
-OPTIONS: dict[str, tuple[bool, bool, dict[str, str]]] = {
-    "default": (True, False, {}),
-    "HEURISTIC": (True, False, {SEARCH: "HEURISTIC"}),
-    "DEFAULT": (True, False, {SEARCH: "DEFAULT"}),
-    "no optimization": (False, False, {}),
-    "pre-optimized": (False, True, {}),
-    "pre-optimized, HEURISTIC": (False, True, {SEARCH: "HEURISTIC"}),
+OPTIONS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "HEURISTIC": {"provider_options": {SEARCH: "HEURISTIC"}},
+    "DEFAULT": {"provider_options": {SEARCH: "DEFAULT"}},
+    "no optimization": {"optimize": False},
+    "optimized before": {"optimize": False, "optimized": True},
 }
-SAVE, OURS = "saving the optimized model", "ortmulti"
-SECONDS = {"creation, s": "creation", "first run, s": "first_run", "a later run, s": "run"}
-SPEEDUPS = {"creation, speedup": "creation", "both, speedup": "both"}
-WORKER = "benchmarks.published.init_worker"
-
-Measurements = Sequence[Mapping[str, Any]]
 
 
-def cases_of(model: Path, device: str, folder: Path, threads: int, runs: int) -> list[script.Case]:
-    """The model's cases; the first one, which is prepared and not measured, saves the optimized model."""
-    feeds = folder / f"{model.stem}.npz"
-    write_arrays(feeds, models.sample_inputs(model))
-    optimized = folder / "optimized" / f"{model.stem}.onnx"
-    files = script.files_of(model)
-    common: dict[str, Any] = {"device": device, "feeds": str(feeds), "threads": threads, "runs": runs,
-                              "model": str(model)}  # fmt: skip
-    theirs = {**common, "library": "onnxruntime", "optimize": True, "provider_options": {}}
-    save = {**theirs, "runs": 0, "save": str(optimized), "external": len(files) > 1}
-    found = [script.Case(f"{model.stem}: {SAVE}", WORKER, save, files, prepare=True, counted=False)]
-    for name, (optimize, before, provider_options) in OPTIONS.items():
-        if device != "cpu" or name not in ON_GPUS_ONLY:
-            spec = {**theirs, "optimize": optimize, "provider_options": provider_options}
-            if before:
-                spec["model"] = str(optimized)
-            found.append(script.Case(f"{model.stem}: {name}", WORKER, spec, () if before else files))
-    cache = {"ORTMULTI_CACHE": str(folder / "cache")}
-    ours = {**common, "library": "ortmulti"}
-    found.append(script.Case(f"{model.stem}: {OURS}", WORKER, ours, files, cache, prepare=True))
-    return found
+@dataclass(frozen=True)
+class Case:
+    """A model, and one of `OPTIONS`."""
+
+    model: Path
+    options: str
 
 
-def rows(measurements: Measurements, case: script.Case) -> dict[str, Cell]:
-    """The measured cells of a case."""
-    default = f"{case.name.partition(':')[0]}: default"
-    return {
-        **{column: Interval.of(figures(measurements, case.name, key)) for column, key in SECONDS.items()},
-        **{column: Interval.of(ratios(measurements, default, case.name, key)) for column, key in SPEEDUPS.items()},
-    }
+@dataclass
+class InitOptions(Script[Case]):
+    """The options of the command line."""
+
+    kind, columns = "init options", (
+        Column("creation", "creation, s"),
+        Column("first_run", "first run, s"),
+        Column("run", "a later run, s"),
+        Column("creation_over", "creation", summary=None),
+        Column("both_over", "creation and first run", summary=None),
+        Column("run_over", "a later run", summary=None),
+    )  # fmt: skip
+    models: Sequence[Path] = option((), "names of `ortmulti models`, or .onnx files")
+    device: str = option("cpu", "cpu or cuda:N")
+    threads: int = option(0, "of a session on the CPU; 0 is ONNX Runtime's default")
+    runs: int = option(10, "later runs")
+    repeat: int = option(5, "rounds")
+
+    def cases(self, number: int = 0) -> Sequence[Case]:
+        names = [name for name, given in OPTIONS.items() if self.device != "cpu" or "provider_options" not in given]
+        return [Case(model, name) for model in self.models for name in names]
+
+    def prepare(self, folder: Path, step: Callable[[str], None]) -> None:
+        self._folder = folder
+        for model in self.models:
+            write_arrays(folder / f"{model.stem}.npz", models.sample_inputs(model))
+            optimized = folder / "optimized" / model.name
+            optimized.parent.mkdir(exist_ok=True)
+            self._measure(Case(model, "default"), save=str(optimized))
+
+    def measure(self, case: Case, number: int) -> dict[str, Any]:
+        return self._measure(case)
+
+    def _measure(self, case: Case, **more: Any) -> dict[str, Any]:
+        given = {"optimize": True, "provider_options": {}, "save": "", **OPTIONS[case.options], **more}
+        model = self._folder / "optimized" / case.model.name if given.pop("optimized", False) else case.model
+        files = page_cache.external_files(model)
+        page_cache.warm([model, *files])
+        spec = {**given, "model": str(model), "external": bool(files), "device": self.device, "threads": self.threads}
+        return self.fresh({**spec, "runs": self.runs, "feeds": str(self._folder / f"{case.model.stem}.npz")})
+
+    def beside(self, case: Case, good: Sequence[Json], rounds: Sequence[Mapping[Case, Json]]) -> dict[str, Any]:
+        default = Case(case.model, "default")
+        return {f"{key}_over": self.over(case, default, rounds, key) for key in ("creation", "both", "run")}
 
 
-def judged(measurements: Measurements, model: str, device: str) -> list[Verdict]:
-    """On the report's gains."""
-    no_search = "cuDNN's algorithm search is the CUDA provider's" if device == "cpu" else "it failed"
-    return [
-        judge(
-            f"report: {claim}, {model}",
-            "speedup",
-            ratios(measurements, f"{model}: default", f"{model}: {name}", key),
-            at_least=half_of(published),
-            missing=no_search if name in ON_GPUS_ONLY else "it failed",
-        )
-        for claim, name, key, published in (
-            ("HEURISTIC makes creation 2.0x as fast", "HEURISTIC", "creation", 2.0),
-            ("HEURISTIC makes creation and first run 2-10x as fast", "HEURISTIC", "both", 2.0),
-            ("without graph optimization creation is 2.5x as fast", "no optimization", "creation", 2.5),
-            ("a model that was optimized before loads 4.3x as fast", "pre-optimized", "creation", 4.3),
-        )
-    ]
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = script.parser(__doc__ or "")
-    parser.add_argument("--threads", type=int, default=0, help="of a session on the CPU (default: 0, ONNX Runtime's)")
-    parser.add_argument("--only", help="one of resnet50 and phi3-mini (default: both)")
-    args = script.parse(parser, arguments)
-    device = args.devices[0]
-    if args.quick:
-        paths = [models.make("matmul", args.models, megabytes=4)]
-    else:
-        layers = {"phi3-mini": LAYERS_ON_CPU if device == "cpu" else LAYERS}
-        names = (args.only,) if args.only else ("resnet50", "phi3-mini")
-        paths = [models.make(name, args.models, layers=layers.get(name)) for name in names]
-    runs = 2 if args.quick else RUNS
-    with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
-        cases = [case for path in paths for case in cases_of(path, device, Path(folder), args.threads, runs)]
-        measurements = script.measure(cases, args)
-    return script.finish(
-        "init_options",
-        args,
-        measurements,
-        {case.name: rows(measurements, case) for case in cases if case.counted},
-        [verdict for path in paths for verdict in judged(measurements, path.stem, device)],
-        f"On {device}. creation: the constructor alone, the libraries were opened before, except ortmulti's; speedups "
-        "are over the default's, in the same round.",
-        paths,
-        {"threads": args.threads, "runs": runs},
-    )
+def measure(spec: dict[str, Any]) -> dict[str, Any]:
+    """Create and run a session of onnxruntime, in this process; the libraries are opened before."""
+    feeds, entries = read_arrays(spec["feeds"]), {}
+    options: dict[str, Any] = {"graph_optimization_level": 99 if spec["optimize"] else 0}
+    if spec["save"]:
+        options["optimized_model_filepath"] = spec["save"]
+        if spec["external"]:
+            # Otherwise what is saved names the model's own file, as if it lay in the same folder.
+            name = f"{Path(spec['save']).name}.data"
+            entries["session.optimized_model_external_initializers_file_name"] = name
+    settings = SessionSettings(spec["threads"], spec["provider_options"], entries)
+    wanted = settings.spec(spec["model"], spec["device"])
+    wanted = replace(wanted, options={**wanted.options, **options})
+    onnxruntime = open_package([wanted.device])
+    times = [time.perf_counter()]
+    session = create_session(onnxruntime, wanted)
+    times.append(time.perf_counter())
+    for _ in range(spec["runs"] + 1):
+        session.run(None, feeds)
+        times.append(time.perf_counter())
+    creation, first, *later = (after - before for before, after in itertools.pairwise(times))
+    return {"creation": creation, "first_run": first, "both": creation + first, "run": statistics.median(later)}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script.main(InitOptions))

@@ -1,7 +1,7 @@
 """Are joined answers right for random graphs, and are those joined that may be? Some rows depend on each other there.
 
     python -m benchmarks.joined_graphs --graphs 50000 --seed 1 --json graphs.json
-    python -m benchmarks.joined_graphs --replay 123456
+    python -m benchmarks.joined_graphs --only 123456
 
 Each graph's truth comes from onnxruntime and NumPy alone: requests with values of one sign, of both, large, equal and
 zero run alone, and in groups that NumPy joins and splits. Then a pool with `Batching` gets groups of them. Counted are:
@@ -18,18 +18,15 @@ For each kind of graph that failed, the seed of one is given.
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
 import multiprocessing
 import random
 import sys
-import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,6 +45,9 @@ from benchmarks.joined_answers import (
 )
 from benchmarks.joined_parts import WIDTH
 from benchmarks.joined_random import IDS, make_graph
+from ortmulti.bench import script
+from ortmulti.bench.experiment import Json
+from ortmulti.bench.script import Script, option
 
 HAND_GROUPS, MORE_GROUPS, POOL_GROUPS = 24, 500, 12
 REQUESTS = 3 * len(KINDS)
@@ -244,45 +244,37 @@ def _most(kinds: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {**ordered, **dict(list(pairs.items())[:10])}
 
 
-def replay(seed: int) -> int:
-    import onnx
+@dataclass
+class JoinedGraphs(Script[str]):
+    """The options of the command line."""
 
-    model, parts, _ = make_graph(seed)
-    print(onnx.printer.to_text(onnx.load_model_from_string(model)))
-    print(parts)
-    print(json.dumps(found := Measurement().take(seed), indent=1))
-    return int(bool(failures(found)))
+    kind = "joined graphs"
+    graphs: int = option(2000, "number of graphs")
+    seed: int = option(1, "the first graph is a million times this")
+    workers: int = option(2, "processes")
+    only: int = option(0, "print this graph, and take no other")
 
+    def cases(self, number: int = 0) -> Sequence[str]:
+        return ("graphs",)
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--graphs", type=int, default=2000, help="%(default)s")
-    parser.add_argument("--seed", type=int, default=1, help="the first graph is a million times this (%(default)s)")
-    parser.add_argument("--workers", type=int, default=2, help="processes (%(default)s)")
-    parser.add_argument("--replay", type=int, help="print this graph and its result")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args(argv)
-    if arguments.replay is not None:
-        return replay(arguments.replay)
-    first, count, step = arguments.seed * 1_000_000, arguments.graphs, 50
-    pieces = [range(at, min(at + step, first + count)) for at in range(first, first + count, step)]
-    begin, results = time.perf_counter(), list[dict[str, Any]]()
-    with ProcessPoolExecutor(arguments.workers, multiprocessing.get_context("spawn")) as workers:
-        for piece in workers.map(take_many, pieces):
-            results += piece
-    summary = {**summarize(results), "graphs_a_second": count / (time.perf_counter() - begin)}
-    print(json.dumps({key: value for key, value in summary.items() if key != "kinds"}, indent=1))
-    for fail, kinds in summary["kinds"].items():
-        print(f"\n{fail}:")
-        for name, kind in list(kinds.items())[:80]:
-            print(f"  {kind['graphs']:6} {name:40} seed {kind['seed']}  {kind['truth']}: {kind.get('text', '')[:60]}")
-    if arguments.json:
-        from ortmulti.bench.measure import machine
+    def measure(self, case: str, number: int) -> dict[str, Any]:
+        if self.only:
+            import onnx
 
-        report = {**vars(arguments), "json": None, "results": summary, "machine": machine.describe()}
-        arguments.json.write_text(json.dumps(report, indent=1, default=str) + "\n", encoding="utf-8")
-    return int(bool(summary["graphs that fail"]))
+            print(onnx.printer.to_text(onnx.load_model_from_string(make_graph(self.only)[0])))
+            return summarize([Measurement().take(self.only)])
+        first, step = self.seed * 1_000_000, 50
+        seeds = range(first, first + self.graphs)
+        results = list[dict[str, Any]]()
+        with ProcessPoolExecutor(self.workers, multiprocessing.get_context("spawn")) as workers:
+            for piece in workers.map(take_many, [seeds[at : at + step] for at in range(0, self.graphs, step)]):
+                results += piece
+        return summarize(results)
+
+    @classmethod
+    def complaints(cls, measurement: Json) -> list[str]:
+        return [f"{count} graphs: {fail}" for fail, count in measurement["graphs that fail"].items()]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script.main(JoinedGraphs))

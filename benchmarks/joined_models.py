@@ -1,7 +1,7 @@
 """Are the answers of joined requests those that the same requests get alone? Over the ONNX files of a folder.
 
     python -m benchmarks.joined_corpus /tmp/corpus/models
-    python -m benchmarks.joined_models /tmp/corpus/models --json models.json
+    python -m benchmarks.joined_models --folder /tmp/corpus/models --json models.json
 
 Each model has a process of its own and is loaded twice: without batching, and with `Batching(8)`. Requests with values
 of one sign, of both, large, equal and masked get their answers alone first. Then they are sent in random groups, in
@@ -13,15 +13,14 @@ Of wrong answers, those count as "after_notice" that came after the pool's stati
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import logging
 import random
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,10 +37,14 @@ from benchmarks.joined_answers import (
     truth_by_hand,
     usual_sizes,
 )
-from ortmulti.bench.measure import fresh_process, machine
+from ortmulti.bench import script
+from ortmulti.bench.experiment import Json
+from ortmulti.bench.reports.tables import Column
+from ortmulti.bench.script import Script, option
 from ortmulti.create.sample_inputs import TOKENS, first_fit, growing_inputs, sample_inputs
 
 LARGEST = 8
+WRONG = ("silently_wrong", "after_notice", "failed")
 
 
 class Records(logging.Handler):
@@ -198,84 +201,49 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     return {**found, "requests": len(feeds), "warnings_later": [text[:400] for text in later[:3]]}
 
 
-def is_right(found: dict[str, Any]) -> bool:
-    return not any(found.get(name) for name in ("error", "silently_wrong", "after_notice", "failed"))
+def _text(key: str) -> Column:
+    return Column(key, key, summary=None, show=lambda row: (str(row[key])[:80], ""))
 
 
-def shorten(found: dict[str, Any]) -> dict[str, Any]:
-    """Keep what tells whether a model's answers are right, and why it is not joined."""
-    names = ("error", "truth", "refused", "requests_a_run", "answers", "silently_wrong", "after_notice", "failed")
-    more = ("largest_difference", "load_s", "load_batching_s", "audit_differences", "why_not")
-    values = {name: found[name] for name in names + more if found.get(name)}
-    short: dict[str, Any] = {
-        name: float(f"{value:.2g}") if isinstance(value, float) else value for name, value in values.items()
-    }
-    if "why_not" in short:
-        text = short["why_not"].rpartition("INVALID_ARGUMENT : ")[2]
-        short["why_not"] = text.replace("batching joins requests along dimension 0, but ", "")[:70]
-    return {**short, "warned": len(found["warnings_at_load"])} if found.get("warnings_at_load") else short
+@dataclass
+class JoinedModels(Script[str]):
+    """The options of the command line."""
 
+    kind, columns = "joined models", (
+        _text("truth"),
+        Column("requests_a_run", "requests a run"),
+        *(Column(key, key, summary=sum, text="{:.0f}".format) for key in ("answers", *WRONG)),
+        Column("largest_difference", "largest difference", text="{:.1e}".format),
+        Column("load_s", "load, s"),
+        Column("load_batching_s", "with batching, s"),
+        _text("why_not"),
+    )  # fmt: skip
+    folder: Path = option(Path("models"), "has .onnx files, also in folders")
+    runs: int = option(200, "groups of 2 to 8 requests")
+    requests: int = option(32, "different requests")
+    sequence: int = option(0, "of open dimensions, tried first; below 8 it may be a joint run's number of rows")
+    seconds: float = option(60.0, "at most for the groups of a model")
+    delay_ms: float = option(5.0, "of Batching")
+    only: str = option("", "models with this in their path")
 
-def print_table(results: dict[str, dict[str, Any]]) -> None:
-    print(f"{'model':56} {'truth':26} {'joined':>7} {'wrong':>9} {'largest':>8} {'load s':>13}  why not")
-    for name, found in results.items():
-        joined = "refused" if found.get("refused") else f"{found.get('requests_a_run', 0):.1f}"
-        wrong = f"{found.get('silently_wrong', 0)}+{found.get('after_notice', 0)}/{found.get('answers', 0)}"
-        loads = f"{found.get('load_s', 0):.2f} {found.get('load_batching_s', 0):.2f}"
-        why = found.get("error") or found.get("why_not", "")
-        print(
-            f"{name[-56:]:56} {found.get('truth', '?'):26} {joined:>7} {wrong:>9}"
-            f" {found.get('largest_difference', 0):8.1e} {loads:>13}  {str(why)[:90]}"
-        )
-    print(Counter(found.get("truth", "error") for found in results.values()))
-    wrong_models = [name for name, found in results.items() if not is_right(found)]
-    print(f"{len(results)} models, not right: {len(wrong_models)}", *wrong_models, sep="\n  ")
+    def __post_init__(self) -> None:
+        self.timeout = 4 * self.seconds + 240
 
+    def cases(self, number: int = 0) -> Sequence[str]:
+        paths = sorted(path.relative_to(self.folder) for path in self.folder.rglob("*.onnx"))
+        return [str(path) for path in paths if self.only in str(path)]
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--runs", type=int, default=200, help="groups of 2 to 8 requests (%(default)s)")
-    parser.add_argument("--requests", type=int, default=32, help="different requests (%(default)s)")
-    parser.add_argument(
-        "--sequence",
-        type=int,
-        default=0,
-        help="size of open dimensions that is tried first; one below 8 is sometimes the number of rows of a joint run",
-    )
-    parser.add_argument("--seconds", type=float, default=60, help="at most for the groups of a model (%(default)s)")
-    parser.add_argument("--delay-ms", type=float, default=5, help="of Batching (%(default)s)")
-    parser.add_argument("--only", default="", help="models with this in their path")
-    parser.add_argument("--json", type=Path, help="one line for each model")
-    parser.add_argument("--details", type=Path, help="JSON with inputs, outputs, warnings and examples besides")
-    arguments = parser.parse_args(argv)
-    paths = sorted(path for path in arguments.folder.rglob("*.onnx") if arguments.only in str(path))
-    common = {name: getattr(arguments, name) for name in ("runs", "requests", "sequence", "seconds", "delay_ms")}
-    results: dict[str, dict[str, Any]] = {}
-    for path in paths:
-        name = str(path.relative_to(arguments.folder))
-        limit = 4 * arguments.seconds + 240
-        try:
-            found = fresh_process.run(
-                "benchmarks.joined_models",
-                {**common, "model": str(path)},
-                limit,
-                {"PYTHONPATH": ":".join(sys.path)},
-            )
-        except fresh_process.MeasurementError as error:
-            found = {"error": str(error)[:400], "stderr": error.stderr[-400:]}
-        results[name] = found
-        short = {key: found[key] for key in ("truth", "joined", "silently_wrong", "why_not", "error") if key in found}
-        print(name, json.dumps(short), flush=True)
-        if arguments.details:
-            arguments.details.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    print_table(results)
-    if arguments.json:
-        lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(shorten(found))}" for name, found in results.items())
-        head = json.dumps({**common, "machine": machine.describe()}, indent=1)
-        arguments.json.write_text(f'{head[:-2]},\n "results": {{\n{lines}\n }}\n}}\n', encoding="utf-8")
-    return int(not all(map(is_right, results.values())))
+    def measure(self, case: str, number: int) -> dict[str, Any]:
+        return self.fresh({"model": str(self.folder / case)})
+
+    def beside(self, case: str, good: Sequence[Json], rounds: Sequence[Any]) -> dict[str, Any]:
+        return {key: good[0].get(key, "") if good else "error" for key in ("truth", "why_not")}
+
+    @classmethod
+    def complaints(cls, measurement: Json) -> list[str]:
+        wrong = [f"{measurement[key]} {key}" for key in WRONG if measurement.get(key)]
+        return [*super().complaints(measurement), *wrong]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script.main(JoinedModels))

@@ -10,13 +10,10 @@ also negative, of one sign, large and in another order. The truth, the pool and 
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +21,9 @@ import onnx
 from onnx import numpy_helper
 
 from benchmarks.joined_answers import Feed
-from benchmarks.joined_graphs import Measurement, summarize
+from benchmarks.joined_graphs import JoinedGraphs, Measurement, summarize
+from ortmulti.bench import script
+from ortmulti.bench.script import Script, option
 
 MOST_ROWS = 3
 
@@ -86,28 +85,25 @@ def _requests(arrays: Feed) -> list[Feed]:
     ]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="tests with this in their names")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args(argv)
-    begin, results, measurement = time.perf_counter(), [], Measurement()
-    for number, (name, model, requests) in enumerate(open_models(arguments.only)):
-        results.append(measurement.judge(model, requests, {"seed": number, "parts": [name]}))
-        if arguments.only:
-            print(json.dumps(results[-1], indent=1))
-    summary = {**summarize(results), "seconds": time.perf_counter() - begin}
-    print(json.dumps({key: value for key, value in summary.items() if key != "kinds"}, indent=1))
-    for fail, kinds in summary["kinds"].items():
-        print(
-            f"\n{fail}:",
-            *(f"  {name}: {kind['truth']}; {kind.get('text', '')[:90]}" for name, kind in kinds.items()),
-            sep="\n",
-        )
-    if arguments.json:
-        arguments.json.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    return int(bool(summary["graphs that fail"]))
+@dataclass
+class JoinedNodes(Script[str]):
+    """The options of the command line."""
+
+    kind = "joined nodes"
+    tests: str = option("", "tests with this in their names")
+
+    def cases(self, number: int = 0) -> Sequence[str]:
+        return ("nodes",)
+
+    def measure(self, case: str, number: int) -> dict[str, Any]:
+        measurement = Measurement()
+        return summarize([
+            measurement.judge(model, requests, {"seed": number, "parts": [name]})
+            for number, (name, model, requests) in enumerate(open_models(self.tests))
+        ])  # fmt: skip
+
+    complaints = JoinedGraphs.complaints
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script.main(JoinedNodes))

@@ -16,7 +16,6 @@ number than onnxruntime, or if the repository alone took more than its budget.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import random
 import subprocess
@@ -27,20 +26,22 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import helper, numpy_helper, parser
 
 import ortmulti
-from benchmarks import gpu_feeding
-from benchmarks.each_case import measure_each
-from benchmarks.memory_back import memory, recogniser, session
+from benchmarks import graphs
+from benchmarks.memory_back import memory, session
 from ortmulti import _core
+from ortmulti.bench import script
+from ortmulti.bench.experiment import Json
 from ortmulti.bench.models import make
+from ortmulti.bench.script import Script, names, option
+from ortmulti.bench.serve.clients import measure_loop
 
 LARGE, SMALL = (64, 3000), (1, 320)
 MODELS, CLIENTS = 12, 24
@@ -75,7 +76,7 @@ def filled(device: str, left: int) -> Iterator[None]:
 
 
 def turns(spec: dict[str, Any]) -> dict[str, Any]:
-    device, model = spec["device"], recogniser()
+    device, model = spec["device"], graphs.recogniser()
     pixels = np.random.default_rng(0).random((LARGE[0], 3, 48, LARGE[1]), np.float32)
     small = np.ascontiguousarray(pixels[: SMALL[0], :, :, : SMALL[1]])
 
@@ -130,26 +131,9 @@ def callers(spec: dict[str, Any]) -> dict[str, Any]:
     for count in (8, 64):
         plain.run(None, feed)  # frees what threads had that have ended
         before = memory(device)
-        rate = gpu_feeding.loop([partial(ask, count)] * count, 0.0, spec["seconds"] / 4)["throughput"]
+        rate = measure_loop([partial(ask, count)] * count, spec["seconds"] / 4)["throughput"]
         found[str(count)] = {"rate": rate, "memory": memory(device) - before, "wrong": wrong.count(count)}
     return found
-
-
-def large_model(seed: int) -> bytes:
-    """The recogniser, with a table of 105 MB of which a run reads a row."""
-    model = onnx.load_from_string(recogniser())
-    table = np.random.default_rng(seed).standard_normal((131072, 200), np.float32)
-    more = parser.parse_graph(
-        "more (float[n,3,48,w] x) => (float[n,t,200] z) {"
-        "size = Shape(x)\nfour = Constant <value = int64[1] {3}> ()\nwidth = Gather(size, four)\n"
-        "row = Gather(table, width)\nz = Add(y, row)}"
-    )
-    model.graph.node.extend(more.node)
-    model.graph.initializer.append(numpy_helper.from_array(table, "table"))
-    del model.graph.output[:]
-    model.graph.output.extend(more.output)
-    made = helper.make_model(model.graph, opset_imports=model.opset_import, ir_version=8)
-    return bytes(made.SerializeToString())
 
 
 @contextmanager
@@ -190,7 +174,7 @@ def repository(spec: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / f"{number}.onnx" for number in range(MODELS)]
         for number, path in enumerate(paths):
-            path.write_bytes(large_model(number))
+            path.write_bytes(graphs.recogniser(number))
         with ortmulti.create_sessions(paths[0], device) as [loading]:
             for x in inputs:
                 loading.run(None, {"x": x})
@@ -245,30 +229,37 @@ def repository(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
-    """One case, for a process of its own."""
+    """One case, in this process."""
     part, spec["case"] = spec["case"].split("/")
     return {"turns": turns, "callers": callers, "repository": repository}[part](spec)
 
 
-def is_right(case: str, found: dict[str, Any]) -> bool:
-    if case.startswith("callers"):
-        return not any(one["wrong"] for one in found.values())
-    fits = case != "repository/alone" or found["most"] <= found["budget"]
-    return case == "turns/onnxruntime" or (set(found["outcomes"]) == {"answers"} and fits)
+@dataclass
+class MemoryPressure(Script[str]):
+    """The options of the command line."""
 
+    kind = "memory pressure"
+    device: str = option("cuda:0", "device")
+    which: tuple[str, ...] = option(CASES, "cases", names)
+    budget: str = option("3GiB", "of the repository")
+    shapes: int = option(40, "of the repository's inputs")
+    seconds: float = option(20.0, "of a case")
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser_ = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser_.add_argument("--device", default="cuda:0")
-    parser_.add_argument("--cases", default=",".join(CASES), help="default: all")
-    parser_.add_argument("--budget", default="3GiB", help="of the repository (default: 3GiB)")
-    parser_.add_argument("--shapes", type=int, default=40)
-    parser_.add_argument("--seconds", type=float, default=20.0)
-    parser_.add_argument("--json", type=Path, help="where to write the result")
-    args = parser_.parse_args(arguments)
-    common = {"device": args.device, "budget": args.budget, "seconds": args.seconds, "shapes": args.shapes}
-    return measure_each("benchmarks.memory_pressure", args.cases, common, is_right, args.json, 600)
+    def cases(self, number: int = 0) -> Sequence[str]:
+        return self.which
+
+    @classmethod
+    def complaints(cls, measurement: Json) -> list[str]:
+        case = measurement["case"]
+        if "error" in measurement or case == "turns/onnxruntime":
+            return super().complaints(measurement)
+        if case.startswith("callers"):
+            return ["wrong answers"] if any(measurement[count]["wrong"] for count in ("8", "64")) else []
+        failed = [outcome for outcome in measurement["outcomes"] if outcome != "answers"]
+        if case == "repository/alone" and measurement["most"] > measurement["budget"]:
+            failed.append(f"{measurement['most']} bytes are more than the budget")
+        return failed
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script.main(MemoryPressure))

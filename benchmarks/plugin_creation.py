@@ -4,7 +4,7 @@ Each case is a process of its own, in turns, with one session and with four: onn
 ortmulti's at the first load, at later ones (what was compiled is in the cache) and without sharing. The plug-in is
 registered before. Memory is the growth of the proportional set size until every session has run once.
 
-    python -m benchmarks.plugin_creation --json plugin.json
+    python -m benchmarks.plugin_creation resnet50 --json plugin.json
 
 Exit status 1 if a later load of four sessions takes longer than --most-creation of onnxruntime's creation, or if
 outputs in f32 are further from the CPU's than --most-difference of the largest value.
@@ -12,41 +12,94 @@ outputs in f32 are further from the CPU's than --most-difference of the largest 
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnxruntime
 
 import ortmulti
-from ortmulti.bench import models
+from ortmulti.bench import models, script
+from ortmulti.bench.experiment import Json
 from ortmulti.bench.files import read_arrays, write_arrays
-from ortmulti.bench.measure import fresh_process, machine, page_cache
+from ortmulti.bench.measure import page_cache
 from ortmulti.bench.measure.memory import process_memory
-from ortmulti.bench.measure.rounds import alternating, measure_rounds, of_case
+from ortmulti.bench.measure.rounds import alternating
+from ortmulti.bench.reports.tables import Column
+from ortmulti.bench.script import Script, highest, option
 
 DEVICE, PROVIDER = "openvino:CPU", "OpenVINOExecutionProvider"
 F32 = {"load_config": '{"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}'}
-ORDINARY, FIRST, LATER, NATIVE = "onnxruntime", "first load", "later load", "native"
-FOUR = 4
-CASES = [(case, count) for case in (ORDINARY, FIRST, LATER, NATIVE) for count in (1, FOUR)]
+ORDINARY, FIRST, LATER, NATIVE, IN_F32 = "onnxruntime", "first load", "later load", "native", "onnxruntime, f32"
+
+
+class Case(NamedTuple):
+    """Who creates how many sessions."""
+
+    way: str
+    sessions: int
+
+
+@dataclass
+class PluginCreation(Script[Case]):
+    """The options of the command line."""
+
+    kind, columns = "plugin creation", (
+        Column("creation", "creation, s"),
+        Column("memory", "memory, MB", scale=1e6),
+        Column("difference", "difference", summary=highest, text="{:.2g}".format),
+    )  # fmt: skip
+    models: Sequence[Path] = option((), "a name of `ortmulti models`, or an .onnx file")
+    library: str = option("", "OpenVINO's plug-in (default: that of onnxruntime-ep-openvino)")
+    repeat: int = option(5, "processes of each case")
+    most_creation: float = option(1.0, "of a later load over onnxruntime's creation")
+    most_difference: float = option(1e-4, "of outputs in f32")
+
+    def cases(self, number: int = 0) -> Sequence[Case]:
+        ways = [Case(way, count) for way in (ORDINARY, FIRST, LATER, NATIVE) for count in (1, 4)]
+        return alternating([*ways, Case(IN_F32, 1)], number)
+
+    def describe(self, case: Case) -> dict[str, Any]:
+        return case._asdict()
+
+    def prepare(self, folder: Path, step: Callable[[str], None]) -> None:
+        self._folder, [model] = folder, self.models
+        write_arrays(folder / "feeds.npz", models.sample_inputs(model))
+        for case in self.cases():
+            self.measure(case, -1)  # loads the libraries from the disk, and makes the entries of later loads
+
+    def measure(self, case: Case, number: int) -> dict[str, Any]:
+        [model] = self.models
+        page_cache.warm([model, *page_cache.external_files(model)])
+        cache = f"{case.way}-{case.sessions}" + (f"-{number}" if case.way == FIRST else "")
+        spec = {**case._asdict(), "model": str(model), "feeds": str(self._folder / "feeds.npz")}
+        spec |= {"library": self.library or installed(), "options": F32 if case.way == IN_F32 else {}}
+        return self.fresh(spec, {"ORTMULTI_CACHE": str(self._folder / cache)})
+
+    @classmethod
+    def failures(cls, document: Json) -> list[str]:
+        found, limits = super().failures(document), document["settings"]
+        rows = {Case(row["way"], row["sessions"]): row for row in document["rows"]}
+        later, ordinary = (rows[Case(way, 4)]["creation"]["median"] for way in (LATER, ORDINARY))
+        if later > limits["most_creation"] * ordinary:
+            found.append(f"a later load takes {later / ordinary:.2f} times onnxruntime's creation")
+        if (apart := rows[Case(IN_F32, 1)]["difference"]) > limits["most_difference"]:
+            found.append(f"outputs in f32 differ by {apart:.2g} of the largest value")
+        return found
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
     """Create and run the sessions of a case, in this process."""
-    library: Any = onnxruntime if spec["case"] == ORDINARY else ortmulti
+    library: Any = onnxruntime if spec["way"] in (ORDINARY, IN_F32) else ortmulti
     library.register_execution_provider_library("benchmark", spec["library"])
     feeds = read_arrays(spec["feeds"])
     before = process_memory().pss
     begin = time.perf_counter()
-    sessions = create(library, spec["case"], spec["model"], spec["count"], spec["options"])
+    sessions = create(library, spec)
     creation = time.perf_counter() - begin
     outputs = [session.run(None, feeds) for session in sessions]
     memory = process_memory().pss - before
@@ -54,9 +107,10 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     return {"creation": creation, "memory": memory, "difference": max(difference(found, on_cpu) for found in outputs)}
 
 
-def create(library: Any, case: str, model: str, count: int, options: dict[str, str]) -> Sequence[Any]:
-    if case != ORDINARY:
-        strategy: Any = "native" if case == NATIVE else "shared"
+def create(library: Any, spec: dict[str, Any]) -> Sequence[Any]:
+    model, count, options = spec["model"], spec["sessions"], spec["options"]
+    if library is ortmulti:
+        strategy: Any = "native" if spec["way"] == NATIVE else "shared"
         return ortmulti.create_sessions(model, DEVICE, count, provider_options=options, strategy=strategy)
     cpu = library.OrtHardwareDeviceType.CPU
     devices = [found for found in library.get_ep_devices() if found.ep_name == PROVIDER and found.device.type == cpu]
@@ -77,57 +131,5 @@ def installed() -> str:
     return str(onnxruntime_ep_openvino.get_library_path())
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, help="an .onnx file (default: ResNet-50, made for it)")
-    parser.add_argument("--library", help="OpenVINO's plug-in (default: that of onnxruntime-ep-openvino)")
-    parser.add_argument("--repeat", type=int, default=5, help="processes of each case (default: 5)")
-    parser.add_argument("--most-creation", type=float, default=1.0, help="default: 1")
-    parser.add_argument("--most-difference", type=float, default=1e-4, help="default: 1e-4")
-    parser.add_argument("--json", type=Path, help="where to write the result")
-    args = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="ortmulti-") as name:
-        folder = Path(name)
-        model = args.model or models.make("resnet50", folder)
-        write_arrays(folder / "feeds.npz", models.sample_inputs(model))
-        files = [model, *page_cache.external_files(model)]
-
-        def run(case: str, count: int, cache: str, options: dict[str, str]) -> dict[str, Any]:
-            page_cache.warm(files)
-            spec = {"case": case, "count": count, "model": str(model), "feeds": str(folder / "feeds.npz")}
-            spec |= {"library": args.library or installed(), "options": options}
-            return fresh_process.run("benchmarks.plugin_creation", spec, 600.0, {"ORTMULTI_CACHE": str(folder / cache)})
-
-        # The first round loads the libraries from the disk and makes the entries of later loads. It does not count.
-        rounds = measure_rounds(
-            CASES,
-            lambda case, number: run(*case, f"{case}{number if case[0] == FIRST else ''}", {}),
-            args.repeat + 1,
-            order=alternating,
-        )[1:]
-        in_f32 = run(ORDINARY, 1, "f32", F32)["difference"]
-    measured = {f"{case} x{count}": of_case(rounds, (case, count)) for case, count in CASES}
-    summary = {
-        key: {name: statistics.median(result[key] for result in results) for name, results in measured.items()}
-        for key in ("creation", "memory", "difference")
-    }
-    for name, seconds in summary["creation"].items():
-        print(f"{name}: created in {seconds:.3f} s, {summary['memory'][name] / 1e6:.0f} MB")
-    default = max(summary["difference"].values())
-    print(f"largest difference from the CPU's outputs: {default:.2g} of the largest value, in f32 {in_f32:.2g}")
-    if args.json:
-        report = {
-            "model": model.stem,
-            "device": DEVICE,
-            "summary": summary,
-            "difference_in_f32": in_f32,
-            "measured": measured,
-            "machine": machine.describe(),
-        }
-        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    later, ordinary = (summary["creation"][f"{case} x{FOUR}"] for case in (LATER, ORDINARY))
-    return int(later > args.most_creation * ordinary or in_f32 > args.most_difference)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script.main(PluginCreation))

@@ -16,7 +16,6 @@ soak had less than 0.98 of the first one's rate.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import statistics
@@ -25,29 +24,20 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import psutil
-from onnx import helper, numpy_helper, parser
 
 import ortmulti as om
-from benchmarks.each_case import measure_each
+from benchmarks.graphs import product
+from ortmulti.bench import script
+from ortmulti.bench.experiment import Json
+from ortmulti.bench.script import Script, names, option
 
 MOST_LATE, MOST_P99, LEAST_RATE = 5e-3, 1.5, 0.98
 CASES = ("deadlines", "priorities", "soak")
-
-
-def product(size: int, layers: int = 1) -> bytes:
-    """y (float [n, size]) = x times a matrix, so often; its first row's sum tells the answers apart."""
-    lines = [f"v{layer + 1} = MatMul(v{layer}, w)" for layer in range(layers)]
-    text = f"product (float[n,{size}] v0) => (float[n,{size}] v{layers}) {{" + "\n".join(lines) + "}"
-    graph = parser.parse_graph(text)
-    graph.initializer.append(numpy_helper.from_array(np.eye(size, dtype=np.float32), "w"))
-    return bytes(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
-    )
 
 
 def load(model: bytes, sessions: int, **arguments: Any) -> om.Pool:
@@ -190,34 +180,42 @@ def soak(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
-    """One case, for a process of its own."""
+    """One case, in this process."""
     return {"deadlines": deadlines, "priorities": priorities, "soak": soak}[spec["case"]](spec)
 
 
-def is_right(case: str, found: dict[str, Any]) -> bool:
-    if case == "deadlines":
-        return bool(found["latest_ms"] <= MOST_LATE * 1e3 and found["counted"] == sum(found["outcomes"].values()))
-    if case == "priorities":
-        p99 = {
-            what: statistics.median(found[f"{what} {turn}"]["p99_ms"] for turn in range(3))
-            for what in ("idle", "beside -1")
-        }
-        return bool(p99["beside -1"] <= MOST_P99 * p99["idle"])
-    rates = [part["rate"] for part in found["parts"]]
-    return bool("wrong" not in found["outcomes"] and rates[-1] >= LEAST_RATE * rates[0])
+@dataclass
+class QueueRules(Script[str]):
+    """The options of the command line."""
 
+    kind, timeout = "queue rules", 3600.0
+    which: tuple[str, ...] = option(CASES, "cases", names)
+    requests: int = option(1000, "with deadlines")
+    waiting: int = option(100, "requests of other callers")
+    seconds: float = option(600.0, "of the soak; of the priorities half of it")
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser_ = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser_.add_argument("--cases", default=",".join(CASES), help="default: all")
-    parser_.add_argument("--requests", type=int, default=1000, help="with deadlines")
-    parser_.add_argument("--waiting", type=int, default=100, help="requests of other callers")
-    parser_.add_argument("--seconds", type=float, default=600.0, help="of the soak; of the priorities half of it")
-    parser_.add_argument("--json", type=Path, help="where to write the result")
-    args = parser_.parse_args(arguments)
-    common = {"requests": args.requests, "waiting": args.waiting, "seconds": args.seconds}
-    return measure_each("benchmarks.queue_rules", args.cases, common, is_right, args.json, 3600)
+    def cases(self, number: int = 0) -> Sequence[str]:
+        return self.which
+
+    @classmethod
+    def complaints(cls, measurement: Json) -> list[str]:
+        case = measurement["case"]
+        if "error" in measurement:
+            return super().complaints(measurement)
+        if case == "deadlines":
+            late = ["a caller was free late"] if measurement["latest_ms"] > MOST_LATE * 1e3 else []
+            once = measurement["counted"] == sum(measurement["outcomes"].values())
+            return [*late, *([] if once else ["not each request was counted once"])]
+        if case == "priorities":
+            idle, beside = (
+                statistics.median(measurement[f"{what} {turn}"]["p99_ms"] for turn in range(3))
+                for what in ("idle", "beside -1")
+            )
+            return [f"the 99th percentile grew {beside / idle:.2f} times"] if beside > MOST_P99 * idle else []
+        rates = [part["rate"] for part in measurement["parts"]]
+        wrong = ["wrong answers"] if "wrong" in measurement["outcomes"] else []
+        return [*wrong, *(["the last part was slower"] if rates[-1] < LEAST_RATE * rates[0] else [])]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script.main(QueueRules))

@@ -2,7 +2,7 @@
 
     weed server -ip=127.0.0.1 -s3 -dir=/tmp/store &
     export AWS_ENDPOINT=http://127.0.0.1:8333 AWS_ALLOW_HTTP=true AWS_ACCESS_KEY_ID=any AWS_SECRET_ACCESS_KEY=any
-    python -m benchmarks.remote_loading s3://bucket/prefix --megabytes 2000 --json remote.json
+    python -m benchmarks.remote_loading --url s3://bucket/prefix --megabytes 2000 --json remote.json
 
 Without a URL the files are served here, over HTTP, by a process of its own. Otherwise the model is put into the store
 first. Each case is a process of its own; rounds in turns:
@@ -19,26 +19,30 @@ ready. Exit status 1 if an answer differs by a bit.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import json
 import os
 import re
 import shutil
-import statistics
-import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
-from ortmulti.bench import models
-from ortmulti.bench.measure import machine
+from benchmarks.servers import Server
+from ortmulti.bench import models, script
+from ortmulti.bench.experiment import Json
+from ortmulti.bench.reports.tables import IN_MIB, Column
+from ortmulti.bench.script import Script, names, option
 
 CASES = ("fetch", "file", "store", "disk", "both")
 RANGE = 8 << 20
@@ -71,6 +75,7 @@ class Ranges(BaseHTTPRequestHandler):
 
 
 def serve(folder: str) -> None:
+    """Serve a folder until the process ends."""
     Ranges.folder = Path(folder)
     ThreadingHTTPServer.request_queue_size = 128
     server = ThreadingHTTPServer(("127.0.0.1", 0), Ranges)
@@ -85,14 +90,15 @@ def open_store(url: str) -> Any:
     return from_url(url, client_options={"allow_http": allow, "timeout": "300s"})
 
 
-def upload(url: str, files: list[Path]) -> None:
+def upload(url: str, files: Sequence[Path]) -> None:
+    """Put files into a store that does not have them; a bucket of AWS_ENDPOINT is made."""
     import obstore
 
     endpoint = os.environ.get("AWS_ENDPOINT")
     if url.startswith("s3://") and endpoint:
         from urllib.request import Request, urlopen
 
-        urlopen(Request(f"{endpoint}/{url.split('/')[2]}", method="PUT")).close()  # the bucket
+        urlopen(Request(f"{endpoint}/{url.split('/')[2]}", method="PUT")).close()
     store = open_store(url)
     for file in files:
         try:
@@ -128,137 +134,109 @@ def download(url: str, name: str, folder: Path) -> None:
             file.write(part)
 
 
-def child(case: str, options: argparse.Namespace) -> None:
-    """The process of one case. It says when it begins, and waits for the answer of who samples its memory."""
+@contextmanager
+def sampled() -> Iterator[dict[str, int]]:
+    """Sample this process's memory: "memory" and "after", beyond what it has now."""
+    resident, stop = psutil.Process().memory_info, threading.Event()
+    before, found = resident().rss, {"memory": 0}
+
+    def sample() -> None:
+        while not stop.wait(0.01):
+            found["memory"] = max(found["memory"], resident().rss - before)
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    try:
+        yield found
+    finally:
+        stop.set()
+        thread.join()
+        found["after"] = resident().rss - before
+        found["memory"] = max(found["memory"], found["after"])
+
+
+def measure(spec: dict[str, Any]) -> dict[str, Any]:
+    """One case, in this process."""
     import ortmulti
     from ortmulti.create.sample_inputs import sample_inputs
 
     ortmulti.InferenceSession  # noqa: B018  (modules and ONNX Runtime are there)
-    model, data = Path(options.model), Path(options.model + ".data")
+    case, url, [model] = spec["case"], spec["url"], map(Path, spec["models"])
+    data = Path(f"{model}.data")
     # A virtual machine's first touch of memory takes longer than all else: each case finds memory that was touched.
-    np.ones((3 if options.devices == "cpu" else 1) * data.stat().st_size, np.uint8)
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        print("ready", flush=True)
-        sys.stdin.readline()
+    np.ones((3 if spec["devices"] == "cpu" else 1) * data.stat().st_size, np.uint8)
+    pool, held = None, []
+    with tempfile.TemporaryDirectory(dir=model.parent) as folder, sampled() as memory:
         begin = time.monotonic()
-        answer = ""
-        held: list[Any] = []
         if case in ("fetch", "both"):
-            held.append(fetch(options.url, data.name, options.at_once))
+            held.append(fetch(url, data.name, spec["at_once"]))
         if case != "fetch":
-            place: str | Path = f"{options.url}/{model.name}" if case == "store" else model
+            place: str | Path = f"{url}/{model.name}" if case == "store" else model
             if case == "disk":
                 for file in (model, data):
-                    download(options.url, file.name, Path(folder))
+                    download(url, file.name, Path(folder))
                 place = Path(folder, model.name)
-            pool = ortmulti.load(str(place), options.devices, options.sessions)
+            pool = ortmulti.load(str(place), spec["devices"], spec["sessions"])
         seconds = time.monotonic() - begin
-        print("loaded", flush=True)
-        sys.stdin.readline()
-        if case != "fetch":
-            inputs = sample_inputs(pool.get_inputs(), seed=0)
-            answers = {
-                hashlib.sha256(b"".join(each.tobytes() for each in session.run(None, inputs))).hexdigest()
-                for session in pool.sessions
-            }
-            answer = " ".join(sorted(answers))
-            pool.close()
-    print(json.dumps({"seconds": seconds, "answer": answer}), flush=True)
+    answers = set()
+    if pool is not None:
+        inputs = sample_inputs(pool.get_inputs(), seed=0)
+        for session in pool.sessions:
+            content = b"".join(each.tobytes() for each in session.run(None, inputs))
+            answers.add(hashlib.sha256(content).hexdigest())
+        pool.close()
+    return {"seconds": seconds, **memory, "answers": sorted(answers)}
 
 
-def resident(process: int) -> int:
-    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+@dataclass
+class RemoteLoading(Script[str]):
+    """The options of the command line."""
 
+    kind, columns, timeout = "remote loading", (
+        Column("seconds", "s"),
+        Column("memory", "memory, MiB", **IN_MIB),
+        Column("after", "after, MiB", **IN_MIB),
+        Column("over_both", "over both", summary=None),
+        Column("over_disk", "over disk", summary=None),
+    ), 3600.0  # fmt: skip
+    url: str = option("", "a folder in a store (default: served here)")
+    megabytes: int = option(2000, "of the model")
+    devices: str = option("cpu", "device")
+    sessions: int = option(2, "on each device")
+    at_once: int = option(16, "ranges at a time")
+    which: tuple[str, ...] = option(CASES, "cases", names)
+    repeat: int = option(5, "rounds")
 
-def measure(case: str, arguments: list[str]) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.remote_loading", *arguments, "--case", case]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as it:
-        assert it.stdin is not None
-        assert it.stdout is not None
-        assert it.stdout.readline() == "ready\n"
-        os.set_blocking(it.stdout.fileno(), False)
-        before = most = resident(it.pid)
-        it.stdin.write("\n")
-        it.stdin.flush()
-        line = ""
-        while not line and it.poll() is None:
-            most = max(most, resident(it.pid))
-            time.sleep(0.01)
-            line = it.stdout.readline()
-        after = resident(it.pid)
-        os.set_blocking(it.stdout.fileno(), True)
-        it.stdin.write("\n")
-        it.stdin.close()
-        found: dict[str, Any] = json.loads(it.stdout.read())
-    return found | {"memory": max(most, after) - before, "after": after - before}
+    def __post_init__(self) -> None:
+        self.models = [models.make("matmul", script.MODELS, megabytes=self.megabytes).resolve()]
 
+    def cases(self, number: int = 0) -> Sequence[str]:
+        return self.which
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("url", nargs="?", help="A folder in a store (default: served here).")
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--megabytes", type=int, default=2000)
-    parser.add_argument("--folder", default="models")
-    parser.add_argument("--devices", default="cpu")
-    parser.add_argument("--sessions", type=int, default=2, help="On each device.")
-    parser.add_argument("--at-once", type=int, default=16)
-    parser.add_argument("--cases", default=",".join(CASES))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--no-upload", action="store_true", help="The files are in the store.")
-    parser.add_argument("--case", help=argparse.SUPPRESS)
-    parser.add_argument("--model", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.serve:
-        serve(options.folder)
-    if options.case:
-        child(options.case, options)
-        return 0
-    model = models.make("matmul", options.folder, megabytes=options.megabytes)
-    data = Path(f"{model}.data")
-    server = None
-    if not options.url:
-        command = [sys.executable, "-m", "benchmarks.remote_loading", "--serve", "--folder", options.folder]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        options.url = server.stdout.readline().strip() if server.stdout else ""
-    elif not options.no_upload:
-        upload(options.url, [model, data])
-    arguments = [options.url, "--model", str(model), "--folder", options.folder, "--devices", options.devices]
-    arguments += ["--sessions", str(options.sessions), "--at-once", str(options.at_once)]
-    cases = options.cases.split(",")
-    shutil.copyfile(data, os.devnull)  # into the page cache
-    try:
-        rounds = [{case: measure(case, arguments) for case in cases} for _ in range(options.rounds)]
-    finally:
-        if server is not None:
-            server.kill()
-    results: dict[str, Any] = {}
-    for case in cases:
-        found = [one[case] for one in rounds]
-        row = {key: statistics.median(one[key] for one in found) for key in ("seconds", "memory", "after")}
-        results[case] = row | {"longest": max(one["seconds"] for one in found)}
-        rate = data.stat().st_size / row["seconds"] / 1e9
-        print(
-            f"{case:6} {row['seconds']:6.3f} s  {rate:5.2f} GB/s  {row['memory'] / 2**20:7,.0f} MiB, "
-            f"{row['after'] / 2**20:,.0f} after",
-            flush=True,
-        )
-    answers = {one[case]["answer"] for one in rounds for case in cases if case != "fetch"}
-    if {"store", "both"} <= set(cases):
-        shares = [one["store"]["seconds"] / one["both"]["seconds"] for one in rounds]
-        results["store by both"] = statistics.median(shares)
-        print(f"store by both: {results['store by both']:.2f}")
-    if {"store", "disk"} <= set(cases):
-        gains = [one["disk"]["seconds"] / one["store"]["seconds"] for one in rounds]
-        results["disk by store"] = statistics.median(gains)
-        print(f"disk by store: {results['disk by store']:.2f}")
-    wrong = len(answers) > 1 or any(" " in answer for answer in answers)
-    print("wrong" if wrong else "right")
-    if options.json:
-        report = {"bytes": data.stat().st_size, "results": results, "wrong": wrong, "machine": machine.describe()}
-        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    return int(wrong)
+    def prepare(self, folder: Path, step: Callable[[str], None]) -> None:
+        [model] = self.models
+        data = Path(f"{model}.data")
+        shutil.copyfile(data, os.devnull)  # into the page cache
+        self._url = self.url
+        if self.url:
+            upload(self.url, [model, data])
+        else:
+            code = f"from benchmarks.remote_loading import serve; serve({str(model.parent)!r})"
+            server = Server(["-c", code], r"^http://\S+$", folder / "log")
+            self.stack.callback(server.close)
+            self._url = server.ready[0]
+
+    def measure(self, case: str, number: int) -> dict[str, Any]:
+        return self.fresh({"case": case, "url": self._url})
+
+    def beside(self, case: str, good: Sequence[Json], rounds: Sequence[Mapping[str, Json]]) -> dict[str, Any]:
+        return {f"over_{base}": self.over(case, base, rounds, "seconds") for base in ("both", "disk")}
+
+    @classmethod
+    def failures(cls, document: Json) -> list[str]:
+        answers = {answer for one in document["measurements"] for answer in one.get("answers", ())}
+        return [*super().failures(document), *(["answers differ"] if len(answers) > 1 else [])]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script.main(RemoteLoading))

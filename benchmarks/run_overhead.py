@@ -1,143 +1,110 @@
 """What does one `run` cost beside onnxruntime's own, where the model itself costs next to nothing?
 
-Both libraries run the same one-node models with small tensors in this process, in turns: a block of runs with one, then
-a block with the other, and the order changes with every pair. Each pair gives one ratio (ours by theirs); the result is
-their median and the upper end of its 95% confidence interval, from order statistics.
+Both libraries run the same one-node models with small tensors in this process, in turns, a block of runs each. Each
+round gives one ratio (ours by theirs); the result is their median and its 95% confidence interval.
 
-    python benchmarks/run_overhead.py --json overhead.json
+    python -m benchmarks.run_overhead --json overhead.json
 
-Exit status 1 if the upper bound of any model is above --limit.
+Exit status 1 if the upper end of any model's interval is above --limit.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
-import math
-import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnxruntime
-from onnx import TensorProto, helper
 
 import ortmulti
-from ortmulti.bench.measure import machine
-from ortmulti.bench.measure.rounds import alternating, measure_rounds, of_case, ratios
+from benchmarks import graphs
+from ortmulti.bench import script
+from ortmulti.bench.experiment import Json
+from ortmulti.bench.measure.rounds import alternating
+from ortmulti.bench.reports.tables import Column
+from ortmulti.bench.script import Script, option
 
-LIMIT = 1.05
-Run = Callable[[None, dict[str, Any]], list[Any]]
-
-
-def one_node(inputs: int, element_type: int, shape: Sequence[int]) -> bytes:
-    """A model of one node that adds its inputs up, or copies strings."""
-    names = [f"x{i}" for i in range(inputs)]
-    op = "Identity" if element_type == TensorProto.STRING else "Sum"
-    graph = helper.make_graph(
-        [helper.make_node(op, names, ["y"])],
-        "one node",
-        [helper.make_tensor_value_info(name, element_type, list(shape)) for name in names],
-        [helper.make_tensor_value_info("y", element_type, list(shape))],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return bytes(model.SerializeToString())
-
-
-CASES: dict[str, tuple[bytes, dict[str, Any]]] = {
+SUM = "four (float[1,64] a, float[1,64] b, float[1,64] c, float[1,64] d) => (float[1,64] y) { y = Sum(a, b, c, d) }"
+MODELS: dict[str, tuple[bytes, dict[str, Any]]] = {
     "one float32 input of 4 elements": (
-        one_node(1, TensorProto.FLOAT, [1, 4]),
-        {"x0": np.ones((1, 4), np.float32)},
+        graphs.one_node("Sum(x)", "float[1,4]"),
+        {"x": np.ones((1, 4), np.float32)},
     ),
     "four float32 inputs of 64 elements": (
-        one_node(4, TensorProto.FLOAT, [1, 64]),
-        {f"x{i}": np.full((1, 64), i, np.float32) for i in range(4)},
+        graphs.model(SUM),
+        {name: np.full((1, 64), number, np.float32) for number, name in enumerate("abcd")},
     ),
     "one string input of 4 elements": (
-        one_node(1, TensorProto.STRING, [4]),
-        {"x0": np.array(["a", "few", "short", "words"], object)},
+        graphs.one_node("Identity(x)", "string[4]"),
+        {"x": np.array(["a", "few", "short", "words"], object)},
     ),
 }
 
 
-def seconds(run: Run, feed: dict[str, Any], runs: int) -> float:
-    start = time.perf_counter_ns()
-    for _ in range(runs):
-        run(None, feed)
-    return (time.perf_counter_ns() - start) / 1e9
+class Case(NamedTuple):
+    """A model of `MODELS`, and whose session runs it."""
+
+    model: str
+    library: str
 
 
-def upper_bound(values: Sequence[float]) -> float:
-    """The upper end of the 95% confidence interval of the median, which assumes no distribution."""
-    ordered = sorted(values)
-    # The count of values below the median is binomial; its normal approximation, rounded outwards.
-    rank = math.ceil(len(ordered) / 2 + 1.96 * math.sqrt(len(ordered)) / 2)
-    return ordered[min(rank, len(ordered) - 1)]
+@dataclass
+class RunOverhead(Script[Case]):
+    """The options of the command line."""
 
+    kind, columns = "run overhead", (Column("us", "us a run"), Column("ratio", "over onnxruntime", summary=None))
+    repeat: int = option(400, "pairs of blocks for each model")
+    runs: int = option(250, "in a block")
+    limit: float = option(1.05, "highest upper end of the interval")
 
-def measure(model: bytes, feed: dict[str, Any], pairs: int, runs: int) -> dict[str, float]:
-    """Times `pairs` pairs of blocks of `runs` runs each.
+    def cases(self, number: int = 0) -> Sequence[Case]:
+        return [Case(model, one) for model in MODELS for one in alternating(["onnxruntime", "ortmulti"], number)]
 
-    Returns:
-        ratio (median), upper_bound, and the median times of one run in microseconds.
-    """
-    their_options, our_options = onnxruntime.SessionOptions(), ortmulti.SessionOptions()
-    their_options.intra_op_num_threads = our_options.intra_op_num_threads = 1
-    cpu = ["CPUExecutionProvider"]
-    theirs: Run = onnxruntime.InferenceSession(model, their_options, providers=cpu).run
-    ours: Run = ortmulti.InferenceSession(model, our_options, providers=cpu).run
-    if ours(None, feed)[0].tolist() != theirs(None, feed)[0].tolist():
-        raise AssertionError("the two libraries give different results")
-    for run in (theirs, ours):
-        seconds(run, feed, 10 * runs)
-    libraries = {"onnxruntime": theirs, "ours": ours}
-    gc.collect()
-    gc.disable()
-    try:
-        rounds = measure_rounds(
-            [*libraries], lambda name, _: seconds(libraries[name], feed, runs), pairs, order=alternating
-        )
-    finally:
-        gc.enable()
-    over = ratios(rounds, "ours", "onnxruntime", float)
-    return {
-        "ratio": statistics.median(over),
-        "upper_bound": upper_bound(over),
-        **{f"{name}_us": statistics.median(of_case(rounds, name)) / runs * 1e6 for name in libraries},
-    }
+    def describe(self, case: Case) -> dict[str, Any]:
+        return case._asdict()
 
+    def prepare(self, folder: Path, step: Callable[[str], None]) -> None:
+        self._runs = {}
+        for model, (content, feed) in MODELS.items():
+            answers = []
+            for library in (onnxruntime, ortmulti):
+                options = library.SessionOptions()
+                options.intra_op_num_threads = 1
+                session = library.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+                self._runs[Case(model, library.__name__)] = session.run
+                answers.append(session.run(None, feed)[0].tolist())
+            if answers[0] != answers[1]:
+                raise ortmulti.Fail(f"{model}: the two libraries give different results")
+        for case in self.cases():
+            for _ in range(10):
+                self.measure(case, -1)
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=400, help="pairs of blocks for each model (default: 400)")
-    parser.add_argument("--runs", type=int, default=250, help="runs in a block (default: 250)")
-    parser.add_argument("--limit", type=float, default=LIMIT, help=f"highest upper bound (default: {LIMIT})")
-    parser.add_argument("--json", type=Path, help="where to write the result")
-    args = parser.parse_args(arguments)
-    results = {}
-    for name, (model, feed) in CASES.items():
-        results[name] = result = measure(model, feed, args.pairs, args.runs)
-        print(
-            f"{name}: {result['ours_us']:.2f} us a run, onnxruntime {onnxruntime.__version__} "
-            f"{result['onnxruntime_us']:.2f} us; ratio {result['ratio']:.3f}, "
-            f"upper 95% bound {result['upper_bound']:.3f}"
-        )
-    if args.json:
-        report = {
-            "pairs": args.pairs,
-            "runs": args.runs,
-            "onnxruntime": onnxruntime.__version__,
-            "limit": args.limit,
-            "models": results,
-            "machine": machine.describe(),
-        }
-        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    return int(any(result["upper_bound"] > args.limit for result in results.values()))
+    def measure(self, case: Case, number: int) -> dict[str, Any]:
+        run, feed = self._runs[case], MODELS[case.model][1]
+        gc.collect()
+        gc.disable()
+        try:
+            begin = time.perf_counter_ns()
+            for _ in range(self.runs):
+                run(None, feed)
+            return {"us": (time.perf_counter_ns() - begin) / 1e3 / self.runs}
+        finally:
+            gc.enable()
+
+    def beside(self, case: Case, good: Sequence[Json], rounds: Sequence[Mapping[Case, Json]]) -> dict[str, Any]:
+        return {"ratio": self.over(case, Case(case.model, "onnxruntime"), rounds, "us")}
+
+    @classmethod
+    def failures(cls, document: Json) -> list[str]:
+        limit = document["settings"]["limit"]
+        slow = [row for row in document["rows"] if row["library"] == "ortmulti" and row["ratio"]["high"] > limit]
+        return [*super().failures(document), *(f"{row['model']}: {row['ratio']['high']:.3f} times" for row in slow)]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script.main(RunOverhead))

@@ -18,30 +18,31 @@ not so.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
 import random
 import re
 import resource
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
-from onnx import parser
 
-from benchmarks.each_case import measure_each
+from benchmarks.graphs import one_node
+from benchmarks.servers import Server
+from ortmulti.bench import script
+from ortmulti.bench.experiment import Json
+from ortmulti.bench.script import Script, names, option
 
 CASES = ("requests", "ends", "hostile", "bodies")
-MODEL = '<ir_version: 8, opset_import: ["": 17]> graph (float[n] x) => (float[n] y) { y = %s }'
+VERSIONS = {"1": "Neg(x)", "2": "Add(x, x)"}
 HEAD = b"POST /v2/models/%s/infer HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
 
 
@@ -51,49 +52,31 @@ def request(value: float, name: bytes = b"m") -> bytes:
     return HEAD % (name, len(body)) + body
 
 
-class Server:
+class Serve(Server):
     """`ortmulti serve` of a folder with the model m, whose version 1 negates and whose version 2 doubles."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.folder = folder
-        for version, text in (("1", "Neg(x)"), ("2", "Add(x, x)")):
-            self.add(version, text)
-        (folder / "other.onnx").write_bytes((folder / "m/1/model.onnx").read_bytes())
-        command = [sys.executable, "-m", "ortmulti.cli", "serve", str(folder), "--devices", "cpu", *arguments]
-        self.log = (folder / "log").open("w+")
-        self.process = subprocess.Popen(
-            [*command, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--model-control", "explicit"],
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            text=True,
-        )
-        assert self.process.stdout
-        found = re.match(r"listening: HTTP ([\d.]+):(\d+), gRPC (\S+)", self.process.stdout.readline())
-        assert found, (folder / "log").read_text()
-        self.address, self.grpc = (found[1], int(found[2])), found[3]
-        assert self.process.stdout.readline().startswith("ready"), (folder / "log").read_text()
+        for version, operator in VERSIONS.items():
+            self.add(version, operator)
+        (folder / "other.onnx").write_bytes(one_node(VERSIONS["1"]))
+        command = ["-m", "ortmulti.cli", "serve", str(folder), "--devices", "cpu", *arguments]
+        command += ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--model-control", "explicit"]
+        super().__init__(command, r"^listening: HTTP ([\d.]+):(\d+), gRPC (\S+)", folder / "log")
+        self.wait_for("^ready")
+        self.address, self.grpc = (self.ready[1], int(self.ready[2])), self.ready[3]
 
-    def add(self, version: str, text: str) -> None:
-        model = parser.parse_model(MODEL % text)
+    def add(self, version: str, operator: str) -> None:
         path = self.folder / "m" / version / "model.onnx"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(model.SerializeToString())
+        path.write_bytes(one_node(operator))
 
     def remove(self, version: str) -> None:
         (self.folder / "m" / version / "model.onnx").unlink()
 
-    def end(self) -> int:
-        """Ends it, and returns its status; `text` is its log then."""
-        self.process.send_signal(signal.SIGTERM)
-        self.process.communicate(timeout=60)
-        self.log.seek(0)
-        self.text = self.log.read()
-        self.log.close()
-        return self.process.returncode
-
 
 @contextlib.asynccontextmanager
-async def connection(server: Server) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def connection(server: Serve) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     reader, writer = await asyncio.open_connection(*server.address)
     try:
         yield reader, writer
@@ -118,7 +101,7 @@ def is_right(value: float, answer: Any) -> bool:
     return bool(answer["outputs"][0]["data"] == [factor * value, -factor * value])
 
 
-async def http_client(server: Server, count: int, found: Counter[str]) -> None:
+async def http_client(server: Serve, count: int, found: Counter[str]) -> None:
     async with connection(server) as (reader, writer):
         for number in range(count):
             writer.write(request(number))
@@ -126,7 +109,7 @@ async def http_client(server: Server, count: int, found: Counter[str]) -> None:
             found["answered" if status == 200 and is_right(number, answer) else f"wrong {status} {answer}"[:200]] += 1
 
 
-async def grpc_client(server: Server, count: int, found: Counter[str]) -> None:
+async def grpc_client(server: Serve, count: int, found: Counter[str]) -> None:
     import grpc
     import numpy as np
 
@@ -154,7 +137,7 @@ async def grpc_client(server: Server, count: int, found: Counter[str]) -> None:
             found["answered by gRPC" if is_right(number % 1000, said) else f"wrong {said}"[:200]] += 1
 
 
-async def control(server: Server, found: Counter[str], over: asyncio.Event) -> None:
+async def control(server: Serve, found: Counter[str], over: asyncio.Event) -> None:
     """Replaces the model, and loads and unloads the other one, until it is over."""
     newest = 2
     async with connection(server) as (reader, writer):
@@ -162,7 +145,7 @@ async def control(server: Server, found: Counter[str], over: asyncio.Event) -> N
             if newest == 2:
                 server.remove("2")
             else:
-                server.add("2", "Add(x, x)")
+                server.add("2", VERSIONS["2"])
             newest = 3 - newest
             for path in ("other/unload", "m/load", "other/load"):
                 head = f"POST /v2/repository/models/{path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
@@ -173,7 +156,7 @@ async def control(server: Server, found: Counter[str], over: asyncio.Event) -> N
 
 
 async def requests_case(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
-    server = Server(folder)
+    server = Serve(folder)
     found: Counter[str] = Counter()
     over = asyncio.Event()
     controlling = asyncio.create_task(control(server, found, over))
@@ -187,7 +170,7 @@ async def requests_case(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
     taken = time.perf_counter() - begin
     over.set()
     await controlling
-    status = server.end()
+    status = server.close()
     answered = found["answered"] + found["answered by gRPC"]
     wrong = [text for text in found if text.startswith("wrong")]
     good = not wrong and status == 0 and answered == each * spec["clients"]
@@ -199,10 +182,10 @@ async def ends_case(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
     for number in range(spec["ends"]):
         place = folder / str(number)
         place.mkdir()
-        server = Server(place, "--access-log")
+        server = Serve(place, "--access-log")
         found: Counter[str] = Counter()
 
-        async def until_the_end(server: Server = server, found: Counter[str] = found) -> None:
+        async def until_the_end(server: Serve = server, found: Counter[str] = found) -> None:
             try:
                 async with connection(server) as (reader, writer):
                     while True:
@@ -220,9 +203,9 @@ async def ends_case(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
         while not found["answered"] or not found["answered by gRPC"]:
             await asyncio.sleep(0.01)  # the load has begun
         await asyncio.sleep(random.Random(number).uniform(0, 0.2))
-        found["status 0"] += await asyncio.to_thread(server.end) == 0
+        found["status 0"] += await asyncio.to_thread(server.close) == 0
         await asyncio.gather(*clients)
-        found["logged"] = server.text.count("/infer 200 ")
+        found["logged"] = server.text().count("/infer 200 ")
         found["ends with all answers"] += found["logged"] == found["answered"]
         totals.update(found)
     wrong = totals["cut off"] or any(text.startswith("wrong") for text in totals)
@@ -258,8 +241,8 @@ async def hostile_case(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
     limits.write_text("limits = { receive = 0.5, idle = 600 }\n")
     place = folder / "models"
     place.mkdir()
-    server = Server(place, str(limits))
-    process = psutil.Process(server.process.pid)
+    server = Serve(place, str(limits))
+    process = psutil.Process(server.pid)
     found: Counter[str] = Counter()
     silent = contextlib.AsyncExitStack()
     for _ in range(spec["idle"]):
@@ -295,7 +278,7 @@ async def hostile_case(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
     await watching
     await silent.aclose()
     grown = (most - before) / 1e6
-    status = server.end()
+    status = server.close()
     wrong = [text for text in found if text.startswith(("wrong", "status 5"))]
     good = not wrong and status == 0 and grown < spec["most_memory"]
     return {**found, "grown_mb": round(grown, 1), "status": status, "right": good}
@@ -306,7 +289,7 @@ async def bodies_case(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
     from ortmulti.serve.service import status_and_text
 
     path = folder / "m.onnx"
-    path.write_bytes(parser.parse_model(MODEL % "Neg(x)").SerializeToString())
+    path.write_bytes(one_node(VERSIONS["1"]))
     rng = random.Random(spec["seed"])
     process = psutil.Process()
     found: Counter[str] = Counter()
@@ -338,33 +321,35 @@ async def bodies_case(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
-    """One case, for a process of its own."""
+    """One case, in this process."""
     cases = (requests_case, ends_case, hostile_case, bodies_case)
     case = dict(zip(CASES, cases, strict=True))[spec["case"]]
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(case(spec, Path(folder)))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--cases", default=",".join(CASES), help=f"default: {', '.join(CASES)}")
-    options.add_argument("--requests", type=int, default=1_000_000, help="default: 1,000,000")
-    options.add_argument("--clients", type=int, default=64, help="default: 64")
-    options.add_argument("--ends", type=int, default=200, help="default: 200")
-    options.add_argument("--hostile", type=int, default=300_000, help="default: 300,000")
-    options.add_argument("--bodies", type=int, default=5_000_000, help="default: 5,000,000")
-    options.add_argument("--idle", type=int, default=5000, help="default: 5,000")
-    options.add_argument("--most-memory", type=float, default=200.0, help="MB; default: 200")
-    options.add_argument("--seed", type=int, default=0, help="of what is changed at random; default: 0")
-    options.add_argument("--timeout", type=float, default=7200.0, help="seconds for each case")
-    options.add_argument("--json", type=Path, help="where to write the results")
-    args = options.parse_args(arguments)
-    names = ("requests", "clients", "ends", "hostile", "bodies", "idle", "most_memory", "seed")
-    common = {name: getattr(args, name) for name in names}
-    return measure_each(
-        "benchmarks.serving", args.cases, common, lambda _case, found: bool(found["right"]), args.json, args.timeout
-    )
+@dataclass
+class Serving(Script[str]):
+    """The options of the command line."""
+
+    kind, timeout = "serving", 7200.0
+    which: tuple[str, ...] = option(CASES, "cases", names)
+    requests: int = option(1_000_000, "of the case requests")
+    clients: int = option(64, "connections")
+    ends: int = option(200, "of the case ends")
+    hostile: int = option(300_000, "of the case hostile")
+    bodies: int = option(5_000_000, "of the case bodies")
+    idle: int = option(5000, "connections that say nothing")
+    most_memory: float = option(200.0, "MB")
+    seed: int = option(0, "of what is changed at random")
+
+    def cases(self, number: int = 0) -> Sequence[str]:
+        return self.which
+
+    @classmethod
+    def complaints(cls, measurement: Json) -> list[str]:
+        return super().complaints(measurement) or ([] if measurement["right"] else ["something is not right"])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script.main(Serving))

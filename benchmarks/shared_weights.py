@@ -2,150 +2,134 @@
 
     python -m benchmarks.shared_weights --json shared.json
 
-Each load is a process of its own, from the call of `load` to its return; rounds in turns. Cases of each model:
+Each load is a process of its own, from the call of `load` to its return; rounds in turns. Cases of each encoder:
 
     own: the process loads the weights itself, from the page cache
     held: another process has them (`ortmulti hold`)
     narrow: as own, of a graph with as many layers, which are 48 wide: what ONNX Runtime takes for such a graph
 
-The model "tiny" has 19 MB of weights. "floor" is what the driver itself takes: cuInit and a context. Exit status 1 if
-an answer differs by a bit, if weights were held and not mapped, or if the last process left memory.
+The model "tiny" has 19 MB of weights. "driver floor" is what the driver itself takes: cuInit and a context. Exit status
+1 if an answer differs by a bit, if weights were held and not mapped, or if the last process left memory.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import hashlib
-import json
-import os
-import signal
-import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ortmulti.bench import models
-from ortmulti.bench.measure import machine
+import ortmulti
+from benchmarks.servers import Server
+from ortmulti.bench import models, script
+from ortmulti.bench.experiment import Json
+from ortmulti.bench.measure import fresh_process
 from ortmulti.bench.measure.nvml import Nvml
+from ortmulti.bench.reports.tables import IN_MIB, Column
+from ortmulti.bench.script import Script, names, option
 
 # Layers and hidden size of encoders: BERT-base's, GPT-2 large's, and one of 15 GB.
 SIZES = {"tiny": (1, 144), "base": (12, 768), "large": (36, 1280), "15 GB": (16, 4416)}
+FLOOR = "driver floor"
 
-FLOOR = """
-import ctypes, time
-cuda = ctypes.CDLL("libcuda.so.1")
-begin = time.monotonic()
-context = ctypes.c_void_p()
-assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
-print(time.monotonic() - begin)
-"""
+
+def encoder(size: str, hidden: int | None = None) -> Path:
+    """Make the encoder of a size, or one with as many layers of another width."""
+    layers, width = SIZES[size]
+    return models.make("encoder", script.MODELS, layers=layers, hidden=hidden or width).resolve()
 
 
 def used() -> int:
-    """Bytes of the first GPU's memory."""
+    """Return the bytes of the first GPU's memory that are in use."""
     with Nvml.open() as nvml:
         gpu = nvml.gpus()[0]
         return int(gpu.memory_total - gpu.memory_free)
 
 
-def load(model: str, share: bool) -> None:
-    """The process of a load."""
-    import ortmulti
+class Case(NamedTuple):
+    """An encoder, and who has its weights."""
 
+    size: str
+    way: str
+
+
+@dataclass
+class SharedWeights(Script[Case]):
+    """The options of the command line."""
+
+    kind, columns = "shared weights", (Column("seconds", "load, s"), Column("memory", "GPU, MiB", **IN_MIB, rare=True))
+    sizes: tuple[str, ...] = option(("tiny", "base", "large"), f"some of {', '.join(SIZES)}", names)
+    repeat: int = option(5, "rounds")
+
+    def cases(self, number: int = 0) -> Sequence[Case]:
+        return [Case("", FLOOR), *(Case(size, way) for size in self.sizes for way in ("own", "held", "narrow"))]
+
+    def describe(self, case: Case) -> dict[str, Any]:
+        return case._asdict()
+
+    def run(self, progress: Callable[[int, int, str], None] | None = None) -> dict[str, Any]:
+        before = used()
+        document = super().run(progress)
+        return {**document, "left": used() - before}
+
+    def prepare(self, folder: Path, step: Callable[[str], None]) -> None:
+        self._expected = {}
+        for case in self.cases()[1:]:  # these make the entries of the cache, too
+            self._expected[case] = self._load(case, share=False)["answer"]
+        for size in self.sizes:
+            command = ["-m", "ortmulti.cli", "hold", str(encoder(size)), "--devices", "0"]
+            server = Server(command, r"\S+", folder / f"{size}.log")
+            self.stack.callback(server.close)
+
+    def _load(self, case: Case, *, share: bool) -> dict[str, Any]:
+        return self.fresh({"model": str(encoder(case.size, 48 if case.way == "narrow" else None)), "share": share})
+
+    def measure(self, case: Case, number: int) -> dict[str, Any]:
+        if case.way == FLOOR:
+            floor = fresh_process.run("ortmulti.bench.measure.floor", {"devices": ["cuda:0"]}, self.timeout)
+            return {"seconds": floor["driver_floor"]}
+        found = self._load(case, share=case.way == "held")
+        problems = found.pop("problems")
+        if found.pop("answer") != self._expected[case]:
+            problems.append("another answer")
+        if case.way == "held" and not found["mapped"]:
+            problems.append("the weights were not mapped")
+        return {**found, "problems": problems}
+
+    @classmethod
+    def complaints(cls, measurement: Json) -> list[str]:
+        return [*super().complaints(measurement), *measurement.get("problems", [])]
+
+    @classmethod
+    def failures(cls, document: Json) -> list[str]:
+        left = [f"{document['left']} bytes are left"] if document["left"] > 2**26 else []
+        return [*super().failures(document), *left]
+
+
+def measure(spec: dict[str, Any]) -> dict[str, Any]:
+    """Load once, in this process."""
     before = used()
     begin = time.monotonic()
-    pool = ortmulti.load(model, "cuda:0", share="host" if share else None)
+    pool = ortmulti.load(spec["model"], "cuda:0", share="host" if spec["share"] else None)
     seconds = time.monotonic() - begin
     memory = used() - before
     ids = np.arange(1, 33, dtype=np.int64)[None]
     [answer] = pool.run(["sentence_embedding"], {"input_ids": ids, "attention_mask": np.ones_like(ids)})
-    names = [span.name for span in pool.timeline.spans]
-    print(
-        json.dumps(
-            {
-                "seconds": seconds,
-                "memory": memory,
-                "answer": hashlib.sha256(answer.tobytes()).hexdigest(),
-                "mapped": any(name.startswith("map weights of process") for name in names),
-                "problems": [name for name in names if name.startswith("not shared")],
-            }
-        )
-    )
+    spans = [span.name for span in pool.timeline.spans]
     pool.close()
-
-
-def in_process(model: str, share: bool) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.shared_weights", "--load", model, *(["--share"] if share else [])]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-@contextlib.contextmanager
-def held(model: str) -> Iterator[None]:
-    command = [sys.executable, "-m", "ortmulti.cli", "hold", model, "--devices", "0"]
-    unbuffered = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=unbuffered) as it:
-        assert it.stdout is not None
-        line = it.stdout.readline()
-        print(line.strip() or f"it ended with {it.wait()}")
-        try:
-            yield
-        finally:
-            it.send_signal(signal.SIGTERM)
-            it.wait()
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", default="tiny,base,large")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--load", help=argparse.SUPPRESS)
-    parser.add_argument("--share", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.load:
-        load(options.load, options.share)
-        return 0
-    before = used()
-    results: dict[str, Any] = {}
-    wrong = False
-    floor = [float(subprocess.check_output([sys.executable, "-c", FLOOR])) for _ in range(options.rounds)]
-    results["floor"] = {"seconds": statistics.median(floor)}
-    print(f"{'floor':16} {results['floor']['seconds']:.3f} s", flush=True)
-    for size in options.sizes.split(","):
-        layers, hidden = SIZES[size]
-        model, narrow = (
-            str(models.make("encoder", "models", layers=layers, hidden=width, precision="fp32"))
-            for width in (hidden, 48)
-        )
-        expected = {path: in_process(path, False)["answer"] for path in (model, narrow)}  # and entries of the cache
-        cases = {"own": (model, False), "held": (model, True), "narrow": (narrow, False)}
-        with held(model):
-            rounds = [{case: in_process(*cases[case]) for case in cases} for _ in range(options.rounds)]
-        for case, (path, _) in cases.items():
-            found = [one[case] for one in rounds]
-            wrong |= any(one["answer"] != expected[path] or one["problems"] for one in found)
-            wrong |= case == "held" and not all(one["mapped"] for one in found)
-            row = {key: statistics.median(one[key] for one in found) for key in ("seconds", "memory")}
-            results[f"{size}, {case}"] = row | {"longest": max(one["seconds"] for one in found)}
-            print(f"{size + ', ' + case:16} {row['seconds']:.3f} s, {row['memory'] / 2**20:,.0f} MiB", flush=True)
-            if problems := {text for one in found for text in one["problems"]}:
-                print("   ", *problems)
-    left = used() - before
-    wrong |= left > 2**26
-    print(f"left: {left / 2**20:,.0f} MiB; {'wrong' if wrong else 'right'}")
-    if options.json:
-        report = {"results": results, "left": left, "wrong": wrong, "machine": machine.describe()}
-        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    return int(wrong)
+    return {
+        "seconds": seconds,
+        "memory": memory,
+        "answer": hashlib.sha256(answer.tobytes()).hexdigest(),
+        "mapped": any(name.startswith("map weights of process") for name in spans),
+        "problems": [name for name in spans if name.startswith("not shared")],
+    }
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script.main(SharedWeights))

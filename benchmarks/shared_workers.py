@@ -19,29 +19,29 @@ Exit status 1 if an answer is wrong by more than 1e-3, a request of a restart fa
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import http.client
 import itertools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.shared_weights import SIZES, used
-from ortmulti.bench import models
-from ortmulti.bench.measure import machine
+from benchmarks.servers import Server, free_port
+from benchmarks.shared_weights import SIZES, encoder, used
+from ortmulti.bench import script
+from ortmulti.bench.experiment import Json
+from ortmulti.bench.script import Script, option
 
 APP = """
 import json
@@ -93,35 +93,26 @@ with ortmulti.load(*sys.argv[1:3]) as pool:
 """
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
-class Service:
+class Service(Server):
     """gunicorn with workers."""
 
-    def __init__(self, folder: str, model: str, device: str, workers: int, options: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, model: str, device: str, workers: int, options: dict[str, Any]) -> None:
         self.port = free_port()
-        environment = {**os.environ, "MODEL": model, "DEVICE": device, "OPTIONS": json.dumps(options)}
-        options_of_gunicorn = f"-w {workers} -b 127.0.0.1:{self.port} -k uvicorn_worker.UvicornWorker --timeout 120"
-        command = [sys.executable, "-m", "gunicorn", "--chdir", folder, *options_of_gunicorn.split()]
-        command += ["--log-level", "critical", "app:app"]
-        self.master = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+        environment = {"MODEL": model, "DEVICE": device, "OPTIONS": json.dumps(options)}
+        environment["ORTMULTI_SHARE_DIR"] = str(folder / "share")
+        given = f"-w {workers} -b 127.0.0.1:{self.port} -k uvicorn_worker.UvicornWorker --timeout 120"
+        command = ["-m", "gunicorn", "--chdir", str(folder), *given.split(), "--log-level", "critical", "app:app"]
+        super().__init__(command, "", folder / f"log-{self.port}", environment)
         self._killed: set[int] = set()
 
     def workers(self) -> list[int]:
-        """From the oldest on, without those that were killed."""
-        children = Path(f"/proc/{self.master.pid}/task/{self.master.pid}/children").read_text()
+        """Return the processes from the oldest on, without those that were killed."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
         return sorted({int(child) for child in children.split()} - self._killed)
 
     def kill(self, worker: int) -> None:
         os.kill(worker, signal.SIGKILL)
         self._killed.add(worker)
-
-    def close(self) -> None:
-        self.master.send_signal(signal.SIGTERM)
-        self.master.wait()
 
 
 def difference(answer: bytes, expected: bytes) -> float:
@@ -216,49 +207,31 @@ def most_used() -> Iterator[list[int]]:
         thread.join()
 
 
-def measure_workers(
-    options: argparse.Namespace, start: Callable[..., Service], expected: list[bytes]
-) -> dict[str, Any]:
-    results: dict[str, Any] = {}
-    cases: dict[str, tuple[int, dict[str, Any]]] = {
-        "one": (1, {}),
-        "one, in_flight=2": (1, {"in_flight": 2}),
-        "each its own": (options.workers, {}),
-        "shared": (options.workers, {"share": "host"}),
-        "shared, in_flight=2": (options.workers, SHARED),
-    }
-    for name, (workers, given) in cases.items():
-        before = used()
-        with closing(start(workers, given)) as service, closing(Load(expected, options.clients, service.port)) as load:
-            load.wait(lambda: len(load.answered) >= workers)  # noqa: B023  (waited for here)
-            at_start, begin, done = used() - before, time.monotonic(), load.total()
-            time.sleep(options.seconds)
-            rate = (load.total() - done) / (time.monotonic() - begin)
-            found = {"workers": workers, "memory at the start": at_start, "memory": used() - before, "rate": rate}
-            found |= {"wrong": load.wrong, "error": load.error}
-        results[name] = found
-        say(name, found)
-    return results
+def workers(run: SharedWorkers, count: int, given: dict[str, Any]) -> dict[str, Any]:
+    before = used()
+    with closing(run.start(count, given)) as service, closing(Load(run.expected, run.clients, service.port)) as load:
+        load.wait(lambda: len(load.answered) >= count)
+        at_start, begin, done = used() - before, time.monotonic(), load.total()
+        time.sleep(run.seconds)
+        rate = (load.total() - done) / (time.monotonic() - begin)
+        found = {"workers": count, "memory at the start": at_start, "memory": used() - before, "rate": rate}
+        return {**found, "wrong": load.wrong, "error": load.error}
 
 
-def say(name: str, found: dict[str, Any]) -> None:
-    print(f"{name}:", ", ".join(f"{key} {value:,.6g}" for key, value in found.items()), flush=True)
-
-
-def kill(options: argparse.Namespace, start: Callable[..., Service], expected: list[bytes]) -> dict[str, Any]:
+def kill(run: SharedWorkers) -> dict[str, Any]:
     begin, loading = time.monotonic(), 0
     with (
-        closing(start(options.workers, SHARED)) as service,
-        closing(Load(expected, options.clients, service.port)) as load,
+        closing(run.start(run.workers, SHARED)) as service,
+        closing(Load(run.expected, run.clients, service.port)) as load,
         most_used() as most,
     ):
-        for count in range(options.kills):
+        for count in range(run.kills):
             victim = 0
 
             def another(count: int = count) -> bool:
                 nonlocal victim
                 workers = service.workers()
-                if len(workers) < options.workers:
+                if len(workers) < run.workers:
                     return False
                 answered = [worker for worker in workers if worker in load.answered]
                 victim = answered[0] if answered and count % 2 else workers[-1]
@@ -267,10 +240,10 @@ def kill(options: argparse.Namespace, start: Callable[..., Service], expected: l
             load.wait(another)
             loading += victim not in load.answered
             service.kill(victim)
-        load.wait(lambda: sum(worker in load.answered for worker in service.workers()) == options.workers)
+        load.wait(lambda: sum(worker in load.answered for worker in service.workers()) == run.workers)
         seconds = time.monotonic() - begin
-    found = {
-        "kills": options.kills,
+    return {
+        "kills": run.kills,
         "of them while loading": loading,
         "seconds": seconds,
         "answers": load.total(),
@@ -280,8 +253,6 @@ def kill(options: argparse.Namespace, start: Callable[..., Service], expected: l
         "error": load.error,
         "most memory": most[0],
     }
-    say("kills", found)
-    return found
 
 
 def answers(port: int) -> bool:
@@ -293,19 +264,19 @@ def answers(port: int) -> bool:
             return False
 
 
-def restart(options: argparse.Namespace, start: Callable[..., Service], expected: list[bytes]) -> dict[str, Any]:
+def restart(run: SharedWorkers) -> dict[str, Any]:
     before = used()
     ready: list[float] = []
     with contextlib.ExitStack() as stack:
-        service = stack.enter_context(closing(start(1, SHARED)))
-        load = stack.enter_context(closing(Load(expected, options.clients, service.port)))
+        service = stack.enter_context(closing(run.start(1, SHARED)))
+        load = stack.enter_context(closing(Load(run.expected, run.clients, service.port)))
         load.wait(lambda: bool(load.answered))
         load.refused = 0  # those before the first answer
         alone = used() - before
         most = stack.enter_context(most_used())
-        for _ in range(options.restarts):
+        for _ in range(run.restarts):
             begin = time.monotonic()
-            new = stack.enter_context(closing(start(1, SHARED)))
+            new = stack.enter_context(closing(run.start(1, SHARED)))
             while not answers(new.port):
                 time.sleep(0.01)
             ready.append(time.monotonic() - begin)
@@ -315,8 +286,8 @@ def restart(options: argparse.Namespace, start: Callable[..., Service], expected
             service.close()
             service = new
         load.close()
-    found = {
-        "restarts": options.restarts,
+    return {
+        "restarts": run.restarts,
         "answers": load.total(),
         "broken off": load.broken,
         "refused": load.refused,
@@ -326,49 +297,70 @@ def restart(options: argparse.Namespace, start: Callable[..., Service], expected
         "most memory": most[0] - before,
         "seconds until ready": float(np.median(ready)),
     }
-    say("restart", found)
-    return found
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", default="base", choices=SIZES)
-    parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--clients", type=int, default=16)
-    parser.add_argument("--seconds", type=float, default=5)
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--restarts", type=int, default=5)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    layers, hidden = SIZES[options.size]
-    model = str(models.make("encoder", "models", layers=layers, hidden=hidden, precision="fp32").resolve())
-    before = used()
-    command = [sys.executable, "-c", EXPECTED, model, options.device, *map(str, TOKENS)]
-    expected = [bytes.fromhex(line) for line in subprocess.check_output(command, text=True).split()]
-    results: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "app.py").write_text(APP)
-        Path(folder, "share").mkdir(mode=0o700)
-        os.environ["ORTMULTI_SHARE_DIR"] = f"{folder}/share"
+@dataclass
+class SharedWorkers(Script[str]):
+    """The options of the command line."""
 
-        def start(workers: int, given: dict[str, Any]) -> Service:
-            return Service(folder, model, options.device, workers, given)
+    kind = "shared workers"
+    size: str = option("base", f"of the encoder: {', '.join(SIZES)}")
+    device: str = option("cuda:0", "device")
+    workers: int = option(4, "processes")
+    clients: int = option(16, "threads that ask")
+    seconds: float = option(5.0, "of a measurement")
+    kills: int = option(200, "workers that are killed")
+    restarts: int = option(5, "restarts")
 
-        for part in (measure_workers, kill, restart):
-            results[part.__name__] = part(options, start, expected)
-        sockets = [path.name for path in Path(folder, "share").iterdir()]
-    results["left"] = {"memory": used() - before, "files": sockets}
-    print("left:", results["left"])
-    wrong = any(one["wrong"] for one in (*results["measure_workers"].values(), results["kill"], results["restart"]))
-    wrong |= results["restart"]["broken off"] + results["restart"]["refused"] > 0 or results["left"]["memory"] > 2**26
-    wrong |= bool(sockets)
-    print("wrong" if wrong else "right")
-    if options.json:
-        report = {"results": results, "wrong": wrong, "machine": machine.describe()}
-        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    return int(wrong)
+    def cases(self, number: int = 0) -> Sequence[str]:
+        return (*self._workers(), "kills", "restart")
+
+    def _workers(self) -> dict[str, tuple[int, dict[str, Any]]]:
+        return {
+            "one": (1, {}),
+            "one, in_flight=2": (1, {"in_flight": 2}),
+            "each its own": (self.workers, {}),
+            "shared": (self.workers, {"share": "host"}),
+            "shared, in_flight=2": (self.workers, SHARED),
+        }
+
+    def run(self, progress: Callable[[int, int, str], None] | None = None) -> dict[str, Any]:
+        before = used()
+        document = super().run(progress)
+        return {**document, "left": {"memory": used() - before, "files": self._files}}
+
+    def prepare(self, folder: Path, step: Callable[[str], None]) -> None:
+        (folder / "app.py").write_text(APP)
+        (folder / "share").mkdir(mode=0o700)
+        self._folder, self._model = folder, str(encoder(self.size))
+        command = [sys.executable, "-c", EXPECTED, self._model, self.device, *map(str, TOKENS)]
+        self.expected = [bytes.fromhex(line) for line in subprocess.check_output(command, text=True).split()]
+
+    def start(self, workers: int, given: dict[str, Any]) -> Service:
+        """Start gunicorn."""
+        return Service(self._folder, self._model, self.device, workers, given)
+
+    def measure(self, case: str, number: int) -> dict[str, Any]:
+        if case in ("kills", "restart"):
+            found = (kill if case == "kills" else restart)(self)
+        else:
+            found = workers(self, *self._workers()[case])
+        self._files = [path.name for path in (self._folder / "share").iterdir()]
+        return found
+
+    @classmethod
+    def complaints(cls, measurement: Json) -> list[str]:
+        wrong = measurement.get("wrong", 0)
+        if measurement["case"] == "restart":
+            wrong += measurement.get("broken off", 0) + measurement.get("refused", 0)
+        return [*super().complaints(measurement), *([f"{wrong} wrong answers, or none"] if wrong else [])]
+
+    @classmethod
+    def failures(cls, document: Json) -> list[str]:
+        left = document["left"]
+        stays = left["memory"] > 2**26 or left["files"]
+        return [*super().failures(document), *([f"left: {left}"] if stays else [])]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script.main(SharedWorkers))

@@ -115,7 +115,7 @@ def test_what_is_free_of_it_goes_back_to_the_system() -> None:
     """A run's own outputs stay; the first small region is for these."""
     assert printed(
         """
-    from benchmarks.create_close_cycles import resident
+    from tests.support.processes import resident
 
     om.configure(arena={"cpu": om.ArenaConfig(arena_extend_strategy="kSameAsRequested")})
     with shared() as first, shared() as second:

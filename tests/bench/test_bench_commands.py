@@ -17,8 +17,8 @@ from onnx import TensorProto
 from ortmulti.bench import models
 from ortmulti.bench.diagnose.report import check_document
 from ortmulti.bench.measure import results
-from ortmulti.bench.measure.repository import read_trace
-from ortmulti.bench.measure.simulated_repository import SimulatedModel, Simulation
+from ortmulti.bench.repository.plan import read_trace
+from ortmulti.bench.repository.simulated import SimulatedModel, Simulation
 from ortmulti.errors import Error, InvalidArgument
 from tests.support import onnx_models
 from tests.support.command import COMMAND, PNG, TERMINAL, run

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import diagnose_prediction
+from benchmarks import diagnose_prediction, graphs
 from ortmulti.bench.diagnose.bench import Bench, verify
 from ortmulti.bench.diagnose.diagnosis import driver, look, publishable
 from ortmulti.bench.diagnose.findings import conclude
@@ -201,8 +201,8 @@ def test_when_a_prediction_agrees() -> None:
     assert not diagnose_prediction.agrees("processes", ready)
 
 
-def test_the_quantized_model_runs(tmp_path: Path) -> None:
-    session = onnx_models.cpu_session(diagnose_prediction.quantized(tmp_path, size=64, layers=3))
+def test_the_quantized_model_runs() -> None:
+    session = onnx_models.cpu_session(graphs.quantized(size=64, layers=3))
     [y] = session.run(None, {"x": np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 64)})
     assert y.shape == (2, 64)
     assert 0.01 < np.abs(y).mean() < 10

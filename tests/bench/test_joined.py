@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -14,6 +15,8 @@ pytest.importorskip("onnxruntime")
 from benchmarks import joined_graphs, joined_models, joined_nodes
 from benchmarks.joined_parts import MIX, OTHER, Builder
 from benchmarks.joined_random import SAFE, finish
+from ortmulti.bench import script
+from ortmulti.bench.script import Script
 
 ROWS = {"zeros"}
 """The only outputs of `OTHER` that are rows, though their shape is computed."""
@@ -22,6 +25,12 @@ ROWS = {"zeros"}
 @pytest.fixture(scope="module")
 def measurement() -> joined_graphs.Measurement:
     return joined_graphs.Measurement()
+
+
+def measured(kind: type[Script[str]], folder: Path, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
+    """Run a script, and return its exit status and its measurements."""
+    status = script.main(kind, [*arguments, "--json", str(folder / "result.json")])
+    return status, json.loads((folder / "result.json").read_text())["measurements"]
 
 
 def truth(measurement: joined_graphs.Measurement, b: Builder, x: str, others: list) -> str:
@@ -48,9 +57,7 @@ def test_rows_that_only_look_dependent_are_not_accused(name: str, measurement: j
 
 
 def test_failing_graphs_are_counted_and_can_be_replayed(tmp_path: Path, measurement: joined_graphs.Measurement) -> None:
-    path = tmp_path / "graphs.json"
-    status = joined_graphs.main(["--graphs", "60", "--workers", "1", "--json", str(path)])
-    found = json.loads(path.read_text())["results"]
+    status, [found] = measured(joined_graphs.JoinedGraphs, tmp_path, "--graphs", "60", "--workers", "1")
     assert found["graphs"] == sum(found["truths"].values()) == 60
     assert found["truths"]["rows depend on each other"] > 10
     assert found["joined rightly"] > 10
@@ -65,18 +72,15 @@ def test_each_model_of_a_folder_is_told_apart(tmp_path: Path) -> None:
         graph = onnx.parser.parse_graph(f"g (float[N, 4] x) => (float[N, 4] y) {{ {line} }}")
         model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
         (tmp_path / f"{name}.onnx").write_bytes(model.SerializeToString())
-    path = tmp_path / "models.json"
-    joined_models.main([str(tmp_path), "--runs", "10", "--json", str(path)])
-    found = json.loads(path.read_text())["results"]
+    status, measurements = measured(joined_models.JoinedModels, tmp_path, "--folder", str(tmp_path), "--runs", "10")
+    found = {one["case"]: one for one in measurements}
     assert found["rows.onnx"]["truth"] == "may be joined"
     assert found["mean.onnx"]["truth"] == "rows depend on each other"
     assert found["rows.onnx"]["requests_a_run"] > 1
-    assert joined_models.is_right(found["rows.onnx"])
+    assert status == any(map(joined_models.JoinedModels.complaints, measurements))
 
 
 @pytest.mark.slow
 def test_the_rows_of_node_tests_are_opened(tmp_path: Path) -> None:
-    path = tmp_path / "nodes.json"
-    joined_nodes.main(["--only", "test_softmax_axis_", "--json", str(path)])
-    found = json.loads(path.read_text())
+    _, [found] = measured(joined_nodes.JoinedNodes, tmp_path, "--tests", "test_softmax_axis_")
     assert found["truths"] == {"may be joined": 6, "rows depend on each other": 3}

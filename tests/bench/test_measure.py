@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from ortmulti._runtime.regular_file import write_atomically
-from ortmulti.bench import models
-from ortmulti.bench.measure import devices, floor, fresh_process, gil, page_cache, results
+from ortmulti.bench import gil, models
+from ortmulti.bench.measure import devices, floor, fresh_process, page_cache, results
 from ortmulti.bench.measure.rounds import Interval, spread
 from ortmulti.errors import Error, InvalidArgument, InvalidProtobuf, NoSuchFile
 from tests.support import fake_driver

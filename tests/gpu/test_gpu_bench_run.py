@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks import pytorch
 from ortmulti.bench import serve
 from ortmulti.bench.measure.devices import device_sets, parse_devices
 
@@ -46,16 +45,3 @@ def test_every_gpu_answers(variant: str, changes: dict[str, Any], tiny: Path) ->
         assert all(device["done"] > 0 for device in measurement["stats"].values())
         assert all(device["failed"] == 0 for device in measurement["stats"].values())
         assert set(measurement["gpu_memory"]) in (set(), set(measurement["devices"]))  # empty without NVML
-
-
-@pytest.mark.parametrize(("precision", "place"), [("fp32", "host"), ("fp16", "device")])
-def test_outputs_are_those_of_pytorch(precision: str, place: str, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    plan = pytorch.TorchPlan("cuda:0", (precision,), (2,), (place,), (), rounds=2, block_seconds=0.01)
-    document = pytorch.bench(plan, tmp_path)
-    assert pytorch.failures(document) == []
-    [measurement] = document["measurements"]
-    worked = {(way["side"], way["name"]) for way in measurement["ways"] if "error" not in way}
-    assert {("pytorch", name) for name in ("eager", "eager, channels_last", "graph", "graph, channels_last")} <= worked
-    assert ("ortmulti", "pool" if place == "host" else "bound") in worked
-    assert document["rows"][0]["ratio"]["median"] > 0

@@ -42,7 +42,7 @@ def _folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_weights_are_held_once_and_answers_are_the_same() -> None:
-    command = [sys.executable, "-m", "benchmarks.shared_weights", "--sizes", "tiny,base", "--rounds", "1"]
+    command = [sys.executable, "-m", "benchmarks.shared_weights", "--sizes", "tiny,base", "--repeat", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 

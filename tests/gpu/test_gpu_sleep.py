@@ -11,7 +11,7 @@ import pytest
 
 import ortmulti
 from ortmulti._runtime import behind
-from ortmulti.bench.measure import sleep
+from ortmulti.bench import sleep
 from ortmulti.optimized import Cache
 from ortmulti.pool import graphs as pool_graphs
 from tests.support import onnx_models

@@ -150,7 +150,7 @@ def test_unloaded_and_reloaded_50_times(way: str) -> None:
         """
         import gc, sys
         import numpy as np
-        from benchmarks.create_close_cycles import resident
+        from tests.support.processes import resident
         from tests.support import onnx_models
         from tests.loading import test_several_models
         from tests.support.processes import files, threads
@@ -189,11 +189,12 @@ def test_unloaded_and_reloaded_50_times(way: str) -> None:
 @pytest.mark.parametrize(
     "rounds", [pytest.param(40, id="fast"), pytest.param(1000, id="1000 rounds", marks=pytest.mark.slow)]
 )
-def test_concurrent_creation_on_the_cpu(rounds: int, tmp_path: Path) -> None:
-    result = concurrent_creation.stress(rounds, "cpu", sessions_per_device=3, run_every=5, folder=tmp_path)
-    assert result["failures"] == []
-    assert result["sessions"] == 3 * rounds
-    assert result["outputs_compared"] > 0
+def test_concurrent_creation_on_the_cpu(rounds: int) -> None:
+    stress = concurrent_creation.Creation(devices=("cpu",), sessions=3, run_every=5, repeat=rounds // 4)
+    document = stress.run()
+    assert stress.failures(document) == []
+    assert sum(row["sessions"] for row in document["rows"]) == 3 * rounds
+    assert all(row["compared"] > 0 for row in document["rows"])
 
 
 def test_many_sessions_at_once() -> None:
@@ -221,7 +222,7 @@ ARENA = """
     import sys
     import numpy as np
     import ortmulti
-    from benchmarks.create_close_cycles import resident
+    from tests.support.processes import resident
 
     [session] = ortmulti.create_sessions(bytes.fromhex(sys.argv[1]), "cpu")
     options = ortmulti.RunOptions()

@@ -105,14 +105,12 @@ def test_every_included_program_has_a_link() -> None:
 def test_the_picture_shows_the_committed_result() -> None:
     if not (ROOT / "benchmarks/results").is_dir():
         pytest.skip("needs the results")
-    import json
-
     from benchmarks import draw_start
 
-    result = json.loads(draw_start.RESULT.read_text("utf-8"))
+    result = draw_start.read()
     for scheme, colours in draw_start.COLOURS.items():
         drawn = (draw_start.FOLDER / f"start-{scheme}.svg").read_text("utf-8")
-        assert drawn == draw_start.draw(result, colours), "run python benchmarks/draw_start.py"
+        assert drawn == draw_start.draw(result, colours), "run python -m benchmarks.draw_start"
 
 
 def test_the_page_of_the_command_line_is_its_help() -> None:

@@ -183,6 +183,30 @@ def test_a_python_room_imports_only_earlier_rooms(room: str) -> None:
     assert not wrong
 
 
+# From bottom to top: instruments first, then what several experiments share, then the experiments.
+BENCH_ROOMS = (
+    *("measure", "files", "reports", "models", "strategies", "experiment"),
+    *("gil", "serve", "sleep", "repository", "create", "tune", "diagnose", "script"),
+)
+
+
+@pytest.mark.parametrize("room", BENCH_ROOMS)
+def test_a_room_of_bench_imports_only_earlier_rooms(room: str) -> None:
+    def room_in_bench(module: str) -> str:
+        return module.split(".")[2] if module.startswith("ortmulti.bench.") else ""
+
+    earlier = {*BENCH_ROOMS[: BENCH_ROOMS.index(room) + 1], ""}
+    graph = import_graph()
+    assert {room_in_bench(name) for name in graph} == {*BENCH_ROOMS, ""}
+    wrong = [
+        f"{name} imports {target}"
+        for name, targets in graph.items()
+        for target in targets
+        if room_in_bench(name) == room and room_in_bench(target) not in earlier
+    ]
+    assert not wrong
+
+
 def test_every_part_of_the_package_is_a_room() -> None:
     assert {room_of(name) for name in FILES} == {*PYTHON_ROOMS, "_lazy", ""}
 

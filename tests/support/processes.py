@@ -94,6 +94,11 @@ def check_children(code: str, *arguments: Sequence[object]) -> list[str]:
     return [stdout for stdout, _ in ends]
 
 
+def resident() -> int:
+    """Bytes of memory that this process has in RAM."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def threads() -> set[str]:
     """This process's threads by their numbers. Those past their last instruction, which may be listed for an instant
     after they were joined, are left out, and that which has memory given back until the process ends."""

@@ -17,7 +17,7 @@ namespace ortmulti {
 
 /// Requests under way on a GPU where measurement says how many. Three keep it busy where runs take longer than their
 /// launches. Twelve answered as many requests of BERT-base a second as any larger number, on an H100 with 16 cores
-/// (benchmarks/results/gpu-feeding-bert-base-1.31.1-h100.json).
+/// (gpu-feeding-bert-base-1.31.1-h100 in benchmarks/results/measurements.json).
 constexpr std::size_t at_first_in_flight = 3;
 constexpr std::size_t most_in_flight = 12;
 

@@ -1,7 +1,7 @@
-"""The engine under the commands of `ortmulti bench`.
+"""The engine under the commands of `ortmulti bench`, and under the scripts of `benchmarks`.
 
-A command declares an `Experiment`: its cases, how one case is measured once, and the rows of its table. The engine
-takes the cases in turns, round after round, and makes the result.
+A command or a script declares an `Experiment`: its cases, how one case is measured once, and the rows of its table.
+The engine takes the cases in turns, round after round, and makes the result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ortmulti.bench.measure import page_cache, results
-from ortmulti.bench.measure.rounds import failure, measure_rounds, of_case
+from ortmulti.bench.measure.rounds import Interval, failure, measure_rounds, of_case, ratios
 from ortmulti.bench.reports.tables import Column, Report, figures
 from ortmulti.checks import was_url
 from ortmulti.errors import Error, InvalidArgument, NoSuchFile
@@ -57,7 +57,9 @@ class Experiment(abc.ABC, Generic[Case]):
         """Return every case, in the order of round `number`. Round 0 has the order of the table."""
 
     def describe(self, case: Case) -> dict[str, Any]:
-        """Return the fields of a measurement that say which case it is: by default those of the case."""
+        """Return the fields of a measurement that say which case it is: by default those of the case, or its name."""
+        if isinstance(case, str):
+            return {"case": case}
         return {
             name: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
             for name, value in vars(case).items()
@@ -78,7 +80,10 @@ class Experiment(abc.ABC, Generic[Case]):
 
     def settings(self) -> dict[str, Any]:
         """Return the settings for the result: the fields without the models."""
-        return {name: value for name, value in asdict(self).items() if name != "models"}  # type: ignore[call-overload]
+        values = asdict(self)  # type: ignore[call-overload]
+        return {
+            name: str(value) if isinstance(value, Path) else value for name, value in values.items() if name != "models"
+        }
 
     def rows(self, rounds: Sequence[Mapping[Case, Json]]) -> list[dict[str, Any]]:
         """Return a row of the table for each case: what `describe` returns, "measured" (how many measurements there
@@ -101,9 +106,19 @@ class Experiment(abc.ABC, Generic[Case]):
         return {}
 
     @classmethod
-    @abc.abstractmethod
+    def over(cls, case: Case, base: Case, rounds: Sequence[Mapping[Case, Json]], key: str) -> dict[str, float] | None:
+        """Return the interval of a case's figure over that of another case, within the rounds."""
+        return Interval.json(ratios(rounds, case, base, lambda one: one.get(key)))
+
+    @classmethod
     def where(cls, measurement: Json) -> str:
         """Name a measurement of a result, or what `describe` returns: for the progress and for failures."""
+        return ", ".join(str(value) for key, value in measurement.items() if key in cls.labels(measurement))
+
+    @classmethod
+    def labels(cls, described: Json) -> list[str]:
+        """Return the fields of a measurement or a row that `describe` returned: they are the first ones."""
+        return list(itertools.takewhile(lambda key: key not in ("round", "measured"), described))
 
     @classmethod
     def complaints(cls, measurement: Json) -> list[str]:

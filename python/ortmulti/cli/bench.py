@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from ortmulti._runtime.regular_file import write_atomically
-from ortmulti.bench import models, strategies
+from ortmulti.bench import gil, models, strategies
 from ortmulti.bench.create.plan import Plan
 from ortmulti.bench.experiment import Experiment
-from ortmulti.bench.measure import devices, gil, results
+from ortmulti.bench.measure import devices, results
 from ortmulti.bench.reports import plots
 
 from .models import DEMO_REPEAT, make_demo_models

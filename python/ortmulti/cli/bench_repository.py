@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ortmulti.bench.measure.repository import Repository
+from ortmulti.bench.repository.plan import Repository
 
 from .bench import conduct
 from .options import Batch, JsonFile, OneDevice, Sequences, Timeout, one_device

@@ -10,7 +10,7 @@ import typer
 
 from ortmulti.bench import models, serve
 from ortmulti.bench.measure import devices
-from ortmulti.errors import InvalidArgument, NoSuchFile
+from ortmulti.errors import NoSuchFile
 
 from . import options as shared
 from .bench import check_plot, conduct
@@ -128,28 +128,11 @@ def bench_run(
     conduct(plan, json, plot, markdown, details)
 
 
-def parse_model(text: str) -> tuple[str, dict[str, Any]]:
-    """Return a generated model's name and options: "resnet50", "phi3-mini:layers=2", "resnet50:precision=fp16".
-
-    Raises:
-        InvalidArgument: the model or the option does not exist.
-    """
-    name, _, rest = text.partition(":")
-    options: dict[str, Any] = {}
-    for part in filter(None, rest.split(",")):
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise InvalidArgument(f"{text!r}: {part!r} is not of the form NAME=VALUE")
-        options[key] = int(value) if value.isdecimal() else value
-    models.describe(name, **options)
-    return name, options
-
-
 def make_models(texts: Sequence[str], folder: Path) -> list[Path]:
     """Return the models' paths, and make generated models that `folder` does not have.
 
     Args:
-        texts: paths of .onnx files, and names of generated models as `parse_model` takes them.
+        texts: paths of .onnx files, and names of generated models as `ortmulti.bench.models.parse` takes them.
         folder: for the generated ones.
 
     Raises:
@@ -161,7 +144,7 @@ def make_models(texts: Sequence[str], folder: Path) -> list[Path]:
         path = Path(text)
         if path.suffix == ".onnx" and not path.is_file():
             raise NoSuchFile(f"model {path} does not exist")
-        named.append(path if path.is_file() else parse_model(text))
+        named.append(path if path.is_file() else models.parse(text))
     paths = []
     for one in named:
         if isinstance(one, tuple):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ortmulti.bench.measure.sleep import Sleep
+from ortmulti.bench.sleep import Sleep
 
 from .bench import conduct
 from .options import Batch, JsonFile, OneDevice, Sequences, Timeout, one_device

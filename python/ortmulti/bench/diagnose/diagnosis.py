@@ -296,7 +296,7 @@ def _gil(bench: Bench) -> None:
         way = next((way for way in ways if way in bench.ways), None)
         if way is not None:
             page_cache.warm(bench.files)
-            measure = functools.partial(bench.fresh, "ortmulti.bench.measure.gil", library=library, **spec)
+            measure = functools.partial(bench.fresh, "ortmulti.bench.gil", library=library, **spec)
             bench.experiment("gil", way, bench.devices[:1], measure, library=library)
 
 

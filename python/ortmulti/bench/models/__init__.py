@@ -13,14 +13,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ortmulti.bench.models import encoder, phi3_mini, resnet50, small
 from ortmulti.bench.models._graph import PRECISIONS, Graph, Progress, WriteError
 from ortmulti.bench.models._inputs import sample_inputs
 from ortmulti.errors import InvalidArgument
 
-__all__ = ["MODELS", "Model", "WriteError", "describe", "make", "sample_inputs"]
+__all__ = ["MODELS", "Model", "WriteError", "describe", "make", "parse", "sample_inputs"]
 
 
 class Model(NamedTuple):
@@ -111,6 +111,23 @@ def describe(name: str, *, seed: int = 0, **options: int | str | None) -> Graph:
     graph = model.build(**every)
     graph.options, graph.defaults, graph.seed = every, model.options, seed
     return graph
+
+
+def parse(text: str) -> tuple[str, dict[str, Any]]:
+    """Return a generated model's name and options: "resnet50", "phi3-mini:layers=2", "resnet50:precision=fp16".
+
+    Raises:
+        InvalidArgument: the model or the option does not exist.
+    """
+    name, _, rest = text.partition(":")
+    options: dict[str, Any] = {}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise InvalidArgument(f"{text!r}: {part!r} is not of the form NAME=VALUE")
+        options[key] = int(value) if value.isdecimal() else value
+    describe(name, **options)
+    return name, options
 
 
 def _is_integer(value: object) -> bool:

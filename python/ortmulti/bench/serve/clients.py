@@ -154,6 +154,23 @@ class ClosedLoop(Closing):
             thread.join()
 
 
+def measure_loop(asks: Sequence[Callable[[], Any]], seconds: float, warm_seconds: float = 0.0) -> dict[str, Any]:
+    """Measure a closed loop with a client for each of `asks`, longer if nothing was answered by then.
+
+    Returns:
+        The result of `closed_loop`; "clients", and "cores": processor seconds of this process for a second.
+    """
+    with ClosedLoop(asks) as loop:
+        loop.until_answered()
+        loop.go_on(warm_seconds)
+        used = time.process_time()
+        begin, end = loop.go_on(seconds)
+        while not (found := closed_loop((one for own in loop.answers for one in own), begin, end))["requests"]:
+            _, end = loop.go_on(seconds)
+        used = time.process_time() - used
+    return {"clients": len(asks), **found, "cores": used * NANOSECONDS / (end - begin)}
+
+
 def arrival_times(rate: float, seconds: float, arrivals: str, seed: int) -> NDArray[np.int64]:
     """When requests arrive, in nanoseconds from the start, ascending, for so many seconds; see `ARRIVALS`."""
     if arrivals == "constant":

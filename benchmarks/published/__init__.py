@@ -1,1 +1,0 @@
-"""What the scripts that repeat public reports' experiments share, and what they run in processes of their own."""

@@ -1,0 +1,1 @@
+"""Latencies of many models behind a budget of memory: `ortmulti bench repository`."""
