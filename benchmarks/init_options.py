@@ -24,10 +24,10 @@ from ortmulti.bench import models, script
 from ortmulti.bench.experiment import Json
 from ortmulti.bench.files import read_arrays, write_arrays
 from ortmulti.bench.measure import page_cache
-from ortmulti.bench.onnxruntime_sessions import create_session, open_package
 from ortmulti.bench.reports.tables import Column
 from ortmulti.bench.script import Script, option
 from ortmulti.bench.strategies import SessionSettings
+from ortmulti.bench.strategies.onnxruntime_sessions import create_session, open_package
 
 SEARCH = "cudnn_conv_algo_search"
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -25,10 +25,10 @@ from benchmarks import graphs
 from ortmulti.bench import models, script
 from ortmulti.bench.experiment import Json
 from ortmulti.bench.measure import machine
-from ortmulti.bench.onnxruntime_sessions import create_session, open_package
 from ortmulti.bench.reports.tables import Column
 from ortmulti.bench.script import Script, option
 from ortmulti.bench.strategies import SessionSettings
+from ortmulti.bench.strategies.onnxruntime_sessions import create_session, open_package
 
 SPIN = {"session.intra_op.spin_duration_us": "1000"}
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -17,8 +17,8 @@ import numpy as np
 from ortmulti import _core
 from ortmulti._runtime.closing import Closing
 from ortmulti.bench.measure.floor import cuda_devices
-from ortmulti.bench.onnxruntime_errors import error_of, kind_of
-from ortmulti.bench.onnxruntime_sessions import SessionSpec, create_session, open_package
+from ortmulti.bench.strategies.onnxruntime_errors import error_of, kind_of
+from ortmulti.bench.strategies.onnxruntime_sessions import SessionSpec, create_session, open_package
 from ortmulti.devices.device import Device
 from ortmulti.devices.providers import CPU, CUDA
 from ortmulti.errors import Error, InvalidArgument

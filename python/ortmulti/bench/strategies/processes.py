@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ortmulti._runtime.closing import Closing
-from ortmulti.bench.onnxruntime_errors import error_of, kind_of
-from ortmulti.bench.onnxruntime_sessions import SessionSpec, create_session, open_package
+from ortmulti.bench.strategies.onnxruntime_errors import error_of, kind_of
+from ortmulti.bench.strategies.onnxruntime_sessions import SessionSpec, create_session, open_package
 from ortmulti.create.sample_inputs import Declaration
 from ortmulti.errors import DeviceError, Error
 from ortmulti.interface.session_observer import SessionObserver, observe, observer

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ortmulti.bench.onnxruntime_errors import error_of, translate
+from ortmulti.bench.strategies.onnxruntime_errors import error_of, translate
 from ortmulti.devices.device import Device
 from ortmulti.devices.providers import Provider
 from ortmulti.errors import DeviceError, InvalidArgument
