@@ -8,6 +8,7 @@ import mmap
 import os
 import select
 import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from ortmulti.bench.measure import devices, floor, fresh_process, page_cache, re
 from ortmulti.bench.measure.rounds import Interval, spread
 from ortmulti.errors import Error, InvalidArgument, InvalidProtobuf, NoSuchFile
 from tests.support import fake_driver
+from tests.support.processes import child_environment
 
 # --- Devices ----------------------------------------------------------------------------------------------------------
 
@@ -185,6 +187,28 @@ def test_what_takes_too_long_is_ended_with_its_children(measure: Any, tmp_path: 
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 2
     assert all(ends(pid) for pid in pids)
+
+
+def test_a_measuring_process_ends_with_the_one_that_waits_for_it(tmp_path: Path) -> None:
+    """A command that is killed cleans up nothing."""
+    pids = tmp_path / "pids"
+    os.mkfifo(pids)
+    (tmp_path / "measured.py").write_text(
+        "import os, subprocess, signal\n"
+        "def measure(spec):\n"
+        "    child = subprocess.Popen(['sleep', '1000'])\n"
+        "    open(spec['pids'], 'w').write(f'{os.getpid()} {child.pid}')\n"
+        "    signal.pause()\n"
+    )
+    code = (
+        "import sys; sys.path.append(sys.argv[1]); from ortmulti.bench.measure import fresh_process\n"
+        "fresh_process.run('measured', {'pids': sys.argv[1] + '/pids'}, 600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, tmp_path], env=child_environment()) as waits:
+        measuring, child = map(int, pids.read_text().split())
+        waits.kill()
+    assert ends(measuring)
+    assert ends(child)
 
 
 def ends(pid: int) -> bool:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import select
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -87,6 +91,7 @@ def run(
 def answer(measure: Any, import_seconds: float) -> int:
     """Serve `run` in the fresh process: read `spec`, call `measure`, write its result. Return the exit status."""
     folder = Path(sys.argv[1])
+    threading.Thread(target=_end_after, args=(os.getppid(),), daemon=True).start()
     try:
         result = measure({**json.loads((folder / "spec.json").read_text()), "import_seconds": import_seconds})
     except Error as error:
@@ -98,3 +103,13 @@ def answer(measure: Any, import_seconds: float) -> int:
         traceback.print_exc()
     (folder / "result.json").write_text(json.dumps(result))
     return 1 if "error" in result else 0
+
+
+def _end_after(waiting: int) -> None:
+    """End this process and its children with the one that waits for them, which may be killed."""
+    try:
+        process = os.pidfd_open(waiting)
+    except OSError:  # a kernel before 5.3
+        return
+    select.select([process], [], [])
+    os.killpg(0, signal.SIGKILL)
