@@ -137,6 +137,17 @@ TEST_F(JoiningTest, OutputsThatGrowInAnotherDimensionAreFound) {
             "output 'y' has the shape (1, 1) alone, and a part of the shape (1, 3) in a joint run");
 }
 
+TEST(Joining, FirstRunsOfShapesAreAuditedAtOnceForTwoSecondsInAll) {
+  using std::chrono::seconds;
+  Joining joining;
+  joining.set_outputs({"m", {}, {}, true, false});
+  const auto first = joining.audit("a", 2, 2, std::chrono::milliseconds(10));
+  EXPECT_EQ(first.which.size(), 1U);
+  joining.audited(first, seconds(3));  // a run of another size has cuDNN plan anew
+  EXPECT_TRUE(joining.audit("b", 2, 2, seconds(500)).which.empty());
+  EXPECT_EQ(joining.audit("b", 2, 2, seconds(200)).which.size(), 1U) << "as far as 0.5% of the time allow";
+}
+
 TEST_F(JoiningTest, RequestsThatAreAlikeProveNothing) {
   make();
   pool->set_outputs({"m", {}, {}, true, true});

@@ -51,7 +51,8 @@ Joining::Audit Joining::audit(const Key& key, std::size_t requests, std::size_t 
   ran_ += time;
   due.proves = to_prove_ > 0;
   due.in_time = static_cast<double>(spent_.count()) <= static_cast<double>(ran_.count()) * most_share;
-  if (!due.proves && !due.in_time && seen_.size() >= always_audited) {
+  const bool at_once = seen_.size() < always_audited && spent_ < always_for;
+  if (!due.proves && !due.in_time && !at_once) {
     return due;
   }
   char size = 0;

@@ -56,7 +56,8 @@ class Joining {
   };
   /// After a joint run of so many requests, with so many rows, that took so long. Of the first joint run of each shape,
   /// and of each number of rows up to twice as many, one request is compared, and then of others as far as all audits
-  /// take no more than `most_share` of the time of joint runs.
+  /// take no more than `most_share` of the time of joint runs. The first ones do not wait for that, for two seconds in
+  /// all.
   Audit audit(const Key& key, std::size_t requests, std::size_t rows, std::chrono::nanoseconds time);
   /// That was done, and took so long. What was asked for and not done is asked for again.
   void audited(const Audit& done, std::chrono::nanoseconds time);
@@ -76,6 +77,8 @@ class Joining {
  private:
   static constexpr std::size_t most_kept = 1000;  // of shapes and callers without end, the first are forgotten
   static constexpr std::size_t always_audited = 32;
+  // A run of another size may take seconds, where cuDNN plans its convolutions anew.
+  static constexpr std::chrono::seconds always_for{2};
   static constexpr int proving_runs = 16;
   static constexpr int faulty = 4;  // a failure counts 2, an answer takes 1 off
   static constexpr int most_faults = 16;
