@@ -34,7 +34,7 @@ from ortmulti.pool.pool import Pool, StandIn, members_of
 if TYPE_CHECKING:
     from ortmulti.pool.configuration import Warmup
     from ortmulti.pool.futures import PoolFuture
-    from ortmulti.pool.stats import DeviceStats, Page, PoolStats
+    from ortmulti.pool.stats import Page, PoolStats
 
 __all__ = [
     "DeviceBudget",
@@ -735,9 +735,9 @@ class ModelRepository(Closing):
             loaded, members = _Loaded(pool, []), members_of(pool)
             members.limit_graphs(self._why_no_graphs)
             members.warm_up(warmup)  # not by `load`: a wake of a session makes no first run
-            rows = {row.device: row for row in pool.stats().devices}
+            rows = {row["device"]: row for row in members.core.stats()["devices"]}
             for device in devices:
-                later[device] *= rows[device].sessions
+                later[device] *= rows[device]["sessions"]
                 taken = max(size, self._grown(device, before[device]) or 0, _in_arenas(rows[device], size))
                 taken += later[device]
                 keep = device != "cpu" and self._pinned_bytes + taken <= self._host_budget
@@ -753,7 +753,7 @@ class ModelRepository(Closing):
                     device,
                     model,
                     keep,
-                    pool.timeline._core,
+                    members.timeline._core,
                     _closer(pool, device),
                     reserved.pop(device),
                 )
@@ -911,12 +911,12 @@ def size_of(model: Model) -> tuple[int, bool]:
     return model.size + sum(file.size for file in files), not _CONVOLUTIONS.isdisjoint(index.operators)
 
 
-def _in_arenas(row: DeviceStats, size: int) -> int:
+def _in_arenas(row: Mapping[str, Any], size: int) -> int:
     """Return what weights and the first run take on the CPU, as its arenas' statistics have it; or 0."""
-    if row.device != "cpu" or row.arena_peak_bytes is None or row.arena_used_bytes is None:
+    used, most = row.get("arena_used_bytes"), row.get("arena_peak_bytes")
+    if row["device"] != "cpu" or used is None or most is None:
         return 0
-    weights = max(size, row.arena_used_bytes)  # in the arenas those that are kept in another form
-    return weights + row.arena_peak_bytes - row.arena_used_bytes
+    return int(max(size, used) + most - used)  # in the arenas are the weights that are kept in another form
 
 
 def _put_idle_to_sleep(of: weakref.ref[ModelRepository], ended: Change) -> None:
