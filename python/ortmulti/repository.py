@@ -165,13 +165,14 @@ class RepositoryStats:
         from ortmulti.pool.stats import Page, checked_labels
 
         page = Page()
-        self.add_to(page, checked_labels(labels, "model"))
+        self._add_to(page, checked_labels(labels, "model"))
         return str(page)
 
-    def add_to(self, page: Page, labels: Mapping[str, str]) -> None:
-        """Add the metrics to a page that has those of others, too."""
+    def _add_to(self, page: Page, labels: Mapping[str, str]) -> None:
+        from ortmulti.pool.stats import add_to
+
         for name, model in self.models.items():
-            model.pool.add_to(page, {**labels, "model": name})
+            add_to(page, model.pool, {**labels, "model": name})
 
         def metric(name: str, kind: str, text: str, samples: Iterable[tuple[dict[str, str], float]]) -> None:
             page.add(f"repository_{name}", kind, text, samples, labels)

@@ -237,11 +237,10 @@ class PoolStats(_Short):
             InvalidArgument, InvalidType: Labels that cannot be.
         """
         page = Page()
-        self.add_to(page, checked_labels(labels))
+        self._add_to(page, checked_labels(labels))
         return str(page)
 
-    def add_to(self, page: Page, labels: Mapping[str, str]) -> None:
-        """Add the metrics to a page that has those of others, too."""
+    def _add_to(self, page: Page, labels: Mapping[str, str]) -> None:
         for name, kind, text, source in _METRICS:
             samples = source(self) if callable(source) else _each(self.devices, source)
             if samples is not None:
@@ -423,10 +422,15 @@ def metrics(
         raise InvalidType(f'sources are pools and repositories by name, such as {{"a": pool}}, not {sources!r}')
     for name, source in sources.items():
         stats: Any = source.stats(latency_buckets) if hasattr(source, "stats") else None
-        if not hasattr(stats, "add_to"):
+        if not hasattr(stats, "_add_to"):
             raise InvalidType(f"{name!r} is to be a pool or a repository, not {source!r}")
-        stats.add_to(page, {**given, "pool": name})
+        add_to(page, stats, {**given, "pool": name})
     return str(page)
+
+
+def add_to(page: Page, stats: Any, labels: Mapping[str, str]) -> None:
+    """Add the metrics of a pool's or a repository's statistics to a page."""
+    stats._add_to(page, labels)
 
 
 def _lines(name: str, value: float | Histogram, labels: dict[str, str]) -> Iterator[str]:

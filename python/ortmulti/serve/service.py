@@ -20,7 +20,7 @@ from ortmulti.errors import (
     QueueFull,
     without_folders,
 )
-from ortmulti.pool.stats import Page
+from ortmulti.pool.stats import Page, add_to
 from ortmulti.serve.datatypes import Declared, array_of_bytes, array_of_numbers
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class Service:
     def metrics(self) -> str:
         """Return the repository's metrics and the counts of answers, for Prometheus."""
         page = Page()
-        self.models.stats().add_to(page, {})
+        add_to(page, self.models.stats(), {})
         counts = [({"protocol": protocol, "code": code}, count) for (protocol, code), count in self.answers.items()]
         page.add("serve_answers_total", "counter", "Answers, by protocol and code.", counts, {})
         return str(page)
