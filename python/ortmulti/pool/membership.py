@@ -26,19 +26,12 @@ __all__ = ["Membership", "Readiness"]
 class Readiness:
     """The part of `Pool`, and of a repository's model, for the model's description and what its devices do."""
 
-    if TYPE_CHECKING:  # a pool has attributes instead, which are faster
-
-        @property
-        def _members(self) -> Members: ...
-
-        @property
-        def _batching(self) -> Batching | None: ...
-
-        @property
-        def _length(self) -> Callable[[Mapping[str, Any]], int] | None: ...
-
-        @property
-        def _start(self) -> float: ...
+    _members: Members
+    _batching: Batching | None
+    _length: Callable[[Mapping[str, Any]], int] | None
+    """The length of a request, where requests are padded."""
+    _start: float
+    """When the pool was made."""
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the model's inputs, with ``name``, ``type`` and ``shape``, as `InferenceSession.get_inputs`.
@@ -198,11 +191,10 @@ class Membership(Readiness):
     """The part of `Pool` for changes of its devices and its model."""
 
     def __init__(self, members: Members, batching: Batching | None = None) -> None:
-        self._members: Members = members
-        self._batching: Batching | None = batching
-        self._start: float = time.monotonic()
-        self._length: Callable[[Mapping[str, Any]], int] | None = None
-        """The length of a request, where requests are padded."""
+        self._members = members
+        self._batching = batching
+        self._start = time.monotonic()
+        self._length = None
         self._rows: RowVerdict | None = None
         """Which outputs have rows, where requests are joined."""
 

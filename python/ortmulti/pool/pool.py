@@ -6,6 +6,7 @@ import abc
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, overload
 
@@ -640,21 +641,10 @@ class StandIn(Requests):
     def pool(self) -> Pool:
         """The present pool."""
 
-    @property
-    def _members(self) -> Members:
-        return self.pool._members
-
-    @property
-    def _batching(self) -> Batching | None:
-        return self.pool._batching
-
-    @property
-    def _length(self) -> Callable[[Mapping[str, Any]], int] | None:
-        return self.pool._length
-
-    @property
-    def _start(self) -> float:
-        return self.pool._start
+    _members: Any = property(attrgetter("pool._members"))
+    _batching: Any = property(attrgetter("pool._batching"))
+    _length: Any = property(attrgetter("pool._length"))
+    _start: Any = property(attrgetter("pool._start"))
 
     def _model(self) -> str:
         return self.name
