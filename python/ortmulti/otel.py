@@ -40,11 +40,9 @@ def instrument(tracer_provider: trace.TracerProvider | None = None) -> None:
         raise InvalidType(f"tracer_provider is OpenTelemetry's TracerProvider, not {tracer_provider!r}")
     tracer = trace.get_tracer("ortmulti", tracer_provider=tracer_provider)
 
-    def begin(asked: pool.Pool) -> _RequestSpan | None:
-        members = asked._members  # or an error, such as a repository's of a model that is not loaded
+    def begin(model: str, version: str) -> _RequestSpan | None:
         span = tracer.start_span("ortmulti.run")
-        name = getattr(asked, "name", "") or members.model.strip("'")
-        return _RequestSpan(span, name, members._version) if span.is_recording() else None
+        return _RequestSpan(span, model, version) if span.is_recording() else None
 
     pool.set_spans(begin)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,9 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 from ortmulti import _core, checks
-from ortmulti._runtime import machine
+from ortmulti._runtime import machine, native
 from ortmulti._runtime.closing import Closing
-from ortmulti._runtime.threads import Task
+from ortmulti._runtime.threads import Change, Task
 from ortmulti.create.model import Model
 from ortmulti.devices.device import Device, name_devices, parse_devices
 from ortmulti.errors import (
@@ -29,13 +28,12 @@ from ortmulti.errors import (
     NotLoaded,
     OutOfMemory,
 )
-from ortmulti.pool.pool import Pool
+from ortmulti.pool.model_interface import check_same, check_verified
+from ortmulti.pool.pool import Pool, StandIn, members_of
 
 if TYPE_CHECKING:
-    from ortmulti.create.model import ModelLike
-    from ortmulti.pool.configuration import Batching, Warmup
+    from ortmulti.pool.configuration import Warmup
     from ortmulti.pool.futures import PoolFuture
-    from ortmulti.pool.members import Members
     from ortmulti.pool.stats import Page, PoolStats
 
 __all__ = [
@@ -53,7 +51,7 @@ LOGGER = logging.getLogger("ortmulti")
 # Seconds to wait for a moment in which no model wakes or falls asleep, so that one model's memory can be measured.
 _QUIET = 5.0
 # Seconds between two looks for models that are idle, at most.
-_LOOKS = 5.0
+_LOOKS = 1.0
 # What cuDNN takes for each session that convolves, outside of ONNX Runtime's arena, at one of its first shapes: often
 # after the measurement (onnxruntime-gpu 1.31.1 with cuDNN 9.19 on an H200: 80 MB for each of 12 sessions).
 _CUDNN = 80 * 10**6
@@ -171,8 +169,10 @@ class RepositoryStats:
         return str(page)
 
     def _add_to(self, page: Page, labels: Mapping[str, str]) -> None:
+        from ortmulti.pool.stats import add_to
+
         for name, model in self.models.items():
-            model.pool._add_to(page, {**labels, "model": name})
+            add_to(page, model.pool, {**labels, "model": name})
 
         def metric(name: str, kind: str, text: str, samples: Iterable[tuple[dict[str, str], float]]) -> None:
             page.add(f"repository_{name}", kind, text, samples, labels)
@@ -209,8 +209,10 @@ class _Entry:
     """The state and the reason: together, as they are read without a lock."""
 
 
-class RepositoryModel(Pool):
-    """A model of a repository, as ``models["bert"]`` returns it: a `Pool` of whatever is loaded under the name.
+class RepositoryModel(StandIn):
+    """A model of a repository, as ``models["bert"]`` returns it, with the calls of a `Pool`.
+
+    Whatever is loaded under the name answers.
 
     Attributes:
         name: The name.
@@ -220,30 +222,15 @@ class RepositoryModel(Pool):
         self._repository = repository
         self.name = name
 
-    def __del__(self) -> None:
-        """The repository has the sessions."""
-
-    _was_closed = False
-
     @property
-    def _pool(self) -> Pool:
+    def pool(self) -> Pool:
+        """What is loaded now. Requests to it raise `ClosedError` once another model has taken its place.
+
+        Raises:
+            NotLoaded: It is being loaded, was unloaded, or its load failed.
+            NotFound: It was removed.
+        """
         return self._repository._loaded(self.name).pool
-
-    @property
-    def _members(self) -> Members:  # type: ignore[override]
-        return self._pool._members
-
-    @property
-    def _batching(self) -> Batching | None:  # type: ignore[override]
-        return self._pool._batching
-
-    @property
-    def _length(self) -> Callable[[Mapping[str, Any]], int] | None:  # type: ignore[override]
-        return self._pool._length
-
-    @property
-    def _start(self) -> float:  # type: ignore[override]
-        return self._pool._start
 
     def replace_model(
         self,
@@ -262,22 +249,15 @@ class RepositoryModel(Pool):
             Error: As `ModelRepository.add` and `Pool.replace_model`.
         """
         checks.boolean("same_interface", same_interface)
-        checks.instance("version", version, str)
-        present = self._pool
+        present = self.pool
 
-        def check(new: Pool) -> None:
-            from ortmulti.pool.model_interface import check_same, check_verified
-
+        def check(new: Pool) -> object:
             if same_interface:
                 check_same("the new model", new, repr(self.name), present)
-            if verify is not None:
-                check_verified(verify(new), "the new model", repr(self.name))
+            return verify is None or verify(new)
 
-        entry = self._repository._entry(self.name)
-        changed = replace(entry, model=Model.of(model))
-        if warmup is not None:
-            changed.options = {**changed.options, "warmup": warmup}
-        self._repository._load(self.name, entry, _labelled(changed, version), check)
+        options = None if warmup is None else {**self._repository._entry(self.name).options, "warmup": warmup}
+        self._repository.load(self.name, model, version=version, options=options, verify=check)
 
     def add_devices(self, devices: object) -> NoReturn:
         """Not to be had: a model has the devices that `ModelRepository.add` was given.
@@ -335,10 +315,10 @@ class ModelRepository(Closing):
             raise InvalidArgument(f"a repository has GPUs and the CPU, not {', '.join(unknown)}: load it by itself")
         described = machine.describe_memory()
         limits = [limit for limit in (described["total"], described["cgroup_limit"]) if limit]
-        self._host_budget = _bytes("host_memory", 0.5 if host_memory is None else host_memory, min(limits))
+        self._host_budget = parse_bytes("host_memory", 0.5 if host_memory is None else host_memory, min(limits))
         self._pinned_bytes = 0
         of_gpus = 0.8 if gpu_memory is None else gpu_memory
-        _bytes("gpu_memory", of_gpus, 1 << 62)  # before the driver starts
+        parse_bytes("gpu_memory", of_gpus, 1 << 62)  # before the driver starts
         if gpu_memory is not None and host_memory is None and self._devices == ["cpu"]:
             LOGGER.warning(
                 "there is no GPU, so that gpu_memory=%r limits nothing: the budget is host_memory, here %.1f GB",
@@ -351,14 +331,14 @@ class ModelRepository(Closing):
                 budgets.append((name, self._host_budget))
             else:
                 total = _core.cuda_memory(int(name.removeprefix("cuda:")))[1]
-                budgets.append((name, _bytes("gpu_memory", of_gpus, total)))
+                budgets.append((name, parse_bytes("gpu_memory", of_gpus, total)))
         self._core = _core.Repository(budgets)
         self._entries: dict[str, _Entry] = {}
-        self._lock = threading.Lock()
-        self._loading = threading.Lock()  # one at a time, so that each one's memory can be measured; before the other
+        self._lock = native.Lock()
+        self._loading = native.Lock()  # one at a time, so that each one's memory can be measured; before the other
         self._kept = dict.fromkeys(self._devices, 0)  # the most that a model was seen to keep
         self._closed = False
-        self._ended = threading.Event()
+        self._ended = Change()
         self._idle: Task | None = None
         self._tasks: list[Task] = []
 
@@ -372,6 +352,7 @@ class ModelRepository(Closing):
         wait: Literal["all", "none"] = "all",
         protect: bool = False,
         idle_timeout: float | None = None,
+        verify: Callable[[Pool], object] | None = None,
         **load_options: Any,
     ) -> None:
         """Add a model and load it. On a GPU it sleeps until its first request, or until `pin`.
@@ -386,6 +367,8 @@ class ModelRepository(Closing):
                 keeps it awake in any case.
             idle_timeout: Seconds without a request after which it sleeps, though no other model needs its memory. None,
                 the default: never.
+            verify: Function that is called with the loaded `Pool` before it takes requests. If it raises or returns
+                False, the model is not added. Do not close the pool. Default: none.
             load_options: Arguments of `ortmulti.load`, without ``progress``. ``devices``: some of the
                 repository's; default: all of them. With several, a request wakes the model where there is most room,
                 and further devices while requests wait. ``in_flight``: default 1, since ONNX Runtime keeps 72 MiB on
@@ -404,12 +387,7 @@ class ModelRepository(Closing):
         checks.boolean("protect", protect)
         if idle_timeout is not None:
             checks.number("idle_timeout", idle_timeout)
-        if "progress" in load_options:
-            raise InvalidArgument("a repository's models are loaded without 'progress'")
-        from ortmulti.pool.configuration import Warmup
-
-        if not isinstance(warmup := load_options.get("warmup", True), bool | Warmup):
-            raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
+        _check_options(load_options)
         entry = _Entry(Model.of(model), load_options, protect, idle_timeout)
         with self._lock:
             self._raise_if_closed()
@@ -418,9 +396,10 @@ class ModelRepository(Closing):
             self._entries[name] = entry
         try:
             if wait == "none":
-                self._start(Task(partial(self._load_behind, name, entry), f"ortmulti loads {name}"))
+                self._start(Task(partial(self._load_behind, name, entry, verify), f"ortmulti loads {name}"))
             else:
-                self._load(name, entry)
+                self._let_others_load()
+                self._load(name, entry, entry, verify)
             if idle_timeout is not None:
                 self._look_for_idle()
         except BaseException:
@@ -435,9 +414,9 @@ class ModelRepository(Closing):
             self._tasks = [*(each for each in self._tasks if not each.wait(0)), task]
         task.start()
 
-    def _load_behind(self, name: str, entry: _Entry) -> None:
+    def _load_behind(self, name: str, entry: _Entry, verify: Callable[[Pool], object] | None) -> None:
         try:
-            self._load(name, entry)
+            self._load(name, entry, entry, verify)
         except ClosedError:  # it was removed meanwhile
             pass
         except Exception as error:  # the index has it
@@ -460,6 +439,8 @@ class ModelRepository(Closing):
         model: str | os.PathLike[str] | bytes | bytearray | memoryview | Model | None = None,
         *,
         version: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        verify: Callable[[Pool], object] | None = None,
     ) -> None:
         """Load a model that was unloaded; or load it again, such as from a file that has changed.
 
@@ -470,6 +451,8 @@ class ModelRepository(Closing):
             model: What is loaded in its place from now on, as for `add`; default: the same. Its inputs and outputs may
                 be others; to refuse that: ``models[name].replace_model``.
             version: Label of the new one; default: as before.
+            options: Arguments of `ortmulti.load`, in place of those that it was added with; default: the same.
+            verify: As for `add`. If it raises or returns False, a model that was loaded before stays.
 
         Raises:
             NotFound: There is no such model.
@@ -477,14 +460,14 @@ class ModelRepository(Closing):
         """
         entry = self._entry(name)
         checks.instance("version", version, str, optional=True)
-        changed = entry if model is None else replace(entry, model=Model.of(model))
-        self._load(name, entry, _labelled(changed, version))
-
-    def _load_with(self, name: str, model: ModelLike, options: Mapping[str, Any]) -> None:
-        """Load a model in its place with other options of `add`; whether it is protected, and when it is idle, stay."""
-        entry = self._entry(name)
-        given = {key: value for key, value in options.items() if key not in ("protect", "idle_timeout")}
-        self._load(name, entry, replace(entry, model=Model.of(model), options=given))
+        checks.instance("options", options, Mapping, optional=True)
+        changed = dict(entry.options if options is None else options)
+        _check_options(changed)
+        if version is not None:
+            changed["version"] = version
+        model = entry.model if model is None else Model.of(model)
+        self._let_others_load()
+        self._load(name, entry, replace(entry, model=model, options=changed), verify)
 
     def unload(self, name: str, cancel_pending: bool = False) -> None:
         """Answer a model's requests, and free its memory. Its name stays in the `index`; `load` brings it back.
@@ -632,8 +615,8 @@ class ModelRepository(Closing):
         """
         with self._lock:
             self._closed = True
+            self._ended.happen()
             names, tasks = list(self._entries), self._tasks
-        self._ended.set()
         for name in names:
             self.unload(name, cancel_pending)
         for task in tasks:
@@ -688,11 +671,13 @@ class ModelRepository(Closing):
 
     # Loading.
 
-    def _load(
-        self, name: str, entry: _Entry, changed: _Entry | None = None, check: Callable[[Pool], object] | None = None
-    ) -> None:
-        """Load a model, or what is to take its place and has passed the check."""
-        changed = changed or entry
+    def _let_others_load(self) -> None:
+        """Wait for another load, as a greenlet that lets the one go on which loads."""
+        while self._loading.locked():
+            time.sleep(0.01)
+
+    def _load(self, name: str, entry: _Entry, changed: _Entry, verify: Callable[[Pool], object] | None) -> None:
+        """Load a model, or what is to take its place."""
         with self._loading:
             with self._lock:
                 self._raise_if_closed()
@@ -701,8 +686,9 @@ class ModelRepository(Closing):
             loaded: _Loaded | None = None
             try:
                 loaded = self._make(name, changed)
-                if check is not None:
-                    check(loaded.pool)
+                if verify is not None:
+                    outcome = "it is not loaded" if entry.loaded is None else f"{name!r} keeps its model"
+                    check_verified(verify(loaded.pool), "the new model", outcome)
             except BaseException as error:
                 self._release(loaded, cancel_pending=True)
                 with self._lock:
@@ -722,7 +708,7 @@ class ModelRepository(Closing):
                     self._pin(loaded, entry.pinned)
                     before, entry.loaded = entry.loaded, loaded
                     if before is not None:
-                        loaded.pool._members.core.continue_from(before.pool._members.core)
+                        members_of(loaded.pool).core.continue_from(members_of(before.pool).core)
                     entry.status = "READY", ""
             self._release(before if wanted else loaded, cancel_pending=not wanted)
             if not wanted:
@@ -735,7 +721,7 @@ class ModelRepository(Closing):
         devices = self._chosen(options.pop("devices", None))
         warmup = options.pop("warmup", True)
         options.setdefault("in_flight", 1)
-        size, convolves = _size(entry.model)
+        size, convolves = size_of(entry.model)
         later = {device: _CUDNN if convolves and device != "cpu" else 0 for device in devices}
         reserved = {
             device: self._core.reserve(name, device, size + self._kept[device] + later[device])
@@ -747,13 +733,14 @@ class ModelRepository(Closing):
             start = time.monotonic()
             pool = load(entry.model, devices, **options)
             seconds = time.monotonic() - start
-            loaded = _Loaded(pool, [])
-            pool._members.limit_graphs(self._why_no_graphs)
-            pool._members.warm_up(warmup)
-            for row in pool.stats().devices:
-                later[row.device] *= row.sessions
+            loaded, members = _Loaded(pool, []), members_of(pool)
+            members.limit_graphs(self._why_no_graphs)
+            members.warm_up(warmup)  # not by `load`: a wake of a session makes no first run
+            rows = {row["device"]: row for row in members.core.stats()["devices"]}
             for device in devices:
-                taken = max(size, self._grown(device, before[device]) or 0, _in_arenas(pool, size)) + later[device]
+                later[device] *= rows[device]["sessions"]
+                taken = max(size, self._grown(device, before[device]) or 0, _in_arenas(rows[device], size))
+                taken += later[device]
                 keep = device != "cpu" and self._pinned_bytes + taken <= self._host_budget
                 levels = {
                     level: (0, seconds if closes else 0.0)
@@ -761,13 +748,13 @@ class ModelRepository(Closing):
                     if closes or device != "cpu"
                 }
                 model = _core.ResidencyModel(taken, levels, entry.pinned, protect=entry.protect)
-                resident = pool._members.core.enter(
+                resident = members.core.enter(
                     self._core,
                     name,
                     device,
                     model,
                     keep,
-                    pool.timeline._core,
+                    members.timeline._core,
                     _closer(pool, device),
                     reserved.pop(device),
                 )
@@ -886,7 +873,8 @@ class ModelRepository(Closing):
             raise ClosedError("the repository is closed")
 
 
-def _bytes(name: str, value: object, total: int) -> int:
+def parse_bytes(name: str, value: object, total: int) -> int:
+    """Return bytes of a share of a total, of a number, or of a text such as ``"8GiB"``."""
     if isinstance(value, str):
         found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", value)
         unit = _UNITS.get(found[2].upper()) if found else None
@@ -904,11 +892,16 @@ def _bytes(name: str, value: object, total: int) -> int:
     return value
 
 
-def _labelled(entry: _Entry, version: str | None) -> _Entry:
-    return entry if version is None else replace(entry, options={**entry.options, "version": version})
+def _check_options(options: Mapping[str, Any]) -> None:
+    from ortmulti.pool.configuration import Warmup
+
+    if others := {"progress", "protect", "idle_timeout"} & options.keys():
+        raise InvalidArgument(f"a repository's models are loaded without {', '.join(map(repr, sorted(others)))}")
+    if not isinstance(warmup := options.get("warmup", True), bool | Warmup):
+        raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
 
 
-def _size(model: Model) -> tuple[int, bool]:
+def size_of(model: Model) -> tuple[int, bool]:
     """Return the bytes of a model's files, about those of its weights, and whether it convolves."""
     try:
         with model.content() as content:
@@ -919,21 +912,20 @@ def _size(model: Model) -> tuple[int, bool]:
     return model.size + sum(file.size for file in files), not _CONVOLUTIONS.isdisjoint(index.operators)
 
 
-def _in_arenas(pool: Pool, size: int) -> int:
+def _in_arenas(row: Mapping[str, Any], size: int) -> int:
     """Return what weights and the first run take on the CPU, as its arenas' statistics have it; or 0."""
-    for row in pool.stats().devices:
-        if row.device == "cpu" and row.arena_peak_bytes is not None and row.arena_used_bytes is not None:
-            weights = max(size, row.arena_used_bytes)  # in the arenas those that are kept in another form
-            return weights + row.arena_peak_bytes - row.arena_used_bytes
-    return 0
+    used, most = row.get("arena_used_bytes"), row.get("arena_peak_bytes")
+    if row["device"] != "cpu" or used is None or most is None:
+        return 0
+    return int(max(size, used) + most - used)  # in the arenas are the weights that are kept in another form
 
 
-def _put_idle_to_sleep(of: weakref.ref[ModelRepository], ended: threading.Event) -> None:
+def _put_idle_to_sleep(of: weakref.ref[ModelRepository], ended: Change) -> None:
     seen: dict[str, tuple[object, float]] = {}
-    wait = 0.0
-    while not ended.wait(wait) and (repository := of()) is not None:
+    while (repository := of()) is not None and not repository._closed:
         wait = repository._sleep_where_idle(seen)
         del repository
+        ended.wait(wait)
 
 
 def _closer(pool: Pool, device: str) -> Callable[[str, float], None]:

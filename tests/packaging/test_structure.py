@@ -183,6 +183,93 @@ def test_a_python_room_imports_only_earlier_rooms(room: str) -> None:
     assert not wrong
 
 
+# Private names that any room may use, and why.
+FOR_ALL_ROOMS = {
+    "_core": "the core's object in one of Python's, and the module of the bindings",
+    "_from_core": "makes such an object",
+    "_of_runtime": "errors with onnxruntime's prefix",
+    "_sess": "an attribute of onnxruntime's sessions",
+    **dict.fromkeys(("_asdict", "_fields", "_make", "_replace"), "of named tuples"),
+}
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name not in FOR_ALL_ROOMS
+
+
+def private_names(source: str) -> set[str]:
+    """The private names that a module defines: functions, classes, variables and attributes of ``self``."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            of = getattr(node, "value", None)
+            if of is None or getattr(of, "id", "") in ("self", "cls"):
+                found.add(node.id if isinstance(node, ast.Name) else node.attr)
+    return {name for name in found if is_private(name)}
+
+
+def foreign_private_names(source: str, room: str, own: set[str], earlier: set[str]) -> list[str]:
+    """The private names of earlier rooms that a module of a room uses.
+
+    An attribute is one of an earlier room if only that defines the name, or if it is looked up in what was imported.
+    """
+    tree = ast.parse(source)
+    found, imported = [], set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ortmulti"):
+            for alias in node.names:
+                if room_of(f"{node.module}.{alias.name}") != room:
+                    imported.add(alias.asname or alias.name)
+                    if is_private(alias.name) and alias.name not in PYTHON_ROOMS:
+                        found.append(f"{node.lineno}: {alias.name}")
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr in earlier
+            and (node.attr not in own or getattr(node.value, "id", "") in imported)
+        ):
+            found.append(f"{node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+def test_a_private_name_of_another_room_is_found() -> None:
+    source = """
+    from ortmulti._runtime import native
+    from ortmulti.pool.pool import Pool, _wait
+    class Own(Pool):
+        def __init__(self):
+            self._own, self._members, other._unknown = 1, other._core, other._asdict()
+    Pool._own
+    other._own
+    other._members._version
+    """
+    found = foreign_private_names(textwrap.dedent(source), "serve", {"_own", "_members"}, {"_own", "_version"})
+    assert found == ["3: _wait", "7: Pool._own", "9: other._members._version"]
+    assert private_names(textwrap.dedent(source)) == {"_own", "_members"}
+
+
+def test_no_room_uses_a_private_name_of_another_one() -> None:
+    """What a room is to give to those above it has a public name, also where no user needs it."""
+    names: dict[str, set[str]] = {room: set() for room in (*PYTHON_ROOMS, "_lazy", "")}
+    for module, file in FILES.items():
+        names[room_of(module)] |= private_names(file.read_text("utf-8"))
+    of_the_core = private_names((PACKAGE / "_core.pyi").read_text("utf-8"))
+    wrong = [
+        f"{module}:{found}"
+        for module, file in FILES.items()
+        if (room := room_of(module)) in PYTHON_ROOMS
+        for found in foreign_private_names(
+            file.read_text("utf-8"),
+            room,
+            names[room],
+            set().union(*(names[each] for each in PYTHON_ROOMS[: PYTHON_ROOMS.index(room)])) - of_the_core,
+        )
+    ]
+    assert not wrong
+
+
 # From bottom to top: instruments first, then what several experiments share, then the experiments.
 BENCH_ROOMS = (
     *("measure", "files", "reports", "models", "strategies", "experiment"),

@@ -118,7 +118,7 @@ def test_a_model_is_unloaded_loaded_and_removed(two: ortmulti.ModelRepository, e
 def test_a_model_has_all_calls_of_a_pool(two: ortmulti.ModelRepository, expected: list[np.ndarray]) -> None:
     model = two["m0"]
     assert ("m0" in two, "m7" in two, list(two), len(two)) == (True, False, [each.name for each in two.index()], COUNT)
-    assert isinstance(model, ortmulti.Pool)
+    assert isinstance(model.pool, ortmulti.Pool)
     assert [each.name for each in model.get_inputs()] == ["x"]
     for [y] in (
         model.run(X),
@@ -506,6 +506,33 @@ def test_a_model_that_is_being_removed_cannot_be_loaded_and_its_name_is_free(
         assert [status.state for status in repository.index()] == ["READY"]
 
 
+def test_a_model_that_verify_refuses_takes_no_request(files: list[Path], expected: list[np.ndarray]) -> None:
+    def refuse(pool: ortmulti.Pool) -> bool:
+        asked.append(pool.run(X)[0])
+        return False
+
+    asked: list[np.ndarray] = []
+    with ortmulti.ModelRepository("cpu") as repository:
+        with pytest.raises(ortmulti.InvalidArgument, match=r"verify has returned False for the new model: it is not"):
+            repository.add("m", files[0], verify=refuse)
+        assert "m" not in repository
+        repository.add("m", files[0], version="1")
+        with pytest.raises(ortmulti.InvalidArgument, match="'m' keeps its model"):
+            repository.load("m", files[1], options={"version": "2"}, verify=refuse)
+        np.testing.assert_array_equal(asked, [expected[0], expected[1]])
+        np.testing.assert_array_equal(repository.run("m", X)[0], expected[0])
+        assert repository.index() == [ortmulti.ModelStatus("m", "READY", "", "1")]
+
+
+def test_options_of_load_take_the_place_of_those_of_add(files: list[Path]) -> None:
+    with ortmulti.ModelRepository("cpu") as repository:
+        repository.add("m", files[0], batching=ortmulti.Batching(4), version="1")
+        repository.load("m", options={"version": "2"})
+        assert (repository["m"].batching, repository["m"].version) == (None, "2")
+        with pytest.raises(ortmulti.InvalidArgument, match="are loaded without 'protect'"):
+            repository.load("m", options={"protect": True})
+
+
 def test_run_async_asks_the_new_model_if_the_old_one_is_closed() -> None:
     async def ask() -> None:
         running = repository.submit("m", endless_feed())
@@ -513,7 +540,7 @@ def test_run_async_asks_the_new_model_if_the_old_one_is_closed() -> None:
         while old.stats().waiting < 1:
             await asyncio.sleep(0)
         loading = asyncio.create_task(asyncio.to_thread(repository.load, "m"))
-        while repository._loaded("m").pool is old:
+        while repository["m"].pool is old:
             await asyncio.sleep(0)
         closing = asyncio.create_task(asyncio.to_thread(old.close, cancel_pending=True))
         await asyncio.wait([waiting])
@@ -523,5 +550,5 @@ def test_run_async_asks_the_new_model_if_the_old_one_is_closed() -> None:
 
     with ortmulti.ModelRepository("cpu", host_memory="1GiB") as repository:
         repository.add("m", ENDLESS, warmup=False)
-        old = repository._loaded("m").pool
+        old = repository["m"].pool
         asyncio.run(ask())

@@ -72,11 +72,12 @@ for wait in ["all", "first", "none"]:
 
 with om.ModelRepository("cpu") as repository:
     repository.add("one", model)
-    repository.add("two", model, wait="none")
+    for name in ["two", "three", "four", "five"]:  # which wait for each other
+        repository.add(name, model, wait="none")
     work(repository["one"], 3)
     while any(model.state == "LOADING" for model in repository.index()):
         os.sched_yield()
-    check(repository.run("two", None, x))
+    check(repository.run("five", None, x))
 
 import onnxruntime
 with om.patch_onnxruntime():

@@ -19,6 +19,8 @@ LOGGER = logging.getLogger("ortmulti")
 
 Run = Callable[[list[Mapping[str, Any]], int], object]
 
+_DEFAULT = Warmup()
+
 
 class FirstRuns:
     """The warm-up of a model's sessions. They may run at the same time, from any thread.
@@ -30,7 +32,7 @@ class FirstRuns:
 
     def __init__(self, serving: Serving, model: str) -> None:
         self.serving = serving
-        self._warmup = serving.warmup if isinstance(serving.warmup, Warmup) else Warmup()
+        self._warmup = serving.warmup if isinstance(serving.warmup, Warmup) else _DEFAULT
         self._runs = self._warmup.runs
         self._model = model
         self._lock = native.Lock()

@@ -88,7 +88,8 @@ class Members:
         self._sessions = Sessions((), self.timeline)
         self.model = str(request.model)
         """The present model, for messages."""
-        self._version = version
+        self.version = version
+        """Label of the present model."""
         _live.add(self)
         startup.before_shut_down(_close_all)
         startup.close_at_exit()
@@ -285,7 +286,7 @@ class Members:
 
     def stats(self, bounds_ns: Sequence[int]) -> dict[str, Any]:
         """Same as `Pool.stats`."""
-        return {**self.core.stats(bounds_ns), "version": self._version}
+        return {**self.core.stats(bounds_ns), "version": self.version}
 
     def wait_ready(self, timeout: float | None, devices: Devices | None) -> list[str]:
         """Same as `Pool.wait_ready`."""
@@ -548,7 +549,7 @@ class Members:
                     new = Members(one_each, lambda: core, serving, version)
                     new._targets, new._members = devices, loading.members
                     new.timeline, new._sessions = timeline, sessions
-                    check_verified(verify(new), description, "the pool")
+                    check_verified(verify(new), description, "the pool keeps its model")
                     if core.closed():
                         raise InvalidArgument(f"verify has closed the pool of {description}")
                 core.continue_from(self.core)
@@ -558,7 +559,7 @@ class Members:
                     # No call from here to `replaced`, so Ctrl-C comes before all of it or after it.
                     self._retiring = [*self._retiring, (old, old_sessions)]
                     self.core, self.timeline, self.model, self._request = core, timeline, description, request
-                    self._members, self._sessions, self._version = loading.members, sessions, version
+                    self._members, self._sessions, self.version = loading.members, sessions, version
                     self._files, self._first_runs = files, first_runs
                     self.no_table = {}
                     replaced = True

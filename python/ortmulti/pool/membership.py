@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,72 +20,18 @@ if TYPE_CHECKING:
     from ortmulti.pool.members import Members
     from ortmulti.pool.rows import RowVerdict
 
-__all__ = ["Membership"]
+__all__ = ["Membership", "Readiness"]
 
 
-class Membership:
-    """The part of `Pool` for readiness and changes of its devices and its model."""
+class Readiness:
+    """The part of `Pool`, and of a repository's model, for the model's description and what its devices do."""
 
-    def __init__(self, members: Members, batching: Batching | None = None) -> None:
-        self._members = members
-        self._batching = batching
-        self._length: Callable[[Mapping[str, Any]], int] | None = None
-        """The length of a request, where requests are padded."""
-        self._rows: RowVerdict | None = None
-        """Which outputs have rows, where requests are joined."""
-
-    def _judge_rows(
-        self, batching: Batching, tries: Literal["none", "open", "all"] = "open", session_known: bool = True
-    ) -> RowVerdict:
-        """Find out which outputs of the model have rows. No requests came before."""
-        from ortmulti.pool.rows import Rows
-
-        members = self._members
-        return Rows(members.source, members.description, members.run_apart, session_known).of_batches(batching, tries)
-
-    def _begin_batching(self, session_known: bool) -> None:
-        """Prove padding, and find out which outputs have rows: requests for others run alone from then on. No requests
-        came before.
-
-        Args:
-            session_known: Whether a session is there. If not, this waits for the first one only where something is run.
-
-        Raises:
-            InvalidArgument: As `Batching` says.
-        """
-        batching = self._batching
-        if batching is None:
-            return
-        self._begin_padding()
-        if batching.trust:
-            self._members.core.set_outputs(str(self._members.model), {}, set(), False, False)
-            return
-        from ortmulti.pool.batching_check import BatchingCheck
-        from ortmulti.pool.rows import warn
-
-        self._rows = verdict = self._judge_rows(batching, "all" if batching.check else "open", session_known)
-        found = BatchingCheck(verdict.checks, verdict)
-        if batching.check and (not found.independent or verdict.reasons("unknown")):
-            raise InvalidArgument(f"{found}. Load it without batching, or export it so that rows are independent")
-        warn(self._members.model, verdict)
-        unproven = bool(verdict.checks or verdict.reasons("unknown"))  # not by the graph
-        name, random = str(self._members.model), set(verdict.of_random)
-        self._members.core.set_outputs(name, verdict.reasons(), random, True, unproven)
-
-    def _begin_padding(self) -> None:
-        """Prove what `Batching` says of padding, if anything, and pad from then on. No requests came before.
-
-        Raises:
-            InvalidArgument: It does not fit the model, or answers differ.
-        """
-        batching = self._batching
-        if batching is None or batching.pad is None:
-            return
-        from ortmulti.pool.padding_proof import prove_padding
-
-        padded = prove_padding(self, batching)  # type: ignore[arg-type] # each is a Pool
-        self._members.core.set_padding(padded.padding.for_core(padded.axes))
-        self._length = padded.padding.about
+    _members: Members
+    _batching: Batching | None
+    _length: Callable[[Mapping[str, Any]], int] | None
+    """The length of a request, where requests are padded."""
+    _start: float
+    """When the pool was made."""
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the model's inputs, with ``name``, ``type`` and ``shape``, as `InferenceSession.get_inputs`.
@@ -103,10 +50,27 @@ class Membership:
         outputs: list[NodeArg] = self._members.description().get_outputs()
         return outputs
 
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """Return the weights that a request may give, as `InferenceSession.get_overridable_initializers`; otherwise as
+        `get_inputs`.
+        """
+        initializers: list[NodeArg] = self._members.description().get_overridable_initializers()
+        return initializers
+
     def get_modelmeta(self) -> ModelMetadata:
         """Return the model's metadata, as `InferenceSession.get_modelmeta`; otherwise as `get_inputs`."""
         metadata: ModelMetadata = self._members.description().get_modelmeta()
         return metadata
+
+    @property
+    def batching(self) -> Batching | None:
+        """How requests are joined: ``batching`` of `load`."""
+        return self._batching
+
+    @property
+    def version(self) -> str:
+        """Label of the present model; empty without one."""
+        return self._members.version
 
     @property
     def ready(self) -> list[str]:
@@ -131,33 +95,6 @@ class Membership:
         if timeout is not None:
             checks.number("timeout", timeout)
         return self._members.wait_ready(timeout, devices)
-
-    def add_devices(self, devices: str | int | Device | Iterable[str | int | Device]) -> None:
-        """Load the model on further devices, as `load` did, and return when all of them take requests.
-
-        The pool keeps working; requests for these devices wait. With `load`'s ``warmup`` the new sessions run it first.
-        A device that failed, broke or was removed may be added again.
-
-        Args:
-            devices: As for `load`; ``"all"``: every device that the pool does not have. A device that is named twice
-                gets twice as many sessions.
-
-        Raises:
-            InvalidArgument: The pool already has one of the devices.
-            Error: As `load`. After an error none of the devices is in the pool.
-        """
-        self._members.add_devices(devices)
-
-    def remove_devices(self, devices: str | int | Device | Iterable[str | int | Device]) -> None:
-        """Remove devices from the pool; free their sessions and memory when their runs have ended.
-
-        Requests that wait for such a device only fail with `DeviceError`; other requests are not affected. After Ctrl-C
-        the devices get no more requests; call this again to free them.
-
-        Raises:
-            InvalidArgument: The pool does not have one of the devices, or no working device would be left.
-        """
-        self._members.remove_devices(devices)
 
     def trim(self, devices: str | int | Device | Iterable[str | int | Device] | None = None) -> None:
         """Give back memory that no run needs now; the pool goes on beside it.
@@ -248,6 +185,98 @@ class Membership:
         if timeout is not None:
             checks.number("timeout", timeout)
         self._members.wake(devices, timeout)
+
+
+class Membership(Readiness):
+    """The part of `Pool` for changes of its devices and its model."""
+
+    def __init__(self, members: Members, batching: Batching | None = None) -> None:
+        self._members = members
+        self._batching = batching
+        self._start = time.monotonic()
+        self._length = None
+        self._rows: RowVerdict | None = None
+        """Which outputs have rows, where requests are joined."""
+
+    def _judge_rows(
+        self, batching: Batching, tries: Literal["none", "open", "all"] = "open", session_known: bool = True
+    ) -> RowVerdict:
+        """Find out which outputs of the model have rows. No requests came before."""
+        from ortmulti.pool.rows import Rows
+
+        members = self._members
+        return Rows(members.source, members.description, members.run_apart, session_known).of_batches(batching, tries)
+
+    def _begin_batching(self, session_known: bool) -> None:
+        """Prove padding, and find out which outputs have rows: requests for others run alone from then on. No requests
+        came before.
+
+        Args:
+            session_known: Whether a session is there. If not, this waits for the first one only where something is run.
+
+        Raises:
+            InvalidArgument: As `Batching` says.
+        """
+        batching = self._batching
+        if batching is None:
+            return
+        self._begin_padding()
+        if batching.trust:
+            self._members.core.set_outputs(str(self._members.model), {}, set(), False, False)
+            return
+        from ortmulti.pool.batching_check import BatchingCheck
+        from ortmulti.pool.rows import warn
+
+        self._rows = verdict = self._judge_rows(batching, "all" if batching.check else "open", session_known)
+        found = BatchingCheck(verdict.checks, verdict)
+        if batching.check and (not found.independent or verdict.reasons("unknown")):
+            raise InvalidArgument(f"{found}. Load it without batching, or export it so that rows are independent")
+        warn(self._members.model, verdict)
+        unproven = bool(verdict.checks or verdict.reasons("unknown"))  # not by the graph
+        name, random = str(self._members.model), set(verdict.of_random)
+        self._members.core.set_outputs(name, verdict.reasons(), random, True, unproven)
+
+    def _begin_padding(self) -> None:
+        """Prove what `Batching` says of padding, if anything, and pad from then on. No requests came before.
+
+        Raises:
+            InvalidArgument: It does not fit the model, or answers differ.
+        """
+        batching = self._batching
+        if batching is None or batching.pad is None:
+            return
+        from ortmulti.pool.padding_proof import prove_padding
+
+        padded = prove_padding(self, batching)  # type: ignore[arg-type] # each is a Pool
+        self._members.core.set_padding(padded.padding.for_core(padded.axes))
+        self._length = padded.padding.about
+
+    def add_devices(self, devices: str | int | Device | Iterable[str | int | Device]) -> None:
+        """Load the model on further devices, as `load` did, and return when all of them take requests.
+
+        The pool keeps working; requests for these devices wait. With `load`'s ``warmup`` the new sessions run it first.
+        A device that failed, broke or was removed may be added again.
+
+        Args:
+            devices: As for `load`; ``"all"``: every device that the pool does not have. A device that is named twice
+                gets twice as many sessions.
+
+        Raises:
+            InvalidArgument: The pool already has one of the devices.
+            Error: As `load`. After an error none of the devices is in the pool.
+        """
+        self._members.add_devices(devices)
+
+    def remove_devices(self, devices: str | int | Device | Iterable[str | int | Device]) -> None:
+        """Remove devices from the pool; free their sessions and memory when their runs have ended.
+
+        Requests that wait for such a device only fail with `DeviceError`; other requests are not affected. After Ctrl-C
+        the devices get no more requests; call this again to free them.
+
+        Raises:
+            InvalidArgument: The pool does not have one of the devices, or no working device would be left.
+        """
+        self._members.remove_devices(devices)
 
     def replace_model(
         self,

@@ -66,11 +66,11 @@ def _order(before: Sequence[Any], after: Sequence[Any]) -> list[str]:
     return [f"the outputs come in the order {', '.join(new)}, not {', '.join(old)}"]
 
 
-def check_verified(result: object, new: str, keeps: str) -> None:
+def check_verified(result: object, new: str, outcome: str) -> None:
     """Raise `InvalidArgument` where ``verify`` has returned something else than None or what is true."""
     try:
         passed = result is None or bool(result)
     except ValueError as error:  # an array of several
         raise InvalidArgument(f"verify returns True, False or None, not {type(result).__name__}: {error}") from error
     if not passed:
-        raise InvalidArgument(f"verify has returned {result!r} for {new}: {keeps} keeps its model")
+        raise InvalidArgument(f"verify has returned {result!r} for {new}: {outcome}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import abc
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, overload
 
@@ -18,7 +20,7 @@ from ortmulti.pool import many
 from ortmulti.pool.call import Call, CoreCall, core_call, takes_call
 from ortmulti.pool.configuration import Batching, Warmup
 from ortmulti.pool.futures import PoolFuture, Submitted, Timing, when_answered
-from ortmulti.pool.membership import Membership
+from ortmulti.pool.membership import Membership, Readiness
 from ortmulti.pool.stats import PoolStats
 from ortmulti.timeline import Timeline
 from ortmulti.values.ort_value import OrtValue
@@ -31,10 +33,12 @@ if TYPE_CHECKING:
     from ortmulti import _core
     from ortmulti._core import PoolRequest
     from ortmulti.pool.members import Members
+    from ortmulti.pool.rows import RowVerdict
 
-__all__ = ["Batching", "Pool"]
+__all__ = ["Batching", "Pool", "Requests", "StandIn", "members_of", "rows_of"]
 
-_Self = TypeVar("_Self", bound="Pool")
+_Self = TypeVar("_Self", bound="Requests")
+_SelfPool = TypeVar("_SelfPool", bound="Pool")
 
 _event_loops: ModuleType | None = None  # imported by the first `run_async`: asyncio is large
 
@@ -50,11 +54,11 @@ class RequestSpan(Protocol):
 
 
 _ENDING = "the interpreter is ending: the pool takes no more requests"
-_begin_span: Callable[[Pool], RequestSpan | None] | None = None
+_begin_span: Callable[[str, str], RequestSpan | None] | None = None
 
 
-def set_spans(begin: Callable[[Pool], RequestSpan | None] | None) -> None:
-    """Have this called with the pool of each request; None: nothing."""
+def set_spans(begin: Callable[[str, str], RequestSpan | None] | None) -> None:
+    """Have this called with the model and the version of each request; None: nothing."""
     global _begin_span
     _begin_span = begin
 
@@ -67,27 +71,8 @@ def _import_event_loops() -> ModuleType:
     return event_loops
 
 
-class Pool(Membership, Closing):
-    """The sessions of one model behind one request queue, as `load` returns them.
-
-    A request goes to an idle session, on the device with the fewest busy ones. If none is idle, requests wait in order
-    of arrival. A session runs one request at a time. All methods may be called from any thread. Inputs must not change
-    until their request is answered. A pool is a context manager: the end of the ``with`` block closes it.
-    """
-
-    def __init__(self, members: Members, batching: Batching | None = None) -> None:
-        if not hasattr(members, "core"):
-            raise InvalidType(
-                f"a Pool is not made from {type(members).__name__}: ortmulti.load(model, devices) returns one"
-            )
-        super().__init__(members, batching)
-        self._start = time.monotonic()
-        self._was_closed = False
-
-    def __del__(self) -> None:
-        # Not a weakref.finalize: the members may refer to the pool by the traceback of a load that failed.
-        if hasattr(self, "_members"):
-            self._members.abandon()
+class Requests(Readiness, Closing):
+    """What a pool and a repository's model have in common: all that is asked of the sessions of one model."""
 
     @property
     def sessions(self) -> Sessions:
@@ -253,7 +238,7 @@ class Pool(Membership, Closing):
             output_names, input_feed = None, _feed_alone(output_names)
         limited = when_full == "reject"
         options = self._call(run_options, outputs, call)
-        span = None if _begin_span is None else _begin_span(self)
+        span = None if _begin_span is None else self._span()
         loops = _event_loops or _import_event_loops()
         while span is None:
             core = self._members.core
@@ -466,23 +451,6 @@ class Pool(Membership, Closing):
 
         return PoolStats._from_core(self._members.stats(bounds_ns(latency_buckets)), time.monotonic() - self._start)
 
-    def close(self, cancel_pending: bool = False) -> None:
-        """Answer all requests, and free the sessions and their weights. A second call does nothing.
-
-        Devices that are still starting are given up. Requests that only they could answer raise `ClosedError`.
-
-        Args:
-            cancel_pending: Answer only those that run. The futures of waiting requests are cancelled; `run` and
-                `run_async` raise `ClosedError`. The interpreter's exit closes pools in this way.
-        """
-        self._was_closed = True
-        self._members.close(cancel_pending)
-
-    def __enter__(self: _Self) -> _Self:
-        if self._was_closed:  # one that could not be loaded is entered, and says why
-            raise ClosedError("the pool is closed: load the model again")
-        return self
-
     async def __aenter__(self: _Self) -> _Self:
         (_event_loops or _import_event_loops()).running_loop()  # else there would be an error at the end
         return self.__enter__()
@@ -500,10 +468,6 @@ class Pool(Membership, Closing):
         """Whether `close` was called, or all of its sessions are closed."""
         return self._members.closed()
 
-    def __repr__(self) -> str:
-        state = ", closed" if self.closed else ""
-        return f"<Pool of {self._members.model} on {', '.join(self.devices) or 'no device yet'}{state}>"
-
     def _call(self, run_options: RunOptions | None, outputs: Literal["numpy", "device"], call: Call) -> CoreCall | None:
         """Return the core's form of a request's arguments; None where all have their defaults."""
         if run_options is None and outputs == "numpy" and not call:
@@ -512,8 +476,15 @@ class Pool(Membership, Closing):
         on_device = outputs == "device"
         return core_call(call, run_options, on_device, self._members.timeline, 3)
 
+    def _model(self) -> str:
+        """The model's name in spans."""
+        return self._members.model.strip("'")
+
+    def _span(self) -> RequestSpan | None:
+        return None if _begin_span is None else _begin_span(self._model(), self.version)
+
     def _run(self, output_names: object, input_feed: Mapping[str, Any], call: CoreCall | None) -> list[Any]:
-        if _begin_span is not None and (span := _begin_span(self)) is not None:
+        if _begin_span is not None and (span := self._span()) is not None:
             future = self._submit(output_names, input_feed, None, False, False, call, span)
             try:
                 return future.result()
@@ -541,7 +512,7 @@ class Pool(Membership, Closing):
         if not callbacks.start():  # its thread delivers answers
             raise ClosedError(_ENDING)
         if _begin_span is not None and span is None:
-            span = _begin_span(self)
+            span = self._span()
         future = PoolFuture(_to_values if on_device else None)
         try:
             while future._request is None:
@@ -570,7 +541,7 @@ class Pool(Membership, Closing):
         core: _core.Pool | None = None
         try:
             if _begin_span is not None:
-                spans += [_begin_span(self) for _ in feeds]
+                spans += [self._span() for _ in feeds]
             while core is not (present := self._members.core):
                 core = present
                 if not requests:
@@ -611,6 +582,82 @@ class Pool(Membership, Closing):
         if lookahead is not None and (checks.integer("lookahead", lookahead, 1) <= most or length is None):
             return many.Ahead(lookahead, None)  # the core chooses among those that wait
         return many.Ahead(most, length, lookahead)
+
+
+class Pool(Membership, Requests):
+    """The sessions of one model behind one request queue, as `load` returns them.
+
+    A request goes to an idle session, on the device with the fewest busy ones. If none is idle, requests wait in order
+    of arrival. A session runs one request at a time. All methods may be called from any thread. Inputs must not change
+    until their request is answered. A pool is a context manager: the end of the ``with`` block closes it.
+    """
+
+    def __init__(self, members: Members, batching: Batching | None = None) -> None:
+        if not hasattr(members, "core"):
+            raise InvalidType(
+                f"a Pool is not made from {type(members).__name__}: ortmulti.load(model, devices) returns one"
+            )
+        super().__init__(members, batching)
+        self._was_closed = False
+
+    def __del__(self) -> None:
+        # Not a weakref.finalize: the members may refer to the pool by the traceback of a load that failed.
+        if hasattr(self, "_members"):
+            self._members.abandon()
+
+    def close(self, cancel_pending: bool = False) -> None:
+        """Answer all requests, and free the sessions and their weights. A second call does nothing.
+
+        Devices that are still starting are given up. Requests that only they could answer raise `ClosedError`.
+
+        Args:
+            cancel_pending: Answer only those that run. The futures of waiting requests are cancelled; `run` and
+                `run_async` raise `ClosedError`. The interpreter's exit closes pools in this way.
+        """
+        self._was_closed = True
+        self._members.close(cancel_pending)
+
+    def __enter__(self: _SelfPool) -> _SelfPool:
+        if self._was_closed:  # one that could not be loaded is entered, and says why
+            raise ClosedError("the pool is closed: load the model again")
+        return self
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.closed else ""
+        return f"<Pool of {self._members.model} on {', '.join(self.devices) or 'no device yet'}{state}>"
+
+
+class StandIn(Requests):
+    """The calls of a pool, for one that may be another at each call.
+
+    Attributes:
+        name: The model's name in spans.
+    """
+
+    name: str
+
+    @property
+    @abc.abstractmethod
+    def pool(self) -> Pool:
+        """The present pool."""
+
+    _members: Any = property(attrgetter("pool._members"))
+    _batching: Any = property(attrgetter("pool._batching"))
+    _length: Any = property(attrgetter("pool._length"))
+    _start: Any = property(attrgetter("pool._start"))
+
+    def _model(self) -> str:
+        return self.name
+
+
+def members_of(pool: Pool) -> Members:
+    """Return the sessions of a pool, for what keeps several pools."""
+    return pool._members
+
+
+def rows_of(pool: Pool) -> RowVerdict | None:
+    """Return which outputs have rows, as `load` found it; None where it did not look."""
+    return pool._rows
 
 
 def _feed_alone(given: object) -> Mapping[str, Any]:

@@ -424,8 +424,13 @@ def metrics(
         stats: Any = source.stats(latency_buckets) if hasattr(source, "stats") else None
         if not hasattr(stats, "_add_to"):
             raise InvalidType(f"{name!r} is to be a pool or a repository, not {source!r}")
-        stats._add_to(page, {**given, "pool": name})
+        add_to(page, stats, {**given, "pool": name})
     return str(page)
+
+
+def add_to(page: Page, stats: Any, labels: Mapping[str, str]) -> None:
+    """Add the metrics of a pool's or a repository's statistics to a page."""
+    stats._add_to(page, labels)
 
 
 def _lines(name: str, value: float | Histogram, labels: dict[str, str]) -> Iterator[str]:

@@ -6,13 +6,12 @@ import hashlib
 import logging
 import mmap
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ortmulti import _core
-from ortmulti._runtime import behind
+from ortmulti._runtime import behind, native
 from ortmulti.cache.entries import Cache, StagedEntry
 from ortmulti.cache.entry import MODEL, PLACEHOLDER, Entry
 from ortmulti.cache.key import CacheKey
@@ -63,7 +62,7 @@ class KeptFile:
         self.name = file.name
         self.identity = file.identity
         self.size = file.size
-        self._lock = threading.Lock()
+        self._lock = native.Lock()
         self._there: list[tuple[int, int]] = []  # ranges on the disk, in order and apart
         self._staged: StagedEntry | None = None
         cache = Cache.default()

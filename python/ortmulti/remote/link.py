@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 import weakref
 from collections.abc import Iterator
+
+from ortmulti._runtime import native
+from ortmulti._runtime.threads import Change, Changes
 
 _links: weakref.WeakSet[Link] = weakref.WeakSet()
 
@@ -27,7 +29,8 @@ class Link:
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = native.Lock()
+        self._changes = Changes()
         self._under_way = 0
         self._limit = _FIRST
         self._grows = True
@@ -51,24 +54,30 @@ class Link:
         Raises:
             Interrupted: There was another one.
         """
-        with self._changed:
-            while self._under_way >= self._limit and self.interrupts == interrupts:
-                self._changed.wait()
-            if self.interrupts != interrupts:
-                raise Interrupted
-            if self._under_way == 0:  # what was idle says nothing about the link
-                self._restart()
-            self._under_way += 1
+        while (change := self._take(interrupts)) is not None:
+            change.wait()
         try:
             yield
         finally:
-            with self._changed:
+            with self._lock:
                 self._under_way -= 1
-                self._changed.notify_all()
+                self._changes.notify()
+
+    def _take(self, interrupts: int) -> Change | None:
+        """Take a place, or return what to wait for."""
+        with self._lock:
+            if self.interrupts != interrupts:
+                raise Interrupted
+            if self._under_way >= self._limit:
+                return self._changes.next()
+            if self._under_way == 0:  # what was idle says nothing about the link
+                self._restart()
+            self._under_way += 1
+            return None
 
     def came(self, size: int) -> None:
         """Count a range that came whole."""
-        with self._changed:
+        with self._lock:
             self._bytes += size
             self._ranges += 1
             seconds = time.monotonic() - self._since
@@ -78,7 +87,7 @@ class Link:
             self._grows = rate > self._best * _GAIN
             if self._grows:
                 self._limit *= 2
-                self._changed.notify_all()
+                self._changes.notify()
             elif self._best:
                 self._limit = max(_LEAST, self._limit // 2)  # as before the last doubling
             self._best = max(self._best, rate)
@@ -86,21 +95,26 @@ class Link:
 
     def refused(self) -> None:
         """Ask for less: the store says that it is overloaded."""
-        with self._changed:
+        with self._lock:
             self._grows = False
             self._limit = max(_LEAST, self._limit // 2)
             self._restart()
 
     def wait(self, seconds: float, interrupts: int) -> None:
         """Wait, until an interrupt at most."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.interrupts != interrupts, seconds)
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            with self._lock:
+                if self.interrupts != interrupts:
+                    return
+                change = self._changes.next()
+            change.wait(left)
 
     def interrupt(self) -> None:
         """End the reading that is under way: those who wait here, and who looks at `interrupts`."""
-        with self._changed:
+        with self._lock:
             self.interrupts += 1
-            self._changed.notify_all()
+            self._changes.notify()
 
     def _restart(self) -> None:
         self._bytes = self._ranges = 0

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ortmulti import checks
 from ortmulti.create.model import Model
 from ortmulti.errors import Error, InvalidArgument, NoSuchFile, NotFound
+from ortmulti.pool.pool import rows_of
 from ortmulti.serve import pbtxt
 from ortmulti.serve.datatypes import Declared
 from ortmulti.serve.pbtxt import Tensor
@@ -72,13 +73,14 @@ class ServedModel:
             InvalidArgument: It is another one, or its requests are to be joined and the rows of an output depend on
                 each other.
         """
-        if pool._rows is not None and (dependent := pool._rows.dependent()):
+        rows = rows_of(pool)
+        if rows is not None and (dependent := rows.dependent()):
             raise InvalidArgument(
                 f"the requests of {self.name!r} are to be joined, but {'; '.join(dependent)}: serve it without "
                 "batching, or trust it (trust = true of batching in a TOML file, or the parameter trust_batching of a "
                 "config.pbtxt)"
             )
-        initializers = pool._members.description().get_overridable_initializers()  # optional inputs, in Triton's words
+        initializers = pool.get_overridable_initializers()  # optional inputs, in Triton's words
         present = {"input": [*pool.get_inputs(), *initializers], "output": pool.get_outputs()}
         batch = " with the batch's" * (self.defaults.max_batch_size > 0)
         for tensor in self.stated:

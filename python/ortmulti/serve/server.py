@@ -19,7 +19,7 @@ import uvicorn
 
 from ortmulti.errors import Error, InvalidArgument, without_folders
 from ortmulti.remote.link import interrupt_all
-from ortmulti.repository import ModelRepository, _Entry, _Loaded
+from ortmulti.repository import ModelRepository
 from ortmulti.serve.folder import Models, ServedModel
 from ortmulti.serve.grpc import Handlers, add_to
 from ortmulti.serve.http import Application, Limits
@@ -95,23 +95,6 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-class _Repository(ModelRepository):
-    """One that refuses a model which is not what its configuration states, before it takes a request."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.served: dict[str, ServedModel] = {}  # what is loaded next, by name
-
-    def _make(self, name: str, entry: _Entry) -> _Loaded:
-        loaded = super()._make(name, entry)
-        try:
-            self.served[name].check(loaded.pool)
-        except BaseException:
-            self._release(loaded, cancel_pending=True)
-            raise
-        return loaded
-
-
 class _Uvicorn(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -134,7 +117,7 @@ class _Server:
                     f"'{settings.certificate}' and '{settings.key}' are no certificate and its key: {error}"
                 ) from error
         self._stop = asyncio.Event()
-        self._repository = _Repository(**settings.repository)
+        self._repository = ModelRepository(**settings.repository)
         self._service = Service(self._repository, explicit=settings.explicit, reload=self._reload, name=settings.id)
         self._service.ready = False  # until all models are there
 
@@ -265,8 +248,8 @@ class _Server:
 
     def _add(self, model: ServedModel) -> None:
         self._note(model)
-        self._repository.served[model.name] = model
-        self._repository.add(model.name, model.model(), **{"version": model.version, **model.options})
+        options = {"version": model.version, **model.options}
+        self._repository.add(model.name, model.model(), verify=model.check, **options)
         self._service.refused.pop(model.name, None)
 
     def _note(self, model: ServedModel) -> None:
@@ -288,8 +271,10 @@ class _Server:
     def _reload(self, name: str) -> None:
         model = self._models.find(name)
         if name in self._repository:
-            self._repository.served[name] = model
-            self._repository._load_with(name, model.model(), {"version": model.version, **model.options})
+            options = {"version": model.version, **model.options}
+            for kept in ("protect", "idle_timeout"):
+                options.pop(kept, None)
+            self._repository.load(name, model.model(), options=options, verify=model.check)
             self._note(model)
         else:
             self._add(model)

@@ -20,13 +20,12 @@ from ortmulti.errors import (
     QueueFull,
     without_folders,
 )
-from ortmulti.pool.stats import Page
+from ortmulti.pool.stats import Page, add_to
 from ortmulti.serve.datatypes import Declared, array_of_bytes, array_of_numbers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ortmulti.pool.configuration import Batching
     from ortmulti.pool.pool import Pool
     from ortmulti.pool.stats import PoolStats
     from ortmulti.repository import ModelRepository
@@ -127,12 +126,12 @@ _NO_DEFAULTS = Defaults()
 class _Interface:
     """A loaded model's inputs and outputs. They belong to one pool of the name."""
 
-    def __init__(self, pool: Pool, batching: Batching | None) -> None:
-        self.pool = pool
+    def __init__(self, pool: Pool) -> None:
+        self.pool, batching = pool, pool.batching
         self.joins = batching is not None
         self.batching = None if batching is None or batching.axis != 0 else batching  # of rows, as Triton's is
         self.inputs = {value.name: Declared(value) for value in pool.get_inputs()}
-        initializers = pool._members.description().get_overridable_initializers()
+        initializers = pool.get_overridable_initializers()
         self.optional = {value.name: Declared(value) for value in initializers}
         self.outputs = {value.name: Declared(value) for value in pool.get_outputs()}
 
@@ -180,7 +179,7 @@ class Service:
     def metrics(self) -> str:
         """Return the repository's metrics and the counts of answers, for Prometheus."""
         page = Page()
-        self.models.stats()._add_to(page, {})
+        add_to(page, self.models.stats(), {})
         counts = [({"protocol": protocol, "code": code}, count) for (protocol, code), count in self.answers.items()]
         page.add("serve_answers_total", "counter", "Answers, by protocol and code.", counts, {})
         return str(page)
@@ -381,18 +380,17 @@ class Service:
 
     def _interface(self, name: str, version: str) -> tuple[_Interface, str]:
         try:
-            pool = self.models._loaded(name).pool
+            pool = self.models[name].pool
         except NotFound:
             if name not in self.models:
                 raise Refused(404, f"Request for unknown model: '{name[:200]}' is not found") from None
             raise Refused(503, f"Request for unknown model: '{name}' has no available versions") from None
-        present = pool._members._version or _UNNAMED  # the pool's own: another one may take its place now
+        present = pool.version or _UNNAMED  # the pool's own: another one may take its place now
         if version and version != present:
             raise Refused(404, f"Request for unknown model: '{name}' version {version[:20]} is not found")
         interface = self._interfaces.get(name)
         if interface is None or interface.pool is not pool:
-            batching = self.models._entry(name).options.get("batching")
-            interface = self._interfaces[name] = _Interface(pool, batching)
+            interface = self._interfaces[name] = _Interface(pool)
         return interface, present
 
 

@@ -112,9 +112,8 @@ class _Repository(Closing):
         return self.repository.submit(self.names[model], feed)
 
     def let_sleep(self, model: int) -> None:
-        loaded = self.repository._entries[self.names[model]].loaded
-        if loaded is not None and self.on_cpu:  # on a GPU it sleeps since it was added
-            loaded.pool.sleep("session")
+        if self.on_cpu:  # on a GPU it sleeps since it was added
+            self.repository[self.names[model]].sleep("session")
 
     # `stats()` also has every pool's histograms, too much work for each request.
     def states(self) -> str:

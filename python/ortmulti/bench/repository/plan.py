@@ -22,7 +22,7 @@ from ortmulti.bench.reports import plots
 from ortmulti.bench.reports.tables import IN_MIB, MIB, Column, Report, Sheet, figures, label, number, whole
 from ortmulti.create.model import Model
 from ortmulti.errors import Error, InvalidArgument, NoSuchFile
-from ortmulti.repository import _bytes, _size
+from ortmulti.repository import parse_bytes, size_of
 
 from .measure_repository import EXPERIMENTS, GROUPS, arrivals_of, figures_of, popularity, seconds_per_byte
 from .simulated import SimulatedModel, Simulation
@@ -205,8 +205,8 @@ class Repository(Experiment[str]):
         names = [model.stem for model in self.models]
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise InvalidArgument(f"two models have the name {twice[0]!r}: rename a file")
-        self.budget = limit = _bytes("budget", self.budget, 1 << 62)
-        sizes = [_size(Model(model))[0] for model in self.models]
+        self.budget = limit = parse_bytes("budget", self.budget, 1 << 62)
+        sizes = [size_of(Model(model))[0] for model in self.models]
         for name, size in zip(names, sizes, strict=True):
             if size > limit:
                 raise InvalidArgument(f"the budget is {limit} bytes, and {name} alone has {size}: raise the budget")
