@@ -14,8 +14,8 @@ from ortmulti.create.request import CreationRequest, Progress
 from ortmulti.devices.device import Device
 from ortmulti.errors import ClosedError
 from ortmulti.interface.session import InferenceSession
-from ortmulti.loading import creation
-from ortmulti.loading.attempt import Attempt
+from ortmulti.loading import ways
+from ortmulti.loading.creation import Creation
 from ortmulti.options.session_options import RunOptions
 from ortmulti.pool.first_runs import FirstRuns
 from ortmulti.timeline import Timeline
@@ -76,7 +76,7 @@ class _Cancelled(Exception):  # noqa: N818  (no error, but the way out)
 
 
 class MemberCreation:
-    """The creation of a pool's members. It receives the sessions, and each joins the pool when it has warmed up.
+    """The creation of a pool's members. Each session joins the pool when it has warmed up.
 
     `cancel` and `wait` may be called from any thread while it runs.
 
@@ -93,7 +93,7 @@ class MemberCreation:
             slow each other down. Otherwise all run at once, so that the last one is warm sooner.
         on_devices: Called when the devices are known, with the device of each session.
         not_joined: Called from any thread for each session that failed, with ``keep_going``.
-        progress, bytes_loaded: As in `Receiver`.
+        progress, bytes_loaded: As in `Creation`.
     """
 
     def __init__(
@@ -113,14 +113,14 @@ class MemberCreation:
     ) -> None:
         self.members: dict[int, Member] = {}
         """Those that have joined, by their places."""
-        self.on_devices = on_devices
-        self.progress = progress
-        self.bytes_loaded = bytes_loaded
+        self._on_devices = on_devices
+        self._progress = progress
+        self._bytes_loaded = bytes_loaded
+        self._hold = None if first is None else _core.ContextHold(first)
         self._request = request
         self._timeline = timeline
         self._first_runs = first_runs
         self._join = join
-        self._hold = None if first is None else _core.ContextHold(first)
         self._keep_going = keep_going
         self._not_joined = not_joined
         self._one_after_another = one_after_another
@@ -144,7 +144,19 @@ class MemberCreation:
         self._thread = native.get_ident()
         try:
             try:
-                creation.create(Attempt(self._request, self, self._timeline, self._keep_going, self._hold))
+                ways.create(
+                    Creation(
+                        self._request,
+                        self._timeline,
+                        self._receive,
+                        keep_going=self._keep_going,
+                        hold=self._hold,
+                        on_devices=self._on_devices,
+                        poll=self.poll,
+                        progress=self._progress,
+                        bytes_loaded=self._bytes_loaded,
+                    )
+                )
                 self._wait_for_joining()
             except _Cancelled:
                 pass
@@ -182,8 +194,11 @@ class MemberCreation:
         for member in self.members.values():
             member.session.close()
 
-    def on_session(self, index: int, session: _core.Session) -> None:
+    def _receive(self, index: int, session: _core.Session | BaseException) -> None:
         """Let a session join, in a thread of its own if it warms up or is on a GPU."""
+        if isinstance(session, BaseException):
+            self._go_on_without(index, session)
+            return
         try:
             ready = InferenceSession._from_core(session, self._timeline, self._request.options)
             if self._cancelled:
@@ -204,8 +219,7 @@ class MemberCreation:
             session.close()
             raise
 
-    def on_failure(self, index: int, error: BaseException) -> None:
-        """Go on without a session."""
+    def _go_on_without(self, index: int, error: BaseException) -> None:
         self._note(error)
         self._not_joined(index, error)
 
@@ -228,7 +242,7 @@ class MemberCreation:
             if self._cancelled:
                 return
             if self._keep_going:
-                self.on_failure(index, error)
+                self._go_on_without(index, error)
             else:
                 self._note(error)
                 self.cancel()
