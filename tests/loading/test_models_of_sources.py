@@ -103,9 +103,9 @@ def test_a_session_and_a_repository_take_sources(given: Given) -> None:
 
 def test_an_entry_of_the_cache_has_only_weights_that_an_optimization_changes(given: Given) -> None:
     """Sessions that share weights over an entry are on GPUs; here the same code creates them on the CPU."""
-    made = ortmulti.optimize(given.model, "cpu")
-    assert (made.made, made.compared, made.shared) == (True, True, 4)
-    assert made.own_bytes == 640 * (SIZE + 1) * 4
+    optimized = ortmulti.optimize(given.model, "cpu")
+    assert (optimized.made, optimized.compared, optimized.shared) == (True, True, 4)
+    assert optimized.own_bytes == 640 * (SIZE + 1) * 4
     given.read()
     made = creations.over_entry(given.model)
     assert "optimize model" not in [span.name for span in made.timeline.spans]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ortmulti
@@ -60,5 +61,5 @@ def test_a_cpu_beside_gpus_is_a_reason_to_share_nothing(large: str) -> None:
 def test_values_that_the_options_give_are_shared_before_they_are_copied(tmp_path: Path) -> None:
     model, _ = onnx_models.write_external(tmp_path)
     options = ortmulti.SessionOptions()
-    options.add_external_initializers(["any"], [ortmulti.OrtValue.ortvalue_from_numpy(onnx_models.np.zeros(4))])
+    options.add_external_initializers(["any"], [ortmulti.OrtValue.ortvalue_from_numpy(np.zeros(4))])
     assert planned(model, CPU, options=options).ways == ("values", "alone")

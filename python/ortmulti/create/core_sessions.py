@@ -32,7 +32,7 @@ def events(
     timeline: _core.Timeline | None = None,
     hold: _core.ContextHold | None = None,
 ) -> _core.CreationEvents:
-    """Return the events of creating a session for each list of providers by one call of the core.
+    """Return the events of creating a session for each list of providers by one call of the core, which is open.
 
     The first step of the iteration begins it, and in its end it raises the first failure. An event comes for each
     session that is ready or has failed, and in short intervals. Whoever iterates closes the sessions, calls `cancel` to
@@ -56,7 +56,6 @@ def events(
     """
     for session in sessions:
         config_entries.check_providers(options, session)
-    startup.ensure_open()
     if not options.logid and (name := logged_as or (graph if isinstance(graph, str) else "")):
         options = options.copy()
         options.logid = name.encode(errors="backslashreplace").decode()
@@ -88,6 +87,7 @@ def create(
     logged_as: str = "",
 ) -> tuple[list[_core.Session], _core.Timeline]:
     """Create the sessions of these `events`, and return them in their order, with the spans."""
+    startup.ensure_open()
     timeline = _core.Timeline()
     made: dict[int | None, _core.Session] = {}
     going = events(graph, sessions, options, weights=weights, logged_as=logged_as, timeline=timeline)

@@ -82,7 +82,7 @@ class CreationRequest:
     @property
     def named(self) -> list[Device] | None:
         """The devices, whether they exist or not; None: all."""
-        return name_devices(self.devices)
+        return None if isinstance(self.devices, str) else list(self.devices)  # type: ignore[arg-type]  # as made above
 
     def check_provider_options(self, devices: list[Device] | None) -> None:
         """Raise if the request has provider options, but no device can use them. ``devices`` is None if not known

@@ -215,7 +215,8 @@ class Creation:
                         if error is None and self._progress is not None:
                             done += 1
                             self._progress(done, len(self.providers), event.device)
-                    self.poll()
+                    else:
+                        self.poll()
             finally:
                 events.cancel()  # nothing where it has ended
                 log.flush()

@@ -30,6 +30,7 @@ class Member:
     Attributes:
         index: Index among the sessions of one creation.
         session: The session; the owner of the member closes it.
+        device: Its device.
         first_runs: What it runs before it takes requests, and how it serves them.
         request: How it was created.
         poll: Called before these runs. Raises an error if the creation was cancelled.
@@ -38,6 +39,7 @@ class Member:
 
     index: int
     session: InferenceSession
+    device: str
     first_runs: FirstRuns
     request: CreationRequest
     poll: Callable[[], object]
@@ -54,7 +56,7 @@ class Member:
             check_inputs(core, serving.batching, self.request.model, session.get_inputs(), initializers)
         limit = serving.graphs
         graphs: tuple[Any, ...] = ()
-        if limit and self.session.device.startswith("cuda:"):
+        if limit and self.device.startswith("cuda:"):
             from ortmulti.pool.graphs import make_behind
 
             make = partial(make_behind, limit, self.request, self.session._core)
@@ -200,18 +202,19 @@ class MemberCreation:
             self._go_on_without(index, session)
             return
         try:
+            device = session.device()
             ready = InferenceSession._from_core(session, self._timeline, self._request.options)
             if self._cancelled:
                 ready.close()
-            elif not self._first_runs.serving.warmup and ready.device == "cpu":
+            elif not self._first_runs.serving.warmup and device == "cpu":
                 self._have_joined(index, ready)
             else:
                 if self._end_runs is None:
                     self._end_runs = RunOptions()
                     self._end_runs.terminate = self._cancelled
-                leading = self._leading.get(ready.device) if self._one_after_another else None
+                leading = self._leading.get(device) if self._one_after_another else None
                 task = Task(partial(self._have_joined, index, ready, leading), "ortmulti-warmup")
-                self._leading.setdefault(ready.device, task)
+                self._leading.setdefault(device, task)
                 self._joining.append((task, ready))
                 task.start()
         except BaseException:  # no thread, or Ctrl-C at any point of this
@@ -231,7 +234,9 @@ class MemberCreation:
     def _have_joined(self, index: int, session: InferenceSession, leading: Task | None = None) -> None:
         if leading is not None:
             leading.wait()
-        member = Member(index, session, self._first_runs, self._request, self.poll, self._end_runs)
+        member = Member(
+            index, session, session._core.device(), self._first_runs, self._request, self.poll, self._end_runs
+        )
         try:
             self._join(member)
             self.members[index] = member
