@@ -101,8 +101,8 @@ class CreationEvents : NonCopyable {
 
   CreationEvent next() {
     const ReleaseGil nogil;
-    if (request_) {
-      creation_ = freed_without_gil(Creation::start(OnnxRuntime::get(), *std::exchange(request_, std::nullopt)));
+    if (auto request = std::exchange(request_, std::nullopt)) {
+      creation_ = freed_without_gil(Creation::start(OnnxRuntime::get(), *std::move(request)));
     }
     if (!creation_) {
       throw py::stop_iteration();

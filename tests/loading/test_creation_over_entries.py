@@ -211,3 +211,14 @@ def test_what_was_not_given_out_is_closed(
     assert len(created) == 3
     assert all(session.closed() for session in created)
     assert listener.news == []
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_cancelled_creation_has_no_further_events(model: str, begun: bool) -> None:
+    ortmulti.RunOptions()  # opens the library
+    cpu: list[tuple[str, dict[str, str]]] = [("CPUExecutionProvider", {})]
+    events = _core.CreationEvents(_core.CreationRequest(model=model, sessions=[cpu], options=_core.SessionOptions()))
+    if begun:
+        next(events)
+    events.cancel()
+    assert list(events) == []
