@@ -16,7 +16,7 @@ from ortmulti import _core
 STUB = Path(__file__).resolve().parent.parent / "python/ortmulti/_core.pyi"
 WIDTH = 120
 METHODS = ("instancemethod", "method_descriptor")  # not Python's own ones
-SPECIAL = ("__init__", "__int__")
+SPECIAL = ("__init__", "__int__", "__iter__", "__next__")
 BEGINNING = '''\
 # Made by `python -m tools.core_stub`.
 from asyncio import Future
@@ -58,6 +58,9 @@ ARGUMENTS = {
 BYTES = "bytes | bytearray | memoryview"
 ARRAY_OF_BYTES = "np.ndarray[Any, np.dtype[np.uint8]]"
 TYPES = {
+    "CreationEvent.error": "BaseException | None",
+    "CreationEvent.session": "Session | None",
+    "CreationEvents.__iter__": "CreationEvents",
     "CreationRequest.__init__(model)": f"str | {BYTES}",
     "GraphsBeside.add(key)": "bytes",
     "GraphsBeside.not_made(key)": "bytes",
@@ -92,7 +95,6 @@ TYPES = {
     "WeightList.__init__(sources)": "Sequence[Source | PythonSource]",
     "WeightList.read(progress)": "Callable[[int], object] | None",
     "bytes_of": ARRAY_OF_BYTES,
-    "create_sessions": "tuple[list[Session], Timeline]",
     "element_types": "dict[str, ElementType]",
     "index_model(model)": f"str | {BYTES} | Source",
     "memory_source(buffer)": f"{BYTES} | np.ndarray[Any, Any]",

@@ -82,56 +82,73 @@ CreationRequest make_request(const py::object& model, const Path& made_of,
           others, one_session_each, preload, keep_going, timeline, hold};
 }
 
-// Calls a method of the Python object that follows a creation, if it has the method.
-template <typename... Arguments>
-void notify(const py::object& listener, const char* method, Arguments&&... arguments) {
-  if (const py::object call = py::getattr(listener, method, py::none()); !call.is_none()) {
-    call(std::forward<Arguments>(arguments)...);
-  }
-}
+// What happened to the sessions of a creation: one of them is ready or failed, or time has passed.
+struct CreationEvent {
+  std::optional<std::size_t> index;  // of the session
+  std::string device;
+  std::shared_ptr<Session> session;  // null where it failed, or was closed since another one failed
+  std::exception_ptr error;
+  std::uint64_t loaded_bytes = 0;  // as in Creation::Progress
+  std::uint64_t total_bytes = 0;
+};
 
-// The listener is no part of the request: the garbage collector cannot see through a class of C++ here.
-py::tuple create_sessions(const CreationRequest& request, const py::object& listener) {
-  OnnxRuntime& runtime = OnnxRuntime::get();
-  auto creation = without_gil([&] { return freed_without_gil(Creation::start(runtime, request)); });
-  const auto cancel = [](Creation* given_up) { without_gil([&] { given_up->cancel(); }); };
-  std::unique_ptr<Creation, decltype(cancel)> guard(creation.get(), cancel);  // until its sessions are taken
-  const py::object on_ready = py::getattr(listener, "ready", py::none());
-  std::size_t done = 0;
-  std::uint64_t reported = 0;
-  for (bool finished = false; !finished;) {
-    // The creating threads touch no Python object.
-    const Creation::Progress now = without_gil([&] { return creation->wait(signal_interval); });
-    finished = now.finished;
-    if (std::exchange(reported, now.loaded_bytes) != now.loaded_bytes) {
-      notify(listener, "bytes_loaded", now.loaded_bytes, now.total_bytes);
+// An iterator over the events of a creation, which begins with the first one. The creating threads touch no Python
+// object.
+class CreationEvents : NonCopyable {
+ public:
+  explicit CreationEvents(CreationRequest request) : request_(std::move(request)) {}
+  ~CreationEvents() { cancel(); }
+
+  CreationEvent next() {
+    const ReleaseGil nogil;
+    if (auto request = std::exchange(request_, std::nullopt)) {
+      creation_ = freed_without_gil(Creation::start(OnnxRuntime::get(), *std::move(request)));
     }
-    for (const std::size_t index : now.ready) {
-      if (!on_ready.is_none()) {
-        auto session = without_gil([&] { return creation->take(index); });
-        if (session) {
-          on_ready(index, freed_without_gil(std::move(session)));
-        }
+    if (!creation_) {
+      throw py::stop_iteration();
+    }
+    if (next_ == now_.ready.size() + now_.failed.size()) {
+      if (now_.finished) {
+        const auto ended = std::exchange(creation_, nullptr);
+        ended->take();  // all were given away, or this throws the first error
+        throw py::stop_iteration();
       }
-      notify(listener, "progress", ++done, creation->size(), to_string(creation->device(index)));
+      now_ = creation_->wait(signal_interval);
+      next_ = 0;
     }
-    for (const auto& [index, error] : now.failed) {
-      notify(listener, "failed", index, to_python(error));
+    CreationEvent event;
+    event.loaded_bytes = now_.loaded_bytes;
+    event.total_bytes = now_.total_bytes;
+    if (next_ < now_.ready.size()) {
+      event.index = now_.ready[next_++];
+      if (auto session = creation_->take(*event.index)) {
+        event.session = freed_without_gil(std::move(session));
+      }
+    } else if (next_ < now_.ready.size() + now_.failed.size()) {
+      const Creation::Failure& failure = now_.failed[next_++ - now_.ready.size()];
+      event.index = failure.index;
+      event.error = failure.error;
     }
-    notify(listener, "poll");
-    check_signals();
+    if (event.index) {
+      event.device = to_string(creation_->device(*event.index));
+    }
+    return event;
   }
 
-  static_cast<void>(guard.release());  // NOLINT(bugprone-unused-return-value)
-  auto created = without_gil([&] { return creation->take(); });
-  py::list result;
-  for (auto& session : created) {
-    if (session) {
-      result.append(freed_without_gil(std::move(session)));
+  // Nothing of it is left in this object, which the frames of an exception may keep.
+  void cancel() {
+    request_.reset();
+    if (const auto creation = std::exchange(creation_, nullptr)) {
+      without_gil([&] { creation->cancel(); });
     }
   }
-  return py::make_tuple(result, creation->timeline());
-}
+
+ private:
+  std::optional<CreationRequest> request_;  // until it begins
+  std::shared_ptr<Creation> creation_;      // until it has ended
+  Creation::Progress now_;
+  std::size_t next_ = 0;  // in `now_`: those that are ready, then those that failed
+};
 
 }  // namespace
 
@@ -157,7 +174,21 @@ void register_creation(py::module_& module) {
            py::arg("save_optimized") = "", py::arg("on_devices") = OnDevices{}, py::arg("one_session_each") = false,
            py::arg("preload") = false, py::arg("keep_going") = false, py::arg("timeline") = py::none(),
            py::arg("hold") = py::none());
-  module.def("create_sessions", &create_sessions, py::arg("request"), py::arg("listener") = py::none());
+  py::class_<CreationEvent>(module, "CreationEvent")
+      .def_readonly("index", &CreationEvent::index)
+      .def_readonly("device", &CreationEvent::device)
+      .def_readonly("session", &CreationEvent::session)
+      .def_property_readonly("error",
+                             [](const CreationEvent& event) -> py::object {
+                               return event.error ? to_python(event.error) : py::object(py::none());
+                             })
+      .def_readonly("loaded_bytes", &CreationEvent::loaded_bytes)
+      .def_readonly("total_bytes", &CreationEvent::total_bytes);
+  py::class_<CreationEvents>(module, "CreationEvents")
+      .def(py::init<CreationRequest>(), py::arg("request"))
+      .def("__iter__", [](const py::object& self) { return self; })
+      .def("__next__", &CreationEvents::next)
+      .def("cancel", &CreationEvents::cancel);
 }
 
 }  // namespace ortmulti::bindings

@@ -193,6 +193,21 @@ def choice(name: str, value: object, choices: Sequence[object]) -> None:
         raise InvalidArgument(f"{name} is {', '.join(others)}{' or ' * bool(others)}{last}, not {value!r}")
 
 
+def creation(sessions_per_device: object, strategy: object, optimize: object, serialize: object, share: object) -> None:
+    """Check those arguments of `load` and `create_sessions` that need no other module: it is called before CUDA starts.
+
+    Raises:
+        InvalidType, InvalidArgument: As these two.
+    """
+    integer("sessions_per_device", sessions_per_device, 1)
+    choice("strategy", strategy, ("shared", "native"))
+    choice("optimize", optimize, ("auto", "never", "offline"))
+    choice("serialize", serialize, (None, "none", "device", "all"))
+    choice("share", share, (None, "host"))
+    if share is not None and strategy != "shared":
+        raise InvalidArgument(f"share={share!r} needs strategy='shared', and not {strategy!r}")
+
+
 def instance(name: str, value: object, kind: type, *, optional: bool = False, example: str = "") -> None:
     """Accept an object of one of ortmulti's classes, or None if it is optional. An error gives the example."""
     if not (isinstance(value, kind) or (optional and value is None)):

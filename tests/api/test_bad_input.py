@@ -387,7 +387,7 @@ def test_one_of_several_sessions_fails(failing: int, serialize: str) -> None:
     options = onnx_models.options(intra_op_num_threads=2)._core
     request = _core.CreationRequest(model=WHOLE, sessions=sessions, options=options, serialize=serialize)
     with pytest.raises(ortmulti.InvalidArgument, match="on cpu: provider NoSuchExecutionProvider"):
-        _core.create_sessions(request)
+        list(_core.CreationEvents(request))
 
 
 @pytest.mark.parametrize(

@@ -268,7 +268,7 @@ def test_more_records_than_can_be_kept_are_counted_and_nobody_waits() -> None:
         sessions = [[("CPUExecutionProvider", {})]] * 200
         request = om._core.CreationRequest(model=model, sessions=sessions, options=options._core, serialize="all")
         om.RunOptions()
-        worker = threading.Thread(target=om._core.create_sessions, args=(request,))
+        worker = threading.Thread(target=list, args=(om._core.CreationEvents(request),))
         worker.start()
         worker.join()
         go.set()
@@ -305,7 +305,7 @@ def test_what_another_thread_emits_has_come_when_a_session_is_there() -> None:
     LOGGER.addHandler(slow)
     LOGGER.setLevel(logging.DEBUG)
     try:
-        _core.create_sessions(request)  # which waits for no record
+        list(_core.CreationEvents(request))  # which waits for no record
         assert slow.entered.wait(60)
         onnx_models.cpu_session(onnx_models.matmul(), options(4)).close()  # which has nothing to say itself
         slow.flushed.set()

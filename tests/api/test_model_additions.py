@@ -18,7 +18,7 @@ from ortmulti._runtime import log
 from ortmulti._runtime.libraries import release_of
 from ortmulti.create.request import core_options
 from ortmulti.devices.device import Device
-from ortmulti.loading.sharing import why_not_shared
+from ortmulti.loading.plan import why_not_shared
 from ortmulti.optimized.key import key_of
 from tests.support import onnx_models
 from tests.support.additions import (

@@ -19,6 +19,7 @@ from onnx import numpy_helper
 import ortmulti
 from ortmulti import _core
 from ortmulti.bench import models
+from ortmulti.create import core_sessions
 from tests.support import onnx_models
 from tests.support.processes import check_child, nothing_leaks
 
@@ -232,14 +233,8 @@ def test_sessions_use_weights_where_the_file_is_mapped(tmp_path: Path) -> None:
     weights = _core.shareable_weights(str(model))
     cpu: list[tuple[str, dict[str, str]]] = [("CPUExecutionProvider", {})]
     ortmulti.RunOptions()  # opens the library
-    created, _ = _core.create_sessions(
-        _core.CreationRequest(
-            model=str(model),
-            sessions=[cpu, cpu],
-            options=one_thread()._core,
-            weights=_core.SharedWeights(weights),
-        )
-    )
+    shared = _core.SharedWeights(weights)
+    created, _ = core_sessions.create(str(model), [cpu, cpu], one_thread()._core, weights=shared)
     for session in created:
         assert session.weight_use() == (len(weights.weights), [])
         assert session.run(None, {"x": X})[0].tobytes() == expected

@@ -15,8 +15,7 @@ import pytest
 import ortmulti
 from ortmulti import _core
 from ortmulti.cache.entry import Damaged
-from ortmulti.loading.attempt import Attempt
-from ortmulti.loading.creation import Collector
+from ortmulti.loading.creation import Creation
 from ortmulti.optimized import Cache, Entry, StagedEntry
 from tests.support import creations, onnx_models
 from tests.support.cached_models import flip
@@ -35,21 +34,25 @@ def model(tmp_path: Path) -> str:
     return str(onnx_models.write_external(tmp_path)[0])
 
 
-class Listener(Collector):
+class Listener:
     """Notes what it receives, and what had been done by then."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self.sessions: list[_core.Session] = []
         self.done: list[str] = []
         self.news: list[tuple[str, int, list[str]]] = []
 
-    def on_session(self, index: int, session: _core.Session) -> None:
-        super().on_session(index, session)
-        self.news.append(("ready", index, list(self.done)))
+    def receive(self, index: int, session: _core.Session | BaseException) -> None:
+        if isinstance(session, BaseException):
+            assert "NoSuchExecutionProvider" in str(session)
+            self.news.append(("failed", index, list(self.done)))
+        else:
+            self.sessions.append(session)
+            self.news.append(("ready", index, list(self.done)))
 
-    def on_failure(self, index: int, error: BaseException) -> None:
-        assert "NoSuchExecutionProvider" in str(error)
-        self.news.append(("failed", index, list(self.done)))
+    def close(self) -> None:
+        while self.sessions:
+            self.sessions.pop().close()
 
 
 @pytest.fixture
@@ -73,38 +76,37 @@ def listener(monkeypatch: pytest.MonkeyPatch) -> Listener:
 
 def load(model: str | bytes, listener: Listener, *, keep_going: bool = False) -> list[str]:
     """Creates three sessions and runs them; the names of the spans."""
-    timeline = creations.over_entry(model, listener, 3, keep_going=keep_going)
-    for session in listener.sessions.values():
+    made = creations.over_entry(model, 3, listener.receive, keep_going=keep_going)
+    for session in listener.sessions:
         assert session.run(None, {"x": X})[0].shape == (3, 64)
     listener.close()
-    return [span.name for span in timeline.spans]
+    return [span.name for span in made.timeline.spans]
 
 
 @pytest.fixture
 def created(monkeypatch: pytest.MonkeyPatch) -> list[_core.Session]:
     """The sessions that the core has created, in their order."""
     sessions: list[_core.Session] = []
-    ready = Attempt.ready
+    arrived = Creation.arrived
 
-    def note(attempt: Attempt, index: int, session: _core.Session) -> None:
-        sessions.append(session)
-        ready(attempt, index, session)
+    def noted(creation: Creation, index: int, made: Any, confirm: Any) -> None:
+        sessions.append(made)
+        arrived(creation, index, made, confirm)
 
-    monkeypatch.setattr(Attempt, "ready", note)
+    monkeypatch.setattr(Creation, "arrived", noted)
     return sessions
 
 
 def test_a_session_without_shared_weights_on_a_gpu_has_none_for_those_beside_it(model: str) -> None:
-    first, second = Collector(), Collector()
-    creations.over_entry(model, first, 1)
+    first = creations.over_entry(model, 1)
     [beside] = first.sessions.values()
     expected = beside.run(None, {"x": X})[0].tobytes()
-    creations.over_entry(model, second, 1, beside=beside)
+    second = creations.over_entry(model, 1, beside=beside)
     assert second.sessions[0].run(None, {"x": X})[0].tobytes() == expected
     second.close()
     first.close()
     with pytest.raises(ortmulti.Error, match="closed"):
-        creations.over_entry(model, second, 1, beside=beside)
+        creations.over_entry(model, 1, beside=beside)
 
 
 def test_sessions_over_a_new_entry_are_given_out_once_it_is_published(listener: Listener) -> None:
@@ -133,10 +135,10 @@ def test_sessions_that_optimize_and_are_not_right_are_not_given_out(
     model: str, listener: Listener, created: list[_core.Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_core, "changed_weights", lambda *_: ["weight0"])
-    timeline = creations.over_entry(model, listener, 3)
+    timeline = creations.over_entry(model, 3, listener.receive).timeline
     assert len(created) == 6
     assert all(session.closed() for session in created[:3])
-    assert set(listener.sessions.values()) == set(created[3:])
+    assert set(listener.sessions) == set(created[3:])
     assert all("published" in done for _, _, done in listener.news)
     assert "the model is optimized before its sessions: that changes the weight weight0" in [
         span.name for span in timeline.spans
@@ -166,7 +168,7 @@ def test_of_a_damaged_entry_nothing_is_given_out(
     listener.done.clear()
     if optimize == "offline":
         with pytest.raises(ortmulti.NotFound):
-            creations.over_entry(model, listener, 3, optimize=optimize)
+            creations.over_entry(model, 3, listener.receive, optimize=optimize)
         assert (listener.news, cache.entries()) == ([], [])
     load(model, listener)
     assert "is damaged" in caplog.text
@@ -209,3 +211,14 @@ def test_what_was_not_given_out_is_closed(
     assert len(created) == 3
     assert all(session.closed() for session in created)
     assert listener.news == []
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_cancelled_creation_has_no_further_events(model: str, begun: bool) -> None:
+    ortmulti.RunOptions()  # opens the library
+    cpu: list[tuple[str, dict[str, str]]] = [("CPUExecutionProvider", {})]
+    events = _core.CreationEvents(_core.CreationRequest(model=model, sessions=[cpu], options=_core.SessionOptions()))
+    if begun:
+        next(events)
+    events.cancel()
+    assert list(events) == []

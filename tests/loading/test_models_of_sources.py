@@ -13,7 +13,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
-from ortmulti.loading.creation import Collector
 from ortmulti.optimized import Cache
 from tests.support import creations, onnx_models
 from tests.support.processes import nothing_leaks
@@ -104,38 +103,35 @@ def test_a_session_and_a_repository_take_sources(given: Given) -> None:
 
 def test_an_entry_of_the_cache_has_only_weights_that_an_optimization_changes(given: Given) -> None:
     """Sessions that share weights over an entry are on GPUs; here the same code creates them on the CPU."""
-    made = ortmulti.optimize(given.model, "cpu")
-    assert (made.made, made.compared, made.shared) == (True, True, 4)
-    assert made.own_bytes == 640 * (SIZE + 1) * 4
+    optimized = ortmulti.optimize(given.model, "cpu")
+    assert (optimized.made, optimized.compared, optimized.shared) == (True, True, 4)
+    assert optimized.own_bytes == 640 * (SIZE + 1) * 4
     given.read()
-    collector = Collector()
-    timeline = creations.over_entry(given.model, collector)
-    assert "optimize model" not in [span.name for span in timeline.spans]
+    made = creations.over_entry(given.model)
+    assert "optimize model" not in [span.name for span in made.timeline.spans]
     assert given.read() == 2 * SIZE * SIZE * 4
-    for session in collector.sessions.values():
+    for session in made.sessions.values():
         given.check(session)
-    collector.close()
+    made.close()
     given.source.identity = "memory://other version"
     assert ortmulti.optimize(given.model, "cpu", compare=False).made
 
 
 def test_sessions_share_the_weights_of_a_model_that_is_not_optimized(given: Given, cache: Cache) -> None:
-    collector = Collector()
-    creations.over_entry(given.model, collector, optimize="never")
+    made = creations.over_entry(given.model, optimize="never")
     assert given.read() == given.source.size
-    for session in collector.sessions.values():
+    for session in made.sessions.values():
         np.testing.assert_allclose(session.run(None, {"x": X})[0], given.expected, rtol=1e-3)
         assert session.weight_use() == (3, [])
-    collector.close()
+    made.close()
     assert cache.entries() == []
 
 
 def test_sessions_make_the_entry_of_sources(given: Given, cache: Cache) -> None:
-    collector = Collector()
-    creations.over_entry(given.model, collector)
-    for session in collector.sessions.values():
+    made = creations.over_entry(given.model)
+    for session in made.sessions.values():
         given.check(session)
-    collector.close()
+    made.close()
     assert len(cache.entries()) == 1
     assert not ortmulti.optimize(given.model, "cpu").made
 
@@ -169,7 +165,7 @@ def test_an_error_of_a_source_ends_the_load(
     if over_entry:
         ortmulti.optimize(model, "cpu")
     given.source.read_into = lambda *arguments: read_into(given.source, *arguments)  # type: ignore[method-assign]
-    load = partial(creations.over_entry, receiver=Collector()) if over_entry else partial(ortmulti.load, devices="cpu")
+    load = creations.over_entry if over_entry else partial(ortmulti.load, devices="cpu")
     with nothing_leaks(), pytest.raises(ortmulti.Error, match=f"reading 'memory://model.data' at byte .*{message}"):
         load(model)
 

@@ -18,7 +18,6 @@ import pytest
 from ortmulti import Model
 from ortmulti._runtime import behind
 from ortmulti.cache.entries import StagedEntry
-from ortmulti.loading.creation import Collector
 from ortmulti.optimized import Cache, key_of, wait_for_entries
 from tests.support import creations, fake_driver
 from tests.support.cached_models import CPU
@@ -43,11 +42,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
 
 def load(model: str) -> list[str]:
     """Creates a session as one on a GPU is created, and runs it; the names of the spans."""
-    collector = Collector()
-    timeline = creations.over_entry(model, collector, 1)
-    assert collector.sessions[0].run(None, {"x": X})[0].shape == (3, 8192)
-    collector.close()
-    return [span.name for span in timeline.spans]
+    made = creations.over_entry(model, 1)
+    assert made.sessions[0].run(None, {"x": X})[0].shape == (3, 8192)
+    made.close()
+    return [span.name for span in made.timeline.spans]
 
 
 def test_the_load_does_not_wait_for_the_entry(model: str, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,10 +153,9 @@ def test_processes_killed_at_random_moments_leave_no_broken_entry(
     load(model)
     wait_for_entries()
     assert list((cache.folder / "staging").iterdir()) == []
-    collector = Collector()
-    creations.over_entry(model, collector, 1)
-    np.testing.assert_array_equal(collector.sessions[0].run(None, {"x": X})[0], expected)
-    collector.close()
+    made = creations.over_entry(model, 1)
+    np.testing.assert_array_equal(made.sessions[0].run(None, {"x": X})[0], expected)
+    made.close()
 
 
 def test_work_that_has_ended_keeps_nothing_of_it() -> None:

@@ -20,6 +20,7 @@ import ortmulti
 from ortmulti import _core
 from ortmulti.bench import models
 from ortmulti.bench.models import phi3_mini, sample_inputs
+from ortmulti.create import core_sessions
 from ortmulti.create.request import core_options
 from ortmulti.create.sample_inputs import sample_inputs as inputs_of
 from ortmulti.optimized import Cache, build, key_of
@@ -196,14 +197,8 @@ def test_more_than_two_gigabytes_of_new_weights(tmp_path: Path, cache: Cache) ->
     with make(cache, str(path)) as entry:
         assert entry.bytes > 2 << 30
         assert (entry.folder / LARGE).exists()
-        [session], _ = _core.create_sessions(
-            _core.CreationRequest(
-                model=entry.model_path,
-                sessions=[CPU],
-                options=_disabled(),
-                weights=_core.SharedWeights(entry.weights),
-            )
-        )
+        weights = _core.SharedWeights(entry.weights)
+        [session], _ = core_sessions.create(entry.model_path, [CPU], _disabled(), weights=weights)
         feeds = {"x": np.ones((1, size), np.float32)}
         with onnx_models.cpu_session(path) as ordinary:
             assert same_bits(session.run(None, feeds), ordinary.run(None, feeds))

@@ -21,9 +21,8 @@ from ortmulti import _core
 from ortmulti._runtime.threads import Task
 from ortmulti.bench.models import sample_inputs
 from ortmulti.devices.device import Device
-from ortmulti.loading.attempt import Attempt
-from ortmulti.loading.creation import Collector
-from ortmulti.loading.sharing import why_not_worth_it
+from ortmulti.loading.creation import Creation
+from ortmulti.loading.plan import why_not_worth_it
 from ortmulti.optimized import Cache, CacheRequest, Entry, StagedEntry, compute_capability, key_of
 from tests.support import creations, onnx_models
 from tests.support.cached_models import CPU, add_endless_file
@@ -49,14 +48,13 @@ def request_of(model: str) -> CacheRequest:
 
 def load(model: str | bytes, **arguments: Any) -> tuple[list[str], list[str]]:
     """Creates two sessions and runs them; the names of the spans of that, and why nothing was shared."""
-    collector = Collector()
-    timeline = creations.over_entry(model, collector, **arguments)
+    made = creations.over_entry(model, **arguments)
     with onnx_models.cpu_session(model) as usual:
         expected = usual.run(None, {"x": X})[0]
-    for session in collector.sessions.values():
+    for session in made.sessions.values():
         np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected)
         session.close()
-    return [span.name for span in timeline.spans], timeline.not_shared
+    return [span.name for span in made.timeline.spans], made.timeline.not_shared
 
 
 @pytest.mark.parametrize("in_memory", [False, True])
@@ -91,12 +89,11 @@ def test_the_first_load_and_the_next_compute_the_same_bits(
     log = logging.getLogger("ortmulti.onnxruntime")
     with caplog.at_level(logging.INFO, log.name):
         for source in ("made", "found"):
-            collector = Collector()
-            timeline = creations.over_entry(model, collector)
-            for session in collector.sessions.values():
+            made = creations.over_entry(model)
+            for session in made.sessions.values():
                 assert all(map(same_bits, [session.run(None, each) for each in both], expected)), source
                 session.close()
-            assert timeline.not_shared == []
+            assert made.timeline.not_shared == []
     [stored] = cache.entries()
     assert {path.name for path in stored.folder.iterdir()} - {"weights.bin"} == {
         "manifest.json",
@@ -109,7 +106,7 @@ def test_the_first_load_and_the_next_compute_the_same_bits(
 
 def test_a_weight_that_the_optimization_changes_under_its_name_is_noticed(tmp_path: Path) -> None:
     model = write(tmp_path / "model", PROTOS["with_changed_constants"](), "external")
-    spans = [span.name for span in creations.over_entry(model, Collector(), 1).spans]
+    spans = [span.name for span in creations.over_entry(model, 1).timeline.spans]
     assert "the model is optimized before its sessions: that changes the weight c" in spans
     assert "optimize model" in spans
 
@@ -196,7 +193,7 @@ def test_ctrl_c_at_each_line_of_the_wait_for_the_checksums(model: str, cache: Ca
 
         def trace(frame: FrameType, event: str, _: Any) -> Any:
             nonlocal left
-            if left == line and frame.f_code is not Attempt.ready.__code__:
+            if left == line and frame.f_code is not Creation.arrived.__code__:
                 return None
             left -= event == "line"
             if event == "line" and left == 0:

@@ -14,8 +14,8 @@ from onnx import TensorProto, helper
 
 import ortmulti
 from ortmulti import Batching, LoadProgress, Timeline, Warmup, _core
-from ortmulti.loading import creation
-from ortmulti.loading.attempt import Attempt
+from ortmulti.loading import ways
+from ortmulti.loading.creation import Creation
 from ortmulti.pool.member import Member
 from tests.support import onnx_models
 from tests.support.pools import ENDLESS, busy, endless_feed
@@ -64,15 +64,15 @@ def test_the_last_device_stays(pool: ortmulti.Pool) -> None:
 
 def test_a_device_that_cannot_be_added_leaves_the_pool_as_it_was(pool: ortmulti.Pool) -> None:
     waiting: list[ortmulti.PoolFuture] = []
-    create = creation.create
+    create = ways.create
 
-    def failing(attempt: Attempt) -> None:
+    def failing(creation: Creation) -> None:
         waiting.append(pool.submit(None, X, device="cuda:9"))
         assert state(pool) == {"cpu": "ready", "cuda:9": "starting"}
-        create(attempt)
+        create(creation)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(creation, "create", failing)
+        patch.setattr(ways, "create", failing)
         with pytest.raises(ortmulti.DeviceError, match="cuda:9"):
             pool.add_devices("cuda:9")
     with pytest.raises(ortmulti.DeviceError, match="cuda:9"):
@@ -270,10 +270,10 @@ def test_closing_the_pool_while_the_new_model_is_verified_frees_both() -> None:
 
 
 def test_memory_that_is_not_enough_for_both_is_said(pool: ortmulti.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def too_large(_: Attempt) -> None:
+    def too_large(_: Creation) -> None:
         raise ortmulti.OutOfMemory("the weights take 9 GB")
 
-    monkeypatch.setattr(creation, "create", too_large)
+    monkeypatch.setattr(ways, "create", too_large)
     with pytest.raises(ortmulti.OutOfMemory, match=r"take 9 GB; the sessions of .* stay until .* both must fit"):
         pool.replace_model(OTHER)
     np.testing.assert_array_equal(pool.run(None, X)[0], expected())
@@ -331,14 +331,14 @@ def test_a_replacement_waits_for_the_load_before_it() -> None:
 def test_closing_ends_a_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = threading.Event()
 
-    def without_end(attempt: Attempt) -> None:
+    def without_end(creation: Creation) -> None:
         begun.set()
         while True:
-            attempt.poll()
+            creation.poll()
 
     with nothing_leaks():
         pool = ortmulti.load(MODEL, "cpu")
-        monkeypatch.setattr(creation, "create", without_end)
+        monkeypatch.setattr(ways, "create", without_end)
         with ThreadPoolExecutor() as threads:
             replacing = threads.submit(pool.replace_model, OTHER)
             begun.wait()

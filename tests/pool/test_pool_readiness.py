@@ -17,8 +17,8 @@ import pytest
 
 import ortmulti
 from ortmulti import LoadProgress, Warmup
-from ortmulti.loading import creation
-from ortmulti.loading.attempt import Attempt
+from ortmulti.loading import ways
+from ortmulti.loading.creation import Creation
 from ortmulti.pool.member import Member
 from tests.support import fake_driver, onnx_models
 from tests.support.creations import break_session
@@ -37,32 +37,32 @@ def expected() -> np.ndarray:
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Loads begin when this is set."""
-    begin, create = threading.Event(), creation.create
+    begin, create = threading.Event(), ways.create
 
-    def later(attempt: Attempt) -> None:
+    def later(creation: Creation) -> None:
         while not begin.wait(0.01):
-            attempt.poll()
-        create(attempt)
+            creation.poll()
+        create(creation)
 
-    monkeypatch.setattr(creation, "create", later)
+    monkeypatch.setattr(ways, "create", later)
     yield begin
     begin.set()
 
 
 def test_a_session_warms_up_while_others_are_created(monkeypatch: pytest.MonkeyPatch) -> None:
     warmed, sessions = threading.Event(), []
-    ready, join = Attempt.ready, Member.join
+    hand_over, join = Creation.hand_over, Member.join
 
-    def noted_ready(attempt: Attempt, index: int, session: Any) -> None:
-        sessions.append(index)
+    def noted(creation: Creation) -> None:
+        sessions.extend(creation.waiting)
         assert len(sessions) == 1 or warmed.wait(60)
-        ready(attempt, index, session)
+        hand_over(creation)
 
     def noted_join(member: Member, *arguments: Any) -> None:
         join(member, *arguments)
         warmed.set()
 
-    monkeypatch.setattr(Attempt, "ready", noted_ready)
+    monkeypatch.setattr(Creation, "hand_over", noted)
     monkeypatch.setattr(Member, "join", noted_join)
     with ortmulti.load(MODEL, "cpu", 2, strategy="native", warmup=True) as pool:
         assert len(pool.sessions) == 2
@@ -293,11 +293,12 @@ def test_a_warmup_that_fails_is_a_failure(wait: Any, require: Any) -> None:
 
 
 def test_ctrl_c_is_not_replaced_by_the_failure_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    def create(attempt: Attempt) -> None:
-        attempt.receiver.on_failure(0, ortmulti.DeviceError("the first device failed"))
+    def create(creation: Creation) -> None:
+        creation.failures.append((0, ortmulti.DeviceError("the first device failed")))
+        creation.hand_over()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(creation, "create", create)
+    monkeypatch.setattr(ways, "create", create)
     with pytest.raises(KeyboardInterrupt):
         ortmulti.load(MODEL, "cpu", 2, require="any")
 
@@ -439,15 +440,15 @@ def test_ctrl_c_ends_the_wait(what: str) -> None:
         import numpy as np
         import ortmulti
         from tests.support import onnx_models
-        from ortmulti.loading import creation
+        from ortmulti.loading import ways
 
-        def later(attempt):
+        def later(creation):
             if what == "load":
                 os.kill(os.getpid(), signal.SIGINT)
             while True:
-                attempt.poll()
+                creation.poll()
                 threading.Event().wait(0.01)
-        creation.create = later
+        ways.create = later
         what = sys.argv[1]
 
         try:

@@ -15,10 +15,9 @@ from ortmulti import Model, Timeline, _core
 from ortmulti._runtime import startup
 from ortmulti.create import core_sessions
 from ortmulti.create.request import CreationRequest
-from ortmulti.loading import creation
-from ortmulti.loading.attempt import Attempt, Receiver
-from ortmulti.loading.native import create_over_model
-from ortmulti.loading.over_entry import create_over_entry
+from ortmulti.loading import ways
+from ortmulti.loading.creation import Creation
+from ortmulti.loading.plan import Plan
 from ortmulti.optimized import Cache
 
 
@@ -31,30 +30,30 @@ def own_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
 
 def over_entry(
     model: str | bytes | Model,
-    receiver: Receiver,
     sessions: int = 2,
+    receive: Callable[[int, Any], object] | None = None,
     *,
     keep_going: bool = False,
     beside: _core.Session | None = None,
     **arguments: Any,
-) -> Timeline:
+) -> Creation:
     """Creates sessions over the model's entry, which is made if necessary; or else over the model as it is."""
     request = CreationRequest(Model.of(model), "cpu", sessions, **arguments)
-    attempt = Attempt(request, receiver, Timeline(), keep_going, beside=beside)
-    creation.prepare(attempt)
-    (create_over_model if arguments.get("optimize") == "never" else create_over_entry)(attempt)
-    return attempt.timeline
+    creation = Creation(request, Timeline(), receive, keep_going=keep_going, beside=beside)
+    creation.prepare()
+    ways.follow(creation, Plan(("model" if arguments.get("optimize") == "never" else "entry", "alone")))
+    return creation
 
 
 def break_session(monkeypatch: pytest.MonkeyPatch, broken: Callable[[int], bool]) -> None:
     """Make the creation of some sessions fail: they ask for a provider that does not exist."""
-    create = core_sessions.create
+    events = core_sessions.events
 
     def with_broken(model: Any, providers_of: Any, *args: Any, **kwargs: Any) -> Any:
         changed = [
             [("NoSuchExecutionProvider", {}), *providers] if broken(index) else providers
             for index, providers in enumerate(providers_of)
         ]
-        return create(model, changed, *args, **kwargs)
+        return events(model, changed, *args, **kwargs)
 
-    monkeypatch.setattr(core_sessions, "create", with_broken)
+    monkeypatch.setattr(core_sessions, "events", with_broken)

@@ -25,7 +25,6 @@ import numpy as np
 
 import ortmulti
 from ortmulti import Model, _core
-from ortmulti.loading import creation
 from tests.support import creations, onnx_models
 from tests.support.faults import SHORT, failing
 from tests.support.processes import check_held, held
@@ -100,9 +99,7 @@ class Scenarios:
         self._check_entry()
 
     def _check_entry(self) -> None:
-        collector = creation.Collector(None)
-        creations.over_entry(Model(self._path), collector, 1, optimize="offline")
-        [session] = collector.sessions.values()
+        [session] = creations.over_entry(Model(self._path), 1, optimize="offline").sessions.values()
         np.testing.assert_array_equal(session.run(None, self._x)[0], self._expected)
         session.close()
 

@@ -19,7 +19,7 @@ from ortmulti import _core
 from ortmulti.bench.files import read_arrays, write_arrays
 from ortmulti.create.sample_inputs import LARGER, SEQUENCE, first_fit, growing_inputs, sample_inputs
 from ortmulti.errors import Error, InvalidArgument, InvalidProtobuf, InvalidType
-from ortmulti.loading.sharing import why_not_worth_it
+from ortmulti.loading.plan import why_not_worth_it
 from ortmulti.pool.rows import Rows, RowVerdict, check_inputs
 from ortmulti.remote.model import INLINE
 

@@ -15,11 +15,10 @@ from ortmulti.options.session_options import SessionOptions
 from ortmulti.timeline import Timeline
 
 
-def create(
+def events(
     graph: str | bytes | bytearray | memoryview,
     sessions: Sequence[Sequence[_providers.Provider]],
     options: _core.SessionOptions,
-    listener: object = None,
     *,
     serialize: Serialize | None = None,
     weights: _core.SharedWeights | None = None,
@@ -30,16 +29,17 @@ def create(
     one_session_each: bool = False,
     preload: bool = False,
     keep_going: bool = False,
-    timeline: Timeline | None = None,
+    timeline: _core.Timeline | None = None,
     hold: _core.ContextHold | None = None,
-) -> tuple[list[_core.Session], _core.Timeline]:
-    """Create a session for each list of providers by one call of the core.
+) -> _core.CreationEvents:
+    """Return the events of creating a session for each list of providers by one call of the core, which is open.
+
+    The first step of the iteration begins it, and in its end it raises the first failure. An event comes for each
+    session that is ready or has failed, and in short intervals. Whoever iterates closes the sessions, calls `cancel` to
+    give up, and `log.flush` in the end.
 
     Args:
         graph: The path of a model, or its bytes.
-        listener: The core calls its methods, as far as it has them: ``ready(index, session)`` for each session (then no
-            session is returned), ``failed(index, error)``, ``progress(done, total, device)``, ``bytes_loaded(bytes,
-            total)``. It calls ``poll()`` in short intervals. Their exceptions end the creation.
         serialize: Which creations wait for each other.
         weights: Weights that the sessions share.
         made_of: The file from which a model in memory was made, for messages.
@@ -56,31 +56,53 @@ def create(
     """
     for session in sessions:
         config_entries.check_providers(options, session)
-    startup.ensure_open()
     if not options.logid and (name := logged_as or (graph if isinstance(graph, str) else "")):
         options = options.copy()
         options.logid = name.encode(errors="backslashreplace").decode()
-    try:
-        return _core.create_sessions(
-            _core.CreationRequest(
-                model=graph,
-                sessions=sessions,
-                options=options,
-                serialize=serialize or "automatic",
-                weights=weights,
-                made_of=made_of,
-                save_optimized=save_optimized,
-                on_devices=on_devices or {},
-                one_session_each=one_session_each,
-                preload=preload,
-                keep_going=keep_going,
-                timeline=None if timeline is None else timeline._core,
-                hold=hold,
-            ),
-            listener,
+    return _core.CreationEvents(
+        _core.CreationRequest(
+            model=graph,
+            sessions=sessions,
+            options=options,
+            serialize=serialize or "automatic",
+            weights=weights,
+            made_of=made_of,
+            save_optimized=save_optimized,
+            on_devices=on_devices or {},
+            one_session_each=one_session_each,
+            preload=preload,
+            keep_going=keep_going,
+            timeline=timeline,
+            hold=hold,
         )
+    )
+
+
+def create(
+    graph: str | bytes | bytearray | memoryview,
+    sessions: Sequence[Sequence[_providers.Provider]],
+    options: _core.SessionOptions,
+    *,
+    weights: _core.SharedWeights | None = None,
+    logged_as: str = "",
+) -> tuple[list[_core.Session], _core.Timeline]:
+    """Create the sessions of these `events`, and return them in their order, with the spans."""
+    startup.ensure_open()
+    timeline = _core.Timeline()
+    made: dict[int | None, _core.Session] = {}
+    going = events(graph, sessions, options, weights=weights, logged_as=logged_as, timeline=timeline)
+    try:
+        for event in going:
+            if event.session is not None:
+                made[event.index] = event.session
+    except BaseException:
+        going.cancel()
+        while made:
+            made.popitem()[1].close()
+        raise
     finally:
         log.flush()
+    return [made[index] for index in range(len(sessions))], timeline
 
 
 def create_native(

@@ -56,13 +56,7 @@ class CreationRequest:
     share: Share | None = None
 
     def __post_init__(self) -> None:
-        checks.integer("sessions_per_device", self.sessions_per_device, 1)
-        checks.choice("strategy", self.strategy, ("shared", "native"))
-        checks.choice("optimize", self.optimize, ("auto", "never", "offline"))
-        checks.choice("serialize", self.serialize, (None, "none", "device", "all"))
-        checks.choice("share", self.share, (None, "host"))
-        if self.share is not None and self.strategy != "shared":
-            raise InvalidArgument(f"share={self.share!r} needs strategy='shared', and not {self.strategy!r}")
+        checks.creation(self.sessions_per_device, self.strategy, self.optimize, self.serialize, self.share)
         if self.loader is not None:
             from ortmulti.create.loader import LoaderOptions
 
@@ -88,7 +82,7 @@ class CreationRequest:
     @property
     def named(self) -> list[Device] | None:
         """The devices, whether they exist or not; None: all."""
-        return name_devices(self.devices)
+        return None if isinstance(self.devices, str) else list(self.devices)  # type: ignore[arg-type]  # as made above
 
     def check_provider_options(self, devices: list[Device] | None) -> None:
         """Raise if the request has provider options, but no device can use them. ``devices`` is None if not known

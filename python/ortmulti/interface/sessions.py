@@ -96,19 +96,16 @@ def create_sessions(
             share,
         )
         from ortmulti.interface.session import InferenceSession, Sessions
-        from ortmulti.loading import creation
-        from ortmulti.loading.attempt import Attempt
+        from ortmulti.loading import ways
+        from ortmulti.loading.creation import Creation
         from ortmulti.timeline import Timeline
 
     if tuning is not None:
         from ortmulti.loading.tuning import use_for_request
 
         request, _ = use_for_request(tuning, request)
-    timeline, collector = Timeline(), creation.Collector(progress)
-    try:
-        creation.create(Attempt(request, collector, timeline))
-    except BaseException:
-        collector.close()
-        raise
-    created = [session for _, session in sorted(collector.sessions.items())]
+    timeline = Timeline()
+    creation = Creation(request, timeline, progress=progress)
+    ways.create(creation)
+    created = [session for _, session in sorted(creation.sessions.items())]
     return Sessions([InferenceSession._from_core(core, timeline, request.options) for core in created], timeline)

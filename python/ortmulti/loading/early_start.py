@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from ortmulti import _core
+from ortmulti import _core, checks
 from ortmulti.errors import LibraryError
 
 # Other modules are imported while the driver starts.
@@ -47,8 +47,9 @@ def begin_request(
     """
     from ortmulti.create.model import Model
 
-    simple = options is None and provider_options is None and loader is None
-    early = plain and simple and _are_valid(sessions_per_device, serialize, strategy, optimize, share)
+    early = plain and options is None and provider_options is None and loader is None
+    if early:
+        checks.creation(sessions_per_device, strategy, optimize, serialize, share)
     over_network = isinstance(model, str) and "://" in model
     if early and over_network:
         begin_driver_unchecked(devices)
@@ -67,15 +68,6 @@ def begin_request(
             begin_driver(request.named)
         startup.begin_opening()
     return request
-
-
-def _are_valid(
-    sessions_per_device: object, serialize: object, strategy: object, optimize: object, share: object
-) -> bool:
-    counted = type(sessions_per_device) is int and sessions_per_device > 0
-    chosen = strategy in ("shared", "native") and optimize in ("auto", "never", "offline")
-    chosen = chosen and (share is None or (share == "host" and strategy == "shared"))
-    return counted and chosen and serialize in (None, "none", "device", "all")
 
 
 def begin_driver_unchecked(devices: object) -> None:

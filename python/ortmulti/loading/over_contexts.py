@@ -8,26 +8,25 @@ from collections.abc import Mapping
 from ortmulti import _core, optimized
 from ortmulti.devices.device import Device
 from ortmulti.errors import NotFound, NotOptimizable
-from ortmulti.loading.attempt import Attempt
-from ortmulti.loading.native import create_native
+from ortmulti.loading.creation import Creation
 
 # By the device's name: the model file of its sessions, unless empty, and config entries of the first of them.
 _OnDevices = dict[str, tuple[str, dict[str, str]]]
 
 
-def create_over_contexts(attempt: Attempt) -> None:
+def create_over_contexts(creation: Creation) -> str | None:
     """Create sessions of which those on plug-ins' devices have what their provider has compiled before. Otherwise they
-    compile the model, and the result becomes a cache entry.
+    compile the model, and the result becomes a cache entry. Return why there are no sessions; None: they exist.
     """
     store = optimized.Cache.default()
     found: dict[str, optimized.CacheKey] = {}
     staged: dict[str, optimized.StagedEntry] = {}
     on_devices: _OnDevices = {}
     with contextlib.ExitStack() as stack:
-        for device in dict.fromkeys(device for device in attempt.devices if device.is_plugin):
+        for device in dict.fromkeys(device for device in creation.devices if device.is_plugin):
             name = str(device)
             try:
-                key, entry = _find(attempt, store, device)
+                key, entry = _find(creation, store, device)
                 if entry is not None:
                     stack.enter_context(entry)
                     found[name] = key
@@ -36,23 +35,24 @@ def create_over_contexts(attempt: Attempt) -> None:
                     staged[name] = stack.enter_context(store.stage(key))
                     on_devices[name] = ("", optimized.compiling(staged[name]))
             except NotOptimizable as reason:
-                attempt.note(f"not kept as compiled for {name}: {reason}")
-        problem = _create(attempt, on_devices)
+                creation.note(f"not kept as compiled for {name}: {reason}")
+        problem = _create(creation, on_devices)
         if not problem:
             for name, new in staged.items():
-                _publish(attempt, name, new)
-    if problem:
-        for key in found.values():
-            store.discard(key, problem)
-        create_native(attempt, f"a compiled model cannot be made or loaded: {problem}", one_session_each=True)
+                _publish(creation, name, new)
+    if not problem:
+        return None
+    for key in found.values():
+        store.discard(key, problem)
+    return f"a compiled model cannot be made or loaded: {problem}"
 
 
 def _find(
-    attempt: Attempt, store: optimized.Cache, device: Device
+    creation: Creation, store: optimized.Cache, device: Device
 ) -> tuple[optimized.CacheKey, optimized.Entry | None]:
-    request = attempt.request
-    with attempt.span("find compiled model"):
-        providers = attempt.providers[attempt.devices.index(device)]
+    request = creation.request
+    with creation.span("find compiled model"):
+        providers = creation.providers[creation.devices.index(device)]
         key = optimized.context_key(request.model, providers, request.options, device)
         entry = store.find(key, verify=True)
     if entry is None and request.optimize == "offline":
@@ -63,33 +63,33 @@ def _find(
     return key, entry
 
 
-def _create(attempt: Attempt, on_devices: Mapping[str, tuple[str, dict[str, str]]]) -> str:
+def _create(creation: Creation, on_devices: Mapping[str, tuple[str, dict[str, str]]]) -> str:
     """Create the sessions. Return why those on plug-ins' devices cannot have a compiled model; empty if they do."""
     missing = set(on_devices)
 
     def have_all(index: int, _: _core.Session) -> bool:
-        missing.discard(str(attempt.devices[index]))
+        missing.discard(str(creation.devices[index]))
         return not missing
 
-    problem = attempt.create(
-        attempt.request.model.graph,
-        attempt.options,
+    problem = creation.run(
+        creation.request.model.graph,
+        creation.options,
         confirm=have_all if missing else None,
         on_devices=on_devices,
         one_session_each=True,
     )
-    if not problem and not attempt.confirmed:
-        problem = str(attempt.failures[0][1])
-        attempt.close()
+    if not problem and not creation.confirmed:
+        problem = str(creation.failures[0][1])
+        creation.drop()
     return problem
 
 
-def _publish(attempt: Attempt, device: str, staged: optimized.StagedEntry) -> None:
+def _publish(creation: Creation, device: str, staged: optimized.StagedEntry) -> None:
     try:
-        with attempt.span("publish compiled model"):
+        with creation.span("publish compiled model"):
             if optimized.finish(staged) is None:
-                attempt.note(f"not kept as compiled for {device}: its provider compiles nothing of this model")
+                creation.note(f"not kept as compiled for {device}: its provider compiles nothing of this model")
             else:
                 staged.publish().close()
     except NotOptimizable as problem:
-        attempt.note(f"not kept as compiled for {device}: {problem}")
+        creation.note(f"not kept as compiled for {device}: {problem}")

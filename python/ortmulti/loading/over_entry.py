@@ -3,42 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from functools import partial
 
 from ortmulti import _core, optimized
 from ortmulti._runtime.threads import Task
 from ortmulti.create.empty_files import DATA_FOLDER
 from ortmulti.errors import Error, NotOptimizable
-from ortmulti.loading.attempt import Attempt
-from ortmulti.loading.native import create_native
+from ortmulti.loading.creation import Creation
 
 
 class _Stopped(Exception):  # noqa: N818  (no error, but the end of a comparison whose result nobody needs)
     pass
 
 
-def create_over_entry(attempt: Attempt) -> None:
-    """Create sessions that share the weights of the model's cache entry. The entry is made if necessary."""
-    request = attempt.request
-    wanted = optimized.CacheRequest(request.model, attempt.providers[0], request.options, attempt.devices, attempt.span)
+def create_over_entry(creation: Creation) -> str | None:
+    """Create sessions that share the weights of the model's cache entry. The entry is made if necessary.
+
+    Returns:
+        Why there are no sessions; None: they exist.
+    """
+    request = creation.request
+    providers, devices = creation.providers[0], creation.devices
+    wanted = optimized.CacheRequest(request.model, providers, request.options, devices, creation.span)
     try:
         wanted.find_or_build(
-            partial(_over_found, attempt),
-            partial(_without_entry, attempt, wanted),
+            partial(_over_found, creation),
+            partial(_without_entry, creation, wanted),
             offline=request.optimize == "offline",
         )
     except NotOptimizable as problem:
-        create_native(attempt, str(problem))
+        return str(problem)
+    return None
 
 
-def _create(attempt: Attempt, entry: optimized.Entry, confirm: Callable[..., bool]) -> None:
-    options = optimized.entry_options(attempt.options)
-    if problem := attempt.create(entry.model_path, options, entry.weights, confirm=confirm):
+def _create(creation: Creation, entry: optimized.Entry, confirm: Callable[..., bool]) -> None:
+    options = optimized.entry_options(creation.options)
+    if problem := creation.run(entry.model_path, options, entry.weights, confirm=confirm):
         raise optimized.not_loadable(problem)
 
 
-def _over_found(attempt: Attempt, entry: optimized.Entry) -> None:
+def _over_found(creation: Creation, entry: optimized.Entry) -> None:
     """Create the sessions over an entry, and compare its checksums meanwhile."""
     stopped = False
     failures: list[BaseException] = []
@@ -63,33 +67,34 @@ def _over_found(attempt: Attempt, entry: optimized.Entry) -> None:
     with entry:
         try:
             task.start()
-            with closing(attempt):
-                try:
-                    _create(attempt, entry, verified)
-                except Error:
-                    if not attempt.confirmed:  # else the entry is right: others have sessions over it
-                        verified()  # a damaged entry explains the error
-                    raise
+            try:
+                _create(creation, entry, verified)
+            except Error:
+                if not creation.confirmed:  # else the entry is right: others have sessions over it
+                    verified()  # a damaged entry explains the error
+                raise
+            finally:
+                creation.drop()
         finally:
             stopped = True  # after Ctrl-C the rest of the files is not needed
             if not task.revoke():
                 task.wait()
 
 
-def _without_entry(attempt: Attempt, wanted: optimized.CacheRequest, staged: optimized.StagedEntry) -> None:
+def _without_entry(creation: Creation, wanted: optimized.CacheRequest, staged: optimized.StagedEntry) -> None:
     """Let the sessions optimize the model themselves over shared weights, or else optimize it before."""
     try:
-        if _over_weights(attempt, wanted, staged):
+        if _over_weights(creation, wanted, staged):
             return
     except BaseException:
         staged.discard()
         raise
-    attempt.close()
+    creation.drop()
     staged.signature = None
-    _over_new(attempt, wanted, staged)
+    _over_new(creation, wanted, staged)
 
 
-def _over_weights(attempt: Attempt, wanted: optimized.CacheRequest, staged: optimized.StagedEntry) -> bool:
+def _over_weights(creation: Creation, wanted: optimized.CacheRequest, staged: optimized.StagedEntry) -> bool:
     """Let the sessions optimize the model themselves, over shared weights.
 
     The first session's optimized model shows whether the sessions are right, and becomes the entry.
@@ -97,11 +102,11 @@ def _over_weights(attempt: Attempt, wanted: optimized.CacheRequest, staged: opti
     Returns:
         False if they cannot do this, or are not right.
     """
-    model, options = attempt.request.model, attempt.options
+    model, options = creation.request.model, creation.options
     settings = ("ep.", "session.optimized_model")  # about saved models themselves
     if not model.path or any(key.startswith(settings) for key in options.config_entries):
         return False
-    with attempt.span("index model"):
+    with creation.span("index model"):
         try:
             content, folder, weights = _core.put_weights_outside(model.path)
         except Error:
@@ -118,24 +123,24 @@ def _over_weights(attempt: Attempt, wanted: optimized.CacheRequest, staged: opti
     def unchanged(index: int, session: _core.Session) -> bool:
         if index != 0:
             return False
-        with attempt.span("check optimized model"):
+        with creation.span("check optimized model"):
             refused.update(session.weight_use()[1])
             changed = set(_core.changed_weights(str(staged.saved), model.path, folder, weights)) - refused
             staged.signature = optimized.signature(session)
         if changed:
-            attempt.note(f"the model is optimized before its sessions: that changes the weight {min(changed)}")
+            creation.note(f"the model is optimized before its sessions: that changes the weight {min(changed)}")
         return not changed
 
-    attempt.note("each session optimizes the model, over shared weights; the next load has the cache entry")
+    creation.note("each session optimizes the model, over shared weights; the next load has the cache entry")
     staged.saved.parent.mkdir(mode=0o700)
-    problem = attempt.create(
+    problem = creation.run(
         content or model.path, options, weights, confirm=unchanged, made_of=model.path, save_optimized=str(staged.saved)
     )
     if problem:
-        attempt.note(f"the model is optimized before its sessions: {problem}")
-    if attempt.confirmed:
+        creation.note(f"the model is optimized before its sessions: {problem}")
+    if creation.confirmed:
         optimized.keep(staged, partial(_finish, wanted, staged, sorted(refused), folder))
-    return attempt.confirmed
+    return creation.confirmed
 
 
 def _finish(
@@ -153,27 +158,30 @@ def _finish(
         staged.publish().close()
 
 
-def _over_new(attempt: Attempt, wanted: optimized.CacheRequest, staged: optimized.StagedEntry) -> None:
+def _over_new(creation: Creation, wanted: optimized.CacheRequest, staged: optimized.StagedEntry) -> None:
     """Optimize the model, create the sessions over the result, and publish it when they exist."""
-    if attempt.hold is not None:
-        attempt.hold.release()
-    with staged, closing(attempt):
+    if creation.hold is not None:
+        creation.hold.release()
+    with staged:
 
         def create(entry: optimized.Entry) -> tuple[None, set[str]]:
             entry.weights.hold_files()  # for wakes: they are elsewhere when it is published
-            _create(attempt, entry, lambda *_: False)
-            ready = attempt.waiting.values()
+            _create(creation, entry, lambda *_: False)
+            ready = creation.waiting.values()
             refused = {name for session in ready for name in session.weight_use()[1]}
             changed = any(optimized.signature(session) != entry.facts["signature"] for session in ready)
             if refused or changed:
-                attempt.close()
+                creation.drop()
             if changed:
                 raise NotOptimizable("the optimized model has other inputs or outputs than the model")
             return None, refused
 
-        wanted.build(staged, create)
-        if staged.timeline is not None:
-            attempt.timeline.extend(staged.timeline)
-        with attempt.span("publish optimized model"):
-            staged.publish().close()
-        attempt.hand_over()
+        try:
+            wanted.build(staged, create)
+            if staged.timeline is not None:
+                creation.timeline.extend(staged.timeline)
+            with creation.span("publish optimized model"):
+                staged.publish().close()
+            creation.hand_over()
+        finally:
+            creation.drop()

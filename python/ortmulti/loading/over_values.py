@@ -9,7 +9,7 @@ from ortmulti import _core
 from ortmulti.create.empty_files import MIN_SHARED_BYTES, over_empty_files
 from ortmulti.create.request import without_optimization
 from ortmulti.errors import Error
-from ortmulti.loading.attempt import Attempt
+from ortmulti.loading.creation import Creation
 
 LOGGER = logging.getLogger("ortmulti")
 
@@ -17,16 +17,16 @@ _MAX_BYTES = 1 << 31
 """Of a model that ONNX Runtime takes in memory."""
 
 
-def create_over_values(attempt: Attempt) -> bool:
+def create_over_values(creation: Creation) -> bool:
     """Create sessions that share the large values which the options give for all external data of a model.
 
     Returns:
         False if there are no such values, or if a kernel or too many optimizations read them. Nothing is left then.
     """
-    model, options = attempt.request.model, attempt.options.copy()
+    model, options = creation.request.model, creation.options.copy()
     if options.optimized_model_filepath or options.initializers or options.files_in_memory:
         return False
-    if any(device.is_plugin for device in attempt.devices):
+    if any(device.is_plugin for device in creation.devices):
         return False
     try:
         graph = model.graph
@@ -40,26 +40,32 @@ def create_over_values(attempt: Attempt) -> bool:
     outside = {each.name for each in index.initializers if each.storage == "external"}
     if not outside <= {name.encode() for name in options.external_initializers}:
         return False
-    if attempt.request.optimize == "never":
+    if creation.request.optimize == "never":
         options = without_optimization(options)
     weights = options.take_external_weights(MIN_SHARED_BYTES)
     if not weights.weights:
         return False
 
-    problem = share(attempt, graph, index, weights, options)
+    problem = share(creation, graph, index, weights, options)
     if problem:
-        attempt.note(f"values that the options give are copied: {problem}")
+        creation.note(f"values that the options give are copied: {problem}")
         LOGGER.info("values that the session options give are copied for each session: %s", problem)
     return not problem
 
 
 def share(
-    attempt: Attempt, graph: Any, index: _core.ModelIndex, weights: _core.WeightList, options: _core.SessionOptions
+    creation: Creation, graph: Any, index: _core.ModelIndex, weights: _core.WeightList, options: _core.SessionOptions
 ) -> str:
     """Create sessions that share large weights with external data. Return why not; empty if they exist."""
 
     def create(options: _core.SessionOptions, shared: _core.WeightList) -> str:
-        each, made_of = not attempt.on_gpu, attempt.request.model.path
-        return attempt.create(graph, options, shared, confirm=lambda *_: True, one_session_each=each, made_of=made_of)
+        return creation.run(
+            graph,
+            options,
+            shared,
+            confirm=lambda *_: True,
+            one_session_each=creation.one_session_each,
+            made_of=creation.request.model.path,
+        )
 
     return over_empty_files(index, weights, options, create)

@@ -19,8 +19,6 @@ LOGGER = logging.getLogger("ortmulti")
 
 Run = Callable[[list[Mapping[str, Any]], int], object]
 
-_DEFAULT = Warmup()
-
 
 class FirstRuns:
     """The warm-up of a model's sessions. They may run at the same time, from any thread.
@@ -32,8 +30,6 @@ class FirstRuns:
 
     def __init__(self, serving: Serving, model: str) -> None:
         self.serving = serving
-        self._warmup = serving.warmup if isinstance(serving.warmup, Warmup) else _DEFAULT
-        self._runs = self._warmup.runs
         self._model = model
         self._lock = native.Lock()
         self._first = 0  # number of the inputs that fitted
@@ -50,15 +46,16 @@ class FirstRuns:
         if not self.serving.warmup or self._none_fits:
             run([], 0)
             return
+        warmup = self.serving.warmup if isinstance(self.serving.warmup, Warmup) else Warmup()
         from ortmulti.create.sample_inputs import MISFITS, first_fit  # which `import ortmulti` shall not load
 
         def attempt(numbered: tuple[int, list[Mapping[str, Any]]]) -> int:
             number, feeds = numbered
-            run(feeds, self._runs)
+            run(feeds, warmup.runs)
             return number
 
         try:
-            self._first = first_fit(islice(enumerate(self._warmup.feeds(session)), self._first, None), attempt)
+            self._first = first_fit(islice(enumerate(warmup.feeds(session)), self._first, None), attempt)
         except MISFITS as error:
             if self.serving.warmup is not True:
                 raise

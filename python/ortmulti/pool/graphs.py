@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable
+from contextlib import closing
 
 from ortmulti import _core
 from ortmulti._runtime import behind
 from ortmulti.create.request import CreationRequest, core_options
 from ortmulti.devices.device import parse_devices
 from ortmulti.errors import DeviceError, Error, Fail, InvalidArgument, OutOfMemory
-from ortmulti.loading import creation
-from ortmulti.loading.attempt import Attempt
+from ortmulti.loading import ways
+from ortmulti.loading.creation import Creation
 from ortmulti.options.session_options import SessionOptions
 from ortmulti.pool.configuration import GraphLimit
 from ortmulti.timeline import Timeline
@@ -50,7 +51,6 @@ def make_behind(
             if graphs.in_vain():
                 raise behind.Ended
 
-        made = creation.Collector(poll=check)
         wanted: CreationRequest | None = None
         try:
             if reason := limit.why_not(session.device()) if limit.why_not else "":
@@ -59,9 +59,10 @@ def make_behind(
             if reason := library_in_use():
                 raise Fail(reason)
             wanted = capturing(request, session, dict(graphs.wanted_shapes()), count)
-            creation.create(Attempt(wanted, made, Timeline(), beside=session))
-            graphs.add(key, list(made.sessions.values()), library_in_use)
-            made.sessions.clear()
+            with closing(Creation(wanted, Timeline(), beside=session, poll=check)) as creation:
+                ways.create(creation)
+                graphs.add(key, list(creation.sessions.values()), library_in_use)
+                creation.sessions.clear()
         except Exception as error:  # else nobody would ever make another one
             # A device may sleep, or have no memory, for a while.
             later = isinstance(error, (OutOfMemory, DeviceError))
@@ -69,8 +70,6 @@ def make_behind(
             if wanted and _CANNOT_CAPTURE in reason:
                 reason += on_cpu(wanted, session, check)
             (graphs.not_now if later else graphs.not_made)(key, reason)
-        finally:
-            made.close()
 
     limit.makings.add(
         behind.do(
@@ -88,14 +87,12 @@ def on_cpu(refused: CreationRequest, session: _core.Session, poll: Callable[[], 
     asked = dataclasses.replace(
         refused, sessions_per_device=1, options=options, provider_options=given or None, optimize="never"
     )
-    made = creation.Collector(poll=poll)
     try:
-        creation.create(Attempt(asked, made, Timeline(), beside=session))
-        nodes = made.sessions[0].nodes_on_cpu()
+        with closing(Creation(asked, Timeline(), beside=session, poll=poll)) as creation:
+            ways.create(creation)
+            nodes = creation.sessions[0].nodes_on_cpu()
     except Error:  # the release cannot tell, or something else is in the way now
         return ""
-    finally:
-        made.close()
     more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
     return f" On the CPU: {', '.join(nodes[:3])}{more}." if nodes else ""
 

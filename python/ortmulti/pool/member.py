@@ -14,8 +14,8 @@ from ortmulti.create.request import CreationRequest, Progress
 from ortmulti.devices.device import Device
 from ortmulti.errors import ClosedError
 from ortmulti.interface.session import InferenceSession
-from ortmulti.loading import creation
-from ortmulti.loading.attempt import Attempt
+from ortmulti.loading import ways
+from ortmulti.loading.creation import Creation
 from ortmulti.options.session_options import RunOptions
 from ortmulti.pool.first_runs import FirstRuns
 from ortmulti.timeline import Timeline
@@ -30,6 +30,7 @@ class Member:
     Attributes:
         index: Index among the sessions of one creation.
         session: The session; the owner of the member closes it.
+        device: Its device.
         first_runs: What it runs before it takes requests, and how it serves them.
         request: How it was created.
         poll: Called before these runs. Raises an error if the creation was cancelled.
@@ -38,6 +39,7 @@ class Member:
 
     index: int
     session: InferenceSession
+    device: str
     first_runs: FirstRuns
     request: CreationRequest
     poll: Callable[[], object]
@@ -54,7 +56,7 @@ class Member:
             check_inputs(core, serving.batching, self.request.model, session.get_inputs(), initializers)
         limit = serving.graphs
         graphs: tuple[Any, ...] = ()
-        if limit and self.session.device.startswith("cuda:"):
+        if limit and self.device.startswith("cuda:"):
             from ortmulti.pool.graphs import make_behind
 
             make = partial(make_behind, limit, self.request, self.session._core)
@@ -76,7 +78,7 @@ class _Cancelled(Exception):  # noqa: N818  (no error, but the way out)
 
 
 class MemberCreation:
-    """The creation of a pool's members. It receives the sessions, and each joins the pool when it has warmed up.
+    """The creation of a pool's members. Each session joins the pool when it has warmed up.
 
     `cancel` and `wait` may be called from any thread while it runs.
 
@@ -93,7 +95,7 @@ class MemberCreation:
             slow each other down. Otherwise all run at once, so that the last one is warm sooner.
         on_devices: Called when the devices are known, with the device of each session.
         not_joined: Called from any thread for each session that failed, with ``keep_going``.
-        progress, bytes_loaded: As in `Receiver`.
+        progress, bytes_loaded: As in `Creation`.
     """
 
     def __init__(
@@ -113,14 +115,14 @@ class MemberCreation:
     ) -> None:
         self.members: dict[int, Member] = {}
         """Those that have joined, by their places."""
-        self.on_devices = on_devices
-        self.progress = progress
-        self.bytes_loaded = bytes_loaded
+        self._on_devices = on_devices
+        self._progress = progress
+        self._bytes_loaded = bytes_loaded
+        self._hold = None if first is None else _core.ContextHold(first)
         self._request = request
         self._timeline = timeline
         self._first_runs = first_runs
         self._join = join
-        self._hold = None if first is None else _core.ContextHold(first)
         self._keep_going = keep_going
         self._not_joined = not_joined
         self._one_after_another = one_after_another
@@ -144,7 +146,19 @@ class MemberCreation:
         self._thread = native.get_ident()
         try:
             try:
-                creation.create(Attempt(self._request, self, self._timeline, self._keep_going, self._hold))
+                ways.create(
+                    Creation(
+                        self._request,
+                        self._timeline,
+                        self._receive,
+                        keep_going=self._keep_going,
+                        hold=self._hold,
+                        on_devices=self._on_devices,
+                        poll=self.poll,
+                        progress=self._progress,
+                        bytes_loaded=self._bytes_loaded,
+                    )
+                )
                 self._wait_for_joining()
             except _Cancelled:
                 pass
@@ -182,21 +196,25 @@ class MemberCreation:
         for member in self.members.values():
             member.session.close()
 
-    def on_session(self, index: int, session: _core.Session) -> None:
+    def _receive(self, index: int, session: _core.Session | BaseException) -> None:
         """Let a session join, in a thread of its own if it warms up or is on a GPU."""
+        if isinstance(session, BaseException):
+            self._go_on_without(index, session)
+            return
         try:
+            device = session.device()
             ready = InferenceSession._from_core(session, self._timeline, self._request.options)
             if self._cancelled:
                 ready.close()
-            elif not self._first_runs.serving.warmup and ready.device == "cpu":
+            elif not self._first_runs.serving.warmup and device == "cpu":
                 self._have_joined(index, ready)
             else:
                 if self._end_runs is None:
                     self._end_runs = RunOptions()
                     self._end_runs.terminate = self._cancelled
-                leading = self._leading.get(ready.device) if self._one_after_another else None
+                leading = self._leading.get(device) if self._one_after_another else None
                 task = Task(partial(self._have_joined, index, ready, leading), "ortmulti-warmup")
-                self._leading.setdefault(ready.device, task)
+                self._leading.setdefault(device, task)
                 self._joining.append((task, ready))
                 task.start()
         except BaseException:  # no thread, or Ctrl-C at any point of this
@@ -204,8 +222,7 @@ class MemberCreation:
             session.close()
             raise
 
-    def on_failure(self, index: int, error: BaseException) -> None:
-        """Go on without a session."""
+    def _go_on_without(self, index: int, error: BaseException) -> None:
         self._note(error)
         self._not_joined(index, error)
 
@@ -217,7 +234,9 @@ class MemberCreation:
     def _have_joined(self, index: int, session: InferenceSession, leading: Task | None = None) -> None:
         if leading is not None:
             leading.wait()
-        member = Member(index, session, self._first_runs, self._request, self.poll, self._end_runs)
+        member = Member(
+            index, session, session._core.device(), self._first_runs, self._request, self.poll, self._end_runs
+        )
         try:
             self._join(member)
             self.members[index] = member
@@ -228,7 +247,7 @@ class MemberCreation:
             if self._cancelled:
                 return
             if self._keep_going:
-                self.on_failure(index, error)
+                self._go_on_without(index, error)
             else:
                 self._note(error)
                 self.cancel()

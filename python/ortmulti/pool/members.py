@@ -60,7 +60,9 @@ class Members:
         self._request = request
         self._make_core = make_core
         self._serving = serving
-        self._first_runs = FirstRuns(serving, str(request.model))
+        self.model = str(request.model)
+        """The present model, for messages."""
+        self._first_runs = FirstRuns(serving, self.model)
         self._process = os.getpid()
         self._changing = threading.Lock()  # one change of the members at a time; before the condition's lock
         self._lock = native.RLock()
@@ -86,8 +88,6 @@ class Members:
         self.timeline = Timeline()
         """The spans of loading the present model."""
         self._sessions = Sessions((), self.timeline)
-        self.model = str(request.model)
-        """The present model, for messages."""
         self.version = version
         """Label of the present model."""
         _live.add(self)
@@ -234,12 +234,12 @@ class Members:
         try:
             member.join(self.core, self.timeline)
         except (ClosedError, DeviceError):
-            if not (self._closed or self._removed(session.device)):
+            if not (self._closed or self._removed(member.device)):
                 raise
             session.close()  # it came too late
         else:
             with self._lock:
-                removed = self._removed(session.device)  # since it was added
+                removed = self._removed(member.device)  # since it was added
                 if not removed:
                     self._place({member.index: member})
             if removed:

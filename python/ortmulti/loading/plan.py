@@ -1,14 +1,17 @@
-"""Whether sessions on GPUs can share weights, and gain by it: decided before anything is made."""
+"""How a request's sessions are created: decided before anything is made, from the request and its devices alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from ortmulti import _core
 from ortmulti.create.model import Model
+from ortmulti.create.request import CreationRequest
 from ortmulti.devices.device import Device
 from ortmulti.errors import Error
 from ortmulti.options.model_additions import replacing_weights
+from ortmulti.options.session_options import GraphOptimizationLevel
 
 # Measured on H200 with ONNX Runtime 1.31: a session over an entry takes longer by so much for each node than one that
 # optimizes the model itself (20,000 nodes); ONNX Runtime reads a byte more slowly by so much than the readers.
@@ -16,6 +19,45 @@ _SECONDS_PER_NODE = 20e-6
 _SECONDS_PER_BYTE = 0.3e-9
 _SECONDS_PER_HASHED_BYTE = 0.8e-9  # of a model in memory, at each load
 _NOTICEABLE = 0.05  # seconds
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which ways to sessions are tried, in this order, until one leads there.
+
+    Attributes:
+        ways: ``"entry"``: over the model's cache entry, which is made if necessary. ``"model"``: over the weights of
+            the model as it is. ``"contexts"``: with what plug-ins have compiled. ``"values"``: over values that the
+            session options give. ``"alone"``: ONNX Runtime loads the model by itself; it comes last.
+        reason: Why sessions on GPUs do not share weights, if the plan knows that.
+    """
+
+    ways: tuple[str, ...]
+    reason: str = ""
+
+
+def plan(request: CreationRequest, devices: Sequence[Device], options: _core.SessionOptions) -> Plan:
+    """Return how the sessions of a request are created.
+
+    Args:
+        request: The request.
+        devices: The device of each session.
+        options: Options of every session.
+    """
+    if request.strategy != "shared":
+        return Plan(("alone",))
+    external = bool(request.model.external.weights)
+    alone = ("values", "alone") if external or options.external_initializers else ("alone",)
+    if all(device.kind != "cuda" for device in devices):
+        compiles = any(device.is_plugin for device in devices) and not external
+        return Plan(("contexts", *alone) if request.optimize != "never" and compiles else alone)
+    if reason := why_not_shared(devices, options):
+        return Plan(alone, reason)
+    if request.optimize == "never" or options.graph_optimization_level == GraphOptimizationLevel.ORT_DISABLE_ALL:
+        return Plan(("model", *alone))
+    if request.optimize == "auto" and (reason := why_not_worth_it(request.model, request.sessions_per_device)):
+        return Plan(alone, reason)
+    return Plan(("entry", *alone))
 
 
 def why_not_shared(devices: Iterable[Device], options: _core.SessionOptions) -> str:
