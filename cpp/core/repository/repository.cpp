@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <exception>
 #include <iterator>
+#include <thread>
 #include <utility>
 
+#include "core/cuda/startup.hpp"
 #include "core/ort/library.hpp"
 
 namespace ortmulti {
@@ -60,12 +62,31 @@ class Repository::Turn : NonCopyable {
   const Resident& of_;
 };
 
-Repository::Repository(const std::vector<std::pair<Device, std::uint64_t>>& budgets,
-                       std::function<std::optional<std::uint64_t>(const Device&)> measure)
-    : measure_(std::move(measure)) {
+Repository::Repository(const Budgets& budgets, Measure measure) : measure_(std::move(measure)) {
   for (const auto& [device, budget] : budgets) {
     devices_.try_emplace(to_string(device), device, budget);
   }
+}
+
+Repository::Measure Repository::taken_from_now(const Budgets& budgets) {
+  std::map<int, std::uint64_t> free;
+  for (const auto& [device, bytes] : budgets) {
+    if (device.is_cuda()) {
+      free[device.index] = CudaStartup::instance().memory(device.index).free;
+    }
+  }
+  return [free](const Device& device) -> std::optional<std::uint64_t> {
+    const auto before = device.is_cuda() ? free.find(device.index) : free.end();
+    if (before == free.end()) {
+      return std::nullopt;
+    }
+    try {
+      return before->second -
+             std::min<std::uint64_t>(before->second, CudaStartup::instance().memory(device.index).free);
+    } catch (const Error&) {  // a broken device, which its pool reports
+      return std::nullopt;
+    }
+  };
 }
 
 Repository::Managed& Repository::managed(const Device& device) {
@@ -120,6 +141,28 @@ Repository::Reservation::~Reservation() { cancel(); }  // NOLINT(bugprone-except
 void Repository::Reservation::wait() {
   repository_->acquire(handle_);
   repository_->note(handle_, [](auto& policy, auto id) { policy.woke(id, time_now(), 0); });
+}
+
+bool Repository::Reservation::wait_until(Clock::time_point until) {
+  if (!waited_.valid()) {
+    std::promise<void> done;
+    waited_ = done.get_future();
+    std::thread([self = shared_from_this(), done = std::move(done)]() mutable {
+      std::exception_ptr error;
+      try {
+        self->wait();
+      } catch (...) {
+        error = std::current_exception();
+      }
+      self.reset();  // nobody else may have it any more: its bytes are free when the wait ends
+      error ? done.set_exception(error) : done.set_value();
+    }).detach();
+  }
+  if (waited_.wait_until(until) != std::future_status::ready) {
+    return false;
+  }
+  waited_.get();
+  return true;
 }
 
 void Repository::Reservation::cancel() { repository_->remove(handle_); }
