@@ -87,6 +87,16 @@ TEST_F(PoolTest, RunsInTheCallersThreadWhenASessionIsIdle) {
   answers.wait_for(1);
 }
 
+TEST_F(PoolTest, AThreadThatSeesSignalsRunsNothingThatMayTakeLong) {
+  const auto runner = add(Device::cpu());
+  Request request;
+  EXPECT_FALSE(pool->run_here(request, true)) << "nobody knows how long";
+  runner->action = [](Request&) { std::this_thread::sleep_for(milliseconds(25)); };
+  EXPECT_TRUE(pool->run_here(request));
+  Request later;
+  EXPECT_FALSE(pool->run_here(later, true)) << "runs take long";
+}
+
 TEST_F(PoolTest, AGpuRunsInTheThreadOfOneCallerAlone) {
   for (const Device& device : {Device::cuda(0), Device::cpu()}) {
     add(device);
