@@ -11,6 +11,7 @@
 #include "bindings/registrations.hpp"
 #include "bindings/signals.hpp"
 #include "bindings/text.hpp"
+#include "core/cuda/memory_taken.hpp"
 #include "core/repository/repository.hpp"
 
 namespace ortmulti::bindings {
@@ -26,8 +27,12 @@ std::string state_of(const Repository::ResidentStats& resident) {
 }
 
 std::shared_ptr<Repository> make_repository(const Repository::Budgets& budgets) {
+  std::vector<Device> devices;
+  for (const auto& [device, bytes] : budgets) {
+    devices.push_back(device);
+  }
   const ReleaseGil nogil;
-  return std::make_shared<Repository>(budgets, Repository::taken_from_now(budgets));
+  return std::make_shared<Repository>(budgets, memory_taken_from_now(CudaStartup::instance(), devices));
 }
 
 // Waits for room, and lets Python handle signals meanwhile.

@@ -6,7 +6,6 @@
 #include <thread>
 #include <utility>
 
-#include "core/cuda/startup.hpp"
 #include "core/ort/library.hpp"
 
 namespace ortmulti {
@@ -66,27 +65,6 @@ Repository::Repository(const Budgets& budgets, Measure measure) : measure_(std::
   for (const auto& [device, budget] : budgets) {
     devices_.try_emplace(to_string(device), device, budget);
   }
-}
-
-Repository::Measure Repository::taken_from_now(const Budgets& budgets) {
-  std::map<int, std::uint64_t> free;
-  for (const auto& [device, bytes] : budgets) {
-    if (device.is_cuda()) {
-      free[device.index] = CudaStartup::instance().memory(device.index).free;
-    }
-  }
-  return [free](const Device& device) -> std::optional<std::uint64_t> {
-    const auto before = device.is_cuda() ? free.find(device.index) : free.end();
-    if (before == free.end()) {
-      return std::nullopt;
-    }
-    try {
-      return before->second -
-             std::min<std::uint64_t>(before->second, CudaStartup::instance().memory(device.index).free);
-    } catch (const Error&) {  // a broken device, which its pool reports
-      return std::nullopt;
-    }
-  };
 }
 
 Repository::Managed& Repository::managed(const Device& device) {

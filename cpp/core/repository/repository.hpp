@@ -76,10 +76,6 @@ class Repository : public std::enable_shared_from_this<Repository> {
   using Measure = std::function<std::optional<std::uint64_t>(const Device&)>;
   Repository(const Budgets& budgets, Measure measure);
 
-  /// Measures what was taken of GPUs' memory since then, by this process and others: the driver does not tell them
-  /// apart.
-  static Measure taken_from_now(const Budgets& budgets);
-
   /// Room for a model that is being loaded, until it is freed or goes to add().
   class Reservation : public std::enable_shared_from_this<Reservation>, NonCopyable {
    public:
