@@ -299,11 +299,13 @@ bool Pool::run_here(Request& request, bool interruptible) {
   prefer_device_of_inputs(request);
   Lock lock(mutex_);
   check_accepted(request);
+  const std::size_t turn = next_group_;
   Worker* worker = idle_worker(request);
   if (worker == nullptr || worker->group->gate) {
     return false;
   }
   if (interruptible && (worker->group->counts.run.count() == 0 || worker->group->run_time >= longest_uninterrupted)) {
+    next_group_ = turn;  // the device's, which submit() is to choose
     return false;
   }
   if (worker->group->device.is_cuda()) {

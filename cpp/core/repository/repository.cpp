@@ -124,7 +124,7 @@ void Repository::Reservation::wait() {
 bool Repository::Reservation::wait_until(Clock::time_point until) {
   if (!waited_.valid()) {
     std::promise<void> done;
-    waited_ = done.get_future();
+    auto waited = done.get_future();
     std::thread([self = shared_from_this(), done = std::move(done)]() mutable {
       std::exception_ptr error;
       try {
@@ -135,6 +135,7 @@ bool Repository::Reservation::wait_until(Clock::time_point until) {
       self.reset();  // nobody else may have it any more: its bytes are free when the wait ends
       error ? done.set_exception(error) : done.set_value();
     }).detach();
+    waited_ = std::move(waited);
   }
   if (waited_.wait_until(until) != std::future_status::ready) {
     return false;
