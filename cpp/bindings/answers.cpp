@@ -192,53 +192,6 @@ RunningLoop running_loop() {
   return {std::move(loop), std::move(answers)};
 }
 
-namespace {
-
-// Whether a frame was called by a coroutine, or by asyncio. A notebook's cell runs within a loop, too, as a module:
-// there a run that is awaited cannot be interrupted.
-bool runs_in_loop(py::object frame) {
-  constexpr int coroutine = 0x80 | 0x200;  // inspect.CO_COROUTINE, CO_ASYNC_GENERATOR
-  for (; !frame.is_none(); frame = frame.attr("f_back")) {
-    const py::object code = frame.attr("f_code");
-    if (code.attr("co_name").cast<std::string>() == "<module>") {
-      return false;
-    }
-    const py::object name = frame.attr("f_globals").attr("get")("__name__");
-    if ((code.attr("co_flags").cast<int>() & coroutine) != 0 ||
-        (py::isinstance<py::str>(name) && name.cast<std::string>().rfind("asyncio", 0) == 0)) {
-      return true;
-    }
-  }
-  return true;
-}
-
-}  // namespace
-
-bool warn_of_blocked_loop(std::chrono::nanoseconds waited) {
-  const py::module_ sys = py::module_::import("sys");
-  const py::dict modules = sys.attr("modules");
-  if (!modules.contains("asyncio") || modules["asyncio"].attr("_get_running_loop")().is_none()) {
-    return false;
-  }
-  const std::string text = "a run held up the event loop for " + std::to_string(waited / std::chrono::milliseconds(1)) +
-                           " ms: await pool.run_async() instead of calling pool.run()";
-  py::object frame = sys.attr("_getframe")();
-  int caller = 1;  // outside of the package
-  for (; !frame.is_none(); frame = frame.attr("f_back"), ++caller) {
-    const py::object name = frame.attr("f_globals").attr("get")("__name__");
-    if (!py::isinstance<py::str>(name) || name.cast<std::string>().rfind("ortmulti", 0) != 0) {
-      break;
-    }
-  }
-  if (!runs_in_loop(frame)) {
-    return false;
-  }
-  if (PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), caller) != 0) {
-    throw py::error_already_set();
-  }
-  return true;
-}
-
 py::object new_future(py::handle loop) {
   static PyObject* const create_future = PyUnicode_InternFromString("create_future");
   return owned(PyObject_CallMethodNoArgs(loop.ptr(), create_future));

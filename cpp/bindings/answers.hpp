@@ -107,7 +107,4 @@ RunningLoop running_loop();
 
 pybind11::object new_future(pybind11::handle loop);
 
-/// Warns if the thread, which has waited so long for an answer, runs an event loop. Returns whether it did.
-bool warn_of_blocked_loop(std::chrono::nanoseconds waited);
-
 }  // namespace ortmulti::bindings

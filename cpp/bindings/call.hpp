@@ -57,3 +57,16 @@ struct Call {
 };
 
 }  // namespace ortmulti::bindings
+
+namespace pybind11::detail {
+
+template <>
+struct type_caster<ortmulti::bindings::Call> {
+  PYBIND11_TYPE_CASTER(ortmulti::bindings::Call, const_name("CoreCall | None"));
+  bool load(handle source, bool /*convert*/) {
+    value = ortmulti::bindings::Call(source);
+    return true;
+  }
+};
+
+}  // namespace pybind11::detail

@@ -17,8 +17,8 @@
 namespace ortmulti::bindings {
 namespace {
 
-// The callback of the one task that awaits a future, taken from it. The loop would call it in its next turn, which
-// costs as much as all else that is done for an answer.
+// The callback of the one task that awaits a future, taken from it. The loop would call it in its next turn, which is a
+// sixth of what an awaited tiny request costs.
 struct Awaiting {
   py::object callback;
   py::object context;

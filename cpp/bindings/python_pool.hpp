@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,29 +29,8 @@
 
 namespace ortmulti::bindings {
 
-// A run that takes longer is not done in the main thread, which alone can see Ctrl-C; another thread's handing over
-// takes a thousandth of that.
-constexpr std::int64_t longest_uninterrupted_ns = 20'000'000;
 // An event loop's thread should not wait so long; asyncio's debug mode warns from there on, too.
 constexpr std::chrono::milliseconds longest_in_loop{100};
-
-/// Has every runner run each feed so often, as requests that `make` makes.
-template <typename Make>
-void run_feeds(const std::vector<std::shared_ptr<Runner>>& runners, const py::list& feeds, int runs,
-               const std::shared_ptr<Timeline>& timeline, const Make& make) {
-  if (feeds.empty()) {
-    return;
-  }
-  std::vector<WarmUp> all;
-  for (const auto& runner : runners) {
-    auto& requests = all.emplace_back(WarmUp{runner, {}}).requests;
-    for (const py::handle feed : feeds) {
-      requests.push_back(make(py::reinterpret_borrow<py::object>(feed)));
-    }
-  }
-  const ReleaseGil nogil;
-  warm_up(all, runs, timeline.get());
-}
 
 /// Has Python make sessions of a CUDA graph: calls the object with the graphs, the key, and how many. None: an empty
 /// function.
@@ -76,7 +54,8 @@ inline GraphsBeside::Wanted to_wanted(const py::object& call) {
   };
 }
 
-/// A request that an event loop waits for, to be cancelled: a capsule, since it is made for each.
+/// A request that an event loop waits for, to be cancelled: a capsule, since it is made for each. The request has its
+/// future, which has the task that has this.
 using AsyncRequest = std::weak_ptr<PoolRequest>;
 
 inline py::object to_capsule(const std::shared_ptr<PoolRequest>& request) {
@@ -113,21 +92,12 @@ class PythonPool : NonCopyable {
   void add(const std::shared_ptr<Session>& session, int in_flight, const py::list& feeds, int warm_up_runs,
            const std::shared_ptr<Timeline>& timeline, const py::object& run_options, const py::object& graph_wanted,
            std::uint64_t graph_after, std::size_t max_graphs) {
-    const GraphsBeside::Wanted wanted = to_wanted(graph_wanted);
-    const Runners runners = without_gil([&] {
-      auto made = make_runners(session, {in_flight, wanted, {graph_after, max_graphs}});
-      for (auto& runner : made.all) {
-        runner = freed_without_gil(std::move(runner));
-      }
-      return made;
-    });
-    const auto first = runners.all.begin();
-    const auto size = static_cast<std::ptrdiff_t>(runners.at_first.value_or(runners.all.size()));
-    run_feeds({first, first + size}, feeds, warm_up_runs, timeline, [&](const py::object& feed) {
+    const Serving serving{in_flight, to_wanted(graph_wanted), {graph_after, max_graphs}};
+    const WarmUp first = first_runs(feeds, warm_up_runs, timeline, [&](const py::object& feed) {
       return std::make_shared<PoolRequest>(session, py::none(), feed, run_options);
     });
     const ReleaseGil nogil;
-    pool_->add(runners.all, runners.at_first);
+    add_session(*pool_, session, serving, first);
     std::shared_ptr<Session> none;
     std::atomic_compare_exchange_strong(&session_, &none, session);
   }
@@ -157,23 +127,8 @@ class PythonPool : NonCopyable {
   // Puts a device to sleep at a level that keeps its sessions. `timeout`: for the runs under way, in seconds.
   void sleep(const Device& device, SleepLevel level, bool pinned, bool auto_wake, std::optional<double> timeout,
              const std::shared_ptr<Timeline>& timeline) {
-    const auto make = [pool = pool_.get(), device, level, pinned, timeline] {
-      return make_sleeper(level, pool->sessions(device), pinned ? HostCopy::pinned : HostCopy::none, timeline);
-    };
-    const auto sleeper = without_gil([&] {
-      if (!pool_->sessions(device).empty()) {
-        return make();
-      }
-      // It has given its sessions back, and sleeps already; or it wakes, and then has others.
-      auto later = std::make_shared<DeviceSleep>(level);
-      const auto made = std::make_shared<std::shared_ptr<DeviceSleep>>();
-      later->sleep = [make, made](Request::Clock::time_point until) {
-        *made = *made ? *made : make();
-        return (*made)->sleep(until);
-      };
-      later->wake = [made] { (*made)->wake(); };
-      return later;
-    });
+    const auto sleeper = without_gil(
+        [&] { return make_sleeper(pool_, device, level, pinned ? HostCopy::pinned : HostCopy::none, timeline); });
     put_to_sleep(device, sleeper, auto_wake, timeout);
   }
 
@@ -201,9 +156,8 @@ class PythonPool : NonCopyable {
     resident.device = device;
     resident.pool = pool_;
     const HostCopy copy = pinned ? HostCopy::if_possible : HostCopy::none;
-    resident.sleeper = [pool = resident.pool, on = resident.device, copy, timeline](SleepLevel level) {
-      const auto held = pool.lock();
-      return make_sleeper(level, held ? held->sessions(on) : std::vector<std::shared_ptr<Session>>(), copy, timeline);
+    resident.sleeper = [pool = resident.pool, device, copy, timeline](SleepLevel level) {
+      return make_sleeper(pool, device, level, copy, timeline);
     };
     resident.close = [call = std::make_shared<PythonCall>(close)](SleepLevel level, double timeout) {
       (*call)(level, timeout);
@@ -220,8 +174,8 @@ class PythonPool : NonCopyable {
     bool submitted = false;
     {
       const ReleaseGil nogil;
-      const bool may_wait = this_thread() != getpid() || last_run_ns_.load() < longest_uninterrupted_ns;
-      if (!may_wait || !pool_->run_here(*request)) {
+      const bool sees_signals = this_thread() == getpid();
+      if (!pool_->run_here(*request, sees_signals)) {
         request->endable = true;
         request->await_arrival(pool_);
         pool_->submit(request, std::nullopt);
@@ -232,10 +186,10 @@ class PythonPool : NonCopyable {
       wait_for(request);
     }
     if (request->outcome == Request::Outcome::done) {  // else its run may still be under way
-      last_run_ns_.store((request->ended - request->started).count());
       const auto waited = request->ended - request->submitted;
       if (waited >= longest_in_loop && !warned_of_loop_) {
-        warned_of_loop_ = warn_of_blocked_loop(waited);
+        const auto warn = py::module_::import("ortmulti.pool.blocked_loop").attr("warn_if_blocked");
+        warned_of_loop_ = warn(waited / std::chrono::milliseconds(1)).cast<bool>();
       }
     }
     return request->take_results();
@@ -251,7 +205,7 @@ class PythonPool : NonCopyable {
       return request;
     }
     if (!wait_until([&](auto until) { return pool_->submit(request, until); }, wait)) {
-      refuse();
+      throw without_gil([&] { return pool_->reject(); });
     }
     return request;
   }
@@ -286,7 +240,7 @@ class PythonPool : NonCopyable {
     const py::object future = new_future(loop);
     request->set_future(std::move(answers), future);
     if (!submit_now(request, limited)) {
-      refuse();
+      throw without_gil([&] { return pool_->reject(); });
     }
     return py::make_tuple(future, to_capsule(request));
   }
@@ -296,9 +250,10 @@ class PythonPool : NonCopyable {
     if (!session) {
       throw Error(ErrorKind::closed, "the pool has no session");
     }
-    const auto runners = without_gil([&] { return pool_->runners(); });
-    run_feeds(runners, feeds, runs, timeline,
-              [&](const py::object& feed) { return make_request(py::none(), feed, {}); });
+    const WarmUp first =
+        first_runs(feeds, runs, timeline, [&](const py::object& feed) { return make_request(py::none(), feed, {}); });
+    const ReleaseGil nogil;
+    ortmulti::warm_up(pool_->runners(), first);
   }
 
   bool cancel_async(const AsyncRequest& request) {
@@ -318,20 +273,17 @@ class PythonPool : NonCopyable {
   void put_to_sleep(const Device& device, const std::shared_ptr<DeviceSleep>& sleeper, bool auto_wake,
                     std::optional<double> timeout) {
     sleeper->auto_wake = auto_wake;
-    bool asleep = false;
     try {
-      asleep = wait_until([&](auto until) { return pool_->sleep(device, sleeper, until); }, timeout);
+      if (!wait_until([&](auto until) { return pool_->sleep(device, sleeper, until); }, timeout)) {
+        throw Error(ErrorKind::deadline,
+                    to_string(device) +
+                        " did not fall asleep within the timeout: a wake, or runs of the pool or of "
+                        "Pool.sessions, are still under way there");
+      }
     } catch (...) {
       const ReleaseGil nogil;
       pool_->stay_awake(device, sleeper);
       throw;
-    }
-    if (!asleep) {
-      const ReleaseGil nogil;
-      pool_->stay_awake(device, sleeper);
-      throw Error(ErrorKind::deadline, to_string(device) +
-                                           " did not fall asleep within the timeout: a wake, or runs of the pool or of "
-                                           "Pool.sessions, are still under way there");
     }
   }
 
@@ -351,13 +303,22 @@ class PythonPool : NonCopyable {
     return pool_->submit(request, limited ? std::optional(Request::Clock::now()) : std::nullopt);
   }
 
-  [[noreturn]] void refuse() {
-    const ReleaseGil nogil;
-    pool_->count_rejected();
-    const std::size_t waiting = pool_->stats().waiting;
-    throw Error(ErrorKind::queue_full, "the pool's queue is full: " + std::to_string(waiting) +
-                                           (waiting == 1 ? " request waits" : " requests wait") +
-                                           ": send fewer at once, wait with when_full='block', or raise max_queue");
+  // Each feed is run so often, as a request that `make` makes with the GIL.
+  template <typename Make>
+  static WarmUp first_runs(const py::list& feeds, int runs, const std::shared_ptr<Timeline>& timeline,
+                           const Make& make) {
+    if (feeds.empty()) {
+      return {};
+    }
+    const auto make_all = [&feeds, make] {
+      const py::gil_scoped_acquire gil;
+      Requests requests;
+      for (const py::handle feed : feeds) {
+        requests.push_back(make(py::reinterpret_borrow<py::object>(feed)));
+      }
+      return requests;
+    };
+    return {make_all, runs, timeline};
   }
 
   void wait_for(const std::shared_ptr<PoolRequest>& request) {
@@ -374,7 +335,6 @@ class PythonPool : NonCopyable {
   Batching batching_;
   bool warned_of_loop_ = false;       // with the GIL
   std::shared_ptr<Session> session_;  // one of the first, for its inputs and outputs; read and set atomically
-  std::atomic<std::int64_t> last_run_ns_{std::numeric_limits<std::int64_t>::max()};
 };
 
 }  // namespace ortmulti::bindings

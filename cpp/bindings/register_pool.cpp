@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,8 +12,6 @@
 #include <vector>
 
 #include "bindings/answers.hpp"
-#include "bindings/call.hpp"
-#include "bindings/errors.hpp"
 #include "bindings/pool_request.hpp"
 #include "bindings/python_pool.hpp"
 #include "bindings/registrations.hpp"
@@ -125,70 +122,9 @@ py::list take_all(const py::list& requests) {
   return taken;
 }
 
-// The calls of each request. pybind11 would look up each argument's name and type, for half a microsecond or more.
-template <typename Call>
-PyObject* call_directly(PyObject* self, Py_ssize_t count, Py_ssize_t expected, const Call& call) {
-  try {
-    if (count != expected) {
-      throw py::type_error("a wrong number of arguments: " + std::to_string(count));
-    }
-    // Python has checked that it is one, and no other class is made of it.
-    auto& held = *reinterpret_cast<py::detail::instance*>(self);  // NOLINT(cppcoreguidelines-pro-type-reinterpret-cast)
-    return call(*held.get_value_and_holder().value_ptr<PythonPool>()).release().ptr();
-  } catch (py::error_already_set& error) {
-    error.restore();
-  } catch (...) {
-    set_error(to_python(std::current_exception()));
-  }
-  return nullptr;
-}
-
-py::object borrowed(PyObject* object) { return py::reinterpret_borrow<py::object>(object); }
-
-PyObject* run_directly(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
-  return call_directly(self, count, 3, [&](PythonPool& pool) {
-    return pool.run(borrowed(arguments[0]), borrowed(arguments[1]), Call(arguments[2]));
-  });
-}
-
-PyObject* submit_directly(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
-  return call_directly(self, count, 5, [&](PythonPool& pool) {
-    const auto wait = py::handle(arguments[2]).cast<std::optional<double>>();
-    return py::cast(
-        pool.submit(borrowed(arguments[0]), borrowed(arguments[1]), wait, arguments[3] == Py_True, Call(arguments[4])));
-  });
-}
-
-PyObject* submit_many_directly(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
-  return call_directly(self, count, 4, [&](PythonPool& pool) {
-    auto requests = py::reinterpret_borrow<py::list>(arguments[3]);
-    pool.submit_many(borrowed(arguments[0]), py::reinterpret_borrow<py::list>(arguments[1]), Call(arguments[2]),
-                     requests);
-    return py::none();
-  });
-}
-
-PyObject* submit_async_directly(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
-  return call_directly(self, count, 4, [&](PythonPool& pool) {
-    return pool.submit_async(borrowed(arguments[0]), borrowed(arguments[1]), arguments[2] == Py_True,
-                             Call(arguments[3]));
-  });
-}
-
 PoolStats stats_of(const PythonPool& pool) {
   const ReleaseGil nogil;
   return pool.get()->stats();
-}
-
-using Fast = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
-
-// The definition lives as long as the class. The documentation is a signature as pybind11 writes them.
-template <Fast Function>
-void define(py::handle owner, const char* name, const char* signature) {
-  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast): as Python's documentation has it
-  static PyMethodDef definition{name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Function)),
-                                METH_FASTCALL, signature};
-  py::setattr(owner, name, owned(PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(owner.ptr()), &definition)));
 }
 
 // A method of the core's pool, called without the GIL.
@@ -262,8 +198,8 @@ void register_pool(py::module_& module) {
             self.mask_one = one.value;
           },
           py::arg("type"), py::arg("one"));
-  py::class_<PythonPool> pool(module, "Pool");
-  pool.def(py::init<std::optional<std::size_t>, Batching, std::optional<double>, bool>(),
+  py::class_<PythonPool>(module, "Pool")
+      .def(py::init<std::optional<std::size_t>, Batching, std::optional<double>, bool>(),
            py::arg("max_waiting") = py::none(), py::arg("batching") = Batching(), py::arg("trim_after") = py::none(),
            py::arg("reject_late") = false)
       .def("add", &PythonPool::add, py::arg("session"), py::arg("in_flight") = 1, py::arg("feeds") = py::list(),
@@ -271,6 +207,13 @@ void register_pool(py::module_& module) {
            py::arg("run_options") = py::none(), py::arg("graph_wanted") = py::none(),
            py::arg("graph_after") = GraphsBeside::Rule().come_again,
            py::arg("max_graphs") = GraphsBeside::Rule().most_shapes)
+      .def("run", &PythonPool::run, py::arg("output_names"), py::arg("input_feed"), py::arg("call"))
+      .def("submit", &PythonPool::submit, py::arg("output_names"), py::arg("input_feed"), py::arg("wait"),
+           py::arg("limited"), py::arg("call"))
+      .def("submit_many", &PythonPool::submit_many, py::arg("output_names"), py::arg("feeds"), py::arg("call"),
+           py::arg("requests"))
+      .def("submit_async", &PythonPool::submit_async, py::arg("output_names"), py::arg("input_feed"),
+           py::arg("limited"), py::arg("call"))
       .def("check_inputs", &PythonPool::check_inputs, py::arg("inputs"))
       .def("set_padding", &PythonPool::set_padding, py::arg("padding"))
       .def(
@@ -328,17 +271,6 @@ void register_pool(py::module_& module) {
           },
           py::arg("cancel_waiting"))
       .def("closed", [](const PythonPool& self) { return self.get()->closed(); }, Nogil());
-  define<run_directly>(pool, "run",
-                       "(self, output_names: object, input_feed: object, call: CoreCall | None, /) -> list[Any]");
-  define<submit_directly>(pool, "submit",
-                          "(self, output_names: object, input_feed: object, wait: float | None, limited: bool, call: "
-                          "CoreCall | None, /) -> PoolRequest");
-  define<submit_many_directly>(pool, "submit_many",
-                               "(self, output_names: object, feeds: list, call: CoreCall | None, requests: "
-                               "list[PoolRequest | Exception], /) -> None");
-  define<submit_async_directly>(pool, "submit_async",
-                                "(self, output_names: object, input_feed: object, limited: bool, call: CoreCall | "
-                                "None, /) -> tuple[Future[list[Any]], object] | None");
 }
 
 }  // namespace ortmulti::bindings

@@ -1,22 +1,17 @@
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
-#include <future>
 #include <optional>
 #include <string>
-#include <system_error>
-#include <thread>
 #include <utility>
 
 #include "bindings/gil.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/signals.hpp"
 #include "bindings/text.hpp"
-#include "core/base/error.hpp"
-#include "core/cuda/startup.hpp"
+#include "core/cuda/memory_taken.hpp"
 #include "core/repository/repository.hpp"
 
 namespace ortmulti::bindings {
@@ -31,57 +26,26 @@ std::string state_of(const Repository::ResidentStats& resident) {
   return name.empty() ? to_string(resident.model.level) : name;
 }
 
-// What this process has taken of a GPU's memory since then, and what others took: the driver does not tell them apart.
-std::function<std::optional<std::uint64_t>(const Device&)> taken_since(
-    const std::vector<std::pair<Device, std::uint64_t>>& budgets) {
-  std::map<std::string, std::uint64_t> free;
+std::shared_ptr<Repository> make_repository(const Repository::Budgets& budgets) {
+  std::vector<Device> devices;
   for (const auto& [device, bytes] : budgets) {
-    if (device.is_cuda()) {
-      free[to_string(device)] = CudaStartup::instance().memory(device.index).free;
-    }
+    devices.push_back(device);
   }
-  return [free](const Device& device) -> std::optional<std::uint64_t> {
-    const auto before = free.find(to_string(device));
-    if (before == free.end()) {
-      return std::nullopt;
-    }
-    try {
-      return before->second -
-             std::min<std::uint64_t>(before->second, CudaStartup::instance().memory(device.index).free);
-    } catch (const Error&) {  // a broken device, which its pool reports
-      return std::nullopt;
-    }
-  };
-}
-
-std::shared_ptr<Repository> make_repository(const std::vector<std::pair<Device, std::uint64_t>>& budgets) {
   const ReleaseGil nogil;
-  return std::make_shared<Repository>(budgets, taken_since(budgets));
+  return std::make_shared<Repository>(budgets, memory_taken_from_now(CudaStartup::instance(), devices));
 }
 
 // Waits for room, and lets Python handle signals meanwhile.
 std::shared_ptr<Repository::Reservation> reserve(Repository& repository, const std::string& name, const Device& device,
                                                  std::uint64_t bytes) {
-  std::shared_ptr<Repository::Reservation> reserved;
-  std::future<void> waited;
-  {
-    const ReleaseGil nogil;
-    reserved = freed_without_gil(repository.reserve(name, device, bytes));
-    waited = std::async(std::launch::async, [reserved] { reserved->wait(); });
-  }
+  const auto reserved = without_gil([&] { return freed_without_gil(repository.reserve(name, device, bytes)); });
   try {
-    wait_until([&](auto until) { return waited.wait_until(until) == std::future_status::ready; });
+    wait_until([&](auto until) { return reserved->wait_until(until); });
   } catch (...) {
     const ReleaseGil nogil;
     reserved->cancel();
-    try {  // a model that was to make room may run for long
-      std::thread([ends = std::move(waited)] {}).detach();
-    } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): then it was waited for
-    }
     throw;
   }
-  const ReleaseGil nogil;
-  waited.get();
   return reserved;
 }
 

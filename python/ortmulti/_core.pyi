@@ -698,6 +698,25 @@ class Pool:
         graph_after: int = 20,
         max_graphs: int = 8,
     ) -> None: ...
+    def run(self, output_names: object, input_feed: Mapping[str, Any], call: CoreCall | None) -> list[Any]: ...
+    def submit(
+        self,
+        output_names: object,
+        input_feed: Mapping[str, Any],
+        wait: float | None,
+        limited: bool,
+        call: CoreCall | None,
+    ) -> PoolRequest: ...
+    def submit_many(
+        self,
+        output_names: object,
+        feeds: list[Mapping[str, Any]],
+        call: CoreCall | None,
+        requests: list[PoolRequest | Exception],
+    ) -> None: ...
+    def submit_async(
+        self, output_names: object, input_feed: Mapping[str, Any], limited: bool, call: CoreCall | None
+    ) -> tuple[Future[list[Any]], object] | None: ...
     def check_inputs(self, inputs: Sequence[tuple[str, Sequence[int | str | None]]]) -> None: ...
     def set_padding(self, padding: Padding) -> None: ...
     def set_outputs(
@@ -741,27 +760,6 @@ class Pool:
     def states(self) -> dict[str, tuple[str, str]]: ...
     def close(self, cancel_waiting: bool) -> None: ...
     def closed(self) -> bool: ...
-    def run(self, output_names: object, input_feed: Mapping[str, Any], call: CoreCall | None, /) -> list[Any]: ...
-    def submit(
-        self,
-        output_names: object,
-        input_feed: Mapping[str, Any],
-        wait: float | None,
-        limited: bool,
-        call: CoreCall | None,
-        /,
-    ) -> PoolRequest: ...
-    def submit_many(
-        self,
-        output_names: object,
-        feeds: list[Mapping[str, Any]],
-        call: CoreCall | None,
-        requests: list[PoolRequest | Exception],
-        /,
-    ) -> None: ...
-    def submit_async(
-        self, output_names: object, input_feed: Mapping[str, Any], limited: bool, call: CoreCall | None, /
-    ) -> tuple[Future[list[Any]], object] | None: ...
 
 def run_async(
     session: Session,

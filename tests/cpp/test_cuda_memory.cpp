@@ -14,6 +14,7 @@
 #include "core/base/error.hpp"
 #include "core/cuda/device_sync_guard.hpp"
 #include "core/cuda/memory.hpp"
+#include "core/cuda/memory_taken.hpp"
 #include "core/pool/gpu_session.hpp"
 #include "fake_cuda.hpp"
 #include "test_support.hpp"
@@ -126,6 +127,17 @@ TEST_F(TheMemoryOfGpus, says_how_much_there_is_where_it_does_not_suffice) {
   EXPECT_TRUE(throws(ErrorKind::out_of_memory, {"it takes 0 kB on cuda:0", "(2)"},
                      [&] { const CudaMemory memory(startup, 0, 8, "it takes"); }));
   EXPECT_TRUE(cuda.live().nothing());
+}
+
+TEST_F(TheMemoryOfGpus, is_measured_from_a_moment_on_where_the_device_works) {
+  const auto taken = memory_taken_from_now(startup, {Device::cuda(0), Device::cpu()});
+  EXPECT_EQ(taken(Device::cuda(0)), 0U);
+  const CudaMemory memory(startup, 0, 1000, "it takes");
+  EXPECT_GE(taken(Device::cuda(0)).value_or(0), 1000U);
+  EXPECT_EQ(taken(Device::cuda(1)), std::nullopt);
+  EXPECT_EQ(taken(Device::cpu()), std::nullopt);
+  cuda.failing["cuMemGetInfo"] = CUDA_ERROR_UNKNOWN;
+  EXPECT_EQ(taken(Device::cuda(0)), std::nullopt);
 }
 
 TEST_F(TheMemoryOfGpus, is_copied_to_and_from_before_a_copy_returns) {

@@ -87,6 +87,19 @@ TEST_F(PoolTest, RunsInTheCallersThreadWhenASessionIsIdle) {
   answers.wait_for(1);
 }
 
+TEST_F(PoolTest, AThreadThatSeesSignalsRunsNothingThatMayTakeLong) {
+  const auto runner = add(Device::cuda(0));
+  add(Device::cuda(1));
+  runner->action = [](Request&) { std::this_thread::sleep_for(milliseconds(25)); };
+  Request request;
+  EXPECT_FALSE(pool->run_here(request, true)) << "nobody knows how long";
+  EXPECT_TRUE(pool->run_here(request));
+  EXPECT_EQ(runner->runs().size(), 1U) << "its turn was not lost";
+  pool->remove(Device::cuda(1), Pool::Clock::now() + std::chrono::seconds(60));
+  Request later;
+  EXPECT_FALSE(pool->run_here(later, true)) << "runs take long";
+}
+
 TEST_F(PoolTest, AGpuRunsInTheThreadOfOneCallerAlone) {
   for (const Device& device : {Device::cuda(0), Device::cpu()}) {
     add(device);

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/pool/runners.hpp"
 #include "fake_runner.hpp"
 
 namespace ortmulti::tests {
@@ -70,6 +71,16 @@ class PoolSleep : public PoolWithFakes {
   std::atomic<int> woken{0};
   std::atomic<bool> fails{false};
 };
+
+TEST_F(PoolSleep, ADeviceWithoutSessionsIsRefusedWhenItIsToGiveTheirMemoryBack) {
+  add(one);  // its runner has no session
+  const auto sleeper = make_sleeper(pool, one, SleepLevel::weights, HostCopy::none, nullptr);
+  EXPECT_TRUE(throws(ErrorKind::closed, {"no session there"}, [&] { pool->sleep(one, sleeper, in(seconds(60))); }));
+  submit(one);
+  EXPECT_EQ(answers.wait_for(1).back()->outcome, Outcome::done) << "it has stayed awake";
+  EXPECT_TRUE(throws(ErrorKind::not_implemented, {"sessions that stay cannot sleep"},
+                     [&] { make_sleeper(pool, one, SleepLevel::session, HostCopy::none, nullptr); }));
+}
 
 TEST_F(PoolSleep, ARequestWakesTheDeviceAndIsAnswered) {
   const auto runner = add(one);

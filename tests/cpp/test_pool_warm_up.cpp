@@ -20,19 +20,25 @@ class PoolWarmUp : public RealSessions {
     RealSessions::SetUp();
     for (int i = 0; i < 3; ++i) {
       runners.push_back(std::make_shared<FakeRunner>(Device::cuda(i)));
-      all.push_back({runners.back(), {std::make_shared<Request>(), std::make_shared<Request>()}});
     }
   }
+  // Two requests of each runner.
+  void run(int runs) {
+    const auto make = [this] {
+      return made.emplace_back(Requests{std::make_shared<Request>(), std::make_shared<Request>()});
+    };
+    warm_up({runners.begin(), runners.end()}, {make, runs, timeline});
+  }
   std::vector<std::shared_ptr<FakeRunner>> runners;
-  std::vector<WarmUp> all;
+  std::vector<Requests> made;
+  std::shared_ptr<Timeline> timeline = std::make_shared<Timeline>();
 };
 
 TEST_F(PoolWarmUp, AllRunnersRunEveryRequestAtTheSameTime) {
   for (const auto& runner : runners) {
     runner->hold();
   }
-  Timeline timeline;
-  auto done = std::async(std::launch::async, [&] { warm_up(all, 2, &timeline); });
+  auto done = std::async(std::launch::async, [&] { run(2); });
   for (const auto& runner : runners) {
     runner->wait_for_runs(1);
   }
@@ -41,12 +47,12 @@ TEST_F(PoolWarmUp, AllRunnersRunEveryRequestAtTheSameTime) {
   }
   done.get();
   for (std::size_t i = 0; i < runners.size(); ++i) {
-    Request* const first = all[i].requests[0].get();
-    Request* const second = all[i].requests[1].get();
+    Request* const first = made[i][0].get();
+    Request* const second = made[i][1].get();
     EXPECT_EQ(runners[i]->runs(), (std::vector<Request*>{first, first, second, second}));
   }
-  EXPECT_EQ(timeline.spans().size(), runners.size());
-  EXPECT_EQ(timeline.spans().front().name, "warm up");
+  EXPECT_EQ(timeline->spans().size(), runners.size());
+  EXPECT_EQ(timeline->spans().front().name, "warm up");
 }
 
 TEST_F(PoolWarmUp, TheFirstErrorIsThrownWhenAllHaveEnded) {
@@ -55,7 +61,7 @@ TEST_F(PoolWarmUp, TheFirstErrorIsThrownWhenAllHaveEnded) {
       throw Error(ErrorKind::fail, "runner " + std::to_string(i));
     };
   }
-  EXPECT_TRUE(throws(ErrorKind::fail, {"runner 1"}, [&] { warm_up(all, 1, nullptr); }));
+  EXPECT_TRUE(throws(ErrorKind::fail, {"runner 1"}, [&] { run(1); }));
   EXPECT_EQ(runners[0]->runs().size(), 2U);
   EXPECT_EQ(runners[2]->runs().size(), 1U);
 }
@@ -63,7 +69,7 @@ TEST_F(PoolWarmUp, TheFirstErrorIsThrownWhenAllHaveEnded) {
 TEST_F(PoolWarmUp, WithoutThreadsTheyRunOneAfterAnother) {
   {
     const NoThreads none;
-    warm_up(all, 1, nullptr);
+    run(1);
   }
   for (const auto& runner : runners) {
     EXPECT_EQ(runner->runs().size(), 2U);

@@ -133,8 +133,8 @@ class Pool : public KeepsMemory, NonCopyable {
   /// Runs the request in this thread if a session is idle, and returns whether it did: the answer, or error, is in the
   /// request, and no receiver gets it. False where all are busy, where there is a deadline or batching, where a
   /// GPU already does so for another thread, or where the device broke under another request's run: then the request is
-  /// to be submitted.
-  bool run_here(Request& request);
+  /// to be submitted. `interruptible`: nor where runs of late took so long that this thread should see signals sooner.
+  bool run_here(Request& request, bool interruptible = false);
 
   /// Gives the request to an idle session, or queues it. With a full queue waits until then at most; returns false,
   /// with nothing done, if it stays full. No time: the request is queued however many wait.
@@ -147,8 +147,8 @@ class Pool : public KeepsMemory, NonCopyable {
   void set_outputs(Joining::Outputs outputs);
   void set_apart_inputs(Joining::Apart inputs);
 
-  /// Counts a request that was refused since the queue was full.
-  void count_rejected();
+  /// Counts a request that was refused since the queue was full, and returns the error that says so.
+  Error reject();
 
   /// Takes a waiting request out of the queue, or asks that a running one ends; its run's result is not wanted any
   /// more. Returns false where it had ended.

@@ -12,6 +12,13 @@
 #include "core/pool/pool.hpp"
 
 namespace ortmulti {
+namespace {
+
+// Where runs take this long, another thread runs what a thread asks for that should see signals. To hand over takes a
+// thousandth of it.
+constexpr std::chrono::milliseconds longest_uninterrupted{20};
+
+}  // namespace
 
 // Whoever waits for room submits a request several times.
 void Pool::set_asked(Request& request) {
@@ -283,7 +290,7 @@ void Pool::prefer_device_of_inputs(Request& request) const {
   }
 }
 
-bool Pool::run_here(Request& request) {
+bool Pool::run_here(Request& request, bool interruptible) {
   check_process();
   if (options_.batching.enabled() || request.deadline) {
     return false;
@@ -292,8 +299,13 @@ bool Pool::run_here(Request& request) {
   prefer_device_of_inputs(request);
   Lock lock(mutex_);
   check_accepted(request);
+  const std::size_t turn = next_group_;
   Worker* worker = idle_worker(request);
   if (worker == nullptr || worker->group->gate) {
+    return false;
+  }
+  if (interruptible && (worker->group->counts.run.count() == 0 || worker->group->run_time >= longest_uninterrupted)) {
+    next_group_ = turn;  // the device's, which submit() is to choose
     return false;
   }
   if (worker->group->device.is_cuda()) {
@@ -469,9 +481,12 @@ void Pool::set_apart_inputs(Joining::Apart inputs) {
   joining_.set_apart_inputs(std::move(inputs));
 }
 
-void Pool::count_rejected() {
+Error Pool::reject() {
   const Lock lock(mutex_);
   ++counts_.rejected;
+  return Error(ErrorKind::queue_full, "the pool's queue is full: " + std::to_string(waiting_) +
+                                          (waiting_ == 1 ? " request waits" : " requests wait") +
+                                          ": send fewer at once, wait with when_full='block', or raise max_queue");
 }
 
 bool Pool::cancel(const std::shared_ptr<Request>& request) {

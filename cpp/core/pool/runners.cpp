@@ -76,6 +76,14 @@ std::string SessionRunner::why_broken() noexcept {
   }
 }
 
+namespace {
+
+struct Runners {
+  std::vector<std::shared_ptr<Runner>> all;
+  std::optional<std::size_t> at_first;  // of them run at first, and are ready: as Pool::add() takes it
+};
+
+// One on the CPU, `in_flight` of them on a GPU.
 Runners make_runners(const std::shared_ptr<Session>& session, const Serving& serving) {
   if (!session->device().is_cuda()) {
     return {{std::make_shared<SessionRunner>(session)}, std::nullopt};
@@ -104,14 +112,8 @@ Runners make_runners(const std::shared_ptr<Session>& session, const Serving& ser
   return runners;
 }
 
-std::shared_ptr<DeviceSleep> make_sleeper(SleepLevel level, const std::vector<std::shared_ptr<Session>>& sessions,
-                                          HostCopy copy, const std::shared_ptr<Timeline>& timeline) {
-  if (level != SleepLevel::weights) {
-    throw Error(ErrorKind::not_implemented, "sessions that stay cannot sleep at level '" + to_string(level) + "'");
-  }
-  if (sessions.empty()) {
-    throw Error(ErrorKind::closed, "the pool has no session there that could sleep: it was closed");
-  }
+// Of the sessions, which share it.
+std::shared_ptr<CudaWeightStore> store_of(const std::vector<std::shared_ptr<Session>>& sessions) {
   std::shared_ptr<CudaWeightStore> store;
   for (const auto& session : sessions) {
     const auto refuse = [&](const std::string& reason) {
@@ -135,28 +137,56 @@ std::shared_ptr<DeviceSleep> make_sleeper(SleepLevel level, const std::vector<st
     }
     store = own;
   }
-  auto sleeper = std::make_shared<DeviceSleep>(level);
-  // A pool may sleep and wake for months.
-  constexpr std::uint64_t most_in_timeline = 100;
-  Timeline* const spans = store->sleeps() < most_in_timeline ? timeline.get() : nullptr;
-  sleeper->sleep = [store, copy, timeline, spans](Request::Clock::time_point until) {
-    const ScopedSpan span(spans, "sleep", to_string(store->device()));
-    return store->sleep(copy, until);
+  return store;
+}
+
+}  // namespace
+
+std::shared_ptr<DeviceSleep> make_sleeper(const std::weak_ptr<Pool>& pool, const Device& device, SleepLevel level,
+                                          HostCopy copy, const std::shared_ptr<Timeline>& timeline) {
+  if (level != SleepLevel::weights) {
+    throw Error(ErrorKind::not_implemented, "sessions that stay cannot sleep at level '" + to_string(level) + "'");
+  }
+  const auto find_store = [pool, device] {
+    const auto held = pool.lock();
+    return held ? store_of(held->sessions(device)) : nullptr;
   };
-  sleeper->wake = [store, timeline, spans] { store->wake(spans); };
+  const auto store = std::make_shared<std::shared_ptr<CudaWeightStore>>(find_store());
+  auto sleeper = std::make_shared<DeviceSleep>(level);
+  const auto spans = [store, timeline]() -> Timeline* {
+    constexpr std::uint64_t most_in_timeline = 100;  // a pool may sleep and wake for months
+    return (*store)->sleeps() <= most_in_timeline ? timeline.get() : nullptr;
+  };
+  sleeper->sleep = [store, find_store, copy, device, spans](Request::Clock::time_point until) {
+    *store = *store ? *store : find_store();
+    if (!*store) {
+      throw Error(ErrorKind::closed, "the pool has no session there that could sleep: it was closed");
+    }
+    const ScopedSpan span(spans(), "sleep", to_string(device));
+    return (*store)->sleep(copy, until);
+  };
+  sleeper->wake = [store, spans] { (*store)->wake(spans()); };
   return sleeper;
 }
 
-void warm_up(const std::vector<WarmUp>& all, int runs, Timeline* timeline) {
+void warm_up(const std::vector<std::shared_ptr<Runner>>& runners, const WarmUp& first) {
+  if (!first.make) {
+    return;
+  }
+  std::vector<Requests> requests;
+  requests.reserve(runners.size());
+  for (std::size_t i = 0; i < runners.size(); ++i) {
+    requests.push_back(first.make());
+  }
   std::vector<std::future<void>> ended;
-  ended.reserve(all.size());
-  for (const WarmUp& each : all) {
+  ended.reserve(runners.size());
+  for (std::size_t i = 0; i < runners.size(); ++i) {
     // Without a thread it is deferred to the wait below.
-    ended.push_back(std::async(std::launch::async | std::launch::deferred, [&each, runs, timeline] {
-      const ScopedSpan span(timeline, "warm up", to_string(each.runner->device()));
-      for (const auto& request : each.requests) {
-        for (int i = 0; i < runs; ++i) {
-          each.runner->run(*request);
+    ended.push_back(std::async(std::launch::async | std::launch::deferred, [&, i] {
+      const ScopedSpan span(first.timeline.get(), "warm up", to_string(runners[i]->device()));
+      for (const auto& request : requests[i]) {
+        for (int run = 0; run < first.runs; ++run) {
+          runners[i]->run(*request);
         }
       }
     }));
@@ -167,6 +197,13 @@ void warm_up(const std::vector<WarmUp>& all, int runs, Timeline* timeline) {
   for (auto& each : ended) {
     each.get();
   }
+}
+
+void add_session(Pool& pool, const std::shared_ptr<Session>& session, const Serving& serving, const WarmUp& first) {
+  const Runners runners = make_runners(session, serving);
+  const auto begin = runners.all.begin();
+  warm_up({begin, begin + static_cast<std::ptrdiff_t>(runners.at_first.value_or(runners.all.size()))}, first);
+  pool.add(runners.all, runners.at_first);
 }
 
 }  // namespace ortmulti

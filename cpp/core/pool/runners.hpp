@@ -1,13 +1,14 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "core/base/timeline.hpp"
 #include "core/ort/session.hpp"
 #include "core/pool/graphs_beside.hpp"
+#include "core/pool/pool.hpp"
 #include "core/pool/request.hpp"
 #include "core/pool/runner.hpp"
 #include "core/pool/sleep.hpp"
@@ -30,30 +31,24 @@ struct Serving {
   GraphsBeside::Rule graph_rule;
 };
 
-/// What runs a pool's requests with a session.
-struct Runners {
-  std::vector<std::shared_ptr<Runner>> all;
-  /// How many of them are ready, and run at first: as Pool::add() takes it.
-  std::optional<std::size_t> at_first;
-};
-
-/// One runner on the CPU, `in_flight` of them on a GPU. Throws Error.
-Runners make_runners(const std::shared_ptr<Session>& session, const Serving& serving);
-
-/// Has one device's sessions sleep and wake at a level that keeps them. Throws Error with ErrorKind::not_implemented
-/// where the sessions do not share weights in memory that can be given back, with ErrorKind::closed where there is no
-/// session.
-std::shared_ptr<DeviceSleep> make_sleeper(SleepLevel level, const std::vector<std::shared_ptr<Session>>& sessions,
+/// Has the pool's sessions on a device sleep and wake at a level that keeps them. Throws Error with
+/// ErrorKind::not_implemented where they do not share weights in memory that can be given back. Without sessions, as
+/// while the device wakes, it is the sleep that throws; with ErrorKind::closed where there are none then.
+std::shared_ptr<DeviceSleep> make_sleeper(const std::weak_ptr<Pool>& pool, const Device& device, SleepLevel level,
                                           HostCopy copy, const std::shared_ptr<Timeline>& timeline);
 
-/// What a runner runs before it takes requests.
+/// What runners run before they take requests.
 struct WarmUp {
-  std::shared_ptr<Runner> runner;
-  std::vector<std::shared_ptr<Request>> requests;
+  std::function<Requests()> make;                ///< The requests of one runner.
+  int runs = 0;                                  ///< Of each of them.
+  std::shared_ptr<Timeline> timeline = nullptr;  ///< Gets a span of each runner.
 };
 
-/// Each runner runs each of its requests `runs` times, all runners at the same time, as far as the system has threads.
-/// Each adds a span to the timeline, if there is one. Throws the first runner's error when all have ended.
-void warm_up(const std::vector<WarmUp>& all, int runs, Timeline* timeline);
+/// All runners run at the same time, as far as the system has threads. Throws the first runner's error when all have
+/// ended.
+void warm_up(const std::vector<std::shared_ptr<Runner>>& runners, const WarmUp& first);
+
+/// Adds the session to the pool; those of its runners that run at first are warmed up before.
+void add_session(Pool& pool, const std::shared_ptr<Session>& session, const Serving& serving, const WarmUp& first);
 
 }  // namespace ortmulti

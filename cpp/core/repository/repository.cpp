@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <iterator>
+#include <thread>
 #include <utility>
 
 #include "core/ort/library.hpp"
@@ -60,9 +61,7 @@ class Repository::Turn : NonCopyable {
   const Resident& of_;
 };
 
-Repository::Repository(const std::vector<std::pair<Device, std::uint64_t>>& budgets,
-                       std::function<std::optional<std::uint64_t>(const Device&)> measure)
-    : measure_(std::move(measure)) {
+Repository::Repository(const Budgets& budgets, Measure measure) : measure_(std::move(measure)) {
   for (const auto& [device, budget] : budgets) {
     devices_.try_emplace(to_string(device), device, budget);
   }
@@ -120,6 +119,29 @@ Repository::Reservation::~Reservation() { cancel(); }  // NOLINT(bugprone-except
 void Repository::Reservation::wait() {
   repository_->acquire(handle_);
   repository_->note(handle_, [](auto& policy, auto id) { policy.woke(id, time_now(), 0); });
+}
+
+bool Repository::Reservation::wait_until(Clock::time_point until) {
+  if (!waited_.valid()) {
+    std::promise<void> done;
+    auto waited = done.get_future();
+    std::thread([self = shared_from_this(), done = std::move(done)]() mutable {
+      std::exception_ptr error;
+      try {
+        self->wait();
+      } catch (...) {
+        error = std::current_exception();
+      }
+      self.reset();  // nobody else may have it any more: its bytes are free when the wait ends
+      error ? done.set_exception(error) : done.set_value();
+    }).detach();
+    waited_ = std::move(waited);
+  }
+  if (waited_.wait_until(until) != std::future_status::ready) {
+    return false;
+  }
+  waited_.get();
+  return true;
 }
 
 void Repository::Reservation::cancel() { repository_->remove(handle_); }

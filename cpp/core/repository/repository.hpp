@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -71,25 +72,28 @@ class Repository : public std::enable_shared_from_this<Repository> {
   /// `measure`: the bytes of a device's memory that are in use now, by whomever; none where it cannot be said. It is
   /// called without a lock of the repository. Beside models, what their arenas and CUDA graphs took later counts; where
   /// a session cannot tell, all that is in use.
-  Repository(const std::vector<std::pair<Device, std::uint64_t>>& budgets,
-             std::function<std::optional<std::uint64_t>(const Device&)> measure);
+  using Budgets = std::vector<std::pair<Device, std::uint64_t>>;
+  using Measure = std::function<std::optional<std::uint64_t>(const Device&)>;
+  Repository(const Budgets& budgets, Measure measure);
 
   /// Room for a model that is being loaded, until it is freed or goes to add().
-  class Reservation : NonCopyable {
+  class Reservation : public std::enable_shared_from_this<Reservation>, NonCopyable {
    public:
     ~Reservation();
 
-    /// Waits until others have slept. Throws Error with ErrorKind::out_of_memory, or with ErrorKind::closed after
-    /// cancel().
-    void wait();
+    /// Waits until others have slept, but no longer than `until`: false where it is to be called again. Throws Error
+    /// with ErrorKind::out_of_memory, or with ErrorKind::closed after cancel().
+    bool wait_until(Clock::time_point until);
     void cancel();
 
    private:
     friend class Repository;
     Reservation(std::shared_ptr<Repository> repository, Handle handle)
         : repository_(std::move(repository)), handle_(std::move(handle)) {}
+    void wait();
     std::shared_ptr<Repository> repository_;
     Handle handle_;
+    std::future<void> waited_;  // of a thread that goes on after cancel(): a model that makes room may run for long
   };
   /// `name` is for messages. Throws Error with ErrorKind::out_of_memory where the bytes exceed the budget.
   std::shared_ptr<Reservation> reserve(const std::string& name, const Device& device, std::uint64_t bytes);
@@ -169,7 +173,7 @@ class Repository : public std::enable_shared_from_this<Repository> {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, Managed> devices_;
-  const std::function<std::optional<std::uint64_t>(const Device&)> measure_;
+  const Measure measure_;
 };
 
 }  // namespace ortmulti
