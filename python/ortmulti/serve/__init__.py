@@ -52,7 +52,8 @@ def add_to(
 ) -> None:
     """Add the protocol's gRPC service, and gRPC's health service, to a server of `grpc.aio` before it starts.
 
-    The server has the limits of messages itself: ``grpc.max_receive_message_length`` is 4 MiB by default.
+    The server itself limits messages (``grpc.max_receive_message_length``, 4 MiB by default) and requests at a time
+    (``maximum_concurrent_rpcs``). Of ``limits`` only ``tensors`` holds here.
 
     Args:
         server: Of `grpc.aio`.
