@@ -40,7 +40,7 @@ std::shared_ptr<Repository::Reservation> reserve(Repository& repository, const s
                                                  std::uint64_t bytes) {
   const auto reserved = without_gil([&] { return freed_without_gil(repository.reserve(name, device, bytes)); });
   try {
-    wait_until([&](auto until) { return reserved->wait_until(until); });
+    wait_until([&](auto until) { return Repository::Reservation::wait_until(reserved, until); });
   } catch (...) {
     const ReleaseGil nogil;
     reserved->cancel();

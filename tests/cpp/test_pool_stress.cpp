@@ -348,7 +348,7 @@ TEST_P(Stress, ModelsOfARepositorySleepAndAreReplaced) {
   const auto load = [&](Random& dice) {
     auto model = std::make_shared<Model>();
     const auto reserved = repository->reserve("m", device, 30);
-    EXPECT_TRUE(reserved->wait_until(Pool::Clock::now() + std::chrono::seconds(60)));
+    EXPECT_TRUE(Repository::Reservation::wait_until(reserved, Pool::Clock::now() + std::chrono::seconds(60)));
     const Awake awake = std::make_shared<std::atomic<bool>>(true);
     for (int i = 0; i < 2; ++i) {
       model->pool->add({std::make_shared<RandomRunner>(device, dice(), false, awake)});

@@ -294,7 +294,7 @@ TEST_F(RepositoryTest, ALoadHasItsRoomUntilTheModelTakesItOver) {
   submit(a);
   answers.wait_for(1);
   const auto reserved = repository->reserve("new", one, 60);
-  EXPECT_TRUE(reserved->wait_until(soon()));
+  EXPECT_TRUE(Repository::Reservation::wait_until(reserved, soon()));
   EXPECT_FALSE(awake("a"));
   EXPECT_EQ(repository->devices().front().used, 60);
   EXPECT_EQ(repository->residents().size(), 1) << "a room is no model";
@@ -314,9 +314,10 @@ TEST_F(RepositoryTest, ALoadThatIsNotWantedAnyMoreNeedsNotWaitForRoom) {
   Model& a = add("a", 60);
   keep_busy(a);
   const auto reserved = repository->reserve("new", one, 60);
-  EXPECT_FALSE(reserved->wait_until(Clock::now()));
+  EXPECT_FALSE(Repository::Reservation::wait_until(reserved, Clock::now()));
   reserved->cancel();
-  EXPECT_TRUE(throws(ErrorKind::closed, {"'new' was unloaded"}, [&] { reserved->wait_until(soon()); }));
+  EXPECT_TRUE(throws(ErrorKind::closed, {"'new' was unloaded"},
+                     [&] { Repository::Reservation::wait_until(reserved, soon()); }));
   EXPECT_EQ(repository->devices().front().used, 60) << "the model that runs has kept its memory";
   a.runner->release();
   answers.wait_for(1);

@@ -121,11 +121,11 @@ void Repository::Reservation::wait() {
   repository_->note(handle_, [](auto& policy, auto id) { policy.woke(id, time_now(), 0); });
 }
 
-bool Repository::Reservation::wait_until(Clock::time_point until) {
-  if (!waited_.valid()) {
+bool Repository::Reservation::wait_until(const std::shared_ptr<Reservation>& reserved, Clock::time_point until) {
+  if (!reserved->waited_.valid()) {
     std::promise<void> done;
     auto waited = done.get_future();
-    std::thread([self = shared_from_this(), done = std::move(done)]() mutable {
+    std::thread([self = reserved, done = std::move(done)]() mutable {
       std::exception_ptr error;
       try {
         self->wait();
@@ -135,12 +135,12 @@ bool Repository::Reservation::wait_until(Clock::time_point until) {
       self.reset();  // nobody else may have it any more: its bytes are free when the wait ends
       error ? done.set_exception(error) : done.set_value();
     }).detach();
-    waited_ = std::move(waited);
+    reserved->waited_ = std::move(waited);
   }
-  if (waited_.wait_until(until) != std::future_status::ready) {
+  if (reserved->waited_.wait_until(until) != std::future_status::ready) {
     return false;
   }
-  waited_.get();
+  reserved->waited_.get();
   return true;
 }
 

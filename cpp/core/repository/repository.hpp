@@ -77,13 +77,13 @@ class Repository : public std::enable_shared_from_this<Repository> {
   Repository(const Budgets& budgets, Measure measure);
 
   /// Room for a model that is being loaded, until it is freed or goes to add().
-  class Reservation : public std::enable_shared_from_this<Reservation>, NonCopyable {
+  class Reservation : NonCopyable {
    public:
     ~Reservation();
 
     /// Waits until others have slept, but no longer than `until`: false where it is to be called again. Throws Error
     /// with ErrorKind::out_of_memory, or with ErrorKind::closed after cancel().
-    bool wait_until(Clock::time_point until);
+    static bool wait_until(const std::shared_ptr<Reservation>& reserved, Clock::time_point until);
     void cancel();
 
    private:
