@@ -9,6 +9,13 @@ import pytest
 
 import ortmulti
 from ortmulti.bench import models
+from ortmulti.pool import graphs
+
+
+@pytest.fixture(autouse=True)
+def no_other_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests of the process may have used PyTorch, beside which no graph is made."""
+    monkeypatch.setattr(graphs, "waits_for_gpus", str)
 
 
 @pytest.fixture(scope="session")

@@ -18,19 +18,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
 from ortmulti._runtime import behind
-from ortmulti.pool import graphs
 from tests.support import onnx_models
 from tests.support.gpus import MODEL, VISIBLE, check_memory_returns, feed, needs_gpus, needs_graphs
 from tests.support.pools import HANG
 from tests.support.processes import check_child
 
 pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(autouse=True)
-def no_other_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tests of the process may have used PyTorch."""
-    monkeypatch.setattr(graphs, "waits_for_gpus", str)
 
 
 Feed = dict[str, np.ndarray]

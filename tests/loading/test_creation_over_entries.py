@@ -5,16 +5,20 @@ Sessions that share weights are on GPUs; here the same code creates them on the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import ortmulti
-from ortmulti import _core
+from ortmulti import Model, _core
 from ortmulti.cache.entry import Damaged
+from ortmulti.create import core_sessions
+from ortmulti.create.request import CreationRequest
+from ortmulti.loading import ways
 from ortmulti.loading.creation import Creation
 from ortmulti.optimized import Cache, Entry, StagedEntry
 from tests.support import creations, onnx_models
@@ -222,3 +226,35 @@ def test_a_cancelled_creation_has_no_further_events(model: str, begun: bool) -> 
         next(events)
     events.cancel()
     assert list(events) == []
+
+
+def test_sessions_that_come_with_a_report_of_bytes_are_closed_where_that_fails(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    class Events:
+        """As on GPUs: bytes are reported there, often in the event of the first session."""
+
+        def __init__(self, events: _core.CreationEvents) -> None:
+            self.cancel = events.cancel
+            self._events = events
+
+        def __iter__(self) -> Iterator[Any]:
+            for event in self._events:
+                made.extend([event.session] if event.session else [])
+                names = ("index", "device", "session", "error")
+                yield SimpleNamespace(
+                    **{name: getattr(event, name) for name in names}, loaded_bytes=len(made), total_bytes=9
+                )
+
+    def fail(*_: int) -> None:
+        raise RuntimeError("full")
+
+    events = core_sessions.events
+    monkeypatch.setattr(core_sessions, "events", lambda *args, **more: Events(events(*args, **more)))
+    creation = Creation(CreationRequest(Model.of(model), "cpu", 2), ortmulti.Timeline(), bytes_loaded=fail)
+    with pytest.raises(RuntimeError, match="full"):
+        ways.create(creation)
+    assert made
+    assert all(session.closed() for session in made)

@@ -205,18 +205,18 @@ class Creation:
         try:
             try:
                 for event in events:
+                    error = event.error
+                    if event.index is not None:  # first: a report may fail, and somebody owns the session by then
+                        self.arrived(event.index, event.session if error is None else error, confirm)
                     if event.loaded_bytes != loaded:
                         loaded = event.loaded_bytes
                         if self._bytes_loaded is not None:
                             self._bytes_loaded(loaded, event.total_bytes)
-                    if event.index is not None:
-                        error = event.error
-                        self.arrived(event.index, event.session if error is None else error, confirm)
-                        if error is None and self._progress is not None:
-                            done += 1
-                            self._progress(done, len(self.providers), event.device)
-                    else:
+                    if event.index is None:
                         self.poll()
+                    elif error is None and self._progress is not None:
+                        done += 1
+                        self._progress(done, len(self.providers), event.device)
             finally:
                 events.cancel()  # nothing where it has ended
                 log.flush()
