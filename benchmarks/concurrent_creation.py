@@ -58,7 +58,9 @@ class Creation(Script[str]):
     def measure(self, case: str, number: int) -> dict[str, Any]:
         path, feed, expected = self._known[case]
         compared = equal = 0
-        with ortmulti.create_sessions(path, self._devices, self.sessions, serialize="none") as sessions:
+        with ortmulti.create_sessions(
+            path, self._devices, self.sessions, loading=ortmulti.Loading(serialize="none")
+        ) as sessions:
             for session in sessions if number % self.run_every == 0 else ():
                 for got, want in zip(session.run(None, feed), expected, strict=True):
                     compared += 1

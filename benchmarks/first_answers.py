@@ -130,7 +130,9 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 
     start = time.monotonic_ns()
     warmup = spec["wait"] == "first"
-    pool = ortmulti.load(spec["model"], devices, wait=spec["wait"], strategy=spec["strategy"], warmup=warmup)
+    pool = ortmulti.load(
+        spec["model"], devices, loading=ortmulti.Loading(wait=spec["wait"], strategy=spec["strategy"]), warmup=warmup
+    )
     returned = time.monotonic_ns()
     with pool:
         futures = {device: pool.submit(None, feed, device=device) for device in devices}

@@ -135,8 +135,8 @@ def session(case: str, model: bytes, device: str, arena: str = "") -> tuple[Call
         return lambda x: plain.run(None, {name: x})[0], lambda: None
     own = ortmulti.SessionOptions()
     own.intra_op_num_threads = 1
-    kept: dict[str, Any] = {"trim_after": None} if case == "kept" else {}
-    pool = ortmulti.load(model, device, options=own, provider_options=gpu or None, **kept)
+    loading = ortmulti.Loading(trim_after=None) if case == "kept" else None
+    pool = ortmulti.load(model, device, options=own, provider_options=gpu or None, loading=loading)
     name = pool.get_inputs()[0].name
     return lambda x: pool.run({name: x})[0], pool.close
 

@@ -111,7 +111,9 @@ def create(library: Any, spec: dict[str, Any]) -> Sequence[Any]:
     model, count, options = spec["model"], spec["sessions"], spec["options"]
     if library is ortmulti:
         strategy: Any = "native" if spec["way"] == NATIVE else "shared"
-        return ortmulti.create_sessions(model, DEVICE, count, provider_options=options, strategy=strategy)
+        return ortmulti.create_sessions(
+            model, DEVICE, count, provider_options=options, loading=ortmulti.Loading(strategy=strategy)
+        )
     cpu = library.OrtHardwareDeviceType.CPU
     devices = [found for found in library.get_ep_devices() if found.ep_name == PROVIDER and found.device.type == cpu]
     settings = library.SessionOptions()

@@ -187,7 +187,9 @@ class WeightLoading(Script[str]):
             spec = {"strategy": strategy, "model": str(model), "device": self.devices[0], "count": count}
             return self.fresh(spec, self._cache)
         begin = time.monotonic_ns()
-        with ortmulti.create_sessions(model, list(self.devices), strategy="shared") as sessions:
+        with ortmulti.create_sessions(
+            model, list(self.devices), loading=ortmulti.Loading(strategy="shared")
+        ) as sessions:
             ready = (time.monotonic_ns() - begin) / 1e9
             seconds = loading_seconds(sessions.timeline)
         return {"rate": weight_bytes(model) / seconds["load"], "behind": seconds["behind"], "ready": ready}

@@ -56,7 +56,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def main(model: str, port: str = "8000") -> None:
     # Returns at once. Put the cache of optimized models on a volume: ORTMULTI_CACHE=/cache
-    with om.load(model, devices="all", wait="none", warmup=True) as pool:
+    with om.load(model, devices="all", loading=om.Loading(wait="none"), warmup=True) as pool:
         Handler.pool = pool
         server = ThreadingHTTPServer(("", int(port)), Handler)
         signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())

@@ -18,7 +18,7 @@ def main(url: str, keep: bool) -> None:
         print(f"{now.bytes_loaded / 1e6:,.1f} of {now.bytes_total / 1e6:,.1f} MB, sessions: {now.sessions_ready}")
 
     model = om.Model(url, keep="disk" if keep else None)
-    with om.load(model, progress=progress) as pool:
+    with om.load(model, loading=om.Loading(progress=progress)) as pool:
         outputs = pool.run(om.example_feed(pool))
         print(f"first answer after {time.perf_counter() - begin:.2f} s:", *[output.shape for output in outputs])
 

@@ -22,7 +22,7 @@ def show(progress: om.LoadProgress) -> None:
 
 def main(model: str) -> None:
     om.prewarm()  # starts the CUDA driver in the background: call it first, before slow imports
-    with om.load(model, devices="all", progress=show) as pool:
+    with om.load(model, devices="all", loading=om.Loading(progress=show)) as pool:
         print(pool.timeline.table())
         for reason in pool.timeline.not_shared:
             print("not shared:", reason)

@@ -25,7 +25,7 @@ __getattr__, __dir__, __all__ = attach(
         "ortmulti._runtime.startup": "get_available_providers",
         "ortmulti.bench.diagnose.diagnosis": "diagnose",
         "ortmulti.bench.tune.tuner": "TuneResult TuningInterrupted tune",
-        "ortmulti.create.loader": "LoaderOptions LoadProgress",
+        "ortmulti.create.loading": "Loading LoadProgress",
         "ortmulti.create.model": "Model",
         "ortmulti.create.sample_inputs": "example_feed",
         "ortmulti.devices.device": "Device get_devices parse_devices",

@@ -33,8 +33,8 @@ from ortmulti.bench.diagnose.diagnosis import diagnose as diagnose
 from ortmulti.bench.tune.tuner import TuneResult as TuneResult
 from ortmulti.bench.tune.tuner import TuningInterrupted as TuningInterrupted
 from ortmulti.bench.tune.tuner import tune as tune
-from ortmulti.create.loader import LoaderOptions as LoaderOptions
-from ortmulti.create.loader import LoadProgress as LoadProgress
+from ortmulti.create.loading import Loading as Loading
+from ortmulti.create.loading import LoadProgress as LoadProgress
 from ortmulti.create.model import Model as Model
 from ortmulti.create.sample_inputs import example_feed as example_feed
 from ortmulti.devices.device import Device as Device

@@ -116,6 +116,20 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     return f" (did you mean {by_lower[near[0]]!r}?)" if near else ""
 
 
+# Arguments of earlier releases that are attributes of `Loading`, with examples.
+_OF_LOADING = {
+    "strategy": 'strategy="native"',
+    "optimize": 'optimize="never"',
+    "serialize": 'serialize="device"',
+    "loader": "reader_threads=4",
+    "tuning": 'tuning="model.tuning.json"',
+    "wait": 'wait="first"',
+    "require": 'require="any"',
+    "progress": "progress=show",
+    "version": 'version="2"',
+    "trim_after": "trim_after=10",
+    "when_late": 'when_late="reject"',
+}
 _EACH_REQUEST = "a deadline is each request's: pool.run(feed, timeout=1.0)"
 # Words of onnxruntime, Triton and LitServe, and of earlier releases: the argument, or what to do.
 _ELSEWHERE = {
@@ -167,6 +181,8 @@ def known_arguments(function: Callable[_Arguments, _Result]) -> Callable[_Argume
                     meant = _OF_BATCHING.get(name, meant)
                 if meant in known:
                     hint = f" (did you mean {meant!r}?)"
+                elif name in _OF_LOADING and "loading" in known:
+                    hint = f": give loading=ortmulti.Loading({_OF_LOADING[name]})"
                 elif meant and "batching" in known:  # of load, as the others are
                     hint = f": {meant}"
                 else:
@@ -191,21 +207,6 @@ def choice(name: str, value: object, choices: Sequence[object]) -> None:
     if value not in choices:
         *others, last = map(repr, choices)
         raise InvalidArgument(f"{name} is {', '.join(others)}{' or ' * bool(others)}{last}, not {value!r}")
-
-
-def creation(sessions_per_device: object, strategy: object, optimize: object, serialize: object, share: object) -> None:
-    """Check those arguments of `load` and `create_sessions` that need no other module: it is called before CUDA starts.
-
-    Raises:
-        InvalidType, InvalidArgument: As these two.
-    """
-    integer("sessions_per_device", sessions_per_device, 1)
-    choice("strategy", strategy, ("shared", "native"))
-    choice("optimize", optimize, ("auto", "never", "offline"))
-    choice("serialize", serialize, (None, "none", "device", "all"))
-    choice("share", share, (None, "host"))
-    if share is not None and strategy != "shared":
-        raise InvalidArgument(f"share={share!r} needs strategy='shared', and not {strategy!r}")
 
 
 def instance(name: str, value: object, kind: type, *, optional: bool = False, example: str = "") -> None:

@@ -715,12 +715,14 @@ class ModelRepository(Closing):
                 raise ClosedError(f"{name!r} was removed while it was being loaded")
 
     def _make(self, name: str, entry: _Entry) -> _Loaded:
+        from ortmulti.create.loading import DEFAULT
         from ortmulti.pool.load import load
 
         options = dict(entry.options)
         devices = self._chosen(options.pop("devices", None))
         warmup = options.pop("warmup", True)
         options.setdefault("in_flight", 1)
+        options["loading"] = replace(options.get("loading") or DEFAULT, version=options.pop("version", ""))
         size, convolves = size_of(entry.model)
         later = {device: _CUDNN if convolves and device != "cpu" else 0 for device in devices}
         reserved = {
@@ -893,10 +895,13 @@ def parse_bytes(name: str, value: object, total: int) -> int:
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
+    from ortmulti.create.loading import check_loading
     from ortmulti.pool.configuration import Warmup
 
-    if others := {"progress", "protect", "idle_timeout"} & options.keys():
+    if others := {"protect", "idle_timeout"} & options.keys():
         raise InvalidArgument(f"a repository's models are loaded without {', '.join(map(repr, sorted(others)))}")
+    if (loading := options.get("loading")) is not None:
+        check_loading(loading, ("wait", "progress", "version"), "and a repository loads by itself")
     if not isinstance(warmup := options.get("warmup", True), bool | Warmup):
         raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
 

@@ -48,7 +48,7 @@ def sessions(request: pytest.FixtureRequest, options: ortmulti.SessionOptions) -
         return
     else:
         strategy: Any = "native" if request.param == "native" else "shared"
-        made = ortmulti.create_sessions(MODEL, "cpu", 2, options, strategy=strategy)
+        made = ortmulti.create_sessions(MODEL, "cpu", 2, options, loading=ortmulti.Loading(strategy=strategy))
     yield list(made)
     for session in made:
         session.close()

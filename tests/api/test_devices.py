@@ -127,7 +127,9 @@ def test_sessions_come_in_the_order_asked_for_and_each_runs() -> None:
 @pytest.mark.parametrize("serialize", [None, "none", "device", "all"])
 def test_serialize(serialize: Any) -> None:
     """With "device" and "all" no two creations overlap in time."""
-    with ortmulti.create_sessions(onnx_models.matmul(), "cpu", 4, serialize=serialize, strategy="native") as sessions:
+    with ortmulti.create_sessions(
+        onnx_models.matmul(), "cpu", 4, loading=ortmulti.Loading(serialize=serialize, strategy="native")
+    ) as sessions:
         spans = sorted(
             (span.start_ns, span.end_ns) for span in sessions.timeline.spans if span.name == "create session"
         )
@@ -150,7 +152,7 @@ def test_progress_is_told_of_every_session_in_this_thread() -> None:
         ({"sessions_per_device": 0}, ValueError, "sessions_per_device"),
         ({"sessions_per_device": 1.0}, TypeError, "sessions_per_device"),
         ({"sessions_per_device": True}, TypeError, "sessions_per_device"),
-        ({"serialize": "some"}, ValueError, "serialize"),
+        ({"serialize": "all"}, TypeError, "'serialize': give loading=ortmulti.Loading.serialize="),
         ({"progress": 3}, TypeError, "progress"),
         ({"options": {}}, TypeError, "options"),
         ({"provider_options": {"use_tf32": 1}}, ValueError, "provider_options.*no device is a GPU"),

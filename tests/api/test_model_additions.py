@@ -71,10 +71,12 @@ def test_the_result_is_onnxruntimes(kind: str, external: tuple[Path, Path]) -> N
 @pytest.mark.parametrize("strategy", ["shared", "native"])
 def test_sessions_that_are_created_together_have_them(kind: str, strategy: Any, external: tuple[Path, Path]) -> None:
     options = ADDED[kind][0]()
-    with ortmulti.create_sessions(external[0], "cpu", 2, options, strategy=strategy) as sessions:
+    with ortmulti.create_sessions(
+        external[0], "cpu", 2, options, loading=ortmulti.Loading(strategy=strategy)
+    ) as sessions:
         for session in sessions:
             np.testing.assert_array_equal(run(session), X @ WEIGHT)
-    with ortmulti.load(external[0], "cpu", 2, options, strategy=strategy) as pool:
+    with ortmulti.load(external[0], "cpu", 2, options, loading=ortmulti.Loading(strategy=strategy)) as pool:
         for session in pool.sessions:
             np.testing.assert_array_equal(run(session), X @ WEIGHT)
 

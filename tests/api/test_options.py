@@ -139,7 +139,7 @@ def test_intra_op_threads_are_those_asked_for(count: int) -> None:
 @pytest.mark.parametrize("sessions", [1, 2, 3])
 def test_sessions_share_the_usable_cores(sessions: int) -> None:
     with ortmulti.create_sessions(
-        onnx_models.matmul(), "cpu", sessions_per_device=sessions, strategy="native"
+        onnx_models.matmul(), "cpu", sessions_per_device=sessions, loading=ortmulti.Loading(strategy="native")
     ) as created:
         # 0: one session that has all cores leaves the number to ONNX Runtime.
         used = [session._core.intra_op_num_threads() or _core.usable_cores() for session in created]

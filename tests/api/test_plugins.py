@@ -181,7 +181,7 @@ def test_a_name_is_registered_once(plugin: Path) -> None:
 
 def test_a_plugin_stays_while_sessions_use_it(library: Path, expected: np.ndarray) -> None:
     ortmulti.register_execution_provider_library("tests", library)
-    sessions = ortmulti.create_sessions(MODEL, ["fake:CPU", "fake:CPU"], strategy="native")
+    sessions = ortmulti.create_sessions(MODEL, ["fake:CPU", "fake:CPU"], loading=ortmulti.Loading(strategy="native"))
     with pytest.raises(ortmulti.Fail, match="2 sessions use its devices; close them first"):
         ortmulti.unregister_execution_provider_library("tests")
     sessions[0].close()
@@ -219,7 +219,7 @@ def test_nothing_leaks(library: Path) -> None:
 def test_a_forked_child_gets_an_error_and_processes_end_with_sessions_open(library: Path) -> None:
     code = """
         om.register_execution_provider_library("tests", sys.argv[2])
-        session = om.create_sessions(model, "fake:CPU", optimize="never")[0]
+        session = om.create_sessions(model, "fake:CPU", loading=om.Loading(optimize="never"))[0]
 
         def child():
             for call, *arguments in (
@@ -234,7 +234,7 @@ def test_a_forked_child_gets_an_error_and_processes_end_with_sessions_open(libra
             print(om.create_sessions(model, "cpu")[0].run(None, {"x": x})[0].shape)
 
         print(forked(child), session.run(None, {"x": x})[0].shape)
-        pool = om.load(model, ["fake:CPU", "cpu"], 2, optimize="never")
+        pool = om.load(model, ["fake:CPU", "cpu"], 2, loading=om.Loading(optimize="never"))
         futures = [pool.submit(None, {"x": x}) for _ in range(50)]
         session.run_async(None, {"x": x}, lambda *_: None, None)
     """
@@ -293,8 +293,9 @@ def test_a_pool_has_them_beside_the_cpu(expected: np.ndarray) -> None:
 
 @pytest.mark.usefixtures("plugin")
 def test_sessions_of_a_device_are_one_unless_native() -> None:
-    def created(**arguments: Any) -> int:
-        with ortmulti.create_sessions(MODEL, ["fake:CPU"] * 3 + ["cpu"] * 2, **arguments) as sessions:
+    def created(**loading: Any) -> int:
+        devices = ["fake:CPU"] * 3 + ["cpu"] * 2
+        with ortmulti.create_sessions(MODEL, devices, loading=ortmulti.Loading(**loading)) as sessions:
             return sum(span.name == "create session" for span in sessions.timeline.spans)
 
     assert created() == 2
@@ -322,7 +323,7 @@ def test_an_installed_package_is_registered_by_its_devices_name(library: Path, t
     plugins.plugin_package(tmp_path, "onnxruntime_ep_fa_ke", library, PROVIDER)
     code = """
         sys.path.append(sys.argv[2])
-        with om.create_sessions(model, ["fake:CPU"] * 2, optimize="never") as sessions:
+        with om.create_sessions(model, ["fake:CPU"] * 2, loading=om.Loading(optimize="never")) as sessions:
             print(sessions.devices, "onnxruntime" in sys.modules)
         om.unregister_execution_provider_library("FakeExecutionProvider")
     """
@@ -392,7 +393,7 @@ def cuda_package(tmp_path: Path) -> dict[str, str]:
 def test_gpus_use_the_plugin_where_no_cuda_provider_is_built_in(cuda_package: dict[str, str]) -> None:
     code = """
         print(om.get_available_providers())
-        with om.create_sessions(model, ["cuda:1", "cpu", "cuda:0"], optimize="never") as sessions:
+        with om.create_sessions(model, ["cuda:1", "cpu", "cuda:0"], loading=om.Loading(optimize="never")) as sessions:
             print(sessions.devices, sessions[0].get_providers())
             print(np.array_equal(*(session.run(None, {"x": x})[0] for session in sessions[:2])))
             print(sorted(device._name for device in om.get_ep_devices()))
@@ -401,7 +402,7 @@ def test_gpus_use_the_plugin_where_no_cuda_provider_is_built_in(cuda_package: di
         gpu = om.InferenceSession(model, providers=["CUDAExecutionProvider"])
         print(gpu.device, gpu.get_providers())
         for device in ("cuda:2", "cuda:GPU"):
-            print(error_of(om.create_sessions, model, device, optimize="never"))
+            print(error_of(om.create_sessions, model, device, loading=om.Loading(optimize="never")))
     """
     assert lines(code, MODEL, environment=cuda_package) == [
         "['CUDAExecutionProvider', 'AzureExecutionProvider', 'CPUExecutionProvider']",
@@ -443,7 +444,7 @@ def test_a_cuda_plugin_of_another_revision_is_warned_of_once(
         handler.emit = lambda record: said.append(record.getMessage())
         logging.getLogger("ortmulti").addHandler(handler)
         for ways in range(2):
-            om.create_sessions(model, "cuda:0", optimize="never").close()
+            om.create_sessions(model, "cuda:0", loading=om.Loading(optimize="never")).close()
             om.InferenceSession(model, providers=["CUDAExecutionProvider"]).close()
         om.unregister_execution_provider_library("CUDAExecutionProvider")
         om.register_execution_provider_library("mine", sys.argv[2])

@@ -106,7 +106,9 @@ def test_without_them_onnxruntime_makes_its_own() -> None:
 
 
 def test_each_session_has_its_own() -> None:
-    with ortmulti.create_sessions(MODEL, "cpu", 2, options(Threads("two", numa_node="near")), strategy="native") as two:
+    with ortmulti.create_sessions(
+        MODEL, "cpu", 2, options(Threads("two", numa_node="near")), loading=ortmulti.Loading(strategy="native")
+    ) as two:
         assert [session.thread_counts for session in two] == [ThreadCounts("two", "cpu", 2, 2, ())] * 2
         assert len(ortmulti.thread_counts()) == 2
         two[0].close()

@@ -35,7 +35,9 @@ def in_another_thread(timeline: ortmulti.Timeline, *span: object) -> int:
 
 def test_a_creation_is_covered_by_spans_of_its_own_time() -> None:
     before = time.monotonic_ns()
-    with ortmulti.create_sessions(onnx_models.matmul(), "cpu", 2, strategy="native") as sessions:
+    with ortmulti.create_sessions(
+        onnx_models.matmul(), "cpu", 2, loading=ortmulti.Loading(strategy="native")
+    ) as sessions:
         after = time.monotonic_ns()
         spans = sessions.timeline.spans
     assert [(span.name, span.device) for span in spans].count(("create session", "cpu")) == 2
@@ -61,7 +63,9 @@ def test_spans_can_be_added() -> None:
 
 def test_the_trace_file_holds_every_span_and_names_every_thread(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
-    with ortmulti.create_sessions(onnx_models.matmul(), "cpu", 2, strategy="native") as sessions:
+    with ortmulti.create_sessions(
+        onnx_models.matmul(), "cpu", 2, loading=ortmulti.Loading(strategy="native")
+    ) as sessions:
         sessions.timeline.add('quotes "and" é', 10, 30)
         sessions.timeline.save(path)
         spans = sessions.timeline.spans

@@ -67,7 +67,7 @@ def test_memory_that_an_arena_keeps_is_found(tmp_path: Path) -> None:
     assert (result.document["kind"], result.document["partial"], result.document["unit"]) == ("tune", None, "bytes")
     assert {"the defaults", "each setting alone", "confirmation"} <= stages
     assert Tuning.read(out) == result.tuning
-    with ortmulti.load(path, "cpu", tuning=out) as pool:
+    with ortmulti.load(path, "cpu", loading=ortmulti.Loading(tuning=out)) as pool:
         np.testing.assert_array_equal(pool.run(None, {"x": np.ones(1, np.float32)})[0], np.ones((32, 1), np.float32))
 
 

@@ -94,7 +94,7 @@ def test_a_damaged_file_is_one_clear_error(tmp_path: Path, content: str, message
     with pytest.raises(InvalidArgument, match=f"a.tuning.json'.*{message}"):
         Tuning.read(path)
     with pytest.raises(InvalidArgument, match=message):
-        ortmulti.load(weighted(), "cpu", tuning=path)
+        ortmulti.load(weighted(), "cpu", loading=ortmulti.Loading(tuning=path))
 
 
 @pytest.mark.parametrize(
@@ -110,10 +110,10 @@ def test_a_missing_file_and_something_else_are_errors(wrong: Any, error: type[Ex
 def test_every_way_of_loading_uses_it(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     tuning().write(path)
-    with ortmulti.load(weighted(), "cpu", tuning=path) as pool:
+    with ortmulti.load(weighted(), "cpu", loading=ortmulti.Loading(tuning=path)) as pool:
         assert len(pool.devices) == 3
         np.testing.assert_array_equal(pool.run(None, X)[0], np.full((2, 300), 4, np.float32))
-    with ortmulti.create_sessions(weighted(), "cpu", tuning=tuning()) as [session]:
+    with ortmulti.create_sessions(weighted(), "cpu", loading=ortmulti.Loading(tuning=tuning())) as [session]:
         assert session.get_session_options().intra_op_num_threads == 2
     with ortmulti.InferenceSession(weighted(), providers=CPU, tuning=path) as session:
         session.run(None, X)
@@ -124,7 +124,7 @@ def test_every_way_of_loading_uses_it(tmp_path: Path) -> None:
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
     assert options.get_session_config_entry("session.inter_op.allow_spinning") == "0"
     # Large weights are not looked at: a model that was trained further is the same.
-    ortmulti.load(weighted(value=2.0), "cpu", tuning=tuning()).close()
+    ortmulti.load(weighted(value=2.0), "cpu", loading=ortmulti.Loading(tuning=tuning())).close()
 
 
 def test_what_the_caller_gives_himself_wins() -> None:
@@ -175,11 +175,11 @@ def test_every_option_goes_somewhere() -> None:
 def test_another_model_is_an_error_and_another_graph_a_warning() -> None:
     message = r"is for another model, model\.onnx: this one's weights have other names"
     with pytest.raises(InvalidArgument, match=message):
-        ortmulti.load(weighted(width=301), "cpu", tuning=tuning())
+        ortmulti.load(weighted(width=301), "cpu", loading=ortmulti.Loading(tuning=tuning()))
     renamed = onnx.load_from_string(weighted())
     renamed.graph.node[0].name = "other"
     with pytest.warns(TuningWarning, match="another graph or other small weights"):
-        ortmulti.load(renamed.SerializeToString(), "cpu", tuning=tuning()).close()
+        ortmulti.load(renamed.SerializeToString(), "cpu", loading=ortmulti.Loading(tuning=tuning())).close()
 
 
 def test_a_model_is_the_same_as_a_file_and_in_memory(tmp_path: Path) -> None:
@@ -192,10 +192,13 @@ def test_a_model_is_the_same_as_a_file_and_in_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("load", [ortmulti.load, ortmulti.create_sessions, ortmulti.InferenceSession])
 def test_elsewhere_is_a_warning_at_the_caller(load: Any) -> None:
+    of_session = load is ortmulti.InferenceSession
     machine = {**describe_machine("cpu"), "cores": 96, "onnxruntime": "1.22.0"}
     message = r"measured elsewhere.*cores 96, here \d+; onnxruntime 1\.22\.0, here 1\."
+    given = tuning(machine=machine)
+    arguments = {"tuning": given} if of_session else {"loading": ortmulti.Loading(tuning=given)}
     with pytest.warns(TuningWarning, match=message) as caught:
-        load(weighted(), tuning=tuning(machine=machine)).close()
+        load(weighted(), **arguments).close()
     assert {warning.filename for warning in caught} == {__file__}
     of_gpus = differences({"gpus": ["A"], "driver": "1"}, {"gpus": ["A", "B"], "driver": None})
     assert of_gpus == ["GPU A, here A and B", "driver 1, here unknown"]

@@ -266,7 +266,7 @@ MANY_ROWS = 1_000_000  # 256 MB in, as much out
 
 @pytest.mark.parametrize("cuda_graph", ["auto", False])
 def test_what_a_large_request_took_comes_back(cuda_graph: Any) -> None:
-    with ortmulti.load(MODEL, "cuda:0", cuda_graph=cuda_graph, trim_after=0.5) as pool:
+    with ortmulti.load(MODEL, "cuda:0", cuda_graph=cuda_graph, loading=ortmulti.Loading(trim_after=0.5)) as pool:
         for trims in (1, 2):  # what the first large run loads stays
             for _ in range(1000):
                 pool.run(feed(0))
@@ -293,7 +293,9 @@ def test_a_session_with_graphs_keeps_what_they_use(monkeypatch: pytest.MonkeyPat
         wanted = [pool.run(feed(number, rows))[0] for number in (0, 1)]
         assert sum(device.graph_runs for device in pool.stats().devices) > 0
         pool.trim()
-        with ortmulti.load(MODEL, "cuda:0", cuda_graph=False, trim_after=None) as other:  # takes what is free
+        with ortmulti.load(
+            MODEL, "cuda:0", cuda_graph=False, loading=ortmulti.Loading(trim_after=None)
+        ) as other:  # takes what is free
             for number in range(4):
                 other.run({"x": np.full((rows, 64), np.float32("nan"))})
                 np.testing.assert_array_equal(pool.run(feed(number % 2, rows))[0], wanted[number % 2])

@@ -30,7 +30,9 @@ def devices() -> list[str]:
 def test_every_gpu_answers_whoever_comes_first(tmp_path: Path, wait: Any, shared: bool) -> None:
     path, _ = onnx_models.write_external(tmp_path)
     strategy: Any = "shared" if shared else "native"
-    with ortmulti.load(path, wait=wait, strategy=strategy, optimize="never", warmup=Warmup(samples=feed(0))) as pool:
+    with ortmulti.load(
+        path, loading=ortmulti.Loading(wait=wait, strategy=strategy, optimize="never"), warmup=Warmup(samples=feed(0))
+    ) as pool:
         futures = {device: pool.submit(None, feed(1), device=device) for device in devices()}
         answers = [future.result(300)[0] for future in futures.values()]
         assert pool.wait_ready() == pool.ready == devices()
@@ -54,8 +56,8 @@ def test_the_first_gpu_is_warm_before_the_others_contexts_are_made(tmp_path: Pat
         import sys
         import ortmulti
 
-        arguments = {"wait": "first", "warmup": True, "strategy": "shared", "optimize": "never"}
-        with ortmulti.load(sys.argv[1], [1, 0], **arguments) as pool:
+        loading = ortmulti.Loading(wait="first", strategy="shared", optimize="never")
+        with ortmulti.load(sys.argv[1], [1, 0], warmup=True, loading=loading) as pool:
             assert pool.ready[0] == "cuda:1", pool.ready
             pool.wait_ready()
             spans = pool.timeline.spans
@@ -74,7 +76,7 @@ def test_requests_wait_before_the_driver_has_started() -> None:
         import ortmulti
         from tests.support import onnx_models
 
-        pool = ortmulti.load(onnx_models.matmul(), wait="none", warmup=True)
+        pool = ortmulti.load(onnx_models.matmul(), loading=ortmulti.Loading(wait="none"), warmup=True)
         feed = {"x": np.ones((3, 64), np.float32)}
         known = pool.submit(None, feed, device="cuda:0")
         unknown = pool.submit(None, feed, device="cuda:99")
@@ -99,7 +101,7 @@ def test_the_interpreter_may_end_while_gpus_start(wait: str) -> None:
         import ortmulti
         from tests.support import onnx_models
 
-        pool = ortmulti.load(onnx_models.matmul(), wait=sys.argv[1], warmup=True)
+        pool = ortmulti.load(onnx_models.matmul(), loading=ortmulti.Loading(wait=sys.argv[1]), warmup=True)
         """,
         wait,
     )
@@ -108,7 +110,7 @@ def test_the_interpreter_may_end_while_gpus_start(wait: str) -> None:
 def test_a_gpu_that_does_not_exist_is_an_error_in_any_case() -> None:
     for require in ("all", "any"):
         with pytest.raises(ortmulti.DeviceError, match="no cuda:99"):
-            ortmulti.load(MODEL, ["cuda:0", "cuda:99"], require=require)
+            ortmulti.load(MODEL, ["cuda:0", "cuda:99"], loading=ortmulti.Loading(require=require))
 
 
 @pytest.mark.gpu_memory
@@ -118,12 +120,12 @@ def test_a_gpu_without_memory_is_left_out_and_added_later(
     """The first GPU's memory is taken by others: the weights are read for another one."""
     needs_gpus(2)
     path = models.make("matmul", tmp_path, megabytes=512)
-    ortmulti.load(path, 1, optimize="never").close()
+    ortmulti.load(path, 1, loading=ortmulti.Loading(optimize="never")).close()
     free, _ = _core.cuda_memory(0)
     taken = torch.empty(free - (200 << 20), dtype=torch.uint8, device="cuda:0")
     with pytest.raises(ortmulti.OutOfMemory, match="cuda:0"):
-        ortmulti.load(path, [0, 1], optimize="never")
-    with ortmulti.load(path, [0, 1], optimize="never", require="any", warmup=True) as pool:
+        ortmulti.load(path, [0, 1], loading=ortmulti.Loading(optimize="never"))
+    with ortmulti.load(path, [0, 1], loading=ortmulti.Loading(optimize="never", require="any"), warmup=True) as pool:
         assert states(pool) == {"cuda:0": "failed", "cuda:1": "ready"}
         [record] = [record for record in caplog.records if record.name == "ortmulti" and record.levelname == "WARNING"]
         assert "cuda:0" in record.getMessage()
@@ -144,7 +146,7 @@ def test_a_gpu_without_memory_is_left_out_and_added_later(
 def test_a_gpu_goes_and_its_memory_returns(tmp_path: Path) -> None:
     needs_gpus(2)
     path = models.make("matmul", tmp_path, megabytes=256)
-    with ortmulti.load(path, [0, 1], 2, optimize="never", warmup=True) as pool:
+    with ortmulti.load(path, [0, 1], 2, loading=ortmulti.Loading(optimize="never"), warmup=True) as pool:
         sample = models.sample_inputs(path)
         [expected] = pool.run(None, sample, device=1)
         for _ in range(2):
@@ -170,7 +172,7 @@ def test_a_gpu_goes_and_its_memory_returns(tmp_path: Path) -> None:
 def test_a_model_is_replaced_on_every_gpu_and_its_memory_returns(tmp_path: Path) -> None:
     path = models.make("matmul", tmp_path, megabytes=256)
     small, _ = onnx_models.write_external(tmp_path)
-    with ortmulti.load(path, optimize="never", warmup=True) as pool:
+    with ortmulti.load(path, loading=ortmulti.Loading(optimize="never"), warmup=True) as pool:
         before = [_core.cuda_memory(index)[0] for index in range(len(devices()))]
         pool.replace_model(small, same_interface=False)
         after = [_core.cuda_memory(index)[0] for index in range(len(devices()))]
@@ -184,7 +186,7 @@ def test_a_model_is_replaced_on_every_gpu_and_its_memory_returns(tmp_path: Path)
 @pytest.mark.gpu_memory
 def test_two_models_that_do_not_fit_are_said(tmp_path: Path, torch: Any) -> None:
     path = models.make("matmul", tmp_path, megabytes=512)
-    with ortmulti.load(path, 0, optimize="never", warmup=True) as pool:
+    with ortmulti.load(path, 0, loading=ortmulti.Loading(optimize="never"), warmup=True) as pool:
         free, _ = _core.cuda_memory(0)
         taken = torch.empty(free - (200 << 20), dtype=torch.uint8, device="cuda:0")
         with pytest.raises(ortmulti.OutOfMemory, match="both must fit"):

@@ -34,7 +34,8 @@ def test_ctrl_c_while_cuda_starts_and_loads(large_model: Path) -> None:
         watcher = threading.Thread(target=interrupt)
         watcher.start()
         try:
-            ortmulti.create_sessions(sys.argv[1], "all", 2, serialize="all", progress=lambda *call: ready.append(call))
+            in_turn = ortmulti.Loading(serialize="all")
+            ortmulti.create_sessions(sys.argv[1], "all", 2, loading=in_turn, progress=lambda *call: ready.append(call))
         except KeyboardInterrupt:
             print("interrupted")
         watcher.join()
@@ -168,7 +169,9 @@ def test_the_log_of_cuda_sessions_goes_to_logging() -> None:
         import ortmulti
         options = ortmulti.SessionOptions()
         options.log_severity_level = 1
-        ortmulti.create_sessions(bytes.fromhex(sys.argv[1]), "all", 2, options, optimize="never").close()
+        ortmulti.create_sessions(
+            bytes.fromhex(sys.argv[1]), "all", 2, options, loading=ortmulti.Loading(optimize="never")
+        ).close()
         """,
         onnx_models.matmul(8).hex(),
         environment=VISIBLE,

@@ -80,8 +80,8 @@ def test_a_model_as_it_is_shares_its_weights(tmp_path: Path) -> None:
     options.graph_optimization_level = ortmulti.GraphOptimizationLevel.ORT_DISABLE_ALL
     feeds = {"x": np.ones((3, 256), np.float32)}
     with (
-        ortmulti.load(model, 0, 2, optimize="never") as pool,
-        ortmulti.create_sessions(model, 0, options=options, strategy="native") as plain,
+        ortmulti.load(model, 0, 2, loading=ortmulti.Loading(optimize="never")) as pool,
+        ortmulti.create_sessions(model, 0, options=options, loading=ortmulti.Loading(strategy="native")) as plain,
     ):
         assert pool.timeline.not_shared == []
         assert [session._core.weight_use() for session in pool.sessions] == [(4, []), (4, [])]
@@ -93,9 +93,9 @@ def test_a_model_as_it_is_shares_its_weights(tmp_path: Path) -> None:
 def test_offline_takes_what_was_made_before(tmp_path: Path) -> None:
     model, _ = onnx_models.write_external(tmp_path, onnx_models.matmul_proto(size=256))
     with pytest.raises(ortmulti.NotFound, match="ortmulti optimize"):
-        ortmulti.load(model, 0, optimize="offline")
+        ortmulti.load(model, 0, loading=ortmulti.Loading(optimize="offline"))
     ortmulti.load(model, 0).close()
-    with ortmulti.load(model, 0, optimize="offline") as pool:
+    with ortmulti.load(model, 0, loading=ortmulti.Loading(optimize="offline")) as pool:
         assert not any(span.name == "optimize model" for span in pool.timeline.spans)
 
 
@@ -174,7 +174,7 @@ def test_an_interrupt_half_way_frees_everything(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
         try:
-            ortmulti.load(sys.argv[1], "all", 2, progress=interrupt)
+            ortmulti.load(sys.argv[1], "all", 2, loading=ortmulti.Loading(progress=interrupt))
         except KeyboardInterrupt:
             print("interrupted")
         ortmulti.load(sys.argv[1], "all").close()

@@ -27,7 +27,7 @@ def test_cuda_graphs_stay_for_many_small_kernels(tiny: Path, tmp_path: Path) -> 
     feed = models.sample_inputs(tiny)
     with warnings.catch_warnings():
         warnings.simplefilter("error", TuningWarning)
-        with ortmulti.load(tiny, 0, tuning=out) as tuned, ortmulti.load(tiny, 0) as plain:
+        with ortmulti.load(tiny, 0, loading=ortmulti.Loading(tuning=out)) as tuned, ortmulti.load(tiny, 0) as plain:
             for _ in range(4):
                 [found] = tuned.run(None, feed)
             np.testing.assert_allclose(found, plain.run(None, feed)[0], rtol=1e-4, atol=1e-4)

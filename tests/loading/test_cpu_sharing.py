@@ -114,7 +114,9 @@ def test_however_they_are_asked_for(load: Callable[..., ortmulti.Sessions], devi
 
 
 def test_native_ones_are_sessions_of_their_own() -> None:
-    with ortmulti.create_sessions(onnx_models.matmul(), "cpu", 3, strategy="native") as sessions:
+    with ortmulti.create_sessions(
+        onnx_models.matmul(), "cpu", 3, loading=ortmulti.Loading(strategy="native")
+    ) as sessions:
         assert creations(sessions) == 3
 
 
@@ -293,7 +295,9 @@ def test_each_writes_the_files_that_it_is_asked_for(
     options = one_thread()
     for name, value in changes.items():
         setattr(options, name, value)
-    with ortmulti.create_sessions(onnx_models.matmul(), "cpu", 2, options, serialize="all") as sessions:
+    with ortmulti.create_sessions(
+        onnx_models.matmul(), "cpu", 2, options, loading=ortmulti.Loading(serialize="all")
+    ) as sessions:
         assert creations(sessions) == 2
         assert reason in reasons(sessions)[0]
     assert list(tmp_path.glob(f"{list(changes.values())[-1]}*"))

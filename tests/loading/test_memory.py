@@ -106,7 +106,7 @@ def test_closing_returns_the_weights_memory() -> None:
         model = onnx_models.matmul_proto(3000, 2).SerializeToString()
         ortmulti.InferenceSession(onnx_models.matmul()).close()
         before = resident()
-        sessions = ortmulti.create_sessions(model, "cpu", 2, strategy="native")
+        sessions = ortmulti.create_sessions(model, "cpu", 2, loading=ortmulti.Loading(strategy="native"))
         print(resident() - before)
         sessions.close()
         print(resident() - before)

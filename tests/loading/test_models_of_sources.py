@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
+from ortmulti import Loading
 from ortmulti.optimized import Cache
 from tests.support import creations, onnx_models
 from tests.support.processes import nothing_leaks
@@ -87,9 +88,9 @@ def test_sessions_of_a_pool_read_each_byte_once_and_are_those_over_the_file(give
         given.check(pool)
 
 
-@pytest.mark.parametrize("arguments", [{"strategy": "native"}, {"optimize": "never"}, {"wait": "none"}])
-def test_every_way_to_load_takes_sources(arguments: dict[str, Any], given: Given) -> None:
-    with ortmulti.load(given.model, "cpu", **arguments) as pool:
+@pytest.mark.parametrize("loading", [Loading(strategy="native"), Loading(optimize="never"), Loading(wait="none")])
+def test_every_way_to_load_takes_sources(loading: Loading, given: Given) -> None:
+    with ortmulti.load(given.model, "cpu", loading=loading) as pool:
         np.testing.assert_allclose(pool.run(None, {"x": X})[0], given.expected, rtol=1e-3)
     assert given.read() == given.source.size
 

@@ -182,8 +182,8 @@ def test_share_is_checked(tmp_path: Path) -> None:
     model = saved(tmp_path)
     with pytest.raises(ortmulti.InvalidArgument, match="share is None or 'host', not 'all'"):
         ortmulti.load(model, "cpu", share="all")
-    with pytest.raises(ortmulti.InvalidArgument, match="share='host' needs strategy='shared'"):
-        ortmulti.create_sessions(model, "cpu", share="host", strategy="native")
+    with pytest.raises(ortmulti.InvalidArgument, match="share='host' needs the strategy 'shared'"):
+        ortmulti.create_sessions(model, "cpu", share="host", loading=ortmulti.Loading(strategy="native"))
 
 
 def test_only_weights_on_gpus_are_held(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ortmulti
-from ortmulti import Device, Model
+from ortmulti import Device, Loading, Model
 from ortmulti.create.request import CreationRequest, core_options
 from ortmulti.loading.plan import Plan, plan
 from tests.support import onnx_models
@@ -17,8 +17,8 @@ from tests.support import onnx_models
 CPU, GPU, PLUGIN = Device("cpu"), Device("cuda", 1), Device("openvino:GPU")
 
 
-def planned(model: object, *devices: Device, options: Any = None, **arguments: Any) -> Plan:
-    request = CreationRequest(Model.of(model), devices, options=options, **arguments)
+def planned(model: object, *devices: Device, options: Any = None, **loading: Any) -> Plan:
+    request = CreationRequest(Model.of(model), devices, options=options, loading=Loading(**loading))
     return plan(request, devices, core_options(request.options))
 
 
@@ -28,7 +28,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize(
-    ("devices", "arguments", "ways"),
+    ("devices", "loading", "ways"),
     [
         ([CPU, CPU], {}, ("alone",)),
         ([CPU], {"optimize": "never"}, ("alone",)),
@@ -41,9 +41,9 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> str:
     ],
 )
 def test_devices_and_arguments_choose_the_ways(
-    large: str, devices: list[Device], arguments: dict[str, Any], ways: tuple[str, ...]
+    large: str, devices: list[Device], loading: dict[str, Any], ways: tuple[str, ...]
 ) -> None:
-    assert planned(large, *devices, **arguments) == Plan(ways)
+    assert planned(large, *devices, **loading) == Plan(ways)
 
 
 def test_without_optimizations_the_model_is_taken_as_it_is(large: str) -> None:

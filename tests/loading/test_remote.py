@@ -162,7 +162,7 @@ def test_commands_and_the_server_take_a_url(stored: Stored, cache: Cache, tmp_pa
 
 def test_progress_counts_the_bytes(stored: Stored) -> None:
     seen: list[ortmulti.LoadProgress] = []
-    with ortmulti.load(stored.url, "cpu", progress=seen.append):
+    with ortmulti.load(stored.url, "cpu", loading=ortmulti.Loading(progress=seen.append)):
         pass
     data = stored.files[1].stat().st_size
     assert (seen[-1].bytes_loaded, seen[-1].bytes_total) == (data, data)

@@ -44,7 +44,9 @@ def together(model: Any, results: Callable[[ortmulti.InferenceSession], Any]) ->
 
 
 def each_its_own(model: Any, results: Callable[[ortmulti.InferenceSession], Any]) -> None:
-    with ortmulti.create_sessions(model, "cpu", 2, options=ONE, strategy="native") as sessions:
+    with ortmulti.create_sessions(
+        model, "cpu", 2, options=ONE, loading=ortmulti.Loading(strategy="native")
+    ) as sessions:
         for session in sessions:
             results(session)
 
@@ -198,7 +200,9 @@ def test_concurrent_creation_on_the_cpu(rounds: int) -> None:
 
 
 def test_many_sessions_at_once() -> None:
-    with ortmulti.create_sessions(onnx_models.matmul(8), "cpu", 64, strategy="native") as sessions:
+    with ortmulti.create_sessions(
+        onnx_models.matmul(8), "cpu", 64, loading=ortmulti.Loading(strategy="native")
+    ) as sessions:
         x = np.ones((1, 8), np.float32)
         results = {session.run(None, {"x": x})[0].tobytes() for session in sessions}
     assert len(results) == 1
@@ -207,7 +211,12 @@ def test_many_sessions_at_once() -> None:
 def test_the_same_bytes_may_be_used_by_several_creations() -> None:
     model = bytearray(onnx_models.matmul())
     with ThreadPoolExecutor(4) as pool:
-        created = list(pool.map(lambda _: ortmulti.create_sessions(model, "cpu", 2, strategy="native"), range(4)))
+        created = list(
+            pool.map(
+                lambda _: ortmulti.create_sessions(model, "cpu", 2, loading=ortmulti.Loading(strategy="native")),
+                range(4),
+            )
+        )
     model.clear()
     x = np.ones((1, 64), np.float32)
     assert len({s.run(None, {"x": x})[0].tobytes() for sessions in created for s in sessions}) == 1

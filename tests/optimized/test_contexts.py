@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ortmulti
-from ortmulti import _core
+from ortmulti import Loading, _core
 from ortmulti.devices.device import Device
 from ortmulti.errors import NotOptimizable
 from ortmulti.optimized import Cache, context_key, contexts, finish
@@ -169,7 +169,7 @@ def test_an_entry_that_cannot_be_loaded_is_replaced(require: Any, model: str, ca
     entry = finish(staged)
     assert entry is not None
     staged.publish().close()
-    with ortmulti.load(model, ["cpu", DEVICE], require=require) as pool:
+    with ortmulti.load(model, ["cpu", DEVICE], loading=ortmulti.Loading(require=require)) as pool:
         assert pool.devices == ["cpu", DEVICE]
         assert "not shared: a compiled model cannot be made or loaded" in states(pool)
         check_close(pool.submit(None, {"x": X}, device=DEVICE).result()[0])
@@ -182,13 +182,13 @@ def test_an_entry_that_cannot_be_loaded_is_replaced(require: Any, model: str, ca
 @pytest.mark.usefixtures("openvino")
 def test_it_can_be_compiled_ahead(model: str, cache: Cache) -> None:
     with pytest.raises(ortmulti.NotFound, match=f"no compiled form of the model for {DEVICE}.*`ortmulti optimize`"):
-        ortmulti.create_sessions(model, DEVICE, optimize="offline")
+        ortmulti.create_sessions(model, DEVICE, loading=ortmulti.Loading(optimize="offline"))
     made = ortmulti.optimize(model, DEVICE)
     assert (made.made, made.device, made.compared, made.shared) == (True, DEVICE, None, 0)
     assert made.bytes > 0
     assert "precision of its own" in made.not_compared
     assert not ortmulti.optimize(model, DEVICE).made
-    with ortmulti.create_sessions(model, DEVICE, optimize="offline") as sessions:
+    with ortmulti.create_sessions(model, DEVICE, loading=ortmulti.Loading(optimize="offline")) as sessions:
         check_close(run(sessions[0]))
     assert len(entries(cache)) == 1
 
@@ -202,9 +202,9 @@ def test_the_command_lists_it_with_its_device(model: str) -> None:
 
 
 @pytest.mark.usefixtures("openvino")
-@pytest.mark.parametrize("arguments", [{"strategy": "native"}, {"optimize": "never"}])
-def test_it_is_compiled_for_each_load_on_demand(arguments: Any, model: str, cache: Cache) -> None:
-    with ortmulti.create_sessions(model, DEVICE, **arguments) as sessions:
+@pytest.mark.parametrize("loading", [Loading(strategy="native"), Loading(optimize="never")])
+def test_it_is_compiled_for_each_load_on_demand(loading: Loading, model: str, cache: Cache) -> None:
+    with ortmulti.create_sessions(model, DEVICE, loading=loading) as sessions:
         check_close(run(sessions[0]))
     assert entries(cache) == []
 
@@ -233,7 +233,9 @@ def test_no_weights_are_used_in_place(method: str, tmp_path: Path) -> None:
             options.add_initializer(name, value)
     else:
         options.add_external_initializers(list(values), list(values.values()))
-    with ortmulti.create_sessions(model, DEVICE, options=options, optimize="never") as sessions:
+    with ortmulti.create_sessions(
+        model, DEVICE, options=options, loading=ortmulti.Loading(optimize="never")
+    ) as sessions:
         found = run(sessions[0])
         for weight in given.values():
             weight[:] = 0

@@ -298,7 +298,7 @@ def test_an_old_model_whose_weights_are_inputs_is_optimized(ir_version: int, tmp
     found = ortmulti.optimize(path, "cpu")
     assert found.compared is True
     x = np.ones((2, 3), np.float32)
-    with ortmulti.load(path, "cpu", optimize="offline") as pool:
+    with ortmulti.load(path, "cpu", loading=ortmulti.Loading(optimize="offline")) as pool:
         assert [one.name for one in pool.get_inputs()] == ["x"]
         assert pool.run(None, {"x": x})[0].tolist() == (x + np.arange(6).reshape(2, 3)).tolist()
 

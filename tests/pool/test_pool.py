@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ortmulti
-from ortmulti import CudaGraph, LoaderOptions, LoadProgress
+from ortmulti import CudaGraph, Loading, LoadProgress
 from tests.support import gpus, onnx_models
 from tests.support.processes import check_child, nothing_leaks
 
@@ -84,7 +84,7 @@ def test_progress_tells_of_every_session(wait: Literal["all", "none"]) -> None:
         news.append(each)
         threads.add(threading.get_ident())
 
-    with ortmulti.load(onnx_models.matmul(), "cpu", 3, wait=wait, progress=progress) as pool:
+    with ortmulti.load(onnx_models.matmul(), "cpu", 3, loading=ortmulti.Loading(wait=wait, progress=progress)) as pool:
         pool.wait_ready()
     of_sessions = [(each.sessions_ready, each.sessions_total, each.device) for each in news if each.device]
     assert of_sessions == [(1, 3, "cpu"), (2, 3, "cpu"), (3, 3, "cpu")]
@@ -98,7 +98,7 @@ def test_an_error_in_progress_ends_the_load() -> None:
         raise LookupError(f"after {news.sessions_ready}")
 
     with nothing_leaks(), pytest.raises(LookupError, match="after 1"):
-        ortmulti.load(onnx_models.matmul(), "cpu", 2, progress=progress)
+        ortmulti.load(onnx_models.matmul(), "cpu", 2, loading=ortmulti.Loading(progress=progress))
 
 
 def test_a_rate_is_bytes_over_seconds() -> None:
@@ -139,20 +139,30 @@ def test_a_pytorch_module_as_a_model_is_told_how_to_export_it() -> None:
     [
         ({"devices": 1.5}, ortmulti.InvalidType, "devices is 'all'"),
         ({"devices": []}, ortmulti.InvalidArgument, "devices is empty"),
-        ({"devices": [], "wait": "none"}, ortmulti.InvalidArgument, "devices is empty"),
+        ({"devices": [], "loading": {"wait": "none"}}, ortmulti.InvalidArgument, "devices is empty"),
         ({"sessions_per_device": 0}, ortmulti.InvalidArgument, "1 or more, not 0"),
         ({"options": {}}, ortmulti.InvalidType, "SessionOptions, not dict"),
         ({"provider_options": {"use_tf32": 1}}, ortmulti.InvalidArgument, "no device is a GPU"),
-        ({"strategy": "best"}, ortmulti.InvalidArgument, "'shared' or 'native', not 'best'"),
-        ({"optimize": True}, ortmulti.InvalidArgument, "'auto', 'never' or 'offline', not True"),
-        ({"serialize": "some"}, ortmulti.InvalidArgument, "'some'"),
-        ({"progress": 3}, ortmulti.InvalidType, "function of a LoadProgress, not 3"),
-        ({"loader": {"reader_threads": 2}}, ortmulti.InvalidType, "LoaderOptions, not {'reader_threads': 2}"),
+        ({"loading": {"strategy": "best"}}, ortmulti.InvalidArgument, "'shared' or 'native', not 'best'"),
+        ({"loading": {"optimize": True}}, ortmulti.InvalidArgument, "'auto', 'never' or 'offline', not True"),
+        ({"loading": {"serialize": "some"}}, ortmulti.InvalidArgument, "'some'"),
+        ({"loading": {"progress": 3}}, ortmulti.InvalidType, "function of a LoadProgress, not 3"),
+        ({"loading": {"reader_threads": 0}}, ortmulti.InvalidArgument, "reader_threads is 1 to 1024, not 0"),
+        ({"loading": {"wiat": "none"}}, ortmulti.InvalidType, "did you mean 'wait'"),
+        (
+            {"loading": "first"},
+            ortmulti.InvalidType,
+            r'ortmulti.Loading, not .first.: .*Loading\(strategy="native"\)',
+        ),
+        *(
+            ({name: 1}, ortmulti.InvalidType, rf"'{name}': give loading=ortmulti\.Loading\({example}=.*\)$")
+            for name, example in [("wait", "wait"), ("tuning", "tuning"), ("loader", "reader_threads")]
+        ),
         *(({"max_queue": wrong}, ortmulti.InvalidArgument, "max_queue") for wrong in (-1, 1.5, "2", True)),
         ({"batching": {"max_size": 4}}, ortmulti.InvalidType, "batching"),
         ({"warmup": 3}, ortmulti.InvalidType, "Warmup or a bool, not 3"),
-        ({"wait": "some"}, ortmulti.InvalidArgument, "wait is 'all', 'first' or 'none', not 'some'"),
-        ({"require": 1}, ortmulti.InvalidArgument, "require is 'all' or 'any', not 1"),
+        ({"loading": {"wait": "some"}}, ortmulti.InvalidArgument, "wait is 'all', 'first' or 'none', not 'some'"),
+        ({"loading": {"require": 1}}, ortmulti.InvalidArgument, "require is 'all' or 'any', not 1"),
         ({"backend": "core"}, ortmulti.InvalidType, "'backend': leave it out; .*run a process for each GPU"),
         ({"cuda_graph": True}, ortmulti.InvalidArgument, "cuda_graph is for GPUs"),
         ({"cuda_graph": 8}, ortmulti.InvalidType, "CudaGraph, a bool or 'auto'"),
@@ -163,8 +173,12 @@ def test_a_pytorch_module_as_a_model_is_told_how_to_export_it() -> None:
     ],
 )
 def test_bad_arguments_are_refused(arguments: dict[str, object], error: type[Exception], message: str) -> None:
+    def load(loading: Any = None, **others: Any) -> ortmulti.Pool:
+        given = Loading(**loading) if isinstance(loading, dict) else loading
+        return ortmulti.load(onnx_models.matmul(), **{"devices": "cpu", "loading": given, **others})
+
     with pytest.raises(error, match=message):
-        ortmulti.load(onnx_models.matmul(), **{"devices": "cpu", **arguments})
+        load(**arguments)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +200,7 @@ def test_why_sessions_are_separate_is_in_the_timeline(tmp_path: Path) -> None:
         [reason] = pool.timeline.not_shared
         assert "profile" in reason
         assert f"not shared: {reason}" in pool.timeline.table()
-    with ortmulti.load(onnx_models.matmul(), "cpu", 2, strategy="native") as pool:
+    with ortmulti.load(onnx_models.matmul(), "cpu", 2, loading=ortmulti.Loading(strategy="native")) as pool:
         assert [span.name for span in pool.timeline.spans].count("create session") == 2
         assert pool.timeline.not_shared == []
         for session in pool.sessions:
@@ -198,22 +212,35 @@ def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
         ortmulti.load(tmp_path / "missing.onnx", "cpu")
 
 
-def test_loader_options_are_checked() -> None:
-    given = LoaderOptions(reader_threads=np.int64(4), chunk_bytes=1 << 20, buffers_per_thread=2)
-    assert given == LoaderOptions(4, 1 << 20, 2)
+def test_how_weights_are_read_is_checked() -> None:
+    given = Loading(reader_threads=np.int64(4), chunk_bytes=1 << 20, buffers_per_thread=2)
+    assert given == Loading(reader_threads=4, chunk_bytes=1 << 20, buffers_per_thread=2)
     assert type(given.reader_threads) is int
-    assert LoaderOptions() == LoaderOptions(None, None, None)
-    for name, wrong in [
-        ("reader_threads", 0),
-        ("reader_threads", 1025),
-        ("chunk_bytes", 100),
-        ("buffers_per_thread", -1),
-    ]:
+    assert Loading() == Loading(reader_threads=None, chunk_bytes=None, buffers_per_thread=None)
+    for name, wrong in [("reader_threads", 1025), ("chunk_bytes", 100), ("buffers_per_thread", -1)]:
         with pytest.raises(ortmulti.InvalidArgument, match=f"{name} is .* to .*, not {wrong}"):
-            LoaderOptions(**{name: wrong})
+            Loading(**{name: wrong})
     for value in (True, 1.5, "4"):
         with pytest.raises(ortmulti.InvalidType, match="reader_threads is an int"):
-            LoaderOptions(reader_threads=value)
+            Loading(reader_threads=value)
+
+
+@pytest.mark.parametrize(
+    "of_pools",
+    [
+        {"wait": "none"},
+        {"require": "any"},
+        {"progress": print},
+        {"version": "2"},
+        {"trim_after": None},
+        {"when_late": "reject"},
+    ],
+)
+def test_sessions_without_a_pool_are_made_without_what_pools_need(of_pools: dict[str, Any]) -> None:
+    with pytest.raises(
+        ortmulti.InvalidArgument, match=f"{next(iter(of_pools))} of a Loading is for load, which makes a pool"
+    ):
+        ortmulti.create_sessions(onnx_models.matmul(), "cpu", loading=Loading(**of_pools))
 
 
 def test_without_nvidia_hardware_the_default_is_the_cpu(tmp_path: Path) -> None:
@@ -241,8 +268,8 @@ def test_gpus_and_the_cpu_in_one_pool(tmp_path: Path) -> None:
 def test_progress_tells_of_the_bytes(tmp_path: Path) -> None:
     path, data = onnx_models.write_external(tmp_path, onnx_models.matmul_proto(1024, 8))
     news: list[LoadProgress] = []
-    loader = LoaderOptions(reader_threads=2, chunk_bytes=1 << 20, buffers_per_thread=2)
-    with ortmulti.load(path, 0, 2, optimize="never", progress=news.append, loader=loader) as pool:
+    reading = {"reader_threads": 2, "chunk_bytes": 1 << 20, "buffers_per_thread": 2}
+    with ortmulti.load(path, 0, 2, loading=ortmulti.Loading(optimize="never", progress=news.append, **reading)) as pool:
         assert pool.timeline.not_shared == []
     assert news[-1].sessions_ready == news[-1].sessions_total == 2
     assert news[-1].bytes_loaded == news[-1].bytes_total == data.stat().st_size
@@ -258,6 +285,6 @@ def test_an_error_in_progress_ends_a_load_of_weights(tmp_path: Path) -> None:
     def progress(news: LoadProgress) -> None:
         raise LookupError(f"{news.bytes_total}")
 
-    ortmulti.load(path, 0, optimize="never").close()
+    ortmulti.load(path, 0, loading=ortmulti.Loading(optimize="never")).close()
     with nothing_leaks(), pytest.raises(LookupError):
-        ortmulti.load(path, 0, 2, optimize="never", progress=progress)
+        ortmulti.load(path, 0, 2, loading=ortmulti.Loading(optimize="never", progress=progress))

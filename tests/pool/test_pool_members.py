@@ -320,7 +320,7 @@ def test_a_replacement_waits_for_the_load_before_it() -> None:
     def progress(_: LoadProgress) -> None:
         gate.wait()
 
-    with ortmulti.load(MODEL, "cpu", wait="none", progress=progress) as pool:
+    with ortmulti.load(MODEL, "cpu", loading=ortmulti.Loading(wait="none", progress=progress)) as pool:
         replaced = threading.Thread(target=pool.replace_model, args=(OTHER,), kwargs={"same_interface": False})
         replaced.start()
         gate.set()

@@ -43,7 +43,7 @@ def arena(pool: ortmulti.Pool) -> int:
 @NEEDS_STATS
 @pytest.mark.parametrize("goes_on", [True, False], ids=["busy", "quiet"])
 def test_what_a_large_request_took_comes_back(goes_on: bool) -> None:
-    with ortmulti.load(MODEL, "cpu", trim_after=0.5) as pool:
+    with ortmulti.load(MODEL, "cpu", loading=ortmulti.Loading(trim_after=0.5)) as pool:
         pool.run(large())
         assert arena(pool) >= LARGE
         end = time.monotonic() + HANG
@@ -63,7 +63,7 @@ def test_what_a_large_request_took_comes_back(goes_on: bool) -> None:
 
 @NEEDS_STATS
 def test_it_stays_where_that_is_wanted_and_is_given_back_by_hand() -> None:
-    with ortmulti.load(MODEL, "cpu", trim_after=None) as pool:
+    with ortmulti.load(MODEL, "cpu", loading=ortmulti.Loading(trim_after=None)) as pool:
         pool.run(large())
         assert arena(pool) >= LARGE
         pool.trim("cpu")
@@ -83,17 +83,17 @@ def test_it_stays_where_that_is_wanted_and_is_given_back_by_hand() -> None:
 ])  # fmt: skip
 def test_a_wrong_time_is_an_error(given: object, error: type[Exception]) -> None:
     with pytest.raises(error, match="trim_after"):
-        ortmulti.load(MODEL, "cpu", trim_after=given)
+        ortmulti.load(MODEL, "cpu", loading=ortmulti.Loading(trim_after=given))
 
 
 def test_a_number_of_numpys_is_a_time_too() -> None:
-    with ortmulti.load(MODEL, "cpu", trim_after=np.float32(0.5)) as pool:
+    with ortmulti.load(MODEL, "cpu", loading=ortmulti.Loading(trim_after=np.float32(0.5))) as pool:
         pool.run(SMALL)
 
 
 @NEEDS_STATS
 def test_sessions_of_one_device_count_their_memory_once_and_give_back_all_of_it() -> None:
-    with ortmulti.load(MODEL, "cpu", 3, trim_after=None) as pool:
+    with ortmulti.load(MODEL, "cpu", 3, loading=ortmulti.Loading(trim_after=None)) as pool:
         pool.run(large())
         assert LARGE <= arena(pool) < 6 * LARGE
         futures = [pool.submit(None, large()) for _ in range(3)]
@@ -133,7 +133,7 @@ def test_answers_stay_right_beside_trims() -> None:
             [y] = pool.run({"x": np.arange(rows, dtype=np.float32) / rows})
             np.testing.assert_allclose(y, wanted[rows], rtol=1e-5)
 
-    with ortmulti.load(MODEL, "cpu", 2, trim_after=None) as pool:
+    with ortmulti.load(MODEL, "cpu", 2, loading=ortmulti.Loading(trim_after=None)) as pool:
         errors: list[BaseException] = []
 
         def client(number: int) -> None:
@@ -166,7 +166,7 @@ x = {"x": np.zeros(BYTES // 4, np.float32)}
 if sys.argv[1] == "onnxruntime":
     sessions = [onnxruntime.InferenceSession(MODEL, providers=["CPUExecutionProvider"]) for _ in range(2)]
 else:
-    sessions = [ortmulti.load(MODEL, "cpu", trim_after=None) for _ in range(2)]
+    sessions = [ortmulti.load(MODEL, "cpu", loading=ortmulti.Loading(trim_after=None)) for _ in range(2)]
 for session in sessions:
     session.run(None, SMALL)
 taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

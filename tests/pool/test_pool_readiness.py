@@ -64,7 +64,7 @@ def test_a_session_warms_up_while_others_are_created(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Creation, "hand_over", noted)
     monkeypatch.setattr(Member, "join", noted_join)
-    with ortmulti.load(MODEL, "cpu", 2, strategy="native", warmup=True) as pool:
+    with ortmulti.load(MODEL, "cpu", 2, loading=ortmulti.Loading(strategy="native"), warmup=True) as pool:
         assert len(pool.sessions) == 2
     assert sorted(sessions) == [0, 1]
 
@@ -73,7 +73,7 @@ def test_a_session_warms_up_while_others_are_created(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("wait", ["all", "first", "none"])
 def test_every_way_to_wait_ends_with_all_sessions(wait: Any, warmup: bool) -> None:
     with nothing_leaks():
-        with ortmulti.load(MODEL, "cpu", 3, wait=wait, warmup=warmup) as pool:
+        with ortmulti.load(MODEL, "cpu", 3, loading=ortmulti.Loading(wait=wait), warmup=warmup) as pool:
             if wait == "all":
                 assert len(pool.sessions) == 3
             if wait != "none":
@@ -90,7 +90,7 @@ def test_every_way_to_wait_ends_with_all_sessions(wait: Any, warmup: bool) -> No
 
 
 def test_requests_before_the_first_session_wait_for_it(held: threading.Event) -> None:
-    with ortmulti.load(MODEL, "cpu", 2, wait="none") as pool:
+    with ortmulti.load(MODEL, "cpu", 2, loading=ortmulti.Loading(wait="none")) as pool:
         assert repr(pool) == f"<Pool of a model of {len(MODEL)} bytes on no device yet>"
         assert pool.ready == pool.devices == []
         assert pool.stats().devices[0].state == "starting"
@@ -132,7 +132,7 @@ def test_requests_before_the_first_session_wait_for_it(held: threading.Event) ->
 
 
 def test_every_kind_of_request_waits(held: threading.Event) -> None:
-    with ortmulti.load(MODEL, "cpu", wait="none", max_queue=20) as pool:
+    with ortmulti.load(MODEL, "cpu", loading=ortmulti.Loading(wait="none"), max_queue=20) as pool:
         with concurrent.futures.ThreadPoolExecutor() as threads:
             runs = [threads.submit(pool.run, None, X) for _ in range(3)]
             mapped = threads.submit(lambda: list(pool.map([X] * 5)))
@@ -150,7 +150,7 @@ def test_every_kind_of_request_waits(held: threading.Event) -> None:
 
 
 def test_the_queue_is_as_long_as_ever(held: threading.Event) -> None:
-    with ortmulti.load(MODEL, "cpu", wait="none", max_queue=1) as pool:
+    with ortmulti.load(MODEL, "cpu", loading=ortmulti.Loading(wait="none"), max_queue=1) as pool:
         first = pool.submit(None, X)
         with pytest.raises(ortmulti.QueueFull):
             pool.submit(None, X, when_full="reject")
@@ -159,7 +159,7 @@ def test_the_queue_is_as_long_as_ever(held: threading.Event) -> None:
 
 
 def test_arrays_of_waiting_requests_are_held_no_longer_than_those(held: threading.Event) -> None:
-    with ortmulti.load(MODEL, "cpu", wait="none") as pool:
+    with ortmulti.load(MODEL, "cpu", loading=ortmulti.Loading(wait="none")) as pool:
         x = X["x"].copy()
         before = sys.getrefcount(x)
         future = pool.submit(None, {"x": x})
@@ -173,7 +173,7 @@ def test_arrays_of_waiting_requests_are_held_no_longer_than_those(held: threadin
 
 def test_a_request_keeps_its_run_options_but_for_terminate(held: threading.Event) -> None:
     changed, ended = ortmulti.RunOptions(), ortmulti.RunOptions()
-    with ortmulti.load(MODEL, "cpu", wait="none") as pool:
+    with ortmulti.load(MODEL, "cpu", loading=ortmulti.Loading(wait="none")) as pool:
         before = pool.submit(None, X, changed)
         to_end = pool.submit(None, X, ended)
         changed.add_run_config_entry("memory.enable_memory_arena_shrinkage", "gpu:0")  # a session on the CPU has none
@@ -196,7 +196,9 @@ def test_the_first_session_answers_while_the_others_start() -> None:
         reached.set()
         go_on.wait()
 
-    with ortmulti.load(MODEL, "cpu", 2, strategy="native", wait="first", progress=progress) as pool:
+    with ortmulti.load(
+        MODEL, "cpu", 2, loading=ortmulti.Loading(strategy="native", wait="first", progress=progress)
+    ) as pool:
         try:
             assert reached.wait(HANG)
             assert pool.ready == ["cpu"]
@@ -209,7 +211,7 @@ def test_the_first_session_answers_while_the_others_start() -> None:
 
 def test_the_first_session_of_a_device_warms_up_alone_where_others_are_not_waited_for() -> None:
     warmup = Warmup(samples=endless_feed(100_000))
-    with ortmulti.load(ENDLESS, "cpu", 3, wait="first", warmup=warmup) as pool:
+    with ortmulti.load(ENDLESS, "cpu", 3, loading=ortmulti.Loading(wait="first"), warmup=warmup) as pool:
         pool.wait_ready()
         spans = [span for span in pool.timeline.spans if span.name == "warm up"]
     assert len(spans) == 3
@@ -228,7 +230,8 @@ def test_gpus_do_not_wait_for_a_first_one_that_failed(tmp_path: Path, require: s
         from tests.support import onnx_models
 
         try:
-            ortmulti.load(onnx_models.matmul(), ["cuda:2", "cuda:0", "cuda:1"], wait="first", require=sys.argv[1])
+            loading = ortmulti.Loading(wait="first", require=sys.argv[1])
+            ortmulti.load(onnx_models.matmul(), ["cuda:2", "cuda:0", "cuda:1"], loading=loading)
         except ortmulti.Error:
             pass
         for device in (0, 1):
@@ -247,7 +250,7 @@ def test_a_failure_closes_the_pool_and_is_what_everybody_gets(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, held: threading.Event
 ) -> None:
     break_session(monkeypatch, lambda _: True)
-    pool = ortmulti.load(MODEL, "cpu", 2, wait="none")
+    pool = ortmulti.load(MODEL, "cpu", 2, loading=ortmulti.Loading(wait="none"))
     future = pool.submit(None, X)
     held.set()
     requests = [future.result, lambda: pool.run(X), lambda: pool.submit(X)]
@@ -265,9 +268,12 @@ def test_one_failure_is_the_loads_unless_told_otherwise(
 ) -> None:
     break_session(monkeypatch, lambda index: index == 1)
     with nothing_leaks(), pytest.raises(ortmulti.InvalidArgument, match="NoSuchExecutionProvider"):
-        ortmulti.load(MODEL, "cpu", 3, strategy="native")
+        ortmulti.load(MODEL, "cpu", 3, loading=ortmulti.Loading(strategy="native"))
     assert not [record for record in caplog.records if record.name == "ortmulti"]
-    with nothing_leaks(), ortmulti.load(MODEL, "cpu", 3, strategy="native", require="any", warmup=True) as pool:
+    with (
+        nothing_leaks(),
+        ortmulti.load(MODEL, "cpu", 3, loading=ortmulti.Loading(strategy="native", require="any"), warmup=True) as pool,
+    ):
         assert pool.wait_ready() == ["cpu"]
         assert len(pool.sessions) == 2
         [record] = [record for record in caplog.records if record.name == "ortmulti"]
@@ -282,14 +288,16 @@ def test_one_failure_is_the_loads_unless_told_otherwise(
 def test_if_all_fail_the_load_does(monkeypatch: pytest.MonkeyPatch, wait: Any, require: Any) -> None:
     break_session(monkeypatch, lambda _: True)
     with nothing_leaks(), pytest.raises(ortmulti.InvalidArgument, match="NoSuchExecutionProvider"):
-        ortmulti.load(MODEL, "cpu", 3, strategy="native", require=require, wait=wait)
+        ortmulti.load(MODEL, "cpu", 3, loading=ortmulti.Loading(strategy="native", require=require, wait=wait))
 
 
 @pytest.mark.parametrize("require", ["all", "any"])
 @pytest.mark.parametrize("wait", ["all", "first"])
 def test_a_warmup_that_fails_is_a_failure(wait: Any, require: Any) -> None:
     with nothing_leaks(), pytest.raises(ortmulti.InvalidArgument, match="'z'"):
-        ortmulti.load(MODEL, "cpu", 2, warmup=Warmup(samples={"z": X["x"]}), wait=wait, require=require)
+        ortmulti.load(
+            MODEL, "cpu", 2, warmup=Warmup(samples={"z": X["x"]}), loading=ortmulti.Loading(wait=wait, require=require)
+        )
 
 
 def test_ctrl_c_is_not_replaced_by_the_failure_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,7 +308,7 @@ def test_ctrl_c_is_not_replaced_by_the_failure_of_a_device(monkeypatch: pytest.M
 
     monkeypatch.setattr(ways, "create", create)
     with pytest.raises(KeyboardInterrupt):
-        ortmulti.load(MODEL, "cpu", 2, require="any")
+        ortmulti.load(MODEL, "cpu", 2, loading=ortmulti.Loading(require="any"))
 
 
 def test_nothing_keeps_a_pool_whose_load_failed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,7 +324,7 @@ def test_an_error_in_progress_closes_the_pool() -> None:
     def progress(_: LoadProgress) -> None:
         raise LookupError("mine")
 
-    pool = ortmulti.load(MODEL, "cpu", 2, wait="none", progress=progress)
+    pool = ortmulti.load(MODEL, "cpu", 2, loading=ortmulti.Loading(wait="none", progress=progress))
     with pytest.raises(LookupError, match="mine"):
         pool.wait_ready()
     with pytest.raises(ortmulti.Error, match="LookupError: mine"):
@@ -329,7 +337,7 @@ def test_an_error_in_progress_closes_the_pool() -> None:
 @pytest.mark.usefixtures("held")
 def test_closing_ends_a_load() -> None:
     with nothing_leaks():
-        pool = ortmulti.load(MODEL, "cpu", 2, wait="none")
+        pool = ortmulti.load(MODEL, "cpu", 2, loading=ortmulti.Loading(wait="none"))
         future = pool.submit(None, X)
         with concurrent.futures.ThreadPoolExecutor() as threads:
             waiting = threads.submit(pool.wait_ready)
@@ -350,7 +358,9 @@ def test_closing_ends_a_load() -> None:
 
 def test_closing_ends_a_warmup() -> None:
     with nothing_leaks():
-        pool = ortmulti.load(ENDLESS, "cpu", 2, wait="none", warmup=Warmup(samples=endless_feed()))
+        pool = ortmulti.load(
+            ENDLESS, "cpu", 2, loading=ortmulti.Loading(wait="none"), warmup=Warmup(samples=endless_feed())
+        )
         future = pool.submit(None, endless_feed())
         while "create session" not in [span.name for span in pool.timeline.spans]:
             pass
@@ -369,7 +379,7 @@ def test_closing_where_progress_is_told_does_not_wait_for_itself() -> None:
         pools[0].close()
         closed.set()
 
-    pools.append(ortmulti.load(MODEL, "cpu", 2, wait="none", progress=progress))
+    pools.append(ortmulti.load(MODEL, "cpu", 2, loading=ortmulti.Loading(wait="none", progress=progress)))
     there.set()
     assert closed.wait(60)
 
@@ -377,7 +387,7 @@ def test_closing_where_progress_is_told_does_not_wait_for_itself() -> None:
 @pytest.mark.usefixtures("held")
 def test_a_pool_that_is_dropped_while_it_loads_ends() -> None:
     with nothing_leaks():
-        pool = ortmulti.load(MODEL, "cpu", 2, wait="none")
+        pool = ortmulti.load(MODEL, "cpu", 2, loading=ortmulti.Loading(wait="none"))
         del pool
         gc.collect()
 
@@ -390,7 +400,8 @@ def test_the_interpreter_may_end_meanwhile(wait: str) -> None:
         import ortmulti
         from tests.support import onnx_models
 
-        pools = [ortmulti.load(onnx_models.matmul(), "cpu", 3, wait=sys.argv[1], warmup=True) for _ in range(5)]
+        loading = ortmulti.Loading(wait=sys.argv[1])
+        pools = [ortmulti.load(onnx_models.matmul(), "cpu", 3, loading=loading, warmup=True) for _ in range(5)]
         """,
         wait,
     )
@@ -409,7 +420,7 @@ def test_a_process_that_is_forked_meanwhile_has_errors() -> None:
             reached.set()
             gate.wait()
 
-        pool = ortmulti.load(onnx_models.matmul(), "cpu", 2, wait="none", progress=progress)
+        pool = ortmulti.load(onnx_models.matmul(), "cpu", 2, loading=ortmulti.Loading(wait="none", progress=progress))
         reached.wait()
         child = os.fork()
         if child == 0:
@@ -453,8 +464,8 @@ def test_ctrl_c_ends_the_wait(what: str) -> None:
 
         try:
             if what == "load":
-                ortmulti.load(onnx_models.matmul(), "cpu", wait="first")
-            pool = ortmulti.load(onnx_models.matmul(), "cpu", wait="none")
+                ortmulti.load(onnx_models.matmul(), "cpu", loading=ortmulti.Loading(wait="first"))
+            pool = ortmulti.load(onnx_models.matmul(), "cpu", loading=ortmulti.Loading(wait="none"))
             threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
             pool.wait_ready() if what == "wait_ready" else pool.run(None, {"x": np.zeros((2, 64), np.float32)})
         except KeyboardInterrupt:

@@ -215,7 +215,7 @@ def test_a_deadline_frees_the_caller_of_a_run_that_goes_on() -> None:
 
 
 def test_what_would_be_late_is_refused_if_asked_for() -> None:
-    with ortmulti.load(ENDLESS, "cpu", when_late="reject") as pool:
+    with ortmulti.load(ENDLESS, "cpu", loading=ortmulti.Loading(when_late="reject")) as pool:
         for _ in range(9):
             pool.run(endless_feed(300_000))
         half = pool.stats().devices[0].run.p50 / 2
@@ -228,7 +228,7 @@ def test_what_would_be_late_is_refused_if_asked_for() -> None:
         running.cancel()
         assert pool.run(endless_feed(1), timeout=HANG)[0].tolist() == [1]
     with pytest.raises(ortmulti.InvalidArgument, match="when_late is 'try' or 'reject', not 'drop'"):
-        ortmulti.load(ENDLESS, "cpu", when_late="drop")  # type: ignore[arg-type, unused-ignore]
+        ortmulti.load(ENDLESS, "cpu", loading=ortmulti.Loading(when_late="drop"))  # type: ignore[arg-type, unused-ignore]
 
 
 def test_higher_priorities_begin_first(endless: ortmulti.Pool) -> None:

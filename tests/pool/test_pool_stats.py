@@ -104,7 +104,7 @@ def test_prometheus_has_histograms_that_can_be_added() -> None:
 
 
 def test_the_version_of_the_model_is_a_label() -> None:
-    with ortmulti.load(onnx_models.matmul(), "cpu", version="1") as pool:
+    with ortmulti.load(onnx_models.matmul(), "cpu", loading=ortmulti.Loading(version="1")) as pool:
         assert pool.stats().version == "1"
         assert '\nortmulti_model_info{version="1"} 1\n' in pool.stats().prometheus()
         assert '\nortmulti_model_info{model="m",version="1"} 1\n' in pool.stats().prometheus({"model": "m"})
@@ -124,7 +124,7 @@ def test_a_page_of_several_pools_and_repositories(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(onnx_models.matmul())
     x = {"x": np.ones((1, 64), np.float32)}
     with (
-        ortmulti.load(tmp_path / "m.onnx", "cpu", version="7") as one,
+        ortmulti.load(tmp_path / "m.onnx", "cpu", loading=ortmulti.Loading(version="7")) as one,
         ortmulti.load(tmp_path / "m.onnx", "cpu") as other,
         ortmulti.ModelRepository("cpu") as repository,
         ortmulti.ModelRepository("cpu") as empty,

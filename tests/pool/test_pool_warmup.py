@@ -74,7 +74,11 @@ def test_a_load_goes_on_without_random_inputs_that_fit(caplog: pytest.LogCapture
 @pytest.mark.parametrize("require", ["all", "any"])
 def test_a_load_in_the_background_goes_on_too(wait: Any, require: Any, caplog: pytest.LogCaptureFixture) -> None:
     with ortmulti.load(
-        onnx_models.at_least(1000), "cpu", 2, strategy="native", warmup=True, wait=wait, require=require
+        onnx_models.at_least(1000),
+        "cpu",
+        2,
+        loading=ortmulti.Loading(strategy="native", wait=wait, require=require),
+        warmup=True,
     ) as pool:
         pool.wait_ready()
         assert pool.run(None, {"x": np.ones((1, 1, 1000), np.float32)})[0].shape == (1, 1, 1)

@@ -269,11 +269,15 @@ def test_bad_budgets_are_refused(arguments: dict[str, Any], error: type[Exceptio
 
 
 def test_bad_models_are_refused_and_leave_nothing(two: ortmulti.ModelRepository, files: list[Path]) -> None:
-    before = two.index()
+    before, background = two.index(), ortmulti.Loading(wait="none")
     for call, error, text in (
         (lambda: two.add("m1", files[0]), ortmulti.InvalidArgument, "there is a model 'm1'"),
         (lambda: two.add("new", files[0], wait="first"), ortmulti.InvalidArgument, "'all' or 'none', not 'first'"),
-        (lambda: two.add("new", files[0], progress=True), ortmulti.InvalidArgument, "without 'progress'"),
+        (
+            lambda: two.add("new", files[0], loading=background),
+            ortmulti.InvalidArgument,
+            "wait of a Loading is for load, and a repository",
+        ),
         (lambda: two.add("new", files[0], idle_timeout=-1), ortmulti.InvalidArgument, "idle_timeout is 0 or more"),
         (lambda: two.add("new", files[0], protect=1), ortmulti.InvalidType, "protect is True or False"),
         (lambda: two.add("new", files[0], warmup=5), ortmulti.InvalidType, "warmup is an ortmulti.Warmup or a bool"),

@@ -61,7 +61,7 @@ WHOLE_LIFE = """
 
     def use():
         ortmulti.prewarm([0, 1])
-        with ortmulti.load(model, "cpu", 2, wait="first", warmup=True) as pool:
+        with ortmulti.load(model, "cpu", 2, loading=ortmulti.Loading(wait="first"), warmup=True) as pool:
             assert pool.submit(None, x, timeout=60).result()[0].shape == (1, 8)
         session = ortmulti.InferenceSession(model, providers=["CPUExecutionProvider"])
         assert session.run(None, x)[0].shape == (1, 8)

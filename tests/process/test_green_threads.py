@@ -59,7 +59,8 @@ def work(pool, count):
         check(future.result())
 
 for wait in ["all", "first", "none"]:
-    with om.load(model, "cpu", sessions_per_device=2, wait=wait, batching=om.Batching(4), in_flight=2) as pool:
+    how = om.Loading(wait=wait)
+    with om.load(model, "cpu", sessions_per_device=2, loading=how, batching=om.Batching(4), in_flight=2) as pool:
         greenlets = [threading.Thread(target=work, args=[pool, 20]) for _ in range(3)]
         for each in greenlets:
             each.start()

@@ -77,7 +77,7 @@ COMMON = """
         return False
 
     def several(progress):
-        ortmulti.create_sessions(large, "cpu", 3, serialize="all", progress=progress)
+        ortmulti.create_sessions(large, "cpu", 3, loading=ortmulti.Loading(serialize="all"), progress=progress)
 
     def one(progress):
         ortmulti.InferenceSession(large, providers=["CPUExecutionProvider"])

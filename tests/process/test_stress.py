@@ -75,7 +75,11 @@ class Round:
 
     def load(self) -> None:
         trim_after, max_queue = self.random.choice([0.1, None]), self.random.choice([None, 20])
-        self.pools.append(ortmulti.load(self.paths[0], self.devices, 2, max_queue=max_queue, trim_after=trim_after))
+        self.pools.append(
+            ortmulti.load(
+                self.paths[0], self.devices, 2, max_queue=max_queue, loading=ortmulti.Loading(trim_after=trim_after)
+            )
+        )
 
     def check(self, model: int, x: int, outputs: list[np.ndarray]) -> None:
         expected = self.expected[model][x]

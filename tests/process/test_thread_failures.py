@@ -51,8 +51,8 @@ def test_a_load_in_the_background(wait: str, faults: dict[str, str]) -> None:
     check(
         f"""
     ortmulti.load(model, "cpu").close()
-    fails(lambda: ortmulti.load(model, "cpu", wait={wait!r}))
-    with ortmulti.load(model, "cpu", wait={wait!r}) as pool:
+    fails(lambda: ortmulti.load(model, "cpu", loading=ortmulti.Loading(wait={wait!r})))
+    with ortmulti.load(model, "cpu", loading=ortmulti.Loading(wait={wait!r})) as pool:
         assert pool.run(None, x)[0].shape == (1, 8)
         """,
         faults,

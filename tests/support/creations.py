@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from ortmulti import Model, Timeline, _core
+from ortmulti import Loading, Model, Timeline, _core
 from ortmulti._runtime import startup
 from ortmulti.create import core_sessions
 from ortmulti.create.request import CreationRequest
@@ -35,13 +35,14 @@ def over_entry(
     *,
     keep_going: bool = False,
     beside: _core.Session | None = None,
+    optimize: Literal["auto", "never", "offline"] = "auto",
     **arguments: Any,
 ) -> Creation:
     """Creates sessions over the model's entry, which is made if necessary; or else over the model as it is."""
-    request = CreationRequest(Model.of(model), "cpu", sessions, **arguments)
+    request = CreationRequest(Model.of(model), "cpu", sessions, loading=Loading(optimize=optimize), **arguments)
     creation = Creation(request, Timeline(), receive, keep_going=keep_going, beside=beside)
     creation.prepare()
-    ways.follow(creation, Plan(("model" if arguments.get("optimize") == "never" else "entry", "alone")))
+    ways.follow(creation, Plan(("model" if optimize == "never" else "entry", "alone")))
     return creation
 
 

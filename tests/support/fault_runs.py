@@ -67,13 +67,13 @@ class Scenarios:
         self._use(ortmulti.load(self._path, "cpu", 2, warmup=True))
 
     def load_first(self) -> None:
-        self._use(ortmulti.load(self._path, "cpu", 2, warmup=True, wait="first"))
+        self._use(ortmulti.load(self._path, "cpu", 2, warmup=True, loading=ortmulti.Loading(wait="first")))
 
     def load_none(self) -> None:
-        self._use(ortmulti.load(self._path, "cpu", 2, wait="none"))
+        self._use(ortmulti.load(self._path, "cpu", 2, loading=ortmulti.Loading(wait="none")))
 
     def load_any(self) -> None:
-        self._use(ortmulti.load(self._path, "cpu", 2, warmup=True, require="any"))
+        self._use(ortmulti.load(self._path, "cpu", 2, warmup=True, loading=ortmulti.Loading(require="any")))
 
     def replace_model(self) -> None:
         with ortmulti.load(onnx_models.matmul(32, 1), "cpu", 2) as pool:

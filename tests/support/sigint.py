@@ -59,7 +59,7 @@ class Calls:
         return lambda: self._load(warmup=True).close(), self._works
 
     def load_first(self) -> Call:
-        return lambda: self._load(wait="first", warmup=True).close(), self._works
+        return lambda: self._load(loading=ortmulti.Loading(wait="first"), warmup=True).close(), self._works
 
     def optimize(self) -> Call:
         shutil.rmtree(os.environ["ORTMULTI_CACHE"], ignore_errors=True)

@@ -58,7 +58,7 @@ def tune_command(
         typer.Option("--json", metavar="FILE", help="Write all measurements as JSON. - prints them instead."),
     ] = None,
 ) -> None:
-    """Find settings that make a model faster or smaller on this machine, and write them for `load(tuning=)`.
+    """Find settings that make a model faster or smaller on this machine, and write them for `Loading(tuning=)`.
 
     After Ctrl-C the exit status is 130. The confirmed settings so far are printed and written, marked as partial.
     """
@@ -100,7 +100,8 @@ def tune_command(
         written = not result.tuning.partial or result.tuning.settings
         empty = "" if result.tuning.settings else ", with no settings: the defaults are best"
         say(
-            f"written to {escape(str(target))}{empty}: ortmulti.load(..., tuning={str(target)!r})"
+            f"written to {escape(str(target))}{empty}: "
+            f"ortmulti.load(..., loading=ortmulti.Loading(tuning={str(target)!r}))"
             if written
             else f"nothing was confirmed, and {escape(str(target))} is not written"
         )

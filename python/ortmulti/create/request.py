@@ -6,27 +6,26 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ortmulti import _core, checks
+from ortmulti import _core
+from ortmulti.create.loading import DEFAULT, Loading
 from ortmulti.devices.device import Device, name_devices
 from ortmulti.errors import InvalidArgument, InvalidType
 
 # `load` makes a request before the driver starts, so imports that only some requests need come late.
 if TYPE_CHECKING:
-    from ortmulti.create.loader import LoaderOptions
     from ortmulti.create.model import Model
     from ortmulti.options.session_options import SessionOptions
 
 Devices: TypeAlias = str | int | Device | Iterable[str | int | Device]
 Serialize: TypeAlias = Literal["none", "device", "all"]
-Strategy: TypeAlias = Literal["shared", "native"]
-Optimize: TypeAlias = Literal["auto", "never", "offline"]
 Share: TypeAlias = Literal["host"]
 Progress: TypeAlias = Callable[[int, int, str], object]
 
 
 @dataclass(frozen=True)
 class CreationRequest:
-    """The common arguments of `create_sessions` and `load`, checked as far as possible without a device.
+    """The common arguments of `create_sessions` and `load`, checked as far as possible without a device; the plain ones
+    before, by `early_start`.
 
     Attributes:
         model: The model.
@@ -34,11 +33,8 @@ class CreationRequest:
         sessions_per_device: 1 or more; default 1.
         options: Options of every session; onnxruntime's own are converted.
         provider_options: Options of the CUDA provider, or of the devices' plug-in.
-        serialize: Which creations wait for each other.
-        strategy: "native": each session loads the model by itself.
-        optimize: Whether to optimize the model before.
-        loader: How weights are read.
         share: "host": the weights on GPUs are those of all processes of this user that ask for it.
+        loading: How the sessions are made.
 
     Raises:
         As `create_sessions`, for its arguments.
@@ -49,18 +45,14 @@ class CreationRequest:
     sessions_per_device: int = 1
     options: SessionOptions | None = None
     provider_options: Mapping[str, Any] | None = None
-    serialize: Serialize | None = None
-    strategy: Strategy = "shared"
-    optimize: Optimize = "auto"
-    loader: LoaderOptions | None = None
     share: Share | None = None
+    loading: Loading = DEFAULT
 
     def __post_init__(self) -> None:
-        checks.creation(self.sessions_per_device, self.strategy, self.optimize, self.serialize, self.share)
-        if self.loader is not None:
-            from ortmulti.create.loader import LoaderOptions
-
-            checks.instance("loader", self.loader, LoaderOptions)
+        if self.share is not None and self.loading.strategy != "shared":
+            raise InvalidArgument(
+                f"share={self.share!r} needs the strategy 'shared', and not {self.loading.strategy!r}"
+            )
         named = name_devices(self.devices)
         object.__setattr__(self, "devices", "all" if named is None else named)
         if self.options is not None:

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 from ortmulti import _core
 from ortmulti._runtime import log, startup
 from ortmulti.create import core_sessions
-from ortmulti.create.loader import LoaderOptions
 from ortmulti.create.request import CreationRequest, Progress, core_options
 from ortmulti.devices import providers
 from ortmulti.devices.device import Device, parse_devices
@@ -96,7 +95,7 @@ class Creation:
     @property
     def one_session_each(self) -> bool:
         """Whether the sessions of each device are handles of one ONNX Runtime session: none is on a GPU."""
-        return self.request.strategy == "shared" and all(device.kind != "cuda" for device in self.devices)
+        return self.request.loading.strategy == "shared" and all(device.kind != "cuda" for device in self.devices)
 
     @contextlib.contextmanager
     def span(self, name: str) -> Iterator[None]:
@@ -116,7 +115,7 @@ class Creation:
         """Start the driver, open the libraries, and find the devices and their providers."""
         request = self.request
         named = request.named
-        if request.strategy == "shared" and early_start.begin_driver(named):
+        if request.loading.strategy == "shared" and early_start.begin_driver(named):
             # The disk comes first: it may be slower than all other steps together.
             if request.model.path:
                 with self.span("index model"):
@@ -192,7 +191,7 @@ class Creation:
             graph,
             self.providers,
             options,
-            serialize=self.request.serialize,
+            serialize=self.request.loading.serialize,
             weights=None if weights is None else self._shared(weights),
             preload=True,
             keep_going=self.keep_going,
@@ -239,9 +238,8 @@ class Creation:
             self.hand_over()
 
     def _shared(self, weights: _core.WeightList) -> _core.SharedWeights:
-        chosen = vars(self.request.loader or LoaderOptions())
-        reading: dict[str, Any] = {name: value or 0 for name, value in chosen.items()}
         share = self.request.share is not None
+        reading: dict[str, Any] = self.request.loading.reading()
         return _core.SharedWeights(weights, beside=self._beside, prefetch=self._prefetch, share=share, **reading)
 
     def hand_over(self) -> None:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-    from ortmulti.create.loader import LoaderOptions
-    from ortmulti.create.request import CreationRequest, Optimize, Serialize, Share, Strategy
+    from ortmulti.create.loading import Loading
+    from ortmulti.create.request import CreationRequest, Share
     from ortmulti.devices.device import Device
     from ortmulti.options.session_options import SessionOptions
 
@@ -31,40 +31,44 @@ def begin_request(
     sessions_per_device: int,
     options: SessionOptions | None,
     provider_options: Mapping[str, Any] | None,
-    serialize: Serialize | None,
-    strategy: Strategy,
-    optimize: Optimize,
-    loader: LoaderOptions | None,
     share: Share | None,
+    loading: Loading | None,
+    of_pool: bool = False,
 ) -> CreationRequest:
     """Check the common arguments of `create_sessions` and `load`, and start CUDA and open ONNX Runtime meanwhile.
 
     Args:
         plain: Whether the call's other arguments need no further check. If they do, nothing starts here.
+        of_pool: Whether it is for `load`.
 
     Raises:
         As `create_sessions`, for these arguments.
     """
     from ortmulti.create.model import Model
 
-    early = plain and options is None and provider_options is None and loader is None
-    if early:
-        checks.creation(sessions_per_device, strategy, optimize, serialize, share)
+    checks.integer("sessions_per_device", sessions_per_device, 1)
+    checks.choice("share", share, (None, "host"))
+    if loading is not None:
+        from ortmulti.create.loading import OF_POOLS, check_loading
+
+        check_loading(loading, () if of_pool else OF_POOLS, "which makes a pool")
+    early = plain and options is None and provider_options is None and loading is None
     over_network = isinstance(model, str) and "://" in model
     if early and over_network:
         begin_driver_unchecked(devices)
     checked = Model.of(model)
     if early and not over_network:  # a path that does not exist is an error at once
         begin_driver_unchecked(devices)
+    from ortmulti.create.loading import DEFAULT
     from ortmulti.create.request import CreationRequest
 
-    request = CreationRequest(
-        checked, devices, sessions_per_device, options, provider_options, serialize, strategy, optimize, loader, share
-    )
-    if plain:
+    loading = loading or DEFAULT
+    request = CreationRequest(checked, devices, sessions_per_device, options, provider_options, share, loading)
+    # With wait="first" contexts begin later.
+    if plain and loading.tuning is None and loading.wait != "first":
         from ortmulti._runtime import startup
 
-        if strategy == "shared":
+        if loading.strategy == "shared":
             begin_driver(request.named)
         startup.begin_opening()
     return request

@@ -55,7 +55,7 @@ def _find(
         providers = creation.providers[creation.devices.index(device)]
         key = optimized.context_key(request.model, providers, request.options, device)
         entry = store.find(key, verify=True)
-    if entry is None and request.optimize == "offline":
+    if entry is None and request.loading.optimize == "offline":
         raise NotFound(
             f"there is no compiled form of the model for {device} and these options, and optimize='offline' makes "
             "none: run `ortmulti optimize` first"

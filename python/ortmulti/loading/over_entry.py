@@ -29,7 +29,7 @@ def create_over_entry(creation: Creation) -> str | None:
         wanted.find_or_build(
             partial(_over_found, creation),
             partial(_without_entry, creation, wanted),
-            offline=request.optimize == "offline",
+            offline=request.loading.optimize == "offline",
         )
     except NotOptimizable as problem:
         return str(problem)

@@ -40,7 +40,7 @@ def create_over_values(creation: Creation) -> bool:
     outside = {each.name for each in index.initializers if each.storage == "external"}
     if not outside <= {name.encode() for name in options.external_initializers}:
         return False
-    if creation.request.optimize == "never":
+    if creation.request.loading.optimize == "never":
         options = without_optimization(options)
     weights = options.take_external_weights(MIN_SHARED_BYTES)
     if not weights.weights:

@@ -44,18 +44,21 @@ def plan(request: CreationRequest, devices: Sequence[Device], options: _core.Ses
         devices: The device of each session.
         options: Options of every session.
     """
-    if request.strategy != "shared":
+    if request.loading.strategy != "shared":
         return Plan(("alone",))
     external = bool(request.model.external.weights)
     alone = ("values", "alone") if external or options.external_initializers else ("alone",)
     if all(device.kind != "cuda" for device in devices):
         compiles = any(device.is_plugin for device in devices) and not external
-        return Plan(("contexts", *alone) if request.optimize != "never" and compiles else alone)
+        return Plan(("contexts", *alone) if request.loading.optimize != "never" and compiles else alone)
     if reason := why_not_shared(devices, options):
         return Plan(alone, reason)
-    if request.optimize == "never" or options.graph_optimization_level == GraphOptimizationLevel.ORT_DISABLE_ALL:
+    if (
+        request.loading.optimize == "never"
+        or options.graph_optimization_level == GraphOptimizationLevel.ORT_DISABLE_ALL
+    ):
         return Plan(("model", *alone))
-    if request.optimize == "auto" and (reason := why_not_worth_it(request.model, request.sessions_per_device)):
+    if request.loading.optimize == "auto" and (reason := why_not_worth_it(request.model, request.sessions_per_device)):
         return Plan(alone, reason)
     return Plan(("entry", *alone))
 

@@ -85,7 +85,11 @@ def on_cpu(refused: CreationRequest, session: _core.Session, poll: Callable[[], 
     options.add_session_config_entry(_core.record_assignment, "1")
     given = {name: value for name, value in (refused.provider_options or {}).items() if name not in PROVIDER_OPTIONS}
     asked = dataclasses.replace(
-        refused, sessions_per_device=1, options=options, provider_options=given or None, optimize="never"
+        refused,
+        sessions_per_device=1,
+        options=options,
+        provider_options=given or None,
+        loading=dataclasses.replace(refused.loading, optimize="never"),
     )
     try:
         with closing(Creation(asked, Timeline(), beside=session, poll=poll)) as creation:

@@ -12,13 +12,12 @@ from ortmulti.loading import early_start
 
 # Other modules are imported by `load`, while the driver starts.
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from ortmulti.create.loader import LoaderOptions, LoadProgress, OnLoadProgress
+    from ortmulti.create.loading import Loading, OnLoadProgress
     from ortmulti.create.model import Model
     from ortmulti.create.request import CreationRequest
     from ortmulti.devices.device import Device
-    from ortmulti.loading.tuning import Tuning
     from ortmulti.options.session_options import SessionOptions
     from ortmulti.pool.batching_check import BatchingCheck
     from ortmulti.pool.configuration import Batching, CudaGraph, GraphLimit, Warmup
@@ -46,7 +45,7 @@ class _Reporter:
         self._report("")
 
     def _report(self, device: str) -> None:
-        from ortmulti.create.loader import LoadProgress
+        from ortmulti.create.loading import LoadProgress
         from ortmulti.devices.device import parse_devices
 
         if self._sessions is None:
@@ -64,23 +63,13 @@ def load(
     options: SessionOptions | None = None,
     provider_options: Mapping[str, Any] | None = None,
     *,
-    strategy: Literal["shared", "native"] = "shared",
-    optimize: Literal["auto", "never", "offline"] = "auto",
-    serialize: Literal["none", "device", "all"] | None = None,
-    progress: Callable[[LoadProgress], object] | None = None,
-    loader: LoaderOptions | None = None,
-    share: Literal["host"] | None = None,
-    max_queue: int | None = None,
     batching: Batching | None = None,
     warmup: Warmup | bool = False,
-    wait: Literal["all", "first", "none"] = "all",
-    require: Literal["all", "any"] = "all",
+    max_queue: int | None = None,
     in_flight: int | Literal["auto"] = "auto",
     cuda_graph: CudaGraph | bool | Literal["auto"] = "auto",
-    tuning: str | os.PathLike[str] | Tuning | None = None,
-    version: str = "",
-    trim_after: float | None = 10.0,
-    when_late: Literal["try", "reject"] = "try",
+    share: Literal["host"] | None = None,
+    loading: Loading | None = None,
 ) -> Pool:
     """Load one model on several devices: its weights are read once, and the sessions of a device use one copy.
 
@@ -94,30 +83,11 @@ def load(
         options: Options of every session, as for `create_sessions`.
         provider_options: Options of the CUDA provider, the same for every GPU, without ``device_id``; or of the
             plug-in whose devices are named.
-        strategy: ``"shared"`` or ``"native"``, as for `create_sessions`.
-        optimize: ``"auto"``, ``"offline"`` or ``"never"``, as for `create_sessions`.
-        serialize: Which creations wait for each other, as for `create_sessions`.
-        progress: Called with a `LoadProgress` whenever a session is ready, and while weights are loaded. Called in
-            this thread, or in the loading thread if ``wait`` is not ``"all"``.
-        loader: How the weights are read.
-        share: ``"host"``: all processes of this user that ask for it have the weights on each GPU once. The first one
-            loads them, the others map its memory, which stays until the last of them ends: docs/how-to/processes.md.
-            Where that cannot be, the weights are loaded as without it, and the timeline says why. On the CPU it changes
-            nothing. Default: not.
-        max_queue: How many requests may wait; default: any number. With 0, a request must begin at once. `Pool.submit`
-            says what happens to requests without room. `Pool.run` is not limited.
         batching: How requests are joined into one run, for example ``Batching(max_size=8)``; default: one at a time.
         warmup: What each session runs before it takes requests. True: random inputs, as `Warmup()` has; if the model
             takes none of them, the load warns and goes on without. Default: nothing.
-        wait: When to return. ``"all"``: when all sessions take requests. ``"first"``: when one does. ``"none"``: after
-            the arguments are checked. With `Batching` it returns when the first session is ready and has run random
-            inputs, if padding is to be proven, or if the model's graph does not show which outputs have rows. Later
-            sessions join the pool when they are ready. With ``"first"`` and the strategy ``"shared"``, the other GPUs
-            start after the first one. So the first GPU is ready sooner, and the last one later: docs/pool.md.
-        require: What happens if a session fails. ``"all"``: the load fails. If it has returned, the pool closes, and
-            each request raises that error. ``"any"``: the pool goes on with the other sessions; `Pool.stats` and
-            the log name the devices that failed. If no session works, the load fails. A device that does not exist is
-            always an error.
+        max_queue: How many requests may wait; default: any number. With 0, a request must begin at once. `Pool.submit`
+            says what happens to requests without room. `Pool.run` is not limited.
         in_flight: How many requests a session on a GPU handles at the same time. ``"auto"``, the default: 3, and
             while further requests wait, more (12 at most) as long as that gives more answers a second;
             `DeviceStats.why_in_flight` has the figures. It grows only while a quarter of the GPU's memory is free, and
@@ -126,50 +96,29 @@ def load(
             are, in sessions of their own beside the pool's, after a test of each graph; with ``Batching(pad=...)`` only
             if it has ``lengths`` too. False: none. True or a `CudaGraph`: those that were run once, with any batching:
             docs/pool.md.
-        tuning: Settings that `tune` found for this model, or the path of their file. Your own ``options``,
-            ``provider_options``, ``sessions_per_device``, ``in_flight`` and ``cuda_graph`` win.
-        version: Label of the model in `Pool.stats` and in Prometheus's text, such as ``"2"``; default: none.
-        trim_after: Seconds after which memory comes back, default 10. When for so long no request was half as large as
-            the largest, by the bytes of its inputs, what ONNX Runtime keeps and no run uses is given back. Less than
-            16 MiB stays. None: never by itself. docs/memory.md.
-        when_late: What to do with a request that would be answered after its ``timeout``, by the time that runs took of
-            late and the requests before it. ``"try"``, the default: it waits, and may be lucky. ``"reject"``: it fails
-            at once with `DeadlineExceeded`, so that its sender can ask elsewhere. Until each device has answered 8
-            requests nobody knows how long a run takes, and none is refused.
+        share: ``"host"``: all processes of this user that ask for it have the weights on each GPU once. The first one
+            loads them, the others map its memory, which stays until the last of them ends: docs/how-to/processes.md.
+            Where that cannot be, the weights are loaded as without it, and the timeline says why. On the CPU it changes
+            nothing. Default: not.
+        loading: How sessions are made and when this returns, and what few pools need, for example
+            ``Loading(wait="first")``: see there. Default: ``Loading()``.
 
     Returns:
         The pool.
 
     Raises:
         Error: As `create_sessions`. After an error nothing of the load is left.
-        NoSuchFile, InvalidArgument: ``tuning`` cannot be read, or is for another model.
+        NoSuchFile, InvalidArgument: ``tuning`` of ``loading`` cannot be read, or is for another model.
 
     Warns:
-        TuningWarning: ``tuning`` was measured on another machine or with other releases.
+        TuningWarning: ``tuning`` of ``loading`` was measured on another machine or with other releases.
     """
     start = time.monotonic()
-    _check_types(progress, max_queue, in_flight, version)
-    if trim_after is not None:
-        trim_after = checks.number("trim_after (None: never)", trim_after)
-    checks.choice("wait", wait, ("all", "first", "none"))
-    checks.choice("when_late", when_late, ("try", "reject"))
-    checks.choice("require", require, ("all", "any"))
-    plain = all(given is None for given in (options, provider_options, batching, tuning))
-    plain = plain and (cuda_graph is False or cuda_graph == "auto")
-    plain = plain and isinstance(warmup, bool) and strategy == "shared"
-    plain = plain and wait != "first"  # with which contexts begin later
+    _check_types(max_queue, in_flight)
+    plain = options is None and provider_options is None and batching is None
+    plain = plain and isinstance(warmup, bool) and (cuda_graph is False or cuda_graph == "auto")
     request = early_start.begin_request(
-        plain,
-        model,
-        devices,
-        sessions_per_device,
-        options,
-        provider_options,
-        serialize,
-        strategy,
-        optimize,
-        loader,
-        share,
+        plain, model, devices, sessions_per_device, options, provider_options, share, loading, of_pool=True
     )
     # Arguments that are not plain are checked before the driver starts. These imports take milliseconds.
     from functools import partial
@@ -180,19 +129,22 @@ def load(
 
     _check_options(request.options)
     checks.instance("batching", batching, Batching, optional=True, example="ortmulti.Batching(max_size=8)")
-    if tuning is not None:
+    chosen = request.loading
+    if chosen.tuning is not None:
         import dataclasses
 
         from ortmulti.loading.tuning import use_for_request
 
         arguments = {"sessions_per_device": sessions_per_device, "in_flight": in_flight, "cuda_graph": cuda_graph}
-        request, tuned = use_for_request(tuning, request, arguments)
+        request, tuned = use_for_request(chosen.tuning, request, arguments)
         sessions, in_flight, cuda_graph = (tuned[name] for name in arguments)
         request = dataclasses.replace(request, sessions_per_device=sessions)
     graphs = _graph_limit(cuda_graph)
     if not isinstance(warmup, bool | Warmup):
         raise InvalidType(f"warmup is an ortmulti.Warmup or a bool, not {warmup!r}")
-    make_core = partial(_core.Pool, max_queue, batching_argument(batching), trim_after, when_late == "reject")
+    make_core = partial(
+        _core.Pool, max_queue, batching_argument(batching), chosen.trim_after, chosen.when_late == "reject"
+    )
     _check_graphs(request, graphs is not None and cuda_graph != "auto")
     padded = batching if batching is not None and batching.pad is not None else None
     if in_flight == "auto" and padded:
@@ -201,17 +153,17 @@ def load(
     if cuda_graph == "auto" and padded and not padded.lengths:
         graphs = None  # padded to any length, shapes come again by chance alone
     serving = Serving(0 if in_flight == "auto" else in_flight, graphs, warmup, batching)
-    members = Members(request, make_core, serving, version)
+    members = Members(request, make_core, serving, chosen.version)
     pool = Pool(members, batching)
-    if progress is None:
-        members.start(wait, require == "any")
+    if chosen.progress is None:
+        members.start()
     else:
-        reporter = _Reporter(progress, start, request)
-        members.start(wait, require == "any", reporter.session_ready, reporter.bytes_loaded)
+        reporter = _Reporter(chosen.progress, start, request)
+        members.start(reporter.session_ready, reporter.bytes_loaded)
     try:
-        pool._begin_batching(wait != "none")
+        pool._begin_batching(chosen.wait != "none")
     except BaseException as error:
-        if wait == "none" and error is members.error and not padded:
+        if chosen.wait == "none" and error is members.error and not padded:
             return pool  # no session came: each request says why
         pool.close()
         raise
@@ -269,16 +221,13 @@ def check_batching(
         return BatchingCheck(verdict.checks, verdict)
 
 
-def _check_types(progress: object, max_queue: object, in_flight: object, version: object) -> None:
-    if progress is not None and not callable(progress):
-        raise InvalidType(f"progress is a function of a LoadProgress, not {progress!r}")
+def _check_types(max_queue: object, in_flight: object) -> None:
     if max_queue is not None:
         checks.integer("max_queue", max_queue, 0, checks.SIZE_MAX)
     if not isinstance(in_flight, str):
         checks.integer("in_flight", in_flight, 1)
     elif in_flight != "auto":
         raise InvalidArgument(f"in_flight is a number of requests, 1 or more, or 'auto', not {in_flight!r}")
-    checks.instance("version", version, str)
 
 
 def _check_options(options: SessionOptions | None) -> None:

@@ -148,13 +148,11 @@ class Members:
 
     def start(
         self,
-        wait: str,
-        keep_going: bool,
         progress: Progress | None = None,
         bytes_loaded: Callable[[int, int], object] | None = None,
     ) -> None:
-        """Begin to load, and return when as many are ready as ``wait`` says. After an error nothing is left."""
-        named = self._request.named
+        """Begin to load, and return when as many are ready as the request says. After an error nothing is left."""
+        named, wait = self._request.named, self._request.loading.wait
         if named is None:
             self.core.set_opening(True)
         else:
@@ -168,7 +166,7 @@ class Members:
             self._first_runs,
             self._joins,
             first=first,
-            keep_going=keep_going,
+            keep_going=self._request.loading.require == "any",
             one_after_another=wait != "all",
             on_devices=self._know_devices,
             not_joined=self._failed,

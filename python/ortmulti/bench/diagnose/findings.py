@@ -130,7 +130,7 @@ def _command(measured: Measured, way: str) -> str:
     session = f"[onnxruntime.InferenceSession({model}) for each of {devices}"
     return {
         "shared": f"ortmulti.load({model}, {devices})",
-        "native": f"ortmulti.create_sessions({model}, {devices}, strategy='native')",
+        "native": f"ortmulti.create_sessions({model}, {devices}, loading=ortmulti.Loading(strategy='native'))",
         "processes": f"for each of {devices}, in a process: ortmulti.load({model}, device, share='host')",
         "threads": f"{session}, each in a thread]",
         "sequential": f"{session}]",

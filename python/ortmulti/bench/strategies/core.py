@@ -47,7 +47,7 @@ class Native(Strategy):
             list(self.devices),
             options=options,
             provider_options=dict(self.settings.provider_options) if on_cuda else None,
-            strategy=self.strategy,
+            loading=ortmulti.Loading(strategy=self.strategy),
         )
         end = time.monotonic_ns()
         if self._sessions:
