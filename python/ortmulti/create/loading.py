@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ortmulti import checks as _checks
 from ortmulti.errors import InvalidArgument, InvalidType
-
-if TYPE_CHECKING:
-    from ortmulti.loading.tuning import Tuning
 
 __all__ = ["LoadProgress", "Loading", "OnLoadProgress"]
 
@@ -82,7 +78,7 @@ class Loading:
     reader_threads: int | None = None
     chunk_bytes: int | None = None
     buffers_per_thread: int | None = None
-    tuning: str | os.PathLike[str] | Tuning | None = None
+    tuning: Any = None  # str | os.PathLike[str] | Tuning | None, but that room comes later
     wait: Literal["all", "first", "none"] = "all"
     require: Literal["all", "any"] = "all"
     progress: OnLoadProgress | None = None
