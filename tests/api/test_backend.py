@@ -43,12 +43,6 @@ DIFFERENCES = [
         "ortmulti takes arrays of ml_dtypes; the result comes as uint8, as onnxruntime returns this type elsewhere",
     ),
     Difference(
-        r"test_cast_e8m0_FLOAT8E8M0_to_FLOAT(16)?",
-        "RuntimeError",
-        "NotImplemented",
-        "neither takes arrays of this type",
-    ),
-    Difference(
         rf"test_cast(like)?_(no_saturate_|e8m0_)?(({SMALL})_to_\w+|\w+_to_({SMALL})(_expanded)?)",
         "RuntimeError",
         "passed",

@@ -12,7 +12,7 @@ from ortmulti._runtime import log, startup
 from ortmulti.create import core_sessions
 from ortmulti.create.request import CreationRequest, Progress, core_options
 from ortmulti.devices import providers
-from ortmulti.devices.device import Device, parse_devices
+from ortmulti.devices.device import Device, check_devices_exist, parse_devices
 from ortmulti.errors import EPFail, Error, Fail, InvalidGraph, InvalidProtobuf, NotImplemented, RuntimeException
 from ortmulti.loading import early_start
 from ortmulti.timeline import Timeline
@@ -125,8 +125,11 @@ class Creation:
                 import ortmulti.optimized  # noqa: F401  # this import, too, takes time while the driver starts
         start = time.monotonic_ns()
         try:
-            devices = parse_devices("all" if named is None else named)
-            request.check_provider_options(devices)
+            if named is None:
+                devices = parse_devices("all")
+                request.check_provider_options(devices)
+            else:  # the request has checked the rest
+                check_devices_exist(devices := named)
             self.devices = [device for device in devices for _ in range(request.sessions_per_device)]
             self.providers = [providers.for_device(device, request.provider_options) for device in self.devices]
             startup.ensure_open()

@@ -215,7 +215,8 @@ class Members:
                 LOGGER.error("the pool of %s was closed, since loading it failed: %s", self.model, error)
 
     def _know_devices(self, devices: Sequence[Device]) -> None:
-        prewarm.hint_at_unused_gpus(devices)
+        if any(device.kind == "cuda" for device in devices):
+            prewarm.hint_at_unused_gpus(devices)
         with self._lock:
             if self._targets is None:
                 with contextlib.suppress(ClosedError):
