@@ -218,6 +218,7 @@ def test_a_toml_file_has_everything_that_load_takes(tmp_path: Path) -> None:
     batching = { max_size = 16, max_delay_ms = 1.5 }
     warmup = { dimensions = [{ sequence = 16 }] }
     sessions_per_device = 2
+    loading = { trim_after = 60.0, tuning = "t.json" }
     options = { intra_op_num_threads = 1, "session.intra_op.allow_spinning" = 0 }
     """
     models = Models([touch(tmp_path / "server.toml", "token_file = 'token'" + text)])
@@ -231,6 +232,7 @@ def test_a_toml_file_has_everything_that_load_takes(tmp_path: Path) -> None:
         "batching": ortmulti.Batching(16, 1.5),
         "warmup": ortmulti.Warmup(dimensions=[{"sequence": 16}]),
         "sessions_per_device": 2,
+        "loading": ortmulti.Loading(trim_after=60.0, tuning="t.json"),
     }
 
 
@@ -265,6 +267,7 @@ def test_a_toml_file_may_name_a_folder_of_versions(tmp_path: Path) -> None:
         ({"s.toml": "["}, ["s.toml"], "s.toml: "),
         ({"s.toml": "[models]\na = 1"}, ["s.toml"], "each model is a table"),
         ({"s.toml": "[models.a]\nversion = 1"}, ["s.toml"], r"\[models.a\] has no path"),
+        ({"s.toml": "[models.a]\npath = 'a'\nloading = { trim_after = 'x' }"}, ["s.toml"], "trim_after .* is a number"),
         ({"s.toml": "[models.a]\npath = 'a'\nbatching = { max_siz = 3 }"}, ["s.toml"], "did you mean 'max_size'"),
         ({}, ["missing.toml"], "there is no file"),
     ],

@@ -365,10 +365,11 @@ def _model_file(path: Path) -> Path | None:
 
 def _objects(options: dict[str, Any]) -> dict[str, Any]:
     """Make the objects of ortmulti that tables stand for."""
+    from ortmulti.create.loading import Loading
     from ortmulti.options.session_options import SessionOptions
     from ortmulti.pool.configuration import Batching, CudaGraph, Warmup
 
-    kinds: dict[str, Any] = {"batching": Batching, "cuda_graph": CudaGraph, "warmup": Warmup}
+    kinds: dict[str, Any] = {"batching": Batching, "cuda_graph": CudaGraph, "loading": Loading, "warmup": Warmup}
     made: dict[str, Any] = {}
     for name, value in options.items():
         if name in kinds and isinstance(value, dict):
