@@ -13,10 +13,10 @@ import pytest
 from onnx import TensorProto, helper
 
 import ortmulti
-from ortmulti import Batching, LoadProgress, Timeline, Warmup, _core
+from ortmulti import Batching, LoadProgress, Warmup, _core
 from ortmulti.loading import ways
 from ortmulti.loading.creation import Creation
-from ortmulti.pool.member import Member
+from ortmulti.pool.member import MemberCreation
 from tests.support import onnx_models
 from tests.support.pools import ENDLESS, busy, endless_feed
 from tests.support.processes import check_child, nothing_leaks
@@ -95,14 +95,14 @@ def test_a_device_that_cannot_be_added_leaves_the_pool_as_it_was(pool: ortmulti.
 
 def test_a_session_whose_device_is_removed_while_it_comes_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     coming: list[ortmulti.InferenceSession] = []
-    join = Member.join
+    let_in = MemberCreation.let_in
 
-    def join_and_remove(member: Member, core: _core.Pool, timeline: Timeline) -> None:
-        join(member, core, timeline)
-        coming.append(member.session)
-        core.remove(member.session.device)
+    def let_in_and_remove(loading: MemberCreation, session: ortmulti.InferenceSession, core: _core.Pool) -> None:
+        let_in(loading, session, core)
+        coming.append(session)
+        core.remove(session.device)
 
-    monkeypatch.setattr(Member, "join", join_and_remove)
+    monkeypatch.setattr(MemberCreation, "let_in", let_in_and_remove)
     pool = ortmulti.load(MODEL, "cpu")
     assert len(coming) == 1
     assert coming[0].closed

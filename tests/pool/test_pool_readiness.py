@@ -19,7 +19,7 @@ import ortmulti
 from ortmulti import LoadProgress, Warmup
 from ortmulti.loading import ways
 from ortmulti.loading.creation import Creation
-from ortmulti.pool.member import Member
+from ortmulti.pool.member import MemberCreation
 from tests.support import fake_driver, onnx_models
 from tests.support.creations import break_session
 from tests.support.pools import ENDLESS, HANG, endless_feed
@@ -51,19 +51,19 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 def test_a_session_warms_up_while_others_are_created(monkeypatch: pytest.MonkeyPatch) -> None:
     warmed, sessions = threading.Event(), []
-    hand_over, join = Creation.hand_over, Member.join
+    hand_over, let_in = Creation.hand_over, MemberCreation.let_in
 
     def noted(creation: Creation) -> None:
         sessions.extend(creation.waiting)
         assert len(sessions) == 1 or warmed.wait(60)
         hand_over(creation)
 
-    def noted_join(member: Member, *arguments: Any) -> None:
-        join(member, *arguments)
+    def noted_let_in(loading: MemberCreation, *arguments: Any) -> None:
+        let_in(loading, *arguments)
         warmed.set()
 
     monkeypatch.setattr(Creation, "hand_over", noted)
-    monkeypatch.setattr(Member, "join", noted_join)
+    monkeypatch.setattr(MemberCreation, "let_in", noted_let_in)
     with ortmulti.load(MODEL, "cpu", 2, loading=ortmulti.Loading(strategy="native"), warmup=True) as pool:
         assert len(pool.sessions) == 2
     assert sorted(sessions) == [0, 1]

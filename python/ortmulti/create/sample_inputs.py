@@ -189,7 +189,10 @@ def first_fit(tries: Iterable[_Inputs], run: Callable[[_Inputs], _Result]) -> _R
             if first is None:
                 raise
     assert first is not None
-    raise first
+    try:
+        raise first
+    finally:
+        del first  # its traceback has this frame
 
 
 def _shapes(

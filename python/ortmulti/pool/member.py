@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -20,53 +19,7 @@ from ortmulti.options.session_options import RunOptions
 from ortmulti.pool.first_runs import FirstRuns
 from ortmulti.timeline import Timeline
 
-__all__ = ["Member", "MemberCreation"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Member:
-    """A session of a pool, and what it runs before it takes requests.
-
-    Attributes:
-        index: Index among the sessions of one creation.
-        session: The session; the owner of the member closes it.
-        device: Its device.
-        first_runs: What it runs before it takes requests, and how it serves them.
-        request: How it was created.
-        poll: Called before these runs. Raises an error if the creation was cancelled.
-        end: Ends these runs.
-    """
-
-    index: int
-    session: InferenceSession
-    device: str
-    first_runs: FirstRuns
-    request: CreationRequest
-    poll: Callable[[], object]
-    end: RunOptions | None
-
-    def join(self, core: _core.Pool, timeline: Timeline) -> None:
-        """Warm the session up, and let it take the requests of a core's pool."""
-        serving = self.first_runs.serving
-        if serving.batching is not None:
-            from ortmulti.pool.rows import check_inputs
-
-            session = self.session
-            initializers = session.get_overridable_initializers()
-            check_inputs(core, serving.batching, self.request.model, session.get_inputs(), initializers)
-        limit = serving.graphs
-        graphs: tuple[Any, ...] = ()
-        if limit and self.device.startswith("cuda:"):
-            from ortmulti.pool.graphs import make_behind
-
-            make = partial(make_behind, limit, self.request, self.session._core)
-            graphs = (make, limit.after, limit.rule.max_shapes)
-
-        def add(feeds: list[Mapping[str, Any]], runs: int) -> None:
-            self.poll()
-            core.add(self.session._core, serving.in_flight, feeds, runs, timeline._core, self.end, *graphs)
-
-        self.first_runs.run(self.session, add)
+__all__ = ["MemberCreation"]
 
 
 def _ignore(*_: object) -> None:
@@ -86,8 +39,8 @@ class MemberCreation:
         request: The arguments.
         timeline: Receives the spans.
         first_runs: What each session runs before it takes requests, and how it serves them.
-        join: Called for each member, from any thread, when its session is ready. It warms the member up, lets it take
-            requests and owns it, unless it raises.
+        join: Called with this creation for each ready session and its place, from any thread. It calls `let_in`, and
+            owns the session unless it raises.
         first: The GPU whose session comes first: the others' contexts wait until one member has joined. None: all
             contexts are made at once.
         keep_going: Whether the other sessions are created when one fails.
@@ -103,7 +56,7 @@ class MemberCreation:
         request: CreationRequest,
         timeline: Timeline,
         first_runs: FirstRuns,
-        join: Callable[[Member], None],
+        join: Callable[[MemberCreation, int, InferenceSession], None],
         *,
         first: int | None = None,
         keep_going: bool = False,
@@ -113,7 +66,7 @@ class MemberCreation:
         progress: Progress | None = None,
         bytes_loaded: Callable[[int, int], object] | None = None,
     ) -> None:
-        self.members: dict[int, Member] = {}
+        self.sessions: dict[int, InferenceSession] = {}
         """Those that have joined, by their places."""
         self._on_devices = on_devices
         self._progress = progress
@@ -173,8 +126,12 @@ class MemberCreation:
         finally:
             self._release()
             self._unfinished.release()
-        if self._error is not None and not (self._keep_going and self.members and not self._cancelled):
-            raise self._error
+        failure, self._error = self._error, None  # whose frames have this object
+        try:
+            if failure is not None and not (self._keep_going and self.sessions and not self._cancelled):
+                raise failure
+        finally:
+            del failure
         if self._cancelled:
             raise ClosedError("the pool was closed while it was loading")
 
@@ -192,9 +149,35 @@ class MemberCreation:
                 pass
 
     def close(self) -> None:
-        """Close the sessions of the members."""
-        for member in self.members.values():
-            member.session.close()
+        """Close the sessions that have joined."""
+        for session in self.sessions.values():
+            session.close()
+
+    def let_in(self, session: InferenceSession, core: _core.Pool) -> None:
+        """Warm a session up, and let it take the requests of a core's pool.
+
+        Raises:
+            As the first runs, or its creation was cancelled.
+        """
+        serving = self._first_runs.serving
+        if serving.batching is not None:
+            from ortmulti.pool.rows import check_inputs
+
+            initializers = session.get_overridable_initializers()
+            check_inputs(core, serving.batching, self._request.model, session.get_inputs(), initializers)
+        limit = serving.graphs
+        graphs: tuple[Any, ...] = ()
+        if limit and session.device.startswith("cuda:"):
+            from ortmulti.pool.graphs import make_behind
+
+            make = partial(make_behind, limit, self._request, session._core)
+            graphs = (make, limit.after, limit.rule.max_shapes)
+
+        def add(feeds: list[Mapping[str, Any]], runs: int) -> None:
+            self.poll()
+            core.add(session._core, serving.in_flight, feeds, runs, self._timeline._core, self._end_runs, *graphs)
+
+        self._first_runs.run(session, add)
 
     def _receive(self, index: int, session: _core.Session | BaseException) -> None:
         """Let a session join, in a thread of its own if it warms up or is on a GPU."""
@@ -234,12 +217,9 @@ class MemberCreation:
     def _have_joined(self, index: int, session: InferenceSession, leading: Task | None = None) -> None:
         if leading is not None:
             leading.wait()
-        member = Member(
-            index, session, session._core.device(), self._first_runs, self._request, self.poll, self._end_runs
-        )
         try:
-            self._join(member)
-            self.members[index] = member
+            self._join(self, index, session)
+            self.sessions[index] = session
         except _Cancelled:
             session.close()
         except BaseException as error:

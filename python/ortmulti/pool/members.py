@@ -27,7 +27,7 @@ from ortmulti.options.model_additions import replacing_weights
 from ortmulti.options.session_options import RunOptions
 from ortmulti.pool.configuration import Serving, Warmup
 from ortmulti.pool.first_runs import FirstRuns
-from ortmulti.pool.member import Member, MemberCreation
+from ortmulti.pool.member import MemberCreation
 from ortmulti.pool.model_interface import check_same, check_verified
 from ortmulti.pool.sleep import ModelFiles, SessionSleep, wait_until_awake
 from ortmulti.timeline import Timeline
@@ -75,7 +75,7 @@ class Members:
         # Of a model that was replaced, while it answers: the core's pool and the sessions.
         self._retiring: list[tuple[_core.Pool, list[InferenceSession]]] = []
         self._targets: list[str] | None = None
-        self._members: dict[int, Member] = {}  # by their places
+        self._members: dict[int, InferenceSession] = {}  # by their places
         self._said: set[str] = set()
         self._closed = False
         self._cancelled = False  # what waits
@@ -175,7 +175,11 @@ class Members:
         )
         self._loads.add(loading)
         if wait == "all":
-            self._load(loading)
+            try:
+                self._load(loading)
+            except BaseException:
+                self.error = None  # nobody has the pool, which is in the frames of the error
+                raise
             return
         task = Task(partial(self._load_behind, loading), "ortmulti-load")
         self._behind = (task, loading)
@@ -213,6 +217,8 @@ class Members:
         except BaseException as error:
             if self.error is error:
                 LOGGER.error("the pool of %s was closed, since loading it failed: %s", self.model, error)
+        finally:
+            self._behind = None  # it has this object
 
     def _know_devices(self, devices: Sequence[Device]) -> None:
         if any(device.kind == "cuda" for device in devices):
@@ -228,19 +234,19 @@ class Members:
         for device, count in Counter(self._targets).items():
             self.core.expect(device, count)
 
-    def _joins(self, member: Member) -> None:
-        session = member.session
+    def _joins(self, loading: MemberCreation, index: int, session: InferenceSession) -> None:
+        device = session.device
         try:
-            member.join(self.core, self.timeline)
+            loading.let_in(session, self.core)
         except (ClosedError, DeviceError):
-            if not (self._closed or self._removed(member.device)):
+            if not (self._closed or self._removed(device)):
                 raise
             session.close()  # it came too late
         else:
             with self._lock:
-                removed = self._removed(member.device)  # since it was added
+                removed = self._removed(device)  # since it was added
                 if not removed:
-                    self._place({member.index: member})
+                    self._place({index: session})
             if removed:
                 session.close()
 
@@ -258,12 +264,12 @@ class Members:
         if not said:
             LOGGER.warning("the pool of %s goes on without a session on %s: %s", self.model, device, error)
 
-    def _place(self, members: Mapping[int, Member]) -> None:
-        self._members.update(members)
+    def _place(self, sessions: Mapping[int, InferenceSession]) -> None:
+        self._members.update(sessions)
         self._show()
 
     def _show(self) -> None:
-        self._sessions = Sessions(_sessions(self._members), self.timeline)
+        self._sessions = Sessions(_in_order(self._members), self.timeline)
         self._changes.notify()
 
     @property
@@ -364,11 +370,11 @@ class Members:
                 with self._lock:
                     self._raise_if_over()
                     first = max(self._members, default=0) + 1 + len(self._targets or ())
-                    self._place({first + index: member for index, member in loading.members.items()})
+                    self._place({first + index: session for index, session in loading.sessions.items()})
             except BaseException as error:
                 for device, count in counts.items():
                     self.core.not_coming(device, count, error)
-                for device in dict.fromkeys(session.device for session in _sessions(loading.members)):
+                for device in dict.fromkeys(session.device for session in _in_order(loading.sessions)):
                     self.core.remove(device)
                 loading.close()
                 raise
@@ -397,11 +403,11 @@ class Members:
     def _remove(self, device: str) -> None:
         self.core.remove(device)
         with self._lock:
-            gone = {index: member for index, member in self._members.items() if member.session.device == device}
+            gone = {index: session for index, session in self._members.items() if session.device == device}
             for index in gone:
                 del self._members[index]
             self._show()
-        for session in _sessions(gone):
+        for session in _in_order(gone):
             session.close()
 
     def sleep(
@@ -433,7 +439,7 @@ class Members:
     def _drop_sessions(self, level: str, device: str, auto_wake: bool, timeout: float | None) -> None:
         files = self._files.now(core_options(self._request.options).config_entries)
         with self._lock:
-            places = sorted(place for place, member in self._members.items() if member.session.device == device)
+            places = sorted(place for place, session in self._members.items() if session.device == device)
             request = dataclasses.replace(self._request, devices=[device] * len(places), sessions_per_device=1)
             owner, of = weakref.ref(self), weakref.ref(self.core)
         self._drops += 1
@@ -443,7 +449,7 @@ class Members:
             members = owner()
             if members is None or members.core is not of():
                 return []
-            return [members._members[place].session for place in places]
+            return [members._members[place] for place in places]
 
         def make() -> Callable[[], None]:
             members, core = owner(), of()
@@ -471,7 +477,7 @@ class Members:
         finally:
             with self._lock:
                 self._wakes.discard(loading)
-        made = [member for _, member in sorted(loading.members.items())]
+        made = _in_order(loading.sessions)
 
         def place() -> None:
             with self._lock:
@@ -479,7 +485,7 @@ class Members:
                     self._place(dict(zip(places, made, strict=True)))
                 for retiring, sessions in self._retiring:
                     if core is retiring:
-                        sessions.extend(member.session for member in made)
+                        sessions.extend(made)
 
         return place
 
@@ -543,10 +549,10 @@ class Members:
                     raise OutOfMemory(
                         f"{error}; the sessions of {self.model} stay until the new ones are ready, so both must fit"
                     ) from error
-                sessions, description = Sessions(_sessions(loading.members), timeline), str(model)
+                sessions, description = Sessions(_in_order(loading.sessions), timeline), str(model)
                 if verify is not None:
                     new = Members(one_each, lambda: core, serving, version)
-                    new._targets, new._members = devices, loading.members
+                    new._targets, new._members = devices, loading.sessions
                     new.timeline, new._sessions = timeline, sessions
                     check_verified(verify(new), description, "the pool keeps its model")
                     if core.closed():
@@ -554,11 +560,11 @@ class Members:
                 core.continue_from(self.core)
                 with self._lock:
                     self._raise_if_over()
-                    old, old_sessions = self.core, _sessions(self._members)
+                    old, old_sessions = self.core, _in_order(self._members)
                     # No call from here to `replaced`, so Ctrl-C comes before all of it or after it.
                     self._retiring = [*self._retiring, (old, old_sessions)]
                     self.core, self.timeline, self.model, self._request = core, timeline, description, request
-                    self._members, self._sessions, self.version = loading.members, sessions, version
+                    self._members, self._sessions, self.version = loading.sessions, sessions, version
                     self._files, self._first_runs = files, first_runs
                     self.no_table = {}
                     replaced = True
@@ -593,10 +599,10 @@ class Members:
         interface.
         """
 
-        def join(member: Member) -> None:
+        def join(loading: MemberCreation, _: int, session: InferenceSession) -> None:
             if present is not None:
-                check_same(str(request.model), member.session, self.model, present)
-            member.join(core, timeline)
+                check_same(str(request.model), session, self.model, present)
+            loading.let_in(session, core)
 
         return MemberCreation(request, timeline, first_runs, join)
 
@@ -632,8 +638,9 @@ class Members:
         with self._lock:
             self._closed = True
             self._cancelled |= cancel_pending
-            if self._behind is not None and self._behind[0].revoke():
-                self._loads.discard(self._behind[1])  # it has not begun and never will
+            behind = self._behind
+            if behind is not None and behind[0].revoke():
+                self._loads.discard(behind[1])  # it has not begun and never will
             loads = [*self._loads, *(self._wakes if cancel_pending else ())]
             cores = [*(core for core, _ in self._retiring), self.core]
             self._changes.notify()
@@ -643,8 +650,8 @@ class Members:
             core.close(cancel_pending)
         for loading in loads:
             loading.wait()
-        if self._behind is not None:
-            self._behind[0].wait()
+        if behind is not None:
+            behind[0].wait()
         if self._serving.graphs is not None:
             for making in list(self._serving.graphs.makings):
                 making.wait()  # it ends soon, and its memory is free then
@@ -666,8 +673,8 @@ def _check_coming(device: str, states: dict[str, tuple[str, str]], opening: bool
         raise InvalidArgument(f"the pool has no session on {device}")
 
 
-def _sessions(members: Mapping[int, Member]) -> list[InferenceSession]:
-    return [member.session for _, member in sorted(members.items())]
+def _in_order(sessions: Mapping[int, InferenceSession]) -> list[InferenceSession]:
+    return [session for _, session in sorted(sessions.items())]
 
 
 _live: weakref.WeakSet[Members] = weakref.WeakSet()
