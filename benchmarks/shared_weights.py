@@ -29,9 +29,9 @@ from benchmarks.servers import Server
 from ortmulti.bench import models, script
 from ortmulti.bench.experiment import Json
 from ortmulti.bench.measure import fresh_process
-from ortmulti.bench.measure.nvml import Nvml
 from ortmulti.bench.reports.tables import IN_MIB, Column
 from ortmulti.bench.script import Script, names, option
+from ortmulti.devices.nvml import Nvml
 
 # Layers and hidden size of encoders: BERT-base's, GPT-2 large's, and one of 15 GB.
 SIZES = {"tiny": (1, 144), "base": (12, 768), "large": (36, 1280), "15 GB": (16, 4416)}

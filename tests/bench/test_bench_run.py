@@ -78,10 +78,9 @@ def test_what_was_offered_and_what_was_achieved_are_of_the_same_window() -> None
 
 
 def test_arrivals_have_the_rate() -> None:
-    assert clients.arrival_times(4, 1, "constant", 0).tolist() == [0, SECOND // 4, SECOND // 2, 3 * SECOND // 4]
-    times = clients.arrival_times(1000, 20, "poisson", 7)
-    assert times.tolist() == clients.arrival_times(1000, 20, "poisson", 7).tolist()
-    assert times.tolist() != clients.arrival_times(1000, 20, "poisson", 8).tolist()
+    times = clients.arrival_times(1000, 20, 7)
+    assert times.tolist() == clients.arrival_times(1000, 20, 7).tolist()
+    assert times.tolist() != clients.arrival_times(1000, 20, 8).tolist()
     assert (np.diff(times) >= 0).all()
     assert len(times) == pytest.approx(20_000, rel=0.05)
     # Of exponential distances the deviation is the mean, where of constant ones it is 0.
@@ -313,7 +312,7 @@ def test_failed_measurement_is_part_of_the_result(model: Path, tmp_path: Path) -
 
 
 def test_window_without_a_request_says_so(model: Path) -> None:
-    closed, opened = small(model, rates=["0.001"], arrivals="constant").run()["measurements"]
+    closed, opened = small(model, rates=["0.001"]).run()["measurements"]
     assert closed["requests"] > 0
     assert opened["error"] == "no request arrives within 0.2 seconds at 0.001 a second; measure for longer"
 

@@ -1,4 +1,4 @@
-"""Reports of a diagnosis: read again, printed, drawn, and the page without and with a browser."""
+"""Reports of a diagnosis: read again, printed, and the page without and with a browser."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from ortmulti.bench.diagnose.causes import CAUSES
 from ortmulti.bench.diagnose.measured import seconds_text
 from ortmulti.bench.diagnose.report import load_document, view
 from ortmulti.bench.diagnose.report.page import write_html
-from ortmulti.bench.diagnose.report.plot import page_figures, save_plot
+from ortmulti.bench.diagnose.report.plot import page_figures
 from ortmulti.bench.diagnose.report.terminal import print_diagnosis
 from ortmulti.bench.files import printable
-from ortmulti.errors import InvalidArgument, LibraryError
+from ortmulti.cli.diagnose import diagnose_command
+from ortmulti.errors import InvalidArgument, LibraryError, NoSuchFile
 from tests.support import chromium, diagnosis
 from tests.support.colours import VISIONS, distance
 from tests.support.processes import check_child
@@ -46,31 +47,29 @@ def test_a_saved_document_is_loaded_as_it_was(make: Callable[[], dict[str, Any]]
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "message"),
+    ("changes", "message"),
     [
-        (("kind",), "create", "is a result of kind 'create', not a diagnosis"),
-        (("schema_version",), 1, "has schema version 1; this release reads"),
-        (("runs",), None, "runs is missing"),
-        (("runs", 3, "way"), 7, "runs[3].way is 7, not text"),
-        (("runs", 3, "wall"), float("nan"), "runs[3].wall is nan, not a number"),
-        (("runs", 0, "spans", 2, "thread"), 1.5, "runs[0].spans[2].thread is 1.5, not a whole number"),
-        (("runs", 0, "spans", 2, "end"), -1.0, "runs[0].spans[2] ends before it starts"),
-        (("runs", 0, "causes", "context"), -0.1, "runs[0].causes['context'] is negative"),
-        (("findings", 0, "verified", "interval"), [1.0], "findings[0].verified.interval has not two ends"),
-        (("prediction", "seconds"), [1], "prediction.seconds is list, not an object"),
-        (("settings", "new"), float("inf"), "Out of range float values"),
+        ({"kind": "create"}, "is a result of kind 'create', not a diagnosis"),
+        ({"schema_version": 1}, "has schema version 1; this release reads"),
+        ({"seconds": float("inf")}, "Out of range float values"),
+        ({"runs": None}, "is not a whole diagnosis (TypeError: "),
+        ({"findings": [{}]}, "is not a whole diagnosis (KeyError: "),
+        ("[]", "is a result of kind None, not a diagnosis"),
+        ("no json", "is not a result file: "),
+        ("[" * 100_000, "is not a result file: "),
+        (None, "does not exist"),
     ],
 )
-def test_what_is_wrong_with_a_document_is_named(
-    path: tuple[str | int, ...], value: Any, message: str, document: dict[str, Any], tmp_path: Path
+def test_a_document_that_cannot_be_reported_is_one_error(
+    changes: dict[str, Any] | str | None, message: str, document: dict[str, Any], tmp_path: Path
 ) -> None:
-    place = wrong = copy.deepcopy(document)
-    for key in path[:-1]:
-        place = place[key]  # type: ignore[index]
-    place[path[-1]] = value  # type: ignore[index]
-    file = diagnosis.save(wrong, tmp_path)
-    with pytest.raises(InvalidArgument) as caught:
-        load_document(file)
+    file = tmp_path / "diagnosis.json"
+    if isinstance(changes, str):
+        file.write_text(changes)
+    elif changes is not None:
+        diagnosis.save({**document, **changes}, tmp_path)
+    with pytest.raises((InvalidArgument, NoSuchFile)) as caught:
+        diagnose_command(file)
     assert message in str(caught.value)
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -193,42 +192,12 @@ def test_bars_are_to_scale(document: dict[str, Any]) -> None:
     assert f"\n{max(bars['threads'], key=bars['threads'].count)} Waiting for the GIL" in text
 
 
-# --- the plot
-
-
-@pytest.mark.parametrize(
-    ("make", "suffix", "begin"),
-    [
-        (lambda: diagnosis.make_document((2,), repeat=1), ".png", b"\x89PNG"),
-        (diagnosis.make_hostile, ".svg", b"<?xml"),
-        (diagnosis.make_partial, ".pdf", b"%PDF"),
-    ],
-)
-def test_the_suffix_decides_what_is_drawn(
-    make: Callable[[], dict[str, Any]], suffix: str, begin: bytes, tmp_path: Path
-) -> None:
-    save_plot(make(), tmp_path / f"plot{suffix}")
-    assert (tmp_path / f"plot{suffix}").read_bytes().startswith(begin)
-    assert (tmp_path / f"plot{suffix}").stat().st_size > 10_000
-
-
-@pytest.mark.parametrize(
-    ("make", "name", "message"),
-    [(diagnosis.make_empty, "plot.png", "nothing to plot"), (diagnosis.make_partial, "plot.txt", "not write .txt")],
-)
-def test_what_cannot_be_drawn(make: Callable[[], dict[str, Any]], name: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match=message):
-        save_plot(make(), tmp_path / name)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_without_matplotlib_the_extra_is_named(
     document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    for write in (save_plot, write_html):
-        with pytest.raises(LibraryError, match=r"ortmulti\[plot\]"):
-            write(document, tmp_path / "plot.png")
+    with pytest.raises(LibraryError, match=r"ortmulti\[plot\]"):
+        write_html(document, tmp_path / "page.html")
 
 
 # --- the page

@@ -14,7 +14,7 @@ import pytest
 
 from ortmulti._runtime.machine import describe_memory
 from ortmulti.bench.measure.machine import cgroup_cores, describe, describe_cpu
-from ortmulti.bench.measure.nvml import Nvml
+from ortmulti.devices.nvml import Nvml
 from tests.support.fake_nvml import FakeNvml
 
 GIB = 1 << 30
@@ -135,7 +135,6 @@ def two_gpus(**functions: Any) -> FakeNvml:
         nvmlDeviceGetDeviceHandleFromMigDeviceHandle=lambda device: device.parent,
         nvmlDeviceGetPciInfo=lambda device: device.pci,
         nvmlDeviceGetPersistenceMode=1,
-        nvmlDeviceGetMaxPcieLinkGeneration=5,
         **functions,
     )
 
@@ -168,4 +167,6 @@ def test_what_a_gpu_does_not_tell_is_none_and_what_the_driver_reserves_is_not_in
     [first, second] = Nvml(two_gpus()).gpus()
     assert (first.uuid, first.pci_bus_id, second.uuid) == ("GPU-aaaa", "0000:9b:00.0", "GPU-bbbb")
     assert (first.memory_total, first.memory_free) == (80 * GIB, 77 * GIB)
-    assert (first.name, first.pcie_generation_max, first.pcie_width) == ("Some GPU", 5, None)
+    assert (first.name, first.persistence_mode) == ("Some GPU", True)
+    [silent] = Nvml(FakeNvml(nvmlDeviceGetCount=1, nvmlDeviceGetHandleByIndex=lambda _: 1)).gpus()
+    assert (silent.name, silent.persistence_mode, silent.memory_used) == (None, None, None)

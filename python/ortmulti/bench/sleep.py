@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from ortmulti.bench.models import sample_inputs
 from ortmulti.bench.reports.tables import IN_MIB, MIB, Cell, Column, Report, Sheet, label, number, times_text, whole
 from ortmulti.bench.serve.clients import ClosedLoop
 from ortmulti.bench.strategies import SessionSettings
+from ortmulti.bench.strategies.onnxruntime_sessions import create_session, open_package
 from ortmulti.errors import Error, InvalidArgument
 from ortmulti.optimized import comparison, wait_for_entries
 
@@ -139,7 +141,8 @@ def _turns(spec: Mapping[str, Any], feeds: Sequence[Mapping[str, Any]]) -> dict[
             (memory["awake"]["gpu"] - memory[kind]["gpu"] for kind in kinds if "level" not in KINDS[kind]), default=0
         )
         copy = _pinned_copy(_core.parse_device(device)[1], weights) if weights > 0 else None
-        create = SessionSettings.side_by_side([device], _core.usable_cores()).creator(spec["model"], device)
+        settings = SessionSettings.side_by_side([device], _core.usable_cores())
+        create = partial(create_session, open_package([device]), spec["model"], device, settings)
         for _ in range(spec["repeat"]):
             for kind, how in kinds.items():
                 turn(kind, how)

@@ -1,18 +1,13 @@
-"""`ortmulti models`: models with random weights, for measuring; and the models of `ortmulti bench --demo`."""
+"""`ortmulti models`: models with random weights, for measuring."""
 
 from __future__ import annotations
 
-import shutil
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ortmulti import _core
 from ortmulti.bench import models
-from ortmulti.bench.measure.machine import available_memory
 from ortmulti.cli.output import bytes_written, print_json, say, table
 
 app = typer.Typer(help="Make models of known shape and size, with seeded random weights.", no_args_is_help=True)
@@ -62,64 +57,3 @@ def make_model(
         print_json({"name": name, **facts, "external_bytes": description.data_bytes})
     else:
         typer.echo(path)
-
-
-DEMO_REPEAT = 2
-
-# Large enough that the memory of sessions that share their weights differs from that of others.
-DEMO_RUN_MODEL = "matmul:megabytes=64"
-DEMO_RUN_SECONDS = 1.5
-DEMO_RUN_WARM_SECONDS = 0.3
-
-_ALL_LAYERS = 32
-# Without a GPU a larger decoder shows nothing else, and takes minutes.
-_CPU_LAYERS = 2
-# A CPU session turns fp16 weights into fp32 ones, and for a while has both, and what it read.
-_CPU_COPIES = 4
-_GPU_COPIES = 1.5
-
-
-def make_demo_models(folder: Path, device_sets: Sequence[tuple[str, ...]]) -> list[Path]:
-    """Make resnet50 and phi3-mini, unless `folder` already has them.
-
-    Args:
-        folder: for the models.
-        device_sets: the devices of sessions that must fit side by side.
-
-    Returns:
-        Their paths.
-    """
-    layers = choose_layers(folder, device_sets)
-    with bytes_written(f"making resnet50 in {folder}") as progress:
-        resnet50 = models.make("resnet50", folder, progress=progress)
-    with bytes_written(f"making phi3-mini, {layers} of {_ALL_LAYERS} layers, in {folder}") as progress:
-        return [resnet50, models.make("phi3-mini", folder, layers=layers, progress=progress)]
-
-
-def choose_layers(folder: Path, device_sets: Sequence[tuple[str, ...]]) -> int:
-    """Return the largest number of phi3-mini's layers, 1 to 32, whose sessions fit into half of the memory and disk.
-
-    That is the GPUs' memory, the main memory (page cache and sessions on the CPU), and the disk unless it has the model
-    already.
-    """
-    largest = max(device_sets, key=len)
-    on_cpu = largest.count("cpu")
-    sessions = Counter(device for device in largest if device != "cpu")
-    gpus = {f"cuda:{gpu.index}": gpu.total_memory for gpu in _core.cuda_devices()} if sessions else {}
-    memory = available_memory()
-    place = folder
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    disk = shutil.disk_usage(place).free
-
-    def fits(layers: int) -> bool:
-        model = models.describe("phi3-mini", layers=layers)
-        size = model.weight_bytes
-        return (
-            all(size * _GPU_COPIES * count <= gpus[device] / 2 for device, count in sessions.items())
-            and size * (1 + _CPU_COPIES * on_cpu + sessions.total()) <= memory / 2
-            and (size <= disk / 2 or model.find(folder) is not None)
-        )
-
-    most = _CPU_LAYERS if on_cpu else _ALL_LAYERS
-    return next((layers for layers in range(most, 1, -1) if fits(layers)), 1)

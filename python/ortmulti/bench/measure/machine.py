@@ -14,7 +14,7 @@ from typing import Any
 from ortmulti import _core
 from ortmulti._runtime.libraries import find_onnxruntime
 from ortmulti._runtime.machine import cgroup_files, cpu_model, describe_memory, number, read, read_list
-from ortmulti.bench.measure.nvml import Nvml
+from ortmulti.devices.nvml import Nvml
 from ortmulti.errors import LibraryError
 
 # Variables that change the behaviour of CUDA, allocators or thread pools, and so a measurement.

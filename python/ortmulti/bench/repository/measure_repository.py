@@ -28,6 +28,7 @@ from ortmulti.bench.serve.clients import (
     summarize,
 )
 from ortmulti.bench.strategies import SessionSettings
+from ortmulti.bench.strategies.onnxruntime_sessions import create_session, open_package
 from ortmulti.errors import Error, OutOfMemory
 from ortmulti.optimized import comparison, wait_for_entries
 
@@ -65,7 +66,7 @@ def arrivals_of(spec: Mapping[str, Any]) -> list[tuple[float, int, int]]:
     arrivals = spec["arrivals"]
     if arrivals is None:
         length = spec["warm_seconds"] + spec["seconds"]
-        times = arrival_times(spec["plan"]["rate"], length, "poisson", spec["seed"]) / NANOSECONDS
+        times = arrival_times(spec["plan"]["rate"], length, spec["seed"]) / NANOSECONDS
         shares = popularity(spec)
         models = random.Random(spec["seed"]).choices(range(len(shares)), shares, k=len(times))
         arrivals = zip(times.tolist(), models, strict=True)
@@ -135,8 +136,9 @@ class _OnDemand(Closing):
     """Sessions of onnxruntime on demand, within a budget of bytes of model files: an LRU, as users would write it."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
-        settings = SessionSettings.side_by_side([spec["device"]], _core.usable_cores())
-        self._creators = [settings.creator(path, spec["device"]) for path in spec["models"]]
+        device, package = spec["device"], open_package([spec["device"]])
+        settings = SessionSettings.side_by_side([device], _core.usable_cores())
+        self._creators = [functools.partial(create_session, package, path, device, settings) for path in spec["models"]]
         self._sizes = spec["sizes"]
         self.budget = spec["budget"]
         self._sessions: OrderedDict[int, Any] = OrderedDict()  # None while it is created

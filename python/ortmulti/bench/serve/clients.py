@@ -13,9 +13,6 @@ from numpy.typing import NDArray
 
 from ortmulti._runtime.closing import Closing
 
-ARRIVALS = ("poisson", "constant")
-"""Independent of each other, at exponential distances; at equal distances, the first at 0."""
-
 NANOSECONDS = 1_000_000_000
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
@@ -171,11 +168,8 @@ def measure_loop(asks: Sequence[Callable[[], Any]], seconds: float, warm_seconds
     return {"clients": len(asks), **found, "cores": used * NANOSECONDS / (end - begin)}
 
 
-def arrival_times(rate: float, seconds: float, arrivals: str, seed: int) -> NDArray[np.int64]:
-    """When requests arrive, in nanoseconds from the start, ascending, for so many seconds; see `ARRIVALS`."""
-    if arrivals == "constant":
-        times = np.arange(int(np.ceil(rate * seconds))) / rate
-        return np.asarray(times * NANOSECONDS, np.int64)
+def arrival_times(rate: float, seconds: float, seed: int) -> NDArray[np.int64]:
+    """Return when independent requests arrive, in nanoseconds from the start, ascending, for so many seconds."""
     generator = np.random.default_rng(seed)
     # Poisson's process over a stretch of time: a Poisson number of places that are equally likely everywhere.
     times = np.sort(generator.random(generator.poisson(rate * seconds))) * seconds

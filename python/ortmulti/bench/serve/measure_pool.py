@@ -21,6 +21,7 @@ from ortmulti._runtime.closing import Closing
 from ortmulti.bench.measure.memory import figures, gpu_memory_used, process_tree, stat_fields
 from ortmulti.bench.serve.clients import NANOSECONDS, ClosedLoop, arrival_times, ask_at, closed_loop, open_loop
 from ortmulti.bench.strategies import SessionSettings
+from ortmulti.bench.strategies.onnxruntime_sessions import create_session, open_package
 from ortmulti.bench.strategies.processes import SessionProcess
 from ortmulti.create.sample_inputs import sample_inputs
 from ortmulti.errors import Error, InvalidArgument
@@ -38,7 +39,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         spec: "model" (path), "devices", "variant", "in_flight" (requests for each session, in a closed loop), "rate" (a
-            second, of an open loop with "arrivals"; None: a closed loop). "batch" and "sequence" of the inputs,
+            second, of an open loop; None: a closed loop). "batch" and "sequence" of the inputs,
             "inputs" and "outputs" ("host" or "device"). "seconds", "warm_seconds", "seed" (of the arrivals),
             "intra_op_num_threads", "provider_options", "config_entries".
 
@@ -121,9 +122,10 @@ class OnnxruntimeSessions(Closing):
         self._processes = [SessionProcess(device) for device in devices] if apart else []
         try:
             if apart:
-                specs = [settings.spec(model, device) for device in devices]
-                list(self._threads.map(SessionProcess.create, self._processes, specs))
-            sessions = self._processes or [settings.creator(model, device)() for device in devices]
+                each = [model] * len(devices), devices, [settings] * len(devices)
+                list(self._threads.map(SessionProcess.create, self._processes, *each))
+            package = None if apart else open_package(devices)
+            sessions = self._processes or [create_session(package, model, device, settings) for device in devices]
         except BaseException:
             self.close()
             raise
@@ -240,7 +242,7 @@ def _closed(pool: _Pool, asked: _Asked, spec: Mapping[str, Any]) -> dict[str, An
 
 def _open(pool: _Pool, asked: _Asked, spec: Mapping[str, Any]) -> dict[str, Any]:
     rate, warm, seconds = spec["rate"], spec["warm_seconds"], spec["seconds"]
-    times = arrival_times(rate, warm + seconds, spec["arrivals"], spec["seed"])
+    times = arrival_times(rate, warm + seconds, spec["seed"])
     counted, processor = int(np.searchsorted(times, warm * NANOSECONDS)), _processor_time()
     if counted == len(times):
         raise Error(f"no request arrives within {seconds:g} seconds at {rate:g} a second; measure for longer")

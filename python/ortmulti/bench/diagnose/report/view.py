@@ -26,7 +26,6 @@ _WHAT = {
     "gil": "the GIL",
     "driver": "the CUDA driver",
     "disk": "the disk",
-    "memory": "memory bandwidth",
     "onnxruntime": "a lock inside ONNX Runtime",
 }
 
