@@ -69,9 +69,6 @@ class SharedWeights(Script[Case]):
     def cases(self, number: int = 0) -> Sequence[Case]:
         return [Case("", FLOOR), *(Case(size, way) for size in self.sizes for way in ("own", "held", "narrow"))]
 
-    def describe(self, case: Case) -> dict[str, Any]:
-        return case._asdict()
-
     def run(self, progress: Callable[[int, int, str], None] | None = None) -> dict[str, Any]:
         before = used()
         document = super().run(progress)

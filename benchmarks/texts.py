@@ -113,9 +113,6 @@ class Texts(Script[Case]):
     def cases(self, number: int = 0) -> Sequence[Case]:
         return [Case(kind, way) for kind in self.kinds for way in self.ways]
 
-    def describe(self, case: Case) -> dict[str, Any]:
-        return case._asdict()
-
     def prepare(self, folder: Path, step: Callable[[str], None]) -> None:
         [model] = self.models
         options: dict[str, Any] = {

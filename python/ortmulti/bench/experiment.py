@@ -60,7 +60,7 @@ class Experiment(abc.ABC, Generic[Case]):
             return {"case": case}
         return {
             name: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
-            for name, value in vars(case).items()
+            for name, value in (case._asdict() if isinstance(case, tuple) else vars(case)).items()  # type: ignore[attr-defined]
         }
 
     def prepare(self, folder: Path, step: Callable[[str], None]) -> None:

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ortmulti.bench import models, serve
+from ortmulti.bench import models
 from ortmulti.bench.measure import devices
+from ortmulti.bench.serve.plan import RunPlan, doubling
 from ortmulti.errors import NoSuchFile
 
 from . import options as shared
@@ -74,10 +75,10 @@ def bench_run(
     requests at a given rate and counts latency from when a request was to arrive.
     """
     available = devices.parse_devices(device_text)
-    plan = serve.RunPlan(  # wrong arguments are found before models are made
+    plan = RunPlan(  # wrong arguments are found before models are made
         models=[Path()],
         device_sets=devices.device_sets(
-            available, serve.doubling(len(available)) if counts is None else devices.parse_counts(counts)
+            available, doubling(len(available)) if counts is None else devices.parse_counts(counts)
         ),
         variants=[name.strip() for name in variants.split(",")],
         rates=rate.split(",") if rate is not None else [],

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -149,6 +150,22 @@ class ClosedLoop(Closing):
         self._stop.set()
         for thread in self._threads:
             thread.join()
+
+
+@contextlib.contextmanager
+def sampled(figure: Callable[[], int], seconds: float) -> Iterator[list[int]]:
+    """Take a figure again and again after so many seconds during the block, and once behind it. Yield the highest one
+    so far, as a list of one.
+    """
+    most = [figure()]
+
+    def sample() -> None:
+        time.sleep(seconds)
+        most[0] = max(most[0], figure())
+
+    with ClosedLoop([sample]):
+        yield most
+    most[0] = max(most[0], figure())
 
 
 def measure_loop(asks: Sequence[Callable[[], Any]], seconds: float, warm_seconds: float = 0.0) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import ortmulti
 from ortmulti import _core
 from ortmulti._runtime import behind
 from ortmulti._runtime.closing import Closing
+from ortmulti.bench.measure import outputs
 from ortmulti.bench.measure.memory import figures, gpu_memory_used, process_tree, stat_fields
 from ortmulti.bench.serve.clients import NANOSECONDS, ClosedLoop, arrival_times, ask_at, closed_loop, open_loop
 from ortmulti.bench.strategies import SessionSettings
@@ -28,7 +29,7 @@ from ortmulti.errors import Error, InvalidArgument
 from ortmulti.values import floats
 
 # Largest difference of two answers to the same inputs, as a part of the largest value: kernels may be chosen again.
-_TOLERANCE = 0.05
+_TOLERANCE = 0.1
 
 _Asked = Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
 """The requests that take turns: inputs, and further arguments of `Pool.run`."""
@@ -192,19 +193,15 @@ def _arrays(answer: Sequence[Any]) -> list[Any]:
 
 
 def compare(expected: Sequence[Any], answer: Sequence[Any]) -> None:
-    """Raise `Error` if floats of an answer differ from those expected by more than a twentieth of the largest one."""
-    for number, (one, other) in enumerate(zip(expected, answer, strict=True)):
-        if not isinstance(one, np.ndarray) or not floats.is_floating(one.dtype):
-            continue
-        if one.shape != other.shape:
-            raise Error(f"output {number} has the shape {other.shape}, the first answer's {one.shape}")
-        expected_values = floats.as_float64(one)
-        difference = np.abs(expected_values - floats.as_float64(other)).max(initial=0.0)
-        largest = np.abs(expected_values).max(initial=0.0)
-        if not difference <= max(_TOLERANCE, floats.rounding(one.dtype)) * largest:
-            raise Error(
-                f"output {number} differs by {difference:g} from the first answer, whose largest value is {largest:g}"
-            )
+    """Raise `Error` if floats of an answer differ from those expected by more than a tenth of the largest one."""
+    one, other = ([each for each in given if _is_floating(each)] for given in (expected, answer))
+    difference = outputs.compare(one, other, _TOLERANCE)
+    if not difference.allowed:
+        raise Error(f"an answer differs from the first one: {difference.text}")
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and floats.is_floating(value.dtype)
 
 
 def _processor_time() -> Callable[[], float]:
