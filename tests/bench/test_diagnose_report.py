@@ -1,4 +1,4 @@
-"""Reports of a diagnosis: read again, printed, and the page without and with a browser."""
+"""Reports of a diagnosis: read again, printed, and the page."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from ortmulti.bench.diagnose.report.terminal import print_diagnosis
 from ortmulti.bench.files import printable
 from ortmulti.cli.diagnose import diagnose_command
 from ortmulti.errors import InvalidArgument, LibraryError, NoSuchFile
-from tests.support import chromium, diagnosis
-from tests.support.colours import VISIONS, distance
+from tests.support import diagnosis
 from tests.support.processes import check_child
 
 MAKERS = (diagnosis.make_document, diagnosis.make_hostile, diagnosis.make_partial, diagnosis.make_empty)
@@ -137,22 +136,6 @@ def test_a_gain_is_confirmed_by_its_interval_and_enough_pairs(
     assert (found, text[: len(begin)]) == (gained, begin)
 
 
-# --- colours
-
-
-@pytest.mark.parametrize("vision", VISIONS)
-def test_colours_are_told_apart_by_everybody(vision: str) -> None:
-    """Neighbours in a bar well, all others at least when side by side."""
-    found = list(CAUSES)
-    for one, other in itertools.combinations(range(len(found)), 2):
-        first, second = CAUSES[found[one]], CAUSES[found[other]]
-        if first.hatched != second.hatched:
-            continue
-        least = 0.09 if other - one == 1 else 0.025
-        apart = distance(first.colour, second.colour, vision)
-        assert apart >= least, (found[one], found[other], apart)
-
-
 # --- the terminal
 
 
@@ -205,11 +188,13 @@ def test_without_matplotlib_the_extra_is_named(
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_the_page_is_one_file(make: Callable[[], dict[str, Any]], tmp_path: Path) -> None:
-    write_html(make(), tmp_path / "page.html")
+    document = make()
+    write_html(document, tmp_path / "page.html")
     parser, tags = HTMLParser(), list[tuple[str, dict[str, str | None]]]()
     parser.handle_starttag = lambda tag, attrs: tags.append((tag, dict(attrs)))  # type: ignore[method-assign]
     parser.feed((tmp_path / "page.html").read_text("utf-8"))
     assert not {"script", "iframe", "object", "embed", "form", "base", "b id=broken"} & {tag for tag, _ in tags}
+    assert len([tag for tag, _ in tags if tag == "picture"]) == len(page_figures(document))
     policy = [attributes["content"] or "" for _, attributes in tags if "http-equiv" in attributes]
     assert [one.startswith("default-src 'none';") and "unsafe" not in one for one in policy] == [True]
     for name, value in itertools.chain.from_iterable(attributes.items() for _, attributes in tags):
@@ -253,105 +238,3 @@ def test_reports_load_nothing_before_they_are_made() -> None:
         print({name.partition(".")[0] for name in sys.modules} & {"rich", "matplotlib", "onnx", "onnxruntime"})
     """
     assert check_child(code) == "set()\n"
-
-
-# --- The page of a diagnosis in a real browser ------------------------------------------------------------------------
-
-
-Pages = dict[str, tuple[dict[str, Any], Path]]
-DOCUMENTS: dict[str, Callable[[], dict[str, Any]]] = {
-    "whole": diagnosis.make_document,
-    "hostile": diagnosis.make_hostile,
-    "partial": diagnosis.make_partial,
-    "empty": diagnosis.make_empty,
-    "on the CPU": lambda: diagnosis.make_document((2,), repeat=1, gpus=False, findings=[]),
-}
-
-
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> Pages:
-    folder = tmp_path_factory.mktemp("pages")
-    found = {name: (make(), folder / f"{name}.html") for name, make in DOCUMENTS.items()}
-    for document, path in found.values():
-        write_html(document, path)
-    return found
-
-
-# The text of elements that have some of their own, with both colours' relative luminances.
-_CONTRAST = """
-const light = (colour) => {
-  const channels = colour.match(/[\\d.]+/g).map(Number);
-  const linear = (c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
-  const [r, g, b] = channels.slice(0, 3).map((c) => linear(c / 255));
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-};
-const behind = (element) => {
-  for (let e = element; e; e = e.parentElement) {
-    const colour = getComputedStyle(e).backgroundColor;
-    if (!/, 0\\)$|transparent/.test(colour)) return colour;
-  }
-  return "rgb(255, 255, 255)";
-};
-const weak = [];
-for (const e of document.querySelectorAll("body *")) {
-  if (!e.checkVisibility()) continue;
-  if (![...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim())) continue;
-  const [one, other] = [light(getComputedStyle(e).color), light(behind(e))];
-  const contrast = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
-  if (contrast < 4.5) weak.push([e.tagName, e.className, e.textContent.trim().slice(0, 30), contrast]);
-}
-return weak;
-"""
-
-
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_a_page_fits_its_window_and_asks_for_nothing(
-    name: str, width: int, scheme: str, browser: chromium.Browser, pages: Pages
-) -> None:
-    document, path = pages[name]
-    browser.show(path, width, 900, scheme)
-    browser.settle()
-    assert browser.run("return document.documentElement.scrollWidth") == width
-    assert [url for url in browser.requests() if not url.startswith("data:")] == [path.resolve().as_uri()]
-    # Violations of its own policy would be written there.
-    assert browser.log("browser") == []
-    assert browser.run(_CONTRAST) == []
-    text = " ".join(browser.run("return document.body.innerText").split())
-    for finding in document["findings"]:
-        for part in (finding["title"], finding["change"], *finding["evidence"]):
-            assert " ".join(printable(part).split()) in text
-    assert ("Partial:" in text) == bool(document["partial"])
-    assert ("No findings" in text) == (not document["findings"])
-    counts = [("#findings ol > li", len(document["findings"])), ("#timeline tbody tr", 15 if document["runs"] else 0)]
-    counts += [("figure img", len(page_figures(document))), ("#broken, iframe, script, img:not(figure img)", 0)]
-    for selector, count in counts:
-        assert browser.run(f"return document.querySelectorAll('{selector}').length") == count
-    name = document["models"][0]["name"]
-    assert browser.run("return document.title").startswith(f"Diagnosis of {name} (102 MB)")
-
-
-def test_the_schemes_differ(browser: chromium.Browser, pages: Pages) -> None:
-    """The page's and its figures'."""
-    seen = []
-    for scheme in ("light", "dark"):
-        browser.show(pages["partial"][1], scheme=scheme)
-        browser.settle()
-        seen.append(
-            browser.run(
-                "return [getComputedStyle(document.body).backgroundColor,"
-                " ...[...document.images].map((image) => image.naturalWidth > 500 && image.currentSrc)]"
-            )
-        )
-    assert len(seen[0]) == 1 + len(page_figures(pages["partial"][0])) > 2
-    assert all(light and dark and light != dark for light, dark in zip(*seen, strict=True))
-
-
-def test_print(browser: chromium.Browser, pages: Pages) -> None:
-    browser.show(pages["whole"][1], scheme="dark")
-    assert browser.pdf().startswith(b"%PDF")
-    browser.devtools("Emulation.setEmulatedMedia", media="print", features=[])
-    browser.settle()
-    assert browser.run("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert browser.run("return document.querySelector('nav').checkVisibility()") is False
-    assert browser.run(_CONTRAST) == []
