@@ -188,15 +188,11 @@ def test_missing_package_is_one_line_that_names_the_extra(package: str) -> None:
 
 
 def test_models_are_listed_and_made_where_asked(tmp_path: Path) -> None:
-    listed = json.loads(invoke("models", "list", "--json").stdout)
-    assert [model["name"] for model in listed] == list(models.MODELS)
-    assert all(name in invoke("models", "list").stdout for name in models.MODELS)
-    arguments = ("models", "make", "matmul", "--megabytes", "1", "--output", "there")
-    made = invoke(*arguments, cwd=tmp_path)
+    listed = invoke("models", "list").stdout
+    assert all(name in listed for name in models.MODELS)
+    made = invoke("models", "make", "matmul", "--megabytes", "1", "--output", "there", cwd=tmp_path)
     assert made.returncode == 0
     assert (tmp_path / made.stdout.strip()).is_file()
-    facts = json.loads(invoke(*arguments, "--json", cwd=tmp_path).stdout)
-    assert (facts["path"], facts["options"]) == (made.stdout.strip(), {"megabytes": 1})
 
 
 # --- `ortmulti inspect` and `ortmulti run` ----------------------------------------------------------------------------

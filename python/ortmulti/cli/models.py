@@ -8,24 +8,19 @@ from typing import Annotated, Any
 import typer
 
 from ortmulti.bench import models
-from ortmulti.cli.output import bytes_written, print_json, say, table
+from ortmulti.cli.output import bytes_written, say, table
 
 app = typer.Typer(help="Make models of known shape and size, with seeded random weights.", no_args_is_help=True)
 
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
 
 @app.command("list")
-def list_models(json: _Json = False) -> None:
+def list_models() -> None:
     """List the models that can be generated."""
-    known: list[dict[str, Any]] = [
-        {"name": name, "summary": model.summary, "options": model.options} for name, model in models.MODELS.items()
+    rows = [
+        (name, model.summary, ", ".join(f"--{option} {value}" for option, value in model.options.items()))
+        for name, model in models.MODELS.items()
     ]
-    if json:
-        print_json(known)
-    else:
-        rows = [(m["name"], m["summary"], ", ".join(f"--{k} {v}" for k, v in m["options"].items())) for m in known]
-        say(table(["name", "what", "options and defaults"], rows))
+    say(table(["name", "what", "options and defaults"], rows))
 
 
 @app.command("make")
@@ -39,7 +34,6 @@ def make_model(
     precision: Annotated[str | None, typer.Option(help="fp16 or fp32; not for matmul.")] = None,
     megabytes: Annotated[int | None, typer.Option(help="Size of the weights, for matmul.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same weights.")] = 0,
-    json: _Json = False,
 ) -> None:
     """Generate a model, unless the folder already has it, and print its path."""
     options: dict[str, Any] = {
@@ -49,11 +43,7 @@ def make_model(
         "megabytes": megabytes,
         "seed": seed,
     }
-    description = models.describe(name, **options)  # wrong arguments are found before anything is said or made
+    models.describe(name, **options)  # wrong arguments are found before anything is said or made
     with bytes_written(f"making {name} in {output}") as progress:
         path = models.make(name, output, **options, progress=progress)
-    if json:
-        facts = {"path": str(path), "options": dict(description.options), "weight_bytes": description.weight_bytes}
-        print_json({"name": name, **facts, "external_bytes": description.data_bytes})
-    else:
-        typer.echo(path)
+    typer.echo(path)
