@@ -16,9 +16,8 @@ import pytest
 from onnx import TensorProto
 
 from ortmulti.bench import models
-from ortmulti.bench.repository.plan import read_trace
 from ortmulti.bench.repository.simulated import SimulatedModel, Simulation
-from ortmulti.errors import Error, InvalidArgument
+from ortmulti.errors import Error
 from tests.support import onnx_models
 from tests.support.command import COMMAND, PNG, TERMINAL, run
 
@@ -260,30 +259,6 @@ def test_every_experiment_answers_within_the_budget(files: list[Path], tmp_path:
     assert rows["repository"]["wakes"]["median"] > 0
     assert rows["simulated"]["wakes"]["median"] > 0
     assert plot.stat().st_size > 0
-
-
-def test_a_trace_of_a_file_is_replayed(files: list[Path], tmp_path: Path) -> None:
-    trace, path = tmp_path / "trace.csv", tmp_path / "repository.json"
-    trace.write_text("seconds,model\n0.05,m0\n0.1,m1\n0.15,3\n0.2,m0\n", "utf-8")
-    assert read_trace(trace, ["m0", "m1", "m2", "m3"]) == [(0.05, 0), (0.1, 1), (0.15, 2), (0.2, 0)]
-    options = ("--devices", "cpu", "--budget", "1MB", "--trace", trace, "--json", path)
-    assert run("bench", "repository", *files, *options).returncode == 0
-    assert {row["requests"] for row in load(path)["rows"]} == {4}
-
-
-@pytest.mark.parametrize(
-    ("lines", "text"),
-    [
-        ("0,m9", "line 2: unknown model 'm9', expected one of m0, m1, m2, m3"),
-        ("soon,m1", "line 2: 'soon' is not a time"),
-        ("", "has no arrivals"),
-    ],
-)
-def test_a_trace_that_cannot_be_read_is_refused(lines: str, text: str, tmp_path: Path) -> None:
-    path = tmp_path / "trace.csv"
-    path.write_text(f"seconds,model\n{lines}", "utf-8")
-    with pytest.raises(InvalidArgument, match=text):
-        read_trace(path, ["m0", "m1", "m2", "m3"])
 
 
 # --- The policy, in simulated time ------------------------------------------------------------------------------------

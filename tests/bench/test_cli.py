@@ -55,7 +55,6 @@ def test_version() -> None:
         ("bench gil absent.onnx --repeat 0", "repeat is at least 1, not 0"),
         ("bench repository identity.onnx --budget 10", "the budget is 10 bytes, and identity alone has"),
         ("bench repository identity.onnx --budget much", "a share, bytes, or a size such as '8GiB', not 'much'"),
-        ("bench repository identity.onnx --budget 1MB --trace nothing.csv", "unknown trace 'nothing.csv'"),
         ("bench repository identity.onnx --budget 1MB --rate 0", "rate is more than 0, not 0"),
         ("bench repository identity.onnx a/identity.onnx --budget 1MB", "two models have the name 'identity'"),
         ("bench run magic", "'magic'"),
