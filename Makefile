@@ -143,12 +143,19 @@ SELECT ?= not slow and (essential or not ($(FAMILIES)))
 WORKERS ?= auto
 GPU_WORKERS ?= $(if $(filter 0,$(WORKERS)),0,3)
 
+# Of phi3-mini. Without a GPU more layers show nothing else, and take minutes.
+LAYERS ?= $(if $(HAS_NVIDIA),32,2)
+DEMO_FILES = $(foreach kind,json plot markdown,--$(kind) build/demo/$(1).$(patsubst plot,png,$(patsubst markdown,md,$(kind))))
+
 .PHONY: demo test test-python test-cpp test-tools test-locks test-all
 # Builds only what it runs: neither the tests nor GoogleTest.
 demo: library
-	@$(PY) -m ortmulti.cli bench create --demo --out build/demo
+	@model() { $(PY) -m ortmulti.cli models make --out build/demo/models "$$@"; }; \
+	$(PY) -m ortmulti.cli bench create "$$(model resnet50)" "$$(model phi3-mini --layers $(LAYERS))" --repeat 2 \
+	  $(call DEMO_FILES,create)
 	@echo "== Pools, and onnxruntime in threads"
-	@$(PY) -m ortmulti.cli bench run --demo --out build/demo
+	@$(PY) -m ortmulti.cli bench run matmul:megabytes=64 --models build/demo/models --repeat 1 --threads 1 --no-ceiling \
+	  --seconds 1.5 --warm-seconds 0.3 $(call DEMO_FILES,run)
 
 test: test-python test-cpp
 

@@ -103,7 +103,7 @@ class Load(Script[str]):
         def submit(_: int) -> Future[list[Any]]:
             return pool.submit(None, feed)
 
-        times = arrival_times(rate, warm + self.seconds, "poisson", seed)
+        times = arrival_times(rate, warm + self.seconds, seed)
         arrivals, start, now = ask_at(submit, times, patience=warm + self.seconds)
         after = pool.stats().devices[0]
         begin = start + int(warm * NANOSECONDS)

@@ -14,8 +14,8 @@ two open dimensions. `ortmulti bench run --variants core,core+graph,core+graph=o
 
 from __future__ import annotations
 
+import itertools
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from ortmulti.bench import models, script
 from ortmulti.bench.measure.devices import parse_devices
 from ortmulti.bench.reports.tables import Column
 from ortmulti.bench.script import Script, option
-from ortmulti.bench.serve.clients import measure_loop
+from ortmulti.bench.serve.clients import ClosedLoop, measure_loop
 
 
 @dataclass
@@ -84,18 +84,11 @@ def measure_beside(spec: dict[str, Any]) -> dict[str, Any]:
     model, beside = spec["models"]
     feed = models.sample_inputs(model, sequence=spec["sequence"], seed=1)
     shapes = [models.sample_inputs(beside, batch=batch, seed=1) for batch in (1, 2, 3)]
-    stop = threading.Event()
-    done = 0
+    turns = itertools.cycle(shapes)
 
-    def others() -> None:
-        nonlocal done
-        while not stop.is_set():
-            other.run(shapes[done % 3])
-            done += 1
-
-    def trims() -> None:
-        while spec["case"] == "trims" and not stop.wait(0.1):
-            other.trim()
+    def trim() -> None:
+        time.sleep(0.1)
+        other.trim()
 
     with (
         ortmulti.load(beside, spec["devices"][:1], cuda_graph=False, in_flight=1) as other,
@@ -104,16 +97,9 @@ def measure_beside(spec: dict[str, Any]) -> dict[str, Any]:
         for _ in range(3):
             for shape in shapes:
                 other.run(shape)
-        threads = [threading.Thread(target=target) for target in (others, trims)]
-        for thread in threads:
-            thread.start()
-        try:
+        with ClosedLoop([lambda: other.run(next(turns)), *[trim] * (spec["case"] == "trims")]) as loop:
             result = measure_loop([partial(pool.run, feed)], spec["seconds"])
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
-    return {**result, **result["latency"], "others": done / spec["seconds"]}
+    return {**result, **result["latency"], "others": len(loop.answers[0]) / spec["seconds"]}
 
 
 if __name__ == "__main__":

@@ -99,9 +99,6 @@ class Feeding(Script[Case]):
         # What runs before a way, such as one whose threads still spin, differs between rounds.
         return [*self._ways] if number == 0 else random.Random(number).sample([*self._ways], len(self._ways))
 
-    def describe(self, case: Case) -> dict[str, Any]:
-        return case._asdict()
-
     def run(self, progress: Callable[[int, int, str], None] | None = None) -> dict[str, Any]:
         with ExitStack() as self._open:
             self._ways: dict[Case, Callable[[], float]] = {}

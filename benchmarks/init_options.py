@@ -16,7 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,8 @@ class InitOptions(Script[Case]):
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
     """Create and run a session of onnxruntime, in this process; the libraries are opened before."""
     feeds, entries = read_arrays(spec["feeds"]), {}
-    options: dict[str, Any] = {"graph_optimization_level": 99 if spec["optimize"] else 0}
+    onnxruntime = open_package([spec["device"]])
+    options: dict[str, Any] = {"graph_optimization_level": onnxruntime.GraphOptimizationLevel(99 * spec["optimize"])}
     if spec["save"]:
         options["optimized_model_filepath"] = spec["save"]
         if spec["external"]:
@@ -104,11 +105,8 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
             name = f"{Path(spec['save']).name}.data"
             entries["session.optimized_model_external_initializers_file_name"] = name
     settings = SessionSettings(spec["threads"], spec["provider_options"], entries)
-    wanted = settings.spec(spec["model"], spec["device"])
-    wanted = replace(wanted, options={**wanted.options, **options})
-    onnxruntime = open_package([wanted.device])
     times = [time.perf_counter()]
-    session = create_session(onnxruntime, wanted)
+    session = create_session(onnxruntime, spec["model"], spec["device"], settings, **options)
     times.append(time.perf_counter())
     for _ in range(spec["runs"] + 1):
         session.run(None, feeds)

@@ -17,6 +17,7 @@ number than onnxruntime, or if the repository alone took more than its budget.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import random
 import subprocess
 import sys
@@ -41,7 +42,7 @@ from ortmulti.bench import script
 from ortmulti.bench.experiment import Json
 from ortmulti.bench.models import make
 from ortmulti.bench.script import Script, names, option
-from ortmulti.bench.serve.clients import measure_loop
+from ortmulti.bench.serve.clients import ClosedLoop, closed_loop, measure_loop, sampled
 
 LARGE, SMALL = (64, 3000), (1, 320)
 MODELS, CLIENTS = 12, 24
@@ -136,30 +137,19 @@ def callers(spec: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-@contextmanager
-def neighbour(device: str, most: int) -> Iterator[None]:
+def neighbour(device: str, most: int) -> ClosedLoop:
     """A thread of this process that allocates and frees up to so many bytes."""
-    end = threading.Event()
-    cuda = ctypes.CDLL("libcuda.so.1")
+    cuda, numbers = ctypes.CDLL("libcuda.so.1"), random.Random(0)
 
     def work() -> None:
-        numbers = random.Random(0)
         _core.cuda_memory(int(device.removeprefix("cuda:")))  # makes its context current
-        pointer = ctypes.c_uint64()
-        while not end.is_set():
-            bytes_ = numbers.randrange(1, most)
-            taken = cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(bytes_)) == 0
-            end.wait(0.05)
-            if taken:
-                cuda.cuMemFree_v2(pointer)
+        pointer, size = ctypes.c_uint64(), ctypes.c_size_t(numbers.randrange(1, most))
+        taken = cuda.cuMemAlloc_v2(ctypes.byref(pointer), size) == 0
+        time.sleep(0.05)
+        if taken:
+            cuda.cuMemFree_v2(pointer)
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        end.set()
-        thread.join()
+    return ClosedLoop([work])
 
 
 def repository(spec: dict[str, Any]) -> dict[str, Any]:
@@ -169,7 +159,6 @@ def repository(spec: dict[str, Any]) -> dict[str, Any]:
     shapes = [(int(numbers.integers(1, 9)), int(numbers.integers(64, 1025))) for _ in range(spec["shapes"])]
     inputs = [np.ascontiguousarray(pixels[:images, :, :, :width]) for images, width in shapes]
     outcomes: Counter[str] = Counter()
-    times: list[float] = []
     lock = threading.Lock()
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / f"{number}.onnx" for number in range(MODELS)]
@@ -183,45 +172,33 @@ def repository(spec: dict[str, Any]) -> dict[str, Any]:
         with ortmulti.ModelRepository(device, **budget) as models:
             for number, path in enumerate(paths):
                 models.add(str(number), path)
-            end, seen = threading.Event(), [0]
 
-            def watch() -> None:
-                while not end.wait(0.02):
-                    seen[0] = max(seen[0], memory(device) - before)
-
-            def ask(client: int) -> None:
-                numbers = random.Random(client)
-                while not end.is_set():
-                    name = str(min(int(numbers.expovariate(0.25)), MODELS - 1))
-                    x = numbers.choice(inputs)
-                    began = time.perf_counter()
-                    try:
-                        models.run(name, {"x": x}, timeout=60)
-                        outcome = "answers"
-                    except Exception as error:
-                        outcome = f"{type(error).__name__}: {error}"
-                    with lock:
-                        outcomes[outcome] += 1
-                        times.append(time.perf_counter() - began)
+            def ask(numbers: random.Random) -> None:
+                name = str(min(int(numbers.expovariate(0.25)), MODELS - 1))
+                try:
+                    models.run(name, {"x": numbers.choice(inputs)}, timeout=60)
+                    outcome = "answers"
+                except Exception as error:
+                    outcome = f"{type(error).__name__}: {error}"
+                with lock:
+                    outcomes[outcome] += 1
 
             most = {"beside 4 GB": PEAK, "beside 16 MB": 1 << 24}.get(spec["case"], 0)
-            threads = [threading.Thread(target=ask, args=(client,)) for client in range(CLIENTS)]
-            threads.append(threading.Thread(target=watch))
-            with neighbour(device, most) if most else nullcontext():
-                for thread in threads:
-                    thread.start()
-                time.sleep(spec["seconds"])
-                end.set()
-                for thread in threads:
-                    thread.join()
+            asks = [partial(ask, random.Random(client)) for client in range(CLIENTS)]
+            with (
+                neighbour(device, most) if most else nullcontext(),
+                sampled(lambda: memory(device), 0.02) as seen,
+                ClosedLoop(asks) as clients,
+            ):
+                clients.go_on(spec["seconds"])
             use = models.stats().devices[0]
             evictions = sum(each.evictions for model in models.stats().models.values() for each in model.devices)
-    p50, p99 = (float(np.quantile(times, quantile)) * 1e3 for quantile in (0.5, 0.99))
+    latency = closed_loop(itertools.chain(*clients.answers), 0, time.perf_counter_ns())["latency"]
     return {
         "outcomes": dict(outcomes),
-        "p50_ms": p50,
-        "p99_ms": p99,
-        "most": seen[0],
+        "p50_ms": latency["p50"] * 1e3,
+        "p99_ms": latency["p99"] * 1e3,
+        "most": seen[0] - before,
         "used": use.used,
         "budget": use.budget,
         "evictions": evictions,

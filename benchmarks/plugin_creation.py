@@ -63,9 +63,6 @@ class PluginCreation(Script[Case]):
         ways = [Case(way, count) for way in (ORDINARY, FIRST, LATER, NATIVE) for count in (1, 4)]
         return alternating([*ways, Case(IN_F32, 1)], number)
 
-    def describe(self, case: Case) -> dict[str, Any]:
-        return case._asdict()
-
     def prepare(self, folder: Path, step: Callable[[str], None]) -> None:
         self._folder, [model] = folder, self.models
         write_arrays(folder / "feeds.npz", models.sample_inputs(model))

@@ -24,6 +24,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,11 +74,8 @@ def deadlines(spec: dict[str, Any]) -> dict[str, Any]:
                     outcomes["late"] += 1
                 late.append(time.perf_counter() - asked - timeout)
 
-        threads = [threading.Thread(target=ask, args=(caller,)) for caller in range(callers)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(callers) as threads:
+            list(threads.map(ask, range(callers)))
         stats = pool.stats()
     [device] = stats.devices
     counted = device.done - 1 + device.failed + stats.failed_waiting  # one was the first run
@@ -161,9 +159,8 @@ def soak(spec: dict[str, Any]) -> dict[str, Any]:
                     except BaseException as error:
                         outcomes[type(error).__name__] += 1
 
-        threads = [threading.Thread(target=ask, args=(caller,)) for caller in range(6)]
-        for thread in threads:
-            thread.start()
+        threads = ThreadPoolExecutor(6)
+        asking = [threads.submit(ask, caller) for caller in range(6)]
         done = time.perf_counter()
         answered = 0
         for _ in range(10):
@@ -174,8 +171,8 @@ def soak(spec: dict[str, Any]) -> dict[str, Any]:
             parts.append({"rate": (device.done - answered) / (now - done), "resident": resident})
             done, answered = now, device.done
         over.set()
-        for thread in threads:
-            thread.join()
+        for one in asking:
+            one.result()
     return {"outcomes": dict(outcomes), "parts": parts}
 
 

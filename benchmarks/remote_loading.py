@@ -25,11 +25,9 @@ import re
 import shutil
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -43,6 +41,7 @@ from ortmulti.bench import models, script
 from ortmulti.bench.experiment import Json
 from ortmulti.bench.reports.tables import IN_MIB, Column
 from ortmulti.bench.script import Script, names, option
+from ortmulti.bench.serve.clients import sampled
 
 CASES = ("fetch", "file", "store", "disk", "both")
 RANGE = 8 << 20
@@ -134,25 +133,8 @@ def download(url: str, name: str, folder: Path) -> None:
             file.write(part)
 
 
-@contextmanager
-def sampled() -> Iterator[dict[str, int]]:
-    """Sample this process's memory: "memory" and "after", beyond what it has now."""
-    resident, stop = psutil.Process().memory_info, threading.Event()
-    before, found = resident().rss, {"memory": 0}
-
-    def sample() -> None:
-        while not stop.wait(0.01):
-            found["memory"] = max(found["memory"], resident().rss - before)
-
-    thread = threading.Thread(target=sample)
-    thread.start()
-    try:
-        yield found
-    finally:
-        stop.set()
-        thread.join()
-        found["after"] = resident().rss - before
-        found["memory"] = max(found["memory"], found["after"])
+def resident() -> int:
+    return psutil.Process().memory_info().rss
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
@@ -165,8 +147,8 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     data = Path(f"{model}.data")
     # A virtual machine's first touch of memory takes longer than all else: each case finds memory that was touched.
     np.ones((3 if spec["devices"] == "cpu" else 1) * data.stat().st_size, np.uint8)
-    pool, held = None, []
-    with tempfile.TemporaryDirectory(dir=model.parent) as folder, sampled() as memory:
+    pool, held, before = None, [], resident()
+    with tempfile.TemporaryDirectory(dir=model.parent) as folder, sampled(resident, 0.01) as most:
         begin = time.monotonic()
         if case in ("fetch", "both"):
             held.append(fetch(url, data.name, spec["at_once"]))
@@ -178,6 +160,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
                 place = Path(folder, model.name)
             pool = ortmulti.load(str(place), spec["devices"], spec["sessions"])
         seconds = time.monotonic() - begin
+    memory = {"memory": most[0] - before, "after": resident() - before}
     answers = set()
     if pool is not None:
         inputs = sample_inputs(pool.get_inputs(), seed=0)

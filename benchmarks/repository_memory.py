@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import random
 import sys
-import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,11 +74,8 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
                 name = numbers.choice(list(feeds))
                 repository.run(name, feeds[name])
 
-        threads = [threading.Thread(target=ask, args=(client,)) for client in range(CLIENTS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(CLIENTS) as threads:
+            list(threads.map(ask, range(CLIENTS)))
         idle, counted = resident().rss, repository.stats().devices[0].used
         peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
         for name in feeds:

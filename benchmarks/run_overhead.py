@@ -65,9 +65,6 @@ class RunOverhead(Script[Case]):
     def cases(self, number: int = 0) -> Sequence[Case]:
         return [Case(model, one) for model in MODELS for one in alternating(["onnxruntime", "ortmulti"], number)]
 
-    def describe(self, case: Case) -> dict[str, Any]:
-        return case._asdict()
-
     def prepare(self, folder: Path, step: Callable[[str], None]) -> None:
         self._runs = {}
         for model, (content, feed) in MODELS.items():

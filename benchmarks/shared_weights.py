@@ -29,9 +29,9 @@ from benchmarks.servers import Server
 from ortmulti.bench import models, script
 from ortmulti.bench.experiment import Json
 from ortmulti.bench.measure import fresh_process
-from ortmulti.bench.measure.nvml import Nvml
 from ortmulti.bench.reports.tables import IN_MIB, Column
 from ortmulti.bench.script import Script, names, option
+from ortmulti.devices.nvml import Nvml
 
 # Layers and hidden size of encoders: BERT-base's, GPT-2 large's, and one of 15 GB.
 SIZES = {"tiny": (1, 144), "base": (12, 768), "large": (36, 1280), "15 GB": (16, 4416)}
@@ -68,9 +68,6 @@ class SharedWeights(Script[Case]):
 
     def cases(self, number: int = 0) -> Sequence[Case]:
         return [Case("", FLOOR), *(Case(size, way) for size in self.sizes for way in ("own", "held", "narrow"))]
-
-    def describe(self, case: Case) -> dict[str, Any]:
-        return case._asdict()
 
     def run(self, progress: Callable[[int, int, str], None] | None = None) -> dict[str, Any]:
         before = used()

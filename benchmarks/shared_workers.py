@@ -29,7 +29,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +42,7 @@ from benchmarks.shared_weights import SIZES, encoder, used
 from ortmulti.bench import script
 from ortmulti.bench.experiment import Json
 from ortmulti.bench.script import Script, option
+from ortmulti.bench.serve.clients import sampled
 
 APP = """
 import json
@@ -189,24 +190,6 @@ class Load:
             thread.join()
 
 
-@contextlib.contextmanager
-def most_used() -> Iterator[list[int]]:
-    """The most bytes of the GPU, sampled each 5 ms."""
-    most, stop = [used()], threading.Event()
-
-    def sample() -> None:
-        while not stop.wait(0.005):
-            most[0] = max(most[0], used())
-
-    thread = threading.Thread(target=sample)
-    thread.start()
-    try:
-        yield most
-    finally:
-        stop.set()
-        thread.join()
-
-
 def workers(run: SharedWorkers, count: int, given: dict[str, Any]) -> dict[str, Any]:
     before = used()
     with closing(run.start(count, given)) as service, closing(Load(run.expected, run.clients, service.port)) as load:
@@ -223,7 +206,7 @@ def kill(run: SharedWorkers) -> dict[str, Any]:
     with (
         closing(run.start(run.workers, SHARED)) as service,
         closing(Load(run.expected, run.clients, service.port)) as load,
-        most_used() as most,
+        sampled(used, 0.005) as most,
     ):
         for count in range(run.kills):
             victim = 0
@@ -273,7 +256,7 @@ def restart(run: SharedWorkers) -> dict[str, Any]:
         load.wait(lambda: bool(load.answered))
         load.refused = 0  # those before the first answer
         alone = used() - before
-        most = stack.enter_context(most_used())
+        most = stack.enter_context(sampled(used, 0.005))
         for _ in range(run.restarts):
             begin = time.monotonic()
             new = stack.enter_context(closing(run.start(1, SHARED)))

@@ -43,7 +43,7 @@ from ortmulti.bench.experiment import Json
 from ortmulti.bench.reports.tables import Column
 from ortmulti.bench.script import Script, names, option
 from ortmulti.bench.serve.clients import summarize
-from ortmulti.bench.strategies import SessionSettings
+from ortmulti.bench.strategies.onnxruntime_sessions import create_session, open_package
 from ortmulti.errors import Fail
 
 LONGEST = 512
@@ -113,9 +113,6 @@ class Texts(Script[Case]):
     def cases(self, number: int = 0) -> Sequence[Case]:
         return [Case(kind, way) for kind in self.kinds for way in self.ways]
 
-    def describe(self, case: Case) -> dict[str, Any]:
-        return case._asdict()
-
     def prepare(self, folder: Path, step: Callable[[str], None]) -> None:
         [model] = self.models
         options: dict[str, Any] = {
@@ -129,7 +126,8 @@ class Texts(Script[Case]):
             )
             for way, batching in options.items()
         }
-        self._sessions = [SessionSettings().creator(model, device)() for device in self.devices]
+        package = open_package(self.devices)
+        self._sessions = [create_session(package, model, device) for device in self.devices]
         self._under_way = 1 if self.devices == ("cpu",) else 3
         for tokens in (8, 50, LONGEST):
             feed = text(tokens)

@@ -17,7 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -96,11 +96,11 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
         has started, and "bound": how many of them may run on fewer processors than the process.
     """
     feeds = models.sample_inputs(spec["model"])
-    wanted = SessionSettings(spec["threads"], config_entries=spec["entries"]).spec(spec["model"], "cpu")
-    wanted = replace(wanted, options={**wanted.options, "execution_mode": int(spec["parallel"])})
-    onnxruntime = open_package([wanted.device])
+    settings = SessionSettings(spec["threads"], config_entries=spec["entries"])
+    onnxruntime = open_package(["cpu"])
+    mode = onnxruntime.ExecutionMode(int(spec["parallel"]))
     before = _threads()
-    session = create_session(onnxruntime, wanted)
+    session = create_session(onnxruntime, spec["model"], "cpu", settings, execution_mode=mode)
     started = [processors for name, processors in _threads().items() if name not in before]
     session.run(None, feeds)
     times, cpu = [time.perf_counter()], time.process_time()

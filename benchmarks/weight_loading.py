@@ -14,7 +14,6 @@ Exit status 1 if a figure misses its limit. The cache of optimized models is a t
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 import time
@@ -29,68 +28,16 @@ from ortmulti.bench import models, script, strategies
 from ortmulti.bench.experiment import Json
 from ortmulti.bench.measure import page_cache
 from ortmulti.bench.measure.devices import parse_devices
+from ortmulti.bench.measure.pinned_copy import PinnedCopy
 from ortmulti.bench.measure.rounds import Interval, alternating
 from ortmulti.bench.reports.tables import IN_MIB, Column
 from ortmulti.bench.script import Script, option
 from ortmulti.bench.strategies import SessionSettings
 
-# Of the pinned buffer, of what it is copied to, and of what is copied for one figure.
-BUFFER_BYTES = 256 << 20
-TARGET_BYTES = 1 << 30
-COPIED_BYTES = 8 << 30
+COPIED_BYTES = 8 << 30  # for one figure of the pinned buffer
 
 # The timeline's names: of reading the weights to the first device, and of a device's copying them from another.
 LOAD, COPY = "load weights", "copy weights"
-
-
-class Driver:
-    """What the ceiling needs of the CUDA driver, by itself."""
-
-    def __init__(self) -> None:
-        self._library = ctypes.CDLL("libcuda.so.1")
-
-    def __call__(self, name: str, *arguments: Any) -> None:
-        result = getattr(self._library, name)(*arguments)
-        if result != 0:
-            raise RuntimeError(f"{name} failed: CUDA error {result}")
-
-
-class PinnedCopy:
-    """Copies one pinned buffer to a GPU, over and over."""
-
-    def __init__(self, device: int) -> None:
-        self._driver = driver = Driver()
-        handle, self._context = ctypes.c_int(), ctypes.c_void_p()
-        self._buffer, self._target = ctypes.c_void_p(), ctypes.c_uint64()
-        self._stream = ctypes.c_void_p()
-        driver("cuInit", 0)
-        driver("cuDeviceGet", ctypes.byref(handle), device)
-        driver("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), handle)
-        driver("cuCtxSetCurrent", self._context)
-        driver(
-            "cuMemHostAlloc", ctypes.byref(self._buffer), ctypes.c_size_t(BUFFER_BYTES), ctypes.c_uint(1)
-        )  # portable
-        ctypes.memset(self._buffer, 1, BUFFER_BYTES)
-        driver("cuMemAlloc_v2", ctypes.byref(self._target), ctypes.c_size_t(TARGET_BYTES))
-        driver("cuStreamCreate", ctypes.byref(self._stream), ctypes.c_uint(1))  # waits for no other stream
-
-    def seconds(self, size: int) -> float:
-        """How long it takes to copy `size` bytes, rounded up to whole buffers; scaled to `size`."""
-        self._driver("cuCtxSetCurrent", self._context)
-        count = -(-size // BUFFER_BYTES)
-        begin = time.perf_counter()
-        for number in range(count):
-            offset = number * BUFFER_BYTES % TARGET_BYTES
-            target = ctypes.c_uint64(self._target.value + offset)
-            self._driver("cuMemcpyHtoDAsync_v2", target, self._buffer, ctypes.c_size_t(BUFFER_BYTES), self._stream)
-        self._driver("cuStreamSynchronize", self._stream)
-        return (time.perf_counter() - begin) * size / (count * BUFFER_BYTES)
-
-    def close(self) -> None:
-        self._driver("cuCtxSetCurrent", self._context)
-        self._driver("cuStreamDestroy_v2", self._stream)
-        self._driver("cuMemFree_v2", self._target)
-        self._driver("cuMemFreeHost", self._buffer)
 
 
 def weight_bytes(model: Path) -> int:
@@ -176,7 +123,7 @@ class WeightLoading(Script[str]):
         self.measure(LOADS, -1)  # makes the model's entry in the cache and the contexts
         self._copy = PinnedCopy(int(self.devices[0].removeprefix("cuda:")))
         self.stack.callback(self._copy.close)
-        self._copy.seconds(TARGET_BYTES)
+        self._copy.seconds(1 << 30)
 
     def measure(self, case: str, number: int) -> dict[str, Any]:
         [model] = self.models

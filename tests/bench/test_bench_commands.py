@@ -9,19 +9,21 @@ import re
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from onnx import TensorProto
 
 from ortmulti.bench import models
-from ortmulti.bench.diagnose.report import check_document
-from ortmulti.bench.measure import results
-from ortmulti.bench.repository.plan import read_trace
 from ortmulti.bench.repository.simulated import SimulatedModel, Simulation
-from ortmulti.errors import Error, InvalidArgument
+from ortmulti.errors import Error
 from tests.support import onnx_models
 from tests.support.command import COMMAND, PNG, TERMINAL, run
+
+
+def load(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text())
 
 
 def test_create_measures_every_strategy_and_writes_what_was_asked_for(model: Path, tmp_path: Path) -> None:
@@ -40,7 +42,7 @@ def test_create_measures_every_strategy_and_writes_what_was_asked_for(model: Pat
     ]
     assert (tmp_path / "plot.png").read_bytes().startswith(PNG)
     assert (tmp_path / "table.md").read_text().count("| native |") == 2
-    document = results.load(tmp_path / "r/result.json")
+    document = load(tmp_path / "r/result.json")
     assert document["command"][1:3] == ["bench", "create"]
     assert [(len(row["devices"]), row["strategy"], row["measured"], row["equal"]) for row in document["rows"]] == [
         (count, name, 1, None if name == "sequential" else True) for count in (1, 2) for name in strategies
@@ -85,12 +87,12 @@ def test_a_failed_strategy_ends_with_status_1_after_the_table_and_leaves_the_oth
     assert shown.returncode == 1
     assert "2/2 failed" in shown.stdout
     assert f"failed: {model.stem}, native on cpu: " in shown.stderr
-    assert [row["measured"] for row in results.load(tmp_path / "r.json")["rows"]] == [2, 0]
+    assert [row["measured"] for row in load(tmp_path / "r.json")["rows"]] == [2, 0]
 
 
 def test_run_measures_every_case_and_writes_what_was_asked_for(tmp_path: Path) -> None:
     options = ("--devices", "cpu*2", "--variants", "core+sessions=3", "--batch", "2", "--repeat", "1")
-    times = ("--seconds", "0.2", "--warm-seconds", "0.05", "--rate", "0.5x,50", "--arrivals", "constant")
+    times = ("--seconds", "0.2", "--warm-seconds", "0.05", "--rate", "0.5x,50")
     files = ("--json", "r/run.json", "--plot", "run.png", "--markdown", "run.md")
     shown = run("bench", "run", "identity", *options, *times, *files, cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
@@ -99,7 +101,7 @@ def test_run_measures_every_case_and_writes_what_was_asked_for(tmp_path: Path) -
     assert (tmp_path / "run.png").read_bytes().startswith(PNG)
     assert (tmp_path / "run.md").read_text().count("| open, 50/s |") == 2
     assert (tmp_path / "models/identity.onnx").is_file()
-    document = results.load(tmp_path / "r/run.json")
+    document = load(tmp_path / "r/run.json")
     assert [facts["name"] for facts in document["models"]] == ["identity"]
     assert [(len(row["devices"]), row["load"]) for row in document["rows"]] == [
         (count, load) for count in (1, 2) for load in ("closed, 4 a session", "open, 0.5x", "open, 50/s")
@@ -112,10 +114,10 @@ def test_run_measures_every_case_and_writes_what_was_asked_for(tmp_path: Path) -
         assert (row["scaling"] is not None) == (len(row["devices"]) == 2 and row["kind"] == "closed")
         assert (row["ceiling"] is not None) == (row["kind"] == "closed")
         assert (row["offered"] is not None) == (row["lag"] is not None) == (row["kind"] == "open")
-    closed, relative, constant, on_two, *_ = document["measurements"]
+    closed, relative, absolute, on_two, *_ = document["measurements"]
     assert closed["stats"]["cpu"]["done"] >= closed["requests"]
-    assert relative["offered"] == pytest.approx(closed["throughput"] / 2, abs=10)
-    assert (constant["offered"], constant["unanswered"]) == (50.0, 0)
+    assert relative["offered"] == pytest.approx(closed["throughput"] / 2, rel=0.5)
+    assert absolute["unanswered"] == 0
     assert on_two["stats"]["cpu"]["sessions"] == 6
 
 
@@ -124,7 +126,7 @@ def test_gil(model: Path, tmp_path: Path) -> None:
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.startswith("matmul-1-mb on cpu: other Python threads stand still for ")
     assert re.search(r"ortmulti +\d+\.\d+\.\d+", shown.stdout)
-    document = results.load(tmp_path / "g.json")
+    document = load(tmp_path / "g.json")
     assert document["kind"] == "gil"
     assert [row["library"] for row in document["rows"]] == ["onnxruntime", "ortmulti"]
     for row in document["rows"]:
@@ -132,8 +134,6 @@ def test_gil(model: Path, tmp_path: Path) -> None:
         assert row["creation"]["lowest"] > 0
         assert 0 <= row["largest_share"]["median"] <= row["delay_share"]["median"] <= 1
         assert row["release"] == document["releases"]["onnxruntime"]
-    only = run("bench", "gil", model, "--repeat", "1", "--no-onnxruntime", "--json", "-")
-    assert [row["library"] for row in json.loads(only.stdout)["rows"]] == ["ortmulti"]
 
 
 @pytest.mark.parametrize(
@@ -170,32 +170,17 @@ def test_ctrl_c_ends_all_processes_and_keeps_what_there_is(
     assert "Traceback" not in errors
     _, alive = psutil.wait_procs(started, timeout=30)
     assert alive == []
-    document = results.load(tmp_path / "some.json")
+    document = load(tmp_path / "some.json")
     assert document["partial"] == "interrupted"
     if command == "tune":
         assert document["best"] is None  # nothing was confirmed, so what was there stays
         assert (tmp_path / "kept.json").read_text() == "from before"
     elif command == "diagnose":
-        check_document(document)
         assert {run["experiment"] for run in document["runs"]} == {"plain", "trace"}
         assert document["prediction"] is not None
         assert (tmp_path / "page.html").stat().st_size > 1000
     else:
         assert 1 <= len(document["measurements"]) < 100
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("command", "names"), [("create", {"sequential", "shared"}), ("run", {"core", "threads", "processes"})]
-)
-def test_demo(command: str, names: set[str], tmp_path: Path) -> None:
-    shown = run("bench", command, "--demo", "--repeat", "1", "--devices", "cpu*2", "--out", "here", cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
-    document = results.load(tmp_path / f"here/{command}.json")
-    assert names <= {row["strategy" if command == "create" else "variant"] for row in document["rows"]}
-    assert all(row.get("equal") is not False for row in document["rows"])
-    assert (tmp_path / f"here/{command}.png").read_bytes().startswith(PNG)
-    assert f"here/{command}.md" in shown.stderr
 
 
 # --- `ortmulti bench sleep` on the CPU, which has level "session" alone -----------------------------------------------
@@ -206,7 +191,7 @@ def test_sleeps_in_turns_and_at_random_times(tmp_path: Path) -> None:
     shown = run("bench", "sleep", model, "--devices", "cpu", "--repeat", "3", "--random", "5", "--json", path)
     assert shown.returncode == 0, shown.stderr
     assert re.search(r"^session +5 +5 +\d+ +0 ", shown.stdout, re.MULTILINE)
-    document = results.load(path)
+    document = load(path)
     assert (document["kind"], document["partial"], document["settings"]["kinds"]) == ("sleep", None, ["session"])
     rows = {row["kind"]: row for row in document["rows"]}
     assert list(rows) == ["shared", "awake", "session", "onnxruntime"]
@@ -237,7 +222,7 @@ def test_other_answers_and_a_model_that_cannot_be_loaded_are_failures_and_leave_
     assert len(counts) == 2
     assert counts[0] == "3"
     assert re.search(r"^matmul-1-mb on cpu wakes in .* ms \(session\)", shown.stdout, re.MULTILINE)
-    rows = results.load(tmp_path / "result.json")["rows"]
+    rows = load(tmp_path / "result.json")["rows"]
     equal = {row["model"]: row["equal"] for row in rows if row["kind"] == "session"}
     assert (equal["noise.onnx"], equal["matmul-1-mb.onnx"]) == (False, True)
 
@@ -261,7 +246,7 @@ def test_every_experiment_answers_within_the_budget(files: list[Path], tmp_path:
         "--warm-seconds", "0.2", "--json", path, "--plot", plot,
     )  # fmt: skip
     assert shown.returncode == 0, shown.stderr
-    document = results.load(path)
+    document = load(path)
     assert (document["kind"], document["partial"], document["settings"]["fitting"]) == ("repository", None, 2)
     rows = {row["experiment"]: row for row in document["rows"]}
     assert list(rows) == ["awake", "repository", "onnxruntime", "simulated"]
@@ -274,30 +259,6 @@ def test_every_experiment_answers_within_the_budget(files: list[Path], tmp_path:
     assert rows["repository"]["wakes"]["median"] > 0
     assert rows["simulated"]["wakes"]["median"] > 0
     assert plot.stat().st_size > 0
-
-
-def test_a_trace_of_a_file_is_replayed(files: list[Path], tmp_path: Path) -> None:
-    trace, path = tmp_path / "trace.csv", tmp_path / "repository.json"
-    trace.write_text("seconds,model\n0.05,m0\n0.1,m1\n0.15,3\n0.2,m0\n", "utf-8")
-    assert read_trace(trace, ["m0", "m1", "m2", "m3"]) == [(0.05, 0), (0.1, 1), (0.15, 2), (0.2, 0)]
-    options = ("--devices", "cpu", "--budget", "1MB", "--trace", trace, "--json", path)
-    assert run("bench", "repository", *files, *options).returncode == 0
-    assert {row["requests"] for row in results.load(path)["rows"]} == {4}
-
-
-@pytest.mark.parametrize(
-    ("lines", "text"),
-    [
-        ("0,m9", "line 2: unknown model 'm9', expected one of m0, m1, m2, m3"),
-        ("soon,m1", "line 2: 'soon' is not a time"),
-        ("", "has no arrivals"),
-    ],
-)
-def test_a_trace_that_cannot_be_read_is_refused(lines: str, text: str, tmp_path: Path) -> None:
-    path = tmp_path / "trace.csv"
-    path.write_text(f"seconds,model\n{lines}", "utf-8")
-    with pytest.raises(InvalidArgument, match=text):
-        read_trace(path, ["m0", "m1", "m2", "m3"])
 
 
 # --- The policy, in simulated time ------------------------------------------------------------------------------------

@@ -129,19 +129,18 @@ def test_floors_belong_to_their_own_measurements() -> None:
 
 def test_shared_rows_say_what_was_in_the_cache_and_what_was_not_shared() -> None:
     found = [
-        measured(1.0, entry=entry, details={"after_contexts": after, "not_shared": reasons})
-        for entry, after, reasons in (
-            ({"present": False, "bytes": 10}, 0.1, ["a"]),
-            ({"present": True, "bytes": 20}, 0.3, ["a", "b"]),
-            (None, None, []),
+        measured(1.0, entry=entry, not_shared=reasons)
+        for entry, reasons in (
+            ({"present": False, "bytes": 10}, ["a"]),
+            ({"present": True, "bytes": 20}, ["a", "b"]),
+            (None, []),
         )
     ]
     row = rows(shared=found)["shared"]
     assert (row["entry"], row["entry_bytes"]) == ("absent, present", spread([10, 20]))
-    assert row["after_contexts"]["median"] == pytest.approx(0.2)
     assert row["not_shared"] == ["a", "b"]
     row = rows(shared=found[2:])["shared"]
-    assert (row["entry"], row["entry_bytes"], row["after_contexts"], row["not_shared"]) == (None, None, None, [])
+    assert (row["entry"], row["entry_bytes"], row["not_shared"]) == (None, None, [])
 
 
 def test_digest_sees_every_bit_the_type_the_shape_and_the_order() -> None:
@@ -192,10 +191,10 @@ def test_the_first_sentence_says_who_won_by_how_much_and_over_what(
 
 def test_the_table_has_floors_failures_and_what_was_not_shared() -> None:
     floors = {"driver_floor": 1.5, "sequential_read": 2.0}
-    not_shared = {"after_contexts": None, "not_shared": ["the model has no weights"]}
+    why = ["the model has no weights"]
     whole = document(
         sequential=[measured(4.0, **floors), BROKEN],
-        shared=[measured(3.0 + number / 10, **floors, details=not_shared) for number in range(6)],
+        shared=[measured(3.0 + number / 10, **floors, not_shared=why) for number in range(6)],
     )
     text = REPORT.markdown(whole, details=True)
     assert "### model, 2.00 GB, cold page cache, without a cache entry, 2 repetitions" in text
@@ -292,8 +291,6 @@ def test_driver_floor_is_measured_beside_each_creation_that_makes_contexts(befor
     for one in found["measurements"]:
         assert ("driver_floor" in one) == (before == "nothing")
         assert before == "contexts" or 0 < one["cuInit"] < one["driver_floor"]
-    after = found["rows"][1]["after_contexts"]
-    assert (after is None) == (before == "contexts")
     if before == "nothing":
         differences = sorted(
             m["creation"] - m["driver_floor"] for m in found["measurements"] if m["strategy"] == "shared"

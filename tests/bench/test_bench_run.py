@@ -12,14 +12,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ortmulti.bench import models, serve
+from ortmulti.bench import models
 from ortmulti.bench.measure import results
 from ortmulti.bench.measure.memory import process_memory
 from ortmulti.bench.measure.rounds import Interval
-from ortmulti.bench.serve import RunPlan, clients, measure_pool
+from ortmulti.bench.serve import clients, measure_pool
 from ortmulti.bench.serve.clients import Arrival, ClosedLoop, ask_at
 from ortmulti.bench.serve.measure_pool import OnnxruntimeSessions
-from ortmulti.bench.serve.plan import REPORT, headline, save_plot
+from ortmulti.bench.serve.plan import REPORT, RunPlan, doubling, headline, parse_rate, save_plot
 from ortmulti.bench.strategies import SessionSettings
 from ortmulti.cli import bench_run
 from ortmulti.errors import Error, InvalidArgument
@@ -78,10 +78,9 @@ def test_what_was_offered_and_what_was_achieved_are_of_the_same_window() -> None
 
 
 def test_arrivals_have_the_rate() -> None:
-    assert clients.arrival_times(4, 1, "constant", 0).tolist() == [0, SECOND // 4, SECOND // 2, 3 * SECOND // 4]
-    times = clients.arrival_times(1000, 20, "poisson", 7)
-    assert times.tolist() == clients.arrival_times(1000, 20, "poisson", 7).tolist()
-    assert times.tolist() != clients.arrival_times(1000, 20, "poisson", 8).tolist()
+    times = clients.arrival_times(1000, 20, 7)
+    assert times.tolist() == clients.arrival_times(1000, 20, 7).tolist()
+    assert times.tolist() != clients.arrival_times(1000, 20, 8).tolist()
     assert (np.diff(times) >= 0).all()
     assert len(times) == pytest.approx(20_000, rel=0.05)
     # Of exponential distances the deviation is the mean, where of constant ones it is 0.
@@ -92,23 +91,23 @@ def test_arrivals_have_the_rate() -> None:
 
 
 def test_variants_and_rates() -> None:
-    assert serve.parse_variant("processes") == {"way": "processes", "sessions": 1}
-    assert serve.parse_variant("threads+sessions=3")["sessions"] == 3
-    assert serve.parse_variant("core+graph=off")["cuda_graph"] is False
-    variant = serve.parse_variant("core+graph+sessions=2+in_flight=1")
+    assert measure_pool.parse_variant("processes") == {"way": "processes", "sessions": 1}
+    assert measure_pool.parse_variant("threads+sessions=3")["sessions"] == 3
+    assert measure_pool.parse_variant("core+graph=off")["cuda_graph"] is False
+    variant = measure_pool.parse_variant("core+graph+sessions=2+in_flight=1")
     assert variant == {"way": "core", "sessions": 2, "cuda_graph": True, "in_flight": 1}
-    assert [serve.parse_rate(text) for text in ("200", "40/s", " 0.8x")] == [(200, False), (40, False), (0.8, True)]
+    assert [parse_rate(text) for text in ("200", "40/s", " 0.8x")] == [(200, False), (40, False), (0.8, True)]
 
 
 @pytest.mark.parametrize(
     ("parse", "what", "texts"),
     [
         (
-            serve.parse_variant,
+            measure_pool.parse_variant,
             "variant",
             " core+ core+graph=1 core+sessions=0 core+in_flight core+x=1 threads+graph processes+in_flight=2",
         ),
-        (serve.parse_rate, "rate", " x -1 0 inf nan 1/m"),
+        (parse_rate, "rate", " x -1 0 inf nan 1/m"),
     ],
 )
 def test_what_is_no_variant_or_rate_is_refused(parse: Callable[[str], Any], what: str, texts: str) -> None:
@@ -130,7 +129,7 @@ def test_models_by_name_and_by_path(tmp_path: Path) -> None:
 
 
 def test_doubling() -> None:
-    assert [serve.doubling(most) for most in (1, 2, 6, 8)] == [(1,), (1, 2), (1, 2, 4, 6), (1, 2, 4, 8)]
+    assert [doubling(most) for most in (1, 2, 6, 8)] == [(1,), (1, 2), (1, 2, 4, 6), (1, 2, 4, 8)]
 
 
 # --- Plan and rows ----------------------------------------------------------------------------------------------------
@@ -235,7 +234,7 @@ def test_plot_of_closed_loops_alone_and_of_nothing(tmp_path: Path) -> None:
 # --- Clients of real pools --------------------------------------------------------------------------------------------
 
 
-def small(model: Path, **changes: Any) -> serve.RunPlan:
+def small(model: Path, **changes: Any) -> RunPlan:
     settings = {
         "models": [model],
         "device_sets": [("cpu",)],
@@ -247,7 +246,7 @@ def small(model: Path, **changes: Any) -> serve.RunPlan:
         "intra_op_num_threads": 1,
         "timeout": 120.0,
     }
-    return serve.RunPlan(**{**settings, **changes})
+    return RunPlan(**{**settings, **changes})
 
 
 def test_closed_loop_keeps_as_many_in_flight_as_it_has_clients_and_raises_what_they_raise() -> None:
@@ -307,13 +306,13 @@ def test_failed_measurement_is_part_of_the_result(model: Path, tmp_path: Path) -
     (tmp_path / f"{model.name}.data").write_bytes(b"")
     document = small(broken, rates=["0.5x"]).run()
     assert [row["measured"] for row in document["rows"]] == [0, 0]
-    first, second = serve.RunPlan.failures(document)
+    first, second = RunPlan.failures(document)
     assert "broken, batch 1, core on cpu, closed" in first
     assert "closed loop that was not measured" in second
 
 
 def test_window_without_a_request_says_so(model: Path) -> None:
-    closed, opened = small(model, rates=["0.001"], arrivals="constant").run()["measurements"]
+    closed, opened = small(model, rates=["0.001"]).run()["measurements"]
     assert closed["requests"] > 0
     assert opened["error"] == "no request arrives within 0.2 seconds at 0.001 a second; measure for longer"
 

@@ -194,16 +194,16 @@ def test_the_difference_is_a_part_of_the_largest_value() -> None:
 def test_ceiling_copies_from_one_pinned_buffer_and_frees_everything(tmp_path: Path) -> None:
     driver = fake_driver.build(tmp_path)
     code = """
-        from benchmarks import weight_loading
-        weight_loading.BUFFER_BYTES, weight_loading.TARGET_BYTES = 1000, 2000
-        copy = weight_loading.PinnedCopy(1)
+        from ortmulti.bench.measure import pinned_copy
+        pinned_copy.BUFFER_BYTES, pinned_copy.TARGET_BYTES = 1000, 2000
+        copy = pinned_copy.PinnedCopy(1)
         assert copy.seconds(2500) > 0
         copy.close()
     """
     check_child(code, environment=driver.environment)
     assert driver.calls == [
         "init 0", "context 1", "pin 1000 1", "allocate 2000", "stream 1",
-        "copy 1000 to 0", "copy 1000 to 1000", "copy 1000 to 0", "wait",
+        "copy 1000 to 0", "copy 1000 to 1000", "copy 500 to 0", "wait",
         "end of stream", "free", "unpin",
     ]  # fmt: skip
 

@@ -15,8 +15,8 @@ from onnx import numpy_helper
 
 import ortmulti
 from ortmulti.bench.diagnose.diagnosis import diagnose
-from ortmulti.bench.diagnose.report import check_document
-from ortmulti.bench.measure import page_cache, results
+from ortmulti.bench.diagnose.report import load_document
+from ortmulti.bench.measure import page_cache
 from ortmulti.errors import Error, InvalidArgument, InvalidProtobuf, NoSuchFile
 from tests.support import command, onnx_models
 from tests.support.compiling import compile_library
@@ -31,13 +31,12 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 def test_the_command_reports_and_writes_files(model: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    files = [tmp_path / name for name in ("diagnosis.json", "page.html", "plot.svg")]
-    done = run(model, *SHORT, "--json", files[0], "--html", files[1], "--plot", files[2])
+    files = [tmp_path / name for name in ("diagnosis.json", "page.html")]
+    done = run(model, *SHORT, "--json", files[0], "--html", files[1])
     assert done.returncode == 0, done.stderr
     for text in ("Where the time goes", "sequential", "native", "Best way to create sessions here"):
         assert text in done.stdout
-    document = results.load(files[0])
-    check_document(document)
+    document = load_document(files[0])
     assert (document["kind"], document["partial"]) == ("diagnose", None)
     assert document["settings"]["devices"] == ["cpu", "cpu"]
     assert [one["way"] for one in document["serialization"]] == ["sequential", "native"]
@@ -47,8 +46,7 @@ def test_the_command_reports_and_writes_files(model: Path, tmp_path: Path) -> No
     experiments = {run["experiment"] for run in document["runs"]}
     assert experiments >= {"plain", "trace", "gil"}
     assert len({run["id"] for run in document["runs"]}) == len(document["runs"])
-    for file in files[1:]:
-        assert file.stat().st_size > 1000
+    assert files[1].stat().st_size > 1000
     assert str(model.parent) not in files[0].read_text()  # what is published names no folders
     again = tmp_path / "again.html"
     reported = run(files[0], "--html", again)
@@ -108,7 +106,6 @@ def test_what_vanishes_meanwhile_leaves_a_partial_document(tmp_path: Path) -> No
     document = diagnose(
         model, ("cpu", "cpu"), ways=("sequential", "native"), quick=False, repeat=3, progress=progress, budget=1
     )
-    check_document(document)
     assert document["partial"] is not None
     assert "NoSuchOperator" in document["partial"]
     assert document["partial"].startswith("sequential") or document["partial"].startswith("native")
@@ -122,14 +119,9 @@ def _of(document: dict[str, Any], experiment: str) -> list[dict[str, Any]]:
 
 def test_a_whole_diagnosis_has_every_experiment(model: Path) -> None:
     document = ortmulti.diagnose(model, ("cpu", "cpu"), ways=("sequential", "shared"), repeat=2, budget=60)
-    check_document(document)
     assert document["partial"] is None
     assert len(_of(document, "plain")) == 4
     assert {len(run["devices"]) for run in _of(document, "trace")} == {1, 2}
-    [levels] = _of(document, "levels")
-    assert all(len(levels["measured"][level]) >= 1 for level in ("none", "basic", "extended", "all"))
-    [memory] = _of(document, "memory")
-    assert memory["measured"]["one"] > 1e8
     for part in (part for one in document["serialization"] for part in one["on"]):
         assert 0 <= part["share"] <= 1
     assert {run["library"] for run in _of(document, "gil")} == {"onnxruntime", "ortmulti"}

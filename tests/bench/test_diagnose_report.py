@@ -1,4 +1,4 @@
-"""Reports of a diagnosis: read again, printed, drawn, and the page without and with a browser."""
+"""Reports of a diagnosis: read again, printed, and the page."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ortmulti.bench.diagnose.causes import CAUSES
 from ortmulti.bench.diagnose.measured import seconds_text
 from ortmulti.bench.diagnose.report import load_document, view
 from ortmulti.bench.diagnose.report.page import write_html
-from ortmulti.bench.diagnose.report.plot import page_figures, save_plot
+from ortmulti.bench.diagnose.report.plot import page_figures
 from ortmulti.bench.diagnose.report.terminal import print_diagnosis
 from ortmulti.bench.files import printable
-from ortmulti.errors import InvalidArgument, LibraryError
-from tests.support import chromium, diagnosis
-from tests.support.colours import VISIONS, distance
+from ortmulti.cli.diagnose import diagnose_command
+from ortmulti.errors import InvalidArgument, LibraryError, NoSuchFile
+from tests.support import diagnosis
 from tests.support.processes import check_child
 
 MAKERS = (diagnosis.make_document, diagnosis.make_hostile, diagnosis.make_partial, diagnosis.make_empty)
@@ -46,31 +46,29 @@ def test_a_saved_document_is_loaded_as_it_was(make: Callable[[], dict[str, Any]]
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "message"),
+    ("changes", "message"),
     [
-        (("kind",), "create", "is a result of kind 'create', not a diagnosis"),
-        (("schema_version",), 1, "has schema version 1; this release reads"),
-        (("runs",), None, "runs is missing"),
-        (("runs", 3, "way"), 7, "runs[3].way is 7, not text"),
-        (("runs", 3, "wall"), float("nan"), "runs[3].wall is nan, not a number"),
-        (("runs", 0, "spans", 2, "thread"), 1.5, "runs[0].spans[2].thread is 1.5, not a whole number"),
-        (("runs", 0, "spans", 2, "end"), -1.0, "runs[0].spans[2] ends before it starts"),
-        (("runs", 0, "causes", "context"), -0.1, "runs[0].causes['context'] is negative"),
-        (("findings", 0, "verified", "interval"), [1.0], "findings[0].verified.interval has not two ends"),
-        (("prediction", "seconds"), [1], "prediction.seconds is list, not an object"),
-        (("settings", "new"), float("inf"), "Out of range float values"),
+        ({"kind": "create"}, "is a result of kind 'create', not a diagnosis"),
+        ({"schema_version": 1}, "has schema version 1; this release reads"),
+        ({"seconds": float("inf")}, "Out of range float values"),
+        ({"runs": None}, "is not a whole diagnosis (TypeError: "),
+        ({"findings": [{}]}, "is not a whole diagnosis (KeyError: "),
+        ("[]", "is a result of kind None, not a diagnosis"),
+        ("no json", "is not a result file: "),
+        ("[" * 100_000, "is not a result file: "),
+        (None, "does not exist"),
     ],
 )
-def test_what_is_wrong_with_a_document_is_named(
-    path: tuple[str | int, ...], value: Any, message: str, document: dict[str, Any], tmp_path: Path
+def test_a_document_that_cannot_be_reported_is_one_error(
+    changes: dict[str, Any] | str | None, message: str, document: dict[str, Any], tmp_path: Path
 ) -> None:
-    place = wrong = copy.deepcopy(document)
-    for key in path[:-1]:
-        place = place[key]  # type: ignore[index]
-    place[path[-1]] = value  # type: ignore[index]
-    file = diagnosis.save(wrong, tmp_path)
-    with pytest.raises(InvalidArgument) as caught:
-        load_document(file)
+    file = tmp_path / "diagnosis.json"
+    if isinstance(changes, str):
+        file.write_text(changes)
+    elif changes is not None:
+        diagnosis.save({**document, **changes}, tmp_path)
+    with pytest.raises((InvalidArgument, NoSuchFile)) as caught:
+        diagnose_command(file)
     assert message in str(caught.value)
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -138,22 +136,6 @@ def test_a_gain_is_confirmed_by_its_interval_and_enough_pairs(
     assert (found, text[: len(begin)]) == (gained, begin)
 
 
-# --- colours
-
-
-@pytest.mark.parametrize("vision", VISIONS)
-def test_colours_are_told_apart_by_everybody(vision: str) -> None:
-    """Neighbours in a bar well, all others at least when side by side."""
-    found = list(CAUSES)
-    for one, other in itertools.combinations(range(len(found)), 2):
-        first, second = CAUSES[found[one]], CAUSES[found[other]]
-        if first.hatched != second.hatched:
-            continue
-        least = 0.09 if other - one == 1 else 0.025
-        apart = distance(first.colour, second.colour, vision)
-        assert apart >= least, (found[one], found[other], apart)
-
-
 # --- the terminal
 
 
@@ -193,42 +175,12 @@ def test_bars_are_to_scale(document: dict[str, Any]) -> None:
     assert f"\n{max(bars['threads'], key=bars['threads'].count)} Waiting for the GIL" in text
 
 
-# --- the plot
-
-
-@pytest.mark.parametrize(
-    ("make", "suffix", "begin"),
-    [
-        (lambda: diagnosis.make_document((2,), repeat=1), ".png", b"\x89PNG"),
-        (diagnosis.make_hostile, ".svg", b"<?xml"),
-        (diagnosis.make_partial, ".pdf", b"%PDF"),
-    ],
-)
-def test_the_suffix_decides_what_is_drawn(
-    make: Callable[[], dict[str, Any]], suffix: str, begin: bytes, tmp_path: Path
-) -> None:
-    save_plot(make(), tmp_path / f"plot{suffix}")
-    assert (tmp_path / f"plot{suffix}").read_bytes().startswith(begin)
-    assert (tmp_path / f"plot{suffix}").stat().st_size > 10_000
-
-
-@pytest.mark.parametrize(
-    ("make", "name", "message"),
-    [(diagnosis.make_empty, "plot.png", "nothing to plot"), (diagnosis.make_partial, "plot.txt", "not write .txt")],
-)
-def test_what_cannot_be_drawn(make: Callable[[], dict[str, Any]], name: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match=message):
-        save_plot(make(), tmp_path / name)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_without_matplotlib_the_extra_is_named(
     document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    for write in (save_plot, write_html):
-        with pytest.raises(LibraryError, match=r"ortmulti\[plot\]"):
-            write(document, tmp_path / "plot.png")
+    with pytest.raises(LibraryError, match=r"ortmulti\[plot\]"):
+        write_html(document, tmp_path / "page.html")
 
 
 # --- the page
@@ -236,11 +188,13 @@ def test_without_matplotlib_the_extra_is_named(
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_the_page_is_one_file(make: Callable[[], dict[str, Any]], tmp_path: Path) -> None:
-    write_html(make(), tmp_path / "page.html")
+    document = make()
+    write_html(document, tmp_path / "page.html")
     parser, tags = HTMLParser(), list[tuple[str, dict[str, str | None]]]()
     parser.handle_starttag = lambda tag, attrs: tags.append((tag, dict(attrs)))  # type: ignore[method-assign]
     parser.feed((tmp_path / "page.html").read_text("utf-8"))
     assert not {"script", "iframe", "object", "embed", "form", "base", "b id=broken"} & {tag for tag, _ in tags}
+    assert len([tag for tag, _ in tags if tag == "picture"]) == len(page_figures(document))
     policy = [attributes["content"] or "" for _, attributes in tags if "http-equiv" in attributes]
     assert [one.startswith("default-src 'none';") and "unsafe" not in one for one in policy] == [True]
     for name, value in itertools.chain.from_iterable(attributes.items() for _, attributes in tags):
@@ -284,105 +238,3 @@ def test_reports_load_nothing_before_they_are_made() -> None:
         print({name.partition(".")[0] for name in sys.modules} & {"rich", "matplotlib", "onnx", "onnxruntime"})
     """
     assert check_child(code) == "set()\n"
-
-
-# --- The page of a diagnosis in a real browser ------------------------------------------------------------------------
-
-
-Pages = dict[str, tuple[dict[str, Any], Path]]
-DOCUMENTS: dict[str, Callable[[], dict[str, Any]]] = {
-    "whole": diagnosis.make_document,
-    "hostile": diagnosis.make_hostile,
-    "partial": diagnosis.make_partial,
-    "empty": diagnosis.make_empty,
-    "on the CPU": lambda: diagnosis.make_document((2,), repeat=1, gpus=False, findings=[]),
-}
-
-
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> Pages:
-    folder = tmp_path_factory.mktemp("pages")
-    found = {name: (make(), folder / f"{name}.html") for name, make in DOCUMENTS.items()}
-    for document, path in found.values():
-        write_html(document, path)
-    return found
-
-
-# The text of elements that have some of their own, with both colours' relative luminances.
-_CONTRAST = """
-const light = (colour) => {
-  const channels = colour.match(/[\\d.]+/g).map(Number);
-  const linear = (c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
-  const [r, g, b] = channels.slice(0, 3).map((c) => linear(c / 255));
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-};
-const behind = (element) => {
-  for (let e = element; e; e = e.parentElement) {
-    const colour = getComputedStyle(e).backgroundColor;
-    if (!/, 0\\)$|transparent/.test(colour)) return colour;
-  }
-  return "rgb(255, 255, 255)";
-};
-const weak = [];
-for (const e of document.querySelectorAll("body *")) {
-  if (!e.checkVisibility()) continue;
-  if (![...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim())) continue;
-  const [one, other] = [light(getComputedStyle(e).color), light(behind(e))];
-  const contrast = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
-  if (contrast < 4.5) weak.push([e.tagName, e.className, e.textContent.trim().slice(0, 30), contrast]);
-}
-return weak;
-"""
-
-
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_a_page_fits_its_window_and_asks_for_nothing(
-    name: str, width: int, scheme: str, browser: chromium.Browser, pages: Pages
-) -> None:
-    document, path = pages[name]
-    browser.show(path, width, 900, scheme)
-    browser.settle()
-    assert browser.run("return document.documentElement.scrollWidth") == width
-    assert [url for url in browser.requests() if not url.startswith("data:")] == [path.resolve().as_uri()]
-    # Violations of its own policy would be written there.
-    assert browser.log("browser") == []
-    assert browser.run(_CONTRAST) == []
-    text = " ".join(browser.run("return document.body.innerText").split())
-    for finding in document["findings"]:
-        for part in (finding["title"], finding["change"], *finding["evidence"]):
-            assert " ".join(printable(part).split()) in text
-    assert ("Partial:" in text) == bool(document["partial"])
-    assert ("No findings" in text) == (not document["findings"])
-    counts = [("#findings ol > li", len(document["findings"])), ("#timeline tbody tr", 15 if document["runs"] else 0)]
-    counts += [("figure img", len(page_figures(document))), ("#broken, iframe, script, img:not(figure img)", 0)]
-    for selector, count in counts:
-        assert browser.run(f"return document.querySelectorAll('{selector}').length") == count
-    name = document["models"][0]["name"]
-    assert browser.run("return document.title").startswith(f"Diagnosis of {name} (102 MB)")
-
-
-def test_the_schemes_differ(browser: chromium.Browser, pages: Pages) -> None:
-    """The page's and its figures'."""
-    seen = []
-    for scheme in ("light", "dark"):
-        browser.show(pages["partial"][1], scheme=scheme)
-        browser.settle()
-        seen.append(
-            browser.run(
-                "return [getComputedStyle(document.body).backgroundColor,"
-                " ...[...document.images].map((image) => image.naturalWidth > 500 && image.currentSrc)]"
-            )
-        )
-    assert len(seen[0]) == 1 + len(page_figures(pages["partial"][0])) > 2
-    assert all(light and dark and light != dark for light, dark in zip(*seen, strict=True))
-
-
-def test_print(browser: chromium.Browser, pages: Pages) -> None:
-    browser.show(pages["whole"][1], scheme="dark")
-    assert browser.pdf().startswith(b"%PDF")
-    browser.devtools("Emulation.setEmulatedMedia", media="print", features=[])
-    browser.settle()
-    assert browser.run("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert browser.run("return document.querySelector('nav').checkVisibility()") is False
-    assert browser.run(_CONTRAST) == []

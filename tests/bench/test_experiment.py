@@ -16,7 +16,6 @@ from ortmulti.bench.experiment import Experiment, Json
 from ortmulti.bench.measure import results
 from ortmulti.bench.measure.rounds import (
     alternating,
-    measure_rounds,
     of_case,
     ratios,
     rotated,
@@ -134,12 +133,6 @@ def test_ctrl_c_keeps_what_was_measured(measured: int, model: Path) -> None:
     assert [one["value"] for one in document["measurements"]] == [*range(measured)]
 
 
-def test_no_round_begins_that_the_budget_has_no_time_for(model: Path) -> None:
-    document = Letters([model], repeat=1000, most_seconds=0.0).run()
-    assert document["settings"] == {"repeat": 1000, "rounds": 1}
-    assert [row["measured"] for row in document["rows"]] == [1, 1]
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -208,36 +201,24 @@ def test_markdown_has_the_headline_a_line_for_each_row_and_the_notes() -> None:
 # --- Rounds: order, budget, and figures within rounds -----------------------------------------------------------------
 
 
-def test_each_round_begins_with_another_case() -> None:
-    rounds = measure_rounds("abc", lambda case, number: f"{case}{number}", 4)
-    assert [list(results) for results in rounds] == [list("abc"), list("bca"), list("cab"), list("abc")]
-    assert rounds[1] == {"a": "a1", "b": "b1", "c": "c1"}
+def test_rounds_have_orders_of_their_own() -> None:
+    assert [rotated("abc", number) for number in range(4)] == [list("abc"), list("bca"), list("cab"), list("abc")]
     assert [alternating("abc", number) for number in range(2)] == [list("abc"), list("cba")]
     assert rotated([], 3) == []
 
 
 @pytest.mark.parametrize(
-    ("arguments", "seconds", "count"),
-    [
-        ({"budget": None}, "11111", 5),
-        ({"budget": 0.0}, "11111", 1),
-        ({"budget": 2.5}, "11111", 2),
-        ({"budget": 2.5, "estimate": "none"}, "11111", 3),
-        ({"budget": 0.0, "least": 4}, "11111", 4),
-        ({"budget": 0.5, "least": 0, "before": 1.0}, "11111", 0),
-        ({"budget": 6.0}, "31321", 3),  # by the last round
-        ({"budget": 6.0, "estimate": "longest"}, "31321", 2),
-    ],
+    ("budget", "least", "count"), [(0.0, 1, 1), (2.5, 1, 3), (0.0, 4, 4), (-1.0, 0, 0), (9.0, 1, 5)]
 )
-def test_no_round_begins_that_would_end_after_the_budget(
-    arguments: dict[str, Any], seconds: str, count: int, monkeypatch: pytest.MonkeyPatch
+def test_no_round_begins_after_the_budget(
+    budget: float, least: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [10.0]
     begun = []
     monkeypatch.setattr("ortmulti.bench.measure.rounds.time.monotonic", lambda: now[0])
-    for place in round_numbers(5, **arguments):
+    for place in round_numbers(5, budget, least):
         begun.append(place)
-        now[0] += int(seconds[place])
+        now[0] += 1
     assert begun == list(range(count))
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from ortmulti._runtime.machine import describe_memory
 from ortmulti.bench.measure.machine import cgroup_cores, describe, describe_cpu
-from ortmulti.bench.measure.nvml import Nvml
+from ortmulti.devices.nvml import Nvml
 from tests.support.fake_nvml import FakeNvml
 
 GIB = 1 << 30
@@ -33,8 +33,7 @@ def test_this_machine_without_anything_private(monkeypatch: pytest.MonkeyPatch) 
     text = json.dumps(describe())
     facts = json.loads(text)
     assert set(facts) == {"cpu", "memory", "system", "driver", "gpus", "python", "releases", "environment"}
-    assert facts["cpu"]["logical_cores"] >= facts["cpu"]["physical_cores"] >= 1
-    assert facts["cpu"]["usable_logical_cores"] == len(os.sched_getaffinity(0))
+    assert facts["cpu"]["physical_cores"] >= facts["cpu"]["usable_physical_cores"] >= 1
     assert facts["memory"]["total"] > 64 << 20
     assert facts["python"]["version"] == platform.python_version()
     assert facts["releases"]["numpy"] is not None
@@ -46,20 +45,17 @@ def test_this_machine_without_anything_private(monkeypatch: pytest.MonkeyPatch) 
     assert [name for name in private if len(name) > 4 and name in text] == []
 
 
-def test_cores_and_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
         "sys/devices/system/cpu/online": "0-7",
-        "sys/devices/system/node/online": "0-1",
         "proc/cpuinfo": "processor\t: 0\nmodel name\t: Some Processor 9000\nflags\t: x",
     }
-    for cpu in range(8):  # two sockets with two cores of two threads each
-        topology = f"sys/devices/system/cpu/cpu{cpu}/topology"
-        files[f"{topology}/thread_siblings_list"] = f"{cpu % 4},{cpu % 4 + 4}"
-        files[f"{topology}/physical_package_id"] = str(cpu % 4 // 2)
+    for cpu in range(8):  # four cores of two threads each
+        files[f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"] = f"{cpu % 4},{cpu % 4 + 4}"
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 4})
-    machine = {"model": "Some Processor 9000", "architecture": platform.machine(), "sockets": 2, "numa_nodes": 2}
-    cores = {"physical_cores": 4, "logical_cores": 8, "usable_physical_cores": 2, "usable_logical_cores": 3}
-    assert describe_cpu(write(tmp_path, files)) == {**machine, **cores, "cgroup_cores": None}
+    cores = {"physical_cores": 4, "usable_physical_cores": 2, "cgroup_cores": None}
+    machine = {"model": "Some Processor 9000", "architecture": platform.machine()}
+    assert describe_cpu(write(tmp_path, files)) == {**machine, **cores}
 
 
 GROUPS: dict[str, tuple[dict[str, str], float | None, dict[str, int | None]]] = {
@@ -135,7 +131,6 @@ def two_gpus(**functions: Any) -> FakeNvml:
         nvmlDeviceGetDeviceHandleFromMigDeviceHandle=lambda device: device.parent,
         nvmlDeviceGetPciInfo=lambda device: device.pci,
         nvmlDeviceGetPersistenceMode=1,
-        nvmlDeviceGetMaxPcieLinkGeneration=5,
         **functions,
     )
 
@@ -168,4 +163,6 @@ def test_what_a_gpu_does_not_tell_is_none_and_what_the_driver_reserves_is_not_in
     [first, second] = Nvml(two_gpus()).gpus()
     assert (first.uuid, first.pci_bus_id, second.uuid) == ("GPU-aaaa", "0000:9b:00.0", "GPU-bbbb")
     assert (first.memory_total, first.memory_free) == (80 * GIB, 77 * GIB)
-    assert (first.name, first.pcie_generation_max, first.pcie_width) == ("Some GPU", 5, None)
+    assert (first.name, first.persistence_mode) == ("Some GPU", True)
+    [silent] = Nvml(FakeNvml(nvmlDeviceGetCount=1, nvmlDeviceGetHandleByIndex=lambda _: 1)).gpus()
+    assert (silent.name, silent.persistence_mode, silent.memory_used) == (None, None, None)

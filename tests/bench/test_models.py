@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -53,7 +51,7 @@ def test_resnet50_has_the_published_parameters_and_its_outputs_vary(tmp_path: Pa
     statistics = sum(math.prod(tensor.dims) for tensor in tensors if "running_" in tensor.name)
     assert sum(math.prod(tensor.dims) for tensor in tensors) - statistics == 25_557_032
     assert statistics == 53_120
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["resnet50.json", "resnet50.onnx"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["resnet50.onnx"]
     inputs = models.sample_inputs(path, batch=3)
     outputs = run(path, inputs)
     assert outputs.shape == (3, 1000)
@@ -167,8 +165,9 @@ def test_a_seed_gives_the_same_bytes_again_and_another_one_others(
     paths = [models.make(name, tmp_path / str(number), seed=max(7, number), **options) for number in (6, 7, 8)]
     assert paths[0].name == f"{models.describe(name, seed=7, **options).stem}.onnx"
     [first, second, other] = [[file.read_bytes() for file in sorted(path.parent.iterdir())] for path in paths]
-    assert first == second != other
+    assert first == second
     if name != "identity":
+        assert first != other
         assert np.abs(run(paths[0]) - run(paths[2])).max() > 0.01
 
 
@@ -219,28 +218,15 @@ def test_models_of_different_options_stand_side_by_side(tmp_path: Path) -> None:
     assert find(tmp_path, 1) == paths[0]
 
 
-def shorten(path: Path) -> None:
-    os.truncate(path, path.stat().st_size - 1)
-
-
-def age(path: Path) -> None:
-    record = json.loads(path.read_text())
-    record["parameters"]["generator"] = 0
-    path.write_text(json.dumps(record))
-
-
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
-        ("matmul-3-mb.onnx.data", shorten),
+        ("matmul-3-mb.onnx.data", lambda path: os.truncate(path, path.stat().st_size - 1)),
         ("matmul-3-mb.onnx.data", Path.unlink),
-        ("matmul-3-mb.onnx", shorten),
-        ("matmul-3-mb.json", age),
-        ("matmul-3-mb.json", lambda path: path.write_text("[]")),
-        ("matmul-3-mb.json", Path.unlink),
+        ("matmul-3-mb.onnx", Path.unlink),
     ],
 )
-def test_a_damaged_or_older_model_is_made_anew(name: str, damage: Any, tmp_path: Path) -> None:
+def test_an_incomplete_model_is_made_anew(name: str, damage: Any, tmp_path: Path) -> None:
     make(tmp_path)
     whole = contents(tmp_path)
     damage(tmp_path / name)
@@ -258,18 +244,6 @@ def test_an_interrupt_leaves_nothing(name: str, options: dict[str, int], tmp_pat
     with pytest.raises(KeyboardInterrupt):
         models.make(name, tmp_path, progress=interrupt, **options)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_killed_process_leaves_no_model(tmp_path: Path) -> None:
-    code = """
-import os, signal, sys
-from ortmulti.bench import models
-models.make("matmul", sys.argv[1], megabytes=3, progress=lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-"""
-    assert run_child(code, tmp_path).returncode == -signal.SIGKILL
-    assert contents(tmp_path) == {}
-    make(tmp_path)
-    assert set(contents(tmp_path)) == {f"matmul-3-mb{end}" for end in (".onnx", ".onnx.data", ".json")}
 
 
 def test_a_disk_that_fills_up_gives_one_error_and_leaves_nothing(tmp_path: Path) -> None:
@@ -358,16 +332,3 @@ def test_weights_do_not_depend_on_the_number_of_layers(tmp_path: Path) -> None:
     loaded = [onnx.load(tiny_decoder(tmp_path / str(layers), layers=layers)) for layers in (1, 3)]
     few, many = ({tensor.name: tensor.raw_data for tensor in model.graph.initializer} for model in loaded)
     assert few.items() < many.items()
-
-
-def test_two_that_write_the_same_model_do_not_disturb_each_other(tmp_path: Path) -> None:
-    whole: list[dict[str, bytes]] = []
-
-    def also_make(*_: int) -> None:
-        if not whole:
-            make(tmp_path)
-            whole.append(contents(tmp_path))
-
-    make(tmp_path, progress=also_make)
-    assert [contents(tmp_path)] == whole
-    assert len(whole[0]) == 3

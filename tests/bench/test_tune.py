@@ -76,7 +76,7 @@ def test_every_objective_is_measured(tiny: Path, objective: Any, tmp_path: Path)
     """With a file of inputs that is read once: another one in its place has no effect."""
     inputs = tmp_path / "inputs.npz"
     np.savez(inputs, **models.sample_inputs(tiny, batch=3))
-    found = {"only": ["enable_mem_pattern"], "budget": 60, "block_seconds": 0.01, "clients": 2, "inputs": inputs}
+    found = {"only": ["enable_mem_pattern"], "budget": 60, "clients": 2, "inputs": inputs}
     result = ortmulti.tune(tiny, objective, devices="cpu", progress=lambda *_: inputs.write_bytes(b""), **found)
     assert result.tuning.objective == result.document["settings"]["objective"] == objective
     assert result.document["defaults"] > 0
@@ -172,7 +172,6 @@ def test_a_candidate_gives_the_model_s_outputs(tiny: Path, tmp_path: Path, throu
         ({"through": "tunnel"}, InvalidArgument, "'pool' or 'session'"),
         ({"objective": "throughput", "through": "session"}, InvalidArgument, "throughput is that of a pool"),
         ({"budget": 0}, InvalidArgument, "budget is a number of seconds above 0"),
-        ({"minimum_gain": 1}, InvalidArgument, "minimum_gain"),
         ({"clients": 0}, InvalidArgument, "clients is 1 or more"),
         ({"only": ["use_tf32"]}, InvalidArgument, "no setting 'use_tf32' to tune here"),
         ({"out": "/nowhere/at/all.json"}, InvalidArgument, "cannot be written: No such file"),

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ortmulti.bench.tune import outputs
+from ortmulti.bench.measure import outputs
 from ortmulti.bench.tune.measurements import Measure
 from ortmulti.bench.tune.search import Effort, Search
 from ortmulti.bench.tune.space import OBJECTIVES, Host, Options, RejectedError, Settings, select, space, thread_counts

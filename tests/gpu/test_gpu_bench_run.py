@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from ortmulti.bench import serve
 from ortmulti.bench.measure.devices import device_sets, parse_devices
+from ortmulti.bench.serve.plan import RunPlan
 
 pytestmark = pytest.mark.gpu
 
 
-def plan(model: Path, variant: str, **changes: Any) -> serve.RunPlan:
+def plan(model: Path, variant: str, **changes: Any) -> RunPlan:
     available = parse_devices("all")
     settings: dict[str, Any] = {
         "models": [model],
@@ -25,7 +25,7 @@ def plan(model: Path, variant: str, **changes: Any) -> serve.RunPlan:
         "ceiling": False,
         "timeout": 120.0,
     }
-    return serve.RunPlan(**{**settings, **changes})
+    return RunPlan(**{**settings, **changes})
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def plan(model: Path, variant: str, **changes: Any) -> serve.RunPlan:
 )
 def test_every_gpu_answers(variant: str, changes: dict[str, Any], tiny: Path) -> None:
     document = plan(tiny, variant, **changes).run()
-    assert serve.RunPlan.failures(document) == []
+    assert RunPlan.failures(document) == []
     for measurement in document["measurements"]:
         assert set(measurement["stats"]) == (set(measurement["devices"]) if variant.startswith("core") else set())
         assert all(device["done"] > 0 for device in measurement["stats"].values())

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ortmulti
-from ortmulti.bench.measure.nvml import Nvml
+from ortmulti.devices.nvml import Nvml
 from tests.ray.conftest import get, running_cluster
 from tests.support.gpus import needs_gpus
 from tests.support.pools import HANG

@@ -37,6 +37,25 @@ SIMPLE = onnx_models.parsed("(float[n] x) => (float[n] y) { y = Neg(x) }").Seria
 ASKED = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [2], "data": [1, -2]}]}).encode()
 
 
+def rpc_of(channel: Any, name: str) -> Any:
+    """This call over a channel of grpc or grpc.aio."""
+    streams = name == "ModelStreamInfer"
+    return (channel.stream_stream if streams else channel.unary_unary)(
+        f"/inference.GRPCInferenceService/{name}",
+        request_serializer=message("ModelInferRequest" if streams else f"{name}Request").SerializeToString,
+        response_deserializer=message(f"{name}Response").FromString,
+    )
+
+
+def asked(model: str = "simple", request_id: str = "", **feed: np.ndarray) -> Any:
+    """A request over gRPC with these arrays of float32; none: 5 as x."""
+    request = message("ModelInferRequest")(model_name=model, id=request_id)
+    for name, value in (feed or {"x": np.array([5], np.float32)}).items():
+        request.inputs.add(name=name, datatype="FP32", shape=value.shape)
+        request.raw_input_contents.append(value.tobytes())
+    return request
+
+
 @dataclass
 class Server:
     process: subprocess.Popen[str]
@@ -60,12 +79,8 @@ class Server:
 
     def rpc(self, name: str, request: Any = None, **metadata: str) -> Any:
         with grpc.insecure_channel(self.grpc) as channel:
-            call = channel.unary_unary(
-                f"/inference.GRPCInferenceService/{name}",
-                request_serializer=message(f"{name}Request").SerializeToString,
-                response_deserializer=message(f"{name}Response").FromString,
-            )
-            return call(request or message(f"{name}Request")(), timeout=HANG, metadata=tuple(metadata.items()))
+            sent = request or message(f"{name}Request")()
+            return rpc_of(channel, name)(sent, timeout=HANG, metadata=tuple(metadata.items()))
 
 
 @contextlib.contextmanager
@@ -119,9 +134,7 @@ def test_both_protocols_are_answered(server: Server) -> None:
     described = server.rpc("ModelMetadata", message("ModelMetadataRequest")(name="simple"))
     assert [(one.name, one.datatype, list(one.shape)) for one in described.inputs] == [("x", "FP32", [-1])]
     assert server.rpc("ModelConfig", message("ModelConfigRequest")(name="simple")).config.output[0].data_type == 11
-    request = message("ModelInferRequest")(model_name="simple", id="8")
-    request.inputs.add(name="x", datatype="FP32", shape=[2])
-    request.raw_input_contents.append(np.array([1, -2], np.float32).tobytes())
+    request = asked("simple", "8", x=np.array([1, -2], np.float32))
     answer = server.rpc("ModelInfer", request)
     assert (answer.id, answer.model_version) == ("8", "7")
     np.testing.assert_array_equal(np.frombuffer(answer.raw_output_contents[0], np.float32), [-1, 2])
@@ -135,27 +148,16 @@ def test_both_protocols_are_answered(server: Server) -> None:
 
 
 def test_a_stream_answers_each_request(server: Server) -> None:
-    requests = []
-    for name in ("simple", "nothing", "simple"):
-        request = message("ModelInferRequest")(model_name=name, id=name)
-        request.inputs.add(name="x", datatype="FP32", shape=[1])
-        request.raw_input_contents.append(np.array([5], np.float32).tobytes())
-        requests.append(request)
+    requests = map(asked, ("simple", "nothing", "simple"))
     with grpc.insecure_channel(server.grpc) as channel:
-        call = channel.stream_stream(
-            "/inference.GRPCInferenceService/ModelStreamInfer",
-            request_serializer=message("ModelInferRequest").SerializeToString,
-            response_deserializer=message("ModelStreamInferResponse").FromString,
-        )
-        first, wrong, last = call(iter(requests), timeout=HANG)
+        first, wrong, last = rpc_of(channel, "ModelStreamInfer")(requests, timeout=HANG)
     assert (first.error_message, last.error_message) == ("", "")
     assert first.infer_response.raw_output_contents == last.infer_response.raw_output_contents
     assert wrong.error_message == "Request for unknown model: 'nothing' is not found"
 
 
 def test_wrong_requests_have_their_codes(server: Server) -> None:
-    request = message("ModelInferRequest")(model_name="simple")
-    request.inputs.add(name="x", datatype="FP32", shape=[2])
+    request = asked(x=np.ones(2, np.float32))
     for raw, code, text in (
         ([b"1234"], "INVALID_ARGUMENT", "input byte size mismatch for input 'x' for model 'simple'. Expected 8, got 4"),
         ([b"1234", b"5"], "INVALID_ARGUMENT", "2 raw_input_contents were sent for 1 inputs"),
@@ -194,13 +196,6 @@ def test_models_are_loaded_and_unloaded(server: Server) -> None:
 def test_answers_are_counted_by_protocol_and_code(folder: Path, tmp_path: Path) -> None:
     settings = tmp_path / "server.toml"
     settings.write_text("limits = { receive = 0.3, header = 4000 }")
-
-    def asked(model: str) -> Any:
-        request = message("ModelInferRequest")(model_name=model)
-        request.inputs.add(name="x", datatype="FP32", shape=[1])
-        request.raw_input_contents.append(bytes(4))
-        return request
-
     with serving(settings, folder / "simple.onnx") as server:
         assert infer(server)[0] == infer(server)[0] == 200
         assert server.ask("/v2/models/simple/infer", b"{}")[0] == 400
@@ -211,17 +206,12 @@ def test_answers_are_counted_by_protocol_and_code(folder: Path, tmp_path: Path) 
         with server.socket() as client:  # the body is missing: 408 alone, though the application had begun
             client.sendall(b"POST /v2/models/simple/infer HTTP/1.1\r\ncontent-length: 5\r\n\r\n")
             receive_all(client)
-        server.rpc("ModelInfer", asked("simple"))
+        server.rpc("ModelInfer", asked())
         with pytest.raises(grpc.RpcError):
             server.rpc("ModelInfer", asked("x"))
         with grpc.insecure_channel(server.grpc) as channel:
-            stream = channel.stream_stream(
-                "/inference.GRPCInferenceService/ModelStreamInfer",
-                request_serializer=message("ModelInferRequest").SerializeToString,
-            )
-            assert len(list(stream(map(asked, ("simple", "x")), timeout=HANG))) == 2
-            check = channel.unary_unary("/grpc.health.v1.Health/Check")
-            check(b"", timeout=HANG)
+            assert len(list(rpc_of(channel, "ModelStreamInfer")(map(asked, ("simple", "x")), timeout=HANG))) == 2
+            channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=HANG)
         page = server.ask("/metrics")[1].decode()
     found = re.findall(r'ortmulti_serve_answers_total{protocol="(\w+)",code="(\w+)"} (\d+)', page)
     assert {(protocol, code): int(count) for protocol, code, count in found} == {
@@ -312,10 +302,7 @@ def test_a_request_has_at_most_as_many_rows_as_its_configuration_states(tmp_path
             feed = {"x": np.ones(rows, np.float32), "k": np.ones(9, np.float32)}
             body = json.dumps({"id": request_id, "inputs": tensors_of(feed)}).encode()
             found, content = server.ask("/v2/models/m/infer", body)
-            request = message("ModelInferRequest")(model_name="m", id=request_id)
-            for name, value in feed.items():
-                request.inputs.add(name=name, datatype="FP32", shape=value.shape)
-                request.raw_input_contents.append(value.tobytes())
+            request = asked("m", request_id, **feed)
             assert found == status
             if status == 200:
                 assert len(server.rpc("ModelInfer", request).raw_output_contents[0]) == 4 * rows
@@ -399,22 +386,14 @@ def test_what_is_received_is_answered_before_the_end(folder: Path) -> None:
 
 
 def test_no_request_over_grpc_that_has_arrived_is_cancelled_by_the_end(folder: Path) -> None:
-    request = message("ModelInferRequest")(model_name="simple")
-    request.inputs.add(name="x", datatype="FP32", shape=[1])
-    request.raw_input_contents.append(np.array([5], np.float32).tobytes())
-
     async def ask_until_the_end(server: Server) -> list[Any]:
         async with grpc.aio.insecure_channel(server.grpc, options=[("grpc.enable_retries", 0)]) as channel:
-            call = channel.unary_unary(
-                "/inference.GRPCInferenceService/ModelInfer",
-                request_serializer=message("ModelInferRequest").SerializeToString,
-                response_deserializer=message("ModelInferResponse").FromString,
-            )
+            call = rpc_of(channel, "ModelInfer")
 
             async def ask(answered: asyncio.Event) -> Any:
                 while True:
                     try:
-                        await call(request, timeout=HANG)
+                        await call(asked(), timeout=HANG)
                     except grpc.aio.AioRpcError as error:
                         return error.code()
                     answered.set()
@@ -435,19 +414,11 @@ def test_a_stream_that_asks_nothing_does_not_hold_the_end_up(folder: Path) -> No
     asks = threading.Event()
 
     def requests() -> Iterator[Any]:
-        request = message("ModelInferRequest")(model_name="simple")
-        request.inputs.add(name="x", datatype="FP32", shape=[1])
-        request.raw_input_contents.append(np.array([5], np.float32).tobytes())
-        yield request
+        yield asked()
         asks.wait(HANG)
 
     with serving(folder / "simple.onnx") as server, grpc.insecure_channel(server.grpc) as channel:
-        call = channel.stream_stream(
-            "/inference.GRPCInferenceService/ModelStreamInfer",
-            request_serializer=message("ModelInferRequest").SerializeToString,
-            response_deserializer=message("ModelStreamInferResponse").FromString,
-        )
-        answers = call(requests(), timeout=HANG)
+        answers = rpc_of(channel, "ModelStreamInfer")(requests(), timeout=HANG)
         assert next(answers).error_message == ""
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(HANG) == 0

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ortmulti.bench.measure import page_cache, results
-from ortmulti.bench.measure.rounds import Interval, failure, measure_rounds, of_case, ratios
+from ortmulti.bench.measure.rounds import Interval, failure, of_case, ratios
 from ortmulti.bench.reports.tables import Column, Report, figures
 from ortmulti.checks import was_url
 from ortmulti.errors import Error, InvalidArgument, NoSuchFile
@@ -37,7 +37,6 @@ class Experiment(abc.ABC, Generic[Case]):
         columns: the figures of the rows that come from the measurements, see `rows`.
         models: .onnx files.
         repeat: number of rounds. Each measures every case once, unless `rounds` says another number.
-        most_seconds: for all rounds, see `ortmulti.bench.measure.rounds.round_numbers`; None: no limit.
     """
 
     kind: ClassVar[str]
@@ -45,7 +44,6 @@ class Experiment(abc.ABC, Generic[Case]):
     columns: ClassVar[Sequence[Column]] = ()
     models: Sequence[Path]
     repeat: int
-    most_seconds: float | None = None
 
     @property
     def rounds(self) -> int:
@@ -62,7 +60,7 @@ class Experiment(abc.ABC, Generic[Case]):
             return {"case": case}
         return {
             name: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
-            for name, value in vars(case).items()
+            for name, value in (case._asdict() if isinstance(case, tuple) else vars(case)).items()  # type: ignore[attr-defined]
         }
 
     def prepare(self, folder: Path, step: Callable[[str], None]) -> None:
@@ -158,8 +156,7 @@ class Experiment(abc.ABC, Generic[Case]):
                 raise NoSuchFile(f"model {model} does not exist{hint}")
 
     def run(self, progress: Step | None = None) -> dict[str, Any]:
-        """Measure every case, `repeat` times or as often as the budget allows, and return the result, see
-        `ortmulti.bench.measure.results.document`.
+        """Measure every case `repeat` times, and return the result, see `ortmulti.bench.measure.results.document`.
 
         A measurement that fails becomes part of the result, and the others go on. Ctrl-C ends the measurements, not the
         call: "partial" is "interrupted" then.
@@ -186,10 +183,12 @@ class Experiment(abc.ABC, Generic[Case]):
         partial: str | None = None
         with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
             self.prepare(Path(folder), lambda text: step(0, total, text))
-            order = lambda _, number: self.cases(number)  # noqa: E731
             rounds: list[dict[Case, dict[str, Any]]] = []
             try:
-                measure_rounds(self.cases(), measure, self.rounds, order=order, budget=self.most_seconds, found=rounds)
+                for number in range(self.rounds):
+                    rounds.append({})
+                    for case in self.cases(number):
+                        rounds[-1][case] = measure(case, number)
                 step(total, total, "")
             except KeyboardInterrupt:
                 rounds, partial = [one for one in rounds if one], "interrupted"

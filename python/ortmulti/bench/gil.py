@@ -7,13 +7,13 @@ interpreter's switch interval has waited for the GIL (or for a core). Its whole 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import itertools
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from ortmulti.bench.measure import fresh_process, page_cache
 from ortmulti.bench.measure.rounds import alternating
 from ortmulti.bench.reports.tables import Column, Report, Sheet, label, model_text, times_text
 from ortmulti.bench.strategies import SessionSettings, open_strategy
+from ortmulti.bench.strategies.onnxruntime_sessions import create_session, open_package
 from ortmulti.errors import Error
 
 LIBRARIES = ("onnxruntime", "ortmulti")
@@ -94,13 +95,13 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     """
     settings = SessionSettings(**{**spec.get("settings", {}), "intra_op_num_threads": spec["threads"]})
     if spec["library"] == "onnxruntime":
-        create = settings.creator(spec["model"], spec["device"])
-        release = importlib.import_module("onnxruntime").__version__
+        package = open_package([spec["device"]])
+        create, release = partial(create_session, package, spec["model"], spec["device"], settings), package.__version__
     else:
         native = open_strategy("native", spec["model"], [spec["device"]], settings)
         native.start()
         ortmulti.RunOptions()  # opens ONNX Runtime, as the import of onnxruntime above
-        create, release = native.create, find_onnxruntime().version
+        create, release = native.create, find_onnxruntime().version  # type: ignore[assignment]
     created: list[Any] = []
     creation, late, for_core = beside(lambda: created.append(create()))
     figures = {"delay": sum(late), "largest": max(late, default=0.0)}
@@ -154,13 +155,12 @@ REPORT = Report(headline, sheets, lambda _document, _details: _NOTES)
 class Gil(Experiment[str]):
     """The delay for each library, in turns and in fresh processes, with the model in the page cache.
 
-    Attributes: the options of `ortmulti bench gil`; `models` is one .onnx file, `libraries` some of `LIBRARIES`.
+    Attributes: the options of `ortmulti bench gil`; `models` is one .onnx file.
     """
 
     kind, report, columns = "gil", REPORT, COLUMNS
 
     models: Sequence[Path]
-    libraries: Sequence[str] = LIBRARIES
     device: str = "cpu"
     threads: int = 0
     repeat: int = 5
@@ -168,11 +168,10 @@ class Gil(Experiment[str]):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured: `InvalidArgument`, or `NoSuchFile` for a file that does not exist."""
-        self.check_not_empty("libraries")
         self.check_at_least(repeat=1)
 
     def cases(self, number: int = 0) -> list[str]:
-        return alternating(self.libraries, number)
+        return alternating(LIBRARIES, number)
 
     def describe(self, case: str) -> dict[str, Any]:
         return {"library": case, "model": str(self.models[0]), "device": self.device, "threads": self.threads}
@@ -182,7 +181,7 @@ class Gil(Experiment[str]):
         return str(measurement["library"])
 
     def prepare(self, folder: Path, step: Callable[[str], None]) -> None:  # noqa: ARG002
-        for library in self.libraries:  # loads the libraries from the disk, and does not count
+        for library in LIBRARIES:  # loads the libraries from the disk, and does not count
             step(library)
             with contextlib.suppress(Error):
                 self.measure(library, -1)

@@ -6,7 +6,6 @@ of onnxruntime. Another experiment sleeps at random times while clients send req
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import random
 import tempfile
@@ -14,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,14 @@ from ortmulti._runtime import behind
 from ortmulti.bench.experiment import Experiment, Json
 from ortmulti.bench.measure import fresh_process
 from ortmulti.bench.measure.memory import process_memory
+from ortmulti.bench.measure.pinned_copy import PinnedCopy
 from ortmulti.bench.measure.rounds import spread
 from ortmulti.bench.models import sample_inputs
 from ortmulti.bench.reports.tables import IN_MIB, MIB, Cell, Column, Report, Sheet, label, number, times_text, whole
 from ortmulti.bench.serve.clients import ClosedLoop
 from ortmulti.bench.strategies import SessionSettings
-from ortmulti.errors import Error, InvalidArgument
+from ortmulti.bench.strategies.onnxruntime_sessions import create_session, open_package
+from ortmulti.errors import InvalidArgument
 from ortmulti.optimized import comparison, wait_for_entries
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -138,36 +140,20 @@ def _turns(spec: Mapping[str, Any], feeds: Sequence[Mapping[str, Any]]) -> dict[
         weights = max(
             (memory["awake"]["gpu"] - memory[kind]["gpu"] for kind in kinds if "level" not in KINDS[kind]), default=0
         )
-        copy = _pinned_copy(_core.parse_device(device)[1], weights) if weights > 0 else None
-        create = SessionSettings.side_by_side([device], _core.usable_cores()).creator(spec["model"], device)
+        copy = PinnedCopy(_core.parse_device(device)[1]) if weights > 0 else None
+        settings = SessionSettings.side_by_side([device], _core.usable_cores())
+        create = partial(create_session, open_package([device]), spec["model"], device, settings)
         for _ in range(spec["repeat"]):
             for kind, how in kinds.items():
                 turn(kind, how)
             if copy:
-                timed("copy", "wake", copy)
+                times["copy"]["wake"].append(copy.seconds(weights))
             timed("onnxruntime", "request", lambda: timed("onnxruntime", "wake", create).run(None, dict(feed)))
     return {"weights": weights if copy else None, "seconds": times, "memory": memory, "different": different}
 
 
 def _differing(answers: Sequence[list[Any]], expected: list[Any]) -> int:
     return sum(not comparison.same_bits(answer, expected) for answer in answers)
-
-
-def _pinned_copy(device: int, size: int) -> Callable[[], None]:
-    """Return a copy of so many bytes from pinned memory to the GPU, by the driver: the lower bound of a wake."""
-    driver = ctypes.CDLL("libcuda.so.1")
-    source, target = ctypes.c_void_p(), ctypes.c_uint64()
-
-    def call(name: str, *arguments: Any) -> None:
-        _core.cuda_memory(device)  # makes its context this thread's
-        if (result := getattr(driver, name)(*arguments, ctypes.c_size_t(size))) != 0:
-            raise Error(
-                f"{name} of {size} bytes failed with CUDA error {result}: is other memory of cuda:{device} free?"
-            )
-
-    call("cuMemAllocHost_v2", ctypes.byref(source))
-    call("cuMemAlloc_v2", ctypes.byref(target))
-    return lambda: call("cuMemcpyHtoD_v2", target, source)
 
 
 def _random(spec: Mapping[str, Any], feeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

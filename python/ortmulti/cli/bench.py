@@ -15,16 +15,12 @@ from ortmulti.bench.experiment import Experiment
 from ortmulti.bench.measure import devices, results
 from ortmulti.bench.reports import plots
 
-from .models import DEMO_REPEAT, make_demo_models
-from .options import DemoFolder, Details, Devices, JsonFile, Markdown, Plot, Timeout, one_device, options_by_owner
+from .options import Details, Devices, JsonFile, Markdown, Plot, Timeout, one_device, options_by_owner
 from .output import bytes_written, is_stdout, print_json, print_paths, stderr, stdout, steps
 
 app = typer.Typer(help="Measure how fast sessions are created and how fast pools answer.", no_args_is_help=True)
 
-_Repeat = Annotated[
-    int | None,
-    typer.Option(help="How often each case is measured, each time in a new process (default: 5; with --demo 2)."),
-]
+_Repeat = Annotated[int, typer.Option(help="How often each case is measured, each time in a new process.")]
 INTERRUPTED = 130
 """Exit status after Ctrl-C."""
 
@@ -32,9 +28,9 @@ INTERRUPTED = 130
 @app.command("create")
 def create(
     model: Annotated[
-        list[str] | None,
+        list[str],
         typer.Argument(help="One or more .onnx files, or their URLs in stores, such as s3://...", show_default=False),
-    ] = None,
+    ],
     device_text: Devices = "all",
     counts: Annotated[
         str | None,
@@ -47,7 +43,7 @@ def create(
             help="Strategies to compare. sequential is plain onnxruntime in a loop: the speedup is over it.",
         ),
     ] = ",".join(strategies.names()),
-    repeat: _Repeat = None,
+    repeat: _Repeat = 5,
     cold: Annotated[
         bool,
         typer.Option(
@@ -96,13 +92,6 @@ def create(
     plot: Plot = None,
     markdown: Markdown = None,
     details: Details = False,
-    demo: Annotated[
-        bool,
-        typer.Option(
-            "--demo", help="Generate resnet50 and phi3-mini in a size for this machine, and measure with them."
-        ),
-    ] = False,
-    output: DemoFolder = Path("demo"),
 ) -> None:
     """Compare strategies that create sessions of a model on several devices.
 
@@ -112,21 +101,15 @@ def create(
     device_sets = devices.device_sets(
         devices.parse_devices(device_text), devices.parse_counts(counts) if counts is not None else None
     )
-    urls = [text for text in model or () if "://" in text]
-    paths = [Path(text) for text in model or () if "://" not in text]
-    if demo:
-        paths += make_demo_models(output / "models", device_sets)
-        json, plot = json or output / "create.json", plot or output / "create.png"
-        markdown = markdown or output / "create.md"
-    if not paths and not urls:
-        raise typer.BadParameter("no model: name at least one .onnx file, or give --demo")
+    urls = [text for text in model if "://" in text]
+    paths = [Path(text) for text in model if "://" not in text]
     if contexts_ready and second_model:
         raise typer.BadParameter("--contexts-ready and --second-model exclude each other: give one of them")
     plan = Plan(
         models=[*paths, *map(Path, urls)],
         device_sets=device_sets,
         strategies=[name.strip() for name in strategy_text.split(",")],
-        repeat=repeat if repeat is not None else DEMO_REPEAT if demo else 5,
+        repeat=repeat,
         cold=cold,
         entry=not no_entry,
         before="contexts" if contexts_ready else "model" if second_model else "nothing",
@@ -151,11 +134,9 @@ def create(
 @app.command("gil")
 def bench_gil(
     model: Annotated[Path | None, typer.Argument(help="An .onnx file (default: a generated matmul of 512 MB).")] = None,
-    onnxruntime: Annotated[bool, typer.Option("--onnxruntime/--no-onnxruntime", help="Measure onnxruntime.")] = True,
-    ortmulti: Annotated[bool, typer.Option("--ortmulti/--no-ortmulti", help="Measure ortmulti.")] = True,
     device: Annotated[str, typer.Option(help="cpu or cuda:N.")] = "cpu",
     threads: Annotated[int, typer.Option(help="CPU threads of the session; 0 is ONNX Runtime's default.")] = 0,
-    repeat: _Repeat = None,
+    repeat: _Repeat = 5,
     timeout: Timeout = 600.0,
     json: JsonFile = None,
 ) -> None:
@@ -165,15 +146,11 @@ def bench_gil(
     the sum of these delays and the largest one, as shares of the creation time.
     """
     checked = one_device(device)
-    libraries = [name for name, wanted in (("onnxruntime", onnxruntime), ("ortmulti", ortmulti)) if wanted]
     with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
         if model is None:
             with bytes_written("making matmul, 512 MB, in a temporary folder") as progress:
                 model = models.make("matmul", folder, progress=progress)
-        experiment = gil.Gil(
-            [model], libraries, checked, threads, repeat=repeat if repeat is not None else 5, timeout=timeout
-        )
-        conduct(experiment, json)
+        conduct(gil.Gil([model], checked, threads, repeat, timeout), json)
 
 
 def check_plot(path: Path | None) -> None:

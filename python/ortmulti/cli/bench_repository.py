@@ -18,15 +18,6 @@ def bench_repository(
         list[Path], typer.Argument(help="Several .onnx files, the most popular one first.", show_default=False)
     ],
     budget: Annotated[str, typer.Option(help="The memory for models: bytes, or such as 8GiB.")],
-    trace: Annotated[
-        str,
-        typer.Option(
-            metavar="zipf|FILE",
-            help="Arrivals: zipf, or a CSV file with the columns seconds and model (a file's name without .onnx, or "
-            "its number from 1 on).",
-        ),
-    ] = "zipf",
-    zipf: Annotated[float, typer.Option(help="Zipf's exponent: model i gets 1/i**exponent of the requests.")] = 1.0,
     rate: Annotated[
         float | None,
         typer.Option(
@@ -34,9 +25,7 @@ def bench_repository(
             "rate that wakes allow if the most popular models stay awake)."
         ),
     ] = None,
-    seconds: Annotated[
-        float | None, typer.Option(help="How long each measurement lasts (default: 20; of a file all of it).")
-    ] = None,
+    seconds: Annotated[float, typer.Option(help="How long each measurement lasts.")] = 20.0,
     warm_seconds: Annotated[float, typer.Option(help="How long each measurement warms up before.")] = 5.0,
     device: OneDevice = "all",
     burst: Annotated[
@@ -67,8 +56,6 @@ def bench_repository(
         list(dict.fromkeys(model)),
         one_device(device),
         budget,
-        trace=trace,
-        zipf=zipf,
         burst=burst,
         rate=rate,
         seconds=seconds,

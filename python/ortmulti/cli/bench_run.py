@@ -8,25 +8,25 @@ from typing import Annotated, Any
 
 import typer
 
-from ortmulti.bench import models, serve
+from ortmulti.bench import models
 from ortmulti.bench.measure import devices
+from ortmulti.bench.serve.plan import RunPlan, doubling
 from ortmulti.errors import NoSuchFile
 
 from . import options as shared
 from .bench import check_plot, conduct
-from .models import DEMO_RUN_MODEL, DEMO_RUN_SECONDS, DEMO_RUN_WARM_SECONDS
 from .output import bytes_written
 
 
 def bench_run(
     model: Annotated[
-        list[str] | None,
+        list[str],
         typer.Argument(
             help="Models: .onnx files, or generated ones such as tiny-kernels, resnet50, resnet50:precision=fp16, "
             "phi3-mini:layers=4 (`ortmulti models list`).",
             show_default=False,
         ),
-    ] = None,
+    ],
     device_text: shared.Devices = "all",
     counts: Annotated[
         str | None,
@@ -51,15 +51,9 @@ def bench_run(
             "closed loop's rate)."
         ),
     ] = None,
-    arrivals: Annotated[str, typer.Option(help="Open loops: poisson or constant.")] = "poisson",
     seconds: Annotated[float, typer.Option(help="How long a measurement lasts.")] = 3.0,
     warm_seconds: Annotated[float, typer.Option(help="How long each measurement warms up before.")] = 1.0,
-    repeat: Annotated[
-        int | None,
-        typer.Option(
-            help="Rounds. Each round measures every case in a new process (default: 5; with --demo 1).",
-        ),
-    ] = None,
+    repeat: Annotated[int, typer.Option(help="Rounds. Each round measures every case in a new process.")] = 5,
     ceiling: Annotated[
         bool, typer.Option(help="Also measure each variant with a model that does nothing: the highest possible rate.")
     ] = True,
@@ -70,18 +64,10 @@ def bench_run(
     config: shared.ConfigEntries = None,
     folder: Annotated[Path, typer.Option("--models", help="The folder for generated models.")] = Path("models"),
     timeout: shared.Timeout = 600.0,
-    budget: Annotated[
-        float | None,
-        typer.Option(help="Seconds for all rounds. A round begins only if it can end in time."),
-    ] = None,
     json: shared.JsonFile = None,
     plot: shared.Plot = None,
     markdown: shared.Markdown = None,
     details: shared.Details = False,
-    demo: Annotated[
-        bool, typer.Option("--demo", help="Compare the variants for half a minute with a generated model.")
-    ] = False,
-    output: shared.DemoFolder = Path("demo"),
 ) -> None:
     """Compare the throughput and latency of pools, and of onnxruntime in threads, on one device and on several.
 
@@ -89,31 +75,19 @@ def bench_run(
     requests at a given rate and counts latency from when a request was to arrive.
     """
     available = devices.parse_devices(device_text)
-    if demo:
-        model = [*(model or []), DEMO_RUN_MODEL]
-        folder, ceiling = output / "models", False
-        json, plot = json or output / "run.json", plot or output / "run.png"
-        markdown = markdown or output / "run.md"
-        seconds, warm_seconds = DEMO_RUN_SECONDS, DEMO_RUN_WARM_SECONDS
-        counts = counts or f"1,{len(available)}"
-        # So that N sessions on the CPU can do what one does N times.
-        threads = 1 if threads is None else threads
-    if not model:
-        raise typer.BadParameter("no model: name at least one, or give --demo")
-    plan = serve.RunPlan(  # wrong arguments are found before models are made
+    plan = RunPlan(  # wrong arguments are found before models are made
         models=[Path()],
         device_sets=devices.device_sets(
-            available, serve.doubling(len(available)) if counts is None else devices.parse_counts(counts)
+            available, doubling(len(available)) if counts is None else devices.parse_counts(counts)
         ),
         variants=[name.strip() for name in variants.split(",")],
         rates=rate.split(",") if rate is not None else [],
-        arrivals=arrivals,
         in_flight=in_flight,
         batches=devices.parse_counts(batch, "batch sizes, such as 1,32"),
         sequence=sequence,
         inputs=inputs,
         outputs=outputs,
-        repeat=repeat if repeat is not None else 1 if demo else 5,
+        repeat=repeat,
         seconds=seconds,
         warm_seconds=warm_seconds,
         ceiling=ceiling,
@@ -121,7 +95,6 @@ def bench_run(
         provider_options=shared.name_values(provider_option),
         config_entries=shared.name_values(config),
         timeout=timeout,
-        budget=budget,
     )
     check_plot(plot)
     plan.models = make_models(model, folder)

@@ -19,8 +19,8 @@ from ortmulti._runtime import cuda_libraries as _cuda
 from ortmulti._runtime import libraries as _libraries
 from ortmulti._runtime import startup
 from ortmulti._runtime.machine import cpu_model, describe_memory
-from ortmulti.bench.measure.nvml import Gpu, Nvml
 from ortmulti.devices import plugins
+from ortmulti.devices.nvml import Gpu, Nvml
 from ortmulti.devices.provider_options import CUDA
 from ortmulti.errors import DeviceError, Error, LibraryError
 

@@ -11,10 +11,10 @@ from ortmulti.bench import strategies
 from ortmulti.bench.files import read_arrays
 from ortmulti.bench.measure import devices as device_names
 from ortmulti.bench.measure import results
-from ortmulti.errors import InvalidArgument
+from ortmulti.errors import Error, InvalidArgument
 
 from .bench import INTERRUPTED, check_plot
-from .options import ConfigEntries, CustomOps, JsonFile, Plot, ProviderOptions, Timeout, library_paths, name_values
+from .options import ConfigEntries, CustomOps, JsonFile, ProviderOptions, Timeout, library_paths, name_values
 from .output import is_stdout, print_json, print_paths, stdout, steps
 
 
@@ -47,9 +47,7 @@ def diagnose_command(
             "least once, however long that takes."
         ),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Measure each way once, and leave out long experiments.")] = (
-        False
-    ),
+    quick: Annotated[bool, typer.Option("--quick", help="Measure each way and experiment once.")] = (False),
     inputs: Annotated[
         Path | None,
         typer.Option("--input", metavar="FILE", help="An .npz file with an array for each input (default: random)."),
@@ -71,19 +69,24 @@ def diagnose_command(
         Path | None,
         typer.Option(metavar="FILE", help="Write the report as one HTML page that works without a network."),
     ] = None,
-    plot: Plot = None,
 ) -> None:
     """Find out where a model's start spends its time, and which change would help most.
 
     Each way to create sessions is traced in new processes, on the first device and on all devices. Experiments show
     what each way waits for. The change of the first finding is tried out. After Ctrl-C the results so far are reported.
     """
-    check_plot(plot)
     check_plot(html and html.with_suffix(".svg"))
     if model.suffix == ".json":
         from ortmulti.bench.diagnose.report import load_document
 
-        _report(load_document(model), Path(), json, html, plot)
+        document = load_document(model)
+        try:
+            _report(document, Path(), json, html)
+        except Error:
+            raise
+        except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise InvalidArgument(f"{model} is not a whole diagnosis ({reason}): diagnose the model again") from error
         return
     settings: dict[str, Any] = {
         "provider_options": name_values(provider_option),
@@ -111,14 +114,14 @@ def diagnose_command(
             timeout=timeout,
             progress=step,
         )
-    _report(document, model, json, html, plot)
+    _report(document, model, json, html)
     if document["partial"] == "interrupted":
         raise typer.Exit(INTERRUPTED)
     if document["partial"]:
         raise typer.Exit(1)
 
 
-def _report(document: dict[str, Any], model: Path, json: Path | None, html: Path | None, plot: Path | None) -> None:
+def _report(document: dict[str, Any], model: Path, json: Path | None, html: Path | None) -> None:
     """Write the requested files first, since they last, and print the report."""
     from ortmulti.bench.diagnose.diagnosis import publishable
 
@@ -131,13 +134,6 @@ def _report(document: dict[str, Any], model: Path, json: Path | None, html: Path
 
         write_html(document, html)
         written["page"] = html
-    if plot is not None:
-        from ortmulti.bench.diagnose.report import view
-        from ortmulti.bench.diagnose.report.plot import save_plot
-
-        if view.traces(document) or view.default_run(document):
-            save_plot(document, plot)
-            written["plot"] = plot
     if is_stdout(json):
         print_json(publishable(document, model))
     else:

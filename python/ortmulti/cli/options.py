@@ -38,7 +38,6 @@ JsonFile = Annotated[
 Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the result: .png, .svg or .pdf.")]
 Markdown = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as Markdown.")]
 Details = Annotated[bool, typer.Option("--details", help="Show the columns for specialists, too.")]
-DemoFolder = Annotated[Path, typer.Option("--output", "--out", help="The folder for the files of --demo.")]
 
 Devices = Annotated[
     str,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -83,18 +82,12 @@ def describe_machine(kind: str) -> dict[str, Any]:
 
 def _gpus() -> dict[str, Any]:
     """Return the GPUs' names and the driver's release; each None without nvidia-ml-py or a driver."""
-    with contextlib.suppress(ImportError):
-        import pynvml
+    from ortmulti.devices.nvml import Nvml
 
-        with contextlib.suppress(pynvml.NVMLError):
-            pynvml.nvmlInit()
-            try:
-                handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-                names = {pynvml.nvmlDeviceGetName(handle) for handle in handles}
-                return {"gpus": sorted(names), "driver": pynvml.nvmlSystemGetDriverVersion()}
-            finally:
-                pynvml.nvmlShutdown()
-    return {"gpus": None, "driver": None}
+    if (nvml := Nvml.open()) is None:
+        return {"gpus": None, "driver": None}
+    with nvml:
+        return {"gpus": sorted({gpu.name for gpu in nvml.gpus() if gpu.name}), "driver": nvml.driver_version}
 
 
 def differences(measured: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

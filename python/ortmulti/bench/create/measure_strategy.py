@@ -35,7 +35,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     Returns:
         Seconds: "starting", "creation" (wall), "download" (of that, or None), "sessions" (each session's creation),
         "first_run" (wall).
-        "details": the strategy's details of its creation. Bytes: "peak_rss", "pss", "gpu_memory" (by device);
+        "not_shared": reasons, see `Creation`. Bytes: "peak_rss", "pss", "gpu_memory" (by device);
         "processes" counts them. "outputs": for each session a digest of its outputs, see `digest`.
     """
     feeds = read_arrays(spec["feeds"])
@@ -72,7 +72,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
             "creation": creation.wall + (downloading or 0.0) + (spec["import_seconds"] if imports else 0.0),
             "download": downloading,
             "sessions": creation.sessions,
-            "details": creation.details,
+            "not_shared": creation.not_shared,
             "first_run": first_run.wall,
             **memory,
             "outputs": [digest(outputs) for outputs in first_run.outputs],

@@ -71,7 +71,6 @@ COLUMNS = (
     Column("equal", "equal", summary=None),
     Column("pss"),
     Column("entry_bytes", of=lambda one: one["entry"]["bytes"] if one.get("entry") else None),
-    Column("after_contexts", of=lambda one: one.get("details", {}).get("after_contexts"), summary=Interval.json),
 )
 
 PLAIN = "plain onnxruntime in a loop"
@@ -366,7 +365,7 @@ class Plan(Experiment[Case]):
             efficiency, parallel = efficiencies(speedup, len(case.devices))
         compared = reference if case.strategy != "sequential" or len(good) > 1 else []
         present = sorted({entry["present"] for m in good if (entry := m.get("entry"))})
-        reasons = (reason for m in good for reason in m.get("details", {}).get("not_shared", ()))
+        reasons = (reason for m in good for reason in m.get("not_shared", ()))
         return {
             "entry": ", ".join("present" if there else "absent" for there in present) or None,
             "not_shared": list(dict.fromkeys(reasons)),

@@ -16,13 +16,13 @@ from typing import Any
 
 from ortmulti import _core
 from ortmulti.bench.diagnose.findings import LEAST_SECONDS, Finding, conclude_again, nothing
-from ortmulti.bench.diagnose.measured import creation_of, start_of_workers, visible_devices
+from ortmulti.bench.diagnose.measured import creation_of, visible_devices
 from ortmulti.bench.diagnose.trace import trace
 from ortmulti.bench.measure import fresh_process
 from ortmulti.bench.measure.devices import describe
-from ortmulti.bench.measure.nvml import Nvml
 from ortmulti.bench.measure.rounds import Interval, alternating, of_case, ratios, round_numbers
 from ortmulti.bench.strategies import SessionSettings
+from ortmulti.devices.nvml import Nvml
 from ortmulti.errors import DeviceError, Error
 
 _DEVICES_TIMEOUT = 120.0
@@ -228,7 +228,7 @@ def _run(bench: Bench, finding: Finding) -> dict[str, Any] | None:
     pairs: list[dict[str, float]] = []
     with contextlib.suppress(Error, OSError), _model(bench, recipe.after.get("model")) as model:
         most = _QUICK_PAIRS if bench.quick else _PAIRS
-        for number in round_numbers(most, bench.left(), least=_LEAST_PAIRS, estimate="none"):
+        for number in round_numbers(most, bench.left(), _LEAST_PAIRS):
             pair = {}
             for name in alternating(("before", "after"), number):
                 start = dict(getattr(recipe, name))
@@ -260,10 +260,7 @@ def _seconds(bench: Bench, finding: Finding, start: Mapping[str, Any], until: st
     if on_driver:
         return max(float(run["measured"]["driver_floor"]), 1e-9)
     run |= {"finding": finding.id, "changed": start.keys() > {"way", "devices"}}
-    seconds = float(run["wall"]) if until == "answered" else creation_of(run)
-    if until == "created by workers":
-        seconds -= start_of_workers(run)
-    return max(seconds, LEAST_SECONDS / 1e3)
+    return max(float(run["wall"]) if until == "answered" else creation_of(run), LEAST_SECONDS / 1e3)
 
 
 @contextlib.contextmanager

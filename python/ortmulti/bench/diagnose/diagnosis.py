@@ -21,19 +21,16 @@ from ortmulti.bench.files import write_arrays
 from ortmulti.bench.measure import page_cache, results
 from ortmulti.bench.measure.devices import check_measurable
 from ortmulti.bench.measure.floor import cuda_devices
-from ortmulti.bench.measure.nvml import Nvml
 from ortmulti.bench.measure.rounds import rotated, round_numbers
 from ortmulti.bench.models import sample_inputs
 from ortmulti.devices.device import Device, name_devices
+from ortmulti.devices.nvml import Nvml
 from ortmulti.errors import Error, InvalidArgument, LibraryError
 
 __all__ = ["diagnose", "publishable"]
 
-# The time of a further session is compared with its time in these ways.
-_REFERENCES = ("sequential", "native")
 # The shares of the budget after which no further repetition of a trace begins, and no further experiment.
 _TRACES, _EXPERIMENTS = 0.5, 0.75
-_LEVELS_SECONDS = 4.0
 _WATCHED_SECONDS = 0.2
 
 
@@ -67,7 +64,7 @@ def diagnose(
         repeat: Most measurements of each way; default 5, with `quick` 1.
         budget: Seconds after which no further repetition begins (default 50, with `quick` 20). Each way is measured at
             least once.
-        quick: Measure each way once, and leave out long experiments.
+        quick: Measure each way and experiment once.
         batch: Size of the dynamic batch dimension of the inputs.
         sequence: Size of their other dynamic dimensions.
         inputs: Arrays by the inputs' names. Default: random ones that fit the model's declaration.
@@ -198,7 +195,7 @@ def look(gpus: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
     Returns:
         "cores": how many this process may use. "busy_cores": how many are busy with others. "governor": of the
-        frequency. "gpus": "device", "persistence_mode" and the fields of `ortmulti.bench.measure.nvml.GpuActivity`, of
+        frequency. "gpus": "device", "persistence_mode" and the fields of `ortmulti.devices.nvml.GpuActivity`, of
         which "processes" are only counted. Empty without NVML.
     """
     before = _busy_ticks()
@@ -243,7 +240,7 @@ def _traces(bench: Bench) -> None:
     """Run every way on all devices, in turns, within the repetitions and the budget. These figures compare the ways.
 
     Each way is traced there once, since causes vary less between starts than the gains of changes. On the first device
-    the way that findings are about and the ways for comparison are traced; the others while there is time.
+    the way that findings are about is traced; the others while there is time, unless the diagnosis is quick.
     """
 
     def plain(order: Sequence[str]) -> None:
@@ -251,47 +248,33 @@ def _traces(bench: Bench) -> None:
             bench.trace(way, bench.devices, "plain")
 
     # The starts on all devices come first, so that the main figures exist after an interruption.
-    before = bench.left()
     plain(bench.ways)
-    seconds = before - bench.left()
     for way in bench.ways:
         bench.trace(way, bench.devices)
-    needed = {bench.ways[0]} if bench.quick else {bench.ways[0], *_REFERENCES}
-    for way in sorted(bench.ways, key=lambda way: way not in needed):
-        if len(bench.devices) > 1 and (way in needed or (not bench.quick and bench.left(_TRACES) >= 0)):
+    for place, way in enumerate(bench.ways if len(bench.devices) > 1 else ()):
+        if place == 0 or (not bench.quick and bench.left(_TRACES) >= 0):
             bench.trace(way, bench.devices[:1])
-    for number in round_numbers(bench.repeat - 1, bench.left(_TRACES), least=0, before=seconds):
+    for number in round_numbers(bench.repeat - 1, bench.left(_TRACES), least=0):
         plain(rotated(bench.ways, number + 1))
 
 
 def _experiments(bench: Bench, visible: int | None) -> None:
     """Measure what each way waits for, and which of the machine's settings cost time, as far as the budget allows."""
     gpus = cuda_devices(bench.devices)
-    for number in round_numbers(1 if bench.quick else 3, bench.left(_EXPERIMENTS), estimate="none"):
+    for number in round_numbers(1 if bench.quick else 3, bench.left(_EXPERIMENTS)):
         _gil(bench)
         if gpus:
             driver(bench, gpus, visible or 0)
         if number < 2:  # the second one says whether the first one met another load by chance
             _cold(bench)
-    if not bench.quick and bench.left(_EXPERIMENTS) > 0:
-        threads = len(bench.devices)
-        bench.experiment("memory", "native", bench.devices, lambda: bench.probe("bandwidth", threads=threads))
-    if not bench.quick and bench.left(_EXPERIMENTS) > 0:
-        page_cache.warm(bench.files)
-        spec = {**_session(bench), "seconds": _LEVELS_SECONDS}
-        bench.experiment("levels", "native", bench.devices[:1], lambda: bench.probe("levels", **spec))
-
-
-def _session(bench: Bench) -> dict[str, Any]:
-    """Return what probes are told of a session on the first device."""
-    [device] = bench.devices[:1]
-    return {"model": str(bench.model), "device": device, "settings": bench.settings_for([device])}
 
 
 def _gil(bench: Bench) -> None:
     """The heartbeat beside a creation, for onnxruntime's sessions and for ortmulti's."""
-    spec = _session(bench)
-    spec["threads"] = spec["settings"]["intra_op_num_threads"]
+    [device] = bench.devices[:1]
+    settings = bench.settings_for([device])
+    spec: dict[str, Any] = {"model": str(bench.model), "device": device, "settings": settings}
+    spec["threads"] = settings["intra_op_num_threads"]
     for library, ways in (("onnxruntime", ("threads", "sequential", "processes")), ("ortmulti", ("native", "shared"))):
         way = next((way for way in ways if way in bench.ways), None)
         if way is not None:

@@ -20,10 +20,8 @@ from ortmulti.bench.diagnose.measured import (
     prediction,
     seconds_text,
     serialization,
-    start_of_workers,
     visible_devices,
 )
-from ortmulti.bench.diagnose.probes import LEVELS
 
 
 @dataclass(frozen=True)
@@ -35,8 +33,8 @@ class Recipe:
     before: Mapping[str, Any]
     after: Mapping[str, Any]
     what: str  # description of the comparison
-    # What ends the measured time: all sessions are "created", or "created by workers" whose start does not count; the
-    # first runs are "answered"; the "driver" has started, with nothing else.
+    # What ends the measured time: all sessions are "created"; the first runs are "answered"; the "driver" has started,
+    # with nothing else.
     until: str = "created"
 
 
@@ -137,62 +135,6 @@ def _command(measured: Measured, way: str) -> str:
     }[way]
 
 
-def processes(measured: Measured) -> Iterator[Finding]:
-    """The start of worker processes costs time. It matters if they are used, or would otherwise be the best way."""
-    best = measured.best
-    creation, least = measured.creation("processes"), measured.creation(best)
-    if creation is None or least is None:
-        return
-    starting = median(map(start_of_workers, measured.starts("processes"))) or 0.0
-    used = measured.usual == "processes"
-    left = max(creation - starting, 0.0)
-    saved = starting if used else least - left
-    if starting <= 0 or saved <= 0 or (not used and left > _BETTER * least):
-        return
-    other = used and best != "processes"
-    recipe = _between(measured, "processes", best) if other else None
-    if not used:
-        what = f"{best} against processes that have been started before"
-        recipe = _between(measured, best, "processes", what, until="created by workers")
-    yield Finding(
-        id="processes",
-        title=f"processes spend {seconds_text(starting)} of {seconds_text(creation)} on starting "
-        f"{measured.sessions} interpreters",
-        cause="processes",
-        seconds=saved,
-        evidence=[f"without their start processes would take {seconds_text(left)}, {best} takes {seconds_text(least)}"],
-        change="keep worker processes and give them the next model, or use a way without them"
-        if used
-        else "start worker processes before there is a model to load",
-        command=_command(measured, best) if other else None,
-        recipe=recipe,
-    )
-
-
-def cores(measured: Measured) -> Iterator[Finding]:
-    """More sessions on the CPU than cores: each has less than one."""
-    on_cpu, available = measured.devices.count("cpu"), measured.document["environment"].get("cores")
-    if not available or on_cpu <= available:
-        return
-    alone, together = measured.watched_creation("native", 1), measured.watched_creation("native")
-    shared = measured.watched_creation("shared")
-    saved = together - shared if together and shared and measured.usual == "native" else 0.0
-    evidence = [f"this process may use {available} cores"]
-    if alone and together:
-        evidence.append(f"native creates one session in {seconds_text(alone)} and {on_cpu} in {seconds_text(together)}")
-    yield Finding(
-        id="cores",
-        title=f"{on_cpu} sessions on the CPU share {available} cores",
-        cause="cores",
-        seconds=saved,
-        share=saved / together if together else 0.0,
-        evidence=evidence,
-        change="use no more sessions on the CPU than cores; ortmulti's are handles to one, which many threads may run",
-        command=_command(measured, "shared"),
-        recipe=_between(measured, "native", "shared") if saved > 0 and measured.best == "shared" else None,
-    )
-
-
 # --- What a session's creation and first run do -----------------------------------------------------------------------
 
 OPTIMIZATIONS = tuple(f"optimization level {level}" for level in (1, 2, 3))
@@ -211,10 +153,6 @@ def optimization(measured: Measured) -> Iterator[Finding]:
         return
     by_level = {cause: measured.cause(usual, cause) for cause in OPTIMIZATIONS}
     evidence = [f"{cause}: {seconds_text(spent)} of {usual}'s creation" for cause, spent in by_level.items() if spent]
-    found = measured.experiment("levels")
-    levels = {level: median(seconds for one in found for seconds in one.get(level, ())) for level in LEVELS}
-    if texts := [f"{level} {seconds_text(spent)}" for level, spent in levels.items() if spent is not None]:
-        evidence.append(f"one session's creation by graph optimization level: {', '.join(texts)}")
     if measured.gpus and measured.best == "shared":
         change = "optimize the model ahead; loading it takes it from the cache"
         command = f"ortmulti optimize -- {shlex.quote(model)}"
@@ -548,8 +486,6 @@ def machine(measured: Measured) -> Iterator[Finding]:
 
 RULES = (
     strategy,
-    processes,
-    cores,
     optimization,
     slow_disk,
     cold,

@@ -142,18 +142,8 @@ def creation_of(run: Run) -> float:
     """
     before: float = sum(run["causes"].get(cause, 0.0) for cause in _BEFORE)
     ready: float = run["ready"]
-    return max(ready - before + _seconds(run, "imports", "import ortmulti"), 0.0)
-
-
-def start_of_workers(run: Run) -> float:
-    """Return the part of a creation in which worker processes are started; 0 where there are none."""
-    return _seconds(run, "processes", "start")
-
-
-def _seconds(run: Run, cause: str, beginning: str) -> float:
-    """Return the seconds of the spans of a cause whose names begin so."""
-    spans = (span for span in run["spans"] if span["cause"] == cause and span["name"].startswith(beginning))
-    return math.fsum(span["end"] - span["start"] for span in spans)
+    own = (span for span in run["spans"] if span["cause"] == "imports" and span["name"].startswith("import ortmulti"))
+    return max(ready - before + math.fsum(span["end"] - span["start"] for span in own), 0.0)
 
 
 def visible_devices(gpus: Iterable[str]) -> str:
@@ -185,12 +175,11 @@ def seconds_text(value: float) -> str:
 
 
 def serialization(measured: Measured) -> list[dict[str, Any]]:
-    """Return the serial part of each way on N > 1 devices, and its causes.
+    """Return what each way serializes on, on N > 1 devices.
 
     Returns:
-        For each way "way", "devices" (N), "ideal" (N), and "speedup" over sequential (None if not measured). "serial"
-        is the share of further sessions' creation that does not overlap (None if unknown). "on" lists the causes:
-        "what", "share" (of the creation) and "evidence".
+        For each way "way", "devices" (N), "ideal" (N), and "speedup" over sequential (None if not measured). "on" lists
+        the causes: "what", "share" (of the creation) and "evidence".
     """
     if measured.sessions < 2:
         return []
@@ -200,7 +189,6 @@ def serialization(measured: Measured) -> list[dict[str, Any]]:
             "devices": measured.sessions,
             "speedup": measured.speedup(way),
             "ideal": float(measured.sessions),
-            "serial": _serial_share(measured, way),
             "on": [
                 {"what": what, "share": min(share, 1.0), "evidence": evidence}
                 for what, share, evidence in _shares(measured, way)
@@ -209,17 +197,6 @@ def serialization(measured: Measured) -> list[dict[str, Any]]:
         }
         for way in measured.ways
     ]
-
-
-def _serial_share(measured: Measured, way: str) -> float | None:
-    """Return the time of a further session, divided by its time in the sequential way; 0 to 1."""
-    alone, together = (measured.watched_creation("sequential", count) for count in (1, measured.sessions))
-    own_alone, own_together = (measured.watched_creation(way, count) for count in (1, measured.sessions))
-    if alone is None or together is None or own_alone is None or own_together is None:
-        return None
-    if together - alone <= 0.1 * alone:
-        return None  # further sessions cost next to nothing
-    return min(max((own_together - own_alone) / (together - alone), 0.0), 1.0)
 
 
 def _shares(measured: Measured, way: str) -> Iterator[tuple[str, float, str]]:
@@ -244,15 +221,6 @@ def _shares(measured: Measured, way: str) -> Iterator[tuple[str, float, str]]:
     if warm and cold:  # measured with the first way alone
         evidence = f"{seconds_text(cold)} from a cold page cache and {seconds_text(warm)} from a warm one"
         yield "disk", (cold - warm) / cold, f"one session takes {evidence}"
-    found = measured.experiment("memory")
-    one, all_at_once = (median(rates[key] for rates in found) or 0.0 for key in ("one", "all"))
-    if one:
-        moving = measured.cause(way, "read weights", "stage weights", "copy weights", "prepacking")
-        evidence = (
-            f"{sessions} threads copy {all_at_once / 1e9:.1f} GB/s together and one {one / 1e9:.1f} GB/s; reading, "
-            f"copying and packing weights take {seconds_text(moving)} of the creation"
-        )
-        yield "memory", (1 - all_at_once / one / sessions) * min(moving / creation, 1.0), evidence
     if way != "sequential":
         waits = measured.cause(way, "wait for another session")
         evidence = f"its sessions' threads wait {seconds_text(waits)} for each other"
@@ -283,29 +251,6 @@ def prediction(measured: Measured) -> dict[str, Any] | None:
     seconds = {way: interval.median for way, interval in intervals.items()}
     for way in sorted(seconds.keys() - {best}, key=lambda way: seconds[way])[:1]:
         text += f", with {way}, the next, {seconds_text(seconds[way])}"
-    text += f": {_reason(measured)}"
     if equal:
         text += f"; {' and '.join(equal)} may be as fast, by the spread of the measurements"
     return {"best": best, "seconds": seconds, "equal": equal, "why": text}
-
-
-def _reason(measured: Measured) -> str:
-    """Return why the best way is the best."""
-    held = measured.gil_share("threads")
-    best = measured.best
-    if best == "shared":
-        if not measured.gpus:
-            return "sessions on the CPU are handles to one, so that the model is loaded once"
-        return "weights are read once, while the driver starts, and the other devices copy them from the first"
-    if best == "native":
-        return "each session has a thread that does not need the GIL, and there is nothing to share"
-    if best == "threads":
-        share = "" if held is None else f" ({held:.0%} of creation)"
-        return f"{measured.release} hardly holds the GIL{share}, and no process has to be started"
-    if best == "processes":
-        holds = held is not None and held >= 0.3
-        held_text = f"{measured.release} holds the GIL for {held:.0%} of creation, and " if holds else ""
-        return f"{held_text}creation takes longer than starting the processes"
-    if measured.sessions == 1:
-        return "there is one session, and nothing that could be done at once"
-    return "sessions are created in so little time that doing it at once costs more than it saves"

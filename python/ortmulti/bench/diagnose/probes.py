@@ -8,12 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ortmulti import _core
 from ortmulti.bench.diagnose.trace.traced_process import make_context, open_driver, start_driver
 from ortmulti.bench.measure.floor import cuda_devices
-from ortmulti.bench.measure.rounds import alternating, round_numbers
 from ortmulti.bench.strategies import SessionSettings, open_strategy
 from ortmulti.devices.device import parse_devices
 from ortmulti.interface.session_observer import SessionObserver, observe
@@ -61,84 +58,28 @@ def contexts(spec: dict[str, Any]) -> dict[str, Any]:
         return {"cuInit": started, "at_once": time.perf_counter() - begin, "contexts": made}
 
 
-LEVELS = ("none", "basic", "extended", "all")  # of graph optimization
-
-_LEVEL_ROUNDS = 5
-
-
-def levels(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return for each of `LEVELS` the seconds of creations of a session, see `_create`; none begins after "seconds"."""
-    from ortmulti import GraphOptimizationLevel
-
-    def create(level: str) -> float:
-        name = "ORT_DISABLE_ALL" if level == "none" else f"ORT_ENABLE_{level.upper()}"
-        chosen = getattr(GraphOptimizationLevel, name)
-        return _create(spec, lambda options: setattr(options, "graph_optimization_level", chosen))
-
-    create("none")
-    taken = {level: list[float]() for level in LEVELS}
-    for number in round_numbers(_LEVEL_ROUNDS, spec["seconds"], estimate="none"):
-        for level in alternating(LEVELS, number):
-            taken[level].append(create(level))
-    return taken
-
-
-def _create(spec: dict[str, Any], change: Callable[[SessionOptions], object]) -> float:
-    """Create a session of ortmulti with options that `change` has changed, close it, and return the creation's seconds.
-
-    The spec has "model" (path), "device" and "settings" (the fields of `SessionSettings`).
-    """
-
-    class Changing(SessionObserver):
-        def options(self, options: SessionOptions) -> None:
-            change(options)
-
-    observe(Changing())
-    with open_strategy("native", spec["model"], [spec["device"]], SessionSettings(**spec["settings"])) as strategy:
-        strategy.start()
-        return strategy.create().wall
-
-
-_COPIED_BYTES = 64 << 20
-_COPIES = 4
-
-
-def bandwidth(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return the bytes copied in a second, "one" by one thread and "all" by as many as "threads" at once.
-
-    NumPy releases the GIL meanwhile.
-    """
-    sources = [np.ones(_COPIED_BYTES // 8) for _ in range(spec["threads"])]
-    targets = [source.copy() for source in sources]  # the pages are there from now on
-
-    def copy(number: int) -> None:
-        for _ in range(_COPIES):
-            np.copyto(targets[number], sources[number])
-
-    def rate(count: int) -> float:
-        with ThreadPoolExecutor(count) as executor:
-            begin = time.perf_counter()
-            list(executor.map(copy, range(count)))
-            return count * _COPIES * _COPIED_BYTES / (time.perf_counter() - begin)
-
-    return {"one": rate(1), "all": rate(spec["threads"])}
-
-
 # protobuf's messages end at 2 GiB; tensors from this size on go into a file beside the model.
 _EXTERNAL_BYTES = 1 << 10
 
 
 def optimized(spec: dict[str, Any]) -> dict[str, Any]:
-    """Save the optimized model as "target", a path; see `_create`. Nothing is returned."""
+    """Save the optimized model as "target", a path. Nothing is returned.
+
+    The spec also has "model" (path), "device" and "settings" (the fields of `SessionSettings`).
+    """
     target = Path(spec["target"])
     external = "session.optimized_model_external_initializers"
 
-    def change(options: SessionOptions) -> None:
-        options.optimized_model_filepath = str(target)
-        options.add_session_config_entry(f"{external}_file_name", f"{target.stem}.data")
-        options.add_session_config_entry(f"{external}_min_size_in_bytes", str(_EXTERNAL_BYTES))
+    class Saving(SessionObserver):
+        def options(self, options: SessionOptions) -> None:
+            options.optimized_model_filepath = str(target)
+            options.add_session_config_entry(f"{external}_file_name", f"{target.stem}.data")
+            options.add_session_config_entry(f"{external}_min_size_in_bytes", str(_EXTERNAL_BYTES))
 
-    _create(spec, change)
+    observe(Saving())
+    with open_strategy("native", spec["model"], [spec["device"]], SessionSettings(**spec["settings"])) as strategy:
+        strategy.start()
+        strategy.create()
     return {}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from ortmulti import _core
 from ortmulti._runtime.libraries import find_onnxruntime
 from ortmulti._runtime.machine import cgroup_files, cpu_model, describe_memory, number, read, read_list
-from ortmulti.bench.measure.nvml import Nvml
+from ortmulti.devices.nvml import Nvml
 from ortmulti.errors import LibraryError
 
 # Variables that change the behaviour of CUDA, allocators or thread pools, and so a measurement.
@@ -61,24 +61,18 @@ def describe_cpu(root: Path = Path("/")) -> dict[str, Any]:
         root: where ``proc`` and ``sys`` lie.
 
     Returns:
-        The machine's ``model``, ``architecture``, ``sockets``, ``physical_cores``, ``logical_cores``, ``numa_nodes``.
-        This process's ``usable_physical_cores`` and ``usable_logical_cores`` (its affinity), and ``cgroup_cores`` (its
-        quota in cores, None without one).
+        The machine's ``model``, ``architecture`` and ``physical_cores``; of these this process's
+        ``usable_physical_cores`` (its affinity), and ``cgroup_cores`` (its quota in cores, None without one).
     """
     online = read_list(root / "sys/devices/system/cpu/online") or set(range(os.cpu_count() or 1))
     usable = set(os.sched_getaffinity(0)) & online or online
     cores = {cpu: _read_core(root, cpu) for cpu in online}
-    packages = {read(root / f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id") for cpu in online}
     return {
         "model": cpu_model(root),
         "architecture": platform.machine(),
-        "sockets": len(packages),
         "physical_cores": len(set(cores.values())),
-        "logical_cores": len(online),
         "usable_physical_cores": len({cores[cpu] for cpu in usable}),
-        "usable_logical_cores": len(usable),
         "cgroup_cores": cgroup_cores(root),
-        "numa_nodes": len(read_list(root / "sys/devices/system/node/online")) or 1,
     }
 
 
@@ -117,9 +111,6 @@ def _describe_gpus() -> tuple[dict[str, Any] | None, list[dict[str, Any]] | None
             "cuda": None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
         }
         gpus = [dataclasses.asdict(gpu) for gpu in nvml.gpus()]
-    for gpu in gpus:
-        node = number(read(Path(f"/sys/bus/pci/devices/{gpu['pci_bus_id']}/numa_node")) or "")
-        gpu["numa_node"] = node if node is not None and node >= 0 else None
     return driver, gpus
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ortmulti import _core
 from ortmulti.bench.measure.floor import cuda_devices
-from ortmulti.bench.measure.nvml import Nvml
+from ortmulti.devices.nvml import Nvml
 
 _PROC = Path("/proc")
 

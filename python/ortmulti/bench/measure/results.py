@@ -1,4 +1,4 @@
-"""Result files: their content, and writing and reading them."""
+"""Result files: their content, and writing them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ortmulti._runtime.regular_file import read_json, write_atomically
+from ortmulti._runtime.regular_file import write_atomically
 from ortmulti.bench.measure import machine
-from ortmulti.errors import InvalidArgument, NoSuchFile
 from ortmulti.remote.problems import without_secrets
 
-# Raised when a field that ortmulti reads again changes its meaning or goes; new fields alone do not raise it.
-# 2: "creation" includes opening the libraries, which "starting" did before.
-# 3: a diagnosis has "environment" and runs of the experiment "trace": "surroundings" and "account" before.
+# Raised when a field that a report reads changes its meaning or goes; new fields alone do not raise it.
 SCHEMA_VERSION = 3
-
-_MAX_BYTES = 1 << 26
 
 
 def model_facts(model: Path, external: Sequence[Path]) -> dict[str, Any]:
@@ -89,41 +84,7 @@ def _without_folders(value: Any, key: str, short: Mapping[str, str]) -> Any:
     return value
 
 
-def _rename_fields_of_version_2(result: dict[str, Any]) -> None:
-    if "surroundings" in result:
-        result["environment"] = result.pop("surroundings")
-    runs = result.get("runs")
-    for run in runs if isinstance(runs, list) else ():
-        if isinstance(run, dict) and run.get("experiment") == "account":
-            run["experiment"] = "trace"
-    result["schema_version"] = SCHEMA_VERSION
-
-
 def save(result: dict[str, Any], path: Path) -> None:
     """Write a result as JSON."""
     text = json.dumps(result, indent=1) + "\n"
     write_atomically(path, lambda file: file.write_text(text))
-
-
-def load(path: Path) -> dict[str, Any]:
-    """Read a result. Schema version 2 is converted to the names of the current version.
-
-    Raises:
-        NoSuchFile: the file does not exist or cannot be read.
-        InvalidArgument: it is not a result, has more than 64 MiB, or has a schema that this release does not know.
-    """
-    try:
-        result = read_json(path, _MAX_BYTES)
-    except FileNotFoundError as error:
-        raise NoSuchFile(f"result file {path} does not exist") from error
-    except OSError as error:
-        raise NoSuchFile(f"result file {path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise InvalidArgument(f"{path} is not a result file: {error}") from error
-    version = result.get("schema_version") if isinstance(result, dict) else None
-    if version == 2:
-        _rename_fields_of_version_2(result)
-    elif version != SCHEMA_VERSION:
-        raise InvalidArgument(f"{path} has schema version {version}; this release reads {SCHEMA_VERSION}")
-    assert isinstance(result, dict)
-    return result

@@ -1,4 +1,4 @@
-"""Interleaved rounds under a time budget: cases take turns, and are compared within a round.
+"""Rounds: cases take turns, and are compared within a round.
 
 Clock speed and other load change with time, but affect all cases of a round alike. So a ratio is made within a round,
 and its median is taken over the rounds.
@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from ortmulti.errors import Error
 
@@ -35,69 +35,18 @@ def alternating(values: Sequence[Value], number: int) -> list[Value]:
     return [*values] if number % 2 == 0 else [*values[::-1]]
 
 
-def round_numbers(
-    repeat: int,
-    budget: float | None = None,
-    *,
-    least: int = 1,
-    estimate: Literal["last", "longest", "none"] = "last",
-    before: float = 0.0,
-) -> Iterator[int]:
-    """Yield 0, 1, ... for as many rounds as the budget allows.
-
-    Args:
-        repeat: number of rounds without a budget.
-        budget: seconds for all rounds, from the first one on; None: no limit. No round begins that would end later, by
-            the estimate.
-        least: rounds that are measured whatever the budget is.
-        estimate: expected length of a round: "last", as the last one; "longest", as the longest one. "none": a round
-            that begins within the budget may end after it.
-        before: seconds that a round took before these.
-    """
+def round_numbers(repeat: int, budget: float, least: int = 1) -> Iterator[int]:
+    """Yield 0, 1, ... for `repeat` rounds, or as many as begin within `budget` seconds, but `least` whatever it is."""
     begin = time.monotonic()
-    expected = before
     for number in range(repeat):
-        start = time.monotonic()
-        if budget is not None and number >= least and start - begin + expected > budget:
+        if number >= least and time.monotonic() - begin > budget:
             return
         yield number
-        seconds = time.monotonic() - start
-        expected = {"last": seconds, "longest": max(expected, seconds), "none": 0.0}[estimate]
 
 
 def failure(error: Error) -> dict[str, Any]:
     """Return the result of a case that failed: its message and the end of its standard error."""
     return {"error": str(error) or type(error).__name__, "stderr": getattr(error, "stderr", "")}
-
-
-def measure_rounds(
-    cases: Sequence[Case],
-    measure: Callable[[Case, int], Result],
-    repeat: int,
-    *,
-    order: Callable[[Sequence[Case], int], Sequence[Case]] = rotated,
-    budget: float | None = None,
-    found: list[dict[Case, Result]] | None = None,
-) -> list[dict[Case, Result]]:
-    """Measure all cases in turns, round after round.
-
-    Args:
-        cases: the cases to measure in turns.
-        measure: measures a case; its second argument is the round's number.
-        repeat: number of rounds.
-        order: order of the cases in a round; default: each round begins with the next case.
-        budget: seconds for all rounds, see `round_numbers`; the first round is always measured.
-        found: gets the results; after Ctrl-C it has those by then.
-
-    Returns:
-        The results of each round by case, in the order in which they were measured.
-    """
-    found = [] if found is None else found
-    for number in round_numbers(repeat, budget):
-        found.append({})
-        for case in order(cases, number):
-            found[-1][case] = measure(case, number)
-    return found
 
 
 def of_case(rounds: Iterable[Mapping[Case, Result]], case: Case) -> list[Result]:

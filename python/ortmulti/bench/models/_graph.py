@@ -6,7 +6,6 @@ memory is never in memory as a whole. Its files are written whole or not at all.
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import tempfile
@@ -22,9 +21,6 @@ from numpy.typing import NDArray
 
 from ortmulti.bench.models._inputs import require_onnx
 from ortmulti.errors import Error
-
-GENERATOR = 1
-"""Raised whenever the same parameters give other files, so that older ones are not taken for these."""
 
 OPSET = 17
 IR_VERSION = 8
@@ -166,26 +162,14 @@ class Graph:
         parts = [_STEM_PARTS[key].format(value) for key, value in chosen.items() if value != defaults[key]]
         return "-".join([self.name, *parts])
 
-    @property
-    def _parameters(self) -> dict[str, Any]:
-        return {"generator": GENERATOR, "name": self.name, "seed": self.seed, **self.options}
-
     def find(self, directory: Path) -> Path | None:
-        """Return the path of the model in a directory if it is complete and was made with these parameters."""
-        try:
-            record = json.loads((directory / f"{self.stem}.json").read_text())
-            files: dict[str, int] = record["files"]
-            complete = (
-                record["parameters"] == self._parameters
-                and files.get(f"{self.stem}.onnx.data", 0) == self.data_bytes
-                and all((directory / name).stat().st_size == size for name, size in files.items())
-            )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return None
-        return directory / f"{self.stem}.onnx" if complete else None
+        """Return the path of the model in a directory if it is there with all of its data."""
+        path, data = directory / f"{self.stem}.onnx", directory / f"{self.stem}.onnx.data"
+        there = path.is_file() and (not self.data_bytes or (data.is_file() and data.stat().st_size == self.data_bytes))
+        return path if there else None
 
     def write(self, directory: Path, progress: Progress = lambda _done, _total: None) -> Path:
-        """Write the .onnx file, the .onnx.data file if the weights are external, and the record of `find`.
+        """Write the .onnx file, and the .onnx.data file if the weights are external.
 
         Args:
             directory: Where; made if it does not exist.
@@ -205,9 +189,8 @@ class Graph:
                 raise WriteError(f"{failed}: it needs {total / 1e9:.2f} GB and {free / 1e9:.2f} GB are free")
             with tempfile.TemporaryDirectory(prefix=f".{stem}.", dir=directory) as folder:
                 names = self._write_files(Path(folder), progress)
-                # The record, the last one, exists only beside the files that belong to it.
-                for name in reversed(names):
-                    (directory / name).unlink(missing_ok=True)
+                # The model, the last one, exists only beside the data that belong to it.
+                (directory / names[-1]).unlink(missing_ok=True)
                 for name in names:
                     (Path(folder) / name).replace(directory / name)
         except OSError as error:
@@ -217,7 +200,6 @@ class Graph:
     def _write_files(self, folder: Path, progress: Progress) -> list[str]:
         blocks = _random_blocks(self.seed)
         name, data_name, done = f"{self.stem}.onnx", f"{self.stem}.onnx.data", 0
-        sizes = {}
         if self.data_bytes:
             with (folder / data_name).open("wb") as data:
                 for weight in self.weights:
@@ -227,7 +209,6 @@ class Graph:
                             data.write(block.data.cast("B"))
                             done += block.nbytes
                             progress(done, self.weight_bytes)
-            sizes[data_name] = self.data_bytes
         for weight in self.weights:
             self._graph.initializer.append(self._tensor(weight, data_name, blocks))
         model = self.onnx.helper.make_model(
@@ -236,11 +217,9 @@ class Graph:
             ir_version=IR_VERSION,
             producer_name="ortmulti",
         )
-        sizes[name] = (folder / name).write_bytes(model.SerializeToString(deterministic=True))
+        (folder / name).write_bytes(model.SerializeToString(deterministic=True))
         progress(self.weight_bytes, self.weight_bytes)
-        record = json.dumps({"parameters": self._parameters, "files": sizes}, indent=2)
-        (folder / f"{self.stem}.json").write_text(f"{record}\n")
-        return [*sizes, f"{self.stem}.json"]
+        return [data_name, name] if self.data_bytes else [name]
 
     def _tensor(self, weight: Weight, data_name: str, blocks: _Blocks) -> Any:
         """Return an initializer: its values, or where they are in the data file."""

@@ -28,6 +28,7 @@ from ortmulti.bench.serve.clients import (
     summarize,
 )
 from ortmulti.bench.strategies import SessionSettings
+from ortmulti.bench.strategies.onnxruntime_sessions import create_session, open_package
 from ortmulti.errors import Error, OutOfMemory
 from ortmulti.optimized import comparison, wait_for_entries
 
@@ -49,12 +50,9 @@ _ROWS_OF_PLOT = 1000
 
 
 def popularity(spec: Mapping[str, Any]) -> list[float]:
-    """Return each model's share of the requests, without bursts."""
+    """Return each model's share of the requests, without bursts: Zipf's, whose exponent is 1."""
     count = len(spec["models"])
-    if spec["arrivals"] is not None:
-        of_model = Counter(model for _, model in spec["arrivals"])
-        return [of_model[number] / len(spec["arrivals"]) for number in range(count)]
-    weights = [1 / (number + 1) ** spec["zipf"] for number in range(count)]
+    weights = [1 / (number + 1) for number in range(count)]
     if spec["burst"] and spec["plan"]:
         weights[spec["plan"]["fitting"] :] = [0.0] * (count - spec["plan"]["fitting"])
     return [weight / sum(weights) for weight in weights]
@@ -62,14 +60,11 @@ def popularity(spec: Mapping[str, Any]) -> list[float]:
 
 def arrivals_of(spec: Mapping[str, Any]) -> list[tuple[float, int, int]]:
     """Return the arrivals of the open loop: seconds, the model, and the number of its burst, or -1."""
-    arrivals = spec["arrivals"]
-    if arrivals is None:
-        length = spec["warm_seconds"] + spec["seconds"]
-        times = arrival_times(spec["plan"]["rate"], length, "poisson", spec["seed"]) / NANOSECONDS
-        shares = popularity(spec)
-        models = random.Random(spec["seed"]).choices(range(len(shares)), shares, k=len(times))
-        arrivals = zip(times.tolist(), models, strict=True)
-    found = [(seconds, model, -1) for seconds, model in arrivals]
+    length = spec["warm_seconds"] + spec["seconds"]
+    times = arrival_times(spec["plan"]["rate"], length, spec["seed"]) / NANOSECONDS
+    shares = popularity(spec)
+    models = random.Random(spec["seed"]).choices(range(len(shares)), shares, k=len(times))
+    found = [(seconds, model, -1) for seconds, model in zip(times.tolist(), models, strict=True)]
     if spec["burst"]:
         cold = range(spec["plan"]["fitting"], len(spec["models"]))
         end = max((seconds for seconds, *_ in found), default=0.0)
@@ -135,8 +130,9 @@ class _OnDemand(Closing):
     """Sessions of onnxruntime on demand, within a budget of bytes of model files: an LRU, as users would write it."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
-        settings = SessionSettings.side_by_side([spec["device"]], _core.usable_cores())
-        self._creators = [settings.creator(path, spec["device"]) for path in spec["models"]]
+        device, package = spec["device"], open_package([spec["device"]])
+        settings = SessionSettings.side_by_side([device], _core.usable_cores())
+        self._creators = [functools.partial(create_session, package, path, device, settings) for path in spec["models"]]
         self._sizes = spec["sizes"]
         self.budget = spec["budget"]
         self._sessions: OrderedDict[int, Any] = OrderedDict()  # None while it is created
@@ -207,8 +203,8 @@ def measure(spec: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         spec: "experiment" (of `EXPERIMENTS`), "models" (paths), "sizes" (bytes of their files), "device" and "budget"
-            (bytes). "arrivals" of a file; None: by "zipf" and "burst". "rate"; None: see `_make_plan`. "plan" of an
-            earlier experiment, or None. "seconds", "warm_seconds", "seed", "batch" and "sequence".
+            (bytes). "burst", see `arrivals_of`. "rate"; None: see `_make_plan`. "plan" of an earlier experiment, or
+            None. "seconds", "warm_seconds", "seed", "batch" and "sequence".
 
     Returns:
         "skipped", a reason. Or "plan", "models" (seconds and bytes of each), "budget" and the highest "used".
@@ -285,9 +281,7 @@ def _make_plan(spec: Mapping[str, Any], models: Sequence[Mapping[str, Any]], cap
     bytes_per_second = 1 / max(1e-15, seconds_per_byte(models))
     bytes_per_request = sum(shares[i] * models[i]["weights"] for i in range(fitting, len(models)))
     copied = bytes_per_second / bytes_per_request if bytes_per_request else float("inf")
-    if spec["arrivals"] is not None:
-        plan["rate"] = len(spec["arrivals"]) / max(spec["arrivals"][-1][0], 1e-3)
-    elif plan["rate"] is None:
+    if plan["rate"] is None:
         plan["rate"] = min(0.6 * capacity, 0.4 * copied)
     return plan
 

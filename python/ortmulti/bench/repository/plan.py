@@ -6,7 +6,6 @@ the latencies from the times of a run and of a wake.
 
 from __future__ import annotations
 
-import csv
 import functools
 import statistics
 from collections import Counter
@@ -21,7 +20,7 @@ from ortmulti.bench.measure.rounds import of_case, spread_of_all
 from ortmulti.bench.reports import plots
 from ortmulti.bench.reports.tables import IN_MIB, MIB, Column, Report, Sheet, figures, label, number, whole
 from ortmulti.create.model import Model
-from ortmulti.errors import Error, InvalidArgument, NoSuchFile
+from ortmulti.errors import Error, InvalidArgument
 from ortmulti.repository import parse_bytes, size_of
 
 from .measure_repository import EXPERIMENTS, GROUPS, arrivals_of, figures_of, popularity, seconds_per_byte
@@ -29,41 +28,6 @@ from .simulated import SimulatedModel, Simulation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-
-def read_trace(path: Path, names: Sequence[str]) -> list[tuple[float, int]]:
-    """Read arrivals from a CSV file with the columns "seconds" and "model".
-
-    Args:
-        path: the file.
-        names: the models' names. The file has those, or numbers from 1 on.
-
-    Raises:
-        InvalidArgument: a column is missing, a line has no time or an unknown model, or the file has no arrivals.
-        NoSuchFile: the file does not exist.
-    """
-    if not path.is_file():
-        raise NoSuchFile(f"unknown trace '{path}': it is zipf, or a CSV file with the columns seconds and model")
-    numbers = {str(number + 1): number for number in range(len(names))} | {n: i for i, n in enumerate(names)}
-    arrivals = []
-    with path.open(newline="") as file:
-        rows = csv.DictReader(file)
-        if not {"seconds", "model"} <= set(rows.fieldnames or ()):
-            raise InvalidArgument(f"{path} has the columns {rows.fieldnames}, expected seconds and model: add a header")
-        for row in rows:
-            where = f"{path}, line {rows.line_num}"
-            if row["model"] not in numbers:
-                raise InvalidArgument(f"{where}: unknown model {row['model']!r}, expected one of {', '.join(names)}")
-            try:
-                seconds = float(row["seconds"])
-            except ValueError:
-                seconds = -1.0
-            if not 0 <= seconds < float("inf"):
-                raise InvalidArgument(f"{where}: {row['seconds']!r} is not a time: give seconds from the start")
-            arrivals.append((seconds, numbers[row["model"]]))
-    if not arrivals:
-        raise InvalidArgument(f"{path} has no arrivals: add lines such as 0.5,{names[0]}")
-    return sorted(arrivals)
 
 
 # --- What it says -----------------------------------------------------------------------------------------------------
@@ -134,7 +98,7 @@ def sheets(document: Json) -> Iterator[Sheet]:
         if latency is not None
     ]
 
-    title, name = f"budget {whole(settings['budget'] / MIB)} MiB, {settings['trace']}", label("experiment")
+    title, name = f"budget {whole(settings['budget'] / MIB)} MiB", label("experiment")
     yield Sheet(title, [name, Column("group", "requests")], _LATENCIES, groups)
     yield Sheet("", [name], _COUNTS, rows)
     if bursts := [row for row in rows if row["burst_first"]]:
@@ -186,11 +150,9 @@ class Repository(Experiment[str]):
     models: Sequence[Path]
     device: str
     budget: str | int
-    trace: str = "zipf"
-    zipf: float = 1.0
     burst: bool = False
     rate: float | None = None
-    seconds: float | None = None
+    seconds: float = 20.0
     warm_seconds: float = 5.0
     repeat: int = 1
     batch: int = 1
@@ -200,7 +162,7 @@ class Repository(Experiment[str]):
     def __post_init__(self) -> None:
         """Refuse what cannot be measured: `InvalidArgument`, or `NoSuchFile` for a file that does not exist."""
         self.check_at_least(repeat=1, batch=1, warm_seconds=0)
-        self.check_positive("rate", "seconds", "zipf")
+        self.check_positive("rate", "seconds")
         self.check_models()
         names = [model.stem for model in self.models]
         if twice := [name for name, count in Counter(names).items() if count > 1]:
@@ -210,18 +172,7 @@ class Repository(Experiment[str]):
         for name, size in zip(names, sizes, strict=True):
             if size > limit:
                 raise InvalidArgument(f"the budget is {limit} bytes, and {name} alone has {size}: raise the budget")
-        arrivals = None
-        if self.trace != "zipf":
-            if self.rate is not None:
-                raise InvalidArgument("a trace's file has its own rate: leave out --rate")
-            arrivals = read_trace(Path(self.trace), names)
-            length = arrivals[-1][0]
-            self.warm_seconds = min(self.warm_seconds, length / 4)
-            self.seconds = length - self.warm_seconds if self.seconds is None else self.seconds
-            arrivals = [one for one in arrivals if one[0] <= self.warm_seconds + self.seconds]
-        self.seconds = 20.0 if self.seconds is None else self.seconds
-        paths = [str(model) for model in self.models]
-        self._spec = {**super().settings(), "models": paths, "sizes": sizes, "arrivals": arrivals}
+        self._spec = {**super().settings(), "models": [str(model) for model in self.models], "sizes": sizes}
 
     def cases(self, number: int = 0) -> Sequence[str]:  # noqa: ARG002
         return (*EXPERIMENTS, "simulated")
@@ -271,7 +222,7 @@ class Repository(Experiment[str]):
         return result
 
     def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "trace": Path(self.trace).name, **(self._spec["plan"] or {})}
+        return {**super().settings(), **(self._spec["plan"] or {})}
 
     def beside(self, case: str, good: Sequence[Json], rounds: Sequence[Mapping[str, Json]]) -> dict[str, Any]:
         """Return further fields of a row: the latencies by group, and why the experiment was skipped."""

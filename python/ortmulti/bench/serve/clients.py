@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -12,9 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortmulti._runtime.closing import Closing
-
-ARRIVALS = ("poisson", "constant")
-"""Independent of each other, at exponential distances; at equal distances, the first at 0."""
 
 NANOSECONDS = 1_000_000_000
 
@@ -154,6 +152,22 @@ class ClosedLoop(Closing):
             thread.join()
 
 
+@contextlib.contextmanager
+def sampled(figure: Callable[[], int], seconds: float) -> Iterator[list[int]]:
+    """Take a figure again and again after so many seconds during the block, and once behind it. Yield the highest one
+    so far, as a list of one.
+    """
+    most = [figure()]
+
+    def sample() -> None:
+        time.sleep(seconds)
+        most[0] = max(most[0], figure())
+
+    with ClosedLoop([sample]):
+        yield most
+    most[0] = max(most[0], figure())
+
+
 def measure_loop(asks: Sequence[Callable[[], Any]], seconds: float, warm_seconds: float = 0.0) -> dict[str, Any]:
     """Measure a closed loop with a client for each of `asks`, longer if nothing was answered by then.
 
@@ -171,11 +185,8 @@ def measure_loop(asks: Sequence[Callable[[], Any]], seconds: float, warm_seconds
     return {"clients": len(asks), **found, "cores": used * NANOSECONDS / (end - begin)}
 
 
-def arrival_times(rate: float, seconds: float, arrivals: str, seed: int) -> NDArray[np.int64]:
-    """When requests arrive, in nanoseconds from the start, ascending, for so many seconds; see `ARRIVALS`."""
-    if arrivals == "constant":
-        times = np.arange(int(np.ceil(rate * seconds))) / rate
-        return np.asarray(times * NANOSECONDS, np.int64)
+def arrival_times(rate: float, seconds: float, seed: int) -> NDArray[np.int64]:
+    """Return when independent requests arrive, in nanoseconds from the start, ascending, for so many seconds."""
     generator = np.random.default_rng(seed)
     # Poisson's process over a stretch of time: a Poisson number of places that are equally likely everywhere.
     times = np.sort(generator.random(generator.poisson(rate * seconds))) * seconds

@@ -18,16 +18,18 @@ import ortmulti
 from ortmulti import _core
 from ortmulti._runtime import behind
 from ortmulti._runtime.closing import Closing
+from ortmulti.bench.measure import outputs
 from ortmulti.bench.measure.memory import figures, gpu_memory_used, process_tree, stat_fields
 from ortmulti.bench.serve.clients import NANOSECONDS, ClosedLoop, arrival_times, ask_at, closed_loop, open_loop
 from ortmulti.bench.strategies import SessionSettings
+from ortmulti.bench.strategies.onnxruntime_sessions import create_session, open_package
 from ortmulti.bench.strategies.processes import SessionProcess
 from ortmulti.create.sample_inputs import sample_inputs
 from ortmulti.errors import Error, InvalidArgument
 from ortmulti.values import floats
 
 # Largest difference of two answers to the same inputs, as a part of the largest value: kernels may be chosen again.
-_TOLERANCE = 0.05
+_TOLERANCE = 0.1
 
 _Asked = Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
 """The requests that take turns: inputs, and further arguments of `Pool.run`."""
@@ -38,7 +40,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         spec: "model" (path), "devices", "variant", "in_flight" (requests for each session, in a closed loop), "rate" (a
-            second, of an open loop with "arrivals"; None: a closed loop). "batch" and "sequence" of the inputs,
+            second, of an open loop; None: a closed loop). "batch" and "sequence" of the inputs,
             "inputs" and "outputs" ("host" or "device"). "seconds", "warm_seconds", "seed" (of the arrivals),
             "intra_op_num_threads", "provider_options", "config_entries".
 
@@ -121,9 +123,10 @@ class OnnxruntimeSessions(Closing):
         self._processes = [SessionProcess(device) for device in devices] if apart else []
         try:
             if apart:
-                specs = [settings.spec(model, device) for device in devices]
-                list(self._threads.map(SessionProcess.create, self._processes, specs))
-            sessions = self._processes or [settings.creator(model, device)() for device in devices]
+                each = [model] * len(devices), devices, [settings] * len(devices)
+                list(self._threads.map(SessionProcess.create, self._processes, *each))
+            package = None if apart else open_package(devices)
+            sessions = self._processes or [create_session(package, model, device, settings) for device in devices]
         except BaseException:
             self.close()
             raise
@@ -190,19 +193,15 @@ def _arrays(answer: Sequence[Any]) -> list[Any]:
 
 
 def compare(expected: Sequence[Any], answer: Sequence[Any]) -> None:
-    """Raise `Error` if floats of an answer differ from those expected by more than a twentieth of the largest one."""
-    for number, (one, other) in enumerate(zip(expected, answer, strict=True)):
-        if not isinstance(one, np.ndarray) or not floats.is_floating(one.dtype):
-            continue
-        if one.shape != other.shape:
-            raise Error(f"output {number} has the shape {other.shape}, the first answer's {one.shape}")
-        expected_values = floats.as_float64(one)
-        difference = np.abs(expected_values - floats.as_float64(other)).max(initial=0.0)
-        largest = np.abs(expected_values).max(initial=0.0)
-        if not difference <= max(_TOLERANCE, floats.rounding(one.dtype)) * largest:
-            raise Error(
-                f"output {number} differs by {difference:g} from the first answer, whose largest value is {largest:g}"
-            )
+    """Raise `Error` if floats of an answer differ from those expected by more than a tenth of the largest one."""
+    one, other = ([each for each in given if _is_floating(each)] for given in (expected, answer))
+    difference = outputs.compare(one, other, _TOLERANCE)
+    if not difference.allowed:
+        raise Error(f"an answer differs from the first one: {difference.text}")
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and floats.is_floating(value.dtype)
 
 
 def _processor_time() -> Callable[[], float]:
@@ -240,7 +239,7 @@ def _closed(pool: _Pool, asked: _Asked, spec: Mapping[str, Any]) -> dict[str, An
 
 def _open(pool: _Pool, asked: _Asked, spec: Mapping[str, Any]) -> dict[str, Any]:
     rate, warm, seconds = spec["rate"], spec["warm_seconds"], spec["seconds"]
-    times = arrival_times(rate, warm + seconds, spec["arrivals"], spec["seed"])
+    times = arrival_times(rate, warm + seconds, spec["seed"])
     counted, processor = int(np.searchsorted(times, warm * NANOSECONDS)), _processor_time()
     if counted == len(times):
         raise Error(f"no request arrives within {seconds:g} seconds at {rate:g} a second; measure for longer")

@@ -19,7 +19,6 @@ from ortmulti.bench.reports import plots, tables
 from ortmulti.bench.reports.tables import IN_MIB, Cell, Column, Report, Sheet, label, number, times_text
 from ortmulti.errors import Error, InvalidArgument
 
-from .clients import ARRIVALS
 from .measure_pool import parse_variant
 
 if TYPE_CHECKING:
@@ -239,7 +238,6 @@ class RunPlan(Experiment[RunCase]):
         variants: see `parse_variant`.
         rates: see `parse_rate`; of the open loops beside the closed one, to whose throughput scaling refers.
         intra_op_num_threads: CPU threads of each session; None leaves the pool's default.
-        budget: seconds for all rounds, see `ortmulti.bench.measure.rounds.round_numbers`.
     """
 
     kind, report, columns = "run", REPORT, COLUMNS
@@ -248,7 +246,6 @@ class RunPlan(Experiment[RunCase]):
     device_sets: Sequence[tuple[str, ...]]
     variants: Sequence[str]
     rates: Sequence[str] = ()
-    arrivals: str = "poisson"
     in_flight: int = 4
     batches: Sequence[int] = (1,)
     sequence: int = 16
@@ -262,16 +259,15 @@ class RunPlan(Experiment[RunCase]):
     provider_options: Mapping[str, str] = field(default_factory=dict)
     config_entries: Mapping[str, str] = field(default_factory=dict)
     timeout: float = 600.0
-    budget: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured: `InvalidArgument`, or `NoSuchFile` for a file that does not exist."""
         self.check_not_empty("models", "device_sets", "variants", "batches")
-        self.check_at_least(repeat=1, in_flight=1, sequence=1, warm_seconds=0, intra_op_num_threads=0, budget=0)
+        self.check_at_least(repeat=1, in_flight=1, sequence=1, warm_seconds=0, intra_op_num_threads=0)
         self.check_positive("seconds")
-        for what, known in {"inputs": PLACES, "outputs": PLACES, "arrivals": ARRIVALS}.items():
-            if getattr(self, what) not in known:
-                raise InvalidArgument(f"{what} are {' or '.join(known)}, not {getattr(self, what)!r}")
+        for what in ("inputs", "outputs"):
+            if getattr(self, what) not in PLACES:
+                raise InvalidArgument(f"{what} are {' or '.join(PLACES)}, not {getattr(self, what)!r}")
         others = [name for name in self.variants if parse_variant(name)["way"] != "core"]
         if others and "device" in (self.inputs, self.outputs):
             raise InvalidArgument(f"inputs and outputs on devices are for core, not for {', '.join(others)}")
@@ -283,7 +279,6 @@ class RunPlan(Experiment[RunCase]):
         found = [parse_rate(rate) for rate in self.rates]
         self._open = {f"open, {rate:g}{'x' if relative else '/s'}": (rate, relative) for rate, relative in found}
         self._ceilings: dict[tuple[int, str], float] = {}
-        self.most_seconds = self.budget
 
     def cases(self, number: int = 0) -> list[RunCase]:
         """Return every case.

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from ortmulti.errors import InvalidArgument
 
-from .base import Creation, FirstRun, SessionSettings, Strategy
+from .base import Creation, FirstRun, Strategy
+from .onnxruntime_sessions import SessionSettings
 
 __all__ = ["Creation", "FirstRun", "SessionSettings", "Strategy", "check_name", "names", "open_strategy"]
 

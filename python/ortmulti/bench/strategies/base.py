@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import abc
-import functools
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,59 +15,11 @@ import numpy as np
 from ortmulti import _core
 from ortmulti._runtime.closing import Closing
 from ortmulti.bench.measure.floor import cuda_devices
-from ortmulti.bench.strategies.onnxruntime_errors import error_of, kind_of
-from ortmulti.bench.strategies.onnxruntime_sessions import SessionSpec, create_session, open_package
-from ortmulti.devices.device import Device
-from ortmulti.devices.providers import CPU, CUDA
+from ortmulti.bench.strategies.onnxruntime_sessions import SessionSettings, create_session, open_package
 from ortmulti.errors import Error, InvalidArgument
 from ortmulti.interface.session_observer import observer
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-
-@dataclass(frozen=True)
-class SessionSettings:
-    """The session options of a comparison: every strategy gives all of its sessions the same ones.
-
-    Attributes:
-        intra_op_num_threads: threads of each session on the CPU, including the calling one; 0: ONNX Runtime's default,
-            all cores for each session.
-        provider_options: options of the CUDA provider, besides the device.
-        config_entries: session configuration entries, such as "session.use_env_allocators".
-        custom_op_libraries: paths of shared libraries with custom operators.
-    """
-
-    intra_op_num_threads: int = 0
-    provider_options: Mapping[str, str] = field(default_factory=dict)
-    config_entries: Mapping[str, str] = field(default_factory=dict)
-    custom_op_libraries: Sequence[str] = ()
-
-    def spec(self, model: str | Path, device: str) -> SessionSpec:
-        """Return the onnxruntime session of ``model`` on ``device`` with these settings."""
-        kind, index = _core.parse_device(device)
-        return SessionSpec(
-            str(Path(model).absolute()),
-            Device(kind, index),
-            [(CUDA, {"device_id": str(index), **self.provider_options})] if kind == "cuda" else [(CPU, {})],
-            {"intra_op_num_threads": self.intra_op_num_threads},
-            dict(self.config_entries),
-            custom_op_libraries=list(self.custom_op_libraries),
-        )
-
-    def creator(self, model: str | Path, device: str) -> Callable[[], Any]:
-        """Open the onnxruntime package, and return a function that creates the session of `spec`."""
-        spec = self.spec(model, device)
-        return functools.partial(create_session, open_package([spec.device]), spec)
-
-    @classmethod
-    def side_by_side(cls, devices: Sequence[str], cores: int, **others: Any) -> SessionSettings:
-        """Return settings under which sessions on all of `devices` share `cores` instead of each taking all of them.
-
-        CPU sessions get ``cores / number of sessions`` threads, at least one. Where every session is on a GPU, they
-        get one: the CPU has nothing to compute there, and further threads would only wait.
-        """
-        on_cpu = any(device == "cpu" for device in devices)
-        return cls(intra_op_num_threads=max(1, cores // len(devices)) if on_cpu else 1, **others)
 
 
 class Creation(NamedTuple):
@@ -79,12 +29,12 @@ class Creation(NamedTuple):
         wall: from the call until the last session could run.
         sessions: each session's own share, in the order of the devices. Creations at the same time overlap, so the sum
             may be larger than `wall`. Opening the libraries belongs to no session.
-        details: further facts of the strategy on this creation, for JSON; see each strategy's `create`.
+        not_shared: reasons why some or all weights were not shared.
     """
 
     wall: float
     sessions: tuple[float, ...]
-    details: Mapping[str, Any]
+    not_shared: Sequence[str] = ()
 
 
 class FirstRun(NamedTuple):
@@ -98,11 +48,6 @@ def make_contexts(devices: Sequence[str]) -> None:
     """Make the CUDA contexts of `devices` in this process, in that order, without opening the CUDA libraries."""
     for device in cuda_devices(devices):
         _core.cuda_memory(_core.parse_device(device)[1])
-
-
-def first_run_error(name: str, error: Exception) -> Error:
-    """Return the error of a session's first run, with the session's name in front."""
-    return error_of(kind_of(error), f"{name}: the first run failed: {error}")
 
 
 class Strategy(Closing):
@@ -170,11 +115,8 @@ class Strategy(Closing):
             with observer().running(session):
                 outputs: list[Array] = session.run(None, dict(feeds))
         except Exception as error:  # onnxruntime's exceptions share no base class of their own
-            raise first_run_error(device, error) from error
+            raise Error(f"{device}: the first run failed: {error}") from error
         return outputs
-
-    def _specs(self) -> list[SessionSpec]:
-        return [self.settings.spec(self.model, device) for device in self.devices]
 
     def _each(self, function: Callable[..., Any], *arguments: Sequence[Any]) -> list[Any]:
         """Call a function for each session, all at the same time, and raise the earliest failure."""
@@ -199,18 +141,15 @@ class Threads(Strategy):
     """
 
     def create(self) -> Creation:
-        """Same as `Strategy.create`. Details: "opening", the seconds until the libraries were open."""
         begin = time.perf_counter()
-        specs = self._specs()
-        onnxruntime = open_package([spec.device for spec in specs])
-        opening = time.perf_counter() - begin
+        onnxruntime = open_package(self.devices)
 
-        def create(spec: SessionSpec) -> tuple[Any, float]:
+        def create(device: str) -> tuple[Any, float]:
             start = time.perf_counter()
-            return create_session(onnxruntime, spec), time.perf_counter() - start
+            return create_session(onnxruntime, self.model, device, self.settings), time.perf_counter() - start
 
-        self._sessions, seconds = zip(*self._each(create, specs), strict=True)
-        return Creation(time.perf_counter() - begin, seconds, {"opening": opening})
+        self._sessions, seconds = zip(*self._each(create, self.devices), strict=True)
+        return Creation(time.perf_counter() - begin, seconds)
 
 
 class Sequential(Threads):

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ortmulti.interface.session_observer import observer
 
 from .base import Creation, Strategy
 
 if TYPE_CHECKING:
-    from ortmulti.timeline import Span, Timeline
+    from ortmulti.timeline import Span
 
-# The timeline's names for what one thread does for its session, and for making a device's context.
-_SESSION = "create session"
-_CONTEXT = "context"
+_SESSION = "create session"  # the timeline's name for what one thread does for its session
 
 
 class Native(Strategy):
@@ -27,7 +25,6 @@ class Native(Strategy):
         import ortmulti  # noqa: F401
 
     def create(self) -> Creation:
-        """Same as `Strategy.create`. Details: the result of `describe`."""
         with observer().importing("import ortmulti's sessions"):
             import ortmulti
 
@@ -56,7 +53,7 @@ class Native(Strategy):
         timeline = sessions.timeline
         observer().created(list(sessions), self.devices, timeline)
         own = session_seconds(timeline.spans, self.devices)
-        return Creation((end - begin) / 1e9, own, describe(timeline, begin, end))
+        return Creation((end - begin) / 1e9, own, timeline.not_shared)
 
     def close(self) -> None:
         sessions = self._sessions
@@ -71,8 +68,7 @@ class Native(Strategy):
 class Shared(Native):
     """ortmulti's sessions over one copy of the weights for each device, read once and in file order.
 
-    If the model or the options do not allow this, they are created as by `Native`, and the details of `create` have the
-    reason.
+    If the model or the options do not allow this, they are created as by `Native`, and `Creation` has the reason.
     """
 
     strategy = "shared"
@@ -89,17 +85,3 @@ def session_seconds(spans: Sequence[Span], devices: Sequence[str]) -> tuple[floa
         found = [span.seconds for span in spans if (span.name, span.device) == (_SESSION, device)]
         left[device] = found[-devices.count(device) :]
     return tuple(left[device].pop(0) if len(left[device]) > 1 else left[device][0] for device in devices)
-
-
-def describe(timeline: Timeline, begin_ns: int, end_ns: int) -> dict[str, Any]:
-    """Return facts of a creation that began and ended at these times of `time.monotonic_ns`.
-
-    Returns:
-        "after_contexts": seconds from the last context until all sessions were ready; None if no context was made.
-        "not_shared": reasons why some or all weights were not shared.
-    """
-    contexts = [span.end_ns for span in timeline.spans if span.name == _CONTEXT and span.end_ns > begin_ns]
-    return {
-        "after_contexts": (end_ns - max(contexts)) / 1e9 if contexts else None,
-        "not_shared": timeline.not_shared,
-    }

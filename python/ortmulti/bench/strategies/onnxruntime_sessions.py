@@ -6,40 +6,47 @@ import atexit
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from ortmulti.bench.strategies.onnxruntime_errors import error_of, translate
-from ortmulti.devices.device import Device
-from ortmulti.devices.providers import Provider
-from ortmulti.errors import DeviceError, InvalidArgument
+from ortmulti import _core
+from ortmulti.devices.providers import CPU, CUDA
+from ortmulti.errors import DeviceError, Error
 from ortmulti.interface.patch import import_module
 from ortmulti.interface.session_observer import observer
 
-__all__ = ["SessionSpec", "create_session", "open_package"]
+__all__ = ["SessionSettings", "create_session", "open_package"]
 
 
 @dataclass(frozen=True)
-class SessionSpec:
-    """All data to create one session. It can be sent to another process.
+class SessionSettings:
+    """The session options of a comparison: every strategy gives all of its sessions the same ones.
 
     Attributes:
-        model: An absolute path.
-        device: The session's device.
-        providers: onnxruntime's providers and their options.
-        options: Attributes of onnxruntime's SessionOptions; enumerations as their numbers.
-        config_entries: Session configuration entries.
-        custom_op_libraries: Paths of shared libraries with custom operators.
+        intra_op_num_threads: threads of each session on the CPU, including the calling one; 0: ONNX Runtime's default,
+            all cores for each session.
+        provider_options: options of the CUDA provider, besides the device.
+        config_entries: session configuration entries, such as "session.use_env_allocators".
+        custom_op_libraries: paths of shared libraries with custom operators.
     """
 
-    model: str
-    device: Device
-    providers: Sequence[Provider]
-    options: Mapping[str, Any] = field(default_factory=dict)
+    intra_op_num_threads: int = 0
+    provider_options: Mapping[str, str] = field(default_factory=dict)
     config_entries: Mapping[str, str] = field(default_factory=dict)
     custom_op_libraries: Sequence[str] = ()
 
+    @classmethod
+    def side_by_side(cls, devices: Sequence[str], cores: int, **others: Any) -> SessionSettings:
+        """Return settings under which sessions on all of `devices` share `cores` instead of each taking all of them.
 
-def open_package(devices: Iterable[Device]) -> Any:
+        CPU sessions get ``cores / number of sessions`` threads, at least one. Where every session is on a GPU, they
+        get one: the CPU has nothing to compute there, and further threads would only wait.
+        """
+        on_cpu = any(device == "cpu" for device in devices)
+        return cls(intra_op_num_threads=max(1, cores // len(devices)) if on_cpu else 1, **others)
+
+
+def open_package(devices: Iterable[str]) -> Any:
     """Import onnxruntime, which opens its own copy of ONNX Runtime.
 
     If a device is a GPU, also open the CUDA libraries of the nvidia-* wheels.
@@ -53,33 +60,47 @@ def open_package(devices: Iterable[Device]) -> Any:
     with observer().opening("import onnxruntime"):
         ort = import_module("onnxruntime")
     observer().opened(ort)
-    if any(device.kind == "cuda" for device in devices) and hasattr(ort, "preload_dlls"):
+    if any(device != "cpu" for device in devices) and hasattr(ort, "preload_dlls"):
         with observer().opening("open CUDA libraries"):
             ort.preload_dlls()
     return ort
 
 
-def create_session(ort: Any, spec: SessionSpec) -> Any:
+def create_session(
+    ort: Any, model: str | Path, device: str, settings: SessionSettings | None = None, **attributes: Any
+) -> Any:
     """Create an onnxruntime.InferenceSession. A session on a GPU is freed at exit before the CUDA driver.
 
     Args:
         ort: The package, see `open_package`.
+        model: The .onnx file.
+        device: "cpu" or "cuda:<index>".
+        settings: Its options.
+        attributes: Further attributes of onnxruntime's SessionOptions.
 
     Raises:
-        InvalidArgument: This release does not have an option.
         DeviceError: The session ended up without the provider of its device.
-        Error: onnxruntime's own error under its name; the message names the model and the device.
+        Error: onnxruntime's own error; the message names the model and the device.
     """
-    device = str(spec.device)
+    settings = settings or SessionSettings()
+    kind, index = _core.parse_device(device)
+    provider = CUDA if kind == "cuda" else CPU
+    given = {"device_id": str(index), **settings.provider_options} if kind == "cuda" else {}
     try:
-        options = _make_options(ort, spec)
+        options = ort.SessionOptions()
+        for name, value in {"intra_op_num_threads": settings.intra_op_num_threads, **attributes}.items():
+            setattr(options, name, value)
+        for key, value in settings.config_entries.items():
+            options.add_session_config_entry(key, value)
+        for library in settings.custom_op_libraries:
+            with observer().opening("open custom operators"):
+                options.register_custom_ops_library(library)
         with observer().creating(options, device):
             # Without its fallback, which would hide why CUDA failed behind a session on the CPU.
-            session = ort.InferenceSession(spec.model, options, list(spec.providers), enable_fallback=0)
+            session = ort.InferenceSession(str(Path(model).absolute()), options, [(provider, given)], enable_fallback=0)
     except Exception as error:  # onnxruntime's exceptions share no base class of their own
-        raise error_of(*translate(error, f"creating a session of '{spec.model}' on {device}")) from error
+        raise Error(f"creating a session of '{model}' on {device}: {error}") from error
     # onnxruntime only warns when a provider cannot be used, and leaves the session on the CPU.
-    provider = spec.providers[0][0]
     if provider not in session.get_providers():
         raise DeviceError(
             f"{device}: onnxruntime {ort.__version__} could not use the CUDA provider and put the session on the CPU; "
@@ -89,21 +110,6 @@ def create_session(ort: Any, spec: SessionSpec) -> Any:
         _free_on_exit(session)
     observer().created([session], [device])
     return session
-
-
-def _make_options(ort: Any, spec: SessionSpec) -> Any:
-    options = ort.SessionOptions()
-    enumerations = {"graph_optimization_level": ort.GraphOptimizationLevel, "execution_mode": ort.ExecutionMode}
-    for name, value in spec.options.items():
-        if not hasattr(options, name):
-            raise InvalidArgument(f"onnxruntime {ort.__version__} has no session option {name}")
-        setattr(options, name, enumerations[name](value) if name in enumerations else value)
-    for key, value in spec.config_entries.items():
-        options.add_session_config_entry(key, value)
-    for library in spec.custom_op_libraries:
-        with observer().opening("open custom operators"):
-            options.register_custom_ops_library(library)
-    return options
 
 
 _on_gpus: weakref.WeakSet[Any] = weakref.WeakSet()

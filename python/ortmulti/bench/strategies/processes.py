@@ -9,19 +9,19 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from ortmulti._runtime.closing import Closing
-from ortmulti.bench.strategies.onnxruntime_errors import error_of, kind_of
-from ortmulti.bench.strategies.onnxruntime_sessions import SessionSpec, create_session, open_package
+from ortmulti.bench.strategies.onnxruntime_sessions import SessionSettings, create_session, open_package
 from ortmulti.create.sample_inputs import Declaration
 from ortmulti.errors import DeviceError, Error
 from ortmulti.interface.session_observer import SessionObserver, observe, observer
 
-from .base import Array, Creation, Strategy, first_run_error, make_contexts
+from .base import Array, Creation, Strategy, make_contexts
 
 _ALIGNMENT = 64  # which suits every kernel's loads
 
@@ -59,11 +59,9 @@ class SessionProcess(Closing):
         except BrokenProcessPool:
             raise DeviceError(f"{self._name}: its process ended {when}") from None
 
-    def create(self, spec: SessionSpec) -> tuple[float, float]:
-        """Create the session, and return the seconds of opening the libraries, and of the session. It replaces an
-        earlier one.
-        """
-        return self.call("while its session was created", _create, spec)
+    def create(self, model: str | Path, device: str, settings: SessionSettings) -> float:
+        """Create the session, which replaces an earlier one, and return its seconds without opening the libraries."""
+        return self.call("while its session was created", _create, model, device, settings)
 
     def get_inputs(self) -> list[Declaration]:
         """As onnxruntime's session."""
@@ -130,11 +128,11 @@ class Processes(Strategy):
         )
 
     def create(self) -> Creation:
-        """As `Strategy.create`. Details: "opening", the seconds until the libraries were open in the last process."""
         begin = time.perf_counter()
-        seconds = self._each(SessionProcess.create, self._sessions, self._specs())
-        openings, own = zip(*seconds, strict=True)
-        return Creation(time.perf_counter() - begin, own, {"opening": max(openings)})
+        count = len(self.devices)
+        given = [self.model] * count, self.devices, [self.settings] * count
+        seconds = self._each(SessionProcess.create, self._sessions, *given)
+        return Creation(time.perf_counter() - begin, tuple(seconds))
 
     def _run(self, session: SessionProcess, device: str, feeds: Mapping[str, Array]) -> list[Array]:  # noqa: ARG002
         try:
@@ -142,7 +140,8 @@ class Processes(Strategy):
         except DeviceError:
             raise
         except Error as error:
-            raise first_run_error(self._name(self._sessions.index(session)), error) from None
+            name = self._name(self._sessions.index(session))
+            raise Error(f"{name}: the first run failed: {error}") from None
 
     def close(self) -> None:
         sessions = self._sessions
@@ -168,13 +167,12 @@ def _finish() -> None:
     observer().finish()
 
 
-def _create(spec: SessionSpec) -> tuple[float, float]:
+def _create(model: str | Path, device: str, settings: SessionSettings) -> float:
     global _session
+    package = open_package([device])
     begin = time.perf_counter()
-    package = open_package([spec.device])
-    opened = time.perf_counter()
-    _session = create_session(package, spec)
-    return opened - begin, time.perf_counter() - opened
+    _session = create_session(package, model, device, settings)
+    return time.perf_counter() - begin
 
 
 def _get_inputs() -> list[Declaration]:
@@ -190,5 +188,5 @@ def _run(name: str, layout: _Layout, others: Mapping[str, Array]) -> list[Array]
         with observer().running(_session):
             outputs: list[Array] = _session.run(None, {**numbers, **others})
     except Exception as error:  # onnxruntime's exceptions cannot all be pickled
-        raise error_of(kind_of(error), str(error)) from None
+        raise Error(str(error)) from None
     return outputs

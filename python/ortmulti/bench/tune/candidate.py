@@ -17,7 +17,7 @@ from typing import Any
 import ortmulti
 from ortmulti._runtime import behind
 from ortmulti.bench.files import read_arrays, write_arrays
-from ortmulti.bench.tune import outputs
+from ortmulti.bench.measure import outputs
 from ortmulti.errors import Error
 from ortmulti.loading.tuning import apply
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ortmulti._runtime.child_process import ChildProcess
-from ortmulti.bench.tune import outputs
+from ortmulti.bench.measure import outputs
 from ortmulti.bench.tune.space import DEFAULTS, Objective, Options, RejectedError, Why
 from ortmulti.errors import Error, Fail
 

@@ -15,6 +15,8 @@ from ortmulti.bench.tune.space import DEFAULTS, Options, RejectedError, Settings
 
 PAIRS = 6  # of processes in the confirmation: of fewer figures, no interval has 95% confidence
 
+MINIMUM_GAIN = 0.01  # the smallest part of the cost that counts as a gain
+
 _CHOICES_PART = 0.75  # of the budget; the rest is for the confirmation
 
 
@@ -61,7 +63,6 @@ class Search:
     clock: Callable[[], float]  # the time in seconds
     effort: Effort
     budget: float | None = None  # seconds for all
-    minimum_gain: float = 0.01  # the smallest part of the cost that counts as a gain
     tell: Callable[[str, str], object] = lambda _stage, _text: None  # receives the stage and the next candidate
     best: Trial | None = field(default=None, init=False)  # None: nothing is better than the defaults
     # The candidate that was measured again, confirmed or not; with fewer pairs if it ended early.
@@ -133,7 +134,7 @@ class Search:
             elif self.partial is None:
                 with self._naming_rejected(together), self.candidate(best) as reference:
                     tried = self._tried("combinations", together, reference)
-                    if tried and tried.interval.median <= 1 - self.minimum_gain:
+                    if tried and tried.interval.median <= 1 - MINIMUM_GAIN:
                         best = together
         return best
 
@@ -170,9 +171,9 @@ class Search:
             yield costs[reference], costs[candidate]
 
     def _is_gain(self, trial: Trial) -> bool:
-        return trial.interval.high < 1 and trial.interval.median <= 1 - self.minimum_gain
+        return trial.interval.high < 1 and trial.interval.median <= 1 - MINIMUM_GAIN
 
     def _gaining(self) -> list[Trial]:
         """Trials that seem a gain, the best first: by the interval's end, since luck makes the lowest medians."""
-        gaining = [trial for trial in self.trials if trial.interval.median <= 1 - self.minimum_gain]
+        gaining = [trial for trial in self.trials if trial.interval.median <= 1 - MINIMUM_GAIN]
         return sorted(gaining, key=lambda one: one.interval.high)

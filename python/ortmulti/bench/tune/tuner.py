@@ -16,8 +16,8 @@ from ortmulti import _core
 from ortmulti.bench.files import read_arrays, write_arrays
 from ortmulti.bench.measure import results
 from ortmulti.bench.measure.devices import check_measurable
+from ortmulti.bench.measure.outputs import TF32_TOLERANCE, TOLERANCES
 from ortmulti.bench.tune.measurements import Bench
-from ortmulti.bench.tune.outputs import TF32_TOLERANCE, TOLERANCES
 from ortmulti.bench.tune.search import PAIRS, Effort, Search, Trial
 from ortmulti.bench.tune.space import OBJECTIVES, Host, select, space
 from ortmulti.create.model import Model
@@ -77,9 +77,7 @@ def tune(
     skip: Collection[str] = (),
     out: str | os.PathLike[str] | None = None,
     clients: int | None = None,
-    block_seconds: float | None = None,
     timeout: float | None = None,
-    minimum_gain: float = 0.01,
     progress: Callable[[str, str], None] | None = None,
 ) -> TuneResult:
     """Measure which settings make a model better than the defaults on this machine; docs/tune.md says how.
@@ -101,10 +99,8 @@ def tune(
         only, skip: Names of settings to try alone, or to leave out.
         out: The file for the tuning, checked before anything is measured. Default: none.
         clients: Requests in flight, for ``"throughput"``; default: twice the cores, or 8 for each GPU.
-        block_seconds: Seconds of one measurement, for ``"latency"`` (default 0.05) and ``"throughput"`` (0.15).
         timeout: Seconds in which a candidate must start, and in which it must answer. Default: ten times the time of
             the defaults, at least 20.
-        minimum_gain: The smallest part of the cost that counts as a gain; default 0.01.
         progress: Called with the stage and a text on its progress.
 
     Raises:
@@ -116,7 +112,7 @@ def tune(
     path = Model.of(model).path
     if not path:
         raise InvalidType("tuning needs the path of a model: its candidates are processes")
-    seconds = {"budget": budget, "block_seconds": block_seconds, "timeout": timeout}
+    seconds = {"budget": budget, "timeout": timeout}
     for name, value, is_allowed, rule in (
         ("objective", objective, objective in OBJECTIVES, " or ".join(map(repr, OBJECTIVES))),
         ("through", through, through in ("pool", "session"), "'pool' or 'session'"),
@@ -125,7 +121,6 @@ def tune(
             for name, given in seconds.items()
         ),
         ("tolerance", tolerance, tolerance is None or 0 <= tolerance < float("inf"), "0 or more"),
-        ("minimum_gain", minimum_gain, 0 <= minimum_gain < 1, "a part, from 0 to below 1"),
         ("clients", clients, clients is None or clients >= 1, "1 or more"),
     ):
         if not is_allowed:
@@ -151,7 +146,7 @@ def tune(
         "objective": objective,
         "through": through,
         "clients": clients or (2 * max(2, _core.usable_cores()) if kind == "cpu" else 8 * len(found)),
-        "block_seconds": block_seconds or _BLOCK_SECONDS.get(objective, 0.0),
+        "block_seconds": _BLOCK_SECONDS.get(objective, 0.0),
     }
     with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:
         if isinstance(inputs, (str, os.PathLike)):
@@ -165,7 +160,7 @@ def tune(
         bench = Bench(spec, Path(folder), tolerance, timeout)
         settings = select(space(objective, through, Host.here(kind, bench.gpu_memory)), only, skip)
         begin = time.monotonic()
-        search = Search(settings, bench.candidate, time.monotonic, _EFFORT[objective], budget, minimum_gain, tell)
+        search = Search(settings, bench.candidate, time.monotonic, _EFFORT[objective], budget, tell)
         try:
             search.run()
         except KeyboardInterrupt:

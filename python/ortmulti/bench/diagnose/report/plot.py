@@ -1,4 +1,4 @@
-"""A diagnosis drawn: each way's trace, one run's timeline, and how the ways scale. Loads matplotlib."""
+"""The figures of a diagnosis's page: each way's trace, one run's timeline, how the ways scale. Loads matplotlib."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortmulti._runtime.regular_file import write_atomically
 from ortmulti.bench.diagnose.causes import cause_of, ordered
 from ortmulti.bench.diagnose.measured import seconds_text
 from ortmulti.bench.files import printable
-from ortmulti.bench.reports.plots import caption, clean, line_style, new_figure
-from ortmulti.errors import InvalidArgument
+from ortmulti.bench.reports.plots import clean, line_style, new_figure
 
 from . import view
 from .view import Json, Trace
@@ -29,42 +27,6 @@ _MOST_SHAPES = 2_000
 
 # Text, surface and grid of the page's two schemes; `page.css` has the same.
 _SCHEMES = (("#171a21", "#ffffff", "#d9dde4"), ("#e8ebf1", "#191d25", "#343c4a"))
-
-
-def save_plot(document: Json, path: Path) -> None:
-    """Draw each way's time by cause as a stacked bar, and below it the timeline of the slowest trace.
-
-    Args:
-        document: the diagnosis; see `ortmulti.bench.diagnose.report.load_document`.
-        path: the image to write; its suffix chooses the format (.png, .svg, .pdf).
-
-    Raises:
-        LibraryError: matplotlib is not installed (the extra ``ortmulti[plot]``).
-        InvalidArgument: matplotlib does not write such files, or nothing was measured.
-        OSError: the file cannot be written.
-    """
-    found, run = view.traces(document), view.default_run(document)
-    parts = {name: part for name, part in _parts(found, run).items() if name != "scaling"}
-    if not parts:
-        raise InvalidArgument("the diagnosis has no measurement: there is nothing to plot")
-    heights = [height for height, _ in parts.values()]
-    causes = ordered({*view.causes_of(found), *(span["cause"] for span in (run["spans"] if run else ()))})
-    figure = new_figure(11, sum(heights) + 0.25 * (len(causes) + 3) // 4 + 0.7, path)
-    names = {
-        "traces": f"{_plain(view.models_text(document))}: from the process's start to the last first answer, by cause",
-        "timeline": f"timeline: {_plain(view.run_text(run), 100)}" if run else "",
-    }
-    drawn = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for axes, (name, (_, draw)) in zip(drawn, parts.items(), strict=True):
-        draw(axes)
-        axes.set_title(names[name], fontsize=10, loc="left")
-    from matplotlib.patches import Patch
-
-    handles = [Patch(label=_plain(cause_of(cause).title), **_look(cause)) for cause in causes]
-    figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False, fontsize=8)
-    how = "partial diagnosis" if document.get("partial") else "diagnosis"
-    figure.supxlabel(_plain(caption(document, how), 200), fontsize=8, color="#555555")
-    write_atomically(path, lambda file: figure.savefig(file, dpi=150))
 
 
 def page_figures(document: Json) -> dict[str, list[bytes]]:

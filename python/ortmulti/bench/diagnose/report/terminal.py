@@ -38,7 +38,7 @@ def print_diagnosis(document: Json, console: Console) -> None:
 
 
 def _parts(document: Json, console: Console) -> Iterator[RenderableType]:
-    yield Text(f"Where the time goes: {view.models_text(document)}", "bold")
+    yield Text(f"Where the time goes: {view.model_text(document)}", "bold")
     if partial := view.partial_text(document):
         yield Panel(Text(partial), style="yellow", title="partial")
     yield Text(view.headline(document))

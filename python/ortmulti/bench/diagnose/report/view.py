@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from ortmulti.bench import strategies
@@ -13,6 +12,7 @@ from ortmulti.bench.diagnose.measured import seconds_text
 from ortmulti.bench.files import printable
 from ortmulti.bench.measure.devices import describe
 from ortmulti.bench.measure.rounds import CONFIDENCE
+from ortmulti.bench.reports import tables
 from ortmulti.bench.reports.plots import machine_text
 
 Json = Mapping[str, Any]
@@ -26,7 +26,6 @@ _WHAT = {
     "gil": "the GIL",
     "driver": "the CUDA driver",
     "disk": "the disk",
-    "memory": "memory bandwidth",
     "onnxruntime": "a lock inside ONNX Runtime",
 }
 
@@ -205,15 +204,9 @@ def run_text(run: Json) -> str:
     return printable(", ".join(parts) + seconds)
 
 
-def models_text(document: Json) -> str:
-    """Return the models' names and sizes."""
-    texts = []
-    for model in document["models"]:
-        text = str(model.get("name") or Path(str(model.get("path", "model"))).name)
-        if size := (model.get("bytes") or 0) + (model.get("external_bytes") or 0):
-            text += f" ({size / 1e9:.2f} GB)" if size >= 1e9 else f" ({size / 1e6:.3g} MB)"
-        texts.append(text)
-    return printable(", ".join(texts)) or "no model"
+def model_text(document: Json) -> str:
+    """Return the model's name and size."""
+    return printable(tables.model_text(document["models"][0]))
 
 
 def where_text(document: Json, separator: str, *packages: str) -> str:

@@ -55,10 +55,10 @@ def write_html(document: Json, path: Path) -> None:
     partial = view.partial_text(document)
     command = shlex.join(map(str, document.get("command") or []))
     text = Template(_read("page.html")).substitute(
-        title=_escape(f"Diagnosis of {view.models_text(document)}"),
+        title=_escape(f"Diagnosis of {view.model_text(document)}"),
         css=css,
         css_hash=base64.b64encode(hashlib.sha256(css.encode()).digest()).decode(),
-        heading=_escape(view.models_text(document)),
+        heading=_escape(view.model_text(document)),
         facts=_escape(" · ".join(filter(None, facts))),
         partial=f'<p class="partial" role="note">{_escape(partial)}</p>' if partial else "",
         headline=_escape(view.headline(document)),

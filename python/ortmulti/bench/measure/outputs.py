@@ -1,4 +1,4 @@
-"""Compares a run's outputs with those of the defaults."""
+"""Compares the outputs of two runs."""
 
 from __future__ import annotations
 

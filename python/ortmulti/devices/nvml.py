@@ -21,9 +21,6 @@ class Gpu:
         uuid: "GPU-..." or "MIG-...".
         pci_bus_id: the PCI address as CUDA writes it, "0000:1b:00.0"; a MIG instance's is its GPU's.
         persistence_mode: whether the driver keeps an unused GPU initialized.
-        pcie_generation: of the link as it is now; it falls while the GPU is idle. The GPU and the slot can do up to
-            `pcie_generation_max`.
-        pcie_width: lanes now, of at most `pcie_width_max`.
     """
 
     name: str | None
@@ -33,10 +30,6 @@ class Gpu:
     memory_used: int | None
     memory_free: int | None
     persistence_mode: bool | None
-    pcie_generation: int | None
-    pcie_generation_max: int | None
-    pcie_width: int | None
-    pcie_width_max: int | None
 
 
 @dataclass(frozen=True)
@@ -64,15 +57,6 @@ class GpuActivity:
 _SLOWED_BY = {"power": 0x4 | 0x80, "heat": 0x20 | 0x40, "hardware": 0x8}
 
 _SM_CLOCK = 1
-
-# What belongs to the whole GPU: a MIG instance has none of its own.
-_OF_THE_WHOLE = {
-    "persistence_mode": "PersistenceMode",
-    "pcie_generation": "CurrPcieLinkGeneration",
-    "pcie_generation_max": "MaxPcieLinkGeneration",
-    "pcie_width": "CurrPcieLinkWidth",
-    "pcie_width_max": "MaxPcieLinkWidth",
-}
 
 
 class Nvml(Closing):
@@ -146,14 +130,13 @@ class Nvml(Closing):
         return None if pci_bus_id is None else self._device("HandleByPciBusId", pci_bus_id)
 
     def _describe(self, handle: Any) -> Gpu:
-        whole = handle
+        whole = handle  # a MIG instance has no address and no mode of its own
         if self._ask("nvmlDeviceIsMigDeviceHandle", handle):
             whole = self._device("DeviceHandleFromMigDeviceHandle", handle) or handle
         # The second version excludes memory that the driver reserves, as nvidia-smi does.
         memory = self._device("MemoryInfo", handle, self._library.nvmlMemory_v2)
         pci = self._device("PciInfo", whole)
-        facts = {fact: self._device(name, whole) for fact, name in _OF_THE_WHOLE.items()}
-        mode = facts.pop("persistence_mode")
+        mode = self._device("PersistenceMode", whole)
         return Gpu(
             name=self._device("Name", handle),
             uuid=self._device("UUID", handle) or "",
@@ -162,7 +145,6 @@ class Nvml(Closing):
             memory_used=getattr(memory, "used", None),
             memory_free=getattr(memory, "free", None),
             persistence_mode=None if mode is None else bool(mode),
-            **facts,
         )
 
     def _device(self, what: str, *arguments: Any) -> Any:
