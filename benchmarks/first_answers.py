@@ -1,7 +1,7 @@
 """How long after the program's call does each device answer, where the requests are there before the sessions?
 
 In fresh processes, with the model's files in the page cache and its optimized form in a cache of this script's own:
-`load(wait="none")` on all --devices, and at once a request for each of them. From the same process: when `load` came
+`load` with `Loading(wait="none")` on all --devices, and at once a request for each of them. From the same process: when `load` came
 back, when each device answered for the first time, when the last GPU's context was there, and when each session was.
 "one" is the creation of a session and its first run: of the device whose context was the last, in the same process; the
 case "one" has the first device alone in a process of its own. "behind" is how much later than the last context (on the
@@ -9,7 +9,7 @@ CPU: than the call) and one device the last answer comes, "ahead" how much earli
 
     python -m benchmarks.first_answers phi3-mini --devices all --repeat 5 --json first.json
 
-With `--wait first` the load is `load(wait="first", warmup=True)`, which makes the other contexts when one device is
+With `--wait first` the load has `wait="first"` and `warmup=True`, which makes the other contexts when one device is
 warm; the requests come when it has returned, and "one" contains the warm-up.
 
 Exit status 1 if an answer is wrong, if in the median the last answer comes more than --most-behind seconds late, or if
