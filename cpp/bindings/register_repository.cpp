@@ -8,6 +8,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "bindings/registrations.hpp"
 #include "bindings/signals.hpp"
 #include "bindings/text.hpp"
+#include "core/base/error.hpp"
 #include "core/cuda/memory_taken.hpp"
 #include "core/pool/runners.hpp"
 #include "core/repository/repository.hpp"
@@ -49,6 +51,7 @@ std::shared_ptr<Repository> make_repository(const Repository::Budgets& budgets, 
 void call_apart(std::shared_ptr<Tenant> tenant, std::function<void(Tenant&)> call) {
   std::promise<void> done;
   const auto ended = done.get_future().share();
+  const auto release = [&] { without_gil([&] { tenant->release(); }); };
   try {
     std::thread([tenant, call = std::move(call), done = std::move(done)]() mutable {
       std::exception_ptr error;
@@ -63,9 +66,12 @@ void call_apart(std::shared_ptr<Tenant> tenant, std::function<void(Tenant&)> cal
     }).detach();
     wait_until([&](auto until) { return ended.wait_until(until) == std::future_status::ready; });
     ended.get();
+  } catch (const std::system_error& error) {
+    release();
+    throw Error(ErrorKind::runtime_exception, std::string("cannot start a thread for a model's memory: ") +
+                                                  error.what() + ": allow this process more threads");
   } catch (...) {
-    const ReleaseGil nogil;
-    tenant->release();
+    release();
     throw;
   }
 }

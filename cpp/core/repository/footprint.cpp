@@ -41,8 +41,8 @@ Footprint::Levels Footprint::sleeps(double seconds) const {
 std::uint64_t Footprint::kept(std::optional<std::int64_t> grown) const {
   const auto own = static_cast<std::int64_t>(taken_ - later_);
   // What comes later is in the bytes of the model that went to sleep, so it has grown by that, too.
-  const std::int64_t kept = static_cast<std::int64_t>(grown ? *grown - static_cast<std::int64_t>(later_) : most_kept_);
-  return later_ + static_cast<std::uint64_t>(std::clamp<std::int64_t>(kept, 0, own));
+  const std::int64_t seen = grown ? *grown - static_cast<std::int64_t>(later_) : static_cast<std::int64_t>(most_kept_);
+  return later_ + static_cast<std::uint64_t>(std::clamp<std::int64_t>(seen, 0, own));
 }
 
 }  // namespace ortmulti

@@ -19,7 +19,8 @@ namespace ortmulti {
 /// One model of a repository with its residents, one on each of its devices. It reserves their memory before the load,
 /// measures what the load took, and releases all of it.
 ///
-/// reserve() and enter() wait, one after the other; release() may come from another thread, and ends them.
+/// reserve() and enter() wait, one after the other; release() may come from another thread, and ends them. Its lock is
+/// taken before the repository's, and no pool is called under it.
 class Tenant : NonCopyable {
  public:
   Tenant(std::shared_ptr<Repository> repository, std::string name, const std::vector<Device>& devices,
