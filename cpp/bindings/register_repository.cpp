@@ -85,19 +85,15 @@ std::shared_ptr<Tenant> reserve(const std::shared_ptr<Repository>& repository, c
 
 void enter(const std::shared_ptr<Tenant>& tenant, const PythonPool& pool, const std::shared_ptr<Timeline>& timeline,
            const py::object& close, double seconds, bool pinned, bool protect) {
-  Tenant::Loaded loaded;
+  Repository::Resident loaded;
   loaded.pool = pool.get();
-  loaded.sleeper = [of = std::weak_ptr<Pool>(pool.get()), timeline](const Device& device, SleepLevel level,
-                                                                    HostCopy copy) {
+  loaded.sleeper = [of = loaded.pool, timeline](const Device& device, SleepLevel level, HostCopy copy) {
     return make_sleeper(of, device, level, copy, timeline);
   };
   loaded.close = [call = std::make_shared<PythonCall>(close)](const Device& device, SleepLevel level, double timeout) {
     (*call)(device, level, timeout);
   };
-  loaded.seconds = seconds;
-  loaded.pinned = pinned;
-  loaded.protect = protect;
-  call_apart(tenant, [loaded = std::move(loaded)](Tenant& of) { of.enter(loaded); });
+  call_apart(tenant, [=](Tenant& of) { of.enter(loaded, seconds, pinned, protect); });
 }
 
 py::dict to_dict(const Repository::ResidentStats& resident) {

@@ -357,7 +357,7 @@ TEST_P(Stress, ModelsOfARepositorySleepAndAreReplaced) {
     resident.name = "m";
     resident.device = device;
     resident.pool = model->pool;
-    resident.sleeper = [awake, sleeps = Random(dice())](SleepLevel, HostCopy) mutable {
+    resident.sleeper = [awake, sleeps = Random(dice())](const Device&, SleepLevel, HostCopy) mutable {
       auto made = random_sleep(sleeps, awake, 200, nullptr);
       made->auto_wake = true;
       return made;

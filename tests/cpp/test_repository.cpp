@@ -82,7 +82,7 @@ class RepositoryTest : public RealSessions {
     resident.name = name;
     resident.device = one;
     resident.pool = model.pool;
-    resident.sleeper = [&model](SleepLevel, HostCopy) { return sleeper(model); };
+    resident.sleeper = [&model](const Device&, SleepLevel, HostCopy) { return sleeper(model); };
     ResidencyPolicy::Model size;
     size.bytes = bytes;
     size.sleeps[SleepLevel::weights] = {};
@@ -510,13 +510,15 @@ class ManyModels : public Loading {
       resident.device = one;
       resident.pool = pools[i];
       resident.copy = i % 2 == 0 ? HostCopy::if_possible : HostCopy::none;
-      resident.sleeper = [store = stores[i]](SleepLevel, HostCopy copy) { return sleep_of(store, copy); };
+      resident.sleeper = [store = stores[i]](const Device&, SleepLevel, HostCopy copy) {
+        return sleep_of(store, copy);
+      };
       ResidencyPolicy::Model model;
       model.bytes = bytes(i);
       model.sleeps[SleepLevel::weights] = {};
       model.level = SleepLevel::weights;
       const auto handle = repository->add(resident, model, nullptr);
-      ASSERT_TRUE(pools[i]->sleep(one, resident.sleeper(SleepLevel::weights, resident.copy), Clock::now()));
+      ASSERT_TRUE(pools[i]->sleep(one, resident.sleeper(one, SleepLevel::weights, resident.copy), Clock::now()));
     }
   }
   void end() {

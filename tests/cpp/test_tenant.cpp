@@ -115,8 +115,8 @@ class TenantTest : public RealSessions {
     return made;
   }
   // `weights`: bytes that a sleep of them gives back; none: they cannot sleep.
-  Tenant::Loaded entering(Loaded& model, std::optional<std::int64_t> weights) {
-    Tenant::Loaded loaded;
+  Repository::Resident entering(Loaded& model, std::optional<std::int64_t> weights) {
+    Repository::Resident loaded;
     loaded.pool = model.pool;
     loaded.sleeper = [this, &model, weights](const Device&, SleepLevel level, HostCopy copy) {
       model.asked.push_back(copy);
@@ -154,7 +154,7 @@ class TenantTest : public RealSessions {
   std::unique_ptr<Tenant> settled(const std::string& name, std::int64_t taken, std::int64_t weights) {
     auto made = tenant(name, static_cast<std::uint64_t>(taken));
     made->reserve();
-    made->enter(entering(load(taken), weights));
+    made->enter(entering(load(taken), weights), 0, false, false);
     return made;
   }
   Repository::ResidentStats stats_of(const std::string& name) const {
@@ -196,7 +196,7 @@ TEST_F(TenantTest, ALoadReservesItsFilesThenCountsWhatItTookAndSleeps) {
   made->reserve();
   EXPECT_EQ(used(), 40);
   EXPECT_TRUE(repository->residents().empty());
-  made->enter(entering(load(70), 50));
+  made->enter(entering(load(70), 50), 0, false, false);
   const auto stats = stats_of("m");
   EXPECT_EQ(stats.model.level, SleepLevel::weights);
   EXPECT_EQ(stats.model.bytes, 70);
@@ -231,7 +231,7 @@ TEST_F(TenantTest, PinnedCopiesStayWithinTheHostsBudgetUntilTheirModelIsReleased
 TEST_F(TenantTest, AModelOnTwoDevicesHasOneCopy) {
   const auto both = tenant("both", 40, {one, other});
   both->reserve();
-  both->enter(entering(load(60, {one, other}), 60));
+  both->enter(entering(load(60, {one, other}), 60), 0, false, false);
   EXPECT_TRUE(repository->has_host_memory(40));
   EXPECT_FALSE(repository->has_host_memory(41));
 }
@@ -252,7 +252,7 @@ TEST_F(TenantTest, WhereTheCopyIsRefusedTheModelSleepsWithoutOneFromThenOn) {
 TEST_F(TenantTest, AModelWhoseWeightsCannotSleepHasItsSessionsClosed) {
   const auto made = tenant("m", 40);
   made->reserve();
-  made->enter(entering(load(70), std::nullopt));
+  made->enter(entering(load(70), std::nullopt), 0, false, false);
   EXPECT_EQ(models[0]->closed.size(), 1);
   const auto stats = stats_of("m");
   EXPECT_EQ(stats.model.level, SleepLevel::session);
@@ -265,7 +265,7 @@ TEST_F(TenantTest, OnTheCpuAModelStaysAwakeAfterItsLoad) {
   made->reserve();
   Loaded& model = load(0, {cpu});
   model.runners[0]->arena_now = Session::Arena{500, 50, 70, nullptr};
-  made->enter(entering(model, std::nullopt));
+  made->enter(entering(model, std::nullopt), 0, false, false);
   EXPECT_EQ(stats_of("m").model.level, SleepLevel::awake);
   EXPECT_EQ(stats_of("m").model.bytes, 70);
   EXPECT_TRUE(model.closed.empty());
@@ -278,7 +278,7 @@ TEST_F(TenantTest, OthersSleepWhereALoadTookMoreThanWasReserved) {
   const auto second = tenant("second", 60);
   second->reserve();
   EXPECT_EQ(stats_of("first").model.level, SleepLevel::awake);
-  second->enter(entering(load(120), 0));
+  second->enter(entering(load(120), 0), 0, false, false);
   EXPECT_EQ(stats_of("first").model.level, SleepLevel::weights);
   EXPECT_LE(used(), 200);
 }
@@ -304,11 +304,11 @@ TEST_F(TenantTest, ReleaseAfterAFailureLeavesNothingReserved) {
   const auto made = tenant("m", 40, {one, other});
   made->reserve();
   Loaded& model = load(70, {one, other});
-  Tenant::Loaded loaded = entering(model, 50);
+  Repository::Resident loaded = entering(model, 50);
   loaded.sleeper = [](const Device&, SleepLevel, HostCopy) -> std::shared_ptr<DeviceSleep> {
     throw Error(ErrorKind::device, "it broke");
   };
-  EXPECT_TRUE(throws(ErrorKind::device, {"it broke"}, [&] { made->enter(loaded); }));
+  EXPECT_TRUE(throws(ErrorKind::device, {"it broke"}, [&] { made->enter(loaded, 0, false, false); }));
   made->release();
   for (const auto& device : repository->devices()) {
     EXPECT_EQ(device.models, 0);
@@ -318,8 +318,8 @@ TEST_F(TenantTest, ReleaseAfterAFailureLeavesNothingReserved) {
 TEST_F(TenantTest, APoolWithoutASessionOnADeviceIsRefused) {
   const auto made = tenant("m", 40, {one, other});
   made->reserve();
-  EXPECT_TRUE(
-      throws(ErrorKind::device, {"'m' has no session on cuda:1"}, [&] { made->enter(entering(load(70), 50)); }));
+  EXPECT_TRUE(throws(ErrorKind::device, {"'m' has no session on cuda:1"},
+                     [&] { made->enter(entering(load(70), 50), 0, false, false); }));
 }
 
 TEST_F(TenantTest, APinnedModelIsNotPutToSleepForALoad) {
@@ -342,7 +342,7 @@ TEST_F(TenantTest, ACloseAfterTheTimeForRunsIsOverGetsNoNegativeTime) {
   for (const char* name : {"a", "b"}) {
     awake.push_back(tenant(name, 100, {cpu}));
     awake.back()->reserve();
-    awake.back()->enter(entering(load(0, {cpu}), std::nullopt));
+    awake.back()->enter(entering(load(0, {cpu}), std::nullopt), 0, false, false);
   }
   closing = [begin = Clock::now()] {
     while (Clock::now() < begin + std::chrono::milliseconds(1100)) {  // longer than runs may hold up a sleep at first

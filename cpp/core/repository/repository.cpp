@@ -514,11 +514,12 @@ void Repository::fall_asleep(Victim& victim, Clock::time_point until) {
   bool asleep = false;
   try {
     if (traits_of(victim.to).frees_runners) {
-      resident.close(victim.to, std::max(0.0, std::chrono::duration<double>(until - Clock::now()).count()));
+      resident.close(resident.device, victim.to,
+                     std::max(0.0, std::chrono::duration<double>(until - Clock::now()).count()));
       asleep = true;
     } else if (const auto pool = resident.pool.lock()) {
       if (!victim.sleeper) {
-        victim.sleeper = resident.sleeper(victim.to, victim.copy);
+        victim.sleeper = resident.sleeper(resident.device, victim.to, victim.copy);
       }
       asleep = pool->sleep(resident.device, victim.sleeper, until);
     }

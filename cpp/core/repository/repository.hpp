@@ -35,10 +35,10 @@ class Repository : public std::enable_shared_from_this<Repository> {
     Device device;
     std::weak_ptr<Pool> pool;
     HostCopy copy = HostCopy::none;  ///< With which it sleeps to make room.
-    /// Makes what has the pool's device sleep at a level of its model that keeps the runners.
-    std::function<std::shared_ptr<DeviceSleep>(SleepLevel, HostCopy)> sleeper;
-    /// Puts the device to sleep at a level that frees them, after runs of so many seconds at most; throws.
-    std::function<void(SleepLevel, double)> close;
+    /// Makes what has a device of the pool sleep at a level of its model that keeps the runners.
+    std::function<std::shared_ptr<DeviceSleep>(const Device&, SleepLevel, HostCopy)> sleeper;
+    /// Puts a device to sleep at a level that frees them, after runs of so many seconds at most; throws.
+    std::function<void(const Device&, SleepLevel, double)> close;
 
    private:
     friend class Repository;

@@ -19,9 +19,9 @@ constexpr double no_limit = 1e8;                   // seconds
 
 Tenant::Tenant(std::shared_ptr<Repository> repository, std::string name, const std::vector<Device>& devices,
                const ModelFiles& files)
-    : repository_(std::move(repository)), name_(std::move(name)), files_(files) {
+    : repository_(std::move(repository)), name_(std::move(name)) {
   for (const Device& device : devices) {
-    places_.push_back({device, std::nullopt, nullptr, std::nullopt});
+    places_.push_back({device, Footprint(device, files, repository_->most_kept(device)), nullptr, std::nullopt});
   }
 }
 
@@ -39,8 +39,7 @@ Repository::Handle Tenant::keep(Repository::Handle resident) {
 
 void Tenant::reserve() {
   for (Place& place : places_) {
-    place.footprint.emplace(place.device, files_, repository_->most_kept(place.device));
-    place.reserved = keep(repository_->reserve(name_, place.device, place.footprint->expected()));
+    place.reserved = keep(repository_->reserve(name_, place.device, place.footprint.expected()));
     repository_->wait_for_room(place.reserved);
   }
   for (Place& place : places_) {
@@ -48,36 +47,33 @@ void Tenant::reserve() {
   }
 }
 
-void Tenant::enter(const Loaded& loaded) {
-  const PoolStats stats = loaded.pool->stats();
+void Tenant::enter(const Repository::Resident& loaded, double seconds, bool pinned, bool protect) {
+  const auto pool = loaded.pool.lock();
+  if (!pool) {  // the caller has given up
+    throw Error(ErrorKind::closed, "'" + name_ + "' was closed before it was measured");
+  }
+  const PoolStats stats = pool->stats();
   for (Place& place : places_) {
-    const Device device = place.device;
+    const Device& device = place.device;
     const auto on = std::find_if(stats.devices.begin(), stats.devices.end(),
                                  [&](const DeviceStats& each) { return each.device == device; });
     if (on == stats.devices.end()) {
       throw Error(ErrorKind::device, "'" + name_ + "' has no session on " + to_string(device));
     }
-    place.footprint->loaded(on->sessions, grown(device, place.before), on->arena);
+    place.footprint.loaded(on->sessions, grown(device, place.before), on->arena);
     ResidencyPolicy::Model model;
-    model.bytes = place.footprint->taken();
-    model.sleeps = place.footprint->sleeps(loaded.seconds);
-    model.pinned = loaded.pinned;
-    model.protect = loaded.protect;
+    model.bytes = place.footprint.taken();
+    model.sleeps = place.footprint.sleeps(seconds);
+    model.pinned = pinned;
+    model.protect = protect;
     const bool copies = device.is_cuda() && repository_->has_host_memory(model.bytes);
-    Repository::Resident resident;
+    Repository::Resident resident = loaded;
     resident.name = name_;
     resident.device = device;
-    resident.pool = loaded.pool;
     resident.copy = copies ? HostCopy::if_possible : HostCopy::none;
-    resident.sleeper = [sleeper = loaded.sleeper, device](SleepLevel level, HostCopy copy) {
-      return sleeper(device, level, copy);
-    };
-    resident.close = [close = loaded.close, device](SleepLevel level, double timeout) {
-      close(device, level, timeout);
-    };
     const auto handle = keep(repository_->add(std::move(resident), model, place.reserved));
     if (device.is_cuda()) {
-      measure_sleep(*place.footprint, *loaded.pool, handle, model.sleeps, copies);
+      measure_sleep(place.footprint, *pool, handle, model.sleeps, copies);
     }
     // Others sleep if it took more than was expected.
     const auto excess = keep(repository_->reserve(name_, device, 0));
@@ -94,7 +90,7 @@ void Tenant::measure_sleep(const Footprint& footprint, Pool& pool, const Reposit
   for (const auto& [level, ignored] : levels) {
     if (traits_of(level).frees_runners) {  // and keeps nothing
       if (!asleep) {
-        resident->close(level, no_limit);
+        resident->close(device, level, no_limit);
       }
       return;
     }
@@ -117,7 +113,7 @@ void Tenant::measure_sleep(const Footprint& footprint, Pool& pool, const Reposit
 
 bool Tenant::sleep(Pool& pool, const Repository::Handle& resident, SleepLevel level, bool copies) {
   const auto fall_asleep = [&](HostCopy copy) {
-    const auto sleeper = resident->sleeper(level, copy);
+    const auto sleeper = resident->sleeper(resident->device, level, copy);
     while (!pool.sleep(resident->device, sleeper, Repository::Clock::now() + one_try)) {
     }
   };

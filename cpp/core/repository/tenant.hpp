@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -31,18 +30,10 @@ class Tenant : NonCopyable {
   /// ErrorKind::out_of_memory, or with ErrorKind::closed after release().
   void reserve();
 
-  struct Loaded {
-    std::shared_ptr<Pool> pool;
-    /// As those of a Resident, for each device.
-    std::function<std::shared_ptr<DeviceSleep>(const Device&, SleepLevel, HostCopy)> sleeper;
-    std::function<void(const Device&, SleepLevel, double)> close;
-    double seconds = 0;  ///< That the load took.
-    bool pinned = false;
-    bool protect = false;
-  };
-  /// Has the repository manage a model that was loaded and has run once, in place of the reservations. On a GPU the
-  /// model sleeps then, and what it keeps is measured. Throws Error, as Pool::sleep() does; then release() is to come.
-  void enter(const Loaded& loaded);
+  /// Has the repository manage a model that was loaded and has run once, in place of the reservations: `loaded` but for
+  /// its name, device and copy. On a GPU the model sleeps then, and what it keeps is measured. `seconds`: that the load
+  /// took. Throws Error, as Pool::sleep() does; then release() is to come.
+  void enter(const Repository::Resident& loaded, double seconds, bool pinned, bool protect);
 
   void pin(bool pinned);
   /// Whether the host keeps a pinned copy of its weights.
@@ -53,7 +44,7 @@ class Tenant : NonCopyable {
  private:
   struct Place {
     Device device;
-    std::optional<Footprint> footprint;
+    Footprint footprint;
     Repository::Handle reserved;
     std::optional<std::int64_t> before;  // bytes in use that were no model's
   };
@@ -71,7 +62,6 @@ class Tenant : NonCopyable {
 
   const std::shared_ptr<Repository> repository_;
   const std::string name_;
-  const ModelFiles files_;
   std::vector<Place> places_;  // of the thread that reserves or enters
   mutable std::mutex mutex_;
   std::vector<Repository::Handle> residents_;
