@@ -139,7 +139,7 @@ class TenantTest : public RealSessions {
       if (closing) {
         closing();
       }
-      auto sleep = std::make_shared<DeviceSleep>(level);
+      const auto sleep = std::make_shared<DeviceSleep>(level);
       sleep->sleep = [](Clock::time_point) { return true; };
       sleep->wake = [] { throw Error(ErrorKind::fail, "nobody makes its sessions"); };
       EXPECT_TRUE(model.pool->sleep(device, sleep, Clock::now() + std::chrono::seconds(60)));
@@ -175,7 +175,7 @@ class TenantTest : public RealSessions {
   }
   std::uint64_t used() const { return use().used; }
   void ask(const Loaded& model) {
-    auto request = answers.request();
+    const auto request = answers.request();
     request->own_run_options.emplace();
     request->run_options = &*request->own_run_options;
     EXPECT_TRUE(model.pool->submit(request, std::nullopt));

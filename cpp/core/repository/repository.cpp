@@ -293,7 +293,7 @@ void Repository::measure(const Device& device) {
   notify(on);
 }
 
-std::string Repository::why_no_graphs(const Device& device) {
+std::string_view Repository::why_no_graphs(const Device& device) {
   measure(device);  // else at wakes
   const Lock lock(mutex_);
   const ResidencyPolicy& policy = managed(device).policy;
