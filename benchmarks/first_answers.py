@@ -1,8 +1,9 @@
 """How long after the program's call does each device answer, where the requests are there before the sessions?
 
 In fresh processes, with the model's files in the page cache and its optimized form in a cache of this script's own:
-`load` with `Loading(wait="none")` on all --devices, and at once a request for each of them. From the same process: when `load` came
-back, when each device answered for the first time, when the last GPU's context was there, and when each session was.
+`load` with `Loading(wait="none")` on all --devices, and at once a request for each of them. From the same process: when
+`load` came back, when each device answered for the first time, when the last GPU's context was there, and when each
+session was.
 "one" is the creation of a session and its first run: of the device whose context was the last, in the same process; the
 case "one" has the first device alone in a process of its own. "behind" is how much later than the last context (on the
 CPU: than the call) and one device the last answer comes, "ahead" how much earlier than the last context the first one.

@@ -28,8 +28,8 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   register_weights(module);
   register_value(module);
   register_binding(module);
-  register_repository(module);  // before register_pool, whose signatures have its classes
   register_pool(module);
+  register_repository(module);  // after register_pool, whose class its signatures have
   register_async(module);
 #ifdef ORTMULTI_CHECK_LOCKS
   check_locks();

@@ -25,7 +25,6 @@
 #include "core/base/timeline.hpp"
 #include "core/pool/pool.hpp"
 #include "core/pool/runners.hpp"
-#include "core/repository/repository.hpp"
 
 namespace ortmulti::bindings {
 
@@ -144,26 +143,6 @@ class PythonPool : NonCopyable {
     sleeper->wake = [maker] { maker->wait(); };
     put_to_sleep(device, sleeper, auto_wake, timeout);
     return *called;
-  }
-
-  // Keeps a device within a repository's budget. Its later sleeps and wakes go through that. `pinned`: with a pinned
-  // copy, if there may be one. `close`: puts it to sleep at a level that frees its runners.
-  Repository::Handle enter(const std::shared_ptr<Repository>& repository, const std::string& name, const Device& device,
-                           const ResidencyPolicy::Model& model, bool pinned, const std::shared_ptr<Timeline>& timeline,
-                           const py::object& close, const std::shared_ptr<Repository::Reservation>& reserved) {
-    Repository::Resident resident;
-    resident.name = name;
-    resident.device = device;
-    resident.pool = pool_;
-    const HostCopy copy = pinned ? HostCopy::if_possible : HostCopy::none;
-    resident.sleeper = [pool = resident.pool, device, copy, timeline](SleepLevel level) {
-      return make_sleeper(pool, device, level, copy, timeline);
-    };
-    resident.close = [call = std::make_shared<PythonCall>(close)](SleepLevel level, double timeout) {
-      (*call)(level, timeout);
-    };
-    const ReleaseGil nogil;
-    return repository->add(std::move(resident), model, reserved);
   }
 
   py::list run(const py::object& output_names, const py::object& input_feed, const Call& call) {

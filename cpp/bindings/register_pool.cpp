@@ -239,8 +239,6 @@ void register_pool(py::module_& module) {
            py::arg("timeout"), py::arg("timeline"))
       .def("sleep_sessions", &PythonPool::sleep_sessions, py::arg("device"), py::arg("level"), py::arg("make"),
            py::arg("auto_wake"), py::arg("timeout"))
-      .def("enter", &PythonPool::enter, py::arg("repository"), py::arg("name"), py::arg("device"), py::arg("model"),
-           py::arg("pinned"), py::arg("timeline"), py::arg("close"), py::arg("reserved"))
       .def("wake", of_core(&Pool::wake), py::arg("device"))
       .def("give_back", of_core(&Pool::give_back), py::arg("device"), py::arg("graphs"))
       .def(

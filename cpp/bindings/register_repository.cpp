@@ -3,16 +3,27 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
+#include <exception>
+#include <functional>
+#include <future>
+#include <memory>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "bindings/gil.hpp"
+#include "bindings/python_call.hpp"
+#include "bindings/python_pool.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/signals.hpp"
 #include "bindings/text.hpp"
+#include "core/base/error.hpp"
 #include "core/cuda/memory_taken.hpp"
+#include "core/pool/runners.hpp"
 #include "core/repository/repository.hpp"
+#include "core/repository/tenant.hpp"
 
 namespace ortmulti::bindings {
 
@@ -26,38 +37,63 @@ std::string state_of(const Repository::ResidentStats& resident) {
   return name.empty() ? to_string(resident.model.level) : name;
 }
 
-std::shared_ptr<Repository> make_repository(const Repository::Budgets& budgets) {
+std::shared_ptr<Repository> make_repository(const Repository::Budgets& budgets, std::uint64_t host_budget) {
   std::vector<Device> devices;
   for (const auto& [device, bytes] : budgets) {
     devices.push_back(device);
   }
   const ReleaseGil nogil;
-  return std::make_shared<Repository>(budgets, memory_taken_from_now(CudaStartup::instance(), devices));
+  return std::make_shared<Repository>(budgets, memory_taken_from_now(CudaStartup::instance(), devices), host_budget);
 }
 
-// Waits for room, and lets Python handle signals meanwhile.
-std::shared_ptr<Repository::Reservation> reserve(Repository& repository, const std::string& name, const Device& device,
-                                                 std::uint64_t bytes) {
-  const auto reserved = without_gil([&] { return freed_without_gil(repository.reserve(name, device, bytes)); });
+// Calls it in a thread of its own, and lets Python handle signals meanwhile. If it fails, or a signal raises, the
+// tenant is released; then the thread ends as soon as a model that makes room for it lets it.
+void call_apart(std::shared_ptr<Tenant> tenant, std::function<void(Tenant&)> call) {
+  std::promise<void> done;
+  const auto ended = done.get_future().share();
+  const auto release = [&] { without_gil([&] { tenant->release(); }); };
   try {
-    wait_until([&](auto until) { return Repository::Reservation::wait_until(reserved, until); });
+    std::thread([tenant, call = std::move(call), done = std::move(done)]() mutable {
+      std::exception_ptr error;
+      try {
+        call(*tenant);
+      } catch (...) {
+        error = std::current_exception();
+      }
+      call = nullptr;
+      tenant.reset();  // nobody else may have it any more: its bytes are free when the wait ends
+      error ? done.set_exception(error) : done.set_value();
+    }).detach();
+    wait_until([&](auto until) { return ended.wait_until(until) == std::future_status::ready; });
+    ended.get();
+  } catch (const std::system_error& error) {
+    release();
+    throw Error(ErrorKind::runtime_exception, std::string("cannot start a thread for a model's memory: ") +
+                                                  error.what() + ": allow this process more threads");
   } catch (...) {
-    const ReleaseGil nogil;
-    reserved->cancel();
+    release();
     throw;
   }
-  return reserved;
 }
 
-std::optional<std::int64_t> unaccounted(Repository& repository, const Device& device, double timeout) {
-  std::optional<std::int64_t> bytes;
-  wait_until(
-      [&](auto until) {
-        bytes = repository.unaccounted(device, until);
-        return bytes.has_value();
-      },
-      timeout);
-  return bytes;
+std::shared_ptr<Tenant> reserve(const std::shared_ptr<Repository>& repository, const std::string& name,
+                                const std::vector<Device>& devices, std::uint64_t bytes, bool convolves) {
+  auto tenant = freed_without_gil(std::make_shared<Tenant>(repository, name, devices, ModelFiles{bytes, convolves}));
+  call_apart(tenant, [](Tenant& of) { of.reserve(); });
+  return tenant;
+}
+
+void enter(const std::shared_ptr<Tenant>& tenant, const PythonPool& pool, const std::shared_ptr<Timeline>& timeline,
+           const py::object& close, double seconds, bool pinned, bool protect) {
+  Repository::Resident loaded;
+  loaded.pool = pool.get();
+  loaded.sleeper = [of = loaded.pool, timeline](const Device& device, SleepLevel level, HostCopy copy) {
+    return make_sleeper(of, device, level, copy, timeline);
+  };
+  loaded.close = [call = std::make_shared<PythonCall>(close)](const Device& device, SleepLevel level, double timeout) {
+    (*call)(device, level, timeout);
+  };
+  call_apart(tenant, [=](Tenant& of) { of.enter(loaded, seconds, pinned, protect); });
 }
 
 py::dict to_dict(const Repository::ResidentStats& resident) {
@@ -98,15 +134,16 @@ py::tuple to_tuple(const ResidencyPolicy::Decision& decision) {
 void register_repository(py::module_& module) {
   py::class_<ResidencyPolicy::Model>(module, "ResidencyModel")
       .def(py::init([](std::uint64_t bytes, const std::map<SleepLevel, std::pair<std::uint64_t, double>>& sleeps,
-                       bool pinned, SleepLevel level, bool protect) {
-             ResidencyPolicy::Model model{bytes, {}, pinned, protect, false, level};
+                       SleepLevel level) {
+             ResidencyPolicy::Model model;
+             model.bytes = bytes;
+             model.level = level;
              for (const auto& [at, asleep] : sleeps) {
                model.sleeps[at] = {asleep.first, asleep.second};
              }
              return model;
            }),
-           py::arg("bytes"), py::arg("sleeps"), py::arg("pinned") = false, py::arg("level") = "awake",
-           py::arg("protect") = false);
+           py::arg("bytes"), py::arg("sleeps"), py::arg("level") = "awake");
   // Not thread-safe; for simulations and tests.
   py::class_<ResidencyPolicy>(module, "ResidencyPolicy")
       .def(py::init<std::uint64_t>(), py::arg("budget"))
@@ -126,17 +163,16 @@ void register_repository(py::module_& module) {
       .def("fell", &ResidencyPolicy::fell, py::arg("id"), py::arg("level"))
       .def("woke", &ResidencyPolicy::woke, py::arg("id"), py::arg("now"), py::arg("seconds"))
       .def("used", &ResidencyPolicy::used);
-  const py::class_<Repository::Resident, std::shared_ptr<Repository::Resident>> resident(module, "Resident");
-  py::class_<Repository::Reservation, std::shared_ptr<Repository::Reservation>>(module, "Reservation")
-      .def("cancel", &Repository::Reservation::cancel, Nogil());
+  py::class_<Tenant, std::shared_ptr<Tenant>>(module, "Tenant")
+      .def("enter", &enter, py::arg("pool"), py::arg("timeline"), py::arg("close"), py::arg("seconds"),
+           py::arg("pinned"), py::arg("protect"))
+      .def("pin", &Tenant::pin, py::arg("pinned"), Nogil())
+      .def_property_readonly("keeps_copy", py::cpp_function(&Tenant::keeps_copy, Nogil()))
+      .def("release", &Tenant::release, Nogil());
   py::class_<Repository, std::shared_ptr<Repository>>(module, "Repository")
-      .def(py::init(&make_repository), py::arg("budgets"))
-      .def("reserve", &reserve, py::arg("name"), py::arg("device"), py::arg("bytes"))
-      .def("remove", &Repository::remove, py::arg("resident"), Nogil())
-      .def("pin", &Repository::pin, py::arg("resident"), py::arg("pinned"), Nogil())
-      .def("set_kept", &Repository::set_kept, py::arg("resident"), py::arg("level"), py::arg("bytes"), Nogil())
-      .def("unaccounted", &unaccounted, py::arg("device"), py::arg("timeout"))
-      .def("measure", &Repository::measure, py::arg("device"), Nogil())
+      .def(py::init(&make_repository), py::arg("budgets"), py::arg("host_budget"))
+      .def("reserve", &reserve, py::arg("name"), py::arg("devices"), py::arg("bytes"), py::arg("convolves"))
+      .def("why_no_graphs", &Repository::why_no_graphs, py::arg("device"), Nogil())
       .def("residents", [](const Repository& self) { return to_list([&] { return self.residents(); }); })
       .def("devices", [](const Repository& self) { return to_list([&] { return self.devices(); }); });
 }

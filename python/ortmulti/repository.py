@@ -48,13 +48,8 @@ __all__ = [
 
 LOGGER = logging.getLogger("ortmulti")
 
-# Seconds to wait for a moment in which no model wakes or falls asleep, so that one model's memory can be measured.
-_QUIET = 5.0
 # Seconds between two looks for models that are idle, at most.
 _LOOKS = 1.0
-# What cuDNN takes for each session that convolves, outside of ONNX Runtime's arena, at one of its first shapes: often
-# after the measurement (onnxruntime-gpu 1.31.1 with cuDNN 9.19 on an H200: 80 MB for each of 12 sessions).
-_CUDNN = 80 * 10**6
 _CONVOLUTIONS = {"Conv", "ConvTranspose", "com.microsoft:FusedConv"}
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -193,8 +188,27 @@ class RepositoryStats:
 
 class _Loaded(NamedTuple):
     pool: Pool
-    residents: list[_core.Resident]
-    pinned_bytes: int = 0
+    tenant: _core.Tenant
+    """Its memory, as the core counts it."""
+
+    def release(self, cancel_pending: bool) -> None:
+        """Close the pool, and give its memory back to the budgets."""
+        if cancel_pending:  # wakes that wait for room end
+            self.tenant.release()
+        self.pool.close(cancel_pending)
+        self.tenant.release()
+
+
+class _State(NamedTuple):
+    """One object, since it is read without a lock."""
+
+    name: str
+    reason: str = ""
+    loaded: _Loaded | None = None
+    """If the name is "READY"."""
+
+
+_LOADING = _State("LOADING")
 
 
 @dataclass
@@ -204,9 +218,7 @@ class _Entry:
     protect: bool = False
     idle_timeout: float | None = None
     pinned: bool = False
-    loaded: _Loaded | None = None
-    status: tuple[str, str] = ("LOADING", "")
-    """The state and the reason: together, as they are read without a lock."""
+    state: _State = _LOADING
 
 
 class RepositoryModel(StandIn):
@@ -315,28 +327,26 @@ class ModelRepository(Closing):
             raise InvalidArgument(f"a repository has GPUs and the CPU, not {', '.join(unknown)}: load it by itself")
         described = machine.describe_memory()
         limits = [limit for limit in (described["total"], described["cgroup_limit"]) if limit]
-        self._host_budget = parse_bytes("host_memory", 0.5 if host_memory is None else host_memory, min(limits))
-        self._pinned_bytes = 0
+        host_budget = parse_bytes("host_memory", 0.5 if host_memory is None else host_memory, min(limits))
         of_gpus = 0.8 if gpu_memory is None else gpu_memory
         parse_bytes("gpu_memory", of_gpus, 1 << 62)  # before the driver starts
         if gpu_memory is not None and host_memory is None and self._devices == ["cpu"]:
             LOGGER.warning(
                 "there is no GPU, so that gpu_memory=%r limits nothing: the budget is host_memory, here %.1f GB",
                 gpu_memory,
-                self._host_budget / 1e9,
+                host_budget / 1e9,
             )
         budgets = []
         for name in self._devices:
             if name == "cpu":
-                budgets.append((name, self._host_budget))
+                budgets.append((name, host_budget))
             else:
                 total = _core.cuda_memory(int(name.removeprefix("cuda:")))[1]
                 budgets.append((name, parse_bytes("gpu_memory", of_gpus, total)))
-        self._core = _core.Repository(budgets)
+        self._core = _core.Repository(budgets, host_budget)
         self._entries: dict[str, _Entry] = {}
         self._lock = native.Lock()
         self._loading = native.Lock()  # one at a time, so that each one's memory can be measured; before the other
-        self._kept = dict.fromkeys(self._devices, 0)  # the most that a model was seen to keep
         self._closed = False
         self._ended = Change()
         self._idle: Task | None = None
@@ -486,14 +496,14 @@ class ModelRepository(Closing):
 
     def _unload(self, entry: _Entry, cancel_pending: bool) -> None:
         with self._lock:
-            loaded, entry.loaded = entry.loaded, None
-            entry.status = "UNLOADING", ""
+            loaded, entry.state = entry.state.loaded, _State("UNLOADING")
         try:
-            self._release(loaded, cancel_pending)
+            if loaded is not None:
+                loaded.release(cancel_pending)
         finally:
             with self._lock:
-                if entry.status[0] == "UNLOADING":  # else it is being loaded again
-                    entry.status = "UNAVAILABLE", "unloaded"
+                if entry.state.name == "UNLOADING":  # else it is being loaded again
+                    entry.state = _State("UNAVAILABLE", "unloaded")
 
     def index(self) -> list[ModelStatus]:
         """Return every model and its state."""
@@ -505,7 +515,7 @@ class ModelRepository(Closing):
         failures = {row["name"]: row["failure"] for row in residents if row["failure"]}
 
         def status(name: str, entry: _Entry) -> ModelStatus:
-            state, reason = entry.status
+            state, reason, _ = entry.state
             if state == "READY" and name in failures:
                 state, reason = "UNAVAILABLE", f"it sleeps and cannot wake: {failures[name]}"
             return ModelStatus(name, state, reason, str(entry.options.get("version", "")))
@@ -527,13 +537,9 @@ class ModelRepository(Closing):
         with self._lock:
             loaded = self._loaded(name)  # another one, where it was loaded meanwhile
             entry.pinned = pinned
-            self._pin(loaded, pinned)
+            loaded.tenant.pin(pinned)
         if pinned:
             loaded.pool.wake()  # it may have slept again in between
-
-    def _pin(self, loaded: _Loaded, pinned: bool) -> None:
-        for resident in loaded.residents:
-            self._core.pin(resident, pinned)
 
     # Requests.
 
@@ -592,7 +598,7 @@ class ModelRepository(Closing):
             latency_buckets: As for `Pool.stats`.
         """
         with self._lock:
-            loaded = {name: entry for name, entry in self._entries.items() if entry.loaded is not None}
+            loaded = {name: entry for name, entry in self._entries.items() if entry.state.loaded is not None}
         rows = self._core.residents()
         index = self._index(rows)
         residents: dict[str, list[Residency]] = {}
@@ -603,7 +609,7 @@ class ModelRepository(Closing):
         models = {
             name: ModelStats(name, entry.pinned, residents.get(name, []), found.pool.stats(latency_buckets))
             for name, entry in loaded.items()
-            if (found := entry.loaded) is not None
+            if (found := entry.state.loaded) is not None
         }
         return RepositoryStats(models, [DeviceBudget(**row) for row in self._core.devices()], index)
 
@@ -643,7 +649,7 @@ class ModelRepository(Closing):
         with self._lock:
             entries = list(self._entries.items())
         for name, entry in entries:
-            if entry.idle_timeout is None or (loaded := entry.loaded) is None or entry.pinned:
+            if entry.idle_timeout is None or (loaded := entry.state.loaded) is None or entry.pinned:
                 continue
             next_look = min(next_look, max(entry.idle_timeout / 4, 0.01))
             devices = loaded.pool.stats().devices
@@ -662,7 +668,7 @@ class ModelRepository(Closing):
     def _sleep_for_now(self, name: str, loaded: _Loaded, device: str) -> None:
         for level in _core.sleep_levels:
             try:
-                loaded.pool.sleep(level, device, keep="pinned" if loaded.pinned_bytes else None, timeout=0.0)
+                loaded.pool.sleep(level, device, keep="pinned" if loaded.tenant.keeps_copy else None, timeout=0.0)
             except NotImplemented:
                 continue
             except Error as error:  # such as a request that has come
@@ -681,20 +687,21 @@ class ModelRepository(Closing):
         with self._loading:
             with self._lock:
                 self._raise_if_closed()
-            if entry.loaded is None:
-                entry.status = "LOADING", ""
+                if entry.state.loaded is None:
+                    entry.state = _LOADING
             loaded: _Loaded | None = None
             try:
                 loaded = self._make(name, changed)
                 if verify is not None:
-                    outcome = "it is not loaded" if entry.loaded is None else f"{name!r} keeps its model"
+                    outcome = "it is not loaded" if entry.state.loaded is None else f"{name!r} keeps its model"
                     check_verified(verify(loaded.pool), "the new model", outcome)
             except BaseException as error:
-                self._release(loaded, cancel_pending=True)
+                if loaded is not None:
+                    loaded.release(cancel_pending=True)
                 with self._lock:
-                    stays = entry.loaded is not None
-                    if entry.status[0] == "LOADING":
-                        entry.status = "UNAVAILABLE", str(error) or type(error).__name__
+                    stays = entry.state.loaded is not None
+                    if entry.state.name == "LOADING":
+                        entry.state = _State("UNAVAILABLE", str(error) or type(error).__name__)
                 if stays and isinstance(error, OutOfMemory):
                     raise OutOfMemory(
                         f"{error}. The present {name!r} stays until the new one is ready; to load without room for "
@@ -703,14 +710,15 @@ class ModelRepository(Closing):
                 raise
             with self._lock:
                 wanted = not self._closed and self._entries.get(name) is entry
+                released = entry.state.loaded if wanted else loaded
                 if wanted:
                     entry.model, entry.options = changed.model, changed.options
-                    self._pin(loaded, entry.pinned)
-                    before, entry.loaded = entry.loaded, loaded
-                    if before is not None:
-                        members_of(loaded.pool).core.continue_from(members_of(before.pool).core)
-                    entry.status = "READY", ""
-            self._release(before if wanted else loaded, cancel_pending=not wanted)
+                    loaded.tenant.pin(entry.pinned)
+                    if released is not None:
+                        members_of(loaded.pool).core.continue_from(members_of(released.pool).core)
+                    entry.state = _State("READY", loaded=loaded)
+            if released is not None:
+                released.release(cancel_pending=not wanted)
             if not wanted:
                 raise ClosedError(f"{name!r} was removed while it was being loaded")
 
@@ -723,59 +731,26 @@ class ModelRepository(Closing):
         warmup = options.pop("warmup", True)
         options.setdefault("in_flight", 1)
         options["loading"] = replace(options.get("loading") or DEFAULT, version=options.pop("version", ""))
-        size, convolves = size_of(entry.model)
-        later = {device: _CUDNN if convolves and device != "cpu" else 0 for device in devices}
-        reserved = {
-            device: self._core.reserve(name, device, size + self._kept[device] + later[device])
-            for device in sorted(devices)
-        }
-        loaded: _Loaded | None = None
+        tenant = self._core.reserve(name, devices, *size_of(entry.model))
+        pool: Pool | None = None
         try:
-            before = {device: self._unaccounted(device) for device in devices}
             start = time.monotonic()
             pool = load(entry.model, devices, **options)
             seconds = time.monotonic() - start
-            loaded, members = _Loaded(pool, []), members_of(pool)
-            members.limit_graphs(self._why_no_graphs)
+            members = members_of(pool)
+            members.limit_graphs(self._core.why_no_graphs)
             members.warm_up(warmup)  # not by `load`: a wake of a session makes no first run
-            rows = {row["device"]: row for row in members.core.stats()["devices"]}
-            for device in devices:
-                later[device] *= rows[device]["sessions"]
-                taken = max(size, self._grown(device, before[device]) or 0, _in_arenas(rows[device], size))
-                taken += later[device]
-                keep = device != "cpu" and self._pinned_bytes + taken <= self._host_budget
-                levels = {
-                    level: (0, seconds if closes else 0.0)
-                    for level, closes in _core.sleep_levels.items()
-                    if closes or device != "cpu"
-                }
-                model = _core.ResidencyModel(taken, levels, entry.pinned, protect=entry.protect)
-                resident = members.core.enter(
-                    self._core,
-                    name,
-                    device,
-                    model,
-                    keep,
-                    members.timeline._core,
-                    _closer(pool, device),
-                    reserved.pop(device),
-                )
-                loaded.residents.append(resident)
-                if device != "cpu":
-                    pinned = self._measure(pool, device, resident, taken, later[device], keep)
-                    with self._lock:
-                        self._pinned_bytes += max(0, pinned - loaded.pinned_bytes)
-                    loaded = loaded._replace(pinned_bytes=max(pinned, loaded.pinned_bytes))
-                self._core.reserve(name, device, 0)  # others sleep if it took more than was expected
+            tenant.enter(
+                members.core, members.timeline._core, _closer(pool), seconds, entry.pinned, protect=entry.protect
+            )
             if entry.pinned:
                 pool.wake()
-            return loaded
         except BaseException:
-            self._release(loaded, cancel_pending=True)
+            tenant.release()
+            if pool is not None:
+                pool.close(cancel_pending=True)
             raise
-        finally:
-            for each in reserved.values():
-                each.cancel()
+        return _Loaded(pool, tenant)
 
     def _chosen(self, devices: Any) -> list[str]:
         named = None if devices is None else name_devices(devices)
@@ -789,66 +764,6 @@ class ModelRepository(Closing):
             )
         return chosen
 
-    def _measure(self, pool: Pool, device: str, resident: _core.Resident, taken: int, later: int, keep: bool) -> int:
-        """Put the model to sleep, and note what it gives back and what it keeps, with what it will take ``later``.
-
-        Returns:
-            The bytes of its pinned copy.
-        """
-        before = self._unaccounted(device)
-        pinned: int | None = None
-        for level, closes in _core.sleep_levels.items():
-            if closes:  # and keeps nothing
-                if pinned is None:
-                    pool.sleep(level, device)
-                break
-            try:
-                try:
-                    pool.sleep(level, device, keep="pinned" if keep else None)
-                except OutOfMemory as error:  # more than the process may have
-                    LOGGER.info("the weights are read from files at each wake: %s", error)
-                    keep = False
-                    pool.sleep(level, device)
-            except NotImplemented:
-                self._core.set_kept(resident, level, None)
-                continue
-            grown = self._grown(device, before)
-            kept = min(taken - later, self._kept[device] if grown is None else max(0, grown))
-            self._kept[device] = max(self._kept[device], kept)
-            kept += later
-            self._core.set_kept(resident, level, kept)
-            pinned = max(pinned or 0, taken - kept if keep else 0)
-        return pinned or 0
-
-    def _unaccounted(self, device: str) -> int | None:
-        """Return a GPU's bytes in use that the repository does not count as a model's, of any process.
-
-        None on the CPU, and where models wake and fall asleep all the time: then the files' sizes have to do.
-        """
-        return None if device == "cpu" else self._core.unaccounted(device, _QUIET)
-
-    def _why_no_graphs(self, device: str) -> str:
-        self._core.measure(device)  # else at wakes
-        [row] = (row for row in self._core.devices() if row["device"] == device)
-        full = row["used"] > row["budget"] * 3 // 4
-        return "less than a quarter of the repository's budget is free" if full else ""
-
-    def _grown(self, device: str, before: int | None) -> int | None:
-        now = None if before is None else self._unaccounted(device)
-        return None if now is None or before is None else now - before
-
-    def _release(self, loaded: _Loaded | None, cancel_pending: bool) -> None:
-        if loaded is None:
-            return
-        if cancel_pending:  # wakes that wait for room end
-            for resident in loaded.residents:
-                self._core.remove(resident)
-        loaded.pool.close(cancel_pending)
-        for resident in loaded.residents:
-            self._core.remove(resident)
-        with self._lock:
-            self._pinned_bytes -= loaded.pinned_bytes
-
     def _entry(self, name: str) -> _Entry:
         checks.instance("name", name, str, example=f"models.run({next(iter(self._entries), 'bert')!r}, feed)")
         entry = self._entries.get(name)
@@ -859,8 +774,7 @@ class ModelRepository(Closing):
 
     def _loaded(self, name: str) -> _Loaded:
         entry = self._entry(name)
-        state, reason = entry.status  # before the other: once that is there, it is "READY"
-        loaded = entry.loaded
+        state, reason, loaded = entry.state
         if loaded is None:
             self._raise_if_closed()
             if state == "LOADING":
@@ -917,14 +831,6 @@ def size_of(model: Model) -> tuple[int, bool]:
     return model.size + sum(file.size for file in files), not _CONVOLUTIONS.isdisjoint(index.operators)
 
 
-def _in_arenas(row: Mapping[str, Any], size: int) -> int:
-    """Return what weights and the first run take on the CPU, as its arenas' statistics have it; or 0."""
-    used, most = row.get("arena_used_bytes"), row.get("arena_peak_bytes")
-    if row["device"] != "cpu" or used is None or most is None:
-        return 0
-    return int(max(size, used) + most - used)  # in the arenas are the weights that are kept in another form
-
-
 def _put_idle_to_sleep(of: weakref.ref[ModelRepository], ended: Change) -> None:
     seen: dict[str, tuple[object, float]] = {}
     while (repository := of()) is not None and not repository._closed:
@@ -933,10 +839,10 @@ def _put_idle_to_sleep(of: weakref.ref[ModelRepository], ended: Change) -> None:
         ended.wait(wait)
 
 
-def _closer(pool: Pool, device: str) -> Callable[[str, float], None]:
+def _closer(pool: Pool) -> Callable[[str, str, float], None]:
     of = weakref.ref(pool)  # the core keeps the function
 
-    def close(level: Any, timeout: float) -> None:
+    def close(device: str, level: Any, timeout: float) -> None:
         found = of()
         if found is not None:
             found.sleep(level, device, timeout=timeout)

@@ -348,7 +348,7 @@ TEST_P(Stress, ModelsOfARepositorySleepAndAreReplaced) {
   const auto load = [&](Random& dice) {
     auto model = std::make_shared<Model>();
     const auto reserved = repository->reserve("m", device, 30);
-    EXPECT_TRUE(Repository::Reservation::wait_until(reserved, Pool::Clock::now() + std::chrono::seconds(60)));
+    repository->wait_for_room(reserved);
     const Awake awake = std::make_shared<std::atomic<bool>>(true);
     for (int i = 0; i < 2; ++i) {
       model->pool->add({std::make_shared<RandomRunner>(device, dice(), false, awake)});
@@ -357,7 +357,7 @@ TEST_P(Stress, ModelsOfARepositorySleepAndAreReplaced) {
     resident.name = "m";
     resident.device = device;
     resident.pool = model->pool;
-    resident.sleeper = [awake, sleeps = Random(dice())](SleepLevel) mutable {
+    resident.sleeper = [awake, sleeps = Random(dice())](const Device&, SleepLevel, HostCopy) mutable {
       auto made = random_sleep(sleeps, awake, 200, nullptr);
       made->auto_wake = true;
       return made;

@@ -77,13 +77,12 @@ class RepositoryTest : public RealSessions {
     model.runner = std::make_shared<FakeRunner>(one);
     model.pool->add({model.runner});
   }
-  void join(Model& model, const std::string& name, std::uint64_t bytes,
-            const std::shared_ptr<Repository::Reservation>& room = nullptr) {
+  void join(Model& model, const std::string& name, std::uint64_t bytes, const Repository::Handle& room = nullptr) {
     Repository::Resident resident;
     resident.name = name;
     resident.device = one;
     resident.pool = model.pool;
-    resident.sleeper = [&model](SleepLevel) { return sleeper(model); };
+    resident.sleeper = [&model](const Device&, SleepLevel, HostCopy) { return sleeper(model); };
     ResidencyPolicy::Model size;
     size.bytes = bytes;
     size.sleeps[SleepLevel::weights] = {};
@@ -294,7 +293,7 @@ TEST_F(RepositoryTest, ALoadHasItsRoomUntilTheModelTakesItOver) {
   submit(a);
   answers.wait_for(1);
   const auto reserved = repository->reserve("new", one, 60);
-  EXPECT_TRUE(Repository::Reservation::wait_until(reserved, soon()));
+  repository->wait_for_room(reserved);
   EXPECT_FALSE(awake("a"));
   EXPECT_EQ(repository->devices().front().used, 60);
   EXPECT_EQ(repository->residents().size(), 1) << "a room is no model";
@@ -308,19 +307,6 @@ TEST_F(RepositoryTest, ALoadHasItsRoomUntilTheModelTakesItOver) {
   EXPECT_TRUE(throws(ErrorKind::out_of_memory, {"the budget"}, [&] { repository->reserve("huge", one, 101); }));
   EXPECT_TRUE(
       throws(ErrorKind::invalid_argument, {"no budget for cuda:1"}, [&] { repository->reserve("x", other, 1); }));
-}
-
-TEST_F(RepositoryTest, ALoadThatIsNotWantedAnyMoreNeedsNotWaitForRoom) {
-  Model& a = add("a", 60);
-  keep_busy(a);
-  const auto reserved = repository->reserve("new", one, 60);
-  EXPECT_FALSE(Repository::Reservation::wait_until(reserved, Clock::now()));
-  reserved->cancel();
-  EXPECT_TRUE(throws(ErrorKind::closed, {"'new' was unloaded"},
-                     [&] { Repository::Reservation::wait_until(reserved, soon()); }));
-  EXPECT_EQ(repository->devices().front().used, 60) << "the model that runs has kept its memory";
-  a.runner->release();
-  answers.wait_for(1);
 }
 
 TEST_F(RepositoryTest, ADeviceThatComesAfterItsModelWasAddedSleepsUnderTheRepository) {
@@ -523,7 +509,8 @@ class ManyModels : public Loading {
       resident.name = std::to_string(i);
       resident.device = one;
       resident.pool = pools[i];
-      resident.sleeper = [store = stores[i], copy = i % 2 == 0 ? HostCopy::if_possible : HostCopy::none](SleepLevel) {
+      resident.copy = i % 2 == 0 ? HostCopy::if_possible : HostCopy::none;
+      resident.sleeper = [store = stores[i]](const Device&, SleepLevel, HostCopy copy) {
         return sleep_of(store, copy);
       };
       ResidencyPolicy::Model model;
@@ -531,7 +518,7 @@ class ManyModels : public Loading {
       model.sleeps[SleepLevel::weights] = {};
       model.level = SleepLevel::weights;
       const auto handle = repository->add(resident, model, nullptr);
-      ASSERT_TRUE(pools[i]->sleep(one, resident.sleeper(SleepLevel::weights), Clock::now()));
+      ASSERT_TRUE(pools[i]->sleep(one, resident.sleeper(one, SleepLevel::weights, resident.copy), Clock::now()));
     }
   }
   void end() {

@@ -24,7 +24,7 @@ CPP_ROOMS = {
     "weights": ("base", "onnx", "cuda", "ort"),
     "create": ("base", "onnx", "cuda", "ort", "weights"),
     "pool": ("base", "onnx", "cuda", "ort", "weights"),
-    "repository": ("base", "ort", "pool"),
+    "repository": ("base", "ort", "weights", "pool"),
 }
 
 

@@ -332,7 +332,7 @@ def test_a_repository_without_references_frees_its_pools(files: list[Path]) -> N
     repository = ortmulti.ModelRepository("cpu", host_memory=4 * SIZE)
     repository.add("m", files[0])
     repository.run("m", X)
-    pool = weakref.ref(repository._entries["m"].loaded.pool)  # type: ignore[union-attr]
+    pool = weakref.ref(repository._entries["m"].state.loaded.pool)  # type: ignore[union-attr]
     del repository
     gc.collect()
     assert pool() is None

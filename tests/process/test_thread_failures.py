@@ -59,6 +59,33 @@ def test_a_load_in_the_background(wait: str, faults: dict[str, str]) -> None:
     )
 
 
+def test_a_load_of_a_repository(faults: dict[str, str]) -> None:
+    check(
+        """
+    with ortmulti.ModelRepository("cpu") as repository:
+        repository.add("there", model)
+        [before] = repository.stats().devices
+        failed, thread = [], 0
+        while True:  # each thread of a load in turn
+            thread += 1
+            with failing("pthread_create", errno.EAGAIN, thread, 1) as faults:
+                try:
+                    repository.add("m", model)
+                except ortmulti.Error as error:
+                    failed.append(str(error))
+                    assert list(repository) == ["there"]
+                    assert repository.stats().devices == [before]
+            if faults.failures == 0:
+                break
+            if "m" in repository:
+                repository.remove("m")
+        assert sum("for a model's memory" in each for each in failed) == 2, failed
+        assert repository.run("m", x)[0].shape == (1, 8)
+        """,
+        faults,
+    )
+
+
 def test_contexts_in_the_background(faults: dict[str, str], tmp_path: Path) -> None:
     driver = fake_driver.build(tmp_path)
     check(

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <exception>
 #include <iterator>
-#include <thread>
 #include <utility>
 
 #include "core/ort/library.hpp"
@@ -61,7 +60,8 @@ class Repository::Turn : NonCopyable {
   const Resident& of_;
 };
 
-Repository::Repository(const Budgets& budgets, Measure measure) : measure_(std::move(measure)) {
+Repository::Repository(const Budgets& budgets, Measure measure, std::uint64_t host_budget)
+    : measure_(std::move(measure)), host_budget_(host_budget) {
   for (const auto& [device, budget] : budgets) {
     devices_.try_emplace(to_string(device), device, budget);
   }
@@ -114,40 +114,7 @@ void Repository::leave(Managed& on, const Handle& resident) {
   }
 }
 
-Repository::Reservation::~Reservation() { cancel(); }  // NOLINT(bugprone-exception-escape): its device is known
-
-void Repository::Reservation::wait() {
-  repository_->acquire(handle_);
-  repository_->note(handle_, [](auto& policy, auto id) { policy.woke(id, time_now(), 0); });
-}
-
-bool Repository::Reservation::wait_until(const std::shared_ptr<Reservation>& reserved, Clock::time_point until) {
-  if (!reserved->waited_.valid()) {
-    std::promise<void> done;
-    auto waited = done.get_future();
-    std::thread([self = reserved, done = std::move(done)]() mutable {
-      std::exception_ptr error;
-      try {
-        self->wait();
-      } catch (...) {
-        error = std::current_exception();
-      }
-      self.reset();  // nobody else may have it any more: its bytes are free when the wait ends
-      error ? done.set_exception(error) : done.set_value();
-    }).detach();
-    reserved->waited_ = std::move(waited);
-  }
-  if (reserved->waited_.wait_until(until) != std::future_status::ready) {
-    return false;
-  }
-  reserved->waited_.get();
-  return true;
-}
-
-void Repository::Reservation::cancel() { repository_->remove(handle_); }
-
-std::shared_ptr<Repository::Reservation> Repository::reserve(const std::string& name, const Device& device,
-                                                             std::uint64_t bytes) {
+Repository::Handle Repository::reserve(const std::string& name, const Device& device, std::uint64_t bytes) {
   ResidencyPolicy::Model model;
   model.bytes = bytes;
   model.loading = true;
@@ -155,22 +122,23 @@ std::shared_ptr<Repository::Reservation> Repository::reserve(const std::string& 
   Resident resident;
   resident.name = name;
   resident.device = device;
-  const Handle handle = [&] {
-    const Lock lock(mutex_);
-    return enter(managed(device), std::move(resident), model);
-  }();
-  return std::shared_ptr<Reservation>(new Reservation(shared_from_this(), handle));
+  const Lock lock(mutex_);
+  return enter(managed(device), std::move(resident), model);
 }
 
-Repository::Handle Repository::add(Resident resident, const ResidencyPolicy::Model& model,
-                                   const std::shared_ptr<Reservation>& reserved) {
+void Repository::wait_for_room(const Handle& reserved) {
+  acquire(reserved);
+  note(reserved, [](auto& policy, auto id) { policy.woke(id, time_now(), 0); });
+}
+
+Repository::Handle Repository::add(Resident resident, const ResidencyPolicy::Model& model, const Handle& reserved) {
   const auto pool = resident.pool.lock();
   resident.memory_of_runs_ = pool ? pool->memory_of_runs(resident.device).value_or(0) : 0;
   const Handle handle = [&] {
     const Lock lock(mutex_);
     Managed& on = managed(resident.device);
     if (reserved) {
-      leave(on, reserved->handle_);
+      leave(on, reserved);
     }
     return enter(on, std::move(resident), model);
   }();
@@ -192,6 +160,28 @@ void Repository::pin(const Handle& resident, bool pinned) {
 
 void Repository::set_kept(const Handle& resident, SleepLevel level, std::optional<std::uint64_t> bytes) {
   note(resident, [&](auto& policy, auto id) { policy.set_kept(id, level, bytes); });
+}
+
+std::uint64_t Repository::most_kept(const Device& device, std::uint64_t seen) {
+  const Lock lock(mutex_);
+  Managed& on = managed(device);
+  on.most_kept = std::max(on.most_kept, seen);
+  return on.most_kept;
+}
+
+bool Repository::has_host_memory(std::uint64_t bytes) const {
+  const Lock lock(mutex_);
+  return copies_ + bytes <= host_budget_;
+}
+
+void Repository::count_copies(std::int64_t more) {
+  const Lock lock(mutex_);
+  copies_ += static_cast<std::uint64_t>(more);
+}
+
+void Repository::keep_no_copy(const Handle& resident) {
+  const Lock lock(mutex_);
+  resident->copy = HostCopy::none;
 }
 
 void Repository::observe(Managed& on, Lock& lock) {
@@ -301,6 +291,13 @@ void Repository::measure(const Device& device) {
   on.measured = Clock::time_point();
   measure_other(on, lock);
   notify(on);
+}
+
+std::string_view Repository::why_no_graphs(const Device& device) {
+  measure(device);  // else at wakes
+  const Lock lock(mutex_);
+  const ResidencyPolicy& policy = managed(device).policy;
+  return policy.used() > policy.budget() * 3 / 4 ? "less than a quarter of the repository's budget is free" : "";
 }
 
 bool Repository::drop_graphs(Managed& on, Lock& lock) {
@@ -430,6 +427,7 @@ struct Repository::Victim {
 
   Handle resident;
   SleepLevel to;
+  HostCopy copy;
   State state = State::runs;
   std::string refusal = {};
   std::shared_ptr<DeviceSleep> sleeper = nullptr;  // once its pool was asked
@@ -440,7 +438,8 @@ void Repository::evict(Managed& on, const Handle& waiting, const std::vector<Res
   std::vector<Victim> busy;
   std::vector<Victim> idle;
   for (const auto& eviction : evictions) {
-    (on.policy.busy(eviction.model) ? busy : idle).push_back({on.residents.at(eviction.model), eviction.to});
+    const Handle& resident = on.residents.at(eviction.model);
+    (on.policy.busy(eviction.model) ? busy : idle).push_back({resident, eviction.to, resident->copy});
     on.policy.falls(eviction);
   }
   notify(on);
@@ -515,11 +514,12 @@ void Repository::fall_asleep(Victim& victim, Clock::time_point until) {
   bool asleep = false;
   try {
     if (traits_of(victim.to).frees_runners) {
-      resident.close(victim.to, std::max(0.0, std::chrono::duration<double>(until - Clock::now()).count()));
+      resident.close(resident.device, victim.to,
+                     std::max(0.0, std::chrono::duration<double>(until - Clock::now()).count()));
       asleep = true;
     } else if (const auto pool = resident.pool.lock()) {
       if (!victim.sleeper) {
-        victim.sleeper = resident.sleeper(victim.to);
+        victim.sleeper = resident.sleeper(resident.device, victim.to, victim.copy);
       }
       asleep = pool->sleep(resident.device, victim.sleeper, until);
     }

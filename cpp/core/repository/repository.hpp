@@ -6,12 +6,12 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,6 +19,7 @@
 #include "core/base/error.hpp"
 #include "core/pool/pool.hpp"
 #include "core/repository/residency_policy.hpp"
+#include "core/weights/store.hpp"
 
 namespace ortmulti {
 
@@ -34,10 +35,11 @@ class Repository : public std::enable_shared_from_this<Repository> {
     std::string name;  ///< Of the model, for messages.
     Device device;
     std::weak_ptr<Pool> pool;
-    /// Makes what has the pool's device sleep at a level of its model that keeps the runners.
-    std::function<std::shared_ptr<DeviceSleep>(SleepLevel)> sleeper;
-    /// Puts the device to sleep at a level that frees them, after runs of so many seconds at most; throws.
-    std::function<void(SleepLevel, double)> close;
+    HostCopy copy = HostCopy::none;  ///< With which it sleeps to make room.
+    /// Makes what has a device of the pool sleep at a level of its model that keeps the runners.
+    std::function<std::shared_ptr<DeviceSleep>(const Device&, SleepLevel, HostCopy)> sleeper;
+    /// Puts a device to sleep at a level that frees them, after runs of so many seconds at most; throws.
+    std::function<void(const Device&, SleepLevel, double)> close;
 
    private:
     friend class Repository;
@@ -70,42 +72,34 @@ class Repository : public std::enable_shared_from_this<Repository> {
   };
 
   /// `measure`: the bytes of a device's memory that are in use now, by whomever; none where it cannot be said. It is
-  /// called without a lock of the repository. Beside models, what their arenas and CUDA graphs took later counts; where
-  /// a session cannot tell, all that is in use.
+  /// called without a lock of the repository. `host_budget`: bytes for pinned copies of weights. Beside models, what
+  /// their arenas and CUDA graphs took later counts; where a session cannot tell, all that is in use.
   using Budgets = std::vector<std::pair<Device, std::uint64_t>>;
   using Measure = std::function<std::optional<std::uint64_t>(const Device&)>;
-  Repository(const Budgets& budgets, Measure measure);
+  Repository(const Budgets& budgets, Measure measure, std::uint64_t host_budget = 0);
 
-  /// Room for a model that is being loaded, until it is freed or goes to add().
-  class Reservation : NonCopyable {
-   public:
-    ~Reservation();
-
-    /// Waits until others have slept, but no longer than `until`: false where it is to be called again. Throws Error
-    /// with ErrorKind::out_of_memory, or with ErrorKind::closed after cancel().
-    static bool wait_until(const std::shared_ptr<Reservation>& reserved, Clock::time_point until);
-    void cancel();
-
-   private:
-    friend class Repository;
-    Reservation(std::shared_ptr<Repository> repository, Handle handle)
-        : repository_(std::move(repository)), handle_(std::move(handle)) {}
-    void wait();
-    std::shared_ptr<Repository> repository_;
-    Handle handle_;
-    std::future<void> waited_;  // of a thread that goes on after cancel(): a model that makes room may run for long
-  };
-  /// `name` is for messages. Throws Error with ErrorKind::out_of_memory where the bytes exceed the budget.
-  std::shared_ptr<Reservation> reserve(const std::string& name, const Device& device, std::uint64_t bytes);
+  /// Takes room for a model that is being loaded, until remove() or add(). `name` is for messages. Throws Error with
+  /// ErrorKind::out_of_memory where the bytes exceed the budget.
+  Handle reserve(const std::string& name, const Device& device, std::uint64_t bytes);
+  /// Waits until others have slept. Throws Error with ErrorKind::out_of_memory, or with ErrorKind::closed after
+  /// remove().
+  void wait_for_room(const Handle& reserved);
 
   /// Takes over a model, and what was reserved for it. Its pool's sleeps and wakes on the device go through
   /// Pool::set_gate() from now on: its wakes wait for room. It may exceed the budget: to reserve 0 bytes ends that.
-  Handle add(Resident resident, const ResidencyPolicy::Model& model, const std::shared_ptr<Reservation>& reserved);
+  Handle add(Resident resident, const ResidencyPolicy::Model& model, const Handle& reserved);
   /// Forgets it. A wake of it that waits for room fails.
   void remove(const Handle& resident);
   void pin(const Handle& resident, bool pinned);
   /// What it keeps at a level, measured again. None: it cannot go there.
   void set_kept(const Handle& resident, SleepLevel level, std::optional<std::uint64_t> bytes);
+  /// Raises and returns the most that a sleeping model was seen to keep on the device.
+  std::uint64_t most_kept(const Device& device, std::uint64_t seen = 0);
+  /// Whether the host's budget has room for a pinned copy beside those that are counted.
+  bool has_host_memory(std::uint64_t bytes) const;
+  void count_copies(std::int64_t more);
+  /// It sleeps without a pinned copy from now on.
+  void keep_no_copy(const Handle& resident);
 
   /// Bytes in use that are not counted as a model's, of any process, while no model is on its way to or from sleep.
   /// None where that does not come about before `until`, or cannot be measured.
@@ -113,6 +107,8 @@ class Repository : public std::enable_shared_from_this<Repository> {
 
   /// Measures now what counts beside models.
   void measure(const Device& device);
+  /// Why no CUDA graphs are to be made now, for users; empty where there is memory for them.
+  std::string_view why_no_graphs(const Device& device);
 
   /// Of each name on each device, however many models have it while one is replaced; without reservations.
   std::vector<ResidentStats> residents() const;
@@ -131,6 +127,7 @@ class Repository : public std::enable_shared_from_this<Repository> {
     std::map<SleepLevel, Line> to_wake;  // from each level: one has the whole link
     std::uint64_t changes = 0;
     Clock::time_point measured;
+    std::uint64_t most_kept = 0;
     /// Bytes that wakes would find missing, less than 0 where there is room.
     std::shared_ptr<std::atomic<std::int64_t>> crowd = std::make_shared<std::atomic<std::int64_t>>();
   };
@@ -174,6 +171,8 @@ class Repository : public std::enable_shared_from_this<Repository> {
   std::condition_variable changed_;
   std::map<std::string, Managed> devices_;
   const Measure measure_;
+  const std::uint64_t host_budget_;
+  std::uint64_t copies_ = 0;  // bytes of the host's memory
 };
 
 }  // namespace ortmulti

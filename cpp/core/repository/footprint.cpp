@@ -1,0 +1,48 @@
+#include "core/repository/footprint.hpp"
+
+#include <algorithm>
+
+namespace ortmulti {
+namespace {
+
+// What cuDNN takes for each session that convolves, outside of ONNX Runtime's arena, at one of its first shapes: often
+// after the measurement (onnxruntime-gpu 1.31.1 with cuDNN 9.19 on an H200: 80 MB for each of 12 sessions).
+constexpr std::uint64_t cudnn = 80'000'000;
+
+}  // namespace
+
+Footprint::Footprint(const Device& device, const ModelFiles& files, std::uint64_t most_kept)
+    : on_gpu_(device.is_cuda()),
+      files_(files.bytes),
+      most_kept_(most_kept),
+      later_(on_gpu_ && files.convolves ? cudnn : 0) {}
+
+void Footprint::loaded(std::size_t sessions, std::optional<std::int64_t> grown,
+                       const std::optional<Session::Arena>& arena) {
+  later_ *= sessions;
+  auto seen = static_cast<std::uint64_t>(std::max<std::int64_t>(0, grown.value_or(0)));
+  if (!on_gpu_ && arena) {  // in the arenas are the weights that are kept in another form
+    seen = std::max(files_, arena->used) + arena->most_used - std::min(arena->most_used, arena->used);
+  }
+  taken_ = std::max(files_, seen) + later_;
+}
+
+Footprint::Levels Footprint::sleeps(double seconds) const {
+  Levels levels;
+  for (const SleepLevel level : {SleepLevel::weights, SleepLevel::session}) {
+    const bool closes = traits_of(level).frees_runners;
+    if (closes || on_gpu_) {
+      levels[level] = {0, closes ? seconds : 0.0};
+    }
+  }
+  return levels;
+}
+
+std::uint64_t Footprint::kept(std::optional<std::int64_t> grown) const {
+  const auto own = static_cast<std::int64_t>(taken_ - later_);
+  // What comes later is in the bytes of the model that went to sleep, so it has grown by that, too.
+  const std::int64_t seen = grown ? *grown - static_cast<std::int64_t>(later_) : static_cast<std::int64_t>(most_kept_);
+  return later_ + static_cast<std::uint64_t>(std::clamp<std::int64_t>(seen, 0, own));
+}
+
+}  // namespace ortmulti
