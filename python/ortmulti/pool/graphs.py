@@ -31,7 +31,7 @@ def make_behind(
     limit: GraphLimit,
     request: CreationRequest,
     session: _core.Session,
-    graphs: _core.GraphsBeside,
+    graphs: _core.ShapeGraphs,
     key: bytes,
     count: int,
 ) -> None:
@@ -48,7 +48,7 @@ def make_behind(
     def make(poll: Callable[[], object]) -> None:
         def check() -> None:
             poll()
-            if graphs.in_vain():
+            if graphs.cancelled():
                 raise behind.Ended
 
         wanted: CreationRequest | None = None
