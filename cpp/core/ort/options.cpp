@@ -87,7 +87,7 @@ void append(Ort::SessionOptions& target, const Provider& provider) {
     name = "XNNPACK";
   }
   constexpr std::string_view suffix = "ExecutionProvider";
-  if (name.size() > suffix.size() && name.compare(name.size() - suffix.size(), suffix.size(), suffix) == 0) {
+  if (name.size() > suffix.size() && name.ends_with(suffix)) {
     name.erase(name.size() - suffix.size());
   }
   const std::unordered_map<std::string, std::string> options(provider.options.begin(), provider.options.end());

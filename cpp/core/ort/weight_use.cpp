@@ -56,7 +56,7 @@ std::optional<Mark> find_mark(std::string_view name) {
 
 // What lies between the prefix and the last suffix.
 std::optional<std::string_view> name_in(std::string_view message, std::string_view prefix, std::string_view suffix) {
-  if (message.substr(0, prefix.size()) != prefix) {
+  if (!message.starts_with(prefix)) {
     return std::nullopt;
   }
   message.remove_prefix(prefix.size());

@@ -49,7 +49,7 @@ std::string sort_by_name(std::vector<RequestTensor>& inputs) {
 }
 
 bool all_same_bits(const std::vector<Ort::Value>& left, const std::vector<Ort::Value>& right) {
-  return std::equal(left.begin(), left.end(), right.begin(), right.end(), same_bits);
+  return std::ranges::equal(left, right, same_bits);
 }
 
 // Adds what passes during its result's lifetime to the time that copies took.

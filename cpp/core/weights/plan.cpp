@@ -169,7 +169,8 @@ std::vector<std::string> sample_of(const WeightList& list) {
     return std::array<std::uint64_t, 3>{weight.source, weight.offset, weight.length};
   });
   std::ranges::sort(places);
-  places.erase(std::unique(places.begin(), places.end()), places.end());
+  const auto repeated = std::ranges::unique(places);
+  places.erase(repeated.begin(), repeated.end());
   const std::size_t count = std::min(max_samples, places.size());
   const auto for_each = [&](const auto& call) {
     for (std::size_t i = 0; i < count; ++i) {
