@@ -12,7 +12,7 @@ from typing import Any
 from ortmulti._runtime.regular_file import read_json, write_atomically
 from ortmulti.bench.measure import machine
 from ortmulti.errors import InvalidArgument, NoSuchFile
-from ortmulti.remote.problems import without_secrets
+from ortmulti.remote.remote_errors import without_secrets
 
 # Raised when a field that ortmulti reads again changes its meaning or goes; new fields alone do not raise it.
 # 2: "creation" includes opening the libraries, which "starting" did before.
