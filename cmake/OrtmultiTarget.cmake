@@ -4,7 +4,7 @@
 include_guard(GLOBAL)
 
 function(ortmulti_target target)
-  target_compile_features(${target} PUBLIC cxx_std_17)
+  target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(
     ${target}
     PROPERTIES

@@ -185,8 +185,8 @@ bool InputMemory::has(const Ort::Value& output) const {
     const auto array = py::reinterpret_borrow<py::array>(held);
     return address - reinterpret_cast<std::uintptr_t>(array.data()) < static_cast<std::uintptr_t>(array.nbytes());
   };
-  return std::any_of(arrays.begin(), arrays.end(), lies_in) ||
-         std::any_of(values.begin(), values.end(), [&](const auto& value) { return value->contains(data); });
+  return std::ranges::any_of(arrays, lies_in) ||
+         std::ranges::any_of(values, [&](const auto& value) { return value->contains(data); });
 }
 
 Ort::Value to_value(const ValueInfo& declared, py::handle object, InputMemory& memory) {

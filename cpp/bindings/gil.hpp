@@ -36,8 +36,7 @@ class ReleaseGil : NonCopyable {
 using Nogil = py::call_guard<ReleaseGil>;
 
 /// Calls it without the GIL, from a thread that may hold it or not, and returns what it returns.
-template <typename Function>
-auto without_gil(const Function& function) {
+auto without_gil(const auto& function) {
   std::optional<ReleaseGil> nogil;
   if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) {
     nogil.emplace();

@@ -186,8 +186,8 @@ bool PoolRequest::follow(const py::object& follower, const py::object& complete)
   if (without_gil([this] { return arrival_->follow(); })) {
     return true;
   }
-  const auto own = std::find_if(followers.begin(), followers.end(),
-                                [&](const auto& one) { return one.first.is(follower) && one.second.is(complete); });
+  const auto own = std::ranges::find_if(
+      followers, [&](const auto& one) { return one.first.is(follower) && one.second.is(complete); });
   if (own == followers.end()) {
     return true;  // it was delivered to those before, and to this one
   }

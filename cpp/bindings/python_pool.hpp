@@ -33,7 +33,7 @@ constexpr std::chrono::milliseconds longest_in_loop{100};
 
 /// Has Python make sessions of a CUDA graph: calls the object with the graphs, the key, and how many. None: an empty
 /// function.
-inline GraphsBeside::Wanted to_wanted(const py::object& call) {
+inline ShapeGraphs::Wanted to_wanted(const py::object& call) {
   if (call.is_none()) {
     return {};
   }
@@ -41,7 +41,7 @@ inline GraphsBeside::Wanted to_wanted(const py::object& call) {
     const py::gil_scoped_acquire gil;
     delete object;
   });
-  return [held](const std::shared_ptr<GraphsBeside>& graphs, const std::string& key, std::size_t sessions) {
+  return [held](const std::shared_ptr<ShapeGraphs>& graphs, const std::string& key, std::size_t sessions) {
     const py::gil_scoped_acquire gil;
     try {
       (*held)(freed_without_gil(graphs), py::bytes(key), sessions);
@@ -57,11 +57,11 @@ inline GraphsBeside::Wanted to_wanted(const py::object& call) {
 /// future, which has the task that has this.
 using AsyncRequest = std::weak_ptr<PoolRequest>;
 
-inline py::object to_capsule(const std::shared_ptr<PoolRequest>& request) {
+inline py::capsule to_capsule(const std::shared_ptr<PoolRequest>& request) {
   auto held = std::make_unique<AsyncRequest>(request);
   py::capsule capsule(held.get(), [](void* pointer) { delete static_cast<AsyncRequest*>(pointer); });
   static_cast<void>(held.release());  // NOLINT(bugprone-unused-return-value): the capsule's now
-  return std::move(capsule);
+  return capsule;
 }
 
 /// `Pool` of `_core`: converts, releases the GIL, and lets Python handle signals while it waits.
@@ -84,21 +84,23 @@ class PythonPool : NonCopyable {
     const ReleaseGil nogil;  // closing waits for what runs, and the session may be the last reference
     pool_->close(true);
     pool_.reset();
-    session_.reset();
+    session_.store(nullptr);
   }
 
   // Each of the session's runners that run at first runs the feeds before, all at the same time.
   void add(const std::shared_ptr<Session>& session, int in_flight, const py::list& feeds, int warm_up_runs,
            const std::shared_ptr<Timeline>& timeline, const py::object& run_options, const py::object& graph_wanted,
            std::uint64_t graph_after, std::size_t max_graphs) {
-    const Serving serving{in_flight, to_wanted(graph_wanted), {graph_after, max_graphs}};
+    const Serving serving{.in_flight = in_flight,
+                          .graph_wanted = to_wanted(graph_wanted),
+                          .graph_rule = {.runs_before_capture = graph_after, .max_shapes = max_graphs}};
     const WarmUp first = first_runs(feeds, warm_up_runs, timeline, [&](const py::object& feed) {
       return std::make_shared<PoolRequest>(session, py::none(), feed, run_options);
     });
     const ReleaseGil nogil;
     add_session(*pool_, session, serving, first);
     std::shared_ptr<Session> none;
-    std::atomic_compare_exchange_strong(&session_, &none, session);
+    session_.compare_exchange_strong(none, session);
   }
 
   // The inputs' names and shapes, with numbers, names and None.
@@ -266,7 +268,7 @@ class PythonPool : NonCopyable {
     }
   }
 
-  std::shared_ptr<Session> first_session() const { return std::atomic_load(&session_); }
+  std::shared_ptr<Session> first_session() const { return session_.load(); }
 
   std::shared_ptr<PoolRequest> make_request(const py::object& output_names, const py::object& input_feed,
                                             const Call& call) {
@@ -283,9 +285,8 @@ class PythonPool : NonCopyable {
   }
 
   // Each feed is run so often, as a request that `make` makes with the GIL.
-  template <typename Make>
   static WarmUp first_runs(const py::list& feeds, int runs, const std::shared_ptr<Timeline>& timeline,
-                           const Make& make) {
+                           const auto& make) {
     if (feeds.empty()) {
       return {};
     }
@@ -312,8 +313,8 @@ class PythonPool : NonCopyable {
 
   std::shared_ptr<Pool> pool_;
   Batching batching_;
-  bool warned_of_loop_ = false;       // with the GIL
-  std::shared_ptr<Session> session_;  // one of the first, for its inputs and outputs; read and set atomically
+  bool warned_of_loop_ = false;                    // with the GIL
+  std::atomic<std::shared_ptr<Session>> session_;  // one of the first, for its inputs and outputs
 };
 
 }  // namespace ortmulti::bindings

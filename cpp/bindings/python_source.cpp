@@ -36,8 +36,8 @@ std::uint64_t to_count(py::handle number) {
 }
 
 Reading reading_of(py::handle object) {
-  constexpr std::uint64_t most_at_once = 1024;
-  constexpr std::uint64_t most_bytes = 1U << 30U;
+  constexpr std::uint64_t max_at_once = 1024;
+  constexpr std::uint64_t max_bytes = 1U << 30U;
   const auto number = [&](const char* name, std::uint64_t least, std::uint64_t most) -> std::uint64_t {
     const py::object given = py::getattr(object, name, py::none());
     if (given.is_none()) {
@@ -50,8 +50,8 @@ Reading reading_of(py::handle object) {
     }
     return value;
   };
-  constexpr std::uint64_t least_bytes = 4096;
-  return {static_cast<int>(number("reads_at_once", 1, most_at_once)), number("range_bytes", least_bytes, most_bytes)};
+  constexpr std::uint64_t min_bytes = 4096;
+  return {static_cast<int>(number("reads_at_once", 1, max_at_once)), number("range_bytes", min_bytes, max_bytes)};
 }
 
 // Memory that Python may write during one call; it may then be freed.

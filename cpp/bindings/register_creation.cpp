@@ -41,7 +41,7 @@ ModelSource to_model(const py::object& model, const Path& made_of) {
 
 Serialize to_serialize(const std::string& name) {
   constexpr std::array names = {"none", "device", "all", "automatic"};  // in the order of the values
-  const auto* const found = std::find(names.begin(), names.end(), name);
+  const auto* const found = std::ranges::find(names, name);
   if (found == names.end()) {
     throw Error(ErrorKind::invalid_argument, "serialize is 'none', 'device', 'all' or 'automatic', not '" + name + "'");
   }

@@ -42,8 +42,7 @@ constexpr std::array<std::pair<ErrorKind, const char*>, 24> classes = {
 
 py::object to_python(const Error& error) {
   // The classes are Python's, where they have their bases and documentation; only a failure looks them up.
-  const auto* const found =
-      std::find_if(classes.begin(), classes.end(), [&](const auto& each) { return each.first == error.kind(); });
+  const auto* const found = std::ranges::find_if(classes, [&](const auto& each) { return each.first == error.kind(); });
   const py::object type = py::module_::import("ortmulti.errors").attr(found == classes.end() ? "Error" : found->second);
   // Texts quote models and paths, which need not be UTF-8.
   return type.attr("_of_runtime")(decode(error.what(), "backslashreplace"));

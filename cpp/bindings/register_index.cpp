@@ -30,8 +30,7 @@ py::dict to_dict(const std::map<std::string, Value>& values) {
 }
 
 // A function of a model.
-template <typename Read>
-void define_reader(py::module_& module, const char* name, const Read& read) {
+void define_reader(py::module_& module, const char* name, const auto& read) {
   module.def(
       name,
       [read](const py::object& model) {

@@ -75,13 +75,13 @@ void add_active_adapter(RunOptions& self, const py::object& adapter) {
   if (!py::isinstance<LoraAdapter>(adapter)) {
     throw Error(ErrorKind::invalid_type, "adapter must be an ortmulti.LoraAdapter, not " + class_name(adapter));
   }
-  const auto loaded = std::atomic_load(&adapter.cast<const LoraAdapter&>().loaded);
+  const auto loaded = adapter.cast<const LoraAdapter&>().loaded.load();
   if (!loaded) {
     throw Error(ErrorKind::invalid_argument, "this LoraAdapter has loaded nothing yet: call Load with a file's path");
   }
   self.change([&](RunOptions::Settings& settings) {
     auto& adapters = settings.adapters;
-    if (std::find(adapters.begin(), adapters.end(), loaded) != adapters.end()) {
+    if (std::ranges::find(adapters, loaded) != adapters.end()) {
       throw Error(ErrorKind::invalid_argument, "this LoraAdapter is active in these RunOptions already");
     }
     adapters.push_back(loaded);
@@ -92,7 +92,7 @@ void load_adapter(LoraAdapter& self, const Path& path) {
   auto loaded = checked("loading the adapter '" + path.text + "'", [&] {
     return std::make_shared<const Ort::LoraAdapter>(Ort::LoraAdapter::CreateLoraAdapter(path.text, nullptr));
   });
-  std::atomic_store(&self.loaded, std::move(loaded));
+  self.loaded.store(std::move(loaded));
 }
 
 }  // namespace

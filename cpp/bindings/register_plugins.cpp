@@ -2,7 +2,6 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "bindings/gil.hpp"
 #include "bindings/registrations.hpp"

@@ -1,7 +1,6 @@
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -28,8 +27,7 @@ using namespace py::literals;  // NOLINT(google-build-using-namespace): "name"_a
 namespace {
 
 // (bound, count) pairs.
-template <typename Counts, typename Bound>
-py::tuple to_buckets(const Counts& counts, const Bound& bound) {
+py::tuple to_buckets(const auto& counts, const auto& bound) {
   py::tuple buckets(counts.size());
   for (std::size_t i = 0; i < counts.size(); ++i) {
     buckets[i] = py::make_tuple(bound(i), counts[i]);
@@ -156,15 +154,15 @@ void register_pool(py::module_& module) {
   }
   module.attr("sleep_levels") = levels;
   module.attr("at_first_in_flight") = at_first_in_flight;
-  module.attr("most_in_flight") = most_in_flight;
+  module.attr("max_in_flight") = max_in_flight;
   module.def("take_all", &take_all, py::arg("requests"));
   module.def("set_running_loop", &set_running_loop, py::arg("get_running_loop"));
-  py::class_<GraphsBeside, std::shared_ptr<GraphsBeside>>(module, "GraphsBeside")
-      .def("wanted_shapes", &GraphsBeside::wanted_shapes, Nogil())
-      .def("in_vain", &GraphsBeside::in_vain, Nogil())
-      .def("add", &GraphsBeside::add, py::arg("key"), py::arg("sessions"), py::arg("why_not"), Nogil())
-      .def("not_now", &GraphsBeside::not_now, py::arg("key"), py::arg("reason"), Nogil())
-      .def("not_made", &GraphsBeside::not_made, py::arg("key"), py::arg("reason"), Nogil());
+  py::class_<ShapeGraphs, std::shared_ptr<ShapeGraphs>>(module, "ShapeGraphs")
+      .def("wanted_shapes", &ShapeGraphs::wanted_shapes, Nogil())
+      .def("cancelled", &ShapeGraphs::cancelled, Nogil())
+      .def("add", &ShapeGraphs::add, py::arg("key"), py::arg("sessions"), py::arg("why_not"), Nogil())
+      .def("not_now", &ShapeGraphs::not_now, py::arg("key"), py::arg("reason"), Nogil())
+      .def("not_made", &ShapeGraphs::not_made, py::arg("key"), py::arg("reason"), Nogil());
   module.attr("own_compute_stream") = Session::own_compute_stream;
   module.attr("record_assignment") = Session::record_assignment;
   py::class_<Batching>(module, "Batching")
@@ -172,11 +170,11 @@ void register_pool(py::module_& module) {
              return Batching{max_size, to_duration(max_delay), axis, std::move(sizes)};
            }),
            py::arg("max_size"), py::arg("max_delay"), py::arg("axis"), py::arg("sizes"));
-  py::class_<Padding::Tensor>(module, "PaddedTensor")
+  py::class_<Padding::PaddedTensor>(module, "PaddedTensor")
       .def(py::init([](std::string name, std::vector<std::size_t> axes, const py::bytes& value) {
              const auto bytes = value.cast<std::string_view>();
              const auto* const begin = reinterpret_cast<const std::byte*>(bytes.data());
-             return Padding::Tensor{std::move(name), std::move(axes), {begin, begin + bytes.size()}};
+             return Padding::PaddedTensor{std::move(name), std::move(axes), {begin, begin + bytes.size()}};
            }),
            py::arg("name"), py::arg("axes"), py::arg("value"));
   py::class_<Padding>(module, "Padding")
@@ -192,7 +190,7 @@ void register_pool(py::module_& module) {
       .def_readwrite("max_waste", &Padding::max_waste)
       .def(
           "make_mask",  // of an element type by its number, of which `one` has the element 1
-          [](Padding& self, int type, const Padding::Tensor& one) {
+          [](Padding& self, int type, const Padding::PaddedTensor& one) {
             self.mask = one.name;
             self.mask_type = static_cast<ONNXTensorElementDataType>(type);
             self.mask_one = one.value;
@@ -205,8 +203,8 @@ void register_pool(py::module_& module) {
       .def("add", &PythonPool::add, py::arg("session"), py::arg("in_flight") = 1, py::arg("feeds") = py::list(),
            py::arg("warm_up_runs") = 0, py::arg("timeline") = std::shared_ptr<Timeline>(),
            py::arg("run_options") = py::none(), py::arg("graph_wanted") = py::none(),
-           py::arg("graph_after") = GraphsBeside::Rule().come_again,
-           py::arg("max_graphs") = GraphsBeside::Rule().most_shapes)
+           py::arg("graph_after") = ShapeGraphs::Rule().runs_before_capture,
+           py::arg("max_graphs") = ShapeGraphs::Rule().max_shapes)
       .def("run", &PythonPool::run, py::arg("output_names"), py::arg("input_feed"), py::arg("call"))
       .def("submit", &PythonPool::submit, py::arg("output_names"), py::arg("input_feed"), py::arg("wait"),
            py::arg("limited"), py::arg("call"))

@@ -133,9 +133,8 @@ ValuePointer from_dlpack(py::handle capsule, bool is_bool, py::object source) {
 py::array bytes_of(const Value& value) {
   py::array_t<std::uint8_t> bytes(static_cast<py::ssize_t>(value.bytes()));
   void* target = bytes.mutable_data();
-  const ReleaseGil nogil;
-  value.copy_to_host(target);
-  return std::move(bytes);
+  without_gil([&] { value.copy_to_host(target); });
+  return bytes;
 }
 
 // Python's function that knows the classes of values; set when the package is imported, and kept to the process's end.

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <stop_token>
 #include <utility>
 #include <vector>
 
@@ -56,7 +57,7 @@ WeightList make_list(const std::vector<py::object>& sources, std::vector<Weight>
 // `given_up` is called then, once the work is to stop.
 template <typename Result>
 Result interruptible(
-    std::function<Result(const std::atomic<bool>&)> work, const std::function<void()>& poll,
+    std::function<Result(const std::stop_token&)> work, const std::function<void()>& poll,
     const std::function<void()>& given_up = [] {}) {
   const auto task = freed_without_gil(std::make_shared<StoppableTask<Result>>(std::move(work)));
   for (;;) {
@@ -142,7 +143,7 @@ void register_weights(py::module_& module) {
           [](const WeightList& list, const py::object& progress) {
             std::atomic<std::uint64_t> read{0};
             return interruptible<WeightList>(
-                [&](const std::atomic<bool>& stop) { return read_to_memory(list, [&] { return stop.load(); }, &read); },
+                [&](const std::stop_token& stop) { return read_to_memory(list, stop, &read); },
                 [&] {
                   if (!progress.is_none()) {
                     progress(read.load());
@@ -204,8 +205,8 @@ void register_weights(py::module_& module) {
         }
         const SourcesByLocation given(sources.begin(), sources.end());
         auto split = interruptible<SplitModel>(
-            [&](const std::atomic<bool>& stop) {
-              return split_optimized_model(saved, original, data_folder, folder, names, &stop, given, of_model);
+            [&](const std::stop_token& stop) {
+              return split_optimized_model(saved, original, data_folder, folder, names, stop, given, of_model);
             },
             poll_of(poll));
         return std::pair(std::move(split.weights), split.own_bytes);
@@ -218,7 +219,7 @@ void register_weights(py::module_& module) {
   module.def(
       "file_checksum",
       [](const Path& path, const py::object& poll) {
-        return interruptible<std::uint64_t>([&](const std::atomic<bool>& stop) { return file_checksum(path, &stop); },
+        return interruptible<std::uint64_t>([&](const std::stop_token& stop) { return file_checksum(path, stop); },
                                             poll_of(poll));
       },
       py::arg("path"), py::arg("poll") = py::none());

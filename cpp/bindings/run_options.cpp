@@ -1,6 +1,5 @@
 #include "bindings/run_options.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include "bindings/gil.hpp"
@@ -33,7 +32,7 @@ std::shared_ptr<RunOptions::Made> RunOptions::make(Settings settings) {
   return made;
 }
 
-RunOptions::RunOptions() : current_(make({})), all_{current_} {}
+RunOptions::RunOptions() : current_(make({})), all_{current_.load()} {}
 
 std::shared_ptr<const Ort::RunOptions> RunOptions::get() const {
   const auto made = current();
@@ -50,9 +49,9 @@ void RunOptions::change(const std::function<void(Settings&)>& change) {
   if (terminate_.load()) {
     checked(setting, [&] { made->options.SetTerminate(); });
   }
-  all_.erase(std::remove_if(all_.begin(), all_.end(), [](const auto& each) { return each.expired(); }), all_.end());
+  std::erase_if(all_, [](const auto& each) { return each.expired(); });
   all_.push_back(made);
-  std::atomic_store(&current_, made);
+  current_.store(made);
 }
 
 void RunOptions::set_terminate(bool terminate) {

@@ -15,7 +15,7 @@ namespace ortmulti::bindings {
 
 /// onnxruntime's LoraAdapter. Options of runs that use it share what it has loaded, whatever it loads later.
 struct LoraAdapter {
-  std::shared_ptr<const Ort::LoraAdapter> loaded;  ///< None before it has loaded a file. Atomic.
+  std::atomic<std::shared_ptr<const Ort::LoraAdapter>> loaded;  ///< None before it has loaded a file.
 };
 
 /// onnxruntime's RunOptions. ONNX Runtime must be open before one is made. May be changed from any thread, also while
@@ -49,9 +49,9 @@ class RunOptions {
   };
 
   static std::shared_ptr<Made> make(Settings settings);
-  std::shared_ptr<Made> current() const { return std::atomic_load(&current_); }
+  std::shared_ptr<Made> current() const { return current_.load(); }
 
-  std::shared_ptr<Made> current_;  // read and set atomically
+  std::atomic<std::shared_ptr<Made>> current_;
   std::atomic<bool> terminate_{false};
   std::mutex mutex_;                      // held by the thread that changes something
   std::vector<std::weak_ptr<Made>> all_;  // the current one, and those that runs still have

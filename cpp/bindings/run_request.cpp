@@ -1,7 +1,6 @@
 #include "bindings/run_request.hpp"
 
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,7 +24,7 @@ std::string_view text_of(py::handle object, const char* what) {
 }
 
 // Bytes of a mask that are filled sooner than the GIL would be back.
-constexpr std::size_t most_with_gil = 64U << 10U;
+constexpr std::size_t max_bytes_with_gil = 64U << 10U;
 
 bool is_mapping(const py::object& object) {
   return py::isinstance(object, py::module_::import("collections.abc").attr("Mapping"));
@@ -56,7 +55,7 @@ RunRequest::RunRequest(const Session& session, const py::object& output_names, c
   if (padding != nullptr) {
     if (const auto shape = padding->mask_shape(inputs_); !shape.empty()) {
       std::optional<ReleaseGil> nogil;
-      if (tensor_bytes(padding->mask_type, shape) > most_with_gil) {
+      if (tensor_bytes(padding->mask_type, shape) > max_bytes_with_gil) {
         nogil.emplace();
       }
       padding->add_mask(inputs_, shape);
@@ -107,7 +106,7 @@ py::list RunRequest::to_python(const JointRows& rows) const {
   const auto& tensors = rows.outputs->tensors;
   py::list results(tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const JointOutputs::Tensor& tensor = tensors[i];
+    const JointOutputs::Output& tensor = tensors[i];
     py::object array = copied_rows(tensor.type, tensor.shape, rows.count, tensor.data + rows.first * tensor.row_bytes,
                                    rows.count * tensor.row_bytes, outputs_[i]->name);
     PyList_SET_ITEM(results.ptr(), static_cast<py::ssize_t>(i), array.release().ptr());

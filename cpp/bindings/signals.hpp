@@ -32,8 +32,7 @@ inline void check_signals() {
 
 /// Calls `done(until)` without the GIL until it returns true, or the timeout of so many seconds is over; it may wait
 /// until that time. Signals are handled in between: what these raise ends the wait. Returns what `done` returned last.
-template <typename Done>
-bool wait_until(const Done& done, std::optional<double> timeout = std::nullopt) {
+bool wait_until(const auto& done, std::optional<double> timeout = std::nullopt) {
   const auto give_up = after(timeout.value_or(std::numeric_limits<double>::max()));
   for (;;) {
     {

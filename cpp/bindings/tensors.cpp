@@ -38,9 +38,8 @@ int canonical(int numpy) {
 const ElementType* find_array_type(const py::dtype& dtype) noexcept {
   const int number = canonical(dtype.num());
   const auto& types = element_types();
-  const auto* found = std::find_if(types.begin(), types.end(), [number](const ElementType& type) {
-    return type.has_dtype() && type.numpy == number;
-  });
+  const auto* found = std::ranges::find_if(
+      types, [number](const ElementType& type) { return type.has_dtype() && type.numpy == number; });
   return found == types.end() ? nullptr : found;
 }
 
@@ -101,7 +100,7 @@ Ort::Value value_over(const py::array& array, ONNXTensorElementDataType type) {
 // Writes the item's text into the tensor; with its length, since NUL is a character like any other.
 void set_string(Ort::Value& value, std::size_t index, py::handle item) {
   const auto write = [&](std::string_view text) {
-    std::copy(text.begin(), text.end(), value.GetResizedStringTensorElementBuffer(index, text.size()));
+    std::ranges::copy(text, value.GetResizedStringTensorElementBuffer(index, text.size()));
   };
   if (PyBytes_Check(item.ptr()) != 0) {
     write(py::reinterpret_borrow<py::bytes>(item));
@@ -152,7 +151,7 @@ bool holds_strings(const py::dtype& dtype) {
   throw Error(ErrorKind::invalid_type,
               described(declared) + ", which takes an array of dtype " + dtype + "; got dtype " + found +
                   (number ? ": convert it with array.astype(" +
-                                (dtype.rfind("ml_dtypes", 0) == 0 ? dtype : "numpy." + dtype) + ")"
+                                (dtype.starts_with("ml_dtypes") ? dtype : "numpy." + dtype) + ")"
                           : ""));
 }
 
@@ -244,7 +243,7 @@ Input to_input(const ValueInfo& declared, py::handle object) {
     input.value = packed_value(*type, array);
     return input;
   }
-  if (static_cast<std::size_t>(array.ndim()) > HostTensor::most_dimensions) {
+  if (static_cast<std::size_t>(array.ndim()) > HostTensor::max_dimensions) {
     input.value = value_over(array, declared.element_type);
   } else {
     input.tensor.type = declared.element_type;
@@ -259,14 +258,14 @@ Input to_input(const ValueInfo& declared, py::handle object) {
 py::object copied_rows(ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape, std::size_t count,
                        const void* data, std::size_t bytes, const std::string& name) {
   py::dtype dtype = output_type(type, name).second;
-  std::array<Py_intptr_t, HostTensor::most_dimensions> dimensions{};
+  std::array<Py_intptr_t, HostTensor::max_dimensions> dimensions{};
   py::object array;
   if (shape.size() > dimensions.size()) {
     std::vector<py::ssize_t> all(shape.begin(), shape.end());
     all.front() = static_cast<py::ssize_t>(count);
     array = new_array(dtype, all);
   } else {
-    std::copy(shape.begin(), shape.end(), dimensions.begin());
+    std::ranges::copy(shape, dimensions.begin());
     dimensions.front() = static_cast<Py_intptr_t>(count);
     // py::array would allocate twice.
     const auto& numpy = py::detail::npy_api::get();

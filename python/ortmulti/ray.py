@@ -397,7 +397,7 @@ def _weights(model: str | os.PathLike[str] | BroadcastModel, weights: str) -> st
 def _requests_at_once(resources: Mapping[str, Any], load: Mapping[str, Any]) -> int:
     """How many requests the sessions of one actor have under way at most, as `load`'s arguments say."""
     in_flight = load.get("in_flight", "auto")
-    each = 1 if resources["num_gpus"] == 0 else _core.most_in_flight if in_flight == "auto" else in_flight
+    each = 1 if resources["num_gpus"] == 0 else _core.max_in_flight if in_flight == "auto" else in_flight
     sessions = checks.integer("sessions_per_device", load.get("sessions_per_device", 1), 1)
     return max(1, int(resources["num_gpus"])) * sessions * int(each)
 

@@ -1,10 +1,7 @@
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <atomic>
 #include <future>
-#include <memory>
-#include <mutex>
 #include <set>
 #include <stdexcept>
 #include <thread>

@@ -41,7 +41,7 @@ TEST(SharedCopy, EveryPieceIsTakenOnceByPartsOfDifferentNumbers) {
 
 // ctest runs each test in a process of its own: the helpers are the process's.
 TEST(SharedCopy, WithoutThreadsTheCallerDoesItAllAndTheNextCallTriesAgain) {
-  if (most_copy_helpers() == 0) {
+  if (max_copy_helpers() == 0) {
     GTEST_SKIP() << "one core";
   }
   {

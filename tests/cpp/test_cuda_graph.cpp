@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstddef>
 #include <stdexcept>
 #include <string>

@@ -15,7 +15,7 @@
 namespace ortmulti::tests {
 namespace {
 
-using Does = Worker::Does;
+using State = Worker::State;
 
 TEST(DeviceGroups, GivesTheSessionWithTheFewestRuns) {
   DeviceGroup::All all;
@@ -32,13 +32,13 @@ TEST(DeviceGroups, GivesTheSessionWithTheFewestRuns) {
   }
   EXPECT_EQ(group.stats().sessions, 2U);
   EXPECT_EQ(group.idle_worker(), &first);
-  group.occupy(first, Does::forming);
-  group.occupy(first, Does::runs);
+  group.occupy(first, State::forming);
+  group.occupy(first, State::running);
   EXPECT_EQ(group.busy(), 1U);
   EXPECT_EQ(group.idle_worker(), &third);
-  group.occupy(third, Does::given);
+  group.occupy(third, State::given);
   EXPECT_EQ(group.idle_worker(), &second);
-  group.occupy(second, Does::given);
+  group.occupy(second, State::given);
   EXPECT_EQ(group.idle_worker(), nullptr);
   group.release(first);
   group.release(first);

@@ -1,11 +1,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <set>
+#include <stop_token>
 #include <string>
 
 #include "core/base/file.hpp"
@@ -111,13 +111,15 @@ TEST(Checksum, OfWhatCannotBeReadIsAnError) {
   const TemporaryFolder folder;
   EXPECT_TRUE(throws(ErrorKind::no_such_file, {"nowhere"}, [&] { file_checksum(folder / "nowhere"); }));
   EXPECT_TRUE(throws(ErrorKind::no_such_file, {"is not a regular file"}, [&] { file_checksum(folder.path()); }));
-  const std::atomic<bool> stop{true};
-  EXPECT_TRUE(throws(ErrorKind::fail, {"cannot read"}, [&] { file_checksum(folder.write("file", "bytes"), &stop); }));
+  std::stop_source stopped;
+  stopped.request_stop();
+  EXPECT_TRUE(throws(ErrorKind::fail, {"cannot read"},
+                     [&] { file_checksum(folder.write("file", "bytes"), stopped.get_token()); }));
 }
 
 // The checksum beside the caller.
 StoppableTask<std::uint64_t> begin_checksum(const std::string& path) {
-  return StoppableTask<std::uint64_t>([path](const std::atomic<bool>& stop) { return file_checksum(path, &stop); });
+  return StoppableTask<std::uint64_t>([path](const std::stop_token& stop) { return file_checksum(path, stop); });
 }
 
 TEST(Checksum, IsComputedBesideTheCaller) {

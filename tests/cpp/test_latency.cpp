@@ -79,7 +79,7 @@ TEST(SizeHistogram, CountsUpToPowersOfTwo) {
   EXPECT_EQ(histogram.sum(), 102193U);
   SizeHistogram other;
   other.record(3);
-  histogram.merge(other);
+  histogram += other;
   EXPECT_EQ(histogram.counts_up_to_bounds()[2], 5U);
   EXPECT_EQ(histogram.count(), 11U);
   EXPECT_EQ(histogram.sum(), 102196U);
@@ -93,7 +93,7 @@ TEST(LatencyHistogram, MergesAsIfRecordedTogether) {
     (i % 3 == 0 ? one : other).record(i * i);
     both.record(i * i);
   }
-  one.merge(other);
+  one += other;
   EXPECT_EQ(one.count(), both.count());
   EXPECT_EQ(one.sum_ns(), both.sum_ns());
   EXPECT_EQ(one.max_ns(), both.max_ns());

@@ -4,7 +4,6 @@
 
 #include <future>
 #include <memory>
-#include <thread>
 #include <utility>
 
 #include "core/base/left_threads.hpp"

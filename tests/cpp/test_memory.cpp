@@ -13,11 +13,11 @@
 #include <thread>
 #include <vector>
 
-#include "core/base/callers.hpp"
 #include "core/base/memory_keeper.hpp"
+#include "core/ort/caller_threads.hpp"
 #include "core/ort/session.hpp"
 #include "core/ort/value.hpp"
-#include "core/pool/surplus.hpp"
+#include "core/pool/idle_memory.hpp"
 #include "fake_runner.hpp"
 #include "test_support.hpp"
 
@@ -33,7 +33,7 @@ Session::Arena arena_of(std::uint64_t held, std::uint64_t used, std::uint64_t mo
 }
 
 TEST(CallersTest, HaveFewThreadsDoTheWorkOfMany) {
-  Callers callers;
+  CallerThreads callers;
   std::mutex mutex;
   std::set<std::thread::id> worked;
   std::atomic<int> done{0};
@@ -61,8 +61,8 @@ TEST(CallersTest, HaveFewThreadsDoTheWorkOfMany) {
   for (std::thread& thread : threads) {
     thread.join();
   }
-  EXPECT_LE(worked.size(), Callers::most_themselves + Callers::most_threads);
-  EXPECT_GT(worked.size(), Callers::most_themselves);
+  EXPECT_LE(worked.size(), CallerThreads::max_direct_callers + CallerThreads::max_helpers);
+  EXPECT_GT(worked.size(), CallerThreads::max_direct_callers);
   std::thread::id by;
   std::thread later([&] { callers.call([&] { by = std::this_thread::get_id(); }); });
   const std::thread::id id = later.get_id();
@@ -71,20 +71,20 @@ TEST(CallersTest, HaveFewThreadsDoTheWorkOfMany) {
 }
 
 TEST(CallersTest, GetWhatTheWorkThrowsAndAreRefusedAfterTheEnd) {
-  Callers callers;
+  CallerThreads callers;
   std::vector<std::thread> threads;
   std::promise<void> end;
   const auto ended = end.get_future().share();
   std::atomic<int> there{0};
-  threads.reserve(Callers::most_themselves);
-  for (std::size_t i = 0; i < Callers::most_themselves; ++i) {
+  threads.reserve(CallerThreads::max_direct_callers);
+  for (std::size_t i = 0; i < CallerThreads::max_direct_callers; ++i) {
     threads.emplace_back([&, ended] {
       callers.call([&] { ++there; });
       ended.wait();
       EXPECT_NO_THROW(callers.call([] {})) << "it has a place";
     });
   }
-  while (there.load() < static_cast<int>(Callers::most_themselves)) {
+  while (there.load() < static_cast<int>(CallerThreads::max_direct_callers)) {
     std::this_thread::yield();
   }
   EXPECT_THROW(callers.call([] { throw std::out_of_range("no"); }), std::out_of_range);
@@ -97,52 +97,52 @@ TEST(CallersTest, GetWhatTheWorkThrowsAndAreRefusedAfterTheEnd) {
 }
 
 TEST(SurplusTest, IsThereOnceALargeRequestWasWholeLooksAgo) {
-  Surplus surplus;
-  EXPECT_FALSE(surplus.look(10).memory);
-  EXPECT_FALSE(surplus.look(100).memory);
-  EXPECT_FALSE(surplus.look(10).memory);
-  EXPECT_TRUE(surplus.look(10).memory);
-  surplus.given_back(true);
-  EXPECT_FALSE(surplus.look(10).memory) << "it was given back";
-  EXPECT_FALSE(surplus.look(15).memory) << "more than half";
-  EXPECT_FALSE(surplus.look(10).memory);
-  EXPECT_FALSE(surplus.look(10).memory);
+  IdleMemory idle_memory;
+  EXPECT_FALSE(idle_memory.look(10).memory);
+  EXPECT_FALSE(idle_memory.look(100).memory);
+  EXPECT_FALSE(idle_memory.look(10).memory);
+  EXPECT_TRUE(idle_memory.look(10).memory);
+  idle_memory.given_back(true);
+  EXPECT_FALSE(idle_memory.look(10).memory) << "it was given back";
+  EXPECT_FALSE(idle_memory.look(15).memory) << "more than half";
+  EXPECT_FALSE(idle_memory.look(10).memory);
+  EXPECT_FALSE(idle_memory.look(10).memory);
 }
 
 TEST(SurplusTest, IsThereAFewTimesMoreWhereRunsWereInTheWay) {
-  Surplus surplus;
-  surplus.look(100);
-  surplus.look(10);
-  for (int i = 0; i < Surplus::most_tries; ++i) {
-    EXPECT_TRUE(surplus.look(10).memory);
-    surplus.given_back(false);
+  IdleMemory idle_memory;
+  idle_memory.look(100);
+  idle_memory.look(10);
+  for (int i = 0; i < IdleMemory::max_tries; ++i) {
+    EXPECT_TRUE(idle_memory.look(10).memory);
+    idle_memory.given_back(false);
   }
-  EXPECT_FALSE(surplus.look(10).memory);
-  surplus.look(100);
-  surplus.look(10);
-  EXPECT_TRUE(surplus.look(10).memory);
-  surplus.given_back(true);
-  EXPECT_FALSE(surplus.look(10).memory);
+  EXPECT_FALSE(idle_memory.look(10).memory);
+  idle_memory.look(100);
+  idle_memory.look(10);
+  EXPECT_TRUE(idle_memory.look(10).memory);
+  idle_memory.given_back(true);
+  EXPECT_FALSE(idle_memory.look(10).memory);
 }
 
 TEST(SurplusTest, IsThereOnceNothingIsAskedForAnyMore) {
-  Surplus surplus;
-  EXPECT_FALSE(surplus.watched());
-  EXPECT_FALSE(surplus.look(10).memory);
-  EXPECT_FALSE(surplus.look(0).memory);
-  EXPECT_TRUE(surplus.look(0).memory);
-  surplus.given_back(true);
+  IdleMemory idle_memory;
+  EXPECT_FALSE(idle_memory.watched());
+  EXPECT_FALSE(idle_memory.look(10).memory);
+  EXPECT_FALSE(idle_memory.look(0).memory);
+  EXPECT_TRUE(idle_memory.look(0).memory);
+  idle_memory.given_back(true);
   bool graphs = false;
-  for (int i = 2; i < Surplus::looks_until_graphs; ++i) {
-    EXPECT_TRUE(surplus.watched());
+  for (int i = 2; i < IdleMemory::looks_until_graphs; ++i) {
+    EXPECT_TRUE(idle_memory.watched());
     EXPECT_FALSE(graphs);
-    const Surplus::Due due = surplus.look(0);
+    const IdleMemory::Due due = idle_memory.look(0);
     EXPECT_FALSE(due.memory);
     graphs = due.graphs;
   }
   EXPECT_TRUE(graphs);
-  EXPECT_FALSE(surplus.watched());
-  EXPECT_FALSE(surplus.look(0).graphs);
+  EXPECT_FALSE(idle_memory.watched());
+  EXPECT_FALSE(idle_memory.look(0).graphs);
 }
 
 class MemoryOfPools : public PoolWithFakes {
@@ -225,8 +225,8 @@ TEST_F(MemoryOfPools, StaysWhereItIsTooLittle) {
   look(3);
   EXPECT_EQ(runner->shrunk, 1);
   EXPECT_EQ(pool->stats().devices.front().trims, 0U) << "nothing came back";
-  look(Surplus::most_tries);
-  EXPECT_EQ(runner->shrunk, Surplus::most_tries);
+  look(IdleMemory::max_tries);
+  EXPECT_EQ(runner->shrunk, IdleMemory::max_tries);
   const Session::Arena arena = pool->stats().devices.front().arena.value_or(Session::Arena());
   EXPECT_EQ(arena.held, 40 * mega);
   EXPECT_EQ(arena.used, 20 * mega);
@@ -240,7 +240,7 @@ TEST_F(MemoryOfPools, GraphsGoAfterALongerTime) {
   runner->dropping_graphs = [&dropped] { return ++dropped != 0; };
   pool->add({runner});
   runner->note_run(100);
-  EXPECT_TRUE(look(Surplus::looks_until_graphs));
+  EXPECT_TRUE(look(IdleMemory::looks_until_graphs));
   EXPECT_EQ(dropped, 0);
   EXPECT_FALSE(look());
   EXPECT_EQ(dropped, 1);

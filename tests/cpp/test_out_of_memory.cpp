@@ -4,7 +4,6 @@
 #include <onnxruntime_cxx_api.h>
 
 #include <chrono>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>

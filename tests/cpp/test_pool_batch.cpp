@@ -425,36 +425,36 @@ TEST_F(GraceTest, TheWaitEndsWhenNobodyCameAndWithoutADelayThereIsNone) {
   }
 }
 
-TEST(Grace, WaitsForATenthOfTheTimeBetweenRuns) {
-  Grace grace;
-  EXPECT_EQ(grace.longest_wait(1).count(), 0);
-  grace.record_run(32, milliseconds(20));
-  EXPECT_EQ(grace.answered(), 32U);
-  EXPECT_EQ(grace.longest_wait(1), milliseconds(2));
-  EXPECT_EQ(grace.longest_wait(4), std::chrono::microseconds(500));
-  grace.record_run(16, milliseconds(100));
-  EXPECT_EQ(grace.answered(), 16U);
-  EXPECT_EQ(grace.longest_wait(1), milliseconds(3));  // the average moves by an eighth
+TEST(BatchWait, WaitsForATenthOfTheTimeBetweenRuns) {
+  BatchWait batch_wait;
+  EXPECT_EQ(batch_wait.longest_wait(1).count(), 0);
+  batch_wait.record_run(32, milliseconds(20));
+  EXPECT_EQ(batch_wait.answered(), 32U);
+  EXPECT_EQ(batch_wait.longest_wait(1), milliseconds(2));
+  EXPECT_EQ(batch_wait.longest_wait(4), std::chrono::microseconds(500));
+  batch_wait.record_run(16, milliseconds(100));
+  EXPECT_EQ(batch_wait.answered(), 16U);
+  EXPECT_EQ(batch_wait.longest_wait(1), milliseconds(3));  // the average moves by an eighth
   for (int i = 0; i < 100; ++i) {
-    grace.record_run(1, std::chrono::microseconds(400));
+    batch_wait.record_run(1, std::chrono::microseconds(400));
   }
-  EXPECT_EQ(grace.longest_wait(1).count(), 0);  // a thread needs as long to wake up
+  EXPECT_EQ(batch_wait.longest_wait(1).count(), 0);  // a thread needs as long to wake up
 }
 
-TEST(Grace, IsTriedLessOftenWhileItBringsNothing) {
-  Grace grace;
-  const auto tried_after = [&grace] {
+TEST(BatchWait, IsTriedLessOftenWhileItBringsNothing) {
+  BatchWait batch_wait;
+  const auto tried_after = [&batch_wait] {
     int skipped = 0;
-    for (; !grace.tries(); ++skipped) {
+    for (; !batch_wait.tries(); ++skipped) {
     }
     return skipped;
   };
   EXPECT_EQ(tried_after(), 0);
   for (const int skipped : {1, 3, 7, 15, 31, 63, 63}) {
-    grace.record_wait(15, 32);
+    batch_wait.record_wait(15, 32);
     EXPECT_EQ(tried_after(), skipped);
   }
-  grace.record_wait(16, 32);
+  batch_wait.record_wait(16, 32);
   EXPECT_EQ(tried_after(), 0);
   EXPECT_EQ(tried_after(), 0);
 }
@@ -529,7 +529,7 @@ TEST_F(BatchTest, SmallOutputsAreGivenAsRowsToRequestsThatTakeThemAndLargeOnesAr
       ASSERT_TRUE(request->rows.outputs);
       EXPECT_TRUE(request->outputs.empty());
       EXPECT_EQ(request->rows.first, first);
-      const JointOutputs::Tensor& tensor = request->rows.outputs->tensors.at(0);
+      const JointOutputs::Output& tensor = request->rows.outputs->tensors.at(0);
       EXPECT_EQ(tensor.shape, (Shape{4, 2}));
       EXPECT_EQ(tensor.row_bytes, 2 * sizeof(float));
       const auto* data = reinterpret_cast<const float*>(tensor.data + first * tensor.row_bytes);

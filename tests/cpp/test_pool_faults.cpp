@@ -6,7 +6,6 @@
 #include <future>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "fake_runner.hpp"

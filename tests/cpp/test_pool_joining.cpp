@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -337,7 +336,7 @@ TEST(Joining, AuditsTheFirstOfEachShapeAndThenASmallShareOfTheTime) {
       ++audits;
     }
   }
-  EXPECT_NEAR(static_cast<double>(audits) * 5, 100'000 * 10 * Joining::most_share, 200);
+  EXPECT_NEAR(static_cast<double>(audits) * 5, 100'000 * 10 * Joining::max_share, 200);
 }
 
 TEST(Joining, AuditsAnyOfTheRequests) {

@@ -3,9 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <future>
-#include <memory>
 #include <thread>
-#include <vector>
 
 #include "fake_runner.hpp"
 

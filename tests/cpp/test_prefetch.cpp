@@ -2,12 +2,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <functional>
 #include <future>
 #include <limits>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,7 +29,7 @@ class ReadingAhead : public testing::Test {
     return reader.wait(source, end, never);
   }
   TemporaryFolder folder;
-  const std::atomic<bool> never{false};
+  const std::stop_token never;
 };
 
 #define EVICT_OR_SKIP(file)                             \
@@ -54,12 +54,13 @@ TEST_F(ReadingAhead, PassesRangesWhoseSumExceeds64Bits) {
   const auto second = memory_source("second", nullptr, most);
   const auto third = memory_source("third", nullptr, most);
   const Prefetch reader({{file, 0, 4}, {first, 0, most}, {second, 0, most}, {third, 0, most}});
-  std::atomic<bool> stop{false};
+  std::stop_source stop;
   const auto passed = std::async(std::launch::async, [&] {
-    return reader.wait(*file, 4, stop) && reader.wait(*second, 100, stop) && reader.wait(*third, most, stop);
+    return reader.wait(*file, 4, stop.get_token()) && reader.wait(*second, 100, stop.get_token()) &&
+           reader.wait(*third, most, stop.get_token());
   });
   EXPECT_EQ(passed.wait_for(std::chrono::seconds(30)), std::future_status::ready);
-  stop = true;
+  stop.request_stop();
   EXPECT_TRUE(reader.finished());
 }
 
@@ -190,14 +191,14 @@ TEST_F(ReadingAhead, WhoWaitsCanBeStopped) {
   // Much more than is read before the flag is set: 64 GiB of a sparse file, which has no pages.
   const std::string path = folder.write("sparse", "");
   ASSERT_EQ(truncate(path.c_str(), static_cast<off_t>(64) << 30U), 0);
-  std::atomic<bool> stop{false};
+  std::stop_source stop;
   const std::size_t threads = thread_count();
   {
     const auto file = file_source(path);
     const Prefetch reader({{file, 0, file->size()}});
-    auto waiting = std::async(std::launch::async, [&] { return reader.wait(*file, file->size(), stop); });
+    auto waiting = std::async(std::launch::async, [&] { return reader.wait(*file, file->size(), stop.get_token()); });
     EXPECT_TRUE(wait(reader, *file, 64 * mib));
-    stop.store(true);
+    stop.request_stop();
     EXPECT_FALSE(waiting.get());
     EXPECT_FALSE(reader.finished());
   }
@@ -225,10 +226,10 @@ TEST_F(ReadingAheadDeathTest, AForkedChildNeitherWaitsNorJoins) {
     const std::string path = folder.write("sparse", "");
     constexpr std::uint64_t size = static_cast<std::uint64_t>(64) << 30U;
     bool good = truncate(path.c_str(), static_cast<off_t>(size)) == 0;
-    std::atomic<bool> stop{false};
+    std::stop_source stop;
     const auto file = file_source(path);
     auto reader = std::make_unique<Prefetch>(std::vector<Range>{{file, 0, size}});
-    std::thread waiting([&] { reader->wait(*file, size, stop); });
+    std::thread waiting([&] { reader->wait(*file, size, stop.get_token()); });
     good = good && wait(*reader, *file, 64 * mib);
     good = good && in_forked_child([&] {
              const bool told = !reader->wait(*file, size, never);
@@ -236,7 +237,7 @@ TEST_F(ReadingAheadDeathTest, AForkedChildNeitherWaitsNorJoins) {
              const Prefetch own({{file, 0, mib}});
              return told && wait(own, *file, mib);
            });
-    stop.store(true);
+    stop.request_stop();
     waiting.join();
     reader.reset();
     return good;

@@ -2,8 +2,6 @@
 
 #include <functional>
 #include <iostream>
-#include <memory>
-#include <string>
 
 #include "core/ort/session.hpp"
 #include "test_support.hpp"

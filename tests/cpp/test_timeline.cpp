@@ -34,15 +34,15 @@ TEST(Timeline, KeepsSpansInTheOrderOfTheirEnds) {
 
 TEST(Timeline, KeepsTheFirstSpansAndTheLast) {
   Timeline timeline;
-  constexpr auto kept = static_cast<std::int64_t>(Timeline::most_first + Timeline::most_last);
+  constexpr auto kept = static_cast<std::int64_t>(Timeline::max_first + Timeline::max_last);
   for (std::int64_t i = 0; i < kept + 5; ++i) {
     timeline.add("run", i, i + 1);
   }
   const std::vector<Span> spans = timeline.spans();
   ASSERT_EQ(spans.size(), static_cast<std::size_t>(kept));
   EXPECT_EQ(spans.front().start_ns, 0);
-  EXPECT_EQ(spans[Timeline::most_first - 1].start_ns, static_cast<std::int64_t>(Timeline::most_first) - 1);
-  EXPECT_EQ(spans[Timeline::most_first].start_ns, static_cast<std::int64_t>(Timeline::most_first) + 5);
+  EXPECT_EQ(spans[Timeline::max_first - 1].start_ns, static_cast<std::int64_t>(Timeline::max_first) - 1);
+  EXPECT_EQ(spans[Timeline::max_first].start_ns, static_cast<std::int64_t>(Timeline::max_first) + 5);
   EXPECT_EQ(spans.back().start_ns, kept + 4);
 }
 

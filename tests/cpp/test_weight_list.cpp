@@ -1,9 +1,9 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -122,9 +122,11 @@ TEST_F(WeightListTest, AFailedSplitLeavesNothing) {
 
 TEST_F(WeightListTest, ASplitThatIsGivenUpLeavesNothing) {
   const std::string saved = model_path("external");
-  const std::atomic<bool> stop{true};
-  EXPECT_TRUE(throws(ErrorKind::fail, {"given up"},
-                     [&] { split_optimized_model(saved, "", folder_of(saved), folder.path(), {"w"}, &stop); }));
+  std::stop_source stopped;
+  stopped.request_stop();
+  EXPECT_TRUE(throws(ErrorKind::fail, {"given up"}, [&] {
+    split_optimized_model(saved, "", folder_of(saved), folder.path(), {"w"}, stopped.get_token());
+  }));
   EXPECT_FALSE(exists("model.onnx") || exists("weights.bin") || exists("shared"));
 }
 

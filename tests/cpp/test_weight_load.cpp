@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <future>
-#include <vector>
 
 #include "core/base/error.hpp"
 #include "core/weights/loader.hpp"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ortmulti
-from ortmulti._runtime import behind
+from ortmulti._runtime import background
 from ortmulti.pool import graphs
 from tests.support import onnx_models
 from tests.support.gpus import (
@@ -270,7 +270,7 @@ def test_what_a_large_request_took_comes_back(cuda_graph: Any) -> None:
         for trims in (1, 2):  # what the first large run loads stays
             for _ in range(1000):
                 pool.run(feed(0))
-            behind.wait()  # the graphs are made
+            background.wait()  # the graphs are made
             before = free()
             pool.run({"x": np.zeros((MANY_ROWS, 64), np.float32)})
             assert free() < before - (256 << 20)
@@ -289,7 +289,7 @@ def test_a_session_with_graphs_keeps_what_they_use(monkeypatch: pytest.MonkeyPat
     with ortmulti.load(MODEL, "cuda:0", cuda_graph=True) as pool:
         rows = 100_000  # its arena is more than one region
         pool.run(feed(0, rows))
-        behind.wait()
+        background.wait()
         wanted = [pool.run(feed(number, rows))[0] for number in (0, 1)]
         assert sum(device.graph_runs for device in pool.stats().devices) > 0
         pool.trim()

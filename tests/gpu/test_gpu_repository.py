@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ortmulti
-from ortmulti._runtime import behind
+from ortmulti._runtime import background
 from ortmulti.bench import models
 from ortmulti.pool import graphs
 from tests.support.gpus import check_memory_returns, needs_graphs
@@ -144,7 +144,7 @@ def test_graphs_are_made_while_a_quarter_of_the_budget_is_free(
         full.add("m", files[0])
         for _ in range(100):
             np.testing.assert_array_equal(full.run("m", feed)[0], expected[0])
-        behind.wait()
+        background.wait()
         assert full.stats().models["m"].pool.devices[0].graph_sessions == 0
 
 

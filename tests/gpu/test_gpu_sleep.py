@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ortmulti
-from ortmulti._runtime import behind
+from ortmulti._runtime import background
 from ortmulti.bench import sleep
 from ortmulti.optimized import Cache
 from ortmulti.pool import graphs as pool_graphs
@@ -42,7 +42,7 @@ def test_outputs_are_those_from_before(large_model: Path, keep: str | None, grap
     with ortmulti.load(large_model, 0, cuda_graph=graphs) as pool:
         feed = feed_of(pool)
         pool.run(feed)
-        behind.wait()  # for a graph
+        background.wait()  # for a graph
         [expected] = pool.run(feed)
         assert bool(pool.stats().devices[0].graphs) == graphs
         awake = free()
@@ -60,13 +60,13 @@ def test_nothing_stays_of_a_session_that_sleeps(large_model: Path, graphs: bool)
     with ortmulti.load(large_model, 0, cuda_graph=graphs) as first:  # kernels and libraries
         feed = feed_of(first)
         [expected] = first.run(feed)
-        behind.wait()  # for a graph
+        background.wait()  # for a graph
         first.run(feed)
     before = free()
     with ortmulti.load(large_model, 0, cuda_graph=graphs) as pool:
         for _ in range(3):
             pool.run(feed)
-            behind.wait()
+            background.wait()
             np.testing.assert_allclose(pool.run(feed)[0], expected, rtol=1e-3, atol=1e-3)
             pool.sleep()
             pool.sleep("session")

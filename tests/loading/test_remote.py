@@ -23,7 +23,7 @@ import pytest
 
 import ortmulti
 from ortmulti.optimized import Cache, wait_for_entries
-from ortmulti.remote import RemoteFile, file, link, model, place
+from ortmulti.remote import RemoteFile, concurrency, file, model, place
 from ortmulti.serve.folder import Models
 from tests.support import creations, fake_driver, onnx_models
 from tests.support.command import invoke
@@ -523,7 +523,7 @@ def test_more_is_asked_for_at_once_while_that_is_faster(monkeypatch: pytest.Monk
     def limit_for(rate: Any) -> int:
         """The limit that is found where `rate` of a limit's ranges come in a second."""
         nonlocal now
-        found = link.Link()
+        found = concurrency.Link()
         with found.place(0):  # others are always under way
             for _ in range(20_000):
                 with found.place(0):
@@ -537,7 +537,7 @@ def test_more_is_asked_for_at_once_while_that_is_faster(monkeypatch: pytest.Monk
 
 
 def test_a_store_that_is_overloaded_is_asked_less() -> None:
-    found = link.Link()
+    found = concurrency.Link()
     for _ in range(10):
         found.refused()
     assert found.limit == 2

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from ortmulti import Model
-from ortmulti._runtime import behind
+from ortmulti._runtime import background
 from ortmulti.cache.entries import StagedEntry
 from ortmulti.optimized import Cache, key_of, wait_for_entries
 from tests.support import creations, fake_driver
@@ -168,7 +168,7 @@ def test_work_that_has_ended_keeps_nothing_of_it() -> None:
     kept = weakref.ref(held)
     gc.disable()
     try:
-        behind.do(partial(lambda _, poll: poll(), held), "work", lambda: None)
+        background.do(partial(lambda _, poll: poll(), held), "work", lambda: None)
         del held
         wait_for_entries()
         for thread in threading.enumerate():

@@ -27,7 +27,7 @@ import numpy as np
 import pytest
 
 import ortmulti
-from ortmulti._runtime import behind
+from ortmulti._runtime import background
 from tests.support import onnx_models
 from tests.support.gpus import VISIBLE
 from tests.support.pools import HANG, counted
@@ -263,7 +263,7 @@ def gpu_megabytes() -> int:
 
 def held(devices: str) -> tuple[int, int, int, int]:
     """Return the numbers of this process's threads and files, its MB, and those of the first GPU."""
-    behind.wait()  # graphs may still be being made
+    background.wait()  # graphs may still be being made
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     pages = int(Path("/proc/self/statm").read_text().split()[1])

@@ -24,7 +24,7 @@ struct AsyncRuns::State {
   std::size_t idle = 0;
   bool closed = false;
   bool cancelled = false;
-  std::vector<std::thread> threads;
+  std::vector<std::jthread> threads;
   std::mutex joining;  // held while threads are joined, so that every close() returns after that
 
   void work() {
@@ -103,11 +103,7 @@ void AsyncRuns::close(bool cancel) {
   }
   state.changed.notify_all();
   const std::lock_guard joining(state.joining);
-  for (std::thread& thread : state.threads) {
-    if (thread.joinable()) {
-      thread.join();
-    }
-  }
+  state.threads.clear();
 }
 
 Completions& completions() { return process_singleton<Completions>(); }

@@ -50,8 +50,7 @@ double quota_v1(const std::string& folder) {
 }
 
 // Calls `quota` for `base` + each prefix of `path`: a parent's limit binds its children.
-template <typename Quota>
-double least_along(const std::string& base, std::string path, Quota quota) {
+double least_along(const std::string& base, std::string path, const auto& quota) {
   double least = no_quota;
   for (;;) {
     least = std::min(least, quota(base + path));
@@ -88,7 +87,7 @@ std::vector<int> numbers(const std::string& list) {
     }
     begin = end + 1;
   }
-  std::sort(result.begin(), result.end());
+  std::ranges::sort(result);
   return result;
 }
 
@@ -96,7 +95,7 @@ std::vector<int> numbers(const std::string& list) {
 std::string sysfs_name(std::string id) {
   id = lower_case(std::move(id));
   const std::size_t domain = id.find(':');
-  if (domain == 8 && id.compare(0, 4, "0000") == 0) {
+  if (domain == 8 && id.starts_with("0000")) {
     id.erase(0, 4);
   }
   return id.find('/') == std::string::npos ? id : "";
@@ -203,7 +202,7 @@ std::vector<int> cpus_of_node(int node, const std::string& sysfs) {
       numbers(one_word(sysfs + "/devices/system/node/node" + std::to_string(node) + "/cpulist"));
   const std::vector<int> allowed = affinity();
   std::vector<int> result;
-  std::set_intersection(there.begin(), there.end(), allowed.begin(), allowed.end(), std::back_inserter(result));
+  std::ranges::set_intersection(there, allowed, std::back_inserter(result));
   return result;
 }
 
@@ -224,7 +223,7 @@ bool stay_on(const std::vector<int>& cpus, pthread_t thread) {
   if (cpus.empty()) {
     return false;
   }
-  const int size = *std::max_element(cpus.begin(), cpus.end()) + 1;
+  const int size = std::ranges::max(cpus) + 1;
   cpu_set_t* set = CPU_ALLOC(size);
   if (set == nullptr) {
     return false;

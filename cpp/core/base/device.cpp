@@ -21,7 +21,7 @@ std::optional<Device> parse_own_device(std::string_view text) {
     return Device::cuda(0);
   }
   constexpr std::string_view prefix = "cuda:";
-  if (text.substr(0, prefix.size()) == prefix) {
+  if (text.starts_with(prefix)) {
     if (const auto index = whole_number<int>(text.substr(prefix.size()))) {
       return Device::cuda(*index);
     }
@@ -74,7 +74,7 @@ Device parse_device(std::string_view text) {
   std::string hint;
   if (lower.find(',') != std::string::npos) {
     hint = ". Several devices are a list, such as ['cuda:0', 'cuda:1']";
-  } else if (lower.rfind("gpu", 0) == 0) {
+  } else if (lower.starts_with("gpu")) {
     hint = " (did you mean 'cuda" + lower.substr(3) + "'?)";
   } else if (lower != text && (lower == "all" || parse_own_device(lower))) {
     hint = " (did you mean '" + lower + "'?)";
@@ -93,7 +93,7 @@ bool has_nvidia_hardware(const std::string& sysfs) {
   for (std::filesystem::directory_iterator entry(sysfs + "/bus/pci/devices", error), end; !error && entry != end;
        entry.increment(error)) {
     // Class 0x03: display controllers, among them GPUs without a display (0x0302).
-    if (first_word(entry->path() / "vendor") == "0x10de" && first_word(entry->path() / "class").rfind("0x03", 0) == 0) {
+    if (first_word(entry->path() / "vendor") == "0x10de" && first_word(entry->path() / "class").starts_with("0x03")) {
       return true;
     }
   }

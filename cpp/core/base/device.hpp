@@ -19,12 +19,8 @@ struct Device {
   static Device plugin(std::string name, int index) { return {Kind::plugin, index, std::move(name)}; }
   bool is_cuda() const noexcept { return kind == Kind::cuda; }
   bool is_plugin() const noexcept { return kind == Kind::plugin; }
+  bool operator==(const Device&) const = default;
 };
-
-inline bool operator==(const Device& a, const Device& b) {
-  return a.kind == b.kind && a.index == b.index && a.name == b.name;
-}
-inline bool operator!=(const Device& a, const Device& b) { return !(a == b); }
 
 /// "cpu", "cuda:3", "openvino:GPU" or "openvino:GPU.1".
 std::string to_string(const Device& device);

@@ -177,7 +177,7 @@ std::string real_path(const std::string& path) {
   return std::filesystem::canonical(path, error).string();
 }
 
-std::uint64_t file_checksum(const std::string& path, const std::atomic<bool>* stop) {
+std::uint64_t file_checksum(const std::string& path, const std::stop_token& stop) {
   const InputFile file(path);
   const std::uint64_t size = file.size();
   std::vector<std::uint64_t> sums(static_cast<std::size_t>((size + block_bytes - 1) / block_bytes));
@@ -191,8 +191,8 @@ std::uint64_t file_checksum(const std::string& path, const std::atomic<bool>* st
       Hash sum;
       for (std::uint64_t at = begin; at < end; at += piece_bytes) {
         const auto length = static_cast<std::size_t>(std::min<std::uint64_t>(piece_bytes, end - at));
-        const bool stopped = stop != nullptr && *stop;
-        if (const int code = stopped ? ECANCELED : file.try_read(buffer.data(), length, at).error; code != 0) {
+        if (const int code = stop.stop_requested() ? ECANCELED : file.try_read(buffer.data(), length, at).error;
+            code != 0) {
           problem = code;
           break;
         }
@@ -201,10 +201,10 @@ std::uint64_t file_checksum(const std::string& path, const std::atomic<bool>* st
       sums[block] = sum.sum();
     }
   };
-  constexpr std::size_t most_threads = 8;
+  constexpr std::size_t max_threads = 8;
   const auto cores = static_cast<std::size_t>(usable_cores());
   std::vector<std::future<void>> threads;
-  for (std::size_t i = 1; i < std::min({cores, most_threads, sums.size()}); ++i) {
+  for (std::size_t i = 1; i < std::min({cores, max_threads, sums.size()}); ++i) {
     threads.push_back(std::async(std::launch::async | std::launch::deferred, std::ref(work)));
   }
   work();  // most files have one block, and need no thread

@@ -2,9 +2,9 @@
 
 #include <sys/stat.h>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -84,8 +84,8 @@ std::string read_small_file(const std::string& path);
 
 /// 64 bits that differ where a file's bytes do: always for one changed word, by chance of 2^-64 otherwise. Against
 /// damage, not against intent. The file is read by a few threads. Throws Error: no_such_file, or fail for what cannot
-/// be read, or soon after `*stop` was set.
-std::uint64_t file_checksum(const std::string& path, const std::atomic<bool>* stop = nullptr);
+/// be read, or soon after a request to stop.
+std::uint64_t file_checksum(const std::string& path, const std::stop_token& stop = {});
 
 /// The parts of a text between the separators that are not empty.
 std::vector<std::string> split_words(const std::string& text, const char* separators = " \t\n");

@@ -8,7 +8,7 @@ namespace ortmulti {
 LeftThreads::Thread LeftThreads::start(std::function<void()> work) {
   std::promise<void> exit;
   std::future<void> exited = exit.get_future();
-  std::thread thread([work = std::move(work), exit = std::move(exit)]() mutable {
+  std::jthread thread([work = std::move(work), exit = std::move(exit)]() mutable {
     work();
     work = nullptr;
     exit.set_value_at_thread_exit();
@@ -18,26 +18,16 @@ LeftThreads::Thread LeftThreads::start(std::function<void()> work) {
 
 void LeftThreads::leave(Thread thread) {
   const std::lock_guard lock(mutex_);
-  for (auto left = threads_.begin(); left != threads_.end();) {
-    if (left->exited.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
-      left->thread.join();
-      left = threads_.erase(left);
-    } else {
-      ++left;
-    }
-  }
+  std::erase_if(threads_, [](const Thread& left) {  // which joins
+    return left.exited.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  });
   threads_.push_back(std::move(thread));
 }
 
 void LeftThreads::join() {
-  std::list<Thread> threads;
-  {
-    const std::lock_guard lock(mutex_);
-    threads.swap(threads_);
-  }
-  for (Thread& left : threads) {
-    left.thread.join();
-  }
+  std::list<Thread> threads;  // joined without the lock
+  const std::lock_guard lock(mutex_);
+  threads.swap(threads_);
 }
 
 std::size_t LeftThreads::size() {

@@ -13,7 +13,7 @@ namespace ortmulti {
 class LeftThreads {
  public:
   struct Thread {
-    std::thread thread;
+    std::jthread thread;
     std::future<void> exited;  ///< After the destructors of its thread_local objects, which may wait for a GPU.
   };
 

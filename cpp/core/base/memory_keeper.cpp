@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 
-#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -26,7 +25,7 @@ struct Keeper {
 
   std::vector<std::shared_ptr<KeepsMemory>> all() {
     const std::lock_guard lock(mutex);
-    known.erase(std::remove_if(known.begin(), known.end(), [](const auto& one) { return one.expired(); }), known.end());
+    std::erase_if(known, [](const auto& one) { return one.expired(); });
     std::vector<std::shared_ptr<KeepsMemory>> held;
     for (const auto& one : known) {
       if (auto there = one.lock()) {

@@ -21,14 +21,14 @@ class KeepsMemory {
   virtual bool give_back_surplus() = 0;
 };
 
-/// All of those in this process: they share its memory, and that of its GPUs. A thread has them give back the surplus.
+/// All of those in this process: they share its memory, and that of its GPUs. A thread has them give back idle memory.
 namespace memory_keeper {
 
 constexpr auto look_every = std::chrono::seconds(1);
 
 void add(const std::shared_ptr<KeepsMemory>& keeps);
-/// Memory is used: the thread has all give back their surplus, again and again until there is no more. Without a thread
-/// nobody does.
+/// Memory is used: the thread has all give back their idle memory, again and again until there is no more. Without a
+/// thread nobody does.
 void wake() noexcept;
 /// Has all give back what they can. One call at a time.
 void give_back(const Device& device);
@@ -40,8 +40,7 @@ constexpr auto held_on = std::chrono::milliseconds(20);
 
 /// Does the work. Where it lacks memory of the device, all give back what they can, and it is done once more; and again
 /// a moment later. The thread must have no DeviceSyncGuard.
-template <typename Work>
-auto with_all_memory(const Device& device, const Work& work) {
+auto with_all_memory(const Device& device, const auto& work) {
   for (int tried = 0;; ++tried) {
     try {
       return work();

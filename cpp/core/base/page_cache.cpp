@@ -65,7 +65,7 @@ Residency residency_by_mapping(int descriptor, std::uint64_t offset, std::uint64
   if (!known) {
     return Residency::unknown;
   }
-  const bool all = std::all_of(pages.begin(), pages.end(), [](unsigned char state) { return (state & 1U) != 0; });
+  const bool all = std::ranges::all_of(pages, [](unsigned char state) { return (state & 1U) != 0; });
   return all ? Residency::resident : Residency::absent;
 }
 

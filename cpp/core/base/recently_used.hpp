@@ -15,7 +15,7 @@ class RecentlyUsed {
  public:
   explicit RecentlyUsed(std::size_t most) : most_(most) {}
 
-  bool has(const std::string& key) const { return by_key_.count(key) != 0; }
+  bool has(const std::string& key) const { return by_key_.contains(key); }
 
   /// The value of the key, which becomes the most recently used; a new one where there is none.
   Value& use(const std::string& key) {

@@ -23,11 +23,11 @@ void Timeline::add(std::string_view name, std::int64_t start_ns, std::int64_t en
 
 void Timeline::add(Span span) {
   const std::lock_guard lock(mutex_);
-  if (first_.size() < most_first) {
+  if (first_.size() < max_first) {
     first_.push_back(std::move(span));
     return;
   }
-  if (last_.size() == most_last) {
+  if (last_.size() == max_last) {
     last_.pop_front();
   }
   last_.push_back(std::move(span));

@@ -31,8 +31,8 @@ std::int64_t this_thread() noexcept;  ///< As Span::thread.
 /// from any thread.
 class Timeline {
  public:
-  static constexpr std::size_t most_first = 10'000;
-  static constexpr std::size_t most_last = 10'000;
+  static constexpr std::size_t max_first = 10'000;
+  static constexpr std::size_t max_last = 10'000;
 
   void add(std::string_view name, std::int64_t start_ns, std::int64_t end_ns, std::string_view device = {},
            std::string_view request = {});

@@ -64,7 +64,7 @@ WeightList take_external_weights(SessionOptions& options, std::uint64_t min_byte
 }
 
 void add_external_weights(SessionOptions& options, const WeightList& list) {
-  const auto memory = in_memory(list, [] { return false; });
+  const auto memory = in_memory(list);
   for (std::size_t i = 0; i < list.weights.size(); ++i) {
     const Weight& weight = list.weights[i];
     const auto value = Value::over(memory[i].get(), static_cast<ONNXTensorElementDataType>(weight.data_type),
@@ -105,7 +105,7 @@ Creation::Creation(OnnxRuntime& runtime, CreationRequest request)
   std::vector<int> gpus;
   for (const Device& device : devices_) {
     request_.weights->plan->check_device(device);
-    if (device.is_cuda() && std::find(gpus.begin(), gpus.end(), device.index) == gpus.end()) {
+    if (device.is_cuda() && std::ranges::find(gpus, device.index) == gpus.end()) {
       gpus.push_back(device.index);
     }
   }
@@ -182,7 +182,7 @@ void Creation::preload(const Device& device) {
   load.timeline = timeline_;
   load.wanted = [creation] {
     const auto self = creation.lock();
-    return self && !self->stopped();
+    return self && !self->stop_.stop_requested();
   };
   load.before_freeing = [creation, place = device.index] {
     if (const auto self = creation.lock(); self && self->loader_) {
@@ -231,7 +231,7 @@ SessionOptions Creation::options_for(const Device& device) const {
       options.inter_op_num_threads = 1;
     }
   } else if (options.intra_op_num_threads == 0) {
-    const auto beside = request_.one_session_each ? 1 : std::count(devices_.begin(), devices_.end(), device);
+    const auto beside = request_.one_session_each ? 1 : std::ranges::count(devices_, device);
     options.intra_op_num_threads = threads_per_session(static_cast<int>(beside));
   }
   if (options.threads) {  // as many as ONNX Runtime would make: they are there before it asks for them
@@ -268,7 +268,7 @@ void Creation::check_memory(const Device& device) {
   CudaStartup& startup = CudaStartup::instance();
   startup.make_current(device.index, timeline_.get());
   const CudaStartup::Memory memory = startup.memory(device.index);
-  const auto sessions = static_cast<std::uint64_t>(std::count(devices_.begin(), devices_.end(), device));
+  const auto sessions = static_cast<std::uint64_t>(std::ranges::count(devices_, device));
   const std::uint64_t each = total_bytes(model_index().initializers);
   if (each <= memory.free / sessions) {
     return;
@@ -337,11 +337,6 @@ std::shared_ptr<Session> Creation::create_session(std::size_t index) {
   return session;
 }
 
-bool Creation::stopped() const {
-  const std::lock_guard lock(mutex_);
-  return stopped_;
-}
-
 void Creation::create(std::size_t index) {
   std::vector<std::shared_ptr<Session>> made;
   std::exception_ptr error;
@@ -349,14 +344,14 @@ void Creation::create(std::size_t index) {
     const Device& device = devices_[index];
     if (request_.weights && !device.is_cuda()) {  // before a lock is taken: a source may need Python's
       std::call_once(host_weights_read_,
-                     [this] { host_memory_ = in_memory(request_.weights->plan->list, [this] { return stopped(); }); });
+                     [this] { host_memory_ = in_memory(request_.weights->plan->list, stop_.get_token()); });
     }
     std::unique_lock<std::mutex> my_turn;
     if (std::mutex* lock = turn(device); lock != nullptr) {
       const ScopedSpan span(timeline_.get(), "wait for turn", to_string(device));
       my_turn = std::unique_lock(*lock);
     }
-    if (!stopped()) {
+    if (!stop_.stop_requested()) {
       made.resize(size());
       made[index] = memory_keeper::with_all_memory(device, [&] { return create_session(index); });
       register_for_shutdown(made[index]);
@@ -392,7 +387,9 @@ void Creation::finish(std::size_t index, std::vector<std::shared_ptr<Session>> m
     made.clear();
     lock.lock();
   }
-  stopped_ = stopped_ || (error && !request_.keep_going);
+  if (error && !request_.keep_going) {
+    stop_.request_stop();
+  }
   error_ = error_ ? error_ : error;
   for (std::size_t i = 0; i < size(); ++i) {
     if (!made_with(i, index)) {
@@ -422,7 +419,7 @@ void Creation::cancel() {
   std::vector<std::shared_ptr<Session>> ready;
   {
     const std::lock_guard lock(mutex_);
-    stopped_ = true;
+    stop_.request_stop();
     cancelled_ = true;
     ready.swap(sessions_);
     sessions_.resize(ready.size());
@@ -443,20 +440,16 @@ std::shared_ptr<Session> Creation::take(std::size_t index) {
 }
 
 void Creation::leave_threads() {
-  for (LeftThreads::Thread& thread : threads_) {
+  for (LeftThreads::Thread& thread : std::exchange(threads_, {})) {
     cancelled_threads().leave(std::move(thread));
   }
-  threads_.clear();
 }
 
 std::vector<std::shared_ptr<Session>> Creation::take() {
   if (cancelled_) {
     throw Error(ErrorKind::closed, "the creation of sessions was cancelled");
   }
-  for (LeftThreads::Thread& each : threads_) {
-    each.thread.join();
-  }
-  threads_.clear();
+  threads_.clear();  // joins them
   if (error_ && (!request_.keep_going || made_ == 0)) {
     close_all(std::exchange(sessions_, {}));
     std::rethrow_exception(error_);

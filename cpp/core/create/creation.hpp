@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -21,26 +22,26 @@
 
 namespace ortmulti {
 
-/// Which creations wait for each other: none; those on the same device; all. `automatic`: those on the same GPU, for
-/// releases of ONNX Runtime that why_in_turn() is about.
+/// Which creations take turns: none; those on the same device; all. `automatic`: those on the same GPU, if
+/// why_in_turn() has a reason.
 enum class Serialize { none, device, all, automatic };
 
-/// Why sessions on one GPU are created one after another with this release of ONNX Runtime ("1.31.1"); empty: they are
-/// created at the same time. See docs/concurrent-creation.md.
+/// Why this release of ONNX Runtime ("1.31.1") creates sessions on one GPU one after another; empty: at the same time.
+/// See docs/concurrent-creation.md.
 std::string why_in_turn(const std::string& onnxruntime_version);
 
-/// Moves the values for external data that have at least `min_bytes`, in the host's memory, from the options to a list
-/// of weights.
+/// Moves values for external data from the options to a list of weights: those of at least `min_bytes`, in the host's
+/// memory.
 WeightList take_external_weights(SessionOptions& options, std::uint64_t min_bytes);
 
-/// Adds weights to the options as values for external data. Those that are nowhere in memory are read. Throws Error.
+/// Adds weights to the options as values for external data. Reads those that are not in memory. Throws Error.
 void add_external_weights(SessionOptions& options, const WeightList& list);
 
 struct CreationRequest {
-  /// What sessions on a device have otherwise than the others.
+  /// What sessions on one device have different from the others.
   struct OnDevice {
     std::string model;                                  ///< A file instead of the model; empty: none.
-    std::map<std::string, std::string> config_entries;  ///< Besides those of the options; of the first one alone.
+    std::map<std::string, std::string> config_entries;  ///< Of the first session there, besides those of the options.
   };
 
   ModelSource model;
@@ -49,24 +50,24 @@ struct CreationRequest {
   SessionOptions options;
   Serialize serialize = Serialize::automatic;
   std::optional<SharedWeights> weights;
-  /// Where the first session saves its optimized model, whose weights it uses all the same; empty: nowhere.
+  /// Where the first session saves its optimized model; it still uses the given weights. Empty: nowhere.
   std::string save_optimized;
   std::map<std::string, OnDevice> on_devices;  ///< By the devices' names.
   /// The sessions on the CPU, or on a plug-in's device, are handles of one ONNX Runtime session.
   bool one_session_each = false;
-  bool preload = false;                ///< Each GPU loads meanwhile what the model's first run needs, see Preload.
-  bool keep_going = false;             ///< One session's failure is not that of the others.
-  std::shared_ptr<Timeline> timeline;  ///< To add spans to; null: a new one.
+  bool preload = false;                ///< Each GPU preloads what the model's first run needs, see Preload.
+  bool keep_going = false;             ///< One session's failure does not fail the others.
+  std::shared_ptr<Timeline> timeline;  ///< Gets spans; null: a new timeline.
   /// The other GPUs' contexts wait for the first one's while it is held; released early if the first one fails.
   std::shared_ptr<CudaStartup::Hold> hold;
 };
 
-/// N sessions on N threads. The threads own what they need, so that whoever waits may give up: what then is still
-/// being created is freed by its thread, and the process waits for those threads before it ends. Ends with take() or
+/// Creates N sessions on N threads. The threads own what they need, so that the caller may give up. Then each thread
+/// frees the session that it is creating, and the process waits for these threads before it ends. End it by take() or
 /// cancel(), from the thread that started it.
 class Creation : public std::enable_shared_from_this<Creation>, NonCopyable {
  public:
-  /// Starts the threads. Fewer where the system has no more of them: then none is left running and an Error is thrown.
+  /// Starts the threads. If the system does not have so many, it ends them and throws Error.
   static std::shared_ptr<Creation> start(OnnxRuntime& runtime, CreationRequest request);
 
   struct Failure {
@@ -74,24 +75,23 @@ class Creation : public std::enable_shared_from_this<Creation>, NonCopyable {
     std::exception_ptr error;
   };
   struct Progress {
-    std::vector<std::size_t> ready;  ///< The sessions that became ready, and those that failed, since the last call.
+    std::vector<std::size_t> ready;  ///< Sessions that became ready since the last call; below, those that failed.
     std::vector<Failure> failed;
-    std::uint64_t loaded_bytes = 0;  ///< Of weights, there or on their way to the first device.
-    std::uint64_t total_bytes = 0;   ///< Of them; 0 without shared weights.
+    std::uint64_t loaded_bytes = 0;  ///< Bytes of weights that are on the first device, or on their way.
+    std::uint64_t total_bytes = 0;   ///< Bytes of all weights; 0 without shared weights.
     bool finished = false;
   };
-  /// Waits at most `timeout` for some.
+  /// Waits at most `timeout` for progress.
   Progress wait(std::chrono::milliseconds timeout);
 
-  /// Gives up: what was created is closed, what has not begun does not begin.
+  /// Gives up. Created sessions are closed, and no further one begins.
   void cancel();
 
-  /// Gives away one session that became ready, to be closed by whoever has it. Null where it was given away before, or
-  /// closed since another one failed.
+  /// Hands over one ready session, which the caller closes. Null if it was handed over before, or closed since another
+  /// one failed.
   std::shared_ptr<Session> take(std::size_t index);
-  /// Waits, and gives the sessions away in the order asked for; null for those that were given away before, or failed
-  /// beside others that kept going. If one failed, or all that kept going, all are closed and the first error is
-  /// thrown; also throws after cancel().
+  /// Waits, and hands over the sessions in the request's order. Null: handed over before, or failed with `keep_going`.
+  /// If one failed, or all with `keep_going`, closes all and throws the first error. Throws after cancel(), too.
   std::vector<std::shared_ptr<Session>> take();
 
   std::size_t size() const noexcept { return request_.sessions.size(); }
@@ -103,25 +103,24 @@ class Creation : public std::enable_shared_from_this<Creation>, NonCopyable {
 
  private:
   void start_threads();
-  bool stopped() const;
   void create(std::size_t index);
   void preload(const Device& device);
   std::shared_ptr<Session> create_session(std::size_t index);
-  /// Hands over the sessions that create(index) made, or none and why.
+  /// Ends create(index): stores the sessions that it made, or the error.
   void finish(std::size_t index, std::vector<std::shared_ptr<Session>> made, const std::exception_ptr& error);
   bool is_first(std::size_t index) const;
-  /// Whether this session is a handle of another one's, which is created on the same device.
+  /// Whether this session is a handle of an earlier one on the same device.
   bool follows(std::size_t index) const;
   bool made_with(std::size_t index, std::size_t created) const;
   const ModelIndex& model_index();
   std::string why_not_one_session();
   SessionOptions options_for(const Device& device) const;
-  /// The lock under which sessions on the device are created; null where they need not wait.
+  /// The lock under which sessions on the device are created; null: they need none.
   std::mutex* turn(const Device& device);
   void release_hold();
   void leave_threads();  ///< To join_cancelled_creations().
 
-  /// Throws Error with ErrorKind::out_of_memory where the weights of all sessions on the GPU exceed its free memory.
+  /// Throws Error with ErrorKind::out_of_memory if the weights of all sessions on the GPU exceed its free memory.
   void check_memory(const Device& device);
 
   OnnxRuntime& runtime_;
@@ -138,10 +137,10 @@ class Creation : public std::enable_shared_from_this<Creation>, NonCopyable {
   std::map<std::string, std::mutex> turns_;              // these two are filled before the threads start
   std::map<std::string, std::once_flag> memory_checks_;  // one a device
 
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable progress_;
   std::size_t finished_ = 0;
-  bool stopped_ = false;  // cancelled, or one has failed: do not begin another
+  std::stop_source stop_;  // cancelled, or one has failed: do not begin another
   bool cancelled_ = false;
   std::vector<std::size_t> newly_ready_;
   std::vector<Failure> newly_failed_;

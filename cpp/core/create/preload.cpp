@@ -153,11 +153,11 @@ Preload::Preload(const ModelIndex& index) : operators_(index.operators), element
   for (const auto& [shape, size] : matrices) {
     by_bytes.emplace_back(size, shape);
   }
-  std::sort(by_bytes.rbegin(), by_bytes.rend());
-  constexpr std::size_t most_shapes = 4;
+  std::ranges::sort(by_bytes, std::ranges::greater());
+  constexpr std::size_t max_shapes = 4;
   constexpr std::int64_t largest = 8192;
   for (const auto& [size, shape] : by_bytes) {
-    if (matrices_.size() < most_shapes && shape[0] <= largest && shape[1] <= largest) {
+    if (matrices_.size() < max_shapes && shape[0] <= largest && shape[1] <= largest) {
       matrices_.push_back(shape);
     }
   }
@@ -178,7 +178,7 @@ void Preload::begin(OnnxRuntime& runtime, int device, bool sessions, const Load&
                                       "com.microsoft:Attention",
                                       "com.microsoft:MultiHeadAttention",
                                       "com.microsoft:GemmFastGelu"};
-  if (std::any_of(with_cublas.begin(), with_cublas.end(), [this](auto name) { return operators_.count(name) != 0; })) {
+  if (std::ranges::any_of(with_cublas, [this](auto name) { return operators_.contains(name); })) {
     begin_step("cuBLAS", [preload = *this, device] { return preload.multiply(device); });
   }
   if (sessions && !operators_.empty()) {
@@ -288,7 +288,7 @@ std::shared_ptr<const void> Preload::run_kernels(OnnxRuntime& runtime, int devic
   const TinyValue vector{"v", {64}};
   std::vector<TinyNode> nodes;
   const auto add = [&](const char* name, const std::vector<const TinyValue*>& inputs) {
-    if (operators_.count(name) != 0) {
+    if (operators_.contains(name)) {
       nodes.push_back({name, inputs});
     }
   };

@@ -15,24 +15,24 @@
 
 namespace ortmulti {
 
-/// What CUDA loads into a device's context at a model's first run, once in a process: the kernels of the CUDA provider
-/// and cuBLAS's. They are loaded ahead by using the same libraries for something tiny.
+/// Loads ahead what CUDA loads into a device's context at a model's first run, once in a process: kernels of the CUDA
+/// provider and of cuBLAS. It uses the same libraries for something tiny.
 class Preload {
  public:
-  /// Of a model's operators and weights.
+  /// Preloads for the model's operators and weights.
   explicit Preload(const ModelIndex& index);
 
-  /// For whom it is loaded.
+  /// Connects a preload to the load that it is for.
   struct Load {
     std::shared_ptr<Timeline> timeline;    ///< Gets the spans; null: CudaStartup remembers them.
-    std::function<bool()> wanted;          ///< Whether it is still to be begun when the context is there.
-    std::function<void()> before_freeing;  ///< Freeing waits for all work of the device.
+    std::function<bool()> wanted;          ///< Whether it shall still begin once the context exists.
+    std::function<void()> before_freeing;  ///< Called before memory is freed, which waits for all work of the device.
   };
 
   /// Begins to load in the background what no other call has begun to load on the device, the provider's kernels beside
-  /// cuBLAS's. The device's context is created if it is not there. Nothing is left but what CUDA keeps, and no failure
-  /// is an error: the timeline says what was loaded and what failed. Without `sessions`, ONNX Runtime creates no
-  /// session for it. Sessions that run meanwhile use what is there and load the rest.
+  /// cuBLAS's. Creates the device's context if needed. Only what CUDA keeps stays. A failure is no error: the timeline
+  /// says what was loaded and what failed. Without `sessions`, no ONNX Runtime session is created for it. Sessions that
+  /// run meanwhile use what is there and load the rest.
   void begin(OnnxRuntime& runtime, int device, bool sessions, const Load& load) const;
 
  private:
@@ -50,10 +50,10 @@ class Preload {
 /// As Preload::begin() for a model of this index on these devices; on all without a list.
 void begin_preload(OnnxRuntime& runtime, const std::optional<std::vector<int>>& devices, const ModelIndex& index);
 
-/// Waits for what is being loaded on a device.
+/// Waits for preloads on a device.
 void wait_for_preloads(int device);
 
-/// Begins nothing more, and waits for all of it. Called before the process ends.
+/// Ends preloading, and waits for preloads under way. Called before the process ends.
 void end_preloads();
 
 }  // namespace ortmulti

@@ -63,7 +63,7 @@ struct CopyJob {
 
 }  // namespace
 
-int most_copy_helpers() {
+int max_copy_helpers() {
   static const int count = std::min(most, usable_cores() - 1);
   return count;
 }
@@ -73,7 +73,7 @@ void share_copy(int helpers, const std::function<void(int)>& part) {
   job->part = &part;
   try {
     for (int i = 0; i < helpers; ++i) {
-      helping_threads().push([job](bool /*cancelled*/) { job->help(); }, static_cast<std::size_t>(most_copy_helpers()));
+      helping_threads().push([job](bool /*cancelled*/) { job->help(); }, static_cast<std::size_t>(max_copy_helpers()));
     }
   } catch (const Error&) {  // NOLINT(bugprone-empty-catch): without a thread this one does it all
   }
@@ -129,7 +129,7 @@ struct StagedCopies::Transfer {
 };
 
 void StagedCopies::share(std::size_t bytes, const std::function<void(int)>& part) {
-  const int helpers = bytes < shared_from ? 0 : std::min(most_copy_helpers(), parts - 1);
+  const int helpers = bytes < shared_from ? 0 : std::min(max_copy_helpers(), parts - 1);
   if (helpers < 1) {
     part(0);
     return;

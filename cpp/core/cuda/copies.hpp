@@ -11,7 +11,7 @@
 namespace ortmulti {
 
 /// The maximum number of threads that help to copy; 0 on a machine with one core.
-int most_copy_helpers();
+int max_copy_helpers();
 
 /// Calls `part(0)` in this thread, and `part(1)`, `part(2)`, ... up to `helpers` in free ones of a few threads of the
 /// process, at the same time. Never waits for a busy thread. Returns when all parts that began have ended. Parts share

@@ -15,15 +15,14 @@ namespace {
 
 // Whether the first entry of CUDA_VISIBLE_DEVICES asks for a device; others, such as "" and "-1", hide all of them.
 bool names_a_device(std::string_view visible) {
-  return (!visible.empty() && visible.front() >= '0' && visible.front() <= '9') || visible.substr(0, 4) == "GPU-" ||
-         visible.substr(0, 4) == "MIG-";
+  return (!visible.empty() && visible.front() >= '0' && visible.front() <= '9') || visible.starts_with("GPU-") ||
+         visible.starts_with("MIG-");
 }
 
 // Starts a thread for `purpose`. Throws Error if the thread cannot be started.
-template <typename Body>
-std::thread start_thread(const char* purpose, Body body) {
+std::jthread start_thread(const char* purpose, auto body) {
   try {
-    return std::thread(std::move(body));
+    return std::jthread(std::move(body));
   } catch (const std::system_error& error) {
     throw Error(ErrorKind::runtime_exception, std::string("cannot start a thread for ") + purpose + ": " +
                                                   error.what() + ": allow this process more threads");
@@ -126,13 +125,13 @@ void CudaStartup::hand_over(Timeline* timeline) {
 }
 
 void CudaStartup::join() {
-  // A forked child does not have the threads.
-  std::thread opener;
+  // Joined without the locks. A forked child does not have these threads.
+  std::jthread opener;
   if (opening_.load() && opening_generation_.load() == fork_generation()) {
     const std::lock_guard lock(libraries_mutex_);
     opener.swap(opener_);
   }
-  std::thread starter;
+  std::jthread starter;
   if (starting_.load() && starting_generation_.load() == fork_generation()) {
     const std::lock_guard lock(contexts_mutex_);
     queued_.clear();  // those not begun are not needed any more
@@ -140,11 +139,6 @@ void CudaStartup::join() {
     starter.swap(starter_);
   }
   queue_moves_.notify_all();
-  for (std::thread* thread : {&opener, &starter}) {
-    if (thread->joinable()) {
-      thread->join();
-    }
-  }
 }
 
 void CudaStartup::check_fork(unsigned generation) {
@@ -222,7 +216,7 @@ void CudaStartup::begin_contexts(const std::optional<std::vector<int>>& devices)
   const std::lock_guard lock(contexts_mutex_);
   std::deque<int> queued = queued_;
   for (const int device : devices.value_or(std::vector<int>())) {
-    if (!has_context(device) && std::find(queued.begin(), queued.end(), device) == queued.end()) {
+    if (!has_context(device) && std::ranges::find(queued, device) == queued.end()) {
       queued.push_back(device);
     }
   }
@@ -230,10 +224,9 @@ void CudaStartup::begin_contexts(const std::optional<std::vector<int>>& devices)
     return;
   }
   if (!starter_running_) {
-    if (starter_.joinable()) {
-      starter_.join();  // it has said under the lock that it takes nothing more
-    }
-    starter_ = start_thread("the CUDA contexts", [this] { create_queued_contexts(); });  // which waits for the lock
+    // The new thread waits for the lock. The one before has said under the lock that it takes nothing more: it is
+    // joined.
+    starter_ = start_thread("the CUDA contexts", [this] { create_queued_contexts(); });
     starting_generation_.store(fork_generation());
     starting_.store(true);
     starter_running_ = true;
@@ -245,9 +238,8 @@ void CudaStartup::begin_contexts(const std::optional<std::vector<int>>& devices)
 }
 
 std::deque<int>::iterator CudaStartup::next_queued() {
-  return held_for_.empty() ? queued_.begin() : std::find_if(queued_.begin(), queued_.end(), [this](int device) {
-    return held_for_.count(device) != 0;
-  });
+  return held_for_.empty() ? queued_.begin()
+                           : std::ranges::find_if(queued_, [this](int device) { return held_for_.contains(device); });
 }
 
 void CudaStartup::create_queued_contexts() {
@@ -278,11 +270,11 @@ void CudaStartup::create_queued_contexts() {
       // In one step: a thread that needs a context finds the flag or the device. `join` may have taken the flag away.
       const int wanted = std::exchange(all_queued_, false) ? count : 0;
       for (int i = 0; i < wanted; ++i) {
-        if (!has_context(i) && std::find(queued_.begin(), queued_.end(), i) == queued_.end()) {
+        if (!has_context(i) && std::ranges::find(queued_, i) == queued_.end()) {
           queued_.push_back(i);
         }
       }
-    } else if (const auto done = std::find(queued_.begin(), queued_.end(), device); done != queued_.end()) {
+    } else if (const auto done = std::ranges::find(queued_, device); done != queued_.end()) {
       queued_.erase(done);
     }
     context_created_.notify_all();
@@ -317,8 +309,8 @@ CUcontext CudaStartup::create_context(int device, Timeline* timeline) {
   if (CUcontext created = find_context(device); created != nullptr) {
     return created;
   }
-  if (static_cast<std::size_t>(device) >= most_devices) {
-    throw Error(ErrorKind::device, name + " cannot be used: at most " + std::to_string(most_devices) +
+  if (static_cast<std::size_t>(device) >= max_devices) {
+    throw Error(ErrorKind::device, name + " cannot be used: at most " + std::to_string(max_devices) +
                                        " devices are; set CUDA_VISIBLE_DEVICES to those that are needed");
   }
   CUcontext context = nullptr;
@@ -337,7 +329,7 @@ CUcontext CudaStartup::wait_for_context(int device, Timeline* timeline) {
   handle(device);  // an error for one that does not exist
   {
     std::unique_lock lock(contexts_mutex_);
-    const auto queued = [&] { return std::find(queued_.begin(), queued_.end(), device) != queued_.end(); };
+    const auto queued = [&] { return std::ranges::find(queued_, device) != queued_.end(); };
     if (!has_context(device) && (queued() || all_queued_)) {
       const ScopedSpan span(timeline, "wait for context", to_string(Device::cuda(device)));
       context_created_.wait(lock, [&] { return has_context(device) || (!queued() && !all_queued_); });

@@ -129,16 +129,16 @@ class CudaStartup : NonCopyable {
   std::mutex creating_context_;  // held by the one that creates a context; taken before contexts_mutex_
   mutable std::mutex contexts_mutex_;
   std::condition_variable context_created_;
-  static constexpr std::size_t most_devices = 64;
-  std::array<std::atomic<CUcontext>, most_devices> contexts_{};  // written under contexts_mutex_
-  std::deque<int> queued_;                                       // whose contexts the starter creates
-  std::multiset<int> held_for_;                                  // the holds' devices
-  std::condition_variable queue_moves_;                          // for the starter
-  bool all_queued_ = false;                                      // it has still to ask how many there are
-  bool starter_running_ = false;                                 // until it finds nothing more to do
+  static constexpr std::size_t max_devices = 64;
+  std::array<std::atomic<CUcontext>, max_devices> contexts_{};  // written under contexts_mutex_
+  std::deque<int> queued_;                                      // whose contexts the starter creates
+  std::multiset<int> held_for_;                                 // the holds' devices
+  std::condition_variable queue_moves_;                         // for the starter
+  bool all_queued_ = false;                                     // it has still to ask how many there are
+  bool starter_running_ = false;                                // until it finds nothing more to do
   std::atomic<bool> starting_{false};
   std::atomic<unsigned> starting_generation_{0};
-  std::thread starter_;
+  std::jthread starter_;
 
   void open_libraries(const std::vector<std::string>& linked, const std::vector<std::string>& opened_later,
                       const std::function<void()>& then);
@@ -149,7 +149,7 @@ class CudaStartup : NonCopyable {
   std::atomic<unsigned> opening_generation_{0};
   bool opened_ = false;
   std::string library_problem_;
-  std::thread opener_;
+  std::jthread opener_;
 };
 
 }  // namespace ortmulti

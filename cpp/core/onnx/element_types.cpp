@@ -54,8 +54,7 @@ const char* element_type_name(int number) noexcept {
 }
 
 const ElementType* find_onnx_type(int onnx) noexcept {
-  const auto* const found =
-      std::find_if(types.begin(), types.end(), [onnx](const ElementType& type) { return type.onnx == onnx; });
+  const auto* const found = std::ranges::find(types, onnx, &ElementType::onnx);
   return found == types.end() ? nullptr : found;
 }
 

@@ -24,7 +24,7 @@ std::uint64_t parse_size(std::string_view text, const char* what) {
 
 void add_dimensions(const WireField& field, std::vector<std::int64_t>& shape) {
   add_integers(field, shape);
-  if (std::any_of(shape.begin(), shape.end(), [](std::int64_t dimension) { return dimension < 0; })) {
+  if (std::ranges::any_of(shape, [](std::int64_t dimension) { return dimension < 0; })) {
     malformed_model("an initializer has a negative dimension");
   }
 }
@@ -128,8 +128,8 @@ class Indexer {
     constexpr std::uint64_t first_ir_with_overriding = 4;
     for (Initializer& initializer : index_.initializers) {
       initializer.overridable =
-          index_.ir_version >= first_ir_with_overriding && inputs_.count({initializer.graph, initializer.name}) > 0;
-      initializer.used = used_.count(initializer.name) > 0;
+          index_.ir_version >= first_ir_with_overriding && inputs_.contains({initializer.graph, initializer.name});
+      initializer.used = used_.contains(initializer.name);
     }
   }
 
@@ -283,7 +283,7 @@ class Indexer {
   }
 
   void add_locations(const SparseData& tensor) {
-    std::for_each(tensor.begin(), tensor.end(), [this](const ExternalData& each) { add_location(each); });
+    std::ranges::for_each(tensor, [this](const ExternalData& each) { add_location(each); });
   }
 
   void sparse_initializer(const WireField& parent) {

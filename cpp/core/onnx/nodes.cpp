@@ -1,6 +1,5 @@
 #include "core/onnx/nodes.hpp"
 
-#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <set>
@@ -12,7 +11,7 @@
 namespace ortmulti {
 namespace {
 
-constexpr std::size_t most_elements = 64;
+constexpr std::size_t max_elements = 64;
 constexpr int int32 = 6;  // TensorProto.DataType
 
 struct Tensor {
@@ -30,12 +29,12 @@ struct Tensor {
       } else if (field.number == 2) {  // data_type
         type = static_cast<int>(field.value);
       } else if (field.number == 5 || field.number == 7) {  // int32_data, int64_data
-        if (field.end - field.begin <= most_elements * 10) {
+        if (field.end - field.begin <= max_elements * 10) {
           add_integers(field, typed);
         }
       } else if (field.number == 8 && field.wire == Wire::bytes) {  // name
         name = field.text();
-      } else if (field.number == 9 && field.end - field.begin <= most_elements * sizeof(std::int64_t)) {  // raw_data
+      } else if (field.number == 9 && field.end - field.begin <= max_elements * sizeof(std::int64_t)) {  // raw_data
         raw = field.text();
       }
     }
@@ -43,7 +42,7 @@ struct Tensor {
 
   // None: it has others, or too many.
   std::optional<std::vector<std::int64_t>> integers() const {
-    if ((type != int32 && type != onnx_int64) || typed.size() > most_elements) {
+    if ((type != int32 && type != onnx_int64) || typed.size() > max_elements) {
       return std::nullopt;
     }
     if (!raw) {
@@ -66,9 +65,7 @@ class Reader {
 
   Nodes take() {
     auto& inputs = found_.inputs;  // before IR version 4 all initializers are among them
-    inputs.erase(std::remove_if(inputs.begin(), inputs.end(),
-                                [this](const std::string& name) { return initializers_.count(name) != 0; }),
-                 inputs.end());
+    std::erase_if(inputs, [this](const std::string& name) { return initializers_.contains(name); });
     return std::move(found_);
   }
 
@@ -194,8 +191,7 @@ class Reader {
     }
   }
 
-  template <typename Use>
-  static void for_each(const WireField& parent, std::uint64_t number, const Use& use) {
+  static void for_each(const WireField& parent, std::uint64_t number, const auto& use) {
     WireMessage message(parent);
     for (WireField field; message.next(field);) {
       if (field.number == number && field.wire == Wire::bytes) {

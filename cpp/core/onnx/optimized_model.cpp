@@ -21,11 +21,8 @@ namespace {
 constexpr std::uint64_t alignment = 256;
 constexpr std::size_t block_bytes = std::size_t{1} << 20U;
 
-// Set when the caller gives the split up; may be null.
-using Stop = const std::atomic<bool>*;
-
-void check(Stop stop) {
-  if (stop != nullptr && *stop) {
+void check(const std::stop_token& stop) {
+  if (stop.stop_requested()) {
     throw Error(ErrorKind::fail, "the optimized model was given up");
   }
 }
@@ -38,8 +35,7 @@ class BlockReader {
   const std::shared_ptr<const Source>& source() const noexcept { return source_; }
 
   // Calls `take` with one block of the range after the other, until it says no; false then.
-  template <typename Take>
-  bool each_block(Stop stop, std::uint64_t offset, std::uint64_t length, const Take& take) {
+  bool each_block(const std::stop_token& stop, std::uint64_t offset, std::uint64_t length, const auto& take) {
     block_.resize(block_bytes);
     while (length > 0) {
       check(stop);
@@ -72,7 +68,7 @@ class OriginalWeights {
   }
 
   // Where a weight of this name with these bytes lies.
-  std::optional<std::uint64_t> find(Stop stop, const std::string& name, const unsigned char* bytes,
+  std::optional<std::uint64_t> find(const std::stop_token& stop, const std::string& name, const unsigned char* bytes,
                                     std::uint64_t length) {
     const auto [first, last] = found_.equal_range(name);
     for (auto at = first; at != last; ++at) {
@@ -100,7 +96,7 @@ class OriginalWeights {
 class Splitter {
  public:
   Splitter(const std::string& saved, const std::string& original, const std::string& data_folder, std::string folder,
-           Stop stop, const SourcesByLocation& sources)
+           const std::stop_token& stop, const SourcesByLocation& sources)
       : stop_(stop),
         saved_source_(file_source(saved)),
         saved_(saved_source_->map()),
@@ -126,7 +122,7 @@ class Splitter {
       const bool moves = is_external || (initializer.storage == Storage::inline_bytes && !initializer.of_function &&
                                          initializer.length >= min_shared_bytes);
       std::string problem = rules_.problem(initializer);
-      if (problem.empty() && unshared.count(initializer.name) > 0) {
+      if (problem.empty() && unshared.contains(initializer.name)) {
         problem = "it was not taken before";
       }
       const bool shared = moves && problem.empty() && initializer.length >= min_shared_bytes;
@@ -243,7 +239,7 @@ class Splitter {
     }
   }
 
-  Stop stop_;
+  const std::stop_token& stop_;
   std::shared_ptr<const Source> saved_source_;
   std::shared_ptr<const unsigned char> saved_;  // all of it
   ModelIndex index_;
@@ -263,7 +259,7 @@ class Splitter {
 
 SplitModel split_optimized_model(const std::string& saved, const std::string& original, const std::string& data_folder,
                                  const std::string& folder, const std::set<std::string>& unshared,
-                                 const std::atomic<bool>* stop, const SourcesByLocation& sources,
+                                 const std::stop_token& stop, const SourcesByLocation& sources,
                                  const std::optional<std::set<std::string>>& inputs) {
   return Splitter(saved, original, data_folder, folder, stop, sources).split(unshared, inputs);
 }
@@ -292,7 +288,7 @@ std::vector<std::string> changed_weights(const std::string& saved, const std::st
     }
   }
   for (const std::string& name : index.constants) {
-    if (weights.count(name) != 0) {
+    if (weights.contains(name)) {
       changed.push_back(name);
     }
   }

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -29,12 +29,12 @@ constexpr const char* split_shared_file = "shared";
 ///                does not open from here. One that a session does not take is an error and never zeros.
 /// `original` is the original model, or empty for one that was no file; `data_folder` is the folder of its external
 /// data, or its `sources` are given. Initializers named in `unshared` are not shared. After an Error, which names the
-/// file, none of the three is left; soon after `*stop` was set, it is an Error too. `inputs` are those of the original
+/// file, none of the three is left; a request to stop soon ends in an Error, too. `inputs` are those of the original
 /// model, if they are known: up to IR version 3 initializers are inputs too, and ONNX Runtime keeps such an input when
 /// it has computed another initializer from it. The graph leaves it out.
 SplitModel split_optimized_model(const std::string& saved, const std::string& original, const std::string& data_folder,
                                  const std::string& folder, const std::set<std::string>& unshared,
-                                 const std::atomic<bool>* stop = nullptr, const SourcesByLocation& sources = {},
+                                 const std::stop_token& stop = {}, const SourcesByLocation& sources = {},
                                  const std::optional<std::set<std::string>>& inputs = std::nullopt);
 
 /// Names of those `given` weights of the `original` model that are initializers of the model `saved` too, and not the

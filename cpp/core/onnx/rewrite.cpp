@@ -1,6 +1,5 @@
 #include "core/onnx/rewrite.hpp"
 
-#include <algorithm>
 #include <map>
 #include <set>
 #include <utility>
@@ -71,7 +70,7 @@ class Rewriter {
   void field(OnnxMessage parent, const WireField& field) {
     const bool of_main_graph = parent == OnnxMessage::graph && open_.size() == 2;
     const bool is_input = of_main_graph && field.wire == Wire::bytes && field.number == 11;
-    if (!is_input || dropped_inputs_.count(text_of(field, 1)) == 0) {
+    if (!is_input || !dropped_inputs_.contains(text_of(field, 1))) {
       append_raw(open_.back().content, field);
     }
   }
@@ -128,9 +127,7 @@ OutsideModel put_weights_outside(const std::string& model_path) {
     }
   }
   std::vector<Weight>& weights = result.weights.weights;
-  weights.erase(std::remove_if(weights.begin(), weights.end(),
-                               [&](const Weight& weight) { return staying.count(weight.name) != 0; }),
-                weights.end());
+  std::erase_if(weights, [&](const Weight& weight) { return staying.contains(weight.name); });
   if (!relocations.empty()) {
     result.bytes = relocate_initializers(ModelBytes(model), relocations);
   }

@@ -18,8 +18,7 @@ bool has_shareable_type(int data_type) {
 }
 
 bool lies_in(const std::string& path, const std::string& folder) {
-  return path.compare(0, folder.size(), folder) == 0 &&
-         (folder == "/" || (path.size() > folder.size() && path[folder.size()] == '/'));
+  return path.starts_with(folder) && (folder == "/" || (path.size() > folder.size() && path[folder.size()] == '/'));
 }
 
 }  // namespace
@@ -31,8 +30,7 @@ void WeightList::hold_files() {
 }
 
 std::size_t add_source(WeightList& list, const std::shared_ptr<const Source>& source) {
-  const auto at = std::find_if(list.sources.begin(), list.sources.end(),
-                               [&](const auto& known) { return known->identity() == source->identity(); });
+  const auto at = std::ranges::find(list.sources, source->identity(), &Source::identity);
   const auto index = static_cast<std::size_t>(at - list.sources.begin());
   if (at == list.sources.end()) {
     list.sources.push_back(source);
@@ -72,10 +70,10 @@ std::string SharingRules::problem(const Initializer& initializer) const {
       !problem.empty()) {
     return problem;
   }
-  if (repeated_.count(initializer.name) > 0) {
+  if (repeated_.contains(initializer.name)) {
     return "another initializer of the model has the same name";
   }
-  if (index_.constants.count(initializer.name) > 0) {
+  if (index_.constants.contains(initializer.name)) {
     return "a constant of the model has the same name";
   }
   if (initializer.overridable) {
@@ -122,8 +120,7 @@ const std::shared_ptr<const Source>& ExternalFiles::find(const std::string& loca
   } catch (const Error& error) {
     throw Error(error.kind(), data + ": " + error.what());
   }
-  if (std::none_of(allowed_.begin(), allowed_.end(),
-                   [&](const auto& allowed) { return lies_in(file->name(), allowed); })) {
+  if (std::ranges::none_of(allowed_, [&](const auto& allowed) { return lies_in(file->name(), allowed); })) {
     throw Error(ErrorKind::fail,
                 data + ": " + quoted(file->name()) + " is outside of the model's folder " + quoted(folder_));
   }

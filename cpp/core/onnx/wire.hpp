@@ -134,7 +134,7 @@ class OnnxWalk {
                                                    {OnnxMessage::attribute, 6, OnnxMessage::graph},
                                                    {OnnxMessage::attribute, 11, OnnxMessage::graph}}};
 
-  static OnnxMessage kind_of(OnnxMessage parent, const WireField& field) {
+  static OnnxMessage message_in(OnnxMessage parent, const WireField& field) {
     for (const Place& place : places) {
       if (field.wire == Wire::bytes && place.parent == parent && place.number == field.number) {
         return place.kind;
@@ -148,7 +148,7 @@ class OnnxWalk {
       malformed_model("its graphs are nested too deeply");
     }
     for (WireField field; message.next(field);) {
-      const OnnxMessage kind = kind_of(parent, field);
+      const OnnxMessage kind = message_in(parent, field);
       if (kind == OnnxMessage::none) {
         visitor_.field(parent, field);
       } else if (visitor_.enter(kind, field)) {

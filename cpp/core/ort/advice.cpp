@@ -43,7 +43,7 @@ std::string on_unreadable(const ModelSource& model) {
   if (head == lfs_pointer) {
     return "this is a git-lfs pointer, not the model itself: run 'git lfs pull' in its repository";
   }
-  if (head.compare(0, zip_archive.size(), zip_archive) == 0) {
+  if (head.starts_with(zip_archive)) {
     return "this is a zip archive, as PyTorch saves models, not an ONNX model: export it with torch.onnx.export()";
   }
   if (bytes.size() == 0 || bytes.at(0) != ir_version_tag) {

@@ -9,8 +9,7 @@
 namespace ortmulti {
 
 /// Calls ONNX Runtime. Its exception becomes an Error with the context, see from_onnxruntime().
-template <typename Function>
-auto checked(const std::string& context, const Function& function) {
+auto checked(const std::string& context, const auto& function) {
   try {
     return function();
   } catch (const Ort::Exception& exception) {

@@ -12,7 +12,7 @@
 namespace ortmulti {
 namespace {
 
-bool is_optional(const ValueInfo& declared) { return declared.type.rfind("optional(", 0) == 0; }
+bool is_optional(const ValueInfo& declared) { return declared.type.starts_with("optional("); }
 
 void check_type(const char* what, const ValueInfo& declared, const Value& value) {
   if (is_optional(declared)) {
@@ -113,8 +113,7 @@ IoBinding::~IoBinding() {
 }
 
 // Calls it while the session cannot be closed and no other thread uses this binding.
-template <typename Function>
-auto IoBinding::with_binding(const std::string& what, const Function& function) {
+auto IoBinding::with_binding(const std::string& what, const auto& function) {
   if (generation_ != fork_generation()) {
     throw Error(ErrorKind::forked, "this IOBinding was created before this process was forked; create it after that");
   }

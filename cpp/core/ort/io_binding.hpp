@@ -55,8 +55,7 @@ class IoBinding : NonCopyable {
  private:
   using Bound = std::map<std::string, std::shared_ptr<const Value>>;
 
-  template <typename Function>
-  auto with_binding(const std::string& what, const Function& function);
+  auto with_binding(const std::string& what, const auto& function);
 
   std::shared_ptr<Session> session_;
   unsigned generation_;

@@ -299,7 +299,7 @@ void OnnxRuntime::share_arena(const Device& device) {
                 "session, value or RunOptions");
   }
   const ArenaConfig* config = device.is_cuda() ? arena_of(environment_settings, device) : nullptr;
-  if (config != nullptr && shared_arenas_.count(to_string(device)) == 0) {
+  if (config != nullptr && !shared_arenas_.contains(to_string(device))) {
     register_arena(*env_.load(), device, *config);
     shared_arenas_.insert(to_string(device));
   }
@@ -338,7 +338,7 @@ void OnnxRuntime::check_global_thread_pools() {
 
 std::vector<std::string> OnnxRuntime::available_providers() const {
   std::vector<std::string> names = Ort::GetAvailableProviders();
-  if (!cuda_plugin_.empty() && std::find(names.begin(), names.end(), "CUDAExecutionProvider") == names.end()) {
+  if (!cuda_plugin_.empty() && std::ranges::find(names, "CUDAExecutionProvider") == names.end()) {
     names.insert(names.begin(), "CUDAExecutionProvider");
   }
   return names;

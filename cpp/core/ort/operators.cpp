@@ -22,8 +22,7 @@ bool reads_weights_when_created(const std::set<std::string>& operators) {
     "com.microsoft:SkipLayerNormalization", "com.microsoft:SkipSimplifiedLayerNormalization",
   };
   // clang-format on
-  return operators.empty() ||
-         !std::includes(known_not_to.begin(), known_not_to.end(), operators.begin(), operators.end());
+  return operators.empty() || !std::ranges::includes(known_not_to, operators);
 }
 
 std::string find_stateful_operator(const std::set<std::string>& operators) {
@@ -32,9 +31,9 @@ std::string find_stateful_operator(const std::set<std::string>& operators) {
       "RandomNormalLike", "RandomUniform", "RandomUniformLike", "com.microsoft:Sampling"};
   static const std::set<std::string> domains = {"ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc",
                                                 "com.ms.internal.nhwc"};
-  const auto found = std::find_if(operators.begin(), operators.end(), [](const std::string& name) {
+  const auto found = std::ranges::find_if(operators, [](const std::string& name) {
     const std::size_t colon = name.rfind(':');
-    return random.count(name) != 0 || (colon != std::string::npos && domains.count(name.substr(0, colon)) == 0);
+    return random.contains(name) || (colon != std::string::npos && !domains.contains(name.substr(0, colon)));
   });
   return found == operators.end() ? "" : *found;
 }

@@ -87,7 +87,7 @@ void append(Ort::SessionOptions& target, const Provider& provider) {
     name = "XNNPACK";
   }
   constexpr std::string_view suffix = "ExecutionProvider";
-  if (name.size() > suffix.size() && name.compare(name.size() - suffix.size(), suffix.size(), suffix) == 0) {
+  if (name.size() > suffix.size() && name.ends_with(suffix)) {
     name.erase(name.size() - suffix.size());
   }
   const std::unordered_map<std::string, std::string> options(provider.options.begin(), provider.options.end());
@@ -190,8 +190,8 @@ Ort::SessionOptions to_onnxruntime(const SessionOptions& options, const std::vec
   options.enable_cpu_mem_arena ? target.EnableCpuMemArena() : target.DisableCpuMemArena();
   // ONNX Runtime keeps a pattern of each set of input shapes for good. On the CPU runs are as fast without; on a GPU
   // they took 3 to 5% longer (H200, ResNet-50 and BERT-base).
-  const bool by_rule = std::any_of(providers.begin(), providers.end(),
-                                   [](const Provider& provider) { return provider.name != "CPUExecutionProvider"; });
+  const bool by_rule =
+      std::ranges::any_of(providers, [](const Provider& provider) { return provider.name != "CPUExecutionProvider"; });
   options.enable_mem_pattern.value_or(by_rule) ? target.EnableMemPattern() : target.DisableMemPattern();
   if (options.enable_profiling) {
     target.EnableProfiling(options.profile_file_prefix.c_str());

@@ -144,7 +144,7 @@ void register_plugin(OnnxRuntime& runtime, const std::string& name, const std::s
   Plugins& registered = all_plugins();
   const std::lock_guard lock(registered.mutex);
   const std::string context = "registering the execution providers of '" + path + "' as '" + name + "'";
-  if (registered.plugins.count(name) != 0) {
+  if (registered.plugins.contains(name)) {
     throw Error(ErrorKind::fail, context +
                                      ": a library is already registered under this name; unregister it before, "
                                      "or use its devices");
@@ -158,7 +158,7 @@ void register_plugin(OnnxRuntime& runtime, const std::string& name, const std::s
     registered.plugins.emplace(name, plugin);
     const std::set<const OrtEpDevice*> known(before.begin(), before.end());
     for (const OrtEpDevice* device : device_handles(runtime, api)) {
-      if (known.count(device) == 0) {
+      if (!known.contains(device)) {
         registered.plugin_of.emplace(device, plugin);
       }
     }

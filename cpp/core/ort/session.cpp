@@ -56,8 +56,7 @@ void make_part(std::shared_ptr<Made>& made, const std::string& context, const De
 }
 
 const ValueInfo* find(const std::vector<ValueInfo>& values, std::string_view name) {
-  const auto found =
-      std::find_if(values.begin(), values.end(), [&](const ValueInfo& value) { return value.name == name; });
+  const auto found = std::ranges::find(values, name, &ValueInfo::name);
   return found == values.end() ? nullptr : &*found;
 }
 
@@ -85,8 +84,8 @@ std::atomic<std::uint64_t> ended_threads{0};
 std::atomic<int> ending_threads{0};
 thread_local bool this_thread_ends = false;
 
-// How many have ended. To be called before a thread's first run: what is made before ONNX Runtime's own object of the
-// thread is counted after that has gone.
+// How many have ended. Call this before a thread's first run. Thread-locals die in reverse order, so the end is counted
+// after ONNX Runtime's own object has gone.
 std::uint64_t ends_of_running_threads() {
   struct Counted : NonCopyable {
     ~Counted() {
@@ -99,7 +98,7 @@ std::uint64_t ends_of_running_threads() {
   return ended_threads.load();
 }
 
-// To be called after a run: what is made after ONNX Runtime's own object says before that goes that the thread ends.
+// Call this after a run. Thread-locals die in reverse order, so this one goes before ONNX Runtime's own object.
 void announce_end_of_this_thread() {
   struct Announced : NonCopyable {
     ~Announced() {
@@ -111,7 +110,7 @@ void announce_end_of_this_thread() {
   static_cast<void>(announced);
 }
 
-// Around a run on a GPU: the thread's end is known before ONNX Runtime's own object of it goes, and counted after.
+// Around a run on a GPU. The thread's end is announced before ONNX Runtime's own object goes, and counted after that.
 class CountedRun : NonCopyable {
  public:
   explicit CountedRun(bool counted) : counted_(counted) {
@@ -145,7 +144,7 @@ Ort::Session open_session(OnnxRuntime& runtime, const ModelSource& model, const 
 // Whether a run more is nobody's concern: it is where runs are counted until a graph is captured, or written to a
 // profile.
 bool may_run_unasked(const std::vector<Provider>& providers, const SessionOptions& options) {
-  return !options.enable_profiling && std::none_of(providers.begin(), providers.end(), [](const Provider& provider) {
+  return !options.enable_profiling && std::ranges::none_of(providers, [](const Provider& provider) {
     const auto graphs = provider.options.find("enable_cuda_graph");
     return provider.name == "TensorrtExecutionProvider" || (graphs != provider.options.end() && graphs->second != "0");
   });
@@ -171,7 +170,7 @@ void give_inputs_back(const RunInputs& inputs, const std::vector<const char*>& o
                       std::vector<Ort::Value>& outputs) {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const auto same = [name = std::string_view(inputs.names()[i])](const char* output) { return name == output; };
-    const auto found = std::find_if(output_names.begin(), output_names.end(), same);
+    const auto found = std::ranges::find_if(output_names, same);
     const Ort::Value& value = inputs.values()[i];
     if (found == output_names.end() || value == nullptr || !value.HasValue() || !value.IsTensor() ||
         device_of(value.GetTensorMemoryInfo()).is_cuda()) {
@@ -258,51 +257,51 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
   }
   const std::string context = "creating a session of " + description->model + " on " + name;
   const auto advise = [&](const std::string& text) { return advice_on_model(model, text, runtime.version()); };
-  auto opened = std::make_shared<Opened>();
-  opened->additions = std::make_shared<const ModelAdditions>(options.additions);
+  auto live = std::make_shared<LiveSession>();
+  live->additions = std::make_shared<const ModelAdditions>(options.additions);
   Ort::SessionOptions ort_options{nullptr};
   std::shared_ptr<ThreadGroup> threads;
-  make_part(opened, context, device, advise, [&] {
+  make_part(live, context, device, advise, [&] {
     const ScopedSpan span(timeline, "prepare session", name);
     for (Provider& provider : description->providers) {
       provider = with_devices(runtime, std::move(provider));
     }
-    opened->plugins = use_plugins(description->providers);
-    ort_options = to_onnxruntime(options, with_compute_stream(description->providers, device, opened->compute_stream));
+    live->plugins = use_plugins(description->providers);
+    ort_options = to_onnxruntime(options, with_compute_stream(description->providers, device, live->compute_stream));
     if (is_on(options, "session.use_env_allocators")) {
       runtime.share_arena(device);
     }
     if (options.threads) {
       threads = start_threads(*options.threads, device, pool_threads(options));
       threads->apply_to(ort_options);
-      opened->threads = threads;
+      live->threads = threads;
       description->threads = threads;
     }
   });
   if (is_on(options, "session.use_ort_model_bytes_directly")) {  // else ONNX Runtime copies what it needs of them
-    opened->model_bytes = model.bytes;
+    live->model_bytes = model.bytes;
   }
   if (weights) {
-    opened->weights = checked(context, weights);
+    live->weights = checked(context, weights);
   }
-  make_part(opened, context, device, advise, [&] {
+  make_part(live, context, device, advise, [&] {
     std::optional<WeightUseWatch> watch;
-    if (opened->weights) {
-      opened->weights->add_to(ort_options);
+    if (live->weights) {
+      live->weights->add_to(ort_options);
       watch.emplace(options).apply(ort_options);
       // Else a run's logger would take the level that the watch gave to the session's.
-      opened->run_options = Ort::RunOptions();
-      opened->run_options.SetRunLogSeverityLevel(log_severity(options));
+      live->run_options = Ort::RunOptions();
+      live->run_options.SetRunLogSeverityLevel(log_severity(options));
     }
     const ScopedSpan span(timeline, "create session", name);
     {
       const DeviceSyncGuard guard(device, DeviceSyncGuard::Work::waits_for_device);
-      opened->session = open_session(runtime, model, ort_options);
+      live->session = open_session(runtime, model, ort_options);
     }
     if (threads) {
       threads->dismiss_spare();
     }
-    read_declarations(opened->session, *description);
+    read_declarations(live->session, *description);
     if (watch) {
       description->weight_use = watch->use();
     }
@@ -313,34 +312,35 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
     // thread for the next one when a run ends there, so that those of this one, which never runs it, would stay unused.
     const ScopedSpan span(timeline, "hand on handles", name);
     const DeviceSyncGuard guard(device, DeviceSyncGuard::Work::waits_for_device);
-    opened->thread_ends.store(ends_of_running_threads());
+    live->thread_ends.store(ends_of_running_threads());
     const CountedRun counted(true);
-    run_nothing(opened->session, description->inputs, description->outputs, Ort::RunOptions());
+    run_nothing(live->session, description->inputs, description->outputs, Ort::RunOptions());
   }
   if (has_arena(device, options)) {
-    begin_arena(opened->session, device);
+    begin_arena(live->session, device);
   }
   description_ = description;
-  opened_ = std::move(opened);
-  compute_stream_ = opened_->compute_stream ? opened_->compute_stream->get() : nullptr;
+  live_ = std::move(live);
+  compute_stream_ = live_->compute_stream ? live_->compute_stream->get() : nullptr;
 }
 
-Session::Session(std::shared_ptr<const Description> description, std::shared_ptr<Opened> opened)
+Session::Session(std::shared_ptr<const Description> description, std::shared_ptr<LiveSession> live)
     : description_(std::move(description)),
-      opened_(std::move(opened)),
-      compute_stream_(opened_->compute_stream ? opened_->compute_stream->get() : nullptr) {}
+      live_(std::move(live)),
+      compute_stream_(live_->compute_stream ? live_->compute_stream->get() : nullptr) {}
 
 Session::~Session() {
   close();
-  if (opened_) {                                                             // of a parent process, to which it is left
-    static_cast<void>(new (std::nothrow) std::shared_ptr<Opened>(opened_));  // NOLINT(cppcoreguidelines-owning-memory)
+  if (live_) {  // of a parent process, to which it is left
+    // NOLINTNEXTLINE(cppcoreguidelines-owning-memory)
+    static_cast<void>(new (std::nothrow) std::shared_ptr<LiveSession>(live_));
   }
 }
 
 std::shared_ptr<Session> Session::share() {
   const auto lock = lock_for_use();
   // NOLINTNEXTLINE(cppcoreguidelines-owning-memory): the constructor is not std::make_shared's to call
-  return std::shared_ptr<Session>(new Session(description_, opened_));
+  return std::shared_ptr<Session>(new Session(description_, live_));
 }
 
 void Session::read_declarations(const Ort::Session& session, Description& description) {
@@ -380,7 +380,7 @@ const ValueInfo& Session::output(std::string_view name) const {
 void Session::check_complete(const std::vector<const char*>& fed) const {
   std::vector<std::string> missing;
   for (const ValueInfo& input : inputs()) {
-    if (std::find(fed.begin(), fed.end(), input.name) == fed.end() && input.type.rfind("optional(", 0) != 0) {
+    if (std::ranges::find(fed, input.name) == fed.end() && !input.type.starts_with("optional(")) {
       missing.push_back(input.name);
     }
   }
@@ -408,7 +408,7 @@ Session::Lock Session::lock_for_use() {
   }
   if (!closed()) {
     std::shared_lock lock(mutex_);
-    if (opened_) {
+    if (live_) {
       return lock;
     }
   }
@@ -429,7 +429,7 @@ std::vector<Ort::Value> Session::run(const Ort::RunOptions& run_options, const R
   }
   const auto lock = lock_for_use();
   const OrtRunOptions* given = run_options;
-  const Ort::RunOptions& chosen = given == nullptr ? opened_->run_options : run_options;
+  const Ort::RunOptions& chosen = given == nullptr ? live_->run_options : run_options;
   const Ort::Value* const values = inputs.values();
   std::uint64_t shapes = no_shapes;
   if (device().is_cuda()) {
@@ -439,8 +439,8 @@ std::vector<Ort::Value> Session::run(const Ort::RunOptions& run_options, const R
   }
   const auto run = [&] {
     run_with_retries(lock, shapes, [&] {
-      opened_->session.Run(chosen, inputs.names().data(), values, inputs.size(), output_names.data(), outputs.data(),
-                           outputs.size());
+      live_->session.Run(chosen, inputs.names().data(), values, inputs.size(), output_names.data(), outputs.data(),
+                         outputs.size());
     });
   };
   try {
@@ -458,32 +458,31 @@ void Session::call(const std::function<void()>& run) {
   // A CUDA graph of ONNX Runtime's own, as TensorRT's, belongs to the thread that captured it.
   if (!device().is_cuda() || !description_->may_run_unasked) {
     run();
-  } else if (!callers_.call(run)) {
+  } else if (!caller_threads_.call(run)) {
     throw closed_error();
   }
 }
 
-std::shared_ptr<const WeightStore> Session::weights(const Lock& /*open*/) const { return opened_->weights; }
+std::shared_ptr<const WeightStore> Session::weights(const Lock& /*open*/) const { return live_->weights; }
 
 WeightStore::Hold Session::hold_weights(const Lock& /*open*/) const {
-  return opened_->weights ? opened_->weights->hold() : WeightStore::Hold();
+  return live_->weights ? live_->weights->hold() : WeightStore::Hold();
 }
 
-template <typename Run>
-void Session::run_guarded(const Lock& open, std::uint64_t shapes, bool alone, const Run& run) const {
+void Session::run_guarded(const Lock& open, std::uint64_t shapes, bool alone, const auto& run) const {
   const auto weights = hold_weights(open);
   std::optional<MindsNoCaptures> mode;
   if (device().is_cuda()) {
     mode.emplace(CudaStartup::instance().driver());
   }
   std::optional<DeviceSyncGuard> guard;
-  const bool may_capture = device().is_cuda() && shapes != 0 && opened_->last_shapes.load() != shapes;
+  const bool may_capture = device().is_cuda() && shapes != 0 && live_->last_shapes.load() != shapes;
   const bool may_free = device().is_cuda() && compute_stream_ == nullptr;
   std::uint64_t ends = 0;
   for (bool decided = !device().is_cuda(); !decided;) {
     using Work = DeviceSyncGuard::Work;
     ends = ends_of_running_threads();
-    const bool frees = may_free && (opened_->thread_ends.load() != ends || ending_threads.load() != 0);
+    const bool frees = may_free && (live_->thread_ends.load() != ends || ending_threads.load() != 0);
     guard.reset();
     if (alone || (frees && may_capture)) {
       guard.emplace(device(), Work::both);
@@ -496,32 +495,31 @@ void Session::run_guarded(const Lock& open, std::uint64_t shapes, bool alone, co
   const CountedRun counted(may_free);
   run_checked(run);
   if (may_capture) {
-    opened_->last_shapes.store(shapes);
+    live_->last_shapes.store(shapes);
   }
   if (may_free) {
-    opened_->thread_ends.store(ends);
+    live_->thread_ends.store(ends);
   }
 }
 
-template <typename Run>
-void Session::run_with_retries(const Lock& open, std::uint64_t shapes, const Run& run) const {
-  using Shrinks = Opened::Shrinks;
-  const bool idle = opened_->runs.load() == 0;
-  Shrinks wanted = opened_->shrinks.load();
+void Session::run_with_retries(const Lock& open, std::uint64_t shapes, const auto& run) const {
+  using Shrinks = LiveSession::Shrinks;
+  const bool idle = live_->runs.load() == 0;
+  Shrinks wanted = live_->shrinks.load();
   if ((wanted == Shrinks::in_next_run || (wanted == Shrinks::once_idle && idle)) &&
-      opened_->shrinks.compare_exchange_strong(wanted, idle ? Shrinks::no : Shrinks::once_idle)) {
+      live_->shrinks.compare_exchange_strong(wanted, idle ? Shrinks::no : Shrinks::once_idle)) {
     shrink();
   }
-  ++opened_->runs;
-  const ScopeExit ended([this] { --opened_->runs; });
+  ++live_->runs;
+  const ScopeExit ended([this] { --live_->runs; });
   memory_keeper::with_all_memory(device(), [&] {
-    constexpr int most_tries = 3;  // ONNX Runtime's check of a kernel may find the error of the one before
+    constexpr int max_tries = 3;  // ONNX Runtime's check of a kernel may find the error of the one before
     for (int tried = 1;; ++tried) {
       try {
         run_guarded(open, shapes, tried > 1, run);
         return;
       } catch (const Error& error) {
-        if (tried == most_tries || !may_have_lost_capture(error)) {
+        if (tried == max_tries || !may_have_lost_capture(error)) {
           throw;
         }
       }
@@ -529,8 +527,7 @@ void Session::run_with_retries(const Lock& open, std::uint64_t shapes, const Run
   });
 }
 
-template <typename Run>
-void Session::run_checked(const Run& run) const {
+void Session::run_checked(const auto& run) const {
   try {
     run();
   } catch (const Ort::Exception& exception) {
@@ -541,18 +538,18 @@ void Session::run_checked(const Run& run) const {
 }
 
 Ort::IoBinding Session::make_binding(const Lock& /*open*/) const {
-  return checked("binding inputs and outputs of " + model(), [this] { return Ort::IoBinding(opened_->session); });
+  return checked("binding inputs and outputs of " + model(), [this] { return Ort::IoBinding(live_->session); });
 }
 
 Ort::Allocator Session::make_allocator(const Lock& /*open*/, const Ort::MemoryInfo& memory) const {
-  return {opened_->session, memory};
+  return {live_->session, memory};
 }
 
 void Session::run(const Lock& open, const Ort::RunOptions& run_options, const Ort::IoBinding& binding,
                   std::uint64_t shapes) const {
   const OrtRunOptions* given = run_options;
   run_with_retries(open, shapes,
-                   [&] { opened_->session.Run(given == nullptr ? opened_->run_options : run_options, binding); });
+                   [&] { live_->session.Run(given == nullptr ? live_->run_options : run_options, binding); });
 }
 
 std::optional<Session::Arena> Session::arena() const {
@@ -560,12 +557,12 @@ std::optional<Session::Arena> Session::arena() const {
     return std::nullopt;
   }
   const std::shared_lock open(mutex_, std::try_to_lock);  // who closes it may take long
-  if (!open || !opened_ || !has_arena(device(), options())) {
+  if (!open || !live_ || !has_arena(device(), options())) {
     return std::nullopt;
   }
   std::map<std::string, std::string> stats;
   try {
-    const Ort::Allocator allocator = arena_allocator(opened_->session, device());
+    const Ort::Allocator allocator = arena_allocator(live_->session, device());
     stats = ort_api_compat::allocator_stats(*static_cast<const OrtAllocator*>(allocator));
   } catch (const Ort::Exception&) {  // NOLINT(bugprone-empty-catch): the provider has no such allocator
   }
@@ -573,7 +570,7 @@ std::optional<Session::Arena> Session::arena() const {
     const auto found = stats.find(name);
     return found == stats.end() ? 0 : std::strtoull(found->second.c_str(), nullptr, 10);
   };
-  const Arena arena{number("TotalAllocated"), number("InUse"), number("MaxInUse"), opened_.get()};
+  const Arena arena{number("TotalAllocated"), number("InUse"), number("MaxInUse"), live_.get()};
   return arena.held == 0 ? std::nullopt : std::optional(arena);
 }
 
@@ -581,12 +578,12 @@ void Session::shrink_arena(Shrink when) {
   // A run of this thread that lacks memory may have it, too: POSIX allows that, and glibc's readers pass waiting
   // writers.
   const auto open = lock_for_use();
-  using Shrinks = Opened::Shrinks;
+  using Shrinks = LiveSession::Shrinks;
   if (device().is_cuda() && when == Shrink::in_next_run) {
-    opened_->shrinks.store(Shrinks::in_next_run);
+    live_->shrinks.store(Shrinks::in_next_run);
     return;
   }
-  opened_->shrinks.store(opened_->runs.load() == 0 ? Shrinks::no : Shrinks::once_idle);
+  live_->shrinks.store(live_->runs.load() == 0 ? Shrinks::no : Shrinks::once_idle);
   const auto work = [this] { shrink(); };
   if (!device().is_cuda()) {
     work();
@@ -622,12 +619,12 @@ void Session::shrink() const {
   }
   const DeviceSyncGuard guard(on, DeviceSyncGuard::Work::waits_for_device);
   const CountedRun counted(on.is_cuda());
-  run_nothing(opened_->session, inputs(), outputs(), std::move(shrinking));
+  run_nothing(live_->session, inputs(), outputs(), std::move(shrinking));
 }
 
 void Session::run_to_capture(const Lock& /*open*/, const WeightStore::Hold& /*weights*/,
                              const Ort::RunOptions& run_options, const Ort::IoBinding& binding) const {
-  run_checked([&] { opened_->session.Run(run_options, binding); });
+  run_checked([&] { live_->session.Run(run_options, binding); });
 }
 
 void Session::close() {
@@ -639,7 +636,7 @@ void Session::close() {
 
 bool Session::free_session(bool cancel) {
   async_runs_.close(cancel);  // while the session can still be used: they may be waiting for their turn
-  callers_.close();
+  caller_threads_.close();
   closed_.store(true, std::memory_order_release);
   if (inherited()) {
     // Freeing it would wait for threads that only the parent has: the session's own, or one that was running it. Left
@@ -651,8 +648,8 @@ bool Session::free_session(bool cancel) {
   std::shared_ptr<const ModelAdditions> additions;
   std::shared_ptr<const WeightStore> weights;  // whose memory is freed with a guard of its own
   const std::unique_lock lock(mutex_);         // for as long as it takes: who closes at exit must not be overtaken
-  const std::weak_ptr<const Opened> watched = opened_;
-  const bool was_open = opened_ != nullptr;
+  const std::weak_ptr<const LiveSession> watched = live_;
+  const bool was_open = live_ != nullptr;
   if (was_open) {
     const DeviceSyncGuard guard(device(), DeviceSyncGuard::Work::waits_for_device);
     std::optional<ScopedContext> current;
@@ -660,10 +657,10 @@ bool Session::free_session(bool cancel) {
       // ONNX Runtime's handles wait for the device that is current as they are freed, whichever that is (1.31.1).
       current.emplace(CudaStartup::instance(), device().index, std::nothrow);
     }
-    model_bytes = opened_->model_bytes;
-    additions = opened_->additions;
-    weights = opened_->weights;
-    opened_.reset();
+    model_bytes = live_->model_bytes;
+    additions = live_->additions;
+    weights = live_->weights;
+    live_.reset();
     if (compute_stream_ != nullptr) {  // it had graphs, and cuBLAS allocates in these (13.1: 32 MiB on an H200)
       CudaStartup::instance().trim_graph_memory(device().index);
     }
@@ -687,8 +684,7 @@ void register_for_shutdown(const std::shared_ptr<Session>& session) {
   {
     const std::lock_guard lock(live.mutex);
     auto& sessions = live.sessions;
-    sessions.erase(std::remove_if(sessions.begin(), sessions.end(), [](const auto& each) { return each.expired(); }),
-                   sessions.end());
+    std::erase_if(sessions, [](const auto& each) { return each.expired(); });
     sessions.push_back(session);
   }
   // Handlers run in reverse order: one registered after a device's start runs before that driver's own.

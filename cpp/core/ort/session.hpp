@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "core/base/async_runs.hpp"
-#include "core/base/callers.hpp"
 #include "core/base/device.hpp"
 #include "core/base/error.hpp"
 #include "core/base/timeline.hpp"
 #include "core/cuda/graph.hpp"
+#include "core/ort/caller_threads.hpp"
 #include "core/ort/library.hpp"
 #include "core/ort/options.hpp"
 #include "core/ort/value.hpp"
@@ -170,7 +170,7 @@ class Session : NonCopyable {
     unsigned generation = 0;
   };
   // What is freed with the last handle, ONNX Runtime's session before what it uses in place.
-  struct Opened {
+  struct LiveSession {
     std::shared_ptr<const void> model_bytes;
     std::shared_ptr<const ModelAdditions> additions;
     std::shared_ptr<const WeightStore> weights;
@@ -186,17 +186,14 @@ class Session : NonCopyable {
     std::atomic<Shrinks> shrinks{Shrinks::no};
   };
 
-  Session(std::shared_ptr<const Description> description, std::shared_ptr<Opened> opened);
+  Session(std::shared_ptr<const Description> description, std::shared_ptr<LiveSession> live);
   /// Calls `run`, with a DeviceSyncGuard where the shapes are others than the last run's, or a thread has ended;
   /// `alone`: with one that nothing goes beside.
-  template <typename Run>
-  void run_guarded(const Lock& open, std::uint64_t shapes, bool alone, const Run& run) const;
+  void run_guarded(const Lock& open, std::uint64_t shapes, bool alone, const auto& run) const;
   void shrink() const;
   /// Calls run_guarded(), again where memory was lacking or cuDNN lost a capture.
-  template <typename Run>
-  void run_with_retries(const Lock& open, std::uint64_t shapes, const Run& run) const;
-  template <typename Run>
-  void run_checked(const Run& run) const;
+  void run_with_retries(const Lock& open, std::uint64_t shapes, const auto& run) const;
+  void run_checked(const auto& run) const;
   bool inherited() const noexcept;
   bool survives_fork() const noexcept;
   static void read_declarations(const Ort::Session& session, Description& description);
@@ -209,10 +206,10 @@ class Session : NonCopyable {
   std::shared_ptr<const Description> description_;
   std::atomic<bool> closed_{false};
   mutable std::shared_mutex mutex_;  // shared while in use, exclusive to close
-  std::shared_ptr<Opened> opened_;
-  CUstream compute_stream_ = nullptr;  // what `opened_` has
+  std::shared_ptr<LiveSession> live_;
+  CUstream compute_stream_ = nullptr;  // what `live_` has
   AsyncRuns async_runs_;
-  Callers callers_;
+  CallerThreads caller_threads_;
 };
 
 /// The device on which these providers run: that of the first one that names a GPU or a plug-in's device, else the CPU.

@@ -22,13 +22,13 @@ std::string Session::end_profiling() {
   const auto lock = lock_for_use();
   return checked("ending the profile of " + model(), [this]() -> std::string {
     const Ort::AllocatorWithDefaultOptions allocator;
-    return opened_->session.EndProfilingAllocated(allocator).get();
+    return live_->session.EndProfilingAllocated(allocator).get();
   });
 }
 
 std::uint64_t Session::profiling_start_time_ns() {
   const auto lock = lock_for_use();
-  return opened_->session.GetProfilingStartTimeNs();
+  return live_->session.GetProfilingStartTimeNs();
 }
 
 std::optional<Session::Placement> Session::placement() {
@@ -39,7 +39,7 @@ std::optional<Session::Placement> Session::placement() {
   }
   const auto on_device = [&](ort_api_compat::MemoryInfoOfValues ask, std::size_t count) {
     std::vector<const OrtMemoryInfo*> infos(count, nullptr);
-    Ort::ThrowOnError(ask(opened_->session, infos.data(), infos.size()));
+    Ort::ThrowOnError(ask(live_->session, infos.data(), infos.size()));
     std::vector<bool> result;
     result.reserve(count);
     for (const OrtMemoryInfo* info : infos) {
@@ -48,7 +48,8 @@ std::optional<Session::Placement> Session::placement() {
     return result;
   };
   return checked("asking where inputs and outputs of " + model() + " lie", [&] {
-    return Placement{on_device(api->for_inputs, inputs().size()), on_device(api->for_outputs, outputs().size())};
+    return Placement{.inputs_on_device = on_device(api->for_inputs, inputs().size()),
+                     .outputs_on_device = on_device(api->for_outputs, outputs().size())};
   });
 }
 
@@ -67,7 +68,7 @@ std::vector<std::string> Session::nodes_on_cpu() {
     std::vector<std::string> found;
     const OrtEpAssignedSubgraph* const* parts = nullptr;
     std::size_t part_count = 0;
-    Ort::ThrowOnError(api->parts(opened_->session, &parts, &part_count));
+    Ort::ThrowOnError(api->parts(live_->session, &parts, &part_count));
     for (std::size_t part = 0; part < part_count; ++part) {
       const OrtEpAssignedNode* const* nodes = nullptr;
       std::size_t count = 0;
@@ -87,14 +88,14 @@ void Session::set_provider_options(const std::map<std::string, std::string>& opt
   const auto lock = lock_for_use();
   const OptionTexts texts(options);
   checked("setting options of the providers of " + model(),
-          [&] { opened_->session.SetEpDynamicOptions(texts.keys.data(), texts.values.data(), texts.keys.size()); });
+          [&] { live_->session.SetEpDynamicOptions(texts.keys.data(), texts.values.data(), texts.keys.size()); });
 }
 
 void Session::release_captured_graph(int annotation_id) {
   const auto lock = lock_for_use();
   const auto release = ort_api_compat::session_release_captured_graph();
   checked("releasing a captured graph of " + model(),
-          [&] { Ort::ThrowOnError(release(opened_->session, annotation_id)); });
+          [&] { Ort::ThrowOnError(release(live_->session, annotation_id)); });
 }
 
 }  // namespace ortmulti

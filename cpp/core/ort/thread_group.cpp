@@ -96,12 +96,11 @@ std::shared_ptr<ThreadGroup> ThreadGroup::start(const ThreadSettings& settings, 
                                                   group->owner_ + "): the system allowed " +
                                                   std::to_string(group->spare_.size()) + " (" + error.what() + ")");
   }
-  std::reverse(group->spare_.begin(), group->spare_.end());
+  std::ranges::reverse(group->spare_);
   LiveWorkers& live = LiveWorkers::get();
   const std::lock_guard lock(live.mutex);
   auto& groups = live.groups;
-  groups.erase(std::remove_if(groups.begin(), groups.end(), [](const auto& each) { return each.expired(); }),
-               groups.end());
+  std::erase_if(groups, [](const auto& each) { return each.expired(); });
   groups.push_back(group);
   return group;
 }

@@ -16,8 +16,7 @@
 namespace ortmulti {
 namespace {
 
-template <typename Type>
-ValueType read_type(const Type& type) {
+ValueType read_type(const auto& type) {
   ValueType result;
   result.kind = type.GetONNXType();
   switch (result.kind) {
@@ -180,11 +179,11 @@ bool describe(const Ort::Value& value, HostTensor& tensor) {
   tensor.type = info.GetElementType();
   const std::vector<std::int64_t> shape = info.GetShape();
   tensor.rank = shape.size();
-  if (tensor.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING || tensor.rank > HostTensor::most_dimensions ||
+  if (tensor.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING || tensor.rank > HostTensor::max_dimensions ||
       value.GetTensorMemoryInfo().GetAllocatorName() != "Cpu") {
     return false;
   }
-  std::copy(shape.begin(), shape.end(), tensor.shape.begin());
+  std::ranges::copy(shape, tensor.shape.begin());
   tensor.data = value.GetTensorRawData();
   return true;
 }
@@ -242,7 +241,7 @@ RunInputs zeros(const std::vector<ValueInfo>& inputs) {
   RunInputs values;
   for (const ValueInfo& input : inputs) {
     std::vector<std::int64_t> shape = input.shape;
-    std::replace(shape.begin(), shape.end(), std::int64_t{-1}, std::int64_t{1});
+    std::ranges::replace(shape, std::int64_t{-1}, std::int64_t{1});
     const std::size_t bytes = tensor_bytes(input.element_type, shape);
     Ort::Value value = new_tensor(input.element_type, shape);
     std::memset(value.GetTensorMutableRawData(), 0, bytes);

@@ -147,11 +147,11 @@ std::uint64_t add_shape(std::uint64_t shapes, const Ort::Value& value);
 
 /// A dense tensor in the host's memory, described without asking ONNX Runtime.
 struct HostTensor {
-  static constexpr std::size_t most_dimensions = 8;
+  static constexpr std::size_t max_dimensions = 8;
 
   ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
   std::size_t rank = 0;
-  std::array<std::int64_t, most_dimensions> shape{};
+  std::array<std::int64_t, max_dimensions> shape{};
   const void* data = nullptr;
 };
 

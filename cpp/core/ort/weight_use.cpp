@@ -56,7 +56,7 @@ std::optional<Mark> find_mark(std::string_view name) {
 
 // What lies between the prefix and the last suffix.
 std::optional<std::string_view> name_in(std::string_view message, std::string_view prefix, std::string_view suffix) {
-  if (message.substr(0, prefix.size()) != prefix) {
+  if (!message.starts_with(prefix)) {
     return std::nullopt;
   }
   message.remove_prefix(prefix.size());
@@ -112,7 +112,7 @@ WeightUse WeightUseWatch::use() const {
   use.refused.assign(refused_.begin(), refused_.end());
   // One graph may have taken what another one, with a weight of the same name, did not.
   use.used = static_cast<std::size_t>(
-      std::count_if(used_.begin(), used_.end(), [this](const auto& name) { return refused_.count(name) == 0; }));
+      std::ranges::count_if(used_, [this](const auto& name) { return !refused_.contains(name); }));
   return use;
 }
 
@@ -131,9 +131,10 @@ bool pass_on(LogRecord& record) {
     }
   }
   // The user did not supply the weight, so that its refusal is no warning to the user.
-  const auto begins = [&](std::string_view prefix) { return record.message.compare(0, prefix.size(), prefix) == 0; };
-  if ((refused || begins(saving_prefix) || begins(failure_prefix) ? ORT_LOGGING_LEVEL_INFO : record.severity) <
-      found->severity) {
+  const std::string_view message = record.message;
+  if ((refused || message.starts_with(saving_prefix) || message.starts_with(failure_prefix)
+           ? ORT_LOGGING_LEVEL_INFO
+           : record.severity) < found->severity) {
     return false;
   }
   const std::string text = record.logger.substr(found->begin, found->end - found->begin);

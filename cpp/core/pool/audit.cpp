@@ -31,13 +31,13 @@ double place_of_float8(const void* data, std::size_t index) {
   return (bits & 0x80U) != 0 ? -magnitude : magnitude;
 }
 
-struct Kind {
+struct Rounding {
   Number number = nullptr;  // null: it is compared by its bits
   double share = 0;         // of the largest value, by which runs of several sizes may round differently
   double apart = 0;         // by which two numbers may always differ
 };
 
-Kind kind_of(ONNXTensorElementDataType type) {
+Rounding rounding_of(ONNXTensorElementDataType type) {
   // Kernels of other sizes add up in another order, on GPUs with numbers of 10 bits (TF32): check_batching has the
   // same share. Of short types an element's own rounding is added.
   constexpr double of_runs = 0.01;
@@ -73,10 +73,10 @@ bool read_output(const Request& request, std::size_t output, HostTensor& tensor)
   if (!request.rows.outputs) {
     return describe(request.outputs.at(output), tensor);
   }
-  const JointOutputs::Tensor& whole = request.rows.outputs->tensors.at(output);
+  const JointOutputs::Output& whole = request.rows.outputs->tensors.at(output);
   tensor.type = whole.type;
   tensor.rank = whole.shape.size();
-  std::copy(whole.shape.begin(), whole.shape.end(), tensor.shape.begin());
+  std::ranges::copy(whole.shape, tensor.shape.begin());
   tensor.shape[0] = static_cast<std::int64_t>(request.rows.count);
   tensor.data = whole.data + request.rows.first * whole.row_bytes;
   return true;
@@ -90,9 +90,9 @@ double largest_input(const Request& request) {
     if (!describe(request, i, tensor)) {
       continue;
     }
-    if (const Kind kind = kind_of(tensor.type); kind.share > 0) {
+    if (const Rounding rounding = rounding_of(tensor.type); rounding.share > 0) {
       for (std::size_t at = 0, count = elements_of(tensor); at < count; ++at) {
-        const double value = std::abs(kind.number(tensor.data, at));
+        const double value = std::abs(rounding.number(tensor.data, at));
         largest = std::isfinite(value) ? std::max(largest, value) : largest;
       }
     }
@@ -108,12 +108,12 @@ Difference compare_values(const std::string& name, const HostTensor& joined, con
   if (count == 0 || std::memcmp(joined.data, alone.data, count * each) == 0) {
     return {};
   }
-  const Kind kind = kind_of(joined.type);
+  const Rounding rounding = rounding_of(joined.type);
   std::size_t differing = 0;
   double most = 0;
   double largest = 0;
   bool in_kind = false;  // NaN or infinity on one side alone
-  if (kind.number == nullptr) {
+  if (rounding.number == nullptr) {
     const auto* const one = static_cast<const std::byte*>(joined.data);
     const auto* const other = static_cast<const std::byte*>(alone.data);
     for (std::size_t at = 0; at < count; ++at) {
@@ -121,13 +121,14 @@ Difference compare_values(const std::string& name, const HostTensor& joined, con
     }
   } else {
     for (std::size_t at = 0; at < count; ++at) {
-      const double value = std::abs(kind.number(alone.data, at));
+      const double value = std::abs(rounding.number(alone.data, at));
       largest = std::isfinite(value) ? std::max(largest, value) : largest;
     }
-    const double may = std::max({kind.share * largest, kind.share > 0 ? 1e-6 * largest_input(request) : 0, kind.apart});
+    const double may =
+        std::max({rounding.share * largest, rounding.share > 0 ? 1e-6 * largest_input(request) : 0, rounding.apart});
     for (std::size_t at = 0; at < count; ++at) {
-      const double one = kind.number(joined.data, at);
-      const double other = kind.number(alone.data, at);
+      const double one = rounding.number(joined.data, at);
+      const double other = rounding.number(alone.data, at);
       if (std::isfinite(one) && std::isfinite(other)) {
         most = std::max(most, std::abs(one - other));
         differing += std::abs(one - other) > may ? 1 : 0;
@@ -144,12 +145,12 @@ Difference compare_values(const std::string& name, const HostTensor& joined, con
   text << "output '" << name << "' of a joint run differs from the answer to the request alone";
   if (in_kind) {
     text << ": NaN or infinity is in one of them";
-  } else if (kind.share > 0) {
+  } else if (rounding.share > 0) {
     text << " by " << most << ", and its largest value is " << largest;
   } else {
     text << " in " << differing << " of " << count << " elements";
   }
-  return {text.str(), false, kind.number != nullptr, 2 * differing >= count};
+  return {text.str(), false, rounding.number != nullptr, 2 * differing >= count};
 }
 
 }  // namespace
@@ -169,7 +170,7 @@ Difference compare(const Request& joined, const Request& alone, const std::set<s
                   shape_text(one) + " in a joint run",
               true};
     }
-    if (random.count(name) != 0) {
+    if (random.contains(name)) {
       continue;
     }
     if (Difference found = compare_values(name, one, other, alone)) {

@@ -16,8 +16,8 @@ namespace ortmulti {
 namespace {
 
 // The bytes from one index of each dimension to the next.
-std::array<std::size_t, HostTensor::most_dimensions> steps_of(const HostTensor& tensor) {
-  std::array<std::size_t, HostTensor::most_dimensions> steps{};
+std::array<std::size_t, HostTensor::max_dimensions> steps_of(const HostTensor& tensor) {
+  std::array<std::size_t, HostTensor::max_dimensions> steps{};
   std::size_t step = find_element_type(tensor.type)->bits / 8;
   for (std::size_t i = tensor.rank; i-- > 0; step *= static_cast<std::size_t>(tensor.shape[i])) {
     steps[i] = step;
@@ -41,7 +41,7 @@ void copy_block(const HostTensor& block, const HostTensor& source, const std::by
     pieces *= size(i);
   }
   const std::size_t bytes = size(inner) * from_steps[inner];
-  std::array<std::size_t, HostTensor::most_dimensions> index{};
+  std::array<std::size_t, HostTensor::max_dimensions> index{};
   for (std::size_t piece = 0; bytes > 0 && piece < pieces; ++piece) {
     std::memcpy(to, from, bytes);
     for (std::size_t i = inner; i-- > 0;) {
@@ -69,9 +69,9 @@ bool has_whole_bytes(ONNXTensorElementDataType type) {
 }
 
 // What of a run's tensor belongs to its requests.
-struct Place {
-  const Padding::Tensor* padded;  // null: it has no length
-  std::size_t length;             // of the run
+struct Layout {
+  const Padding::PaddedTensor* padded;  // null: it has no length
+  std::size_t length;                   // of the run
 
   // The shape of a request's part.
   HostTensor part(HostTensor whole, std::size_t axis, const JointSize& size) const {
@@ -152,7 +152,7 @@ JointSize sum_of(const std::vector<JointSize>& sizes) {
 }
 
 std::size_t Batching::padded(std::size_t size) const noexcept {
-  const auto next = std::lower_bound(sizes.begin(), sizes.end(), size);
+  const auto next = std::ranges::lower_bound(sizes, size);
   return next == sizes.end() ? size : *next;
 }
 
@@ -196,24 +196,24 @@ void Batching::check_inputs(const std::vector<ValueInfo>& inputs) const {
                   ": export the model with a dynamic dimension, or load it without batching" + advice);
 }
 
-void Grace::record_run(std::size_t size, std::chrono::nanoseconds time) noexcept {
+void BatchWait::record_run(std::size_t size, std::chrono::nanoseconds time) noexcept {
   answered_ = size;
   run_time_ += run_time_.count() == 0 ? time : (time - run_time_) / 8;
 }
 
-std::chrono::nanoseconds Grace::longest_wait(std::size_t workers) const noexcept {
+std::chrono::nanoseconds BatchWait::longest_wait(std::size_t workers) const noexcept {
   constexpr std::chrono::microseconds shortest{50};  // a thread needs as long to wake up
   const std::chrono::nanoseconds time = run_time_ / 10 / static_cast<std::int64_t>(workers);
   return time < shortest ? std::chrono::nanoseconds(0) : time;
 }
 
-bool Grace::tries() noexcept {
+bool BatchWait::tries() noexcept {
   const bool now = left_ == 0;
   left_ -= now ? 0 : 1;
   return now;
 }
 
-void Grace::record_wait(std::size_t came, std::size_t most) noexcept {
+void BatchWait::record_wait(std::size_t came, std::size_t most) noexcept {
   constexpr unsigned longest = 63;
   pause_ = 2 * came >= most ? 0 : std::min(2 * pause_ + 1, longest);
   left_ = pause_;
@@ -245,23 +245,19 @@ std::vector<std::size_t> Batching::choose(const std::vector<JointSize>& candidat
   std::iota(order.begin(), order.end(), std::size_t{0});
   if (!padding) {
     JointSize run;
-    order.erase(std::remove_if(order.begin(), order.end(),
-                               [&](std::size_t one) {
-                                 JointSize joint = run;
-                                 joint.add(candidates[one]);
-                                 const bool joins = one == 0 || fits(joint, 0);
-                                 run = joins ? joint : run;
-                                 return !joins;
-                               }),
-                order.end());
+    std::erase_if(order, [&](std::size_t one) {
+      JointSize joint = run;
+      joint.add(candidates[one]);
+      const bool joins = one == 0 || fits(joint, 0);
+      run = joins ? joint : run;
+      return !joins;
+    });
     return order;
   }
-  std::stable_sort(order.begin(), order.end(), [&candidates](std::size_t one, std::size_t other) {
-    return candidates[one].longest < candidates[other].longest;
-  });
+  std::ranges::stable_sort(order, {}, [&](std::size_t one) { return candidates[one].longest; });
   // Those that the run of the first candidate could reach. Of all ways to cut their order into runs, the one that takes
   // the least time: for each end of a run, its best begin.
-  const auto first = std::find(order.begin(), order.end(), std::size_t{0}) - order.begin();
+  const auto first = std::ranges::find(order, std::size_t{0}) - order.begin();
   const auto reach = static_cast<std::ptrdiff_t>(max_size);
   const bool more_above = static_cast<std::ptrdiff_t>(order.size()) > first + reach;
   const bool more_below = first > reach;
@@ -300,7 +296,7 @@ std::vector<std::size_t> Batching::choose(const std::vector<JointSize>& candidat
   }
   std::vector<std::size_t> chosen(order.begin() + static_cast<std::ptrdiff_t>(begins[end]),
                                   order.begin() + static_cast<std::ptrdiff_t>(end));
-  std::sort(chosen.begin(), chosen.end());
+  std::ranges::sort(chosen);
   return chosen;
 }
 
@@ -393,25 +389,25 @@ std::shared_ptr<Request> join(const Requests& requests, const std::vector<JointS
   for (std::size_t i = 0; i < requests.front()->inputs.size(); ++i) {
     const char* const name = requests.front()->inputs.names()[i];
     const Padding* const padding = batching.padding.get();
-    const Place place{padding == nullptr ? nullptr : Padding::find(padding->inputs, name), run.longest};
+    const Layout layout{padding == nullptr ? nullptr : Padding::find(padding->inputs, name), run.longest};
     HostTensor whole;
     static_cast<void>(describe(*requests.front(), i, whole));
-    whole = place.part(whole, axis, run);
+    whole = layout.part(whole, axis, run);
     Ort::Value value = new_tensor_like(whole);
     auto* to = static_cast<std::byte*>(value.GetTensorMutableRawData());
-    if (place.padded != nullptr && size.rows * run.longest != size.elements) {
-      fill(to, tensor_bytes(value) / place.padded->value.size(), place.padded->value);
+    if (layout.padded != nullptr && size.rows * run.longest != size.elements) {
+      fill(to, tensor_bytes(value) / layout.padded->value.size(), layout.padded->value);
     }
     std::size_t row = 0;
     for (std::size_t k = 0; k < requests.size(); ++k) {
       HostTensor own;
       static_cast<void>(describe(*requests[k], i, own));
       copy_block(own, own, static_cast<const std::byte*>(own.data), whole,
-                 to + place.begin(whole, axis, row, sizes[k], padding));
+                 to + layout.begin(whole, axis, row, sizes[k], padding));
       row += sizes[k].rows;
     }
     // Values that occur, as the model may not take others.
-    const HostTensor last = place.part(whole, axis, {1, run.longest, 0, 0});
+    const HostTensor last = layout.part(whole, axis, {1, run.longest, 0, 0});
     const std::size_t step = steps_of(whole)[axis];
     for (; row < run.rows; ++row) {
       copy_block(last, whole, to + (size.rows - 1) * step, whole, to + row * step);
@@ -429,7 +425,7 @@ void split(Request& joint, const Requests& requests, const std::vector<JointSize
   run.rows = batching.padded(size.rows);
   run.longest = batching.rounded(size.longest);
   const auto rows = std::make_shared<JointOutputs>();
-  std::vector<std::pair<HostTensor, Place>> wholes;
+  std::vector<std::pair<HostTensor, Layout>> wholes;
   std::size_t row_bytes = 0;
   std::size_t most_rows = 0;
   for (const JointSize& own : sizes) {
@@ -438,15 +434,14 @@ void split(Request& joint, const Requests& requests, const std::vector<JointSize
   bool in_rows = axis == 0;
   for (std::size_t o = 0; o < joint.outputs.size(); ++o) {
     const char* const name = joint.output_names[o];
-    const Place place{padding == nullptr ? nullptr : Padding::find(padding->outputs, name), run.longest};
+    const Layout layout{padding == nullptr ? nullptr : Padding::find(padding->outputs, name), run.longest};
     HostTensor whole;
     const bool tensor = describe(joint.outputs[o], whole) && has_whole_bytes(whole.type);
     const auto has = [&whole](std::size_t dimension, std::size_t wanted) {
       return dimension < whole.rank && static_cast<std::size_t>(whole.shape[dimension]) == wanted;
     };
-    const auto& lengths = place.lengths();
-    const bool cut =
-        std::all_of(lengths.begin(), lengths.end(), [&](std::size_t each) { return has(each, run.longest); });
+    const auto& lengths = layout.lengths();
+    const bool cut = std::ranges::all_of(lengths, [&](std::size_t each) { return has(each, run.longest); });
     if (!tensor || !has(axis, run.rows) || !cut) {
       const char* reason = !tensor ? ": it is no numeric tensor in main memory (skl2onnx: export with zipmap=False)"
                            : axis >= whole.rank ? ": it has fewer dimensions"
@@ -459,17 +454,17 @@ void split(Request& joint, const Requests& requests, const std::vector<JointSize
     }
     const std::size_t step = steps_of(whole)[axis];
     in_rows = in_rows && step * run.rows == tensor_bytes(joint.outputs[o]) &&
-              (place.padded == nullptr || size.elements == size.rows * run.longest);
+              (layout.padded == nullptr || size.elements == size.rows * run.longest);
     row_bytes += tensor_bytes(joint.outputs[o]) / run.rows;
-    wholes.emplace_back(whole, place);
+    wholes.emplace_back(whole, layout);
     rows->tensors.push_back({whole.type,
                              {whole.shape.begin(), whole.shape.begin() + static_cast<std::ptrdiff_t>(whole.rank)},
                              static_cast<const std::byte*>(whole.data),
                              step});
   }
-  constexpr std::size_t most_bytes = 4096;  // of a request: copied in less time than memory of its own is made in
-  in_rows = in_rows && row_bytes * most_rows <= most_bytes &&
-            std::all_of(requests.begin(), requests.end(), [](const auto& request) { return request->takes_rows; });
+  constexpr std::size_t max_bytes = 4096;  // of a request: copied in less time than memory of its own is made in
+  in_rows = in_rows && row_bytes * most_rows <= max_bytes &&
+            std::ranges::all_of(requests, [](const auto& request) { return request->takes_rows; });
   if (in_rows) {
     rows->values = std::move(joint.outputs);
     std::size_t first = 0;
@@ -480,13 +475,13 @@ void split(Request& joint, const Requests& requests, const std::vector<JointSize
     return;
   }
   std::vector<std::vector<Ort::Value>> parts(requests.size());
-  for (const auto& [whole, place] : wholes) {
+  for (const auto& [whole, layout] : wholes) {
     const auto* from = static_cast<const std::byte*>(whole.data);
     std::size_t row = 0;
     for (std::size_t k = 0; k < requests.size(); ++k) {
-      const HostTensor part = place.part(whole, axis, sizes[k]);
+      const HostTensor part = layout.part(whole, axis, sizes[k]);
       Ort::Value value = new_tensor_like(part);
-      copy_block(part, whole, from + place.begin(whole, axis, row, sizes[k], padding), part,
+      copy_block(part, whole, from + layout.begin(whole, axis, row, sizes[k], padding), part,
                  static_cast<std::byte*>(value.GetTensorMutableRawData()));
       row += sizes[k].rows;
       parts[k].push_back(std::move(value));

@@ -14,32 +14,32 @@ namespace ortmulti {
 
 /// Whether and how waiting requests are run together.
 struct Batching {
-  std::size_t max_size = 1;  ///< Sizes of the requests' dimension `axis` together; 1: no batching.
+  std::size_t max_size = 1;  ///< Most rows of a joint run, along `axis`; 1: no batching.
   std::chrono::nanoseconds max_delay{0};
   std::size_t axis = 0;
-  std::vector<std::size_t> sizes;  ///< Ascending; those that runs have, if any: smaller ones are padded to the next.
+  std::vector<std::size_t> sizes;  ///< Rows that runs may have, ascending; fewer are padded to the next. Empty: any.
   std::shared_ptr<const Padding> padding = nullptr;  ///< Null: only requests of one shape are joined.
 
-  /// The size with which requests of this size together run.
+  /// The rows of a run to which so many rows are padded.
   std::size_t padded(std::size_t size) const noexcept;
 
-  /// The length with which requests of this one run; 0 without padding.
+  /// The length to which this one is padded; 0 without padding.
   std::size_t rounded(std::size_t length) const noexcept { return padding ? padding->rounded(length) : length; }
-  /// Whether such a request runs with its own shape where it runs alone.
+  /// Whether a request of this size keeps its shape when it runs alone.
   bool leaves(const JointSize& size) const noexcept {
     return padded(size.rows) == size.rows && rounded(size.longest) == size.longest;
   }
 
   bool enabled() const noexcept { return max_size > 1; }
 
-  /// Whether requests may have one run of this size, with so many elements where it pads.
+  /// Whether requests may share a run of this size, which has so many elements once it is padded.
   bool fits(const JointSize& run, std::size_t elements) const noexcept;
-  /// Whether a run of this size may have more, and that takes no longer than two runs.
+  /// Whether `more` may join a run of this size, and one run takes no longer than two.
   bool may_join(const JointSize& run, const JointSize& more, const RunCost& cost) const noexcept;
-  /// Whether a run of this size may have not even one of its length more.
+  /// Whether not even one row of the same length fits into a run of this size.
   bool is_full(const JointSize& run) const noexcept;
-  /// Those of the candidates, given by their sizes in the order of their turns, that run with the first of them: with
-  /// padding, all candidates run in the runs that take the least time together. Indices, ascending.
+  /// Chooses which candidates run with the first one. `candidates`: their sizes, in the order of their turns. With
+  /// padding, all candidates are planned into the runs that take the least time together. Returns indices, ascending.
   std::vector<std::size_t> choose(const std::vector<JointSize>& candidates, const RunCost& cost) const;
 
   /// Throws Error with ErrorKind::invalid_argument if no joint run of a model with these inputs can succeed: an input
@@ -47,12 +47,12 @@ struct Batching {
   void check_inputs(const std::vector<ValueInfo>& inputs) const;
 };
 
-/// How long a session that became free waits for the next requests of the clients that it has just answered. They come
-/// at once if they are clients that wait for each answer: without the wait they would miss this run, and form another
-/// half batch during it. A wait that brings too few makes the next ones rarer, down to one after 64 runs.
-class Grace {
+/// How long a free session waits for the next requests of the clients that it has just answered. Clients that wait for
+/// each answer send their next requests at once. Without the wait these would miss the run and form another half batch.
+/// After a wait that brought too few, waits become rarer, down to one in 64 runs.
+class BatchWait {
  public:
-  /// After a run: the size of its batch, and how long it took.
+  /// Notes a run: the size of its batch, and how long it took.
   void record_run(std::size_t size, std::chrono::nanoseconds time) noexcept;
 
   /// How long to wait at most after a run, where `workers` take requests from one queue: a tenth of the average time
@@ -62,7 +62,7 @@ class Grace {
   /// Whether to wait this time.
   bool tries() noexcept;
 
-  /// After a wait in which at most `most` came.
+  /// Notes a wait: `came` of `most` requests that could come.
   void record_wait(std::size_t came, std::size_t most) noexcept;
 
   /// The size of the last run's batch.
@@ -87,7 +87,7 @@ struct BatchTraits {
 /// Throws Error with ErrorKind::invalid_argument for inputs to be padded that have several lengths, or none.
 BatchTraits batch_traits(const Request& request, const Batching& batching);
 
-/// An input; false for what cannot be joined, as the same of a value.
+/// Describes an input. False if it cannot be joined, as describe() of a value says.
 bool describe(const Request& request, std::size_t input, HostTensor& tensor);
 
 /// The size of a joint run of requests of these sizes.
@@ -96,13 +96,13 @@ JointSize sum_of(const std::vector<JointSize>& sizes);
 /// In what two requests with different keys differ: "input 'x' has the shapes (1, 5) and (2, 7)".
 std::string why_unlike(const Request& one, const Request& other);
 
-/// One request of several with the same key: their inputs one after another along the axis, filled up to one length,
-/// and then the last row of them again up to the size that they are padded to. `sizes`: theirs, as batch_traits() says.
+/// Makes one request of several with the same key. Inputs follow each other along the axis, filled up to one length.
+/// Copies of the last row fill up the rows. `sizes`: the requests', as batch_traits() says.
 std::shared_ptr<Request> join(const Requests& requests, const std::vector<JointSize>& sizes, const Batching& batching);
 
-/// Gives each request its part of the joint request's outputs, copied: so that an answer that is kept keeps no other's
-/// memory. Requests that take rows get these, where they are small. Throws Error with ErrorKind::invalid_argument for
-/// an output that has not the inputs' size along the axis.
+/// Gives each request a copy of its part of the joint request's outputs, so that a kept answer keeps no memory of
+/// others. Requests with `takes_rows` get small outputs as rows instead. Throws Error with ErrorKind::invalid_argument
+/// for an output that has not the inputs' size along the axis.
 void split(Request& joint, const Requests& requests, const std::vector<JointSize>& sizes, const Batching& batching);
 
 }  // namespace ortmulti

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <iterator>
 #include <set>
 
 #include "core/ort/library.hpp"
@@ -9,7 +11,7 @@
 namespace ortmulti {
 namespace {
 
-constexpr std::size_t most_failures = 5;  // in a row
+constexpr std::size_t max_failures = 5;  // in a row
 constexpr std::chrono::milliseconds first_pause{100};
 constexpr std::chrono::seconds longest_pause{10};
 
@@ -62,7 +64,7 @@ DeviceStats DeviceGroup::stats() const {
   stats.in_flight = in_flight ? in_flight->limit() : workers.size();
   stats.why_in_flight = in_flight ? in_flight->why() : "";
   stats.why_padding = cost.why();
-  const bool awake = rest_ == Rest::awake || rest_ == Rest::falling_asleep;
+  const bool awake = sleep_ == SleepState::awake || sleep_ == SleepState::falling_asleep;
   stats.level = awake ? SleepLevel::awake : sleeper_->level;
   return stats;
 }
@@ -94,8 +96,8 @@ void DeviceGroup::none_is_coming(const std::string& reason) {
 }
 
 void DeviceGroup::add(Worker& worker, const std::optional<std::size_t>& at_first) {
-  const bool another = std::any_of(workers.begin(), workers.end(),
-                                   [&worker](const Worker* other) { return other->session == worker.session; });
+  const bool another =
+      std::ranges::any_of(workers, [&worker](const Worker* other) { return other->session == worker.session; });
   known_ = true;
   expected_ -= std::min<std::size_t>(expected_, another ? 0 : 1);
   workers.push_back(&worker);
@@ -126,37 +128,36 @@ std::vector<std::shared_ptr<Runner>> DeviceGroup::take_runners() {
 }
 
 bool DeviceGroup::give_back_runners(const std::vector<std::shared_ptr<Runner>>& runners) {
-  if (rest_ != Rest::waking || !sleeper_->frees_runners()) {
+  if (sleep_ != SleepState::waking || !sleeper_->frees_runners()) {
     return false;
   }
-  std::vector<Worker*> places;
-  std::copy_if(workers.begin(), workers.end(), std::back_inserter(places),
-               [](const Worker* worker) { return worker->runner == nullptr; });
-  if (places.size() < runners.size()) {
+  std::vector<Worker*> sleeping;
+  std::ranges::copy_if(workers, std::back_inserter(sleeping), std::logical_not(), &Worker::runner);
+  if (sleeping.size() < runners.size()) {
     throw Error(ErrorKind::fail, to_string(device) + " woke with more sessions than it had");
   }
   for (std::size_t i = 0; i < runners.size(); ++i) {
-    places[i]->runner = runners[i];
-    places[i]->session = runners[i]->session();
+    sleeping[i]->runner = runners[i];
+    sleeping[i]->session = runners[i]->session();
   }
   return true;
 }
 
 // --- Its runs.
 
-void DeviceGroup::occupy(Worker& worker, Worker::Does does) {
+void DeviceGroup::occupy(Worker& worker, Worker::State state) {
   busy_ += worker.busy() ? 0 : 1;
-  worker.does = does;
+  worker.state = state;
   worker.probing = suspended();
 }
 
 void DeviceGroup::release(Worker& worker) {
   busy_ -= worker.busy() ? 1 : 0;
-  worker.does = Worker::Does::nothing;
+  worker.state = Worker::State::idle;
 }
 
 bool DeviceGroup::occupied(std::size_t more) const {
-  return rest_ != Rest::awake || (in_flight && busy_ >= in_flight->limit() + more);
+  return sleep_ != SleepState::awake || (in_flight && busy_ >= in_flight->limit() + more);
 }
 
 Worker* DeviceGroup::idle_worker() const {
@@ -167,9 +168,8 @@ Worker* DeviceGroup::idle_worker() const {
       continue;
     }
     // A session's runs may go one behind another, and beside those of another session.
-    const auto under_way = std::count_if(workers.begin(), workers.end(), [worker](const Worker* other) {
-      return other->busy() && other->session == worker->session;
-    });
+    const auto under_way = std::ranges::count_if(
+        workers, [worker](const Worker* other) { return other->busy() && other->session == worker->session; });
     if (found == nullptr || under_way < fewest) {
       found = worker;
       fewest = under_way;
@@ -181,7 +181,9 @@ Worker* DeviceGroup::idle_worker() const {
   return found;
 }
 
-bool DeviceGroup::active() const noexcept { return busy_ != 0 || rest_ == Rest::giving_back || rest_ == Rest::waking; }
+bool DeviceGroup::active() const noexcept {
+  return busy_ != 0 || sleep_ == SleepState::giving_back || sleep_ == SleepState::waking;
+}
 
 // --- Suspension.
 
@@ -193,19 +195,16 @@ bool DeviceGroup::may_try_elsewhere(const Request& request) {
 }
 
 bool DeviceGroup::dispatches() const noexcept {
-  return usable() && !workers.empty() && !suspended() && rest_ == Rest::awake;
+  return usable() && !workers.empty() && !suspended() && sleep_ == SleepState::awake;
 }
 
 bool DeviceGroup::others_dispatch() const {
-  return std::any_of(all_.begin(), all_.end(),
-                     [this](const auto& other) { return other.get() != this && other->dispatches(); });
+  return std::ranges::any_of(all_, [this](const auto& other) { return other.get() != this && other->dispatches(); });
 }
 
-bool DeviceGroup::held_back() {
-  suspicions_.erase(
-      std::remove_if(suspicions_.begin(), suspicions_.end(), [](const auto& one) { return one.expired(); }),
-      suspicions_.end());
-  return failures_ + suspicions_.size() >= most_failures && others_dispatch();
+bool DeviceGroup::awaits_verdicts() {
+  std::erase_if(suspicions_, [](const auto& one) { return one.expired(); });
+  return failures_ + suspicions_.size() >= max_failures && others_dispatch();
 }
 
 bool DeviceGroup::takes(const Request& request) {
@@ -218,7 +217,7 @@ bool DeviceGroup::takes(const Request& request) {
   if (request.suspicion_ && request.suspicion_->device == device) {
     return !others_dispatch();
   }
-  return request.retried_ || !held_back();
+  return request.retried_ || !awaits_verdicts();
 }
 
 bool DeviceGroup::probe_due(const Request& request, Clock::time_point now) const {
@@ -228,15 +227,16 @@ bool DeviceGroup::probe_due(const Request& request, Clock::time_point now) const
 std::shared_ptr<Suspicion> DeviceGroup::suspect(const Worker& worker, const RunEnd& end) {
   const std::optional<ErrorKind> kind = kind_of(end.error);
   if (!broken_.empty() || !end.why_broken.empty() || !others_dispatch() || !kind ||
-      std::find(device_failures.begin(), device_failures.end(), *kind) == device_failures.end()) {
+      std::ranges::find(device_failures, *kind) == device_failures.end()) {
     return nullptr;
   }
-  auto suspicion = std::make_shared<Suspicion>(Suspicion{device, worker.probing, false, text_of(end.error)});
+  auto suspicion =
+      std::make_shared<Suspicion>(Suspicion{.device = device, .probe = worker.probing, .error = text_of(end.error)});
   suspicions_.push_back(suspicion);
   return suspicion;
 }
 
-void DeviceGroup::hold(Request& request, const std::shared_ptr<Suspicion>& suspicion) {
+void DeviceGroup::mark_retried(Request& request, const std::shared_ptr<Suspicion>& suspicion) {
   ++counts.retried;
   request.retried_ = true;
   request.suspicion_ = suspicion;
@@ -253,7 +253,7 @@ void DeviceGroup::decide(const Suspicion& suspicion, Clock::time_point now) {
     }
     return;
   }
-  if (++failures_ < most_failures || !others_dispatch()) {
+  if (++failures_ < max_failures || !others_dispatch()) {
     return;
   }
   suspended_ = std::to_string(failures_) +
@@ -278,32 +278,34 @@ bool DeviceGroup::note_success(const Worker& worker) {
 // --- Sleep.
 
 bool DeviceGroup::falls_with(const std::shared_ptr<DeviceSleep>& asked) const noexcept {
-  return rest_ == Rest::falling_asleep && asked_ == asked;
+  return sleep_ == SleepState::falling_asleep && asked_ == asked;
 }
 
 void DeviceGroup::fall_asleep(const std::shared_ptr<DeviceSleep>& asked, std::shared_ptr<DeviceSleep> sleeper) {
-  rest_ = Rest::falling_asleep;
+  sleep_ = SleepState::falling_asleep;
   asked_ = asked;
   sleeper_ = std::move(sleeper);
 }
 
 std::shared_ptr<DeviceSleep> DeviceGroup::fell_asleep(std::shared_ptr<DeviceSleep> sleeper) {
-  rest_ = Rest::asleep;
+  sleep_ = SleepState::asleep;
   counts.sleeps += asked_ ? 1 : 0;  // else it was asleep before
   asked_.reset();
   return std::exchange(sleeper_, std::move(sleeper));
 }
 
-std::shared_ptr<DeviceSleep> DeviceGroup::stay_awake() { return rest_ == Rest::falling_asleep ? end_sleep() : nullptr; }
+std::shared_ptr<DeviceSleep> DeviceGroup::stay_awake() {
+  return sleep_ == SleepState::falling_asleep ? end_sleep() : nullptr;
+}
 
 Worker* DeviceGroup::begin_wake() {
   if (workers.empty()) {
     return nullptr;
   }
-  rest_ = Rest::waking;
+  sleep_ = SleepState::waking;
   wake_error_ = nullptr;
   woken_ = Clock::now();
-  workers.front()->does = Worker::Does::wakes_device;
+  workers.front()->state = Worker::State::waking_device;
   return workers.front();
 }
 
@@ -315,13 +317,13 @@ std::shared_ptr<DeviceSleep> DeviceGroup::woke() {
 }
 
 void DeviceGroup::did_not_wake(const std::exception_ptr& error) {
-  rest_ = Rest::asleep;
+  sleep_ = SleepState::asleep;
   asked_awake_ = false;
   wake_error_ = error;
 }
 
 std::shared_ptr<DeviceSleep> DeviceGroup::end_sleep() {
-  rest_ = Rest::awake;
+  sleep_ = SleepState::awake;
   asked_.reset();  // `sleeper_` holds it, too
   return std::move(sleeper_);
 }

@@ -13,11 +13,11 @@
 #include "core/base/error.hpp"
 #include "core/pool/batch.hpp"
 #include "core/pool/device_stats.hpp"
+#include "core/pool/idle_memory.hpp"
 #include "core/pool/in_flight.hpp"
 #include "core/pool/request.hpp"
 #include "core/pool/runner.hpp"
 #include "core/pool/sleep.hpp"
-#include "core/pool/surplus.hpp"
 
 namespace ortmulti {
 
@@ -28,7 +28,7 @@ inline std::exception_ptr make_error(ErrorKind kind, const std::string& message)
 }
 
 /// A failed run, while its requests are tried on another device: the failure counts against the first one if all of
-/// them succeed there. Who holds it is undecided.
+/// them succeed there. A request that holds it is still being tried.
 struct Suspicion {
   Device device;
   bool probe = false;    ///< The device was suspended.
@@ -39,35 +39,35 @@ struct Suspicion {
 struct RunEnd {
   std::exception_ptr error;  ///< Null: it succeeded.
   std::string why_broken;    ///< Why the device can run nothing any more; empty: it can.
-  SharedTime::Part time{0};  ///< Its run's part of the device's.
-  bool unjoined = false;     ///< Of a joint run: each of its requests is to be run alone.
+  SharedTime::Part time{0};  ///< The run's share of the device's time.
+  bool unjoined = false;     ///< Each request of the joint run has to run alone.
 };
 
 /// A thread of a pool, the runner that it runs requests with, and what it has to run.
 struct Worker {
-  /// `forming`: it has a batch that others may join until it begins; `given`: one that they may not join.
-  enum class Does { nothing, forming, given, runs, wakes_device, ends };
+  /// `forming`: it has a batch, which requests may join until it begins. `given`: it has a batch that is complete.
+  enum class State { idle, forming, given, running, waking_device, ending };
 
   /// Whether it has something to run, or runs it.
-  bool busy() const noexcept { return does == Does::forming || does == Does::given || does == Does::runs; }
-  /// Whether its thread is to go on. Runs may also be done in a caller's thread.
-  bool called() const noexcept { return does != Does::nothing && does != Does::runs; }
-  bool idle() const noexcept { return does == Does::nothing; }
+  bool busy() const noexcept { return state == State::forming || state == State::given || state == State::running; }
+  /// Whether its thread has something to do. A run may also be done by a caller's thread.
+  bool called() const noexcept { return state != State::idle && state != State::running; }
+  bool idle() const noexcept { return state == State::idle; }
 
   DeviceGroup* group = nullptr;
   std::shared_ptr<Runner> runner;  ///< Null while the device sleeps without its sessions.
-  const void* session = nullptr;   ///< The runner's, to be counted.
-  Does does = Does::nothing;
+  const void* session = nullptr;   ///< The runner's, which is counted.
+  State state = State::idle;
   bool probing = false;              ///< It got its requests while the device was suspended.
   Requests batch;                    ///< What it has to run.
-  JointSize size;                    ///< The size of that.
+  JointSize size;                    ///< The size of the batch.
   std::size_t enough = 0;            ///< The size with which a forming batch begins at once.
-  Request* in_run = nullptr;         ///< What the runner has.
-  Request::Clock::time_point wakes;  ///< By itself, while it is idle; far in the past: it does not.
+  Request* in_run = nullptr;         ///< The request that the runner runs.
+  Request::Clock::time_point wakes;  ///< When it wakes up by itself while it is idle; far in the past: never.
   Request::Clock::time_point freed;  ///< When its last run had ended.
-  Grace grace;
+  BatchWait batch_wait;
   std::condition_variable wake;
-  std::thread thread;
+  std::jthread thread;
 };
 
 /// The sessions of one device in a pool: what they do, whether the device takes requests, suspension and sleep, and
@@ -79,29 +79,30 @@ class DeviceGroup {
  public:
   using Clock = Request::Clock;
   using All = std::vector<std::unique_ptr<DeviceGroup>>;
-  static constexpr std::uint64_t least_runs = 8;  ///< To know how long one takes.
-  /// A device that falls asleep waits for its runs, which can be taken back. One that gives back was asleep or falling.
-  enum class Rest { awake, falling_asleep, giving_back, asleep, waking };
+  static constexpr std::uint64_t min_runs = 8;  ///< To know how long one takes.
+  /// `falling_asleep`: the device waits for its runs; stay_awake() ends that. `giving_back`: it gives memory back.
+  enum class SleepState { awake, falling_asleep, giving_back, asleep, waking };
 
-  /// `all`: the pool's, with this one.
+  /// `all`: all groups of the pool.
   DeviceGroup(Device of, const All& all) : device(std::move(of)), all_(all) {}
 
   const Device device;
-  RequestQueue waiting;  ///< For this device alone.
+  RequestQueue waiting;  ///< Requests for this device alone.
   std::vector<Worker*> workers;
-  std::optional<InFlight> in_flight;     ///< Requests under way at the same time; none: one for each worker.
-  std::thread::id caller;                ///< Of a GPU: the one thread whose own runs are done by itself.
-  SleepGate gate;                        ///< Null: none.
-  DeviceStats counts;                    ///< Its counts; the rest is in stats().
-  std::chrono::nanoseconds run_time{0};  ///< Of late, with copies and waits for the session. See knows_run_time().
-  Surplus surplus;
+  std::optional<InFlight> in_flight;  ///< Requests under way at the same time; none: one for each worker.
+  std::thread::id caller;             ///< On a GPU: the one thread that may run its requests itself.
+  SleepGate gate;                     ///< Null: none.
+  DeviceStats counts;                 ///< Its counts; the rest is in stats().
+  std::chrono::nanoseconds run_time{
+      0};  ///< Recent average, with copies and waits for the session. See knows_run_time().
+  IdleMemory idle_memory;
   SharedTime time;
   RunCost cost;                             ///< Of runs whose requests have lengths.
   std::optional<std::uint64_t> trimmed_at;  // bytes of the arenas, when the next runs were to give some back
 
   // Its sessions.
 
-  /// Whether it is said that there will be sessions; else somebody only asked for them.
+  /// Whether sessions were announced or added. Else a request merely named the device.
   bool known() const noexcept { return known_; }
   /// Whether it takes requests, or will.
   bool usable() const noexcept { return broken_.empty() && !removed_ && (!workers.empty() || expected_ > 0); }
@@ -115,30 +116,30 @@ class DeviceGroup {
   DeviceStats stats() const;
 
   void expect(std::size_t sessions);
-  /// Returns whether it failed with this: none has come, and no other one is on its way.
+  /// Takes back expect(). Returns whether the device failed: it has no session, and no other one is on its way.
   bool not_coming(std::size_t sessions, const std::string& reason);
-  /// The same for all that are on their way.
+  /// Takes back expect() for all sessions that are on their way.
   void none_is_coming(const std::string& reason);
   void add(Worker& worker, const std::optional<std::size_t>& at_first);
   void break_down(const std::string& reason) { broken_ = reason; }
-  /// It takes no requests from now on; forget() is the end of that.
+  /// Ends taking requests. Call forget() once its runs have ended.
   void remove();
   /// Forgets its workers; returns what it slept with, to be freed without the lock.
   std::shared_ptr<DeviceSleep> forget();
   /// Its runners, to be freed without the lock.
   std::vector<std::shared_ptr<Runner>> take_runners();
-  /// Puts these in the places of those that its sleep freed. False where it does not wake from such a sleep.
+  /// Replaces the runners that its sleep freed. False if it does not wake from such a sleep.
   bool give_back_runners(const std::vector<std::shared_ptr<Runner>>& runners);
 
   // Its runs.
 
-  void occupy(Worker& worker, Worker::Does does);
+  void occupy(Worker& worker, Worker::State state);
   void release(Worker& worker);
-  /// Whether as many requests are under way as may be, or `more` than those, or the device is not awake.
+  /// Whether the device is not awake, or has all the runs that it may have, and `more` beyond them.
   bool occupied(std::size_t more = 0) const;
-  /// An idle one, of the session with the fewest runs; null: none.
+  /// An idle worker of the session with the fewest runs; null: none.
   Worker* idle_worker() const;
-  /// Whether something runs there, or memory is given back or had again.
+  /// Whether something runs there, or the device gives memory back, or it wakes.
   bool active() const noexcept;
 
   // Suspension.
@@ -148,10 +149,9 @@ class DeviceGroup {
   bool others_dispatch() const;
   /// Whether the request does not name another device.
   bool is_for(const Request& request) const noexcept { return !request.device || *request.device == device; }
-  /// Calls `visit` with what waits for it, or in `anywhere` for any device, in the order of their turns, until that
-  /// returns false. It may take them out of their queues.
-  template <typename Visit>
-  void each_waiting(RequestQueue& anywhere, const Visit& visit) {
+  /// Calls `visit` for each request that waits for this device or, in `anywhere`, for any device. It keeps the order of
+  /// their turns, and ends when `visit` returns false. `visit` may take requests out of their queues.
+  void each_waiting(RequestQueue& anywhere, const auto& visit) {
     auto own = waiting.begin();
     auto any = anywhere.begin();
     while (own != waiting.end() || any != anywhere.end()) {
@@ -161,70 +161,70 @@ class DeviceGroup {
       }
     }
   }
-  /// Whether one may begin there, where `others` run: one of a priority below 0 leaves a place free, if there are two.
+  /// Whether the request may begin beside `others` runs. A priority below 0 leaves one of several places free.
   bool has_place_for(const Request& request, std::size_t others) const {
     return request.priority >= 0 || at_once() < 2 || others + 1 < at_once();
   }
-  bool knows_run_time() const noexcept { return counts.run.count() >= least_runs; }
+  bool knows_run_time() const noexcept { return counts.run.count() >= min_runs; }
   /// Whether the request, begun now, would be answered after its deadline.
   bool would_be_late(const Request& request) const {
     return request.deadline && knows_run_time() && Clock::now() + run_time > *request.deadline;
   }
-  /// Whether it may get such a request.
+  /// Whether the device may get the request.
   bool takes(const Request& request);
-  /// While it is suspended: whether the request may be a probe.
+  /// Whether the request may be a probe of the suspended device.
   bool probe_due(const Request& request, Clock::time_point now) const;
   void probes(Clock::time_point now) { next_probe_ = now + pause_; }
-  /// Whether another device may get the request, after the one that has it broke.
+  /// Whether another device may get the request after its device broke.
   static bool may_move(const Request& request);
-  /// Whether the request could be tried on another device, if one is there.
+  /// Whether the request may be tried on another device, if there is one.
   static bool may_try_elsewhere(const Request& request);
-  /// After a failed run: null where the device is not to blame, or where no other one could tell.
+  /// Suspects the device after a failed run. Null if it cannot be to blame, or no other device could tell.
   std::shared_ptr<Suspicion> suspect(const Worker& worker, const RunEnd& end);
-  void hold(Request& request, const std::shared_ptr<Suspicion>& suspicion = nullptr);
+  void mark_retried(Request& request, const std::shared_ptr<Suspicion>& suspicion = nullptr);
   void decide(const Suspicion& suspicion, Clock::time_point now);
-  /// After a run that succeeded: whether it ended the suspension.
+  /// Notes a run that succeeded. Returns whether it ended the suspension.
   bool note_success(const Worker& worker);
   void end_suspension() { suspended_.clear(); }
 
   // Sleep.
 
-  Rest rest() const noexcept { return rest_; }
-  bool asleep() const noexcept { return rest_ == Rest::asleep; }
-  /// Whether it is awake or asleep, and not between.
-  bool rests() const noexcept { return rest_ == Rest::awake || rest_ == Rest::asleep; }
-  /// Whether it falls asleep since it was asked to with this one.
+  SleepState sleep_state() const noexcept { return sleep_; }
+  bool asleep() const noexcept { return sleep_ == SleepState::asleep; }
+  /// Whether it is awake or asleep, not in between.
+  bool sleep_settled() const noexcept { return sleep_ == SleepState::awake || sleep_ == SleepState::asleep; }
+  /// Whether it is falling asleep because of this request to sleep.
   bool falls_with(const std::shared_ptr<DeviceSleep>& asked) const noexcept;
   /// What it sleeps with, while it is not awake.
   const std::shared_ptr<DeviceSleep>& sleeper() const noexcept { return sleeper_; }
-  /// Whether it wakes for a request. Otherwise it refuses it.
-  bool wakes_by_itself() const noexcept { return rest_ == Rest::awake || !sleeper_ || sleeper_->auto_wake; }
+  /// Whether a request wakes it. Otherwise it refuses the request.
+  bool wakes_by_itself() const noexcept { return sleep_ == SleepState::awake || !sleeper_ || sleeper_->auto_wake; }
   bool asked_awake() const noexcept { return asked_awake_; }
   const std::exception_ptr& wake_error() const noexcept { return wake_error_; }
 
   /// `asked`: what it was asked to sleep with; `sleeper`: the same behind its gate.
   void fall_asleep(const std::shared_ptr<DeviceSleep>& asked, std::shared_ptr<DeviceSleep> sleeper);
-  void give_back() { rest_ = Rest::giving_back; }
-  /// It gave everything back with this one. Returns what it slept with before, to be freed without the lock.
+  void give_back() { sleep_ = SleepState::giving_back; }
+  /// Notes that this sleeper gave everything back. Returns the one before, to be freed without the lock.
   std::shared_ptr<DeviceSleep> fell_asleep(std::shared_ptr<DeviceSleep> sleeper);
-  void gave_nothing_back() { rest_ = asked_ ? Rest::falling_asleep : Rest::asleep; }
-  /// Ends a sleep that has not given anything back: the sleeper, to be freed without the lock. Null: there is none.
+  void gave_nothing_back() { sleep_ = asked_ ? SleepState::falling_asleep : SleepState::asleep; }
+  /// Ends a sleep that has given nothing back. Returns the sleeper, to be freed without the lock; null: none.
   std::shared_ptr<DeviceSleep> stay_awake();
-  /// Has a worker wake it, which is to be notified; null: it is being removed.
+  /// Gives the wake to a worker, which the caller notifies; null: the device is being removed.
   Worker* begin_wake();
-  /// The wake that is under way, if any, is wanted though no request waits for it.
-  void ask_awake(bool wanted) { asked_awake_ = wanted && rest_ == Rest::waking; }
+  /// Says whether the wake under way is wanted although no request waits.
+  void ask_awake(bool wanted) { asked_awake_ = wanted && sleep_ == SleepState::waking; }
   /// Returns what it slept with, to be freed without the lock.
   std::shared_ptr<DeviceSleep> woke();
-  /// `error`: null where nobody wanted it.
+  /// `error`: null if nobody wanted the wake.
   void did_not_wake(const std::exception_ptr& error);
   /// For a closed pool: what it slept with, to be freed without the lock.
   std::shared_ptr<DeviceSleep> end_sleep();
 
  private:
   DeviceState state() const;
-  /// Whether it waits for verdicts: one failure more, if they go against it, would be in vain.
-  bool held_back();
+  /// Whether undecided suspicions could suffice to suspend it. Until then it gets no request that is not its own.
+  bool awaits_verdicts();
 
   const All& all_;
   std::size_t busy_ = 0;
@@ -240,7 +240,7 @@ class DeviceGroup {
   Clock::duration pause_{};                           // from one probe to the next
   Clock::time_point next_probe_;
 
-  Rest rest_ = Rest::awake;
+  SleepState sleep_ = SleepState::awake;
   std::shared_ptr<DeviceSleep> asked_;  // while it falls asleep
   std::shared_ptr<DeviceSleep> sleeper_;
   std::exception_ptr wake_error_;  // of the last wake, if it failed

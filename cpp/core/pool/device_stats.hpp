@@ -68,8 +68,7 @@ struct DeviceStats {
   SizeHistogram batch_size;  ///< Requests of each run.
 
   /// Calls `each` with the name and the member of every count: so counts are added up, and go to Python.
-  template <typename Each>
-  static void for_each_count(const Each& each) {
+  static void for_each_count(const auto& each) {
     each("done", &DeviceStats::done);
     each("failed", &DeviceStats::failed);
     each("cancelled", &DeviceStats::cancelled);

@@ -44,12 +44,12 @@ std::uint64_t shapes_of(const std::vector<RequestTensor>& inputs) {
 
 // The key of the inputs, which are in its order then.
 std::string sort_by_name(std::vector<RequestTensor>& inputs) {
-  std::sort(inputs.begin(), inputs.end(), [](const auto& a, const auto& b) { return std::strcmp(a.name, b.name) < 0; });
+  std::ranges::sort(inputs, {}, [](const auto& input) { return std::string_view(input.name); });
   return shapes_key(inputs);
 }
 
 bool all_same_bits(const std::vector<Ort::Value>& left, const std::vector<Ort::Value>& right) {
-  return std::equal(left.begin(), left.end(), right.begin(), right.end(), same_bits);
+  return std::ranges::equal(left, right, same_bits);
 }
 
 // Adds what passes during its result's lifetime to the time that copies took.
@@ -59,8 +59,8 @@ auto copying_time(Request& request) {
 
 }  // namespace
 
-GpuRunner::GpuRunner(std::shared_ptr<GpuSession> session, std::shared_ptr<GraphsBeside> beside)
-    : SessionRunner(session->session()), shared_(std::move(session)), beside_(std::move(beside)) {}
+GpuRunner::GpuRunner(std::shared_ptr<GpuSession> session, std::shared_ptr<ShapeGraphs> graphs)
+    : SessionRunner(session->session()), shared_(std::move(session)), shape_graphs_(std::move(graphs)) {}
 
 void GpuRunner::prepare() {
   if (copies_) {
@@ -148,9 +148,9 @@ void GpuRunner::run(Request& request) {
     if (graph_) {
       sort_by_name(*inputs);
       run_graph(request, *inputs, *graph_);
-    } else if (beside_) {
+    } else if (shape_graphs_) {
       const std::string key = sort_by_name(*inputs);
-      run_beside(request, *inputs, key);
+      run_with_graphs(request, *inputs, key);
     } else {
       run_ordinarily(request, *inputs);
     }
@@ -192,36 +192,36 @@ void GpuRunner::run_ordinarily(Request& request, const Tensors& inputs) {
   answer(request, binding_.GetOutputValues(), graphs);
 }
 
-void GpuRunner::run_beside(Request& request, const Tensors& inputs, const std::string& key) {
+void GpuRunner::run_with_graphs(Request& request, const Tensors& inputs, const std::string& key) {
   if (request.run_options != nullptr && !request.own_run_options) {
     run_ordinarily(request, inputs);
     return;
   }
   bool wanted = false;
   if (!run_by_graph(request, key)) {
-    const auto counted = beside_->ordinary_run();
+    const auto counted = shape_graphs_->ordinary_run();
     run_ordinarily(request, inputs);
-    wanted = beside_->came_again(key);
+    wanted = shape_graphs_->count_ordinary_run(key);
   } else {
-    wanted = beside_->answered(key);
+    wanted = shape_graphs_->count_graph_run(key);
   }
   if (!wanted) {
     return;
   }
   if (const std::string reason = why_no_more(); !reason.empty()) {
-    beside_->not_now(key, reason);
+    shape_graphs_->not_now(key, reason);
     return;
   }
   try {
-    beside_->want(key, sample_of(inputs, request));
+    shape_graphs_->want(key, sample_of(inputs, request));
   } catch (const std::exception& error) {
-    beside_->not_made(key, error.what());
+    shape_graphs_->not_made(key, error.what());
   }
 }
 
 bool GpuRunner::run_by_graph(Request& request, const std::string& key) {
   const Clock::time_point began = Clock::now();
-  const auto graph = beside_->take(key);
+  const auto graph = shape_graphs_->take(key);
   if (!graph) {
     return false;
   }
@@ -233,7 +233,7 @@ bool GpuRunner::run_by_graph(Request& request, const std::string& key) {
     graph->run(request);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::out_of_memory) {
-      beside_->drop(key, error.what());
+      shape_graphs_->drop(key, error.what());
     }
     return false;
   }
@@ -241,8 +241,8 @@ bool GpuRunner::run_by_graph(Request& request, const std::string& key) {
   return true;
 }
 
-GraphsBeside::Sample GpuRunner::sample_of(const Tensors& inputs, const Request& answered) {
-  GraphsBeside::Sample sample;
+ShapeGraphs::Sample GpuRunner::sample_of(const Tensors& inputs, const Request& answered) {
+  ShapeGraphs::Sample sample;
   for (const RequestTensor& input : inputs) {
     sample.inputs.emplace_back(input.name, copy_on_host(*input.value));
   }

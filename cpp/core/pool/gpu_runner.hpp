@@ -11,9 +11,9 @@
 #include "core/cuda/graph.hpp"
 #include "core/cuda/memory.hpp"
 #include "core/pool/gpu_session.hpp"
-#include "core/pool/graphs_beside.hpp"
 #include "core/pool/launch_times.hpp"
 #include "core/pool/runner.hpp"
+#include "core/pool/shape_graphs.hpp"
 
 namespace ortmulti {
 
@@ -22,30 +22,29 @@ namespace ortmulti {
 /// graph, from prove() on, and launches it on that stream, between the copies.
 class GpuRunner : public SessionRunner, NonCopyable {
  public:
-  /// What it needs of the GPU and of pinned memory is there from prepare() or from its first run on.
-  /// `beside`: has the graphs of an ordinary session; null: there are none.
-  explicit GpuRunner(std::shared_ptr<GpuSession> session, std::shared_ptr<GraphsBeside> beside = nullptr);
+  /// It takes memory of the GPU and pinned memory in prepare(), or in its first run. `graphs`: those of an ordinary
+  /// session; null: none.
+  explicit GpuRunner(std::shared_ptr<GpuSession> session, std::shared_ptr<ShapeGraphs> graphs = nullptr);
   ~GpuRunner() override;
 
   void prepare();
-  /// From several threads: one by one.
+  /// Several threads may call it; runs go one by one.
   void run(Request& request) override;
-  GraphCounts graphs() const override { return beside_ ? beside_->counts() : GraphCounts(); }
-  /// What inputs and outputs of its graph take.
+  GraphCounts graphs() const override { return shape_graphs_ ? shape_graphs_->counts() : GraphCounts(); }
+  /// Bytes of the inputs and outputs of its graph.
   std::uint64_t graph_bytes() const;
-  bool drop_graphs() override { return beside_ && beside_->drop_all(); }
+  bool drop_graphs() override { return shape_graphs_ && shape_graphs_->drop_all(); }
   void free_buffers() override;
-  /// While a quarter of the GPU's memory is free, more of them may run.
+  /// More runners may run while a quarter of the GPU's memory is free.
   std::string why_no_more() noexcept override;
-  /// Captures the graph of inputs of one shape: those of both requests, which want all outputs. Throws Error unless the
-  /// session repeats its bits for the first one, and the graph then has those of ordinary runs for either, from
-  /// poisoned outputs. A value that was captured instead of being computed would be another's. Returns the first one's
-  /// outputs.
+  /// Captures a graph for the shape of both requests, which ask for all outputs. Returns the outputs of `one`. Throws
+  /// Error unless ordinary runs of `one` repeat their bits, and the graph gives the bits of ordinary runs for both
+  /// requests, into poisoned outputs. A captured value that should be computed would show as another request's.
   std::vector<Ort::Value> prove(Request& one, Request& other);
 
  private:
   using Tensors = std::vector<RequestTensor>;
-  /// One shape's CUDA graph: the memory whose addresses it has, bound.
+  /// One shape's CUDA graph, and the memory that its addresses lie in.
   struct CapturedGraph {
     std::unique_ptr<const CudaMemory> memory;
     std::vector<void*> inputs;        // by their names' order
@@ -55,13 +54,13 @@ class GpuRunner : public SessionRunner, NonCopyable {
   };
 
   void run_ordinarily(Request& request, const Tensors& inputs);
-  /// By a graph of `beside_`, if there is one. Has one made where the shapes come again.
-  void run_beside(Request& request, const Tensors& inputs, const std::string& key);
-  /// False where there is no graph, or it failed: the request is to be run ordinarily.
+  /// Runs by a graph of `shape_graphs_`, if there is one; else ordinarily. Has a graph made if the shapes come again.
+  void run_with_graphs(Request& request, const Tensors& inputs, const std::string& key);
+  /// False if there is no graph, or it failed: then run the request ordinarily.
   bool run_by_graph(Request& request, const std::string& key);
-  static GraphsBeside::Sample sample_of(const Tensors& inputs, const Request& answered);
-  /// In the session's own thread, three times where something invalidates the captures. Throws Error. `outputs`: those
-  /// of an ordinary run.
+  static ShapeGraphs::Sample sample_of(const Tensors& inputs, const Request& answered);
+  /// Captures in the session's own thread, up to three times if captures are invalidated. Throws Error. `outputs`:
+  /// those of an ordinary run.
   CapturedGraph& capture(const Tensors& inputs, const std::vector<Ort::Value>& outputs);
   void capture_once(const Tensors& inputs, const std::vector<Ort::Value>& outputs);
   /// What a graph needs, nothing captured yet.
@@ -71,16 +70,16 @@ class GpuRunner : public SessionRunner, NonCopyable {
 
   /// Binds the session's inputs: copies of those that the GPU reads and that lie elsewhere.
   void bind_inputs(const Tensors& inputs);
-  /// Where that was asked for. While nobody runs.
+  /// Frees staged inputs if free_buffers() asked for that. Only while nothing runs.
   void free_staged() noexcept;
   void copy_in(void* target, const RequestTensor& input);
   Ort::Value to_host(const Ort::Value& value);
   Ort::Value copy_to(const CudaMemory& memory, const Ort::Value& value);
-  /// The request's outputs, from those of a run; `copy_on_device`: they do not stay where they are.
+  /// Fills in the request's outputs from those of a run. `copy_on_device`: outputs on the device are copied, too.
   void answer(Request& request, std::vector<Ort::Value> outputs, bool copy_on_device);
 
   std::shared_ptr<GpuSession> shared_;
-  std::shared_ptr<GraphsBeside> beside_;
+  std::shared_ptr<ShapeGraphs> shape_graphs_;
   std::mutex running_;
   std::atomic<bool> in_run_{false};
   std::atomic<bool> frees_staged_{false};

@@ -41,8 +41,7 @@ std::shared_ptr<const CudaMemory> DeviceBlocks::take(std::size_t bytes) {
   Block block;
   {
     const std::lock_guard lock(mutex_);
-    const auto found =
-        std::find_if(free_.begin(), free_.end(), [bytes](const auto& entry) { return entry.first == bytes; });
+    const auto found = std::ranges::find(free_, bytes, [](const auto& entry) { return entry.first; });
     if (found != free_.end()) {
       block = std::move(found->second);
       free_.erase(found);

@@ -7,9 +7,9 @@ namespace ortmulti {
 namespace {
 
 constexpr std::chrono::milliseconds shortest_measurement{200};
-constexpr std::size_t fewest_answers = 4;  // for each request under way
-constexpr double least_gain = 1.03;
-constexpr std::size_t most_in_vain = 2;  // one more often gains nothing where two do
+constexpr std::size_t min_answers = 4;  // for each request under way
+constexpr double min_gain = 1.03;
+constexpr std::size_t max_steps_without_gain = 2;  // one more often gains nothing where two do
 constexpr std::chrono::seconds first_choice_lasts{5};
 constexpr std::chrono::seconds longest_choice_lasts{300};
 
@@ -47,16 +47,15 @@ bool InFlight::record(Clock::time_point now, std::size_t answers, bool waiting, 
   }
   answers_ += answers;
   const Clock::duration taken = now - *began_;
-  if (taken < shortest_measurement || answers_ < fewest_answers * limit_) {
+  if (taken < shortest_measurement || answers_ < min_answers * limit_) {
     return false;
   }
   const double rate = static_cast<double>(answers_) / std::chrono::duration<double>(taken).count();
   began_.reset();
-  const auto best =
-      std::max_element(tried_.begin(), tried_.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  in_vain_ = best == tried_.end() || rate >= least_gain * best->second ? 0 : in_vain_ + 1;
+  const auto best = std::ranges::max_element(tried_, {}, [](const auto& each) { return each.second; });
+  steps_without_gain_ = best == tried_.end() || rate >= min_gain * best->second ? 0 : steps_without_gain_ + 1;
   tried_.emplace_back(limit_, rate);
-  if (limit_ >= most_ || in_vain_ == most_in_vain) {
+  if (limit_ >= most_ || steps_without_gain_ == max_steps_without_gain) {
     settle(now, "");
     return false;
   }
@@ -88,13 +87,13 @@ void InFlight::settle(Clock::time_point now, const std::string& why_not_more) {
   }
   why_ += why_not_more.empty() ? "" : "; no more were tried: " + why_not_more;
   for (const auto& [limit, rate] : tried_) {
-    if (rate * least_gain >= best) {
+    if (rate * min_gain >= best) {
       limit_ = limit;
       break;
     }
   }
   tried_.clear();
-  in_vain_ = 0;
+  steps_without_gain_ = 0;
   choosing_ = false;
   pause_ =
       pause_ == Clock::duration() ? first_choice_lasts : std::min<Clock::duration>(2 * pause_, longest_choice_lasts);

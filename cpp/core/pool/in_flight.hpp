@@ -15,18 +15,18 @@ class InFlight {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// It is `first` until something was measured, and never less.
+  /// The limit is `first` until something was measured, and never less.
   explicit InFlight(std::size_t first) : first_(first), limit_(first) {}
 
   std::size_t limit() const noexcept { return limit_; }
 
   /// Counts answers. `waiting`: whether requests wait now; only such times are measured. Returns whether more than
-  /// limit(), and `most` at most, is to be tried: try_more() is to be called next.
+  /// limit(), up to `most`, shall be tried: then call try_more().
   bool record(Clock::time_point now, std::size_t answers, bool waiting, std::size_t most);
-  /// `why_not`: why it must not grow; empty: it may.
+  /// Raises the limit, or keeps it for the reason `why_not`.
   void try_more(Clock::time_point now, const std::string& why_not);
 
-  /// After a run that lacked memory: back to `first` for good. Returns whether it had ever been more.
+  /// Goes back to `first` for good, after a run that lacked memory. Returns whether the limit ever was higher.
   bool give_way();
 
   /// What was measured, as a text; empty where nothing was.
@@ -44,7 +44,7 @@ class InFlight {
   bool fixed_ = false;
   bool asked_ = false;                                 // try_more() is to come
   std::vector<std::pair<std::size_t, double>> tried_;  // limits and the answers a second with them, ascending
-  std::size_t in_vain_ = 0;                            // how many of the last did not gain anything
+  std::size_t steps_without_gain_ = 0;                 // of the last steps
   std::optional<Clock::time_point> began_;             // to measure
   std::size_t answers_ = 0;                            // since then
   std::size_t left_out_ = 0;                           // answers before that, of requests under way with another limit

@@ -26,7 +26,7 @@ const std::string* Joining::why_apart(const std::vector<const char*>& outputs,
 }
 
 bool Joining::joins(const Key& key, Caller caller) const {
-  if (stopped_ || (!stopped_keys_.empty() && stopped_keys_.count(key) != 0)) {
+  if (stopped_ || (!stopped_keys_.empty() && stopped_keys_.contains(key))) {
     return false;
   }
   if (caller == 0 || faults_.empty()) {
@@ -37,7 +37,7 @@ bool Joining::joins(const Key& key, Caller caller) const {
 }
 
 void Joining::stop(const Key& key) {
-  if (stopped_keys_.size() == most_kept) {
+  if (stopped_keys_.size() == max_kept) {
     stopped_keys_.clear();
   }
   stopped_keys_.insert(key);
@@ -50,7 +50,7 @@ Joining::Audit Joining::audit(const Key& key, std::size_t requests, std::size_t 
   }
   ran_ += time;
   due.proves = to_prove_ > 0;
-  due.in_time = static_cast<double>(spent_.count()) <= static_cast<double>(ran_.count()) * most_share;
+  due.in_time = static_cast<double>(spent_.count()) <= static_cast<double>(ran_.count()) * max_share;
   const bool at_once = seen_.size() < always_audited && spent_ < always_for;
   if (!due.proves && !due.in_time && !at_once) {
     return due;
@@ -63,7 +63,7 @@ Joining::Audit Joining::audit(const Key& key, std::size_t requests, std::size_t 
   if (due.proves) {
     due.which.resize(requests);
     std::iota(due.which.begin(), due.which.end(), std::size_t{0});
-  } else if (due.in_time || seen_.count(due.shape) == 0) {
+  } else if (due.in_time || !seen_.contains(due.shape)) {
     random_ = random_ * 6364136223846793005U + 1442695040888963407U;  // Knuth's linear congruential generator
     due.which.push_back(static_cast<std::size_t>((random_ >> 33U) % requests));
   }
@@ -89,7 +89,7 @@ void Joining::audited(const Audit& done, std::chrono::nanoseconds time) {
 }
 
 bool Joining::failed_together(const Key& key) {
-  if (failures_.size() == most_kept) {
+  if (failures_.size() == max_kept) {
     failures_.clear();
   }
   return ++failures_[key] > 1;
@@ -100,11 +100,11 @@ void Joining::note(Caller caller, bool failed) {
     return;
   }
   if (failed) {
-    if (faults_.size() == most_kept) {
+    if (faults_.size() == max_kept) {
       faults_.clear();
     }
     int& faults = faults_[caller];
-    faults = std::min(faults + 2, most_faults);
+    faults = std::min(faults + 2, max_faults);
   } else if (const auto found = faults_.find(caller); found != faults_.end() && --found->second == 0) {
     faults_.erase(found);
   }

@@ -11,8 +11,8 @@
 
 namespace ortmulti {
 
-/// Which requests a pool joins, besides what their shapes say: what is known of the model's outputs, and what runs have
-/// shown. No clock, no lock.
+/// Decides which requests a pool joins, beyond their shapes: by what is known of the model's outputs, and by what runs
+/// have shown. It has no clock and no lock.
 class Joining {
  public:
   /// A key of requests that may be joined, as BatchTraits has it.
@@ -20,7 +20,7 @@ class Joining {
   /// Who asks; 0: nobody knows.
   using Caller = std::uint64_t;
 
-  /// What has no rows, by its name, and why.
+  /// Why a name has no rows, by the name.
   using Apart = std::map<std::string, std::string>;
 
   /// What is known of a model's outputs.
@@ -35,53 +35,52 @@ class Joining {
   const Outputs& outputs() const noexcept { return outputs_; }
   /// Requests that give one of these inputs run alone.
   void set_apart_inputs(Apart inputs) { inputs_ = std::move(inputs); }
-  /// Why a request with these names runs alone; null: it need not.
+  /// Why a request with these names runs alone; null: it may be joined.
   const std::string* why_apart(const std::vector<const char*>& outputs, const std::vector<const char*>& inputs) const;
-  /// Whether such a request may be joined, for all that runs have shown.
+  /// Whether runs so far allow to join such a request.
   bool joins(const Key& key, Caller caller) const;
 
-  /// From now on these requests are not joined; or none of the model.
+  /// Ends joining requests of this key, or all requests of the model.
   void stop(const Key& key);
   void stop_all() noexcept { stopped_ = true; }
 
-  /// Requests of a joint run that are to be run alone and compared.
+  /// Says which requests of a joint run have to run alone, to be compared.
   struct Audit {
     std::vector<std::size_t> which;
-    Key shape;             ///< The first of which this is; empty: it stands for none.
-    bool proves = false;   ///< It is one of the first runs, of which all are.
+    Key shape;             ///< The shape whose first joint run this is; empty: none.
+    bool proves = false;   ///< One of the first runs: all requests are compared.
     bool in_time = false;  ///< Audits have taken no more than their share.
 
-    /// Requests that are alike show nothing of what mixes them. Then the last one is compared if there is time.
+    /// Notes that the requests are alike, which hides mixing. Only the last one is compared, if there is time.
     void are_alike(std::size_t requests);
   };
-  /// After a joint run of so many requests, with so many rows, that took so long. Of the first joint run of each shape,
-  /// and of each number of rows up to twice as many, one request is compared, and then of others as far as all audits
-  /// take no more than `most_share` of the time of joint runs. The first ones do not wait for that, for two seconds in
-  /// all.
+  /// Chooses audits after a joint run. Of the first joint run of each shape, and of each doubling of its rows, one
+  /// request is compared. Later audits take at most `max_share` of the time of joint runs; the first ones may take two
+  /// seconds in all before that holds.
   Audit audit(const Key& key, std::size_t requests, std::size_t rows, std::chrono::nanoseconds time);
-  /// That was done, and took so long. What was asked for and not done is asked for again.
+  /// Notes that an audit was done, and how long it took. An audit that was not done comes again.
   void audited(const Audit& done, std::chrono::nanoseconds time);
-  /// After an audit by which an answer depends on the size of its run, and not on the other requests in it: whether
-  /// that is taken for rounding, by which a choice of two equal ones becomes the other. Of many it is not.
+  /// Notes an answer that depends on the size of its run, not on the other requests in it. Returns whether it counts as
+  /// rounding, which may flip a choice between two equal values. Many such answers do not.
   bool is_rounding() noexcept { return 8 * ++by_size_ <= audits_ + 24; }
 
-  /// After a joint run that failed though each of its requests succeeded by itself: whether it was not the first one in
-  /// a row, so that stop() is due.
+  /// Notes a joint run that failed although each request succeeded alone. Returns whether it was not the first in a
+  /// row: then call stop().
   bool failed_together(const Key& key);
   void succeeded_together(const Key& key) { failures_.erase(key); }
-  /// What became of a request of a caller. Those of one whose requests fail again and again run alone.
+  /// Notes what became of a caller's request. Requests of a caller that fail again and again run alone.
   void note(Caller caller, bool failed);
 
-  static constexpr double most_share = 0.005;
+  static constexpr double max_share = 0.005;
 
  private:
-  static constexpr std::size_t most_kept = 1000;  // of shapes and callers without end, the first are forgotten
+  static constexpr std::size_t max_kept = 1000;  // entries; a full table is emptied
   static constexpr std::size_t always_audited = 32;
   // A run of another size may take seconds, where cuDNN plans its convolutions anew.
   static constexpr std::chrono::seconds always_for{2};
   static constexpr int proving_runs = 16;
   static constexpr int faulty = 4;  // a failure counts 2, an answer takes 1 off
-  static constexpr int most_faults = 16;
+  static constexpr int max_faults = 16;
 
   Outputs outputs_;
   Apart inputs_;

@@ -1,6 +1,7 @@
 #include "core/pool/latency.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 
@@ -11,8 +12,7 @@ int LatencyHistogram::bucket_of(std::uint64_t nanoseconds) noexcept {
   if (nanoseconds < exact) {
     return static_cast<int>(nanoseconds);
   }
-  const int top = 63 - __builtin_clzll(nanoseconds);
-  const int shift = top - sub_bits;
+  const int shift = static_cast<int>(std::bit_width(nanoseconds)) - 1 - sub_bits;
   const auto within = static_cast<int>((nanoseconds >> shift) & (exact - 1));
   return ((shift + 1) << sub_bits) + within;
 }
@@ -36,13 +36,14 @@ void LatencyHistogram::record(std::int64_t nanoseconds) noexcept {
   max_ns_ = std::max(max_ns_, kept);
 }
 
-void LatencyHistogram::merge(const LatencyHistogram& other) noexcept {
+LatencyHistogram& LatencyHistogram::operator+=(const LatencyHistogram& other) noexcept {
   for (std::size_t i = 0; i < counts_.size(); ++i) {
     counts_[i] += other.counts_[i];
   }
   count_ += other.count_;
   sum_ns_ += other.sum_ns_;
   max_ns_ = std::max(max_ns_, other.max_ns_);
+  return *this;
 }
 
 std::int64_t LatencyHistogram::quantile_ns(double q) const noexcept {
@@ -85,11 +86,12 @@ void SizeHistogram::record(std::size_t size) noexcept {
   sum_ += size;
 }
 
-void SizeHistogram::merge(const SizeHistogram& other) noexcept {
+SizeHistogram& SizeHistogram::operator+=(const SizeHistogram& other) noexcept {
   for (std::size_t i = 0; i < counts_.size(); ++i) {
     counts_[i] += other.counts_[i];
   }
   sum_ += other.sum_;
+  return *this;
 }
 
 std::uint64_t SizeHistogram::count() const noexcept {

@@ -13,7 +13,7 @@ class LatencyHistogram {
  public:
   /// Below 0 counts as 0, above 9 hours as 9 hours.
   void record(std::int64_t nanoseconds) noexcept;
-  void merge(const LatencyHistogram& other) noexcept;
+  LatencyHistogram& operator+=(const LatencyHistogram& other) noexcept;
 
   std::uint64_t count() const noexcept { return count_; }
   std::int64_t sum_ns() const noexcept { return sum_ns_; }
@@ -44,7 +44,7 @@ class SizeHistogram {
   static constexpr int bounds = 11;  ///< 1, 2, 4, and so on up to 1024.
 
   void record(std::size_t size) noexcept;
-  void merge(const SizeHistogram& other) noexcept;
+  SizeHistogram& operator+=(const SizeHistogram& other) noexcept;
 
   std::uint64_t count() const noexcept;
   std::uint64_t sum() const noexcept { return sum_; }

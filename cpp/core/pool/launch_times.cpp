@@ -8,8 +8,8 @@ namespace {
 
 // To sleep for less than this is not worth it.
 constexpr std::chrono::microseconds shortest_sleep{100};
-constexpr std::chrono::microseconds least_margin{50};
-constexpr std::size_t most_shapes = 1000;
+constexpr std::chrono::microseconds min_margin{50};
+constexpr std::size_t max_shapes = 1000;
 
 }  // namespace
 
@@ -30,11 +30,11 @@ void LaunchTimes::end(Clock::time_point now, const Launch& launch, std::optional
   --count_;
   under_way_ -= launch.expected;
   Clock::duration taken = std::max<Clock::duration>(now - std::max(since_, launch.launched), {});
-  if (woke && now - *woke < least_margin / 2) {
+  if (woke && now - *woke < min_margin / 2) {
     taken /= 2;
   }
   since_ = std::max(since_, now);
-  if (times_.size() == most_shapes) {
+  if (times_.size() == max_shapes) {
     times_.clear();
   }
   const auto [found, first] = times_.emplace(launch.shape, taken);
@@ -46,7 +46,7 @@ void LaunchTimes::end(Clock::time_point now, const Launch& launch, std::optional
 }
 
 Sleeper::Clock::duration Sleeper::margin(Clock::duration left) const noexcept {
-  return std::max<Clock::duration>(least_margin, 2 * late_) + left / 16;
+  return std::max<Clock::duration>(min_margin, 2 * late_) + left / 16;
 }
 
 std::optional<Sleeper::Clock::time_point> Sleeper::sleep_until(Clock::time_point until) {

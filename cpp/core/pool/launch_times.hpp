@@ -7,8 +7,8 @@
 
 namespace ortmulti {
 
-/// When a GPU will have done what is launched on it one behind another, judged by how long the same took before. From
-/// any thread.
+/// Estimates when a GPU will have done what is launched on it one after another, from how long the same took before.
+/// Any thread may use it.
 class LaunchTimes {
  public:
   using Clock = std::chrono::steady_clock;
@@ -20,33 +20,32 @@ class LaunchTimes {
     Clock::duration expected{};
   };
 
-  /// `shape`: what takes as long each time.
+  /// Notes a launch. `shape`: launches of one shape take equally long.
   Launch begin(Clock::time_point now, const void* shape);
-  /// When the GPU has done it. In the order of the launches, or nearly so. `woke`: when a thread that slept meanwhile
-  /// began to wait. If there was nothing to wait for, the GPU had done it at an unknown time before that.
+  /// Notes that the GPU has done a launch, nearly in the order of the launches. `woke`: when a thread that slept
+  /// meanwhile began to wait. If it had nothing to wait for, the GPU was done at an unknown time before that.
   void end(Clock::time_point now, const Launch& launch, std::optional<Clock::time_point> woke = std::nullopt);
 
  private:
   std::mutex mutex_;
   std::map<const void*, Clock::duration> times_;
-  Clock::duration under_way_{};  // what all that was launched and has not ended will take
+  Clock::duration under_way_{};  // what launches that have not ended will take
   std::size_t count_ = 0;        // of these
   Clock::time_point since_;      // when the first of these began
 };
 
-/// A thread's sleep up to a time that is not quite certain: it wakes up early enough to find what ends then, as far as
-/// the system lets it.
+/// Lets a thread sleep up to an uncertain time. It wakes up a little earlier, as far as the system allows.
 class Sleeper {
  public:
   using Clock = LaunchTimes::Clock;
 
-  /// How long before `until` to wake up, given now.
+  /// How long before the time to wake up, if so much is left until then.
   Clock::duration margin(Clock::duration left) const noexcept;
-  /// When it woke up; nothing if it did not sleep.
+  /// Returns when it woke up; nothing if it did not sleep.
   std::optional<Clock::time_point> sleep_until(Clock::time_point until);
 
  private:
-  Clock::duration late_{};  // how much later than asked for it woke up lately
+  Clock::duration late_{};  // how late it woke up recently
 };
 
 }  // namespace ortmulti

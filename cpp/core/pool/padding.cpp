@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -16,12 +17,12 @@ namespace {
 // A run that takes about as long as expected is known by few tries. Another may have been of shapes new to a GPU.
 constexpr std::uint64_t few_tries = 2;
 constexpr std::uint64_t tries = 6;
-constexpr double as_much = 1.3;
+constexpr double max_cost_ratio = 1.3;
 
 // The largest power of two that a size is not below, up to that of 32 bits.
 std::size_t power(std::size_t size) noexcept {
-  const auto low = static_cast<std::uint32_t>(std::min<std::size_t>(size, std::numeric_limits<std::uint32_t>::max()));
-  return low == 0 ? 0 : static_cast<std::size_t>(31 - __builtin_clz(low));
+  const std::size_t low = std::min<std::size_t>(size, std::numeric_limits<std::uint32_t>::max());
+  return low == 0 ? 0 : static_cast<std::size_t>(std::bit_width(low) - 1);
 }
 
 }  // namespace
@@ -34,24 +35,23 @@ void JointSize::add(const JointSize& more) noexcept {
 }
 
 std::size_t Padding::rounded(std::size_t length) const noexcept {
-  const auto next = std::lower_bound(lengths.begin(), lengths.end(), length);
+  const auto next = std::ranges::lower_bound(lengths, length);
   return next != lengths.end() ? *next : (length + multiple - 1) / multiple * multiple;
 }
 
-const Padding::Tensor* Padding::find(const std::vector<Tensor>& tensors, const char* name) noexcept {
-  const auto found =
-      std::find_if(tensors.begin(), tensors.end(), [name](const Tensor& tensor) { return tensor.name == name; });
+const Padding::PaddedTensor* Padding::find(const std::vector<PaddedTensor>& tensors, const char* name) noexcept {
+  const auto found = std::ranges::find(tensors, name, &PaddedTensor::name);
   return found == tensors.end() ? nullptr : &*found;
 }
 
 std::vector<std::int64_t> Padding::mask_shape(const RunInputs& given) const {
   const auto& names = given.names();
-  if (mask.empty() || std::any_of(names.begin(), names.end(), [this](const char* name) { return mask == name; })) {
+  if (mask.empty() || std::ranges::any_of(names, [this](const char* name) { return mask == name; })) {
     return {};
   }
-  const Tensor* const made = find(inputs, mask.c_str());
+  const PaddedTensor* const made = find(inputs, mask.c_str());
   for (std::size_t i = 0; i < names.size(); ++i) {
-    const Tensor* const padded = find(inputs, names[i]);
+    const PaddedTensor* const padded = find(inputs, names[i]);
     const HostTensor* const like = given.known(i);
     if (padded == nullptr || like == nullptr || axis >= like->rank || padded->axes.front() >= like->rank) {
       continue;
@@ -173,7 +173,7 @@ double RunCost::hoped(std::size_t length, std::size_t rows) const noexcept {
     for (std::size_t i = 0; i < its_rows; ++i) {
       fewer = of_length[i].count > 0 ? std::min(fewer, of_length[i].element) : fewer;
     }
-    if (half.count > 0 && (half.count < tries || half.element <= as_much * fewer)) {
+    if (half.count > 0 && (half.count < tries || half.element <= max_cost_ratio * fewer)) {
       least = std::min(least, less * half.element);
     }
   };
@@ -197,7 +197,7 @@ double RunCost::element(std::size_t length, std::size_t rows) const noexcept {
   if (known.count == 0) {
     return rows == 0 && std::isinf(best) ? 1 : best;  // one row always runs
   }
-  const bool as_expected = known.count >= few_tries && known.element <= as_much * best;
+  const bool as_expected = known.count >= few_tries && known.element <= max_cost_ratio * best;
   return as_expected && of_late ? known.element : std::min(known.element, best);
 }
 

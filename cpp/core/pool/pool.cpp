@@ -88,18 +88,14 @@ void Pool::add(const std::vector<std::shared_ptr<Runner>>& runners, std::optiona
       worker.runner = runner;
       worker.session = runner->session();
       worker.group = &group;
-      worker.thread = std::thread(&Pool::work, this, std::ref(worker));  // which waits for the lock
+      worker.thread = std::jthread([this, &worker] { work(worker); });  // which waits for the lock
     }
   } catch (...) {
     for (const auto& worker : added) {
-      worker->does = Worker::Does::ends;
+      worker->state = Worker::State::ending;
     }
     lock.unlock();
-    for (const auto& worker : added) {
-      if (worker->thread.joinable()) {
-        worker->thread.join();
-      }
-    }
+    added.clear();  // joins their threads
     try {
       throw;
     } catch (const std::system_error& error) {
@@ -111,7 +107,7 @@ void Pool::add(const std::vector<std::shared_ptr<Runner>>& runners, std::optiona
     workers_.push_back(std::move(each));
     worker.group->add(worker, at_first);
     has_gpus_ = has_gpus_ || worker.group->device.is_cuda();
-    worker.group->occupy(worker, Worker::Does::runs);
+    worker.group->occupy(worker, Worker::State::running);
     hand_over(worker);
   }
 }
@@ -122,7 +118,7 @@ std::vector<std::shared_ptr<Runner>> Pool::runners() const {
   runners.reserve(workers_.size());
   for (const auto& group : groups_) {
     const std::size_t most = group->in_flight ? group->in_flight->limit() : group->workers.size();
-    const bool runs = !closing_ && group->usable() && group->rest() == DeviceGroup::Rest::awake;
+    const bool runs = !closing_ && group->usable() && group->sleep_state() == DeviceGroup::SleepState::awake;
     for (std::size_t i = 0; runs && i < std::min(most, group->workers.size()); ++i) {
       runners.push_back(group->workers[i]->runner);
     }
@@ -144,7 +140,7 @@ bool Pool::drop_graphs(const Device& device) const {
   Lock lock = enter();
   const auto runners = runners_on(device);
   lock.unlock();
-  return std::count_if(runners.begin(), runners.end(), [](const auto& runner) { return runner->drop_graphs(); }) != 0;
+  return std::ranges::count_if(runners, [](const auto& runner) { return runner->drop_graphs(); }) != 0;
 }
 
 namespace {
@@ -254,11 +250,11 @@ bool Pool::give_back_surplus() {
       for (const Worker* worker : group->workers) {
         largest = std::max(largest, worker->runner ? worker->runner->take_largest() : 0);
       }
-      if (const Surplus::Due what = group->surplus.look(largest); what.memory || what.graphs) {
+      if (const IdleMemory::Due what = group->idle_memory.look(largest); what.memory || what.graphs) {
         due.push_back({group.get(), what.graphs, largest == 0, runners_on(group->device)});
       }
     }
-    watched = watched || !looks || group->surplus.watched();
+    watched = watched || !looks || group->idle_memory.watched();
   }
   for (const Due& one : due) {
     lock.unlock();
@@ -268,14 +264,14 @@ bool Pool::give_back_surplus() {
     one.group->counts.trims += at && before && before->held < *at ? 1 : 0;
     lock.unlock();
     std::optional<Session::Shrink> arenas;
-    if (one.graphs || !before || before->unused >= least_surplus) {
+    if (one.graphs || !before || before->unused >= min_idle_bytes) {
       arenas = one.quiet ? Session::Shrink::now : Session::Shrink::in_next_run;
     }
     give_back_from(*one.group, one.runners, one.graphs, arenas);
     const std::optional<Arenas> after = arenas_of(one.runners);
-    const bool whole = !after || after->unused < least_surplus;
+    const bool whole = !after || after->unused < min_idle_bytes;
     lock.lock();
-    one.group->surplus.given_back(whole);
+    one.group->idle_memory.given_back(whole);
   }
   return watched;
 }
@@ -358,7 +354,7 @@ bool Pool::close(bool cancel_waiting, std::optional<std::chrono::milliseconds> p
   timer_stops_ = true;
   timers_changed_.notify_all();
   for (const auto& worker : workers_) {
-    worker->does = Worker::Does::ends;
+    worker->state = Worker::State::ending;
     worker->wake.notify_one();
   }
   lock.unlock();

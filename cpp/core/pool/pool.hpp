@@ -39,20 +39,20 @@ struct PoolStats {
   std::string why_unbatched;  ///< Why requests like the last that ran alone were not joined with others.
   std::string why_unlike;     ///< An example of the `unlike` ones.
 
-  // Counted. for_each_count() has them all.
+  // Counts, all of which for_each_count() visits.
   std::uint64_t rejected = 0;
   std::uint64_t cancelled_waiting = 0;  ///< Never begun.
-  std::uint64_t failed_waiting = 0;     ///< Never begun: for a deadline, the last device, or a higher priority.
-  std::uint64_t unbatched = 0;          ///< Joint runs that ended joining: of the model, or of requests like theirs.
-  std::uint64_t apart = 0;              ///< Requests that ran alone: for their outputs, or since their caller's fail.
-  std::uint64_t audits = 0;             ///< Requests of joint runs that were run alone too, and compared.
-  std::uint64_t audit_differences = 0;  ///< Of these, those with another answer.
+  std::uint64_t failed_waiting =
+      0;                        ///< Never begun: deadline passed, last device gone, or replaced by a higher priority.
+  std::uint64_t unbatched = 0;  ///< How often joining ended: for the model, or for requests of one kind.
+  std::uint64_t apart = 0;      ///< Requests that ran alone: for their outputs, or since their caller's requests fail.
+  std::uint64_t audits = 0;     ///< Requests of joint runs that were run alone too, and compared.
+  std::uint64_t audit_differences = 0;  ///< Audits with another answer.
   std::uint64_t audit_ns = 0;           ///< How long these runs took.
   std::uint64_t unlike = 0;             ///< Requests that ran alone while only unlike ones waited to be batched.
 
   /// As DeviceStats::for_each_count().
-  template <typename Each>
-  static void for_each_count(const Each& each) {
+  static void for_each_count(const auto& each) {
     each("rejected", &PoolStats::rejected);
     each("cancelled_waiting", &PoolStats::cancelled_waiting);
     each("failed_waiting", &PoolStats::failed_waiting);
@@ -64,7 +64,7 @@ struct PoolStats {
     each("unlike", &PoolStats::unlike);
   }
 
-  /// Adds what another pool did and does.
+  /// Adds the counts of another pool.
   void add(const PoolStats& more);
 };
 
@@ -78,69 +78,70 @@ class Pool : public KeepsMemory, NonCopyable {
   struct Options {
     std::optional<std::size_t> max_waiting;  ///< Requests that may wait; by default any number.
     Batching batching;
-    /// Tells when a suspended device is to be probed, and how long a batch's run took.
+    /// The clock for probes of suspended devices, and for runs of batches.
     std::function<Clock::time_point()> now = Clock::now;
-    /// That the process may use: of which measured numbers of runs under way take three quarters at most.
+    /// Cores that the process may use. Measured numbers of runs under way take at most three quarters of them.
     std::size_t cores = static_cast<std::size_t>(usable_cores());
-    /// Where no request was half as large for so long, the memory of the largest is given back; none: never.
+    /// After so long without a request half as large as the largest, its memory is given back; none: never.
     std::optional<std::chrono::nanoseconds> trim_after = std::nullopt;
-    /// Refuses a request at once where, by the time that runs took, it will not be answered before its deadline.
+    /// Refuses a request at once if, going by past runs, it will miss its deadline.
     bool reject_late = false;
   };
 
   /// A pool without sessions; to be closed before the last reference goes, or it closes itself, which waits.
   static std::shared_ptr<Pool> make(const Options& options);
 
-  /// Adds runners, which take requests from now on: all of them or, where it throws, none. Throws Error with
-  /// ErrorKind::device where a runner's device was removed, and with ErrorKind::fail where a thread cannot be started.
-  /// `at_first`: how many of them run at the same time at first; how many later is chosen by measurement, see InFlight.
-  /// No number: all of them. Of a device that wakes they take the places of those that were freed.
+  /// Adds runners, which take requests from now on. If it throws, it adds none. Throws Error with ErrorKind::device if
+  /// a runner's device was removed, and with ErrorKind::fail if a thread cannot start. `at_first`: how many of them run
+  /// at the same time at first; later measurements choose, see InFlight. No number: all of them run. On a device that
+  /// wakes they replace the runners that were freed.
   void add(const std::vector<std::shared_ptr<Runner>>& runners, std::optional<std::size_t> at_first = std::nullopt);
 
-  /// Says that so many sessions on a device are on their way: requests for it wait. It may have failed or been removed.
+  /// Says that so many sessions on a device are on their way, so that requests for it wait. The device may have failed
+  /// or been removed before.
   void expect(const Device& device, std::size_t sessions);
-  /// Takes back what expect() said. If the device has no other sessions, what waits for it alone fails with this error,
-  /// as does all that waits where no other device is left.
+  /// Takes back expect(). If the device has no other sessions, requests for it alone fail with this error. If no other
+  /// device is left, all waiting requests do.
   void not_coming(const Device& device, std::size_t sessions, const std::exception_ptr& error);
-  /// While opening, devices may come that are not known yet: requests for any device wait.
+  /// While opening, unknown devices may still come, and requests for any device wait.
   void set_opening(bool opening);
-  /// Everything that waits, or is asked for later, fails with this error.
+  /// Fails all requests, now and later, with this error.
   void fail(const std::exception_ptr& error);
-  /// Takes a device out: it gets nothing more, what waits for it alone fails, what runs there is answered, and then its
-  /// threads and runners are freed. Waits until then, but no longer than `until`: false where it is to be called again.
+  /// Removes a device. It gets no more requests, those that wait for it alone fail, and those that run there are
+  /// answered. Then its threads and runners are freed. Waits for that until `until`; false: call it again.
   bool remove(const Device& device, Clock::time_point until);
-  /// Puts a device to sleep: it gets nothing more, what runs there is answered, and then what was `asked` gives back
-  /// what it has. Requests wait, and wake it: those for this device, and the others where none is awake. A device that
-  /// sleeps may give back its sessions, too. A wake, or another sleep, ends before. Waits no longer than `until`: false
-  /// where it is to be called again with the same one, or stay_awake(). Throws Error, with the device as it was.
+  /// Puts a device to sleep. It gets no more requests, runs there are answered, and then `asked` gives memory back. A
+  /// request for this device wakes it, as does one for any device if none is awake. A sleeping device may give back its
+  /// sessions, too. A wake or another sleep ends first. Waits until `until`; false: call it again with the same
+  /// `asked`, or call stay_awake(). If it throws Error, the device is as it was.
   bool sleep(const Device& device, const std::shared_ptr<DeviceSleep>& asked, Clock::time_point until);
-  /// What the device sleeps with from now on; its sessions may come later. In the threads of callers nothing runs there
-  /// any more: memory is scarce.
+  /// Sets what the device's sleeps go through; its sessions may come later. Callers' threads run nothing there any
+  /// more, since memory is scarce.
   void set_gate(const Device& device, SleepGate gate);
   /// Takes back a sleep() that returned false.
   void stay_awake(const Device& device, const std::shared_ptr<DeviceSleep>& asked);
   /// Begins to wake the device, in a thread of the pool, if it is asleep.
   void wake(const Device& device);
-  /// True once it is awake; throws the error of its wake. One that fell asleep again is woken again. False where
-  /// `until` comes first.
+  /// Waits until the device is awake; throws the error of its wake. A device that fell asleep again is woken again.
+  /// False if `until` comes first.
   bool wait_until_awake(const Device& device, Clock::time_point until);
   PoolActivity activity(const Device& device) const;
-  /// Counts what another pool did, and still does, as this one's. Whatever that one continues is closed.
+  /// Counts what another pool did, and still does, as this one's. The pool that the other one continues is closed.
   void continue_from(const std::shared_ptr<Pool>& before);
 
-  // Where a request names no device, and its inputs lie on one, it goes there: they need not be copied.
+  // A request that names no device goes to the GPU on which its inputs lie: they need no copy.
 
-  /// Runs the request in this thread if a session is idle, and returns whether it did: the answer, or error, is in the
-  /// request, and no receiver gets it. False where all are busy, where there is a deadline or batching, where a
-  /// GPU already does so for another thread, or where the device broke under another request's run: then the request is
-  /// to be submitted. `interruptible`: nor where runs of late took so long that this thread should see signals sooner.
+  /// Runs the request in this thread if a session is idle. True: the request has its answer or error, and no receiver
+  /// gets it. False: submit the request. So it is if all sessions are busy, with a deadline or batching, if another
+  /// thread runs requests on the GPU itself, or if the device broke under another request's run. `interruptible`: also
+  /// if recent runs took so long that this thread should see signals sooner.
   bool run_here(Request& request, bool interruptible = false);
 
-  /// Gives the request to an idle session, or queues it. With a full queue waits until then at most; returns false,
-  /// with nothing done, if it stays full. No time: the request is queued however many wait.
+  /// Gives the request to an idle session, or queues it. While the queue is full, waits until `wait_until`; false, with
+  /// nothing done, if it stays full. Without a time the request is queued however many wait.
   bool submit(const std::shared_ptr<Request>& request, const std::optional<Clock::time_point>& wait_until);
 
-  /// Has requests of different lengths run together from now on.
+  /// Lets requests of different lengths run together from now on.
   void set_padding(std::shared_ptr<const Padding> padding);
 
   // As those of Joining.
@@ -150,37 +151,36 @@ class Pool : public KeepsMemory, NonCopyable {
   /// Counts a request that was refused since the queue was full, and returns the error that says so.
   Error reject();
 
-  /// Takes a waiting request out of the queue, or asks that a running one ends; its run's result is not wanted any
-  /// more. Returns false where it had ended.
+  /// Takes a waiting request out of the queue, or asks a running one to end; nobody gets its answer. False if it had
+  /// ended.
   bool cancel(const std::shared_ptr<Request>& request);
 
   PoolStats stats();
 
-  /// The runners of devices that take requests, as many as run at the same time, to be warmed up; none after close().
+  /// The runners to warm up: of devices that take requests, as many as run at the same time. None after close().
   std::vector<std::shared_ptr<Runner>> runners() const;
   /// Frees the CUDA graphs that were made beside the device's sessions. Returns whether there were any.
   bool drop_graphs(const Device& device) const;
   std::vector<std::shared_ptr<Session>> sessions(const Device& device) const;
 
-  /// Bytes of the device's memory that its sessions' arenas and its CUDA graphs take; none where a session cannot tell.
+  /// Bytes of the device's memory that its sessions' arenas and CUDA graphs take; none if a session cannot tell.
   std::optional<std::uint64_t> memory_of_runs(const Device& device) const;
-  /// Gives back memory of the device that no run needs now, beside runs that are under way; with `graphs`, first what
-  /// drop_graphs() frees. A device that sleeps gives back what its sessions keep for runs. Does nothing after close().
+  /// Gives back memory of the device that no run needs now, while other runs go on; with `graphs`, first drop_graphs().
+  /// A sleeping device gives back what its sessions keep for runs. Does nothing after close().
   void give_back(const Device& device, bool graphs) override;
   /// Gives back what Options::trim_after says.
   bool give_back_surplus() override;
-  /// Bytes in an arena, below which they are not worth it.
-  static constexpr std::uint64_t least_surplus = std::uint64_t{16} << 20U;
+  /// Fewer idle bytes in an arena are not worth giving back.
+  static constexpr std::uint64_t min_idle_bytes = std::uint64_t{16} << 20U;
 
-  /// Accepts nothing more, answers what was accepted, or with `cancel_waiting` cancels what has not begun, and frees
-  /// the sessions' threads and runners. Returns true when all that is done; calling it again waits for the same.
-  /// Returns false if requests still run after `patience`: the pool then accepts nothing, and another call has to end
-  /// it.
+  /// Accepts no more requests and answers the accepted ones; with `cancel_waiting` cancels those that have not begun.
+  /// Then frees the sessions' threads and runners, and returns true. Another call waits for the same. False if requests
+  /// still run after `patience`: the pool accepts nothing, and another call has to finish.
   bool close(bool cancel_waiting, std::optional<std::chrono::milliseconds> patience = std::nullopt);
   bool closed() const;
 
-  /// For a thread that must not wait for a pool, such as a worker of it: while one lives, pools whose last reference
-  /// goes in the thread are closed in another one.
+  /// For a thread that must not wait for a pool, such as its worker. While such an object lives, another thread closes
+  /// pools whose last reference goes in this thread.
   class NoWaiting : NonCopyable {
    public:
     NoWaiting();
@@ -200,7 +200,7 @@ class Pool : public KeepsMemory, NonCopyable {
   void check_process() const;
   /// The pool's lock. Throws Error in a forked child.
   Lock enter() const;
-  static void set_asked(Request& request);
+  static void note_submitted(Request& request);
   void prefer_device_of_inputs(Request& request) const;
   // This and every function below needs mutex_ held.
   void check_open() const;
@@ -212,9 +212,9 @@ class Pool : public KeepsMemory, NonCopyable {
   void fail_waiting(DeviceGroup& group, const std::exception_ptr& error, Requests& finished);
   /// Throws Error for a device without a session.
   DeviceGroup& known_group(const Device& device);
-  /// Where only devices that sleep could take the request: wakes these.
+  /// Wakes devices if only sleeping ones could take the request.
   void wake_for(const Request& request);
-  /// Whether what waits would take longer than to wake one more of the devices.
+  /// Whether the waiting requests take longer than waking one more device.
   bool worth_another(const DeviceGroup& group) const;
   static void begin_wake(DeviceGroup& group);
   void wake_for_waiting(DeviceGroup& group);
@@ -222,18 +222,18 @@ class Pool : public KeepsMemory, NonCopyable {
   /// Ends a sleep that has not given anything back; returns its sleeper, to be freed without the lock.
   std::shared_ptr<DeviceSleep> stop_falling(DeviceGroup& group);
   void wake_up(Worker& worker, Lock& lock);
-  /// Without what it continues.
+  /// Without the pools that it continues.
   PoolStats own_stats() const;
   std::vector<std::shared_ptr<Runner>> runners_on(const Device& device) const;
-  /// Without the lock. The runners are the group's; their buffers are given back in any case.
+  /// Called without the lock. Gives back memory of the group's runners; their buffers in any case.
   void give_back_from(DeviceGroup& group, const std::vector<std::shared_ptr<Runner>>& runners, bool graphs,
                       std::optional<Session::Shrink> arenas);
   Worker* idle_worker(const Request& request);
-  /// Ends suspensions where no other device is left, and gives idle sessions what they may take now.
+  /// Ends suspensions if no other device is left, and gives idle sessions what they may take now.
   void refresh();
   void give_waiting(DeviceGroup& group);
   bool full() const;
-  /// After answers from the worker: has the number of requests under way be chosen. Releases the mutex meanwhile.
+  /// Lets InFlight choose the number of requests under way, after answers. Releases the mutex meanwhile.
   void adapt(Worker& worker, std::size_t answers, Lock& lock);
   RequestQueue& queue_of(const Request& request);
   void assign(Worker& worker, const std::shared_ptr<Request>& request) const;
@@ -245,18 +245,17 @@ class Pool : public KeepsMemory, NonCopyable {
   void place(const std::shared_ptr<Request>& request);
   void enqueue(const std::shared_ptr<Request>& request);
   std::shared_ptr<Request> unqueue(Request& request);
-  /// Out of its queue, or of a batch that has not begun; null where it runs or has ended.
+  /// Takes the request out of its queue, or out of a batch that has not begun. Null if it runs or has ended.
   std::shared_ptr<Request> take_back(Request& request);
-  /// Where several priorities wait, those below the highest one begin once in so many times, each in turn.
+  /// While several priorities wait, one below the highest begins once in so many times, each in turn.
   static constexpr int lower_every = 16;
-  /// The request that is to begin for that reason, still in its queue; null: none now.
+  /// The request of a lower priority that begins now, still in its queue; null: none.
   Request* turn_of_lower(DeviceGroup& group);
-  /// An error where the request, to begin after those before it, is to be refused since it would be answered after its
-  /// deadline; else null.
+  /// An error if the request would be answered after its deadline, given those before it. Null: accept it.
   std::exception_ptr why_late(const Request& request) const;
-  /// Has the last request of a lower priority fail, if there is one.
+  /// Fails the last request of a lower priority, if there is one.
   bool make_room_for(const Request& request, Requests& finished);
-  /// The first waiting request that the group may take where `others` run, out of its queue; null if there is none.
+  /// Takes the first waiting request that the group may run beside `others` out of its queue; null: none.
   std::shared_ptr<Request> next_for(DeviceGroup& group, std::size_t others);
   /// After a run: the worker gets the next request, or is idle.
   void hand_over(Worker& worker);
@@ -266,27 +265,27 @@ class Pool : public KeepsMemory, NonCopyable {
   void work(Worker& worker);
   bool join_forming(const std::shared_ptr<Request>& request);
   void gather(Worker& worker, bool at_once, Lock& lock);
-  /// Has waiting requests join the forming batch.
+  /// Lets waiting requests join the forming batch.
   void take_waiting(Worker& worker);
   /// `at_once`: it got its requests as its last run ended.
   void run_batch(Worker& worker, bool at_once, Lock& lock);
   RunEnd run_one(Worker& worker, Request& request, Lock& lock) const;
   RunEnd run_joint(Worker& worker, const Requests& batch, Lock& lock);
   struct Audit {
-    std::string difference;  ///< From the request's answer alone; empty: by rounding at most.
+    std::string difference;  ///< From the request's answer alone; empty: none but rounding.
     bool by_size = false;    ///< It comes from the run's size, not from other requests.
     std::chrono::nanoseconds time{0};
   };
   /// Runs a request of a joint run alone, and compares. Without the lock.
   Audit audit(Worker& worker, const std::shared_ptr<Request>& request, const JointSize& size,
               const std::vector<JointSize>& sizes) const;
-  /// What audits of a joint run mean for it and for later ones.
+  /// Applies the results of a joint run's audits to it and to later ones.
   void note_audits(const Joining::Audit& done, const std::vector<Audit>& found, RunEnd& end);
-  /// Runs requests of a joint run that failed once more: halves of them, down to single ones.
+  /// Runs requests of a failed joint run again: in halves, down to single ones.
   void run_again(Worker& worker, Requests batch, const RunEnd& joint, Requests& finished, Lock& lock);
-  /// Says in the log, and in the statistics, that requests are not joined any more; of which ones `joining_` knows.
+  /// Says in the log and the statistics that requests are joined no more; `joining_` knows which.
   void note_stop(const std::string& why, OrtLoggingLevel level);
-  /// What became of a run; false where the request is to be tried elsewhere.
+  /// Concludes a run; false if the request shall be tried elsewhere.
   bool end_run(Worker& worker, Request& request, const RunEnd& end, Requests& finished);
   void conclude(Worker& worker, const std::shared_ptr<Request>& request, const RunEnd& end, Requests& finished);
   static bool nobody_waits(const Requests& batch);

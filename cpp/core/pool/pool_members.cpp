@@ -1,26 +1,15 @@
 #include <algorithm>
 #include <iterator>
-#include <utility>
 
 #include "core/pool/device_group.hpp"
 #include "core/pool/pool.hpp"
 
 namespace ortmulti {
-namespace {
-
-void merge(std::uint64_t& count, std::uint64_t more) { count += more; }
-
-template <typename Histogram>
-void merge(Histogram& histogram, const Histogram& more) {
-  histogram.merge(more);
-}
-
-}  // namespace
 
 void DeviceStats::add(const DeviceStats& more) {
   busy += more.busy;
   waiting += more.waiting;
-  for_each_count([&](const char* /*name*/, auto count) { merge(this->*count, more.*count); });
+  for_each_count([&](const char* /*name*/, auto count) { this->*count += more.*count; });
 }
 
 void PoolStats::add(const PoolStats& more) {
@@ -33,8 +22,7 @@ void PoolStats::add(const PoolStats& more) {
     why_unlike = more.why_unlike;
   }
   for (const DeviceStats& device : more.devices) {
-    const auto found = std::find_if(devices.begin(), devices.end(),
-                                    [&device](const auto& other) { return other.device == device.device; });
+    const auto found = std::ranges::find(devices, device.device, &DeviceStats::device);
     if (found != devices.end()) {
       found->add(device);
       continue;
@@ -46,8 +34,7 @@ void PoolStats::add(const PoolStats& more) {
 }
 
 DeviceGroup* Pool::find_group(const Device& device) const {
-  const auto found =
-      std::find_if(groups_.begin(), groups_.end(), [&device](const auto& group) { return group->device == device; });
+  const auto found = std::ranges::find(groups_, device, &DeviceGroup::device);
   return found == groups_.end() ? nullptr : found->get();
 }
 
@@ -174,18 +161,16 @@ bool Pool::remove(const Device& device, Clock::time_point until) {
     return true;
   }
   sleeper = group.forget();
-  const auto leaving = std::stable_partition(workers_.begin(), workers_.end(),
-                                             [&group](const auto& worker) { return worker->group != &group; });
-  std::move(leaving, workers_.end(), std::back_inserter(freed));
-  workers_.erase(leaving, workers_.end());
+  const auto leaving =
+      std::ranges::stable_partition(workers_, [&group](const auto& worker) { return worker->group != &group; });
+  std::ranges::move(leaving, std::back_inserter(freed));
+  workers_.erase(leaving.begin(), leaving.end());
   for (const auto& worker : freed) {
-    worker->does = Worker::Does::ends;
+    worker->state = Worker::State::ending;
     worker->wake.notify_one();
   }
   lock.unlock();
-  for (const auto& worker : freed) {
-    worker->thread.join();
-  }
+  freed.clear();  // joins their threads
   return true;
 }
 

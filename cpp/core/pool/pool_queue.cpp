@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <limits>
 #include <ratio>
 #include <system_error>
@@ -21,7 +20,7 @@ constexpr std::chrono::milliseconds longest_uninterrupted{20};
 }  // namespace
 
 // Whoever waits for room submits a request several times.
-void Pool::set_asked(Request& request) {
+void Pool::note_submitted(Request& request) {
   if (request.submitted == Clock::time_point()) {
     request.submitted = Clock::now();
     request.due_ = request.deadline.value_or(request.submitted + Request::without_deadline);
@@ -63,17 +62,16 @@ Worker* Pool::idle_worker(const Request& request) {
 bool Pool::full() const { return options_.max_waiting && waiting_ >= *options_.max_waiting; }
 
 bool Pool::any_usable() const {
-  return std::any_of(groups_.begin(), groups_.end(), [](const auto& group) { return group->usable(); });
+  return std::ranges::any_of(groups_, [](const auto& group) { return group->usable(); });
 }
 
 bool Pool::settled() const {
-  return waiting_ == 0 &&
-         std::none_of(groups_.begin(), groups_.end(), [](const auto& group) { return group->active(); });
+  return waiting_ == 0 && std::ranges::none_of(groups_, [](const auto& group) { return group->active(); });
 }
 
 void Pool::assign(Worker& worker, const std::shared_ptr<Request>& request) const {
   worker.batch.push_back(request);
-  request->place_ = Request::Place::running;
+  request->phase_ = Request::Phase::running;
   request->worker_ = &worker;
   if (options_.batching.enabled()) {
     request->assigned = Clock::now();
@@ -96,7 +94,7 @@ void Pool::give(Worker& worker, const std::shared_ptr<Request>& request) {
   // From now on, not from when its thread wakes up: others would begin batches too. A probe is one request.
   const bool forming = options_.batching.enabled() && !options_.batching.is_full(worker.size) &&
                        joins_others(*request) && !worker.group->suspended();
-  worker.group->occupy(worker, forming ? Worker::Does::forming : Worker::Does::given);
+  worker.group->occupy(worker, forming ? Worker::State::forming : Worker::State::given);
   note_probe(worker, *request);
   worker.enough = options_.batching.max_size;
   const bool wakes_in_time =
@@ -125,7 +123,7 @@ void Pool::enqueue(const std::shared_ptr<Request>& request) {
   RequestQueue& queue = queue_of(*request);
   request->number_ = request->number_ == 0 ? ++next_number_ : request->number_;
   request->position_ = queue.insert(queue.end(), request);  // where most belong
-  request->place_ = Request::Place::waiting;
+  request->phase_ = Request::Phase::waiting;
   ++waiting_;
   prioritized_ += request->priority != 0 ? 1 : 0;
   wake_for(*request);
@@ -135,20 +133,19 @@ std::shared_ptr<Request> Pool::unqueue(Request& request) {
   std::shared_ptr<Request> taken = std::move(queue_of(request).extract(request.position_).value());
   --waiting_;
   prioritized_ -= request.priority != 0 ? 1 : 0;
-  request.place_ = Request::Place::nowhere;
+  request.phase_ = Request::Phase::unqueued;
   queue_has_space_.notify_one();
   return taken;
 }
 
 std::shared_ptr<Request> Pool::take_back(Request& request) {
-  if (request.place_ == Request::Place::waiting) {
+  if (request.phase_ == Request::Phase::waiting) {
     return unqueue(request);
   }
-  if (request.place_ == Request::Place::running &&
-      static_cast<Worker*>(request.worker_)->does == Worker::Does::forming) {
+  if (request.phase_ == Request::Phase::running &&
+      static_cast<Worker*>(request.worker_)->state == Worker::State::forming) {
     Worker& worker = *static_cast<Worker*>(request.worker_);
-    const auto member = std::find_if(worker.batch.begin(), worker.batch.end(),
-                                     [&request](const auto& other) { return other.get() == &request; });
+    const auto member = std::ranges::find(worker.batch, &request, &std::shared_ptr<Request>::get);
     auto taken = std::move(*member);
     worker.batch.erase(member);
     worker.size = {};
@@ -192,8 +189,8 @@ std::shared_ptr<Request> Pool::next_for(DeviceGroup& group, std::size_t others) 
     return unqueue(*lower);
   }
   Request* next = nullptr;
-  Request* late = nullptr;  // for nothing: those after it might become late for that
-  std::size_t most_late = 1000;
+  Request* late = nullptr;  // for nothing: requests after it might become late because of it
+  std::size_t max_late = 1000;
   group.each_waiting(anywhere_, [&](Request& request) {
     const bool has_place = group.has_place_for(request, others);
     const bool takes = has_place && (group.takes(request) || probe_due(group, request));
@@ -205,9 +202,10 @@ std::shared_ptr<Request> Pool::next_for(DeviceGroup& group, std::size_t others) 
     }
     if (takes && group.would_be_late(request)) {
       late = late == nullptr ? &request : late;
-      return --most_late > 0;
+      return --max_late > 0;
     }
-    // Of the others it takes all that name it. Where it does not take the first one for any device, it takes none.
+    // A group takes every request for its own device. It takes requests for any device in order only: if it may not
+    // take the first one, it takes none.
     next = takes ? &request : group.waiting.empty() ? nullptr : group.waiting.begin()->get();
     return false;
   });
@@ -243,13 +241,14 @@ void Pool::hand_over(Worker& worker) {
   if (options_.max_waiting) {
     queue_has_space_.notify_all();  // a waiter may want this device
   }
-  if (worker.group->removed() || worker.group->rest() == DeviceGroup::Rest::falling_asleep || (closing_ && settled())) {
+  if (worker.group->removed() || worker.group->sleep_state() == DeviceGroup::SleepState::falling_asleep ||
+      (closing_ && settled())) {
     settled_.notify_all();
   }
 }
 
 void Pool::refresh() {
-  if (std::none_of(groups_.begin(), groups_.end(), [](const auto& group) { return group->dispatches(); })) {
+  if (std::ranges::none_of(groups_, [](const auto& group) { return group->dispatches(); })) {
     for (const auto& group : groups_) {
       group->end_suspension();
     }
@@ -295,7 +294,7 @@ bool Pool::run_here(Request& request, bool interruptible) {
   if (options_.batching.enabled() || request.deadline) {
     return false;
   }
-  set_asked(request);
+  note_submitted(request);
   prefer_device_of_inputs(request);
   Lock lock(mutex_);
   check_accepted(request);
@@ -316,7 +315,7 @@ bool Pool::run_here(Request& request, bool interruptible) {
       return false;
     }
   }
-  worker->group->occupy(*worker, Worker::Does::runs);
+  worker->group->occupy(*worker, Worker::State::running);
   note_probe(*worker, request);
   Requests finished;
   const bool ended = end_run(*worker, request, run_one(*worker, request, lock), finished);
@@ -329,7 +328,7 @@ bool Pool::run_here(Request& request, bool interruptible) {
 
 bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<Clock::time_point>& wait_until) {
   check_process();
-  set_asked(*request);
+  note_submitted(*request);
   prefer_device_of_inputs(*request);
   if (options_.batching.enabled() && (request->run_options == nullptr || request->own_run_options)) {
     auto traits = batch_traits(*request, options_.batching);
@@ -407,14 +406,14 @@ std::exception_ptr Pool::why_late(const Request& request) const {
   if (!options_.reject_late || !request.deadline) {
     return nullptr;
   }
-  constexpr std::size_t most_passed = 1000;
+  constexpr std::size_t max_passed = 1000;
   double at_once = 0;  // requests, of joint runs all
   double run = 0;
   std::size_t ahead = 0;
   std::size_t passed = 0;
   const auto count = [&](const RequestQueue& queue) {
     auto position = queue.rbegin();
-    while (position != queue.rend() && passed < most_passed && request.goes_before(**position)) {
+    while (position != queue.rend() && passed < max_passed && request.goes_before(**position)) {
       ++position;
       ++passed;
     }
@@ -435,7 +434,7 @@ std::exception_ptr Pool::why_late(const Request& request) const {
   }
   ahead -= passed;
   const double left = std::chrono::duration<double, std::milli>(*request.deadline - Clock::now()).count();
-  if (at_once == 0 || passed >= most_passed || run * (1 + static_cast<double>(ahead) / at_once) <= left) {
+  if (at_once == 0 || passed >= max_passed || run * (1 + static_cast<double>(ahead) / at_once) <= left) {
     return nullptr;
   }
   const std::string before = ahead == 1 ? "1 request waits" : std::to_string(ahead) + " requests wait";
@@ -502,7 +501,7 @@ bool Pool::cancel(const std::shared_ptr<Request>& request) {
     announce(finished);
     return true;
   }
-  if (request->place_ != Request::Place::running) {
+  if (request->phase_ != Request::Phase::running) {
     return false;
   }
   request->unwanted_ = true;
@@ -516,8 +515,8 @@ std::exception_ptr Pool::deadline_error(const Request& request, const std::strin
   const std::int64_t tenths = std::max<std::int64_t>(0, std::chrono::ceil<Tenths>(allowed).count());
   const std::string milliseconds =
       std::to_string(tenths / 10) + (tenths % 10 == 0 ? "" : "." + std::to_string(tenths % 10));
-  const auto wakes = std::find_if(groups_.begin(), groups_.end(), [&request](const auto& group) {
-    return group->rest() == DeviceGroup::Rest::waking && group->is_for(request);
+  const auto wakes = std::ranges::find_if(groups_, [&request](const auto& group) {
+    return group->sleep_state() == DeviceGroup::SleepState::waking && group->is_for(request);
   });
   return make_error(ErrorKind::deadline,
                     what + milliseconds + " ms: " +

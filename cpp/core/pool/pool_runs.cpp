@@ -30,10 +30,10 @@ void Pool::work(Worker& worker) {
     }
     worker.wake.wait(lock, called);
     worker.wakes = {};
-    if (worker.does == Worker::Does::ends) {
+    if (worker.state == Worker::State::ending) {
       return;
     }
-    if (worker.does == Worker::Does::wakes_device) {
+    if (worker.state == Worker::State::waking_device) {
       wake_up(worker, lock);
       continue;
     }
@@ -51,7 +51,7 @@ bool Pool::join_forming(const std::shared_ptr<Request>& request) {
     return false;
   }
   for (const auto& worker : workers_) {
-    if (worker->does == Worker::Does::forming && !worker->batch.empty() && worker->group->usable() &&
+    if (worker->state == Worker::State::forming && !worker->batch.empty() && worker->group->usable() &&
         worker->group->takes(*request) && worker->batch.front()->batch_key_ == request->batch_key_ &&
         worker->group->is_for(*request) &&
         options_.batching.may_join(worker->size, request->size_, worker->group->cost)) {
@@ -99,8 +99,8 @@ void Pool::take_waiting(Worker& worker) {
     }
   }
   if (unlike != nullptr && worker.batch.size() == 1) {
-    constexpr std::uint64_t told = 1000;  // each so many times: it takes a microsecond
-    if (counts_.unlike++ % told == 0) {
+    constexpr std::uint64_t report_every = 1000;  // each so many times: it takes a microsecond
+    if (counts_.unlike++ % report_every == 0) {
       counts_.why_unlike = why_unlike(*worker.batch.front(), *unlike);
     }
   }
@@ -123,10 +123,10 @@ void Pool::gather(Worker& worker, bool at_once, Lock& lock) {
     return;
   }
   const std::size_t there = worker.size.rows;
-  worker.enough = std::min(most, waited + worker.grace.answered());
+  worker.enough = std::min(most, waited + worker.batch_wait.answered());
   Clock::time_point now = Clock::now();
-  const Clock::time_point end = worker.freed + worker.grace.longest_wait(workers_.size());
-  if (complete() || now >= end || !worker.grace.tries()) {
+  const Clock::time_point end = worker.freed + worker.batch_wait.longest_wait(workers_.size());
+  if (complete() || now >= end || !worker.batch_wait.tries()) {
     return;
   }
   for (std::size_t before = 0; worker.size.rows > before && now < end; now = Clock::now()) {  // while any come
@@ -135,14 +135,14 @@ void Pool::gather(Worker& worker, bool at_once, Lock& lock) {
       break;
     }
   }
-  worker.grace.record_wait(worker.size.rows - std::min(worker.size.rows, there), worker.enough - there);
+  worker.batch_wait.record_wait(worker.size.rows - std::min(worker.size.rows, there), worker.enough - there);
 }
 
 void Pool::run_batch(Worker& worker, bool at_once, Lock& lock) {
-  if (worker.does == Worker::Does::forming && !worker.batch.empty()) {
+  if (worker.state == Worker::State::forming && !worker.batch.empty()) {
     gather(worker, at_once, lock);
   }
-  worker.does = Worker::Does::runs;
+  worker.state = Worker::State::running;
   Requests all = std::move(worker.batch);
   worker.batch.clear();
   Requests finished;
@@ -172,14 +172,13 @@ void Pool::run_batch(Worker& worker, bool at_once, Lock& lock) {
     conclude(worker, batch.front(), joint, finished);
   } else if (!batch.empty()) {
     joint = run_joint(worker, batch, lock);
-    const bool movable = std::all_of(batch.begin(), batch.end(), [](const auto& request) {
-      return DeviceGroup::may_try_elsewhere(*request) || !request->wanted();
-    });
+    const bool movable = std::ranges::all_of(
+        batch, [](const auto& request) { return DeviceGroup::may_try_elsewhere(*request) || !request->wanted(); });
     const auto suspicion = joint.error && movable ? worker.group->suspect(worker, joint) : nullptr;
     Requests again;
     for (const auto& request : batch) {
       if (suspicion && DeviceGroup::may_try_elsewhere(*request)) {
-        worker.group->hold(*request, suspicion);
+        worker.group->mark_retried(*request, suspicion);
         place(request);
         continue;
       }
@@ -200,7 +199,7 @@ void Pool::run_batch(Worker& worker, bool at_once, Lock& lock) {
   if (!joint.error && !batch.empty()) {
     joining_.succeeded_together(batch.front()->batch_key_);
     const std::chrono::nanoseconds time = options_.now() - began;
-    worker.grace.record_run(size.rows, time);
+    worker.batch_wait.record_run(size.rows, time);
     if (size.longest > 0 && joint.time.count() > 0) {  // else all of them were cancelled
       const std::size_t elements = options_.batching.padding->elements(size);
       worker.group->cost.record(size.rows, options_.batching.rounded(size.longest), joint.time);
@@ -210,8 +209,7 @@ void Pool::run_batch(Worker& worker, bool at_once, Lock& lock) {
   }
   worker.freed = Clock::now();
   lock.unlock();
-  const auto answered = std::count_if(finished.begin(), finished.end(),
-                                      [](const auto& one) { return one->outcome == Request::Outcome::done; });
+  const auto answered = std::ranges::count(finished, Request::Outcome::done, &Request::outcome);
   // What is finished is held by `finished` alone. Freed under the lock, it could not ask the pool for anything.
   all.clear();
   batch.clear();
@@ -369,8 +367,7 @@ RunEnd Pool::run_joint(Worker& worker, const Requests& batch, Lock& lock) {
   std::vector<JointSize> sizes;
   const Clock::time_point started = Clock::now();
   try {
-    std::transform(batch.begin(), batch.end(), std::back_inserter(sizes),
-                   [](const auto& request) { return request->size_; });
+    std::ranges::transform(batch, std::back_inserter(sizes), &Request::size_);
     joint = join(batch, sizes, options_.batching);
   } catch (...) {
     end.error = std::current_exception();
@@ -448,7 +445,7 @@ bool Pool::end_run(Worker& worker, Request& request, const RunEnd& end, Requests
   const bool may_wait = group.usable() || (!request.device && any_usable());  // a removed device takes back nothing
   if (failed && group.in_flight && kind_of(end.error) == ErrorKind::out_of_memory && wanted && may_wait &&
       !request.retried_ && group.in_flight->give_way()) {
-    group.hold(request);
+    group.mark_retried(request);
     return false;
   }
   if (const auto& [timeline, id] = request.trace; timeline) {
@@ -458,11 +455,11 @@ bool Pool::end_run(Worker& worker, Request& request, const RunEnd& end, Requests
     if (!end.why_broken.empty()) {
       take_out(group, end.why_broken, finished);
     } else if (const auto suspicion = DeviceGroup::may_try_elsewhere(request) ? group.suspect(worker, end) : nullptr) {
-      group.hold(request, suspicion);
+      group.mark_retried(request, suspicion);
       return false;
     }
   } else if (failed && any_usable() && DeviceGroup::may_move(request)) {
-    group.hold(request);  // the device broke under another request's run
+    group.mark_retried(request);  // the device broke under another request's run
     return false;
   }
   if (!failed) {
@@ -495,7 +492,7 @@ bool Pool::end_run(Worker& worker, Request& request, const RunEnd& end, Requests
 }
 
 bool Pool::nobody_waits(const Requests& batch) {
-  return std::none_of(batch.begin(), batch.end(), [](const auto& request) { return request->wanted(); });
+  return std::ranges::none_of(batch, [](const auto& request) { return request->wanted(); });
 }
 
 void Pool::end_early(Request& request) {
@@ -521,7 +518,7 @@ void Pool::finish(Request& request, Request::Outcome outcome, std::exception_ptr
   if (!request.given_up_ && request.ended < request.submitted) {  // it never ran
     request.ended = Clock::now();
   }
-  request.place_ = Request::Place::finished;
+  request.phase_ = Request::Phase::finished;
   request.worker_ = nullptr;
   request.outcome = outcome;
   request.error = std::move(error);

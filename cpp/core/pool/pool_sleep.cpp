@@ -20,7 +20,7 @@ bool Pool::sleep(const Device& device, const std::shared_ptr<DeviceSleep>& asked
     sleeper = gate(asked);
     lock.lock();
   }
-  if (!settled_.wait_until(lock, until, [&] { return group.rests() || group.falls_with(asked) || closing_; })) {
+  if (!settled_.wait_until(lock, until, [&] { return group.sleep_settled() || group.falls_with(asked) || closing_; })) {
     return false;
   }
   check_may_sleep(group);
@@ -125,7 +125,7 @@ bool Pool::wait_until_awake(const Device& device, Clock::time_point until) {
   Lock lock = enter();
   DeviceGroup& group = known_group(device);
   for (;;) {
-    if (!settled_.wait_until(lock, until, [&] { return group.rests(); })) {
+    if (!settled_.wait_until(lock, until, [&] { return group.sleep_settled(); })) {
       return false;
     }
     if (closing_) {
@@ -152,12 +152,11 @@ void Pool::wake_for_waiting(DeviceGroup& group) {
 
 void Pool::wake_for(const Request& request) {
   const auto takes_it = [&request](const auto& group) { return group->usable() && group->is_for(request); };
-  const bool taken =
-      std::any_of(groups_.begin(), groups_.end(), [&](const auto& one) { return takes_it(one) && !one->asleep(); });
+  const bool taken = std::ranges::any_of(groups_, [&](const auto& one) { return takes_it(one) && !one->asleep(); });
   const auto wakes_by_itself = [&](const auto& one) {
     return takes_it(one) && one->asleep() && one->wakes_by_itself();
   };
-  const bool any = std::any_of(groups_.begin(), groups_.end(), wakes_by_itself);
+  const bool any = std::ranges::any_of(groups_, wakes_by_itself);
   DeviceGroup* roomiest = nullptr;
   for (const auto& group : groups_) {
     // Without any, it is a request from before the sleep.
@@ -182,7 +181,7 @@ bool Pool::worth_another(const DeviceGroup& group) const {
   std::int64_t run_ns = 0;
   std::uint64_t runs = 0;
   for (const auto& other : groups_) {
-    if (!other->rests()) {
+    if (!other->sleep_settled()) {
       return false;
     }
     if (other->dispatches()) {
@@ -242,7 +241,7 @@ void Pool::wake_up(Worker& worker, Lock& lock) {
   }
   lock.lock();
   Requests finished;
-  worker.does = Worker::Does::nothing;
+  worker.state = Worker::State::idle;
   if (!error && !unwanted) {
     group.woke();  // `sleeper` has it until the lock is released
     give_waiting(group);
@@ -262,7 +261,7 @@ void Pool::wake_up(Worker& worker, Lock& lock) {
     }
     fail_all(group.waiting, error, finished);
     const auto will_take = [](const auto& other) { return other->usable() && !other->asleep(); };
-    if (std::none_of(groups_.begin(), groups_.end(), will_take)) {
+    if (std::ranges::none_of(groups_, will_take)) {
       fail_all(anywhere_, error, finished);
     }
     queue_has_space_.notify_all();

@@ -14,40 +14,40 @@ namespace ortmulti {
 
 class Request;
 
-/// What runs a pool's requests, one at a time: a session, or what stands for one.
+/// Runs a pool's requests, one at a time: with a session, or with a fake in tests.
 class Runner {
  public:
   virtual ~Runner() = default;
 
   virtual const Device& device() const noexcept = 0;
 
-  /// What tells a session, which several runners may share, from others.
+  /// Identifies the session, which several runners may share.
   virtual const void* session() const noexcept { return this; }
 
   /// Fills in the outputs. Throws Error.
   virtual void run(Request& request) = 0;
 
-  /// Asks that the run of this request ends, from another thread than its own. The run may have ended meanwhile.
+  /// Asks the run of this request to end. Called by another thread; the run may have ended meanwhile.
   virtual void terminate(Request& request) noexcept = 0;
 
-  /// Those of its session.
+  /// The graphs of its session.
   virtual GraphCounts graphs() const { return {}; }
-  /// Frees those. Returns whether there were any. Their shapes may come again.
+  /// Frees the graphs. Returns whether there were any. Their shapes may get graphs again.
   virtual bool drop_graphs() { return false; }
 
-  /// What ONNX Runtime keeps for its session's runs; nothing where nobody knows.
+  /// What ONNX Runtime keeps for runs of its session; nothing if unknown.
   virtual std::optional<Session::Arena> arena() noexcept { return std::nullopt; }
   /// Session::shrink_arena().
   virtual void shrink_arena(Session::Shrink /*when*/) {}
-  /// The same for what the runner alone keeps.
+  /// Gives back what the runner itself keeps.
   virtual void free_buffers() {}
-  /// Bytes of the inputs of its largest run since the last call; 0: there was none.
+  /// Bytes of the inputs of its largest run since the last call; 0: there was no run.
   std::uint64_t take_largest() noexcept { return largest_.exchange(0, std::memory_order_relaxed); }
 
-  /// Before more of the device's runners run at the same time: why they must not; empty where they may.
+  /// Why no more runners of the device may run at the same time; empty: they may.
   virtual std::string why_no_more() noexcept { return {}; }
 
-  /// Called after a run failed: why no later run on this device can succeed; empty where it can.
+  /// Called after a run failed. Why no later run on this device can succeed; empty: it can.
   virtual std::string why_broken() noexcept = 0;
 
  protected:

@@ -91,15 +91,15 @@ Runners make_runners(const std::shared_ptr<Session>& session, const Serving& ser
   const bool measured = serving.in_flight == 0;
   const std::size_t ready = serving.in_flight == 0 ? at_first_in_flight : static_cast<std::size_t>(serving.in_flight);
   const auto shared = std::make_shared<GpuSession>(session, false);
-  std::shared_ptr<GraphsBeside> beside;
+  std::shared_ptr<ShapeGraphs> beside;
   if (serving.graph_wanted) {
-    auto kept = std::make_shared<GraphsBeside>(session, serving.graph_rule, serving.graph_wanted);
+    auto kept = std::make_shared<ShapeGraphs>(session, serving.graph_rule, serving.graph_wanted);
     auto* const used = kept.get();
     // Without the last runner nobody uses them: not even those that are still being made.
-    beside = {used, [kept = std::move(kept)](GraphsBeside* /*used*/) { static_cast<void>(kept->drop_all()); }};
+    beside = {used, [kept = std::move(kept)](ShapeGraphs* /*used*/) { static_cast<void>(kept->drop_all()); }};
   }
   Runners runners;
-  for (std::size_t i = 0; i < (measured ? most_in_flight : ready); ++i) {
+  for (std::size_t i = 0; i < (measured ? max_in_flight : ready); ++i) {
     const auto runner = std::make_shared<GpuRunner>(shared, beside);
     if (i < ready) {
       runner->prepare();
@@ -154,8 +154,8 @@ std::shared_ptr<DeviceSleep> make_sleeper(const std::weak_ptr<Pool>& pool, const
   const auto store = std::make_shared<std::shared_ptr<CudaWeightStore>>(find_store());
   auto sleeper = std::make_shared<DeviceSleep>(level);
   const auto spans = [store, timeline]() -> Timeline* {
-    constexpr std::uint64_t most_in_timeline = 100;  // a pool may sleep and wake for months
-    return (*store)->sleeps() <= most_in_timeline ? timeline.get() : nullptr;
+    constexpr std::uint64_t max_in_timeline = 100;  // a pool may sleep and wake for months
+    return (*store)->sleeps() <= max_in_timeline ? timeline.get() : nullptr;
   };
   sleeper->sleep = [store, find_store, copy, device, spans](Request::Clock::time_point until) {
     *store = *store ? *store : find_store();

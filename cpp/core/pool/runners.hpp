@@ -7,33 +7,33 @@
 
 #include "core/base/timeline.hpp"
 #include "core/ort/session.hpp"
-#include "core/pool/graphs_beside.hpp"
 #include "core/pool/pool.hpp"
 #include "core/pool/request.hpp"
 #include "core/pool/runner.hpp"
+#include "core/pool/shape_graphs.hpp"
 #include "core/pool/sleep.hpp"
 #include "core/weights/store.hpp"
 
 namespace ortmulti {
 
-/// Requests under way on a GPU where measurement says how many. Three keep it busy where runs take longer than their
-/// launches. Twelve answered as many requests of BERT-base a second as any larger number, on an H100 with 16 cores
-/// (gpu-feeding-bert-base-1.31.1-h100 in benchmarks/results/measurements.json).
+/// Requests under way on a GPU at first, and at most, if measurements choose the number. Three keep a GPU busy whose
+/// runs take longer than their launches. Twelve answered as many requests of BERT-base a second as any larger number,
+/// on an H100 with 16 cores (gpu-feeding-bert-base-1.31.1-h100 in benchmarks/results/measurements.json).
 constexpr std::size_t at_first_in_flight = 3;
-constexpr std::size_t most_in_flight = 12;
+constexpr std::size_t max_in_flight = 12;
 
 /// How a session serves a pool's requests. On the CPU it takes one at a time.
 struct Serving {
-  /// Requests under way on a GPU; 0: as many as measurement says.
+  /// Requests under way on a GPU; 0: measurements choose the number.
   int in_flight = 1;
-  /// Has sessions made for the CUDA graphs of shapes that come again; empty: none are made.
-  GraphsBeside::Wanted graph_wanted;
-  GraphsBeside::Rule graph_rule;
+  /// Has sessions made for CUDA graphs of shapes that come again; empty: there are no graphs.
+  ShapeGraphs::Wanted graph_wanted;
+  ShapeGraphs::Rule graph_rule;
 };
 
-/// Has the pool's sessions on a device sleep and wake at a level that keeps them. Throws Error with
-/// ErrorKind::not_implemented where they do not share weights in memory that can be given back. Without sessions, as
-/// while the device wakes, it is the sleep that throws; with ErrorKind::closed where there are none then.
+/// Makes the sleeper of the pool's sessions on a device, for a level that keeps the sessions. Throws Error with
+/// ErrorKind::not_implemented unless they share weights in memory that can be given back. If there are no sessions yet,
+/// the sleep throws that instead, or ErrorKind::closed if there are none then.
 std::shared_ptr<DeviceSleep> make_sleeper(const std::weak_ptr<Pool>& pool, const Device& device, SleepLevel level,
                                           HostCopy copy, const std::shared_ptr<Timeline>& timeline);
 

@@ -9,11 +9,11 @@
 
 namespace ortmulti {
 
-/// How deep a device sleeps, named after what it has given back: `weights` its weights, `session` the sessions too. In
-/// the order of depth: a greater one has less.
+/// How deep a device sleeps, named after what it has given back: `weights` its weights, `session` its sessions, too. In
+/// the order of depth.
 enum class SleepLevel { awake, weights, session };
 
-/// What a level is, in the order of the values. All others ask this.
+/// Describes each level, in the order of the values. All other code asks this table.
 struct SleepLevelTraits {
   const char* name;
   /// Whether the device's runners are freed before it sleeps, and a wake adds others. So do all deeper levels.
@@ -30,8 +30,7 @@ inline std::string to_string(SleepLevel level) { return traits_of(level).name; }
 
 /// Throws Error with ErrorKind::invalid_argument.
 inline SleepLevel parse_sleep_level(const std::string& name) {
-  const auto* const found = std::find_if(sleep_levels.begin(), sleep_levels.end(),
-                                         [&name](const SleepLevelTraits& traits) { return traits.name == name; });
+  const auto* const found = std::ranges::find(sleep_levels, name, &SleepLevelTraits::name);
   if (found == sleep_levels.end()) {
     throw Error(ErrorKind::invalid_argument, "unknown level of sleep '" + name + "'");
   }

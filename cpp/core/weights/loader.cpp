@@ -4,7 +4,6 @@
 #include <chrono>
 #include <iterator>
 #include <limits>
-#include <new>
 #include <set>
 #include <string>
 #include <system_error>
@@ -64,7 +63,7 @@ WeightLoader::WeightLoader(CudaStartup& startup, SharedWeights weights, std::vec
 }
 
 std::size_t WeightLoader::index_of(int device) const {
-  return static_cast<std::size_t>(std::find(devices_.begin(), devices_.end(), device) - devices_.begin());
+  return static_cast<std::size_t>(std::ranges::find(devices_, device) - devices_.begin());
 }
 
 std::unique_ptr<WeightReader> WeightLoader::new_reader(int device) {
@@ -114,8 +113,8 @@ void WeightLoader::look_for_others() {
   missing = ask_others(missing);
   others_offer_ = missing.size() < slots_.size();
   // All processes in the same order: no two of them wait for each other.
-  std::sort(missing.begin(), missing.end(), [](const Slot* one, const Slot* other) { return one->key < other->key; });
-  if (!std::all_of(missing.begin(), missing.end(), [this](Slot* slot) { return lock(*slot); })) {
+  std::ranges::sort(missing, {}, &Slot::key);
+  if (!std::ranges::all_of(missing, [this](Slot* slot) { return lock(*slot); })) {
     return;
   }
   static_cast<void>(ask_others(missing));
@@ -123,7 +122,7 @@ void WeightLoader::look_for_others() {
 
 std::vector<WeightLoader::Slot*> WeightLoader::ask_others(const std::vector<Slot*>& slots) {
   std::vector<std::string> keys;
-  std::transform(slots.begin(), slots.end(), std::back_inserter(keys), [](const Slot* slot) { return slot->key; });
+  std::ranges::transform(slots, std::back_inserter(keys), &Slot::key);
   std::vector<std::optional<Offered>> found = find_offers(keys);
   std::vector<Slot*> missing;
   for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -145,7 +144,7 @@ bool WeightLoader::lock(Slot& slot) {
   const ScopedSpan span(timeline_.get(), "wait for another process's weights");
   bool said = false;
   while (!slot.lock->try_lock()) {
-    if (stop_.load()) {
+    if (stop_.stop_requested()) {
       return false;
     }
     const auto silence = slot.lock->silence();
@@ -239,9 +238,8 @@ std::size_t WeightLoader::find_source(std::size_t index) {
 }
 
 bool WeightLoader::may_read(std::size_t index) const {
-  const auto first = std::find_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return !slot.error; });
-  const bool others_come =
-      std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.other.has_value(); });
+  const auto first = std::ranges::find_if(slots_, [](const Slot& slot) { return !slot.error; });
+  const bool others_come = std::ranges::any_of(slots_, [](const Slot& slot) { return slot.other.has_value(); });
   return !reading_ && !others_come && (&*first == &slots_[index] || first->filled);
 }
 
@@ -253,7 +251,7 @@ void WeightLoader::fill(std::size_t index, std::unique_ptr<WeightReader> reader)
                             to_string(Device::cuda(devices_[index])));
       std::unique_lock lock(mutex_);
       const auto my_turn = [&] {
-        if (stop_.load() || slots_[index].taken) {
+        if (stop_.stop_requested() || slots_[index].taken) {
           return true;
         }
         source = find_source(index);
@@ -261,12 +259,12 @@ void WeightLoader::fill(std::size_t index, std::unique_ptr<WeightReader> reader)
         return source != no_source || may_read(index);
       };
       changed_.wait(lock, my_turn);
-      if (stop_.load()) {
+      if (stop_.stop_requested()) {
         return;
       }
       if (slots_[index].taken) {
-        changed_.wait(lock, [&] { return stop_.load() || slots_[index].filled || !slots_[index].taken; });
-        if (stop_.load() || slots_[index].filled) {
+        changed_.wait(lock, [&] { return stop_.stop_requested() || slots_[index].filled || !slots_[index].taken; });
+        if (stop_.stop_requested() || slots_[index].filled) {
           return;
         }
         continue;  // the other's pass has failed
@@ -288,7 +286,7 @@ void WeightLoader::fill(std::size_t index, std::unique_ptr<WeightReader> reader)
       ended(false);
       throw;
     }
-    if (stop_.load()) {
+    if (stop_.stop_requested()) {
       return;
     }
     ended(!done);
@@ -306,9 +304,9 @@ bool WeightLoader::read_to(std::size_t index, std::unique_ptr<WeightReader> read
       for (std::size_t i = 0; i < slots_.size(); ++i) {
         all = all && (!context_was_there_[i] || slots_[i].store || slots_[i].error);
       }
-      return all || stop_.load();
+      return all || stop_.stop_requested();
     });
-    if (stop_.load()) {
+    if (stop_.stop_requested()) {
       return false;
     }
     for (std::size_t i = 0; i < slots_.size(); ++i) {
@@ -364,7 +362,7 @@ bool WeightLoader::copy_from(std::size_t source, std::size_t index) {
   std::shared_ptr<FillProgress> progress;
   {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return stop_.load() || slots_[index].wanted; });
+    changed_.wait(lock, [&] { return stop_.stop_requested() || slots_[index].wanted; });
     if (!slots_[source].filled && !slots_[source].progress) {
       return false;
     }
@@ -383,8 +381,8 @@ bool WeightLoader::copy_from(std::size_t source, std::size_t index) {
   const CudaStream stream(startup_, to->device().index);
   const std::uint64_t bytes = weights_.plan->slab_bytes;
   for (std::uint64_t copied = 0; copied < bytes;) {
-    const std::uint64_t end = progress ? progress->wait_beyond(copied, peer_step, stop_) : bytes;
-    if (stop_.load() || end == copied) {
+    const std::uint64_t end = progress ? progress->wait_beyond(copied, peer_step, stop_.get_token()) : bytes;
+    if (stop_.stop_requested() || end == copied) {
       return false;
     }
     startup_.check(driver.memcpy_peer_async(to->slab() + copied, to->context(), from->slab() + copied, from->context(),
@@ -406,8 +404,8 @@ void WeightLoader::want(std::size_t index) {
 std::shared_ptr<const CudaWeightStore> WeightLoader::allocated(std::size_t index) {
   want(index);
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return stop_.load() || slots_[index].store || slots_[index].error; });
-  if (stop_.load() || slots_[index].error) {
+  changed_.wait(lock, [&] { return stop_.stop_requested() || slots_[index].store || slots_[index].error; });
+  if (stop_.stop_requested() || slots_[index].error) {
     throw_stopped(index);
   }
   return slots_[index].store;
@@ -423,7 +421,7 @@ void WeightLoader::wait_filled(std::size_t index) {
 
 bool WeightLoader::wait_until_filled(std::size_t index) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return stop_.load() || slots_[index].filled || slots_[index].error; });
+  changed_.wait(lock, [&] { return stop_.stop_requested() || slots_[index].filled || slots_[index].error; });
   return slots_[index].filled;
 }
 
@@ -445,7 +443,7 @@ void WeightLoader::fail(std::size_t index, std::exception_ptr error) {
       changed_.notify_all();
       return;
     }
-    if (!error_ && !stop_.load()) {
+    if (!error_ && !stop_.stop_requested()) {
       error_ = std::move(error);
     }
   }
@@ -455,14 +453,9 @@ void WeightLoader::fail(std::size_t index, std::exception_ptr error) {
 void WeightLoader::stop() {
   {
     const std::lock_guard lock(mutex_);
-    stop_.store(true);
+    stop_.request_stop();
     if (reader_ != nullptr) {
       reader_->abandon();
-    }
-    for (const Slot& slot : slots_) {
-      if (slot.progress) {
-        slot.progress->wake();
-      }
     }
     changed_.notify_all();
   }
@@ -471,7 +464,7 @@ void WeightLoader::stop() {
 
 std::uint64_t WeightLoader::copied_bytes() const {
   const std::lock_guard lock(mutex_);
-  if (std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.filled; })) {
+  if (std::ranges::any_of(slots_, [](const Slot& slot) { return slot.filled; })) {
     return total_bytes_;
   }
   return reader_ == nullptr ? 0 : reader_->copied_bytes();
@@ -497,8 +490,8 @@ WeightLoad::WeightLoad(CudaStartup& startup, const SharedWeights& weights, std::
 
 bool WeightLoad::wait(std::chrono::milliseconds timeout) const {
   const auto until = std::chrono::steady_clock::now() + timeout;
-  return std::all_of(threads_.begin(), threads_.end(),
-                     [until](const auto& thread) { return thread.wait_until(until) == std::future_status::ready; });
+  return std::ranges::all_of(
+      threads_, [until](const auto& thread) { return thread.wait_until(until) == std::future_status::ready; });
 }
 
 std::vector<std::shared_ptr<const CudaWeightStore>> WeightLoad::take() {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -9,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -23,84 +23,84 @@
 
 namespace ortmulti {
 
-/// Weights that the sessions of one device use together.
+/// Weights that the sessions of a device share, and how they are loaded.
 struct SharedWeights {
   std::shared_ptr<const WeightPlan> plan;
   std::shared_ptr<Prefetch> prefetch;  ///< Null: nothing is read ahead.
   LoaderOptions loader;
-  bool fill = true;    ///< Otherwise the weights' memory is only allocated: for sessions that never run.
-  bool share = false;  ///< With the processes of this user; see share.hpp.
-  /// Another process that loads them may make no progress for so long. Then this one loads them, too.
+  bool fill = true;    ///< Else memory is only allocated: for sessions that never run.
+  bool share = false;  ///< With this user's processes; see share.hpp.
+  /// After so long without progress of another process that loads the weights, this one loads them, too.
   std::chrono::milliseconds patience{60'000};
 };
 
-/// One plan's weights on several GPUs: read once, copied to the first device from pinned memory, and to the others from
-/// the first as it fills. Devices that cannot reach the first copy from the same pinned memory. Has no threads of its
-/// own but the readers: bring_up() is called from one for each device.
+/// Loads one plan's weights to several GPUs. It reads them once, copies them to the first device from pinned memory,
+/// and to the others from the first as it fills. Devices that cannot reach the first one copy from the same pinned
+/// memory. Its only threads are the readers; the caller calls bring_up() from one thread for each device.
 class WeightLoader {
  public:
-  /// `devices` are different ones; the first is filled from the host. With `keep_going` a device that fails is left
-  /// out: another takes its place as the one that is filled first.
+  /// `devices` are different; the first is filled from the host. With `keep_going`, a failed device is left out, and if
+  /// it was the first, another one is filled first.
   WeightLoader(CudaStartup& startup, SharedWeights weights, std::vector<int> devices,
                std::shared_ptr<Timeline> timeline, bool keep_going = false);
 
-  /// Creates or joins the context of devices[index], allocates there and waits until the weights are there. What fails
-  /// is thrown by allocated() and wait_filled(), and stops the other devices unless these keep going.
+  /// Creates or joins the context of devices[index], allocates there and waits until the weights are there. allocated()
+  /// and wait_filled() throw its errors, which also stop the other devices unless `keep_going` is set.
   void bring_up(std::size_t index) noexcept;
 
-  /// Lets devices[index] be copied to from another device. Until then it is not: what CUDA is asked for on a device may
-  /// wait for the copies to it, and so be asked for before. The calls that wait for the weights there do this too.
+  /// Allows copies from another device to devices[index]. They do not begin before, since other CUDA calls on the
+  /// device may have to wait for them. The calls that wait for the weights allow them, too.
   void want(std::size_t index);
   /// Waits for the memory of devices[index], which may not be filled yet.
   std::shared_ptr<const CudaWeightStore> allocated(std::size_t index);
   void wait_filled(std::size_t index);
-  /// The same without want(). False where they do not come.
+  /// The same without want(). False if the weights will not come.
   bool wait_until_filled(std::size_t index);
 
-  /// Gives up: what waits throws the first error, or that it was stopped. May be called from any thread.
+  /// Gives up. Waiting calls throw the first error, or that loading was stopped. May be called from any thread.
   void stop();
 
   const std::vector<int>& devices() const noexcept { return devices_; }
   std::size_t index_of(int device) const;
   std::uint64_t total_bytes() const noexcept { return total_bytes_; }
-  /// Bytes on their way to the first device, or there.
+  /// Bytes that are on the first device, or on their way.
   std::uint64_t copied_bytes() const;
 
  private:
   struct Slot {
-    std::shared_ptr<CudaWeightStore> store;  // null: it is not allocated yet
+    std::shared_ptr<CudaWeightStore> store;  // null: not allocated yet
     bool wanted = false;
-    bool taken = false;  // being filled by its own thread, or by another's pass
+    bool taken = false;  // its own thread, or another one's pass, fills it
     bool filled = false;
-    bool alone = false;                      // a pass for several devices failed, of which any may be to blame
-    std::exception_ptr error;                // it was left out
-    std::shared_ptr<FillProgress> progress;  // of the pass that fills it; null where it is copied from a peer
-    std::string key;                         // of weights that processes share
-    std::optional<Offered> other;            // another process's, until it is mapped
-    std::unique_ptr<ShareLock> lock;         // other processes wait for these
+    bool alone = false;                      // a pass for several devices failed, so it is tried alone
+    std::exception_ptr error;                // why it was left out
+    std::shared_ptr<FillProgress> progress;  // of the pass that fills it; null: a peer is copied
+    std::string key;                         // of weights that processes share; empty: they do not
+    std::optional<Offered> other;            // of another process, until they are mapped
+    std::unique_ptr<ShareLock> lock;         // held while other processes wait for these weights
   };
 
   /// Finds the weights of other processes, and waits for those that load them now.
   void find_others() noexcept;
   void look_for_others();
-  /// Asks for the weights of these. Returns those that nobody offers.
+  /// Asks other processes for the weights of these slots. Returns the slots whose weights nobody offers.
   static std::vector<Slot*> ask_others(const std::vector<Slot*>& slots);
-  /// Waits for a process that loads the weights now. False where stop() ended it.
+  /// Takes the slot's lock; waits for a process that loads the weights now. False after stop().
   bool lock(Slot& slot);
-  /// Tells the processes that wait for this one that it goes on.
+  /// Tells waiting processes that this load goes on.
   void renew_locks();
-  /// Uses another process's weights; false where that fails.
+  /// Uses another process's weights; false if that fails.
   bool map_other(std::size_t index, Offered& other) noexcept;
   void fill(std::size_t index, std::unique_ptr<WeightReader> reader);
   std::unique_ptr<WeightReader> new_reader(int device);
-  /// False where a pass for several devices failed.
+  /// Fills devices by a pass over the sources. False if a pass for several devices failed.
   bool read_to(std::size_t index, std::unique_ptr<WeightReader> reader);
-  /// False where the pass that fills the source has failed.
+  /// Copies from a device that is filled, or fills. False if the pass that fills it failed.
   bool copy_from(std::size_t source, std::size_t index);
-  /// Whether a pass for this device may begin: one at a time, the first that works before all others. With the mutex
-  /// held, as the next.
+  /// Whether a pass for this device may begin: one at a time, and the first working device before all others. Needs the
+  /// mutex, as does the next function.
   bool may_read(std::size_t index) const;
-  /// A slot that is filled or being filled from the host, which `index` can copy from. With the mutex held.
+  /// Finds a slot that `index` can copy from: filled, or being filled from the host.
   std::size_t find_source(std::size_t index);
   void fail(std::size_t index, std::exception_ptr error);
   [[noreturn]] void throw_stopped(std::size_t index);
@@ -114,20 +114,20 @@ class WeightLoader {
   std::vector<bool> context_was_there_;
 
   std::once_flag others_found_;
-  bool others_offer_ = false;  // for some of the devices, before any waits
+  bool others_offer_ = false;  // other processes offer weights of some devices, before any wait
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Slot> slots_;
   bool reading_ = false;  // one pass at a time
-  std::atomic<bool> stop_{false};
+  std::stop_source stop_;
   std::exception_ptr error_;
   WeightReader* reader_ = nullptr;  // of the pass under way
 };
 
-/// A load of weights to several GPUs, with a thread for each of them.
+/// Loads weights to several GPUs, with a thread for each of them.
 class WeightLoad : NonCopyable {
  public:
-  /// Starts the threads. Throws Error for no device, for one that is named twice, and where a thread cannot start.
+  /// Starts the threads. Throws Error without a device, if one is named twice, and if a thread cannot start.
   WeightLoad(CudaStartup& startup, const SharedWeights& weights, std::vector<int> devices);
   /// Gives up: waits until the threads have ended, at their next chunk.
   ~WeightLoad() { loader_.stop(); }

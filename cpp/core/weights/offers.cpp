@@ -20,7 +20,6 @@
 
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
-#include "core/base/text.hpp"
 #include "core/weights/share.hpp"
 #include "core/weights/share_message.hpp"
 
@@ -49,8 +48,7 @@ class Answerer {
 
   void remove(std::uint64_t id) {
     const auto lock = enter();
-    offers_.erase(std::remove_if(offers_.begin(), offers_.end(), [id](const Offer& offer) { return offer.id == id; }),
-                  offers_.end());
+    std::erase_if(offers_, [id](const Offer& offer) { return offer.id == id; });
     wake();
   }
 
@@ -113,8 +111,7 @@ class Answerer {
       static_cast<void>(!read(waiting.front().fd, &count, sizeof(count)));
       std::unique_lock lock(mutex_);
       for (std::size_t i = 0; i < ids.size(); ++i) {
-        const auto offer =
-            std::find_if(offers_.begin(), offers_.end(), [id = ids[i]](const Offer& one) { return one.id == id; });
+        const auto offer = std::ranges::find(offers_, ids[i], &Offer::id);
         if (waiting[i + 1].revents != 0 && offer != offers_.end() && !answer_all(*offer)) {
           wait = 20;  // milliseconds
         }

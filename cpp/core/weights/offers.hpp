@@ -8,22 +8,22 @@
 #include "core/base/descriptor.hpp"
 #include "core/base/non_copyable.hpp"
 
-// How processes get each other's weights. Each process that has some offers them: in a folder of the user (share.hpp)
-// there is a socket for each offer, from which everybody who connects gets a descriptor of the memory. There is no
-// other process. The kernel closes what a killed one had; the next process removes its socket.
+// How processes get each other's weights. A process that has weights offers them at a socket in a folder of the user
+// (share.hpp). Each process that connects gets a descriptor of the memory. There is no server process. The kernel
+// closes the descriptors of a killed process; the next process removes its socket.
 
 namespace ortmulti {
 
-/// Weights that are offered.
+/// Weights that a process offers.
 struct Offered {
   std::string model;         ///< The file of the first weights.
   std::string device;        ///< The GPU's UUID.
-  std::uint64_t bytes = 0;   ///< Of the GPU's memory.
-  std::int64_t process = 0;  ///< That offers them.
+  std::uint64_t bytes = 0;   ///< Bytes of the GPU's memory.
+  std::int64_t process = 0;  ///< The process that offers them.
   Descriptor memory{};
 };
 
-/// Offers weights until it goes.
+/// Offers weights as long as it lives.
 class WeightOffer : NonCopyable {
  public:
   /// Throws Error with ErrorKind::fail.
@@ -36,12 +36,12 @@ class WeightOffer : NonCopyable {
   std::string path_;
 };
 
-/// The weights of each key that some process offers. Processes that do not answer are waited for together, for two
-/// seconds. Throws Error with ErrorKind::fail.
+/// Asks other processes for the weights of each key. Waits at most two seconds for all processes together that do not
+/// answer. Throws Error with ErrorKind::fail.
 std::vector<std::optional<Offered>> find_offers(const std::vector<std::string>& keys);
-/// Of every process, without their memory.
+/// The offers of all processes, without their memory.
 std::vector<Offered> all_offers();
-/// Removes what processes that were killed have left in the folder. Throws Error with ErrorKind::fail.
+/// Removes what killed processes have left in the folder. Throws Error with ErrorKind::fail.
 void remove_abandoned();
 
 }  // namespace ortmulti

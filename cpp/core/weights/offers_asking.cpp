@@ -22,10 +22,6 @@ constexpr std::size_t asked_at_once = 16;                 // each takes a descri
 constexpr std::time_t made_within = 60;                   // seconds, from a name that is bound to the one that listens
 constexpr std::string_view lock_end = ".lock";
 
-bool ends_with(std::string_view text, std::string_view end) {
-  return text.size() > end.size() && text.substr(text.size() - end.size()) == end;
-}
-
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
   DIR* const opened = opendir(folder.c_str());
@@ -89,8 +85,9 @@ class Asking {
         break;
       }
       std::vector<pollfd> waiting(asked_.size());
-      std::transform(asked_.begin(), asked_.end(), waiting.begin(),
-                     [](const Question& one) { return pollfd{one.connected ? one.socket.get() : -1, POLLIN, 0}; });
+      std::ranges::transform(asked_, waiting.begin(), [](const Question& one) {
+        return pollfd{one.connected ? one.socket.get() : -1, POLLIN, 0};
+      });
       static_cast<void>(poll(waiting.data(), waiting.size(), crowded ? 1 : static_cast<int>(left)));
       for (std::size_t i = 0; i < asked_.size(); ++i) {
         if (waiting[i].revents != 0) {
@@ -120,7 +117,7 @@ class Asking {
       }
       return false;
     };
-    asked_.erase(std::remove_if(asked_.begin(), asked_.end(), is_over), asked_.end());
+    std::erase_if(asked_, is_over);
     return all;
   }
 
@@ -134,9 +131,8 @@ std::vector<std::optional<Offered>> find_offers(const std::vector<std::string>& 
   const std::string folder = share_folder();
   std::vector<Question> questions;
   for (const std::string& name : names_in(folder)) {
-    const auto key = std::find_if(keys.begin(), keys.end(),
-                                  [&](const std::string& one) { return name.compare(0, one.size(), one) == 0; });
-    if (key != keys.end() && ends_with(name, offer_socket_end)) {
+    const auto key = std::ranges::find_if(keys, [&](const std::string& one) { return name.starts_with(one); });
+    if (key != keys.end() && name.ends_with(offer_socket_end)) {
       questions.push_back({folder + "/" + name, *key, static_cast<std::size_t>(key - keys.begin())});
     }
   }
@@ -151,7 +147,7 @@ std::vector<Offered> all_offers() {
   const std::string folder = share_folder();
   std::vector<Question> questions;
   for (const std::string& name : names_in(folder)) {
-    if (ends_with(name, offer_socket_end)) {
+    if (name.ends_with(offer_socket_end)) {
       questions.push_back({folder + "/" + name, "", questions.size()});
     }
   }
@@ -174,9 +170,9 @@ void remove_abandoned() {
       continue;
     }
     const bool old = status.st_mtim.tv_sec + made_within < std::time(nullptr);
-    if (S_ISREG(status.st_mode) && old && ends_with(name, lock_end)) {
+    if (S_ISREG(status.st_mode) && old && name.ends_with(lock_end)) {
       static_cast<void>(ShareLock(name.substr(0, name.size() - lock_end.size())).try_lock());  // removes it at its end
-    } else if (S_ISSOCK(status.st_mode) && ends_with(name, offer_socket_end)) {
+    } else if (S_ISSOCK(status.st_mode) && name.ends_with(offer_socket_end)) {
       if (const int made = new_socket(); made >= 0) {
         static_cast<void>(try_connect(Descriptor(made), path));
       }

@@ -79,7 +79,7 @@ WeightPlan plan_weights(WeightList list, std::shared_ptr<const CudaWeightStore> 
       order.push_back(i);
     }
   }
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+  std::ranges::sort(order, [&](std::size_t a, std::size_t b) {
     const auto place = [&](std::size_t i) {
       return std::tuple(weights[i].source, weights[i].offset, weights[i].length, i);
     };
@@ -160,21 +160,22 @@ void WeightPlan::check_device(const Device& device) const {
 }
 
 std::vector<std::string> sample_of(const WeightList& list) {
-  constexpr std::size_t most = 256;
-  constexpr std::uint64_t most_bytes = 64;
+  constexpr std::size_t max_samples = 256;
+  constexpr std::uint64_t max_bytes = 64;
   std::vector<std::shared_ptr<const InputFile>> open(list.sources.size());  // for all reads
-  std::transform(list.sources.begin(), list.sources.end(), open.begin(), [](const auto& one) { return one->open(); });
+  std::ranges::transform(list.sources, open.begin(), [](const auto& one) { return one->open(); });
   std::vector<std::array<std::uint64_t, 3>> places;  // a model and its entry in the cache list them in other orders
-  std::transform(list.weights.begin(), list.weights.end(), std::back_inserter(places), [](const Weight& weight) {
+  std::ranges::transform(list.weights, std::back_inserter(places), [](const Weight& weight) {
     return std::array<std::uint64_t, 3>{weight.source, weight.offset, weight.length};
   });
-  std::sort(places.begin(), places.end());
-  places.erase(std::unique(places.begin(), places.end()), places.end());
-  const std::size_t count = std::min(most, places.size());
+  std::ranges::sort(places);
+  const auto repeated = std::ranges::unique(places);
+  places.erase(repeated.begin(), repeated.end());
+  const std::size_t count = std::min(max_samples, places.size());
   const auto for_each = [&](const auto& call) {
     for (std::size_t i = 0; i < count; ++i) {
       const auto [source, offset, length] = places[count == 1 ? 0 : i * (places.size() - 1) / (count - 1)];
-      const std::uint64_t bytes = std::min(most_bytes, length);
+      const std::uint64_t bytes = std::min(max_bytes, length);
       if (bytes > 0 && open[source]) {
         call(source, offset + (length - bytes) / 2, bytes);
       }
@@ -209,8 +210,8 @@ void interrupt(const WeightList& list) noexcept {
 }
 
 int threads_for_files() {
-  constexpr int most = 10;
-  return std::clamp(usable_cores(), 1, most);
+  constexpr int max_threads = 10;
+  return std::clamp(usable_cores(), 1, max_threads);
 }
 
 namespace {
@@ -230,9 +231,8 @@ std::shared_ptr<unsigned char> new_slab(std::uint64_t bytes, const std::string& 
 // Reads the pieces of a plan into memory, with this thread and others.
 class HostReader : NonCopyable {
  public:
-  HostReader(const WeightPlan& plan, unsigned char* slab, const std::function<bool()>& stopped,
-             std::atomic<std::uint64_t>* read)
-      : plan_(plan), slab_(slab), stopped_(stopped), read_(read) {
+  HostReader(const WeightPlan& plan, unsigned char* slab, const std::stop_token& stop, std::atomic<std::uint64_t>* read)
+      : plan_(plan), slab_(slab), stop_(stop), read_(read) {
     constexpr std::uint64_t default_bytes = 4U << 20U;
     const Reading best = reading_of(plan.list);
     jobs_ = plan.jobs(best.bytes != 0 ? best.bytes : default_bytes, best.at_once != 0);
@@ -244,11 +244,10 @@ class HostReader : NonCopyable {
     } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): fewer do it, this one at least
     }
   }
-  ~HostReader() { join(); }
 
   void finish() {
     run();
-    join();
+    threads_.clear();  // joins them
     if (error_) {
       std::rethrow_exception(error_);
     }
@@ -274,7 +273,7 @@ class HostReader : NonCopyable {
         if (failed_) {
           return;
         }
-        if (stopped_()) {
+        if (stop_.stop_requested()) {
           throw Error(ErrorKind::closed, "loading the weights was stopped");
         }
         plan_.list.sources[piece.source]->read(slab_ + piece.slab_offset, piece.length, piece.offset);
@@ -285,28 +284,21 @@ class HostReader : NonCopyable {
     }
   }
 
-  void join() {
-    for (std::thread& thread : threads_) {
-      thread.join();
-    }
-    threads_.clear();
-  }
-
   const WeightPlan& plan_;
   unsigned char* slab_;
-  const std::function<bool()>& stopped_;
+  const std::stop_token& stop_;
   std::atomic<std::uint64_t>* read_;
   std::vector<WeightJob> jobs_;
   std::atomic<std::size_t> next_job_{0};
   std::atomic<bool> failed_{false};
   std::mutex mutex_;
   std::exception_ptr error_;
-  std::vector<std::thread> threads_;
+  std::vector<std::jthread> threads_;  // end first
 };
 
 }  // namespace
 
-HostMemory in_memory(const WeightList& list, const std::function<bool()>& stopped, std::atomic<std::uint64_t>* read) {
+HostMemory in_memory(const WeightList& list, const std::stop_token& stop, std::atomic<std::uint64_t>* read) {
   HostMemory mapped;
   for (const auto& source : list.sources) {
     mapped.push_back(source->map());
@@ -330,7 +322,7 @@ HostMemory in_memory(const WeightList& list, const std::function<bool()>& stoppe
   }
   const WeightPlan plan = plan_weights(std::move(others));
   const std::shared_ptr<unsigned char> slab = new_slab(plan.slab_bytes, plan.list.sources.front()->name());
-  HostReader(plan, slab.get(), stopped, read).finish();
+  HostReader(plan, slab.get(), stop, read).finish();
   auto offset = plan.slab_offsets.begin();
   for (auto& bytes : result) {
     if (!bytes) {
@@ -340,9 +332,8 @@ HostMemory in_memory(const WeightList& list, const std::function<bool()>& stoppe
   return result;
 }
 
-WeightList read_to_memory(const WeightList& list, const std::function<bool()>& stopped,
-                          std::atomic<std::uint64_t>* read) {
-  HostMemory memory = in_memory(list, stopped, read);
+WeightList read_to_memory(const WeightList& list, const std::stop_token& stop, std::atomic<std::uint64_t>* read) {
+  HostMemory memory = in_memory(list, stop, read);
   WeightList result{{}, list.weights, list.left_out};
   for (std::size_t i = 0; i < result.weights.size(); ++i) {
     Weight& weight = result.weights[i];

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <chrono>
 #include <condition_variable>
 #include <limits>
 #include <map>
@@ -29,8 +28,6 @@ constexpr std::uint64_t unasked_bytes = 64U << 20U;
 // when they have more to do at a time (3.0 and 4.2 GB/s where this was measured).
 constexpr std::uint64_t announced_bytes = 128U << 20U;
 constexpr std::uint64_t joined_gap = 64U << 10U;
-// How often one who waits looks at its stop flag, which nobody announces.
-constexpr std::chrono::milliseconds stop_interval{5};
 
 // Null for what cannot be opened or is no file.
 std::shared_ptr<const InputFile> try_open(const Source& source) {
@@ -80,19 +77,19 @@ struct Prefetch::State {
     }
     total = before;
     for (auto& [identity, parts] : sources) {
-      std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.offset < b.offset; });
+      std::ranges::sort(parts, {}, &Part::offset);
     }
   }
 
-  void run() {
+  void run(const std::stop_token& stop) {
     std::uint64_t before = 0;
     std::shared_ptr<const InputFile> file;
-    for (std::size_t i = 0; i < ranges.size() && !stopped.load(); ++i) {
+    for (std::size_t i = 0; i < ranges.size() && !stop.stop_requested(); ++i) {
       if (i == 0 || ranges[i].source != ranges[i - 1].source) {
         file = try_open(*ranges[i].source);
       }
       if (file) {
-        bring(*file, ranges[i], before);
+        bring(*file, ranges[i], before, stop);
       }
       before += ranges[i].length;
       pass(before);
@@ -101,12 +98,12 @@ struct Prefetch::State {
   }
 
   // `before`: bytes of the ranges that come before this one.
-  void bring(const InputFile& file, const Range& range, std::uint64_t before) {
+  void bring(const InputFile& file, const Range& range, std::uint64_t before, const std::stop_token& stop) {
     const std::uint64_t size = range.source->size();
     const std::uint64_t length = std::min(range.length, size - std::min(size, range.offset));
     std::uint64_t unasked_until = 0;
     std::uint64_t announced = 0;
-    for (std::uint64_t done = 0; done < length && !stopped.load();) {
+    for (std::uint64_t done = 0; done < length && !stop.stop_requested();) {
       const std::uint64_t block = std::min(block_bytes, length - done);
       if (done >= unasked_until) {
         if (residency(file.descriptor(), range.offset + done, block) == Residency::resident) {
@@ -122,7 +119,7 @@ struct Prefetch::State {
                                         static_cast<off_t>(std::min(block_bytes, length - announced)),
                                         POSIX_FADV_WILLNEED));
       }
-      for (const std::uint64_t end = done + block; done < end && !stopped.load();) {
+      for (const std::uint64_t end = done + block; done < end && !stop.stop_requested();) {
         const auto wanted = static_cast<std::size_t>(std::min(read_bytes, end - done));
         const std::size_t count = file.try_read(buffer.data(), wanted, range.offset + done).bytes;
         done += count;
@@ -148,20 +145,19 @@ struct Prefetch::State {
   std::map<std::string, std::vector<Part>> sources;  ///< By identity.
   std::uint64_t total = 0;
   std::vector<char> buffer = std::vector<char>(read_bytes);
-  std::atomic<bool> stopped{false};
   std::atomic<std::uint64_t> read{0};
   std::atomic<std::uint64_t> passed{0};  ///< Bytes of all ranges, in their order. Grows.
   std::mutex mutex;
-  std::condition_variable moved;
-  std::thread thread;
+  std::condition_variable_any moved;
+  std::jthread thread;  ///< Ends first.
 };
 
 Prefetch::Prefetch(std::vector<Range> ranges)
     : state_(std::make_unique<State>(std::move(ranges))), generation_(fork_generation()) {
   try {
-    state_->thread = std::thread([state = state_.get()] {
+    state_->thread = std::jthread([state = state_.get()](const std::stop_token& stop) {
       try {
-        state->run();
+        state->run(stop);
       } catch (...) {  // no memory for a path: nothing is read ahead
         state->pass(state->total);
       }
@@ -174,15 +170,10 @@ Prefetch::Prefetch(std::vector<Range> ranges)
 Prefetch::~Prefetch() {
   if (inherited()) {
     static_cast<void>(state_.release());  // NOLINT(bugprone-unused-return-value): lost on purpose
-    return;
-  }
-  state_->stopped.store(true);
-  if (state_->thread.joinable()) {
-    state_->thread.join();
   }
 }
 
-bool Prefetch::wait(const Source& source, std::uint64_t end, const std::atomic<bool>& stop) const {
+bool Prefetch::wait(const Source& source, std::uint64_t end, const std::stop_token& stop) const {
   if (inherited()) {
     return false;
   }
@@ -192,24 +183,18 @@ bool Prefetch::wait(const Source& source, std::uint64_t end, const std::atomic<b
   }
   // The last part that begins before `end`.
   const std::vector<State::Part>& parts = found->second;
-  auto part = std::lower_bound(parts.begin(), parts.end(), end,
-                               [](const State::Part& one, std::uint64_t position) { return one.offset < position; });
+  auto part = std::ranges::lower_bound(parts, end, {}, &State::Part::offset);
   if (part == parts.begin()) {
     return false;
   }
   --part;
   const std::uint64_t target = part->before + std::min(end - part->offset, part->length);
-  if (state_->passed.load() >= target) {
+  const auto passed = [&] { return state_->passed.load() >= target; };
+  if (passed()) {
     return true;
   }
   std::unique_lock lock(state_->mutex);
-  while (state_->passed.load() < target) {
-    if (stop.load()) {
-      return false;
-    }
-    state_->moved.wait_for(lock, stop_interval);
-  }
-  return true;
+  return state_->moved.wait(lock, stop, passed);
 }
 
 bool Prefetch::finished() const noexcept { return state_->passed.load() == state_->total; }

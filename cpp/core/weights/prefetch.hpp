@@ -1,17 +1,17 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <vector>
 
 #include "core/base/source.hpp"
 
 namespace ortmulti {
 
-/// Reads parts of sources that are files into the page cache, in a thread of its own and in the given order. One
-/// sequential reader gets more out of a disk than many that jump. Parts that are in memory already, or cannot be read,
-/// are skipped: later readers report errors.
+/// Reads ranges of files into the page cache, in a thread of its own and in the given order. One sequential reader gets
+/// more out of a disk than many that jump. It skips ranges that are in memory already, or cannot be read: later readers
+/// report errors.
 class Prefetch : NonCopyable {
  public:
   struct Range {
@@ -21,15 +21,16 @@ class Prefetch : NonCopyable {
   };
 
   explicit Prefetch(std::vector<Range> ranges);
-  /// Stops at once, but for a read of 1 MiB that is under way.
+  /// Stops after at most one more read of 1 MiB.
   ~Prefetch();
 
-  /// Waits until the source was passed up to `end`, and returns true then. False, so that the caller reads by itself:
-  /// `stop` was set, the source's part is in no range, or this process is a fork's child, which has no such thread.
-  bool wait(const Source& source, std::uint64_t end, const std::atomic<bool>& stop) const;
+  /// Waits until the thread has passed `end` in the source, and returns true. False, so that the caller reads by
+  /// itself: after a request to stop, if no range has this part of the source, or in a forked child, which does not
+  /// have the thread.
+  bool wait(const Source& source, std::uint64_t end, const std::stop_token& stop) const;
 
   bool finished() const noexcept;
-  /// Bytes that were read so far rather than passed.
+  /// Bytes that the thread has read, not skipped.
   std::uint64_t bytes_read() const noexcept;
 
  private:

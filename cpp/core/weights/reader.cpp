@@ -15,7 +15,7 @@
 namespace ortmulti {
 namespace {
 
-constexpr std::size_t most_kept = 10;
+constexpr std::size_t max_kept = 10;
 constexpr std::uint64_t default_chunk = 4U << 20U;
 
 // What the machine's and the sources' numbers become: every field is set.
@@ -66,8 +66,7 @@ KeptBuffers::~KeptBuffers() {
 
 std::unique_ptr<PinnedBuffers> KeptBuffers::take(std::uint64_t each, int count) {
   const std::lock_guard lock(mutex_);
-  const auto found =
-      std::find_if(all_.begin(), all_.end(), [&](const auto& buffers) { return buffers->are(each, count); });
+  const auto found = std::ranges::find_if(all_, [&](const auto& buffers) { return buffers->are(each, count); });
   if (found == all_.end()) {
     return nullptr;
   }
@@ -78,7 +77,7 @@ std::unique_ptr<PinnedBuffers> KeptBuffers::take(std::uint64_t each, int count) 
 
 void KeptBuffers::give_back(std::unique_ptr<PinnedBuffers> buffers) {
   const std::lock_guard lock(mutex_);
-  if (all_.size() < most_kept) {
+  if (all_.size() < max_kept) {
     all_.push_back(std::move(buffers));
   }
 }
@@ -95,22 +94,16 @@ void FillProgress::job_done(std::size_t job) {
   advanced_.notify_all();
 }
 
-std::uint64_t FillProgress::wait_beyond(std::uint64_t above, std::uint64_t step, const std::atomic<bool>& stop) {
+std::uint64_t FillProgress::wait_beyond(std::uint64_t above, std::uint64_t step, const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   const auto filled = [&] { return prefix_ == 0 ? 0 : ends_[prefix_ - 1]; };
-  advanced_.wait(lock,
-                 [&] { return stop.load() || abandoned_ || prefix_ == ends_.size() || filled() >= above + step; });
-  return stop.load() || abandoned_ ? above : std::max(above, filled());
+  advanced_.wait(lock, stop, [&] { return abandoned_ || prefix_ == ends_.size() || filled() >= above + step; });
+  return stop.stop_requested() || abandoned_ ? above : std::max(above, filled());
 }
 
 void FillProgress::abandon() {
   const std::lock_guard lock(mutex_);
   abandoned_ = true;
-  advanced_.notify_all();
-}
-
-void FillProgress::wake() {
-  const std::lock_guard lock(mutex_);  // whoever is about to wait has seen `stop`, or waits already
   advanced_.notify_all();
 }
 
@@ -209,25 +202,12 @@ WeightReader::WeightReader(CudaStartup& startup, int device, std::shared_ptr<con
       throw Error(ErrorKind::runtime_exception, std::string("cannot start a thread to read weights: ") + error.what());
     }  // else fewer do it
   } catch (...) {
-    end();
+    abandon();
     throw;
   }
 }
 
-WeightReader::~WeightReader() { end(); }
-
-void WeightReader::end() {
-  abandon();
-  for (std::thread& thread : threads_) {
-    thread.join();
-  }
-}
-
-void WeightReader::abandon() {
-  const std::lock_guard lock(mutex_);
-  stop_.store(true);
-  changed_.notify_all();
-}
+WeightReader::~WeightReader() { abandon(); }
 
 bool WeightReader::fill(const std::vector<std::shared_ptr<CudaWeightStore>>& targets) {
   {
@@ -235,15 +215,12 @@ bool WeightReader::fill(const std::vector<std::shared_ptr<CudaWeightStore>>& tar
     targets_ = targets;
     changed_.notify_all();
   }
-  for (std::thread& thread : threads_) {
-    thread.join();
-  }
-  threads_.clear();
+  threads_.clear();  // joins them
   targets_.clear();
   if (error_) {
     std::rethrow_exception(error_);
   }
-  if (stop_.load()) {
+  if (stop_.stop_requested()) {
     return false;
   }
   if (plan_->list.held.empty()) {  // what is held may lie elsewhere now
@@ -260,12 +237,9 @@ void WeightReader::run() {
   } catch (...) {
     {
       const std::lock_guard lock(mutex_);
-      if (!error_) {
-        error_ = std::current_exception();
-      }
-      stop_.store(true);
-      changed_.notify_all();
+      error_ = error_ ? error_ : std::current_exception();
     }
+    abandon();
     interrupt(plan_->list);
   }
 }
@@ -297,7 +271,7 @@ void WeightReader::read_jobs() {
   };
   int buffer = 0;
   for (;;) {
-    if (stop_.load()) {
+    if (stop_.stop_requested()) {
       return;
     }
     const std::size_t index = next_job_.fetch_add(1);
@@ -310,7 +284,7 @@ void WeightReader::read_jobs() {
     if (options_.each_chunk) {
       options_.each_chunk();
     }
-    if (stop_.load()) {
+    if (stop_.stop_requested()) {
       return;
     }
     if (!copies) {
@@ -321,9 +295,9 @@ void WeightReader::read_jobs() {
       }
       {
         std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return !targets_.empty() || stop_.load(); });
+        changed_.wait(lock, stop_.get_token(), [this] { return !targets_.empty(); });
       }
-      if (stop_.load()) {
+      if (stop_.stop_requested()) {
         return;
       }
       copies = std::make_unique<Copies>(startup_, targets_, count);
@@ -353,7 +327,7 @@ void WeightReader::read(const WeightJob& job, unsigned char* buffer) const {
   for (const WeightPiece& piece : job.pieces) {
     const Source& source = *plan_->list.sources[piece.source];
     if (prefetch_) {
-      prefetch_->wait(source, piece.offset + piece.length, stop_);
+      prefetch_->wait(source, piece.offset + piece.length, stop_.get_token());
     }
     source.read(buffer + at, piece.length, piece.offset);
     at += piece.length;

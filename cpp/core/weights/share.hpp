@@ -10,8 +10,8 @@
 #include "core/cuda/startup.hpp"
 #include "core/weights/plan.hpp"
 
-// Weights on GPUs that the processes of one user have in common: the folder where they meet, the names of weights
-// there, and who loads them. offers.hpp is how they get them.
+// Weights on GPUs that processes of one user share: their folder, the names of weights in it, and which process loads
+// them. offers.hpp is how processes get them.
 
 namespace ortmulti {
 
@@ -20,32 +20,31 @@ namespace ortmulti {
 std::string share_folder();
 bool share_folder_exists();
 
-/// Throws Error with ErrorKind::fail: what failed, and why, as errno says.
+/// Throws Error with ErrorKind::fail, with errno's reason.
 [[noreturn]] void throw_system_error(const std::string& what);
 
-/// 16 digits, for names.
+/// Writes the number as 16 digits.
 std::string hexadecimal(std::uint64_t number);
 
-/// What tells these weights on this GPU from all others: a name for files. It contains the files' identities and a
-/// sample of their bytes. Throws Error with ErrorKind::fail, which says why, for weights that no other process can
-/// know; with ErrorKind::weights for a file that is not as it was.
+/// A file name for these weights on this GPU, unlike that of all others. It depends on the files' identities and on a
+/// sample of their bytes. Throws Error with ErrorKind::fail, and the reason, for weights that no other process can
+/// know; with ErrorKind::weights for a changed file.
 std::string share_key(const WeightPlan& plan, const CudaDeviceInfo& device, int driver_version);
 
-/// Held by the one process that loads the weights of a key; the kernel releases it for one that was killed.
+/// The lock of the one process that loads a key's weights. The kernel releases the lock of a killed process.
 class ShareLock : NonCopyable {
  public:
   /// Throws Error with ErrorKind::fail.
   explicit ShareLock(const std::string& key);
   ~ShareLock();
-  /// False where another process has it. Throws Error with ErrorKind::fail where there are no locks.
+  /// False if another process has it. Throws Error with ErrorKind::fail if the file system has no locks.
   bool try_lock();
 
-  /// The one that has it says now and then that its load goes on.
+  /// The owner calls it now and then, to say that its load goes on.
   void renew() const noexcept;
-  /// How long it has not said so, seen from here, after a try_lock() that has failed.
+  /// How long the owner has not renewed it, after a failed try_lock().
   std::chrono::steady_clock::duration silence() const { return std::chrono::steady_clock::now() - seen_; }
-  /// Takes the lock from the process that has it, for the next try_lock() of any process. False where others were
-  /// faster.
+  /// Takes the lock from its owner, for the next try_lock() of any process. False if another process was faster.
   bool take_away();
 
  private:

@@ -37,7 +37,7 @@ sockaddr_un address_of(const std::string& path) {
   if (path.size() >= sizeof(address.sun_path)) {
     throw Error(ErrorKind::fail, quoted(path) + " is too long for a socket: set ORTMULTI_SHARE_DIR to a shorter path");
   }
-  std::copy(path.begin(), path.end(), std::begin(address.sun_path));
+  std::ranges::copy(path, std::begin(address.sun_path));
   return address;
 }
 

@@ -13,7 +13,7 @@
 
 namespace ortmulti {
 
-constexpr std::string_view offer_socket_end = ".sock";  ///< Of the names of sockets that are listened at.
+constexpr std::string_view offer_socket_end = ".sock";  ///< How names of listening sockets end.
 
 struct Message {
   std::array<char, 24> format{};
@@ -24,23 +24,23 @@ struct Message {
   std::int64_t process = 0;
 };
 
-/// The answer to whoever connects. The memory travels beside it.
+/// Makes the answer to a process that connects. The memory travels beside it.
 Message message_of(const std::string& key, const Offered& weights);
 
-/// A descriptor; -1 and errno where there is none.
+/// A new socket's descriptor; -1, with errno, if it fails.
 int new_socket();
-/// Listens at `path`, where nothing has been. Throws Error with ErrorKind::fail.
+/// Listens at `path`, which does not exist yet. Throws Error with ErrorKind::fail.
 Descriptor listen_at(const std::string& path);
 
 enum class Connection { made, later, none };
-/// Later: more ask at once than a socket keeps. Removes the socket of a process that has ended: nobody uses a name
-/// twice.
+/// `later`: more processes ask at once than the socket queues. Removes the socket of a process that has ended, since
+/// nobody uses a name twice.
 Connection try_connect(const Descriptor& socket, const std::string& path);
 
-/// Answers one who has connected, if it is of this user. Who does not get it loads by itself.
+/// Answers a process that has connected, if it is this user's. A process without an answer loads by itself.
 void send_to(int connected, const Message& message, int memory);
-/// None for anything but one message of this format, with one descriptor, from this user. `key`: that it must have;
-/// empty: any.
+/// Receives one message of this format, with one descriptor, from this user; none for anything else. `key`: the key
+/// that it must have; empty: any.
 std::optional<Offered> receive_from(int connected, const std::string& key);
 
 }  // namespace ortmulti

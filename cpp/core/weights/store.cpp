@@ -24,8 +24,7 @@ namespace {
 constexpr std::uint64_t copied_at_once = 16U << 20U;
 
 // Has `copy` ask a stream of the device, whose context is current, for each part; waits for all of them.
-template <typename Copy>
-void copy_in_parts(CudaStartup& startup, int device, std::uint64_t bytes, const std::string& what, const Copy& copy) {
+void copy_in_parts(CudaStartup& startup, int device, std::uint64_t bytes, const std::string& what, const auto& copy) {
   const CudaStream stream(startup, device);
   for (std::uint64_t at = 0; at < bytes; at += copied_at_once) {
     startup.check(copy(at, std::min(copied_at_once, bytes - at), stream.get()), what);
@@ -49,7 +48,7 @@ struct PinnedBytes {
 
 PinnedBytes& pinned_bytes() { return process_singleton<PinnedBytes>(); }
 
-std::uint64_t most_pinned_bytes() {
+std::uint64_t max_pinned_bytes() {
   if (const char* given = std::getenv("ORTMULTI_PINNED_BYTES"); given != nullptr && *given != '\0') {
     const auto bytes = whole_number<std::uint64_t>(given);
     if (!bytes) {
@@ -73,7 +72,7 @@ void note_not_shared(Timeline* timeline, const std::exception& problem) noexcept
 }
 
 PinnedWeights::Share::Share(std::uint64_t wanted) : bytes(wanted) {
-  const std::uint64_t most = most_pinned_bytes();
+  const std::uint64_t most = max_pinned_bytes();
   PinnedBytes& all = pinned_bytes();
   const std::lock_guard lock(all.mutex);
   if (bytes > most || all.used > most - bytes) {
@@ -145,9 +144,10 @@ void CudaWeightStore::share(Timeline* timeline, Descriptor other) {
   }
   try {
     Descriptor memory = other ? std::move(other) : memory_->share();
-    offer_ = std::make_unique<WeightOffer>(
-        key_, Offered{plan_->list.sources.front()->name(), startup_.describe(device_.index).uuid,
-                      memory_->mapped_bytes(), 0, std::move(memory)});
+    offer_ = std::make_unique<WeightOffer>(key_, Offered{.model = plan_->list.sources.front()->name(),
+                                                         .device = startup_.describe(device_.index).uuid,
+                                                         .bytes = memory_->mapped_bytes(),
+                                                         .memory = std::move(memory)});
   } catch (const Error& error) {
     note_not_shared(timeline, error);
   }
@@ -161,8 +161,7 @@ CUdeviceptr CudaWeightStore::address(std::size_t weight) const {
 void CudaWeightStore::offer() const {
   const std::lock_guard lock(plan_->family->mutex);
   auto& stores = plan_->family->stores;
-  stores.erase(std::remove_if(stores.begin(), stores.end(), [](const auto& other) { return other.expired(); }),
-               stores.end());
+  std::erase_if(stores, [](const auto& other) { return other.expired(); });
   stores.push_back(weak_from_this());
   try {
     if (plan_->family->sample.empty()) {

@@ -19,7 +19,7 @@ from typing import Any
 
 import ortmulti
 from ortmulti import _core
-from ortmulti._runtime import behind
+from ortmulti._runtime import background
 from ortmulti.bench.experiment import Experiment, Json
 from ortmulti.bench.measure import fresh_process
 from ortmulti.bench.measure.memory import process_memory
@@ -88,7 +88,7 @@ def _load(spec: Mapping[str, Any], **more: Any) -> ortmulti.Pool:
 def _warm(pool: ortmulti.Pool, feed: Mapping[str, Any]) -> list[Any]:
     for _ in range(_WARM_RUNS):
         pool.run(feed)
-    behind.wait()  # for CUDA graphs that are being made
+    background.wait()  # for CUDA graphs that are being made
     return pool.run(feed)
 
 

@@ -114,7 +114,7 @@ class Model:
         from ortmulti.create.empty_files import MIN_SHARED_BYTES
         from ortmulti.remote.model import open_model
         from ortmulti.remote.place import SCHEMES
-        from ortmulti.remote.problems import without_secrets
+        from ortmulti.remote.remote_errors import without_secrets
 
         checks.choice("keep", keep, (None, "disk"))
         scheme, _, place = url.strip().partition("://")

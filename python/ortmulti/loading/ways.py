@@ -46,18 +46,18 @@ def _go(way: str, creation: Creation, reason: str) -> str | None:
     """Create the sessions in one way. Return why this cannot be, for the next way; None: they exist."""
     # Most creations need no cache entry, and not the modules for it.
     if way == "entry":
-        from ortmulti.loading.over_entry import create_over_entry
+        from ortmulti.loading.from_cache import create_from_cache
 
-        return create_over_entry(creation)
+        return create_from_cache(creation)
     if way == "contexts":
-        from ortmulti.loading.over_contexts import create_over_contexts
+        from ortmulti.loading.from_compiled import create_from_compiled
 
-        return create_over_contexts(creation)
+        return create_from_compiled(creation)
     if way == "values":
-        from ortmulti.loading.over_values import create_over_values
+        from ortmulti.loading.from_values import create_from_values
 
         creation.read_weights()
-        return None if create_over_values(creation) else reason
+        return None if create_from_values(creation) else reason
     if way == "model":
         return _create_over_model(creation)
     creation.read_weights()
@@ -73,7 +73,7 @@ def _create_over_model(creation: Creation) -> str | None:
     model, weights = creation.request.model, creation.weights
     options = without_optimization(creation.options)
     if model.external.weights:
-        from ortmulti.loading.over_values import share
+        from ortmulti.loading.from_values import share
 
         return share(creation, model.graph, _core.index_model(model.graph), model.external, options) or None
     if not model.path:

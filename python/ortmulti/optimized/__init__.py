@@ -7,8 +7,8 @@ from ortmulti.cache.entry import Damaged, Entry
 from ortmulti.cache.key import CacheKey
 from ortmulti.optimized.build import CacheRequest, build, entry_options, not_loadable, signature
 from ortmulti.optimized.contexts import compiling, context_key, finish
+from ortmulti.optimized.deferred_entries import keep, wait_for_entries
 from ortmulti.optimized.key import compute_capability, key_of
-from ortmulti.optimized.later import keep, wait_for_entries
 
 __all__ = [
     "Cache",

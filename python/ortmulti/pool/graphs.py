@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 
 from ortmulti import _core
-from ortmulti._runtime import behind
+from ortmulti._runtime import background
 from ortmulti.create.request import CreationRequest, core_options
 from ortmulti.devices.device import parse_devices
 from ortmulti.errors import DeviceError, Error, Fail, InvalidArgument, OutOfMemory
@@ -31,7 +31,7 @@ def make_behind(
     limit: GraphLimit,
     request: CreationRequest,
     session: _core.Session,
-    graphs: _core.GraphsBeside,
+    graphs: _core.ShapeGraphs,
     key: bytes,
     count: int,
 ) -> None:
@@ -48,8 +48,8 @@ def make_behind(
     def make(poll: Callable[[], object]) -> None:
         def check() -> None:
             poll()
-            if graphs.in_vain():
-                raise behind.Ended
+            if graphs.cancelled():
+                raise background.Ended
 
         wanted: CreationRequest | None = None
         try:
@@ -72,7 +72,7 @@ def make_behind(
             (graphs.not_now if later else graphs.not_made)(key, reason)
 
     limit.makings.add(
-        behind.do(
+        background.do(
             make, "ortmulti-graphs", lambda: graphs.not_made(key, "the thread that makes its sessions did not start")
         )
     )

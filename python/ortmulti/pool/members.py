@@ -280,7 +280,7 @@ class Members:
     @property
     def most(self) -> int:
         """The same, after the core has chosen as many as it may."""
-        return self._under_way(_core.most_in_flight)
+        return self._under_way(_core.max_in_flight)
 
     def _under_way(self, chosen: int) -> int:
         sessions = max(1, len(self._members), len(self._targets or ()))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ortmulti import _core
-from ortmulti._runtime import behind, native
+from ortmulti._runtime import background, native
 from ortmulti.cache.entries import Cache, StagedEntry
 from ortmulti.cache.entry import MODEL, PLACEHOLDER, Entry
 from ortmulti.cache.key import CacheKey
@@ -111,7 +111,7 @@ class KeptFile:
         staged = self._staged
         if staged is not None:
             self._staged = None  # another read writes no more
-            behind.do(lambda poll: self._publish(staged, poll), "ortmulti-copy", staged.discard)
+            background.do(lambda poll: self._publish(staged, poll), "ortmulti-copy", staged.discard)
 
     def _publish(self, staged: StagedEntry, poll: Callable[[], object]) -> None:
         with staged:

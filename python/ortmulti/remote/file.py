@@ -11,9 +11,9 @@ import numpy as np
 
 from ortmulti.errors import Error, InvalidArgument, OutOfMemory, WeightsError
 from ortmulti.remote import redirects, requests
-from ortmulti.remote.link import Interrupted, Link
+from ortmulti.remote.concurrency import Interrupted, Link
 from ortmulti.remote.place import Place, http_store, place_of
-from ortmulti.remote.problems import CHANGED, Problem, problem_of
+from ortmulti.remote.remote_errors import CHANGED, Problem, problem_of
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

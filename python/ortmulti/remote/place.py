@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 from ortmulti.errors import InvalidArgument, InvalidType, LibraryError
 from ortmulti.remote import requests
-from ortmulti.remote.link import Link
-from ortmulti.remote.problems import first_line, shown, without_secrets
+from ortmulti.remote.concurrency import Link
+from ortmulti.remote.remote_errors import first_line, shown, without_secrets
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

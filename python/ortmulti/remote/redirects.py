@@ -13,7 +13,7 @@ import urllib.request
 from typing import Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
-from ortmulti.remote.problems import Problem, problem_of
+from ortmulti.remote.remote_errors import Problem, problem_of
 
 _SECONDS = 10.0  # for a connection, and for each part of an answer
 _MOST = 10  # as browsers and obstore's client

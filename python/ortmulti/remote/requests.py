@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from ortmulti._runtime import startup
 from ortmulti._runtime.threads import BackgroundThread, Task
 from ortmulti.errors import RuntimeException
-from ortmulti.remote.link import Interrupted
-from ortmulti.remote.problems import NO_DESCRIPTORS, first_line
+from ortmulti.remote.concurrency import Interrupted
+from ortmulti.remote.remote_errors import NO_DESCRIPTORS, first_line
 
 _T = TypeVar("_T")
 

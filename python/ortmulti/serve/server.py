@@ -18,7 +18,7 @@ import grpc
 import uvicorn
 
 from ortmulti.errors import Error, InvalidArgument, without_folders
-from ortmulti.remote.link import interrupt_all
+from ortmulti.remote.concurrency import interrupt_all
 from ortmulti.repository import ModelRepository
 from ortmulti.serve.folder import Models, ServedModel
 from ortmulti.serve.grpc import Handlers, add_to

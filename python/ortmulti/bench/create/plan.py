@@ -25,7 +25,7 @@ from ortmulti.bench.reports import plots, tables
 from ortmulti.bench.reports.tables import IN_MIB, Cell, Column, Report, Sheet, label, number, times_text
 from ortmulti.bench.strategies import SessionSettings, check_name, names
 from ortmulti.errors import Error
-from ortmulti.remote.problems import without_secrets
+from ortmulti.remote.remote_errors import without_secrets
 
 Before = Literal["nothing", "contexts", "model"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ortmulti._runtime.regular_file import write_atomically
 from ortmulti.bench.measure import machine
-from ortmulti.remote.problems import without_secrets
+from ortmulti.remote.remote_errors import without_secrets
 
 # Raised when a field that a report reads changes its meaning or goes; new fields alone do not raise it.
 SCHEMA_VERSION = 3

@@ -16,7 +16,7 @@ import numpy as np
 
 import ortmulti
 from ortmulti import _core
-from ortmulti._runtime import behind
+from ortmulti._runtime import background
 from ortmulti._runtime.closing import Closing
 from ortmulti.bench.measure import outputs
 from ortmulti.bench.measure.memory import figures, gpu_memory_used, process_tree, stat_fields
@@ -226,7 +226,7 @@ def _closed(pool: _Pool, asked: _Asked, spec: Mapping[str, Any]) -> dict[str, An
     with ClosedLoop([asks[number % len(asks)] for number in range(clients)]) as loop:
         loop.until_answered()
         loop.go_on(spec["warm_seconds"])
-        behind.wait()  # for CUDA graphs that are being made
+        background.wait()  # for CUDA graphs that are being made
         processor = _processor_time()
         before = processor()
         begin, end = loop.go_on(spec["seconds"])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import ortmulti
-from ortmulti._runtime import behind
+from ortmulti._runtime import background
 from ortmulti.bench.files import read_arrays, write_arrays
 from ortmulti.bench.measure import outputs
 from ortmulti.errors import Error
@@ -79,7 +79,7 @@ def warm_up(spec: Mapping[str, Any], run: Callable[[], Any]) -> list[outputs.Arr
         throughput(run, _WARM_UP_SECONDS, spec["clients"])  # there are as many graphs as requests at once
     for _ in range(_WARM_UP_RUNS_OF_GPU_POOLS * len(spec["devices"]) if on_gpu else _WARM_UP_RUNS):
         run()
-    behind.wait()
+    background.wait()
     return outputs.flatten(run())
 
 

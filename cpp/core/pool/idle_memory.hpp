@@ -5,13 +5,13 @@
 
 namespace ortmulti {
 
-/// When to give back what a session's largest requests took: a look every half of a span of time says so once the
-/// requests of a whole one were at most half as large. Not thread-safe.
-class Surplus {
+/// Decides when to give back the memory of a session's largest requests: once the requests of a whole time span were at
+/// most half as large. The caller looks twice per span. Not thread-safe.
+class IdleMemory {
  public:
-  /// After so many looks without a request CUDA graphs go, too: they come back later than memory does.
+  /// After so many looks without a request CUDA graphs go, too. They take longer to come back than memory.
   static constexpr int looks_until_graphs = 12;
-  static constexpr int most_tries = 6;
+  static constexpr int max_tries = 6;
 
   struct Due {
     bool memory = false;
@@ -26,17 +26,17 @@ class Surplus {
     quiet_ = largest == 0 ? std::min(quiet_ + 1, looks_until_graphs) : 0;
     const bool found = lately < most_ && lately <= most_ / 2;
     const bool memory = found || tries_left_ > 0;
-    tries_left_ = found ? most_tries : tries_left_;
+    tries_left_ = found ? max_tries : tries_left_;
     const bool graphs = quiet_ == looks_until_graphs && graphs_;
     most_ = found ? lately : most_;
     graphs_ = largest != 0 || (graphs_ && !graphs);
     return {memory, graphs};
   }
 
-  /// Whether what was due has been given back; where runs were in the way, a few looks more say that it is due.
+  /// Notes whether all that was due was given back. If runs were in the way, it stays due for a few more looks.
   void given_back(bool whole) { tries_left_ = whole ? 0 : std::max(tries_left_ - 1, 0); }
 
-  /// Whether a later look may find something though no request comes.
+  /// Whether a later look may find something although no request comes.
   bool watched() const noexcept { return most_ != 0 || graphs_ || tries_left_ > 0; }
 
  private:
@@ -44,7 +44,7 @@ class Surplus {
   std::uint64_t most_ = 0;    // since memory was given back
   int quiet_ = 0;             // looks
   int tries_left_ = 0;
-  bool graphs_ = false;  // may have come since they went
+  bool graphs_ = false;  // there may be some
 };
 
 }  // namespace ortmulti

@@ -1,4 +1,4 @@
-#include "core/pool/graphs_beside.hpp"
+#include "core/pool/shape_graphs.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -15,7 +15,7 @@ namespace {
 /// Makes a request of copies, and of the session's outputs.
 class SampleRequest : public Request {
  public:
-  SampleRequest(const GraphsBeside::Tensors& sample, const Session& session, bool reversed) {
+  SampleRequest(const ShapeGraphs::Tensors& sample, const Session& session, bool reversed) {
     inputs.reserve(sample.size());
     for (const auto& [name, value] : sample) {
       inputs.add(name.c_str(), copy(value, reversed));
@@ -69,8 +69,8 @@ std::optional<std::vector<double>> to_numbers(const Ort::Value& value) {
   }
 }
 
-constexpr std::size_t most_crowd = 32;
-constexpr unsigned most_put_off = 10;
+constexpr std::size_t max_recent_waits = 32;
+constexpr unsigned max_postponed = 10;
 
 // By how much two outputs may differ, as a share of the largest value: TF32 and half precision round in other places.
 constexpr double tolerance = 0.01;
@@ -96,10 +96,10 @@ bool is_close(const Ort::Value& value, const Ort::Value& expected) {
   return difference <= tolerance * largest;
 }
 
-void check_close(const GraphsBeside::Tensors& expected, const std::vector<const char*>& names,
+void check_close(const ShapeGraphs::Tensors& expected, const std::vector<const char*>& names,
                  const std::vector<Ort::Value>& outputs) {
   for (const auto& [name, value] : expected) {
-    const auto found = std::find(names.begin(), names.end(), name);
+    const auto found = std::ranges::find(names, name);
     if (found == names.end() || !is_close(outputs[static_cast<std::size_t>(found - names.begin())], value)) {
       throw Error(ErrorKind::not_implemented, "the output '" + name + "' is another one with fixed shapes");
     }
@@ -108,10 +108,10 @@ void check_close(const GraphsBeside::Tensors& expected, const std::vector<const 
 
 }  // namespace
 
-std::shared_ptr<GpuRunner> GraphsBeside::take(const std::string& key) {
+std::shared_ptr<GpuRunner> ShapeGraphs::take(const std::string& key) {
   std::unique_lock lock(mutex_);
   for (bool waited = false;; waited = true) {
-    given_back_.wait(lock, [&] { return graphs_.count(key) != 0 || !awaited(key); });
+    given_back_.wait(lock, [&] { return graphs_.contains(key) || !awaited(key); });
     const auto found = graphs_.find(key);
     if (found == graphs_.end()) {
       return nullptr;
@@ -119,63 +119,60 @@ std::shared_ptr<GpuRunner> GraphsBeside::take(const std::string& key) {
     const std::shared_ptr<Graph> graph = found->second;
     if (!graph->idle.empty()) {
       const auto best = best_of(graph->idle);
-      Place place = std::move(*best);
+      NumberedRunner numbered = std::move(*best);
       graph->idle.erase(best);
       graph->used = ++runs_;
-      GpuRunner* const taken = place.runner.get();
-      return {taken, [self = shared_from_this(), graph, place = std::move(place)](GpuRunner*) mutable {
-                std::deque<Place> surplus;  // freed without the lock
+      GpuRunner* const taken = numbered.runner.get();
+      return {taken, [self = shared_from_this(), graph, numbered = std::move(numbered)](GpuRunner*) mutable {
+                std::deque<NumberedRunner> surplus;  // freed without the lock
                 const std::lock_guard giving_back(self->mutex_);
-                graph->idle.push_front(std::move(place));
+                graph->idle.push_front(std::move(numbered));
                 surplus = take_surplus(*graph);
                 self->given_back_.notify_all();
               }};
     }
     if (!waited) {
-      graph->crowd = std::min(graph->crowd + 2, most_crowd);
+      graph->recent_waits = std::min(graph->recent_waits + 2, max_recent_waits);
     }
     given_back_.wait(lock);
   }
 }
 
-std::deque<GraphsBeside::Place>::iterator GraphsBeside::best_of(std::deque<Place>& idle) {
-  const auto idle_of = [&](std::size_t session) {
-    return std::count_if(idle.begin(), idle.end(), [&](const Place& place) { return place.session == session; });
-  };
-  return std::max_element(idle.begin(), idle.end(), [&](const Place& one, const Place& other) {
-    return idle_of(one.session) < idle_of(other.session);
-  });
+std::deque<ShapeGraphs::NumberedRunner>::iterator ShapeGraphs::best_of(std::deque<NumberedRunner>& idle) {
+  const auto idle_of = [&](std::size_t session) { return std::ranges::count(idle, session, &NumberedRunner::session); };
+  return std::ranges::max_element(idle, {}, [&](const NumberedRunner& numbered) { return idle_of(numbered.session); });
 }
 
-std::deque<GraphsBeside::Place> GraphsBeside::take_surplus(Graph& graph) {
-  std::deque<Place> surplus;
-  const auto worth = std::stable_partition(graph.idle.begin(), graph.idle.end(),
-                                           [&](const Place& place) { return place.session < graph.worth.limit(); });
-  std::move(worth, graph.idle.end(), std::back_inserter(surplus));
-  graph.idle.erase(worth, graph.idle.end());
+std::deque<ShapeGraphs::NumberedRunner> ShapeGraphs::take_surplus(Graph& graph) {
+  std::deque<NumberedRunner> surplus;
+  const auto unworthy = std::ranges::stable_partition(
+      graph.idle, [&](const NumberedRunner& numbered) { return numbered.session < graph.worth.limit(); });
+  std::ranges::move(unworthy, std::back_inserter(surplus));
+  graph.idle.erase(unworthy.begin(), unworthy.end());
   graph.sessions = std::min(graph.sessions, graph.worth.limit());
   return surplus;
 }
 
-bool GraphsBeside::came_again(const std::string& key) {
+bool ShapeGraphs::count_ordinary_run(const std::string& key) {
   const std::lock_guard lock(mutex_);
   ++runs_;
-  if (making_ || refusals_ == most_refusals || graphs_.count(key) != 0) {
+  if (making_ || refusals_ == max_refusals || graphs_.contains(key)) {
     return false;
   }
   Seen& seen = seen_.use(key);
   seen.at_once = std::max(seen.at_once, under_way_.load());
-  if (seen.refused || ++seen.runs < rule_.come_again << seen.put_off) {
+  if (seen.refused || ++seen.runs < rule_.runs_before_capture << seen.postponed) {
     return false;
   }
-  if (graphs_.size() >= rule_.most_shapes && runs_ - least_recently_used()->second->used <= unused) {
+  if (graphs_.size() >= rule_.max_shapes && runs_ - least_recently_used()->second->used <= runs_until_replaceable) {
     return false;
   }
-  making_ = std::make_unique<Making>(Making{key, std::min(seen.at_once, most_sessions), {}});
+  making_ =
+      std::make_unique<Making>(Making{.key = key, .sessions = std::min(seen.at_once, max_sessions), .sample = {}});
   return true;
 }
 
-bool GraphsBeside::answered(const std::string& key) {
+bool ShapeGraphs::count_graph_run(const std::string& key) {
   const std::lock_guard lock(mutex_);
   const auto found = graphs_.find(key);
   if (found == graphs_.end()) {
@@ -183,59 +180,58 @@ bool GraphsBeside::answered(const std::string& key) {
   }
   Graph& graph = *found->second;
   const InFlight::Clock::time_point now = InFlight::Clock::now();
-  const bool crowded = graph.crowd > 0;
-  graph.crowd -= crowded ? 1 : 0;
-  if (!graph.worth.record(now, 1, crowded, most_sessions)) {
+  const bool crowded = graph.recent_waits > 0;
+  graph.recent_waits -= crowded ? 1 : 0;
+  if (!graph.worth.record(now, 1, crowded, max_sessions)) {
     return false;
   }
   if (making_) {
     graph.worth.try_more(now, "those of another shape are being made");
     return false;
   }
-  making_ = std::make_unique<Making>(Making{key, 1, {}});
+  making_ = std::make_unique<Making>(Making{.key = key, .sessions = 1, .sample = {}});
   return true;
 }
 
-std::shared_ptr<GraphsBeside::Graph> GraphsBeside::made_or_not(const std::string& key) {
+std::shared_ptr<ShapeGraphs::Graph> ShapeGraphs::end_making(const std::string& key) {
   const auto found = graphs_.find(key);
   making_.reset();
   given_back_.notify_all();
   return found == graphs_.end() ? nullptr : found->second;
 }
 
-bool GraphsBeside::ended_otherwise(const std::string& key, const std::string& reason) {
-  const bool in_vain = making_ && making_->in_vain;
-  const auto graph = made_or_not(key);
+bool ShapeGraphs::ended_without_sessions(const std::string& key, const std::string& reason) {
+  const bool cancelled = making_ && making_->cancelled;
+  const auto graph = end_making(key);
   if (graph) {
     graph->worth.try_more(InFlight::Clock::now(), reason);
-  } else if (in_vain) {
+  } else if (cancelled) {
     seen_.use(key) = {};
   }
-  return graph || in_vain;
+  return graph || cancelled;
 }
 
-bool GraphsBeside::in_vain() const {
+bool ShapeGraphs::cancelled() const {
   const std::lock_guard lock(mutex_);
-  return making_ && making_->in_vain;
+  return making_ && making_->cancelled;
 }
 
-void GraphsBeside::not_now(const std::string& key, const std::string& reason) {
+void ShapeGraphs::not_now(const std::string& key, const std::string& reason) {
   const std::lock_guard lock(mutex_);
-  if (!ended_otherwise(key, reason)) {
+  if (!ended_without_sessions(key, reason)) {
     Seen& seen = seen_.use(key);
     seen.runs = 0;
     seen.at_once = 0;
-    seen.put_off = std::min(seen.put_off + 1, most_put_off);
+    seen.postponed = std::min(seen.postponed + 1, max_postponed);
     why_not_ = reason;
   }
 }
 
-GraphsBeside::Graphs::iterator GraphsBeside::least_recently_used() {
-  return std::min_element(graphs_.begin(), graphs_.end(),
-                          [](const auto& a, const auto& b) { return a.second->used < b.second->used; });
+ShapeGraphs::Graphs::iterator ShapeGraphs::least_recently_used() {
+  return std::ranges::min_element(graphs_, {}, [](const auto& each) { return each.second->used; });
 }
 
-void GraphsBeside::want(const std::string& key, Sample sample) {
+void ShapeGraphs::want(const std::string& key, Sample sample) {
   std::size_t sessions = 0;
   {
     const std::lock_guard lock(mutex_);
@@ -245,7 +241,7 @@ void GraphsBeside::want(const std::string& key, Sample sample) {
   wanted_(shared_from_this(), key, sessions);
 }
 
-std::vector<std::pair<std::string, std::vector<std::int64_t>>> GraphsBeside::wanted_shapes() const {
+std::vector<std::pair<std::string, std::vector<std::int64_t>>> ShapeGraphs::wanted_shapes() const {
   const std::lock_guard lock(mutex_);
   std::vector<std::pair<std::string, std::vector<std::int64_t>>> shapes;
   for (const auto& [name, value] : making_->sample.inputs) {
@@ -254,17 +250,17 @@ std::vector<std::pair<std::string, std::vector<std::int64_t>>> GraphsBeside::wan
   return shapes;
 }
 
-void GraphsBeside::add(const std::string& key, const std::vector<std::shared_ptr<Session>>& made,
-                       const WhyNot& why_not) {
+void ShapeGraphs::add(const std::string& key, const std::vector<std::shared_ptr<Session>>& made,
+                      const WhyNot& why_not) {
   const Sample& sample = making_->sample;  // which stays until the end
-  std::deque<Place> places;
-  std::uint64_t bytes = made.size() * bytes_of_handles;
+  std::deque<NumberedRunner> runners;
+  std::uint64_t bytes = made.size() * handle_bytes;
   std::vector<std::shared_ptr<GpuSession>> shared;
   shared.reserve(made.size());
   for (const auto& session : made) {
     shared.push_back(std::make_shared<GpuSession>(session, true));
   }
-  for (std::size_t i = 0; i < runners_of_each; ++i) {
+  for (std::size_t i = 0; i < runners_per_session; ++i) {
     for (std::size_t number = 0; number < shared.size(); ++number) {
       SampleRequest one(sample.inputs, *made[number], false);
       SampleRequest other(sample.inputs, *made[number], true);
@@ -274,27 +270,27 @@ void GraphsBeside::add(const std::string& key, const std::vector<std::shared_ptr
       }
       check_close(sample.outputs, one.output_names, runner->prove(one, other));
       bytes += runner->graph_bytes();
-      places.push_back({runner, number});
+      runners.push_back({runner, number});
     }
   }
   for (const auto& session : made) {
     const auto arena = session->arena();
     bytes += arena ? arena->held : 0;
   }
-  std::shared_ptr<Graph> oldest;  // freed without the lock, as are the places where they are not wanted any more
+  std::shared_ptr<Graph> oldest;  // freed without the lock, as are the runners if drop_all() was called
   const std::lock_guard lock(mutex_);
-  const bool in_vain = making_->in_vain;
-  std::shared_ptr<Graph> graph = made_or_not(key);
-  if (in_vain) {
+  const bool cancelled = making_->cancelled;
+  std::shared_ptr<Graph> graph = end_making(key);
+  if (cancelled) {
     seen_.use(key) = {};
   }
-  if (in_vain || seen_.use(key).refused) {
+  if (cancelled || seen_.use(key).refused) {
     return;
   }
   if (graph) {
     graph->worth.try_more(InFlight::Clock::now(), "");
   } else {
-    if (graphs_.size() >= rule_.most_shapes) {
+    if (graphs_.size() >= rule_.max_shapes) {
       const auto found = least_recently_used();
       oldest = found->second;
       seen_.use(found->first) = {};
@@ -302,9 +298,9 @@ void GraphsBeside::add(const std::string& key, const std::vector<std::shared_ptr
     }
     graph = graphs_.emplace(key, std::make_shared<Graph>(made.size())).first->second;
   }
-  for (Place& place : places) {
-    place.session += graph->sessions;
-    graph->idle.push_back(std::move(place));
+  for (NumberedRunner& numbered : runners) {
+    numbered.session += graph->sessions;
+    graph->idle.push_back(std::move(numbered));
   }
   graph->sessions += made.size();
   graph->bytes_of_each = bytes / made.size();
@@ -313,14 +309,14 @@ void GraphsBeside::add(const std::string& key, const std::vector<std::shared_ptr
   given_back_.notify_all();
 }
 
-void GraphsBeside::not_made(const std::string& key, const std::string& reason) {
+void ShapeGraphs::not_made(const std::string& key, const std::string& reason) {
   std::unique_lock lock(mutex_);
-  if (!ended_otherwise(key, reason)) {
+  if (!ended_without_sessions(key, reason)) {
     refuse(key, reason, std::move(lock));
   }
 }
 
-void GraphsBeside::drop(const std::string& key, const std::string& reason) {
+void ShapeGraphs::drop(const std::string& key, const std::string& reason) {
   std::shared_ptr<Graph> gone;  // freed without the lock
   std::unique_lock lock(mutex_);
   if (const auto found = graphs_.find(key); found != graphs_.end()) {
@@ -331,12 +327,12 @@ void GraphsBeside::drop(const std::string& key, const std::string& reason) {
   }
 }
 
-bool GraphsBeside::drop_all() {
+bool ShapeGraphs::drop_all() {
   Graphs gone;  // freed without the lock
   const std::lock_guard lock(mutex_);
   gone.swap(graphs_);
   if (making_) {
-    making_->in_vain = true;
+    making_->cancelled = true;
   }
   for (const auto& [key, graph] : gone) {
     seen_.use(key) = {};
@@ -345,9 +341,9 @@ bool GraphsBeside::drop_all() {
   return !gone.empty();
 }
 
-GraphCounts GraphsBeside::counts() const {
+GraphCounts ShapeGraphs::counts() const {
   const std::lock_guard lock(mutex_);
-  GraphCounts counts{graphs_.size(), 0, 0, why_not_};
+  GraphCounts counts{.shapes = graphs_.size(), .why_not = why_not_};
   for (const auto& [key, graph] : graphs_) {
     counts.sessions += graph->sessions;
     counts.bytes += graph->sessions * graph->bytes_of_each;
@@ -355,14 +351,14 @@ GraphCounts GraphsBeside::counts() const {
   return counts;
 }
 
-void GraphsBeside::refuse(const std::string& key, const std::string& reason, std::unique_lock<std::mutex> lock) {
+void ShapeGraphs::refuse(const std::string& key, const std::string& reason, std::unique_lock<std::mutex> lock) {
   seen_.use(key).refused = true;
   why_not_ = reason;
-  const bool last = ++refusals_ == most_refusals;
+  const bool last = ++refusals_ == max_refusals;
   lock.unlock();
   onnxruntime_log().push({ORT_LOGGING_LEVEL_INFO, "ortmulti", "", "",
                           ordinary_->model() + " on " + to_string(ordinary_->device()) +
-                              (last ? " gets no more CUDA graphs, since inputs of " + std::to_string(most_refusals) +
+                              (last ? " gets no more CUDA graphs, since inputs of " + std::to_string(max_refusals) +
                                           " shapes in a row got none. The last reason: "
                                     : " runs without a CUDA graph for inputs of one shape: ") +
                               reason});

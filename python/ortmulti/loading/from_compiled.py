@@ -14,7 +14,7 @@ from ortmulti.loading.creation import Creation
 _OnDevices = dict[str, tuple[str, dict[str, str]]]
 
 
-def create_over_contexts(creation: Creation) -> str | None:
+def create_from_compiled(creation: Creation) -> str | None:
     """Create sessions of which those on plug-ins' devices have what their provider has compiled before. Otherwise they
     compile the model, and the result becomes a cache entry. Return why there are no sessions; None: they exist.
     """

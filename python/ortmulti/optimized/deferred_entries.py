@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from ortmulti._runtime import behind
+from ortmulti._runtime import background
 from ortmulti.cache.entries import StagedEntry
 from ortmulti.errors import Error
 
@@ -14,7 +14,7 @@ _SMALL = 4 << 20
 
 _LOGGER = logging.getLogger("ortmulti")
 
-wait_for_entries = behind.wait
+wait_for_entries = background.wait
 
 
 def keep(staged: StagedEntry, make: Callable[[Callable[[], object]], object]) -> None:
@@ -33,6 +33,6 @@ def keep(staged: StagedEntry, make: Callable[[Callable[[], object]], object]) ->
             _LOGGER.info("the optimized model is not kept: %s", error)
 
     if staged.saved.stat().st_size <= _SMALL:
-        run(behind.poll)
+        run(background.poll)
     else:
-        behind.do(run, "ortmulti-entry", staged.discard)
+        background.do(run, "ortmulti-entry", staged.discard)

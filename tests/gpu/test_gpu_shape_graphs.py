@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ortmulti
-from ortmulti._runtime import behind
+from ortmulti._runtime import background
 from tests.support import onnx_models
 from tests.support.gpus import MODEL, VISIBLE, check_memory_returns, feed, needs_gpus, needs_graphs
 from tests.support.pools import HANG
@@ -109,11 +109,11 @@ def test_shapes_that_were_asked_for_get_graphs_after_one_run() -> None:
     with ortmulti.load(MODEL, "cuda:0", cuda_graph=ortmulti.CudaGraph(max_shapes=2)) as pool:
         for rows in (3, 8):
             [first] = pool.run(feed(0, rows))
-            behind.wait()
+            background.wait()
             np.testing.assert_allclose(pool.run(feed(0, rows))[0], first, rtol=1e-5, atol=1e-5)
         assert graph_runs(pool) == 2
         pool.run(feed(0, 9))
-        behind.wait()
+        background.wait()
         pool.run(feed(0, 9))
         assert graph_runs(pool) == 2  # both graphs were used lately
 
@@ -342,7 +342,7 @@ def test_a_pool_may_close_while_its_graphs_are_made() -> None:
         with ortmulti.load(MODEL, "cuda:0", cuda_graph="auto") as pool:
             for _ in range(runs):
                 pool.run(feed(0))
-        assert not behind._own(), "what is made after the end takes memory"
+        assert not background._own(), "what is made after the end takes memory"
 
 
 def test_a_pool_may_sleep_while_its_graphs_are_made() -> None:

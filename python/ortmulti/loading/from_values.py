@@ -17,7 +17,7 @@ _MAX_BYTES = 1 << 31
 """Of a model that ONNX Runtime takes in memory."""
 
 
-def create_over_values(creation: Creation) -> bool:
+def create_from_values(creation: Creation) -> bool:
     """Create sessions that share the large values which the options give for all external data of a model.
 
     Returns:

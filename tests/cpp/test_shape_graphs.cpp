@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/pool/gpu_runner.hpp"
-#include "core/pool/graphs_beside.hpp"
+#include "core/pool/shape_graphs.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {
@@ -22,7 +22,7 @@ class ShapesThatComeAgain : public ::testing::Test {
   bool wanted_within(std::uint64_t runs, const std::string& key) const {
     for (std::uint64_t i = 0; i < runs; ++i) {
       const auto counted = graphs->ordinary_run();
-      if (graphs->came_again(key)) {
+      if (graphs->count_ordinary_run(key)) {
         return true;
       }
     }
@@ -30,14 +30,14 @@ class ShapesThatComeAgain : public ::testing::Test {
   }
 
   std::vector<std::pair<std::string, std::size_t>> wanted;
-  std::shared_ptr<GraphsBeside> make(GraphsBeside::Rule rule) {
-    return std::make_shared<GraphsBeside>(make_session("add"), rule,
-                                          [this](const auto& /*graphs*/, const std::string& key, std::size_t sessions) {
-                                            wanted.emplace_back(key, sessions);
-                                          });
+  std::shared_ptr<ShapeGraphs> make(ShapeGraphs::Rule rule) {
+    return std::make_shared<ShapeGraphs>(make_session("add"), rule,
+                                         [this](const auto& /*graphs*/, const std::string& key, std::size_t sessions) {
+                                           wanted.emplace_back(key, sessions);
+                                         });
   }
-  static constexpr std::uint64_t come_again = GraphsBeside::Rule().come_again;
-  std::shared_ptr<GraphsBeside> graphs = make({});
+  static constexpr std::uint64_t runs_before_capture = ShapeGraphs::Rule().runs_before_capture;
+  std::shared_ptr<ShapeGraphs> graphs = make({});
 };
 
 TEST_F(ShapesThatComeAgain, AreWantedAtOnceAndAwaitedWhereTheyWereAskedFor) {
@@ -64,10 +64,10 @@ TEST(ASessionThatCaptures, RunsOneShapeOnly) {
 
 TEST_F(ShapesThatComeAgain, AreWantedOnceAtATime) {
   EXPECT_EQ(graphs->take("a"), nullptr);
-  EXPECT_FALSE(wanted_within(come_again - 1, "a"));
-  EXPECT_FALSE(wanted_within(come_again - 1, "b"));
+  EXPECT_FALSE(wanted_within(runs_before_capture - 1, "a"));
+  EXPECT_FALSE(wanted_within(runs_before_capture - 1, "b"));
   EXPECT_TRUE(wanted_within(1, "a"));
-  GraphsBeside::Sample sample;
+  ShapeGraphs::Sample sample;
   sample.inputs.emplace_back("x", new_tensor(ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, {2, 3}));
   graphs->want("a", std::move(sample));
   EXPECT_EQ(wanted, (std::vector<std::pair<std::string, std::size_t>>{{"a", 1}}));
@@ -81,22 +81,22 @@ TEST_F(ShapesThatComeAgain, AreWantedOnceAtATime) {
 }
 
 TEST_F(ShapesThatComeAgain, AreWantedAnewWhereItWasNotTheTime) {
-  EXPECT_TRUE(wanted_within(come_again, "a"));
+  EXPECT_TRUE(wanted_within(runs_before_capture, "a"));
   graphs->not_now("a", "no room");
   EXPECT_EQ(graphs->counts().why_not, "no room");
-  EXPECT_FALSE(wanted_within(2 * come_again - 1, "a"));
-  EXPECT_TRUE(graphs->came_again("a"));
+  EXPECT_FALSE(wanted_within(2 * runs_before_capture - 1, "a"));
+  EXPECT_TRUE(graphs->count_ordinary_run("a"));
 }
 
 TEST_F(ShapesThatComeAgain, AreNotPutOffByAMakingThatWasDropped) {
-  EXPECT_TRUE(wanted_within(come_again, "a"));
-  EXPECT_FALSE(graphs->in_vain());
+  EXPECT_TRUE(wanted_within(runs_before_capture, "a"));
+  EXPECT_FALSE(graphs->cancelled());
   EXPECT_FALSE(graphs->drop_all()) << "there was none yet";
-  EXPECT_TRUE(graphs->in_vain());
+  EXPECT_TRUE(graphs->cancelled());
   graphs->not_made("a", "dropped");
-  EXPECT_FALSE(graphs->in_vain());
+  EXPECT_FALSE(graphs->cancelled());
   EXPECT_EQ(graphs->counts().why_not, "");
-  EXPECT_TRUE(wanted_within(come_again, "a"));
+  EXPECT_TRUE(wanted_within(runs_before_capture, "a"));
 }
 
 TEST_F(ShapesThatComeAgain, GetAsManySessionsAsRunsWereUnderWayAtOnce) {
@@ -110,17 +110,17 @@ TEST_F(ShapesThatComeAgain, GetAsManySessionsAsRunsWereUnderWayAtOnce) {
       }
       EXPECT_FALSE(wanted_within(1, key));
     }
-    ASSERT_TRUE(wanted_within(come_again, key));
+    ASSERT_TRUE(wanted_within(runs_before_capture, key));
     graphs->want(key, {});
-    EXPECT_EQ(wanted.back(), std::make_pair(key, std::min(others + 1, GraphsBeside::most_sessions)));
+    EXPECT_EQ(wanted.back(), std::make_pair(key, std::min(others + 1, ShapeGraphs::max_sessions)));
     graphs->not_made(key, "no reason");
   }
 }
 
 TEST_F(ShapesThatComeAgain, AreNotWantedAfterRefusalsInARow) {
-  for (int i = 0; i < GraphsBeside::most_refusals; ++i) {
+  for (int i = 0; i < ShapeGraphs::max_refusals; ++i) {
     const std::string key = std::to_string(i);
-    ASSERT_TRUE(wanted_within(come_again, key));
+    ASSERT_TRUE(wanted_within(runs_before_capture, key));
     graphs->not_made(key, "no reason");
   }
   EXPECT_FALSE(wanted_within(100, "another"));

@@ -16,7 +16,7 @@ class _Stopped(Exception):  # noqa: N818  (no error, but the end of a comparison
     pass
 
 
-def create_over_entry(creation: Creation) -> str | None:
+def create_from_cache(creation: Creation) -> str | None:
     """Create sessions that share the weights of the model's cache entry. The entry is made if necessary.
 
     Returns:

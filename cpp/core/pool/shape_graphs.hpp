@@ -1,0 +1,167 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/non_copyable.hpp"
+#include "core/base/recently_used.hpp"
+#include "core/base/scope_exit.hpp"
+#include "core/ort/session.hpp"
+#include "core/ort/value.hpp"
+#include "core/pool/in_flight.hpp"
+#include "core/pool/runner.hpp"
+
+namespace ortmulti {
+
+class GpuRunner;
+
+/// CUDA graphs for input shapes that come again, beside a session's ordinary runs. Each graph has sessions of its own,
+/// which `Wanted` has made. Any thread may use it.
+class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyable {
+ public:
+  /// A shape gets a graph after so many ordinary runs, since making sessions takes as long as loading them. With 1,
+  /// requests of the shape wait for the graph: an ordinary run may take longer after a run of another shape, as
+  /// convolutions do.
+  struct Rule {
+    std::uint64_t runs_before_capture = 20;
+    std::size_t max_shapes = 8;
+  };
+  static constexpr std::size_t max_counted_shapes =
+      1024;  ///< Shapes without a graph whose runs are counted: the last used ones.
+  /// Another graph may replace one whose shape did not come in so many runs of the session. If more shapes than
+  /// `max_shapes` come all the time, the first graphs stay.
+  static constexpr std::uint64_t runs_until_replaceable = 1000;
+  /// Sessions of one shape. A graph has its session's memory to itself, so only those of different sessions run side by
+  /// side: with four, ResNet-50 answered 12% more than with three, and BERT-base with three as many as ordinary runs of
+  /// 16 threads (H100).
+  static constexpr std::size_t max_sessions = 4;
+  /// One runner copies while the graph of the other runs.
+  static constexpr std::size_t runners_per_session = 2;
+  /// What handles of cuBLAS and cuDNN take for each session (onnxruntime-gpu 1.31.1 on an H100).
+  static constexpr std::uint64_t handle_bytes = std::uint64_t{72} << 20U;
+  static constexpr int max_refusals = 8;  ///< In a row; after these no graphs are made.
+
+  /// Called before each capture, without a lock. Returns why nothing may be captured now; empty: it may.
+  using WhyNot = std::function<std::string()>;
+  using Tensors = std::vector<std::pair<std::string, Ort::Value>>;
+  /// One ordinary run, in the host's memory.
+  struct Sample {
+    Tensors inputs;
+    Tensors outputs;
+  };
+  /// Called by the thread that ran the shape, when so many sessions are wanted for its graph. Has another thread call
+  /// add(), not_made() or not_now() later. It must not throw.
+  using Wanted =
+      std::function<void(const std::shared_ptr<ShapeGraphs>& graphs, const std::string& key, std::size_t sessions)>;
+
+  ShapeGraphs(std::shared_ptr<Session> ordinary, Rule rule, Wanted wanted)
+      : ordinary_(std::move(ordinary)), rule_(rule), wanted_(std::move(wanted)) {}
+
+  /// Takes a runner that has the graph of these shapes; nobody else uses it until it is released. Waits if all are
+  /// taken, or if a graph is awaited. Null: there is no graph.
+  std::shared_ptr<GpuRunner> take(const std::string& key);
+
+  /// Counts an ordinary run as under way as long as the result lives.
+  auto ordinary_run() {
+    ++under_way_;
+    return ScopeExit([this] { --under_way_; });
+  }
+  /// Counts an ordinary run of these shapes. True if they shall get a graph now, with as many sessions as runs were
+  /// under way at once: then call want() or not_now().
+  bool count_ordinary_run(const std::string& key);
+  /// Counts an answer by a graph. True if another session shall be tried since requests wait: then call want() or
+  /// not_now().
+  bool count_graph_run(const std::string& key);
+  void want(const std::string& key, Sample sample);
+  /// Whether drop_all() cancelled the graph that is being made.
+  bool cancelled() const;
+  /// Postpones the graph until its shapes have come twice as often.
+  void not_now(const std::string& key, const std::string& reason);
+  /// The input shapes of the wanted graph.
+  std::vector<std::pair<std::string, std::vector<std::int64_t>>> wanted_shapes() const;
+  /// Captures the wanted graph in these sessions, which were created to capture, and proves each: see GpuRunner::prove.
+  /// Their answers are also compared with the ordinary one, which another optimization may differ from by rounding.
+  /// Throws Error, with nothing added.
+  void add(const std::string& key, const std::vector<std::shared_ptr<Session>>& made, const WhyNot& why_not);
+  /// Says that wanted sessions cannot be made. If the shapes have no graph, they run ordinarily from now on, and the
+  /// log says so.
+  void not_made(const std::string& key, const std::string& reason);
+  /// Frees a graph that failed. Its shapes run ordinarily from now on.
+  void drop(const std::string& key, const std::string& reason);
+  /// Frees all graphs for their memory. Returns whether there were any. Their shapes may get graphs again.
+  bool drop_all();
+
+  GraphCounts counts() const;
+
+ private:
+  struct NumberedRunner {
+    std::shared_ptr<GpuRunner> runner;
+    std::size_t session;  // its number
+  };
+  struct Graph {
+    explicit Graph(std::size_t first) : worth(first) {}
+
+    std::deque<NumberedRunner> idle;  // the last used first
+    std::size_t sessions = 0;
+    std::uint64_t bytes_of_each = 0;
+    std::size_t recent_waits = 0;  // above 0 while more than half of the last requests had to wait
+    InFlight worth;                // chooses the number of sessions
+    std::uint64_t used = 0;        // the number of the run that used it last
+  };
+  struct Seen {
+    std::uint64_t runs = 0;
+    std::size_t at_once = 0;  // most runs under way at once
+    bool refused = false;
+    unsigned postponed = 0;  // how often; each time doubles the runs that it takes
+  };
+
+  struct Making {
+    std::string key;
+    std::size_t sessions = 0;
+    Sample sample;           // once it is wanted
+    bool cancelled = false;  // drop_all() was called meanwhile
+  };
+
+  using Graphs = std::map<std::string, std::shared_ptr<Graph>>;
+
+  Graphs::iterator least_recently_used();
+  /// Whether requests of the shape wait for the graph that is being made.
+  bool awaited(const std::string& key) const {
+    return making_ && making_->key == key && !making_->cancelled && rule_.runs_before_capture == 1;
+  }
+  /// Ends the making. Returns the graph that the shapes have already; null: none.
+  std::shared_ptr<Graph> end_making(const std::string& key);
+  /// Ends a making that brought no sessions. True if the shapes keep the graph that they have, or if drop_all()
+  /// cancelled the making.
+  bool ended_without_sessions(const std::string& key, const std::string& reason);
+  void refuse(const std::string& key, const std::string& reason, std::unique_lock<std::mutex> lock);
+  /// Prefers a runner of a session that nobody uses; of these the last used one, whose time is known best.
+  static std::deque<NumberedRunner>::iterator best_of(std::deque<NumberedRunner>& idle);
+  /// Takes the idle runners of sessions that gain nothing, to be freed without the lock.
+  static std::deque<NumberedRunner> take_surplus(Graph& graph);
+
+  const std::shared_ptr<Session> ordinary_;
+  const Rule rule_;
+  const Wanted wanted_;
+  mutable std::mutex mutex_;
+  std::condition_variable given_back_;
+  RecentlyUsed<Seen> seen_{max_counted_shapes};
+  Graphs graphs_;
+  std::uint64_t runs_ = 0;  // by graphs and ordinary ones
+  std::atomic<std::size_t> under_way_ = 0;
+  std::unique_ptr<Making> making_;  // one at a time; null: none
+  std::string why_not_;             // why a shape got none, since the last graph that was made
+  int refusals_ = 0;                // since the last graph that was made
+};
+
+}  // namespace ortmulti
