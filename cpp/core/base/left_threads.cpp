@@ -13,7 +13,7 @@ LeftThreads::Thread LeftThreads::start(std::function<void()> work) {
     work = nullptr;
     exit.set_value_at_thread_exit();
   });
-  return {std::move(thread), std::move(exited)};
+  return {std::move(exited), std::move(thread)};
 }
 
 void LeftThreads::leave(Thread thread) {

@@ -13,8 +13,8 @@ namespace ortmulti {
 class LeftThreads {
  public:
   struct Thread {
-    std::jthread thread;
     std::future<void> exited;  ///< After the destructors of its thread_local objects, which may wait for a GPU.
+    std::jthread thread;       ///< Ends first.
   };
 
   /// Throws std::system_error. What `work` holds is freed in the thread.
