@@ -213,6 +213,23 @@ TEST_F(MemoryOfPools, IsGivenBackByTheNextRunWhileRequestsCome) {
   EXPECT_EQ(pool->stats().devices.front().trims, 1U);
 }
 
+TEST_F(MemoryOfPools, IsGivenBackAtOnceWhereNoRunOfTheSessionCame) {
+  make(seconds(10));
+  const auto runner = add(Device::cpu());
+  runner->arena_now = arena_of(100, 0, 100);
+  runner->note_run(100);
+  look();
+  for (int i = 0; i < 2; ++i) {
+    runner->note_run(10);
+    look();
+  }
+  EXPECT_TRUE(runner->in_next_run);
+  runner->note_run(10);  // by a graph: the arena is as it was
+  look();
+  EXPECT_EQ(runner->shrunk, 2);
+  EXPECT_FALSE(runner->in_next_run);
+}
+
 TEST_F(MemoryOfPools, StaysWhereItIsTooLittle) {
   make(seconds(10));
   const auto runner = add(Device::cpu());

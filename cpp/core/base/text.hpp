@@ -8,7 +8,7 @@
 
 namespace ortmulti {
 
-inline std::string quoted(const std::string& text) { return "'" + text + "'"; }
+inline std::string in_quotes(const std::string& text) { return "'" + text + "'"; }
 
 /// "a, b, c": what `text` makes of each item.
 std::string listed(const auto& items, const auto& text) {

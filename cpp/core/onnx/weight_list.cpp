@@ -109,9 +109,9 @@ const std::shared_ptr<const Source>& ExternalFiles::find(const std::string& loca
   if (location.empty() || location.find('\0') != std::string::npos) {
     throw Error(ErrorKind::fail, owner + " names no file");
   }
-  const std::string data = owner + " in " + quoted(location);
+  const std::string data = owner + " in " + in_quotes(location);
   if (location.front() == '/') {
-    throw Error(ErrorKind::fail, data + ": the path must be relative to the model's folder " + quoted(folder_));
+    throw Error(ErrorKind::fail, data + ": the path must be relative to the model's folder " + in_quotes(folder_));
   }
   const std::string path = folder_ + "/" + location;
   std::shared_ptr<const Source> file;
@@ -122,7 +122,7 @@ const std::shared_ptr<const Source>& ExternalFiles::find(const std::string& loca
   }
   if (std::ranges::none_of(allowed_, [&](const auto& allowed) { return lies_in(file->name(), allowed); })) {
     throw Error(ErrorKind::fail,
-                data + ": " + quoted(file->name()) + " is outside of the model's folder " + quoted(folder_));
+                data + ": " + in_quotes(file->name()) + " is outside of the model's folder " + in_quotes(folder_));
   }
   return found_.emplace(location, std::move(file)).first->second;
 }
@@ -132,12 +132,12 @@ const std::shared_ptr<const Source>& ExternalFiles::find(const std::string& loca
 }
 
 const std::shared_ptr<const Source>& ExternalFiles::find(const Initializer& initializer) {
-  const std::string owner = "the external data of " + quoted(initializer.name);
+  const std::string owner = "the external data of " + in_quotes(initializer.name);
   const std::shared_ptr<const Source>& file = find(initializer.location, owner);
   if (!file->has(initializer.length, initializer.offset)) {
-    throw Error(ErrorKind::fail, owner + " in " + quoted(initializer.location) + ": it is " +
+    throw Error(ErrorKind::fail, owner + " in " + in_quotes(initializer.location) + ": it is " +
                                      std::to_string(initializer.length) + " bytes from " +
-                                     std::to_string(initializer.offset) + ", and " + quoted(file->name()) + " has " +
+                                     std::to_string(initializer.offset) + ", and " + in_quotes(file->name()) + " has " +
                                      std::to_string(file->size()) + " bytes");
   }
   return file;

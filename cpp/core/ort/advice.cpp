@@ -78,7 +78,7 @@ std::string on_external_data(const ModelSource& model) {
   for (const std::string& location : external_locations(index_model(*model.source()))) {
     std::error_code error;
     if (!std::filesystem::exists(folder / location, error)) {
-      missing += (missing.empty() ? "" : ", ") + quoted(location);
+      missing += (missing.empty() ? "" : ", ") + in_quotes(location);
     }
   }
   return missing.empty() ? "" : "the model needs " + missing + " beside it: copy its data files there too";
@@ -169,8 +169,8 @@ void rethrow_with_unequal_sizes(const Error& error, const std::vector<ValueInfo>
       const auto& [other, size] = known.emplace(dimension, std::pair(input.name, shape[i])).first->second;
       if (size != shape[i]) {
         throw Error(ErrorKind::invalid_argument,
-                    "the inputs " + quoted(other) + " and " + quoted(input.name) + " have the sizes " +
-                        std::to_string(size) + " and " + std::to_string(shape[i]) + " along " + quoted(dimension) +
+                    "the inputs " + in_quotes(other) + " and " + in_quotes(input.name) + " have the sizes " +
+                        std::to_string(size) + " and " + std::to_string(shape[i]) + " along " + in_quotes(dimension) +
                         ", and the model declares one: give arrays that agree\n" + error.what());
       }
     }

@@ -180,7 +180,7 @@ void unregister_plugin(OnnxRuntime& runtime, const std::string& name) {
   const std::string context = "unregistering the execution providers of '" + name + "'";
   const auto found = registered.plugins.find(name);
   if (found == registered.plugins.end()) {
-    const auto names = listed(registered.plugins, [](const auto& plugin) { return quoted(plugin.first); });
+    const auto names = listed(registered.plugins, [](const auto& plugin) { return in_quotes(plugin.first); });
     throw Error(ErrorKind::fail,
                 context + ": this name was not registered; registered are " + (names.empty() ? "none" : names));
   }

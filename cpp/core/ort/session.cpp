@@ -61,7 +61,7 @@ const ValueInfo* find(const std::vector<ValueInfo>& values, std::string_view nam
 }
 
 std::string names_of(const std::vector<ValueInfo>& values) {
-  const std::string names = listed(values, [](const ValueInfo& value) { return quoted(value.name); });
+  const std::string names = listed(values, [](const ValueInfo& value) { return in_quotes(value.name); });
   return names.empty() ? "none" : names;
 }
 
@@ -385,8 +385,8 @@ void Session::check_complete(const std::vector<const char*>& fed) const {
     }
   }
   if (!missing.empty()) {
-    throw Error(ErrorKind::invalid_argument, "Required inputs ([" + listed(missing, quoted) +
-                                                 "]) are missing from input feed ([" + listed(fed, quoted) +
+    throw Error(ErrorKind::invalid_argument, "Required inputs ([" + listed(missing, in_quotes) +
+                                                 "]) are missing from input feed ([" + listed(fed, in_quotes) +
                                                  "]): " + model() + " needs " + names_of(inputs()));
   }
 }

@@ -261,11 +261,14 @@ bool Pool::give_back_surplus() {
     const std::optional<Arenas> before = arenas_of(one.runners);
     lock.lock();
     const auto at = std::exchange(one.group->trimmed_at, std::nullopt);
-    one.group->counts.trims += at && before && before->held < *at ? 1 : 0;
+    const bool given_back = at && before && before->held < *at;
+    one.group->counts.trims += given_back ? 1 : 0;
     lock.unlock();
     std::optional<Session::Shrink> arenas;
     if (one.graphs || !before || before->unused >= min_idle_bytes) {
-      arenas = one.quiet ? Session::Shrink::now : Session::Shrink::in_next_run;
+      // The session itself may not be run any more: graphs have sessions of their own.
+      const bool waits_in_vain = at && !given_back;
+      arenas = one.quiet || waits_in_vain ? Session::Shrink::now : Session::Shrink::in_next_run;
     }
     give_back_from(*one.group, one.runners, one.graphs, arenas);
     const std::optional<Arenas> after = arenas_of(one.runners);

@@ -38,7 +38,7 @@ std::vector<int> checked(std::vector<int> devices) {
 
 void warn_of_silence(const WeightPlan& plan, std::chrono::steady_clock::duration silence, const std::string& advice) {
   onnxruntime_log().push({ORT_LOGGING_LEVEL_WARNING, "ortmulti", "", "",
-                          "another process loads the weights of " + quoted(plan.list.sources.front()->name()) +
+                          "another process loads the weights of " + in_quotes(plan.list.sources.front()->name()) +
                               ", and has made no progress for " +
                               std::to_string(std::chrono::duration_cast<std::chrono::seconds>(silence).count()) +
                               " s: " + advice});

@@ -26,7 +26,7 @@ std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
   DIR* const opened = opendir(folder.c_str());
   if (opened == nullptr) {
-    throw_system_error("cannot read " + quoted(folder));
+    throw_system_error("cannot read " + in_quotes(folder));
   }
   while (const dirent* const entry = readdir(opened)) {
     names.emplace_back(entry->d_name);

@@ -53,14 +53,14 @@ bool share_folder_exists() { return access(folder_path().c_str(), F_OK) == 0; }
 std::string share_folder() {
   const std::string folder = folder_path();
   if (mkdir(folder.c_str(), S_IRWXU) != 0 && errno != EEXIST) {
-    throw_system_error("cannot make the folder " + quoted(folder));
+    throw_system_error("cannot make the folder " + in_quotes(folder));
   }
   struct stat status{};
   if (lstat(folder.c_str(), &status) != 0) {
-    throw_system_error("cannot look at " + quoted(folder));
+    throw_system_error("cannot look at " + in_quotes(folder));
   }
   if (!S_ISDIR(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-    throw Error(ErrorKind::fail, quoted(folder) +
+    throw Error(ErrorKind::fail, in_quotes(folder) +
                                      " is not a folder of this user's alone (mode 0700): remove it, or set "
                                      "ORTMULTI_SHARE_DIR to another one");
   }
@@ -83,7 +83,7 @@ std::string share_key(const WeightPlan& plan, const CudaDeviceInfo& device, int 
   for (std::size_t i = 0; i < used.size(); ++i) {
     const Source& source = *plan.list.sources[i];
     if (used[i] && !source.open()) {
-      throw Error(ErrorKind::fail, quoted(source.name()) + " is no file that other processes know");
+      throw Error(ErrorKind::fail, in_quotes(source.name()) + " is no file that other processes know");
     }
     text += used[i] ? "\n" + source.identity() : "\n";
   }
@@ -113,12 +113,12 @@ bool ShareLock::try_lock() {
   for (;;) {
     const int opened = open(path_.c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR);
     if (opened < 0) {
-      throw_system_error("cannot open " + quoted(path_));
+      throw_system_error("cannot open " + in_quotes(path_));
     }
     file_ = Descriptor(opened);
     if (flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK) {
-        throw_system_error("cannot lock " + quoted(path_));
+        throw_system_error("cannot lock " + in_quotes(path_));
       }
       note_renewal();
       return false;
@@ -150,7 +150,7 @@ bool ShareLock::take_away() {
   // One process at a time: the file that it removes is still the one that it has waited for.
   const int opened = open(share_folder().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (opened < 0) {
-    throw_system_error("cannot open " + quoted(share_folder()));
+    throw_system_error("cannot open " + in_quotes(share_folder()));
   }
   const Descriptor folder(opened);
   return flock(folder.get(), LOCK_EX | LOCK_NB) == 0 && is_there() && unlink(path_.c_str()) == 0;

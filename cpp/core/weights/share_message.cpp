@@ -35,7 +35,8 @@ sockaddr_un address_of(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof(address.sun_path)) {
-    throw Error(ErrorKind::fail, quoted(path) + " is too long for a socket: set ORTMULTI_SHARE_DIR to a shorter path");
+    throw Error(ErrorKind::fail,
+                in_quotes(path) + " is too long for a socket: set ORTMULTI_SHARE_DIR to a shorter path");
   }
   std::ranges::copy(path, std::begin(address.sun_path));
   return address;
@@ -90,13 +91,13 @@ Descriptor listen_at(const std::string& path) {
   }
   Descriptor listening(made);
   if (bind(listening.get(), general(address), sizeof(address)) != 0) {
-    throw_system_error("cannot make the socket " + quoted(name));
+    throw_system_error("cannot make the socket " + in_quotes(name));
   }
   if (listen(listening.get(), SOMAXCONN) != 0 || rename(name.c_str(), path.c_str()) != 0) {
     const int code = errno;
     unlink(name.c_str());
     errno = code;
-    throw_system_error("cannot listen at " + quoted(path));
+    throw_system_error("cannot listen at " + in_quotes(path));
   }
   return listening;
 }

@@ -317,7 +317,7 @@ void CudaWeightStore::check_sample() const {
   for (std::size_t i = 0; i < loaded.size(); ++i) {
     if (now[i] != loaded[i]) {
       throw Error(ErrorKind::weights,
-                  quoted(plan_->list.sources[i]->name()) + " was written anew after it was loaded; load again");
+                  in_quotes(plan_->list.sources[i]->name()) + " was written anew after it was loaded; load again");
     }
   }
 }
