@@ -37,7 +37,7 @@ class Repository::Turn : NonCopyable {
     if (!lock_.owns_lock()) {
       lock_.lock();
     }
-    line_.erase(std::find(line_.begin(), line_.end(), &of_));
+    line_.erase(std::ranges::find(line_, &of_));
     repository_.changed_.notify_all();
   }
 
@@ -447,7 +447,7 @@ void Repository::evict(Managed& on, const Handle& waiting, const std::vector<Res
   if (fall_asleep(on, waiting, busy, lock)) {
     fall_asleep(on, waiting, idle, lock);
   }
-  std::move(idle.begin(), idle.end(), std::back_inserter(busy));
+  std::ranges::move(idle, std::back_inserter(busy));
   for (const Victim& victim : busy) {
     const Resident& resident = *victim.resident;
     if (resident.gone_) {
@@ -496,7 +496,7 @@ bool Repository::fall_asleep(Managed& on, const Handle& waiting, std::vector<Vic
     }
     first = false;
     observe(on, lock);
-  } while (!waiting->gone_ && waiting->wanted_ && std::any_of(victims.begin(), victims.end(), runs));
+  } while (!waiting->gone_ && waiting->wanted_ && std::ranges::any_of(victims, runs));
   lock.unlock();
   for (const Victim& victim : victims) {
     const auto pool = victim.resident->pool.lock();
@@ -505,8 +505,7 @@ bool Repository::fall_asleep(Managed& on, const Handle& waiting, std::vector<Vic
     }
   }
   lock.lock();
-  return std::all_of(victims.begin(), victims.end(),
-                     [](const Victim& victim) { return victim.state == Victim::State::asleep; });
+  return std::ranges::all_of(victims, [](const Victim& victim) { return victim.state == Victim::State::asleep; });
 }
 
 void Repository::fall_asleep(Victim& victim, Clock::time_point until) {

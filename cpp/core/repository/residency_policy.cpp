@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <ranges>
 
 #include "core/base/error.hpp"
 
@@ -140,7 +141,7 @@ ResidencyPolicy::Decision ResidencyPolicy::decide(Id id, double now, std::uint64
     return decision;
   }
   // The cheapest for each byte first. Then those are left out again without which the others suffice.
-  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+  std::ranges::sort(candidates, [](const Candidate& a, const Candidate& b) {
     if (a.last != b.last) {
       return b.last;
     }
@@ -154,11 +155,11 @@ ResidencyPolicy::Decision ResidencyPolicy::decide(Id id, double now, std::uint64
     return decision;  // those that fall asleep already suffice, or none may sleep yet
   }
   candidates.erase(end, candidates.end());
-  for (auto next = candidates.rbegin(); next != candidates.rend(); ++next) {
-    if (freed >= missing + next->bytes) {
-      freed -= next->bytes;
+  for (const Candidate& next : std::views::reverse(candidates)) {
+    if (freed >= missing + next.bytes) {
+      freed -= next.bytes;
     } else {
-      decision.evictions.push_back(next->eviction);
+      decision.evictions.push_back(next.eviction);
     }
   }
   decision.kind = Decision::Kind::evict;
@@ -225,8 +226,7 @@ std::uint64_t ResidencyPolicy::models() const {
 std::uint64_t ResidencyPolicy::used() const { return other_ + models(); }
 
 bool ResidencyPolicy::in_transition() const {
-  return std::any_of(entries_.begin(), entries_.end(),
-                     [](const auto& each) { return each.second.state != State::resting; });
+  return std::ranges::any_of(entries_, [](const auto& each) { return each.second.state != State::resting; });
 }
 
 }  // namespace ortmulti

@@ -55,8 +55,7 @@ void Tenant::enter(const Repository::Resident& loaded, double seconds, bool pinn
   const PoolStats stats = pool->stats();
   for (Place& place : places_) {
     const Device& device = place.device;
-    const auto on = std::find_if(stats.devices.begin(), stats.devices.end(),
-                                 [&](const DeviceStats& each) { return each.device == device; });
+    const auto on = std::ranges::find(stats.devices, device, &DeviceStats::device);
     if (on == stats.devices.end()) {
       throw Error(ErrorKind::device, "'" + name_ + "' has no session on " + to_string(device));
     }
