@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -11,7 +12,7 @@ namespace ortmulti {
 /// alone, a change of a word's highest bit would be undone by that of one bit of the next word.
 constexpr std::uint64_t mix(std::uint64_t state, std::uint64_t word) noexcept {
   state ^= word * 0xD1342543DE82EF95;  // both factors are odd
-  return (state << 31U | state >> 33U) * 0x9FB21C651E98DF25;
+  return std::rotl(state, 31) * 0x9FB21C651E98DF25;
 }
 
 /// 64 bits of bytes, given piece by piece; only the last piece may be no whole number of `width`. Hashes with other
