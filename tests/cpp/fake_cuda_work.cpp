@@ -76,7 +76,7 @@ bool FakeCuda::Work::in_use(const unsigned char* begin, std::size_t size) const 
   const auto overlaps = [&](const unsigned char* other, std::size_t bytes) {
     return other < begin + size && begin < other + bytes;
   };
-  return std::any_of(under_way.begin(), under_way.end(), [&](const Operation& one) {
+  return std::ranges::any_of(under_way, [&](const Operation& one) {
     return overlaps(one.from, one.copy.bytes) || overlaps(one.to, one.copy.bytes);
   });
 }
@@ -188,7 +188,7 @@ std::vector<std::shared_ptr<Stream>> FakeCuda::Work::streams_of(int device) cons
   for (const auto& [of, stream] : default_streams) {
     add(stream);
   }
-  std::for_each(destroyed.begin(), destroyed.end(), add);
+  std::ranges::for_each(destroyed, add);
   return found;
 }
 

@@ -19,7 +19,7 @@ void HostWeights::add_to(Ort::SessionOptions& options) const {
 }
 
 float* HostWeights::values(const std::string& name) {
-  const auto found = std::find_if(weights_.begin(), weights_.end(), [&](const auto& w) { return w.name == name; });
+  const auto found = std::ranges::find_if(weights_, [&](const auto& w) { return w.name == name; });
   return found->values.data();
 }
 

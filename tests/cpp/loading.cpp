@@ -14,7 +14,7 @@ namespace ortmulti::tests {
 
 std::size_t WeightFiles::add_file(std::size_t size) {
   std::string content(size, '\0');
-  std::generate(content.begin(), content.end(), [this] { return static_cast<char>(random_()); });
+  std::ranges::generate(content, [this] { return static_cast<char>(random_()); });
   const std::string path = folder.write("weights" + std::to_string(contents_.size()), content);
   list.sources.push_back(file_source(path));
   contents_.push_back(std::move(content));

@@ -22,7 +22,7 @@ TEST(AsyncRuns, OfOneThreadAreDoneInOrder) {
   }
   runs.close(false);
   ASSERT_EQ(done.size(), 100U);
-  EXPECT_TRUE(std::is_sorted(done.begin(), done.end()));
+  EXPECT_TRUE(std::ranges::is_sorted(done));
   EXPECT_EQ(done.front(), 0);
 }
 

@@ -220,7 +220,7 @@ TEST_F(CpusNear, AreUnknownWhereTheKernelDoesNotSay) {
 
 TEST_F(CpusNear, OfThisMachineAreUsable) {
   for (const int cpu : cpus_near("0000:18:00.0")) {
-    EXPECT_NE(std::find(all.begin(), all.end(), cpu), all.end());
+    EXPECT_NE(std::ranges::find(all, cpu), all.end());
   }
 }
 

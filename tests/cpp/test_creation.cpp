@@ -52,7 +52,7 @@ std::vector<std::size_t> wait_for_all(Creation& creation) {
     ready.insert(ready.end(), now.ready.begin(), now.ready.end());
     finished = now.finished;
   }
-  std::sort(ready.begin(), ready.end());
+  std::ranges::sort(ready);
   return ready;
 }
 
@@ -63,7 +63,7 @@ std::vector<Span> spans_of(const Creation& creation, const std::string& name) {
       found.push_back(span);
     }
   }
-  std::sort(found.begin(), found.end(), [](const Span& a, const Span& b) { return a.start_ns < b.start_ns; });
+  std::ranges::sort(found, [](const Span& a, const Span& b) { return a.start_ns < b.start_ns; });
   return found;
 }
 
@@ -171,7 +171,7 @@ TEST_F(Factory, SessionsAreGivenAwayOneByOneAndOthersKeepGoing) {
   };
   while (!finished()) {
   }
-  std::sort(given.begin(), given.end());
+  std::ranges::sort(given);
   EXPECT_EQ(given, (std::vector<std::size_t>{0, 2, 3}));
   ASSERT_EQ(failures.size(), 1U);
   EXPECT_EQ(failures[0].index, 1U);

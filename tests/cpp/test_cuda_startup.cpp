@@ -257,7 +257,7 @@ TEST_F(Startup, ContextsAreCreatedOnceAndOneAfterAnother) {
   EXPECT_EQ(FakeCuda::state().init_calls, 1);
   EXPECT_FALSE(FakeCuda::state().overlapped);
   std::vector<int> contexts = FakeCuda::state().contexts;
-  std::sort(contexts.begin(), contexts.end());
+  std::ranges::sort(contexts);
   EXPECT_EQ(contexts, (std::vector<int>{0, 1, 2, 3}));
 }
 

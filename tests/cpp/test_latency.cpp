@@ -30,7 +30,7 @@ TEST(LatencyHistogram, QuantilesAreRightToThreePercent) {
     all.push_back(static_cast<std::int64_t>(times(random)));
     histogram.record(all.back());
   }
-  std::sort(all.begin(), all.end());
+  std::ranges::sort(all);
   for (const double q : {0.0, 0.001, 0.01, 0.5, 0.9, 0.95, 0.99, 0.999, 1.0}) {
     const auto rank =
         std::max<std::size_t>(1, static_cast<std::size_t>(std::ceil(q * static_cast<double>(all.size()))));

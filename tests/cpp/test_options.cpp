@@ -34,7 +34,7 @@ TEST_F(Options, ReachOnnxRuntime) {
        {"execution_mode:1", "enable_mem_pattern:0", "enable_cpu_mem_arena:0", "use_deterministic_compute:1",
         "session_logid:a name", "session_log_severity_level:0", "session_log_verbosity_level:5", "thread_pool_size: 3",
         "thread_pool_size: 2", "session.intra_op.allow_spinning: 0"}) {
-    EXPECT_TRUE(std::any_of(records.begin(), records.end(), [&](const LogRecord& record) {
+    EXPECT_TRUE(std::ranges::any_of(records, [&](const LogRecord& record) {
       return record.message.find(words) != std::string::npos && record.logger == "a name";
     })) << words;
   }
@@ -49,7 +49,7 @@ TEST_F(Options, KeepNoPatternsOfMemoryOnTheCpuUnlessTheUserWantsThem) {
     take_log();
     make_session("add", options);
     const auto records = take_log();
-    EXPECT_TRUE(std::any_of(records.begin(), records.end(), [words = words](const LogRecord& record) {
+    EXPECT_TRUE(std::ranges::any_of(records, [words = words](const LogRecord& record) {
       return record.message.find(words) != std::string::npos;
     })) << words;
   }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <ranges>
 #include <set>
 #include <utility>
 #include <vector>
@@ -133,7 +134,7 @@ RunInputs inputs_of(const std::vector<std::int64_t>& shape, const std::vector<fl
   HostTensor given;
   given.type = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
   given.rank = shape.size();
-  std::copy(shape.begin(), shape.end(), given.shape.begin());
+  std::ranges::copy(shape, given.shape.begin());
   given.data = data.data();
   RunInputs inputs;
   inputs.add("x", given);
@@ -223,14 +224,13 @@ TEST_F(PaddingTest, NoOtherChoiceTakesLessTime) {
     while (!left.empty()) {
       const Indices run = batching.choose(left, cost);
       JointSize size;
-      for (auto one = run.rbegin(); one != run.rend(); ++one) {
-        size.add(left[*one]);
-        left.erase(left.begin() + static_cast<std::ptrdiff_t>(*one));
+      for (const std::size_t one : std::views::reverse(run)) {
+        size.add(left[one]);
+        left.erase(left.begin() + static_cast<std::ptrdiff_t>(one));
       }
       chosen += cost.time(size.rows, size.longest);
     }
-    std::sort(waiting.begin(), waiting.end(),
-              [](const auto& one, const auto& other) { return one.longest < other.longest; });
+    std::ranges::sort(waiting, [](const auto& one, const auto& other) { return one.longest < other.longest; });
     double least = std::numeric_limits<double>::infinity();
     for (unsigned cuts = 0; cuts < 32; ++cuts) {  // behind which of the first five a run ends
       double all = 0;
@@ -386,15 +386,14 @@ class LearningTest : public PaddingTest {
       for (; texts > 0 && waiting.size() < window; --texts) {
         waiting.push_back(text(static_cast<std::size_t>(std::clamp(lengths(random), 8., 512.))));
       }
-      std::sort(waiting.begin(), waiting.end(),
-                [](const auto& one, const auto& other) { return one.longest > other.longest; });
+      std::ranges::sort(waiting, [](const auto& one, const auto& other) { return one.longest > other.longest; });
       while (!waiting.empty()) {
         const auto seen = static_cast<std::ptrdiff_t>(std::min<std::size_t>(512, waiting.size()));
         const Indices chosen = batching.choose({waiting.begin(), waiting.begin() + seen}, cost);
         JointSize size;
-        for (auto one = chosen.rbegin(); one != chosen.rend(); ++one) {
-          size.add(waiting[*one]);
-          waiting.erase(waiting.begin() + static_cast<std::ptrdiff_t>(*one));
+        for (const std::size_t one : std::views::reverse(chosen)) {
+          size.add(waiting[one]);
+          waiting.erase(waiting.begin() + static_cast<std::ptrdiff_t>(one));
         }
         const Ns usual = device(static_cast<double>(size.rows), static_cast<double>(size.longest));
         const bool is_longer = shapes.emplace(size.rows, size.longest).second || part(random) < 0.02;
@@ -466,9 +465,9 @@ class LineTest : public PaddingTest {
       now += microseconds(1000 + 10 * shape[0] * shape[1]);
       Ort::Value y = tensor(shape, 0);
       const auto x = numbers(request.inputs.values()[0]);
-      its_run = std::find(x.begin(), x.end(), marked) == x.end() ? its_run : runs.size();
+      its_run = std::ranges::find(x, marked) == x.end() ? its_run : runs.size();
       runs.push_back(shape);
-      std::copy(x.begin(), x.end(), y.GetTensorMutableData<float>());
+      std::ranges::copy(x, y.GetTensorMutableData<float>());
       request.outputs.clear();
       request.outputs.push_back(std::move(y));
     };

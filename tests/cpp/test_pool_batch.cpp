@@ -34,7 +34,7 @@ std::vector<float> doubled(std::vector<float> values) {
 void twice(Request& request) {
   Ort::Value y = tensor(shape_of(request.inputs.values()[0]));
   const std::vector<float> values = doubled(numbers(request.inputs.values()[0]));
-  std::copy(values.begin(), values.end(), y.GetTensorMutableData<float>());
+  std::ranges::copy(values, y.GetTensorMutableData<float>());
   request.outputs.push_back(std::move(y));
 }
 

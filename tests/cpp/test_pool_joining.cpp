@@ -67,7 +67,7 @@ class JoiningTest : public PoolWithFakes {
 
   static Ort::Value with(const std::vector<float>& values, const Shape& shape) {
     Ort::Value y = tensor(shape);
-    std::copy(values.begin(), values.end(), y.GetTensorMutableData<float>());
+    std::ranges::copy(values, y.GetTensorMutableData<float>());
     return y;
   }
 
@@ -151,7 +151,7 @@ TEST_F(JoiningTest, RequestsThatAreAlikeProveNothing) {
   make();
   pool->set_outputs({"m", {}, {}, true, true});
   answer = [](std::vector<float> values, const Shape& shape) {
-    std::fill(values.begin(), values.end(), values[0]);
+    std::ranges::fill(values, values[0]);
     return with(values, shape);
   };
   for (int i = 0; i < 40; ++i) {
@@ -346,7 +346,7 @@ TEST(Joining, AuditsAnyOfTheRequests) {
   for (int i = 0; i < 400; ++i) {
     ++counts.at(joining.audit("a", 4, 4, milliseconds(10)).which.at(0));
   }
-  EXPECT_GT(*std::min_element(counts.begin(), counts.end()), 50U);
+  EXPECT_GT(*std::ranges::min_element(counts), 50U);
 }
 
 TEST(Joining, AuditsAllRequestsOfTheFirstJointRunsWhereNothingIsKnown) {

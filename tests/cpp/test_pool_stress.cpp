@@ -68,7 +68,7 @@ class RandomRunner : public Runner {
     const std::vector<float> x = numbers(request.inputs.values()[0]);
     const auto rows = static_cast<std::int64_t>(x.size()) + (chance == 199 ? 1 : 0);  // more of them cannot be split
     Ort::Value y = tensor({rows, 1});
-    std::transform(x.begin(), x.end(), y.GetTensorMutableData<float>(), [](float value) { return value + 1; });
+    std::ranges::transform(x, y.GetTensorMutableData<float>(), [](float value) { return value + 1; });
     request.outputs.push_back(std::move(y));
   }
 

@@ -79,7 +79,7 @@ class PoolSuspension : public PoolWithFakes {
     const auto busy = [](const DeviceStats& device) { return device.busy != 0; };
     for (;;) {
       const PoolStats stats = pool->stats();
-      if (std::none_of(stats.devices.begin(), stats.devices.end(), busy)) {
+      if (std::ranges::none_of(stats.devices, busy)) {
         return;
       }
       std::this_thread::yield();
@@ -434,7 +434,7 @@ class JointSuspension : public PoolSuspension {
         fail_run();
       }
       Ort::Value y = tensor(shape_of(request.inputs.values()[0]));
-      std::transform(values.begin(), values.end(), y.GetTensorMutableData<float>(), [](float x) { return x + 1; });
+      std::ranges::transform(values, y.GetTensorMutableData<float>(), [](float x) { return x + 1; });
       request.outputs.push_back(std::move(y));
     };
   }

@@ -75,7 +75,7 @@ TEST_F(PoolTurns, LowerPrioritiesAreNotStarved) {
     ask(9);
   }
   const All order = answered(runner, 204);
-  const auto place = [&](std::size_t of) { return std::find(order.begin(), order.end(), lower[of]) - order.begin(); };
+  const auto place = [&](std::size_t of) { return std::ranges::find(order, lower[of]) - order.begin(); };
   // After 15 of the highest each time: from the last one downwards, and then from above again.
   EXPECT_EQ((std::vector{place(3), place(2), place(0), place(1)}), (std::vector<std::ptrdiff_t>{15, 31, 47, 63}));
 }

@@ -30,7 +30,7 @@ TEST_F(SessionTest, NamesItsNodesOnTheCpuWhereThatWasRecorded) {
   SessionOptions options;
   options.config_entries[Session::record_assignment] = "1";
   const auto nodes = make_session("add", options)->nodes_on_cpu();
-  EXPECT_EQ(std::any_of(nodes.begin(), nodes.end(), [](const auto& node) { return node.rfind("Add \"", 0) == 0; }),
+  EXPECT_EQ(std::ranges::any_of(nodes, [](const auto& node) { return node.rfind("Add \"", 0) == 0; }),
             ort_api_compat::assignment_api().has_value());
 }
 

@@ -272,7 +272,7 @@ LongRun::LongRun(const std::shared_ptr<Session>& session) {
     onnxruntime_log().wait(std::chrono::minutes(1));
     const auto records = take_log();
     EXPECT_FALSE(records.empty()) << "the run has not begun";
-    begun = records.empty() || std::any_of(records.begin(), records.end(), [](const LogRecord& record) {
+    begun = records.empty() || std::ranges::any_of(records, [](const LogRecord& record) {
               return record.message.find("counting") != std::string::npos;
             });
   }

@@ -352,8 +352,8 @@ TEST_F(TenantTest, ACloseAfterTheTimeForRunsIsOverGetsNoNegativeTime) {
   const auto next = tenant("next", 200, {cpu});
   next->reserve();
   const std::vector seconds{models[0]->closed.at(0), models[1]->closed.at(0)};
-  EXPECT_EQ(*std::min_element(seconds.begin(), seconds.end()), 0) << "of the later one";
-  EXPECT_GT(*std::max_element(seconds.begin(), seconds.end()), 0);
+  EXPECT_EQ(*std::ranges::min_element(seconds), 0) << "of the later one";
+  EXPECT_GT(*std::ranges::max_element(seconds), 0);
 }
 
 TEST_F(TenantTest, GraphsAreMadeWhileAQuarterOfTheBudgetIsFree) {

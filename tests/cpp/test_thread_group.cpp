@@ -27,10 +27,10 @@ std::map<std::string, std::vector<int>> threads_called(const std::string& prefix
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
     const std::string id = task.path().filename().string();
     std::string name = read_small_file(task.path().string() + "/comm");
-    name.erase(std::remove(name.begin(), name.end(), '\n'), name.end());
+    name.erase(std::ranges::remove(name, '\n').begin(), name.end());
     cpu_set_t set;
     const bool there = sched_getaffinity(static_cast<pid_t>(std::stol(id)), sizeof(set), &set) == 0;
-    for (int cpu = 0; name.rfind(prefix, 0) == 0 && there && cpu < CPU_SETSIZE; ++cpu) {
+    for (int cpu = 0; name.starts_with(prefix) && there && cpu < CPU_SETSIZE; ++cpu) {
       if (CPU_ISSET(cpu, &set)) {
         found[name].push_back(cpu);
       }

@@ -374,7 +374,7 @@ TEST_F(WeightLoading, SeveralModelsAtOnce) {
       WeightFiles files(static_cast<unsigned>(i));
       files.add_random(2, 60);
       Request request;
-      std::rotate(request.devices.begin(), request.devices.begin() + i % 3, request.devices.end());
+      std::ranges::rotate(request.devices, request.devices.begin() + i % 3);
       EXPECT_TRUE(right(files, load(files.plan(), request)));
     });
     EXPECT_TRUE(nothing_left());

@@ -66,7 +66,7 @@ void set(const char* name, const std::string& value) { setenv(name, value.c_str(
 bool at_path(int (*call)(int, const sockaddr*, socklen_t), int socket, const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  std::copy(path.begin(), path.end(), std::begin(address.sun_path));
+  std::ranges::copy(path, std::begin(address.sun_path));
   return call(socket, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
 }
 
@@ -197,8 +197,7 @@ class ShareTest : public Sharing {
 
   static bool says(const Timeline& timeline, const std::string& text) {
     const auto spans = timeline.spans();
-    return std::any_of(spans.begin(), spans.end(),
-                       [&](const Span& span) { return span.name.find(text) != std::string::npos; });
+    return std::ranges::any_of(spans, [&](const Span& span) { return span.name.find(text) != std::string::npos; });
   }
   std::vector<std::string> sockets() const {
     std::vector<std::string> paths;
@@ -281,7 +280,7 @@ TEST_F(ShareTest, TheOrderInWhichAListHasTheWeightsDoesNotMatter) {
   WeightList list = weights_in(file);
   const std::string key = key_of(list);
   ASSERT_GT(list.weights.size(), 2U);
-  std::reverse(list.weights.begin(), list.weights.end());
+  std::ranges::reverse(list.weights);
   EXPECT_EQ(key_of(list), key) << "a model's and that of its entry in the cache";
 }
 
@@ -672,7 +671,7 @@ TEST_F(ShareTest, AStartRemovesWhatKilledProcessesHaveLeft) {
   EXPECT_EQ(starts.says(), "right read");
   starts.end();
   std::vector<std::string> left = sockets();
-  std::sort(left.begin(), left.end());
+  std::ranges::sort(left);
   EXPECT_EQ(left, (std::vector<std::string>{share + other_key + ".3", held_path}));
 }
 

@@ -177,7 +177,7 @@ Seen log_of(const std::string& model_name, const std::shared_ptr<HostWeights>& w
       seen.push_back({record.logger, std::to_string(record.severity), record.message});
     }
   }
-  std::sort(seen.begin(), seen.end());
+  std::ranges::sort(seen);
   return seen;
 }
 
@@ -195,7 +195,7 @@ TEST_F(UseOfWeights, DoesNotShowInTheLog) {
           for (const auto& record : seen) {
             all.push_back(record[1] + " " + record[0]);
           }
-          all.erase(std::unique(all.begin(), all.end()), all.end());
+          all.erase(std::ranges::unique(all).begin(), all.end());
           return all;
         };
         EXPECT_EQ(names(with), names(without)) << severity << ", '" << logid << "', '" << tag << "'";
@@ -274,7 +274,7 @@ TEST(WeightUseWatching, ReadsNamesOfAnyKind) {
     EXPECT_FALSE(pass_on(record)) << name;
   }
   Names sorted = names;
-  std::sort(sorted.begin(), sorted.end());
+  std::ranges::sort(sorted);
   EXPECT_EQ(refusing.use().refused, sorted);
   EXPECT_EQ(refusing.use().used, 0U);
 }
