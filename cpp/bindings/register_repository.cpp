@@ -78,7 +78,8 @@ void call_apart(std::shared_ptr<Tenant> tenant, std::function<void(Tenant&)> cal
 
 std::shared_ptr<Tenant> reserve(const std::shared_ptr<Repository>& repository, const std::string& name,
                                 const std::vector<Device>& devices, std::uint64_t bytes, bool convolves) {
-  auto tenant = freed_without_gil(std::make_shared<Tenant>(repository, name, devices, ModelFiles{bytes, convolves}));
+  auto tenant = freed_without_gil(
+      without_gil([&] { return std::make_shared<Tenant>(repository, name, devices, ModelFiles{bytes, convolves}); }));
   call_apart(tenant, [](Tenant& of) { of.reserve(); });
   return tenant;
 }
