@@ -28,11 +28,9 @@ class Request(BaseModel):
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    batching, options = om.Batching(max_size=64, max_delay_ms=2), om.SessionOptions()
+    batching, loading, options = om.Batching(max_size=64, max_delay_ms=2), om.Loading(wait="none"), om.SessionOptions()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # leaves the CPU's cores to the event loop
-    with om.load(
-        MODEL, DEVICES, options=options, batching=batching, max_queue=1000, loading=om.Loading(wait="none"), warmup=True
-    ) as pool:
+    with om.load(MODEL, DEVICES, 1, options, batching=batching, max_queue=1000, loading=loading, warmup=True) as pool:
         app.state.pool = pool  # wait="none": the probes are answered while the model loads
         gc.freeze()  # what is there stays: collecting it would stop all requests for 30 ms, several times a second
         yield  # SIGTERM: uvicorn answers its requests, then the pool closes
