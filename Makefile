@@ -145,7 +145,7 @@ GPU_WORKERS ?= $(if $(filter 0,$(WORKERS)),0,3)
 
 # Of phi3-mini. Without a GPU more layers show nothing else, and take minutes.
 LAYERS ?= $(if $(HAS_NVIDIA),32,2)
-DEMO_FILES = $(foreach kind,json plot markdown,--$(kind) build/demo/$(1).$(patsubst plot,png,$(patsubst markdown,md,$(kind))))
+DEMO_FILES = --json build/demo/$(1).json --plot build/demo/$(1).png --markdown build/demo/$(1).md
 
 .PHONY: demo test test-python test-cpp test-tools test-locks test-all
 # Builds only what it runs: neither the tests nor GoogleTest.

@@ -32,7 +32,7 @@ Session::Arena arena_of(std::uint64_t held, std::uint64_t used, std::uint64_t mo
   return {held * mega, used * mega, most_used * mega, nullptr};
 }
 
-TEST(CallersTest, HaveFewThreadsDoTheWorkOfMany) {
+TEST(CallerThreadsTest, HaveFewThreadsDoTheWorkOfMany) {
   CallerThreads callers;
   std::mutex mutex;
   std::set<std::thread::id> worked;
@@ -70,7 +70,7 @@ TEST(CallersTest, HaveFewThreadsDoTheWorkOfMany) {
   EXPECT_EQ(by, id) << "the places of threads that have ended are free";
 }
 
-TEST(CallersTest, GetWhatTheWorkThrowsAndAreRefusedAfterTheEnd) {
+TEST(CallerThreadsTest, GetWhatTheWorkThrowsAndAreRefusedAfterTheEnd) {
   CallerThreads callers;
   std::vector<std::thread> threads;
   std::promise<void> end;
@@ -96,7 +96,7 @@ TEST(CallersTest, GetWhatTheWorkThrowsAndAreRefusedAfterTheEnd) {
   }
 }
 
-TEST(SurplusTest, IsThereOnceALargeRequestWasWholeLooksAgo) {
+TEST(IdleMemoryTest, IsThereOnceALargeRequestWasWholeLooksAgo) {
   IdleMemory idle_memory;
   EXPECT_FALSE(idle_memory.look(10).memory);
   EXPECT_FALSE(idle_memory.look(100).memory);
@@ -109,7 +109,7 @@ TEST(SurplusTest, IsThereOnceALargeRequestWasWholeLooksAgo) {
   EXPECT_FALSE(idle_memory.look(10).memory);
 }
 
-TEST(SurplusTest, IsThereAFewTimesMoreWhereRunsWereInTheWay) {
+TEST(IdleMemoryTest, IsThereAFewTimesMoreWhereRunsWereInTheWay) {
   IdleMemory idle_memory;
   idle_memory.look(100);
   idle_memory.look(10);
@@ -125,7 +125,7 @@ TEST(SurplusTest, IsThereAFewTimesMoreWhereRunsWereInTheWay) {
   EXPECT_FALSE(idle_memory.look(10).memory);
 }
 
-TEST(SurplusTest, IsThereOnceNothingIsAskedForAnyMore) {
+TEST(IdleMemoryTest, IsThereOnceNothingIsAskedForAnyMore) {
   IdleMemory idle_memory;
   EXPECT_FALSE(idle_memory.watched());
   EXPECT_FALSE(idle_memory.look(10).memory);

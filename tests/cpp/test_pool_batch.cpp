@@ -363,7 +363,7 @@ TEST_F(BatchTest, CloseDoesNotWaitForMore) {
 }
 
 // A pool by whose clock each run takes 100 hours, so that a session waits up to 10 for the clients it has answered.
-class GraceTest : public BatchTest {
+class BatchWaitTest : public BatchTest {
  protected:
   void make_slow(std::chrono::nanoseconds max_delay) {
     Pool::Options options;
@@ -400,7 +400,7 @@ class GraceTest : public BatchTest {
   std::atomic<int> now{0};
 };
 
-TEST_F(GraceTest, ARunWaitsForTheClientsThatWereJustAnswered) {
+TEST_F(BatchWaitTest, ARunWaitsForTheClientsThatWereJustAnswered) {
   make_slow(hours(1));
   run_one_and_take_three();
   submit_late(1);
@@ -414,7 +414,7 @@ TEST_F(GraceTest, ARunWaitsForTheClientsThatWereJustAnswered) {
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 4, 4}));
 }
 
-TEST_F(GraceTest, TheWaitEndsWhenNobodyCameAndWithoutADelayThereIsNone) {
+TEST_F(BatchWaitTest, TheWaitEndsWhenNobodyCameAndWithoutADelayThereIsNone) {
   for (const milliseconds delay : {milliseconds(1), milliseconds(0)}) {
     make_slow(delay);
     run_one_and_take_three();

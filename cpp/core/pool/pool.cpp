@@ -267,8 +267,8 @@ bool Pool::give_back_surplus() {
     std::optional<Session::Shrink> arenas;
     if (one.graphs || !before || before->unused >= min_idle_bytes) {
       // The session itself may not be run any more: graphs have sessions of their own.
-      const bool waits_in_vain = at && !given_back;
-      arenas = one.quiet || waits_in_vain ? Session::Shrink::now : Session::Shrink::in_next_run;
+      const bool no_run_came = at && !given_back;
+      arenas = one.quiet || no_run_came ? Session::Shrink::now : Session::Shrink::in_next_run;
     }
     give_back_from(*one.group, one.runners, one.graphs, arenas);
     const std::optional<Arenas> after = arenas_of(one.runners);

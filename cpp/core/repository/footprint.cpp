@@ -29,7 +29,8 @@ void Footprint::loaded(std::size_t sessions, std::optional<std::int64_t> grown,
 
 Footprint::Levels Footprint::sleeps(double seconds) const {
   Levels levels;
-  for (const SleepLevel level : {SleepLevel::weights, SleepLevel::session}) {
+  for (std::size_t depth = 1; depth < sleep_levels.size(); ++depth) {
+    const auto level = static_cast<SleepLevel>(depth);
     const bool closes = traits_of(level).frees_runners;
     if (closes || on_gpu_) {
       levels[level] = {0, closes ? seconds : 0.0};

@@ -221,8 +221,7 @@ class Members:
             self._behind = None  # it has this object
 
     def _know_devices(self, devices: Sequence[Device]) -> None:
-        if any(device.kind == "cuda" for device in devices):
-            prewarm.hint_at_unused_gpus(devices)
+        prewarm.hint_at_unused_gpus(devices)
         with self._lock:
             if self._targets is None:
                 with contextlib.suppress(ClosedError):
