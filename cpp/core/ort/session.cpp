@@ -471,32 +471,33 @@ WeightStore::Hold Session::hold_weights(const Lock& /*open*/) const {
 
 void Session::run_guarded(const Lock& open, std::uint64_t shapes, bool alone, const auto& run) const {
   const auto weights = hold_weights(open);
-  std::optional<MindsNoCaptures> mode;
-  if (device().is_cuda()) {
-    mode.emplace(CudaStartup::instance().driver());
+  if (!device().is_cuda()) {
+    run_checked(run);
+    return;
   }
-  std::optional<DeviceSyncGuard> guard;
-  const bool may_capture = device().is_cuda() && shapes != 0 && live_->last_shapes.load() != shapes;
-  const bool may_free = device().is_cuda() && compute_stream_ == nullptr;
+  const MindsNoCaptures mode(CudaStartup::instance().driver());
+  const bool may_free = compute_stream_ == nullptr;
+  PlannedShapes::Run planned(live_->planned, shapes);
   std::uint64_t ends = 0;
-  for (bool decided = !device().is_cuda(); !decided;) {
+  for (bool begun = false; !begun;) {
     using Work = DeviceSyncGuard::Work;
     ends = ends_of_running_threads();
     const bool frees = may_free && (live_->thread_ends.load() != ends || ending_threads.load() != 0);
-    guard.reset();
-    if (alone || (frees && may_capture)) {
-      guard.emplace(device(), Work::both);
-    } else if (frees || may_capture) {
-      guard.emplace(device(), frees ? Work::waits_for_device : Work::may_capture);
+    const bool makes_plans = planned.makes_plans();
+    planned.guard.reset();
+    if (alone || (frees && makes_plans)) {
+      planned.guard = std::make_shared<const DeviceSyncGuard>(device(), Work::both);
+    } else if (frees || makes_plans) {
+      planned.guard =
+          std::make_shared<const DeviceSyncGuard>(device(), frees ? Work::waits_for_device : Work::may_capture);
     }
-    // Else a thread ended while this one waited.
-    decided = frees || !may_free || (ends_of_running_threads() == ends && ending_threads.load() == 0);
+    // Else a thread ended, or a run with other shapes began, while this one waited.
+    begun =
+        (frees || !may_free || (ends_of_running_threads() == ends && ending_threads.load() == 0)) && planned.begin();
   }
   const CountedRun counted(may_free);
   run_checked(run);
-  if (may_capture) {
-    live_->last_shapes.store(shapes);
-  }
+  planned.succeeded();
   if (may_free) {
     live_->thread_ends.store(ends);
   }

@@ -21,6 +21,7 @@
 #include "core/ort/caller_threads.hpp"
 #include "core/ort/library.hpp"
 #include "core/ort/options.hpp"
+#include "core/ort/planned_shapes.hpp"
 #include "core/ort/value.hpp"
 #include "core/ort/weight_use.hpp"
 
@@ -179,7 +180,7 @@ class Session : NonCopyable {
     std::shared_ptr<const ThreadGroup> threads;
     Ort::RunOptions run_options{nullptr};  // of runs that come without any
     Ort::Session session{nullptr};
-    std::atomic<std::uint64_t> last_shapes{0};  // of the last run that succeeded
+    PlannedShapes planned;
     std::atomic<std::uint64_t> thread_ends{0};  // ends_of_running_threads() before the last run that succeeded
     std::atomic<int> runs{0};                   // under way
     enum class Shrinks { no, once_idle, in_next_run };
@@ -187,8 +188,8 @@ class Session : NonCopyable {
   };
 
   Session(std::shared_ptr<const Description> description, std::shared_ptr<LiveSession> live);
-  /// Calls `run`, with a DeviceSyncGuard where the shapes are others than the last run's, or a thread has ended;
-  /// `alone`: with one that nothing goes beside.
+  /// Calls `run`, on a GPU with a DeviceSyncGuard where it makes plans or a thread has ended; `alone`: with one that
+  /// nothing goes beside.
   void run_guarded(const Lock& open, std::uint64_t shapes, bool alone, const auto& run) const;
   void shrink() const;
   /// Calls run_guarded(), again where memory was lacking or cuDNN lost a capture.
