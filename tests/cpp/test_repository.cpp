@@ -539,7 +539,7 @@ class ManyModels : public Loading {
 };
 
 TEST_F(ManyModels, KeepTheBudgetAndAnswerEveryRequestOnceAndInOrder) {
-  constexpr int schedules = 1000;
+  const Rounds schedules(1000);
   constexpr int each_budget = 20;
   constexpr int clients = 3;
   constexpr int requests = 8;  // of each
@@ -547,7 +547,7 @@ TEST_F(ManyModels, KeepTheBudgetAndAnswerEveryRequestOnceAndInOrder) {
     files.push_back(std::make_unique<WeightFiles>(static_cast<unsigned>(i)));
     files.back()->add_even(2, 3000 * (1 + i % 5));
   }
-  for (int number = 0; number < schedules; ++number) {
+  for (int number = 0; schedules.have(number); ++number) {
     SCOPED_TRACE(number);
     std::mt19937 random(static_cast<unsigned>(number));
     if (number % each_budget == 0) {

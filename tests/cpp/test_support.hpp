@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <future>
@@ -46,6 +47,20 @@ testing::AssertionResult throws(std::initializer_list<const char*> words, const 
 
 /// Calls `call` in `count` threads at once, each with its number from 0; returns when all have ended.
 void in_threads(int count, const std::function<void(int)>& call);
+
+/// How often a test plays with other random choices: as many times as a minute has room for, where threads wait for a
+/// core in each yield, but at least every twentieth of them.
+class Rounds {
+ public:
+  explicit Rounds(int most) : most_(most), end_(std::chrono::steady_clock::now() + std::chrono::minutes(1)) {}
+  bool have(int number) const {
+    return number < most_ && (number < most_ / 20 || std::chrono::steady_clock::now() < end_);
+  }
+
+ private:
+  int most_;
+  std::chrono::steady_clock::time_point end_;
+};
 
 /// Whether `call` returns true in a forked child; a child that hangs is killed and counts as false.
 testing::AssertionResult in_forked_child(const std::function<bool()>& call);

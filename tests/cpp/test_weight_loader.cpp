@@ -381,20 +381,21 @@ TEST_F(WeightLoading, SeveralModelsAtOnce) {
   }
 }
 
-TEST_F(WeightLoading, FiveHundredTimes) {
+TEST_F(WeightLoading, HundredsOfTimes) {
   WeightFiles files;
   files.add_even(20, 1100);
   files.add_random(1, 20);
   const auto plan = files.plan();
-  for (unsigned i = 0; i < 500; ++i) {
+  const Rounds times(500);
+  for (int i = 0; times.have(i); ++i) {
     if (i % 50 == 0) {
       restart();
     }
-    disturb(i);
+    disturb(static_cast<unsigned>(i));
     fake.peers = i % 3 != 0;
     Request request;
     request.devices = i % 2 == 0 ? std::vector<int>{0, 1, 2} : std::vector<int>{3, 1};
-    request.options = {static_cast<int>(1 + i % 2), 8192, 1};
+    request.options = {1 + i % 2, 8192, 1};
     ASSERT_TRUE(right(files, load(plan, request))) << i;
     ASSERT_TRUE(nothing_left()) << i;
   }

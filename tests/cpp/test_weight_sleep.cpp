@@ -277,9 +277,9 @@ TEST_F(SleepingWeights, SurviveTheFailureOfEachCallOfTheDriver) {
 }
 
 TEST_F(SleepingWeights, AnswerEveryRequestOnceInRandomSchedules) {
-  constexpr int schedules = 1000;
+  const Rounds schedules(1000);
   constexpr int requests = 12;
-  for (int number = 0; number < schedules; ++number) {
+  for (int number = 0; schedules.have(number); ++number) {
     SCOPED_TRACE(number);
     std::mt19937 random(static_cast<unsigned>(number));
     if (number % 100 == 0) {
