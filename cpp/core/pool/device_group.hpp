@@ -1,6 +1,5 @@
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <exception>
 #include <memory>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "core/base/error.hpp"
+#include "core/base/mutex.hpp"
 #include "core/pool/batch.hpp"
 #include "core/pool/device_stats.hpp"
 #include "core/pool/idle_memory.hpp"
@@ -66,7 +66,7 @@ struct Worker {
   Request::Clock::time_point wakes;  ///< When it wakes up by itself while it is idle; far in the past: never.
   Request::Clock::time_point freed;  ///< When its last run had ended.
   BatchWait batch_wait;
-  std::condition_variable wake;
+  Condition wake;
   std::jthread thread;
 };
 
@@ -151,7 +151,7 @@ class DeviceGroup {
   bool is_for(const Request& request) const noexcept { return !request.device || *request.device == device; }
   /// Calls `visit` for each request that waits for this device or, in `anywhere`, for any device. It keeps the order of
   /// their turns, and ends when `visit` returns false. `visit` may take requests out of their queues.
-  void each_waiting(RequestQueue& anywhere, const auto& visit) {
+  void each_waiting(RequestQueue& anywhere, const auto& visit) ORTMULTI_UNCHECKED {
     auto own = waiting.begin();
     auto any = anywhere.begin();
     while (own != waiting.end() || any != anywhere.end()) {

@@ -56,9 +56,9 @@ void Pool::check_process() const {
   }
 }
 
-Pool::Lock Pool::enter() const {
+MutexLock Pool::enter() const {
   check_process();
-  return Lock(mutex_);
+  return MutexLock(mutex_);
 }
 
 void Pool::check_open() const {
@@ -69,7 +69,7 @@ void Pool::check_open() const {
 
 void Pool::add(const std::vector<std::shared_ptr<Runner>>& runners, std::optional<std::size_t> at_first) {
   std::vector<std::unique_ptr<Worker>> added;
-  Lock lock = enter();
+  MutexLock lock = enter();
   DeviceGroup* const known = runners.empty() ? nullptr : find_group(runners.front()->device());
   if (known != nullptr && known->give_back_runners(runners)) {
     return;
@@ -113,7 +113,7 @@ void Pool::add(const std::vector<std::shared_ptr<Runner>>& runners, std::optiona
 }
 
 std::vector<std::shared_ptr<Runner>> Pool::runners() const {
-  const Lock lock = enter();
+  const MutexLock lock = enter();
   std::vector<std::shared_ptr<Runner>> runners;
   runners.reserve(workers_.size());
   for (const auto& group : groups_) {
@@ -137,7 +137,7 @@ std::vector<std::shared_ptr<Runner>> Pool::runners_on(const Device& device) cons
 }
 
 bool Pool::drop_graphs(const Device& device) const {
-  Lock lock = enter();
+  MutexLock lock = enter();
   const auto runners = runners_on(device);
   lock.unlock();
   return std::ranges::count_if(runners, [](const auto& runner) { return runner->drop_graphs(); }) != 0;
@@ -171,7 +171,7 @@ std::optional<Arenas> arenas_of(const std::vector<std::shared_ptr<Runner>>& runn
 }  // namespace
 
 std::optional<std::uint64_t> Pool::memory_of_runs(const Device& device) const {
-  Lock lock = enter();
+  MutexLock lock = enter();
   const auto runners = runners_on(device);
   lock.unlock();
   const std::optional<Arenas> arenas = arenas_of(runners);
@@ -187,7 +187,7 @@ std::optional<std::uint64_t> Pool::memory_of_runs(const Device& device) const {
 }
 
 void Pool::give_back(const Device& device, bool graphs) {
-  Lock lock = enter();
+  MutexLock lock = enter();
   const auto runners = runners_on(device);
   DeviceGroup* const group = find_group(device);
   if (group == nullptr || runners.empty()) {
@@ -217,7 +217,7 @@ void Pool::give_back_from(DeviceGroup& group, const std::vector<std::shared_ptr<
     malloc_trim(0);
   }
   const std::optional<Arenas> after = arenas_of(runners);
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (arenas == Session::Shrink::in_next_run && before && after && after->held == before->held) {
     group.trimmed_at = before->held;
   } else {
@@ -237,7 +237,7 @@ bool Pool::give_back_surplus() {
   };
   std::vector<Due> due;
   bool watched = false;
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (closing_) {
     return false;
   }
@@ -280,7 +280,7 @@ bool Pool::give_back_surplus() {
 }
 
 std::vector<std::shared_ptr<Session>> Pool::sessions(const Device& device) const {
-  const Lock lock = enter();
+  const MutexLock lock = enter();
   std::vector<std::shared_ptr<Session>> sessions;
   for (const auto& worker : workers_) {
     const auto* const runner = dynamic_cast<const SessionRunner*>(worker->runner.get());
@@ -295,7 +295,7 @@ bool Pool::closed() const {
   if (generation_ != fork_generation()) {
     return false;
   }
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return closing_;
 }
 
@@ -306,7 +306,7 @@ bool Pool::close(bool cancel_waiting, std::optional<std::chrono::milliseconds> p
   {
     Requests finished;
     std::vector<std::shared_ptr<DeviceSleep>> given_up;  // freed without the lock
-    Lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (freed_) {
       return true;
     }
@@ -342,30 +342,35 @@ bool Pool::close(bool cancel_waiting, std::optional<std::chrono::milliseconds> p
     lock.unlock();
     announce(finished);
   }
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
+  const auto is_settled = [this]() ORTMULTI_REQUIRES(mutex_) { return settled(); };
   if (!patience) {
-    settled_.wait(lock, [this] { return settled(); });
-  } else if (!settled_.wait_for(lock, *patience, [this] { return settled(); })) {
+    settled_.wait(mutex_, is_settled);
+  } else if (!settled_.wait_until(mutex_, Clock::now() + *patience, is_settled)) {
     return false;
   }
   lock.unlock();
-  const std::lock_guard closing(close_mutex_);  // from here on nothing takes long
+  const MutexLock closing(close_mutex_);  // from here on nothing takes long
   lock.lock();
   if (freed_) {
     return true;
   }
+  std::vector<Worker*> ending;
+  ending.reserve(workers_.size());
   timer_stops_ = true;
   timers_changed_.notify_all();
   for (const auto& worker : workers_) {
     worker->state = Worker::State::ending;
     worker->wake.notify_one();
+    ending.push_back(worker.get());
   }
+  std::thread timer = std::move(timer_);
   lock.unlock();
-  for (const auto& worker : workers_) {
+  for (Worker* const worker : ending) {
     worker->thread.join();
   }
-  if (timer_.joinable()) {
-    timer_.join();
+  if (timer.joinable()) {
+    timer.join();
   }
   std::vector<std::shared_ptr<void>> freed;  // without the lock
   lock.lock();

@@ -2,14 +2,12 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -19,6 +17,7 @@
 #include "core/base/cpu_affinity.hpp"
 #include "core/base/device.hpp"
 #include "core/base/memory_keeper.hpp"
+#include "core/base/mutex.hpp"
 #include "core/pool/batch.hpp"
 #include "core/pool/device_stats.hpp"
 #include "core/pool/joining.hpp"
@@ -194,144 +193,143 @@ class Pool : public KeepsMemory, NonCopyable {
   ~Pool() override;
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
   using Timers = std::multimap<Clock::time_point, std::weak_ptr<Request>>;
 
   void check_process() const;
   /// The pool's lock. Throws Error in a forked child.
-  Lock enter() const;
+  MutexLock enter() const ORTMULTI_RETURNS_LOCK_OF(mutex_);
   static void note_submitted(Request& request);
   void prefer_device_of_inputs(Request& request) const;
-  // This and every function below needs mutex_ held.
-  void check_open() const;
-  void check_accepted(const Request& request) const;
-  DeviceGroup* find_group(const Device& device) const;
-  DeviceGroup& group_of(const Device& device);
+  void check_open() const ORTMULTI_REQUIRES(mutex_);
+  void check_accepted(const Request& request) const ORTMULTI_REQUIRES(mutex_);
+  DeviceGroup* find_group(const Device& device) const ORTMULTI_REQUIRES(mutex_);
+  DeviceGroup& group_of(const Device& device) ORTMULTI_REQUIRES(mutex_);
   void fail_all(RequestQueue& queue, const std::exception_ptr& error, Requests& finished,
-                Request::Outcome outcome = Request::Outcome::failed);
-  void fail_waiting(DeviceGroup& group, const std::exception_ptr& error, Requests& finished);
+                Request::Outcome outcome = Request::Outcome::failed) ORTMULTI_REQUIRES(mutex_);
+  void fail_waiting(DeviceGroup& group, const std::exception_ptr& error, Requests& finished) ORTMULTI_REQUIRES(mutex_);
   /// Throws Error for a device without a session.
-  DeviceGroup& known_group(const Device& device);
+  DeviceGroup& known_group(const Device& device) ORTMULTI_REQUIRES(mutex_);
   /// Wakes devices if only sleeping ones could take the request.
-  void wake_for(const Request& request);
+  void wake_for(const Request& request) ORTMULTI_REQUIRES(mutex_);
   /// Whether the waiting requests take longer than waking one more device.
-  bool worth_another(const DeviceGroup& group) const;
+  bool worth_another(const DeviceGroup& group) const ORTMULTI_REQUIRES(mutex_);
   static void begin_wake(DeviceGroup& group);
-  void wake_for_waiting(DeviceGroup& group);
-  void check_may_sleep(const DeviceGroup& group) const;
+  void wake_for_waiting(DeviceGroup& group) ORTMULTI_REQUIRES(mutex_);
+  void check_may_sleep(const DeviceGroup& group) const ORTMULTI_REQUIRES(mutex_);
   /// Ends a sleep that has not given anything back; returns its sleeper, to be freed without the lock.
-  std::shared_ptr<DeviceSleep> stop_falling(DeviceGroup& group);
-  void wake_up(Worker& worker, Lock& lock);
+  std::shared_ptr<DeviceSleep> stop_falling(DeviceGroup& group) ORTMULTI_REQUIRES(mutex_);
+  void wake_up(Worker& worker) ORTMULTI_REQUIRES(mutex_);
   /// Without the pools that it continues.
-  PoolStats own_stats() const;
-  std::vector<std::shared_ptr<Runner>> runners_on(const Device& device) const;
-  /// Called without the lock. Gives back memory of the group's runners; their buffers in any case.
+  PoolStats own_stats() const ORTMULTI_REQUIRES(mutex_);
+  std::vector<std::shared_ptr<Runner>> runners_on(const Device& device) const ORTMULTI_REQUIRES(mutex_);
+  /// Gives back memory of the group's runners; their buffers in any case.
   void give_back_from(DeviceGroup& group, const std::vector<std::shared_ptr<Runner>>& runners, bool graphs,
-                      std::optional<Session::Shrink> arenas);
-  Worker* idle_worker(const Request& request);
+                      std::optional<Session::Shrink> arenas) ORTMULTI_EXCLUDES(mutex_);
+  Worker* idle_worker(const Request& request) ORTMULTI_REQUIRES(mutex_);
   /// Ends suspensions if no other device is left, and gives idle sessions what they may take now.
-  void refresh();
-  void give_waiting(DeviceGroup& group);
-  bool full() const;
-  /// Lets InFlight choose the number of requests under way, after answers. Releases the mutex meanwhile.
-  void adapt(Worker& worker, std::size_t answers, Lock& lock);
-  RequestQueue& queue_of(const Request& request);
-  void assign(Worker& worker, const std::shared_ptr<Request>& request) const;
+  void refresh() ORTMULTI_REQUIRES(mutex_);
+  void give_waiting(DeviceGroup& group) ORTMULTI_REQUIRES(mutex_);
+  bool full() const ORTMULTI_REQUIRES(mutex_);
+  /// Lets InFlight choose the number of requests under way, after answers. Gives the mutex to others meanwhile.
+  void adapt(Worker& worker, std::size_t answers) ORTMULTI_REQUIRES(mutex_);
+  RequestQueue& queue_of(const Request& request) ORTMULTI_REQUIRES(mutex_);
+  void assign(Worker& worker, const std::shared_ptr<Request>& request) const ORTMULTI_REQUIRES(mutex_);
   /// Whether it may be part of a joint run.
-  bool joins_others(const Request& request) const;
-  void give(Worker& worker, const std::shared_ptr<Request>& request);
-  bool probe_due(const DeviceGroup& group, const Request& request) const;
-  void note_probe(const Worker& worker, const Request& request) const;
-  void place(const std::shared_ptr<Request>& request);
-  void enqueue(const std::shared_ptr<Request>& request);
-  std::shared_ptr<Request> unqueue(Request& request);
+  bool joins_others(const Request& request) const ORTMULTI_REQUIRES(mutex_);
+  void give(Worker& worker, const std::shared_ptr<Request>& request) ORTMULTI_REQUIRES(mutex_);
+  bool probe_due(const DeviceGroup& group, const Request& request) const ORTMULTI_REQUIRES(mutex_);
+  void note_probe(const Worker& worker, const Request& request) const ORTMULTI_REQUIRES(mutex_);
+  void place(const std::shared_ptr<Request>& request) ORTMULTI_REQUIRES(mutex_);
+  void enqueue(const std::shared_ptr<Request>& request) ORTMULTI_REQUIRES(mutex_);
+  std::shared_ptr<Request> unqueue(Request& request) ORTMULTI_REQUIRES(mutex_);
   /// Takes the request out of its queue, or out of a batch that has not begun. Null if it runs or has ended.
-  std::shared_ptr<Request> take_back(Request& request);
+  std::shared_ptr<Request> take_back(Request& request) ORTMULTI_REQUIRES(mutex_);
   /// While several priorities wait, one below the highest begins once in so many times, each in turn.
   static constexpr int lower_every = 16;
   /// The request of a lower priority that begins now, still in its queue; null: none.
-  Request* turn_of_lower(DeviceGroup& group);
+  Request* turn_of_lower(DeviceGroup& group) ORTMULTI_REQUIRES(mutex_);
   /// An error if the request would be answered after its deadline, given those before it. Null: accept it.
-  std::exception_ptr why_late(const Request& request) const;
+  std::exception_ptr why_late(const Request& request) const ORTMULTI_REQUIRES(mutex_);
   /// Fails the last request of a lower priority, if there is one.
-  bool make_room_for(const Request& request, Requests& finished);
+  bool make_room_for(const Request& request, Requests& finished) ORTMULTI_REQUIRES(mutex_);
   /// Takes the first waiting request that the group may run beside `others` out of its queue; null: none.
-  std::shared_ptr<Request> next_for(DeviceGroup& group, std::size_t others);
+  std::shared_ptr<Request> next_for(DeviceGroup& group, std::size_t others) ORTMULTI_REQUIRES(mutex_);
   /// After a run: the worker gets the next request, or is idle.
-  void hand_over(Worker& worker);
-  bool settled() const;
-  bool any_usable() const;
+  void hand_over(Worker& worker) ORTMULTI_REQUIRES(mutex_);
+  bool settled() const ORTMULTI_REQUIRES(mutex_);
+  bool any_usable() const ORTMULTI_REQUIRES(mutex_);
 
-  void work(Worker& worker);
-  bool join_forming(const std::shared_ptr<Request>& request);
-  void gather(Worker& worker, bool at_once, Lock& lock);
+  void work(Worker& worker) ORTMULTI_EXCLUDES(mutex_);
+  bool join_forming(const std::shared_ptr<Request>& request) ORTMULTI_REQUIRES(mutex_);
+  void gather(Worker& worker, bool at_once) ORTMULTI_REQUIRES(mutex_);
   /// Lets waiting requests join the forming batch.
-  void take_waiting(Worker& worker);
+  void take_waiting(Worker& worker) ORTMULTI_REQUIRES(mutex_);
   /// `at_once`: it got its requests as its last run ended.
-  void run_batch(Worker& worker, bool at_once, Lock& lock);
-  RunEnd run_one(Worker& worker, Request& request, Lock& lock) const;
-  RunEnd run_joint(Worker& worker, const Requests& batch, Lock& lock);
+  void run_batch(Worker& worker, bool at_once) ORTMULTI_REQUIRES(mutex_);
+  RunEnd run_one(Worker& worker, Request& request) const ORTMULTI_REQUIRES(mutex_);
+  RunEnd run_joint(Worker& worker, const Requests& batch) ORTMULTI_REQUIRES(mutex_);
   struct Audit {
     std::string difference;  ///< From the request's answer alone; empty: none but rounding.
     bool by_size = false;    ///< It comes from the run's size, not from other requests.
     std::chrono::nanoseconds time{0};
   };
-  /// Runs a request of a joint run alone, and compares. Without the lock.
+  /// Runs a request of a joint run alone, and compares. `random`: outputs that differ from run to run.
   Audit audit(Worker& worker, const std::shared_ptr<Request>& request, const JointSize& size,
-              const std::vector<JointSize>& sizes) const;
+              const std::vector<JointSize>& sizes, const std::set<std::string>& random) const ORTMULTI_EXCLUDES(mutex_);
   /// Applies the results of a joint run's audits to it and to later ones.
-  void note_audits(const Joining::Audit& done, const std::vector<Audit>& found, RunEnd& end);
+  void note_audits(const Joining::Audit& done, const std::vector<Audit>& found, RunEnd& end) ORTMULTI_REQUIRES(mutex_);
   /// Runs requests of a failed joint run again: in halves, down to single ones.
-  void run_again(Worker& worker, Requests batch, const RunEnd& joint, Requests& finished, Lock& lock);
+  void run_again(Worker& worker, Requests batch, const RunEnd& joint, Requests& finished) ORTMULTI_REQUIRES(mutex_);
   /// Says in the log and the statistics that requests are joined no more; `joining_` knows which.
-  void note_stop(const std::string& why, OrtLoggingLevel level);
+  void note_stop(const std::string& why, OrtLoggingLevel level) ORTMULTI_REQUIRES(mutex_);
   /// Concludes a run; false if the request shall be tried elsewhere.
-  bool end_run(Worker& worker, Request& request, const RunEnd& end, Requests& finished);
-  void conclude(Worker& worker, const std::shared_ptr<Request>& request, const RunEnd& end, Requests& finished);
+  bool end_run(Worker& worker, Request& request, const RunEnd& end, Requests& finished) ORTMULTI_REQUIRES(mutex_);
+  void conclude(Worker& worker, const std::shared_ptr<Request>& request, const RunEnd& end, Requests& finished)
+      ORTMULTI_REQUIRES(mutex_);
   static bool nobody_waits(const Requests& batch);
-  void end_early(Request& request);
-  void take_out(DeviceGroup& group, const std::string& reason, Requests& finished);
-  void finish(Request& request, Request::Outcome outcome, std::exception_ptr error = nullptr);
+  void end_early(Request& request) ORTMULTI_REQUIRES(mutex_);
+  void take_out(DeviceGroup& group, const std::string& reason, Requests& finished) ORTMULTI_REQUIRES(mutex_);
+  void finish(Request& request, Request::Outcome outcome, std::exception_ptr error = nullptr) ORTMULTI_REQUIRES(mutex_);
   static void announce(Requests& finished);
 
-  void start_timer(const Request& request);
-  void keep_deadlines();
-  std::exception_ptr deadline_error(const Request& request, const std::string& what) const;
+  void start_timer(const Request& request) ORTMULTI_REQUIRES(mutex_);
+  void keep_deadlines() ORTMULTI_EXCLUDES(mutex_);
+  std::exception_ptr deadline_error(const Request& request, const std::string& what) const ORTMULTI_REQUIRES(mutex_);
 
   Options options_;  // all but its padding stay
   const unsigned generation_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable queue_has_space_;  // in the queue
-  std::condition_variable settled_;          // nothing waits and nothing runs
-  std::vector<std::unique_ptr<DeviceGroup>> groups_;
-  std::vector<std::unique_ptr<Worker>> workers_;
-  RequestQueue anywhere_;
-  std::size_t waiting_ = 0;      // in all queues
-  std::size_t prioritized_ = 0;  // of these, with a priority
-  int since_lower_ = 0;          // how many began of the highest priority, while others waited
-  int last_lower_ = 0;           // the priority that last had its turn then
-  std::uint64_t next_number_ = 0;
-  std::size_t next_group_ = 0;  // where the search for an idle session begins
-  Joining joining_;
-  PoolStats counts_;  // without those of devices
-  bool closing_ = false;
-  bool opening_ = false;
-  std::exception_ptr failure_;    // of fail()
-  std::shared_ptr<Pool> before_;  // whose work is counted here
-  PoolStats done_before_;         // what pools before that one did
+  mutable Mutex mutex_;
+  Condition queue_has_space_;  // in the queue
+  Condition settled_;          // nothing waits and nothing runs
+  std::vector<std::unique_ptr<DeviceGroup>> groups_ ORTMULTI_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Worker>> workers_ ORTMULTI_GUARDED_BY(mutex_);
+  RequestQueue anywhere_ ORTMULTI_GUARDED_BY(mutex_);
+  std::size_t waiting_ ORTMULTI_GUARDED_BY(mutex_) = 0;      // in all queues
+  std::size_t prioritized_ ORTMULTI_GUARDED_BY(mutex_) = 0;  // of these, with a priority
+  int since_lower_ ORTMULTI_GUARDED_BY(mutex_) = 0;  // how many began of the highest priority, while others waited
+  int last_lower_ ORTMULTI_GUARDED_BY(mutex_) = 0;   // the priority that last had its turn then
+  std::uint64_t next_number_ ORTMULTI_GUARDED_BY(mutex_) = 0;
+  std::size_t next_group_ ORTMULTI_GUARDED_BY(mutex_) = 0;  // where the search for an idle session begins
+  Joining joining_ ORTMULTI_GUARDED_BY(mutex_);
+  PoolStats counts_ ORTMULTI_GUARDED_BY(mutex_);  // without those of devices
+  bool closing_ ORTMULTI_GUARDED_BY(mutex_) = false;
+  bool opening_ ORTMULTI_GUARDED_BY(mutex_) = false;
+  std::exception_ptr failure_ ORTMULTI_GUARDED_BY(mutex_);    // of fail()
+  std::shared_ptr<Pool> before_ ORTMULTI_GUARDED_BY(mutex_);  // whose work is counted here
+  PoolStats done_before_ ORTMULTI_GUARDED_BY(mutex_);         // what pools before that one did
 
-  std::atomic<bool> has_gpus_{false};  // or had
-  Clock::time_point looked_;           // at what may be given back
+  std::atomic<bool> has_gpus_{false};                     // or had
+  Clock::time_point looked_ ORTMULTI_GUARDED_BY(mutex_);  // at what may be given back
 
-  Timers timers_;
-  std::condition_variable timers_changed_;
-  Clock::time_point timer_wakes_;  // when the thread looks at the timers again by itself
-  std::thread timer_;
-  bool timer_stops_ = false;
+  Timers timers_ ORTMULTI_GUARDED_BY(mutex_);
+  Condition timers_changed_;
+  Clock::time_point timer_wakes_ ORTMULTI_GUARDED_BY(mutex_);  // when the thread looks at the timers again by itself
+  std::thread timer_ ORTMULTI_GUARDED_BY(mutex_);
+  bool timer_stops_ ORTMULTI_GUARDED_BY(mutex_) = false;
 
-  std::mutex close_mutex_;
-  bool freed_ = false;
+  Mutex close_mutex_;
+  bool freed_ ORTMULTI_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace ortmulti

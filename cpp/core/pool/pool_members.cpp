@@ -81,7 +81,7 @@ void Pool::check_accepted(const Request& request) const {
 }
 
 void Pool::expect(const Device& device, std::size_t sessions) {
-  const Lock lock = enter();
+  const MutexLock lock = enter();
   check_open();
   group_of(device).expect(sessions);
 }
@@ -89,7 +89,7 @@ void Pool::expect(const Device& device, std::size_t sessions) {
 void Pool::not_coming(const Device& device, std::size_t sessions, const std::exception_ptr& error) {
   Requests finished;
   {
-    const Lock lock = enter();
+    const MutexLock lock = enter();
     DeviceGroup& group = group_of(device);
     if (group.not_coming(sessions, text_of(error))) {
       fail_waiting(group, error, finished);
@@ -101,7 +101,7 @@ void Pool::not_coming(const Device& device, std::size_t sessions, const std::exc
 void Pool::set_opening(bool opening) {
   Requests finished;
   {
-    const Lock lock = enter();
+    const MutexLock lock = enter();
     opening_ = opening && !closing_;
     if (!opening) {
       for (const auto& group : groups_) {
@@ -123,7 +123,7 @@ void Pool::set_opening(bool opening) {
 void Pool::fail(const std::exception_ptr& error) {
   Requests finished;
   {
-    const Lock lock = enter();
+    const MutexLock lock = enter();
     if (!failure_) {
       failure_ = error;
     }
@@ -142,7 +142,7 @@ bool Pool::remove(const Device& device, Clock::time_point until) {
   std::vector<std::unique_ptr<Worker>> freed;
   std::shared_ptr<DeviceSleep> sleeper;  // freed without the lock
   std::shared_ptr<DeviceSleep> given_up;
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   DeviceGroup& group = known_group(device);
   group.remove();
   given_up = stop_falling(group);
@@ -154,7 +154,8 @@ bool Pool::remove(const Device& device, Clock::time_point until) {
   lock.unlock();
   announce(finished);
   lock.lock();
-  if (!settled_.wait_until(lock, until, [&] { return !group.active() || closing_ || !group.removed(); })) {
+  if (!settled_.wait_until(
+          mutex_, until, [&]() ORTMULTI_REQUIRES(mutex_) { return !group.active() || closing_ || !group.removed(); })) {
     return false;
   }
   if (closing_ || !group.removed()) {  // close() frees them; or the device is wanted again
@@ -214,13 +215,13 @@ PoolStats Pool::stats() {
   PoolStats stats;
   std::shared_ptr<Pool> before;
   {
-    const Lock lock(mutex_);
+    const MutexLock lock(mutex_);
     stats = own_stats();
     stats.add(done_before_);
     before = before_;
   }
   if (before) {
-    const Lock lock(before->mutex_);
+    const MutexLock lock(before->mutex_);
     stats.add(before->own_stats());
   }
   return stats;
@@ -233,15 +234,15 @@ void Pool::continue_from(const std::shared_ptr<Pool>& before) {
   PoolStats earlier;
   std::shared_ptr<Pool> older;
   {
-    const Lock lock(before->mutex_);
+    const MutexLock lock(before->mutex_);
     if (before->before_) {
-      const Lock lock_older(before->before_->mutex_);
+      const MutexLock lock_older(before->before_->mutex_);
       before->done_before_.add(before->before_->own_stats());
     }
     older.swap(before->before_);
     earlier = before->done_before_;
   }
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   before_ = before;
   done_before_.add(earlier);
 }

@@ -162,7 +162,7 @@ Request* Pool::turn_of_lower(DeviceGroup& group) {
   if (prioritized_ == 0) {
     return nullptr;
   }
-  const auto first_below = [&](std::int64_t priority) {
+  const auto first_below = [&](std::int64_t priority) ORTMULTI_REQUIRES(mutex_) {
     Request* first = nullptr;
     for (const RequestQueue* const queue : {&group.waiting, &anywhere_}) {
       const auto found = queue->lower_bound(LowerPriority{priority});
@@ -191,7 +191,7 @@ std::shared_ptr<Request> Pool::next_for(DeviceGroup& group, std::size_t others) 
   Request* next = nullptr;
   Request* late = nullptr;  // for nothing: requests after it might become late because of it
   std::size_t max_late = 1000;
-  group.each_waiting(anywhere_, [&](Request& request) {
+  group.each_waiting(anywhere_, [&](Request& request) ORTMULTI_REQUIRES(mutex_) {
     const bool has_place = group.has_place_for(request, others);
     const bool takes = has_place && (group.takes(request) || probe_due(group, request));
     if (!takes && request.retried_) {
@@ -282,7 +282,7 @@ void Pool::prefer_device_of_inputs(Request& request) const {
     return;
   }
   const std::optional<Device> there = device_of_inputs(request);
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const DeviceGroup* const group = there ? find_group(*there) : nullptr;
   if (group != nullptr && group->usable() && !group->suspended()) {
     request.device = there;
@@ -296,7 +296,7 @@ bool Pool::run_here(Request& request, bool interruptible) {
   }
   note_submitted(request);
   prefer_device_of_inputs(request);
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   check_accepted(request);
   const std::size_t turn = next_group_;
   Worker* worker = idle_worker(request);
@@ -318,8 +318,8 @@ bool Pool::run_here(Request& request, bool interruptible) {
   worker->group->occupy(*worker, Worker::State::running);
   note_probe(*worker, request);
   Requests finished;
-  const bool ended = end_run(*worker, request, run_one(*worker, request, lock), finished);
-  adapt(*worker, request.outcome == Request::Outcome::done ? 1 : 0, lock);
+  const bool ended = end_run(*worker, request, run_one(*worker, request), finished);
+  adapt(*worker, request.outcome == Request::Outcome::done ? 1 : 0);
   hand_over(*worker);
   lock.unlock();
   announce(finished);
@@ -346,7 +346,7 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
   if (request->deadline) {
     timer.emplace(*request->deadline, request);
   }
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   check_accepted(*request);
   if (!request->batch_key_.empty()) {
     const std::string* const why = joining_.why_apart(request->output_names, request->inputs.names());
@@ -377,7 +377,7 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
       break;
     }
     const Clock::time_point until = std::min(*wait_until, request->deadline.value_or(*wait_until));
-    if (queue_has_space_.wait_until(lock, until) == std::cv_status::timeout && full() && until == *wait_until) {
+    if (!queue_has_space_.wait_until(mutex_, until) && full() && until == *wait_until) {
       return false;
     }
     check_accepted(*request);
@@ -466,22 +466,22 @@ bool Pool::make_room_for(const Request& request, Requests& finished) {
 }
 
 void Pool::set_padding(std::shared_ptr<const Padding> padding) {
-  const Lock lock = enter();
+  const MutexLock lock = enter();
   options_.batching.padding = std::move(padding);
 }
 
 void Pool::set_outputs(Joining::Outputs outputs) {
-  const Lock lock = enter();
+  const MutexLock lock = enter();
   joining_.set_outputs(std::move(outputs));
 }
 
 void Pool::set_apart_inputs(Joining::Apart inputs) {
-  const Lock lock = enter();
+  const MutexLock lock = enter();
   joining_.set_apart_inputs(std::move(inputs));
 }
 
 Error Pool::reject() {
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   ++counts_.rejected;
   return Error(ErrorKind::queue_full, "the pool's queue is full: " + std::to_string(waiting_) +
                                           (waiting_ == 1 ? " request waits" : " requests wait") +
@@ -489,7 +489,7 @@ Error Pool::reject() {
 }
 
 bool Pool::cancel(const std::shared_ptr<Request>& request) {
-  Lock lock = enter();
+  MutexLock lock = enter();
   if (const auto taken = take_back(*request)) {
     ++counts_.cancelled_waiting;
     finish(*taken, Request::Outcome::cancelled, make_error(ErrorKind::cancelled, "the request was cancelled"));
@@ -538,17 +538,17 @@ void Pool::start_timer(const Request& request) {
 
 void Pool::keep_deadlines() {
   const NoWaiting no_waiting;
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!timer_stops_) {
     if (timers_.empty()) {
       timer_wakes_ = Clock::time_point::max();
-      timers_changed_.wait(lock);
+      timers_changed_.wait(mutex_);
       continue;
     }
     const Clock::time_point first = timers_.begin()->first;
     if (first > Clock::now()) {
       timer_wakes_ = first;  // most requests are answered before their deadline: then it goes on to wait for the next
-      timers_changed_.wait_until(lock, first);
+      timers_changed_.wait_until(mutex_, first);
       continue;
     }
     auto request = timers_.begin()->second.lock();

@@ -20,24 +20,24 @@ std::int64_t to_ns(Request::Clock::time_point time) {
 
 void Pool::work(Worker& worker) {
   const NoWaiting no_waiting;
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   const auto called = [&worker] { return worker.called(); };
   bool at_once = false;
   for (;;) {
     // The first request of the next batch need not wake it: the batch waits as long for others.
-    if (worker.wakes != Clock::time_point() && !worker.wake.wait_until(lock, worker.wakes, called)) {
+    if (worker.wakes != Clock::time_point() && !worker.wake.wait_until(mutex_, worker.wakes, called)) {
       worker.wakes = {};
     }
-    worker.wake.wait(lock, called);
+    worker.wake.wait(mutex_, called);
     worker.wakes = {};
     if (worker.state == Worker::State::ending) {
       return;
     }
     if (worker.state == Worker::State::waking_device) {
-      wake_up(worker, lock);
+      wake_up(worker);
       continue;
     }
-    run_batch(worker, at_once, lock);
+    run_batch(worker, at_once);
     hand_over(worker);
     at_once = worker.busy();
     if (!at_once && options_.batching.max_delay.count() > 0) {
@@ -80,7 +80,7 @@ void Pool::take_waiting(Worker& worker) {
   std::size_t rows = worker.size.rows;
   std::size_t left = 8 * batching.max_size;  // requests of other shapes could be many
   const Request* unlike = nullptr;
-  worker.group->each_waiting(anywhere_, [&](Request& request) {
+  worker.group->each_waiting(anywhere_, [&](Request& request) ORTMULTI_REQUIRES(mutex_) {
     if (request.batch_key_ != key) {
       const bool alike = (request.priority < 0) == background;
       unlike = alike && joins_others(request) ? &request : unlike;
@@ -106,7 +106,7 @@ void Pool::take_waiting(Worker& worker) {
   }
 }
 
-void Pool::gather(Worker& worker, bool at_once, Lock& lock) {
+void Pool::gather(Worker& worker, bool at_once) {
   const std::size_t most = options_.batching.max_size;
   const Clock::time_point until = worker.batch.front()->submitted + options_.batching.max_delay;
   take_waiting(worker);
@@ -114,12 +114,12 @@ void Pool::gather(Worker& worker, bool at_once, Lock& lock) {
   if (max_delay.count() == 0) {
     return;
   }
-  const auto complete = [&] {
+  const auto complete = [&]() ORTMULTI_REQUIRES(mutex_) {
     return worker.size.rows >= worker.enough || options_.batching.is_full(worker.size) || worker.batch.empty() ||
            closing_ || !worker.group->usable();
   };
   const std::size_t waited = at_once ? worker.size.rows : 0;
-  if (worker.wake.wait_until(lock, until, complete)) {
+  if (worker.wake.wait_until(mutex_, until, complete)) {
     return;
   }
   const std::size_t there = worker.size.rows;
@@ -131,16 +131,16 @@ void Pool::gather(Worker& worker, bool at_once, Lock& lock) {
   }
   for (std::size_t before = 0; worker.size.rows > before && now < end; now = Clock::now()) {  // while any come
     before = worker.size.rows;
-    if (worker.wake.wait_until(lock, std::min(end, now + max_delay), complete)) {
+    if (worker.wake.wait_until(mutex_, std::min(end, now + max_delay), complete)) {
       break;
     }
   }
   worker.batch_wait.record_wait(worker.size.rows - std::min(worker.size.rows, there), worker.enough - there);
 }
 
-void Pool::run_batch(Worker& worker, bool at_once, Lock& lock) {
+void Pool::run_batch(Worker& worker, bool at_once) {
   if (worker.state == Worker::State::forming && !worker.batch.empty()) {
-    gather(worker, at_once, lock);
+    gather(worker, at_once);
   }
   worker.state = Worker::State::running;
   Requests all = std::move(worker.batch);
@@ -164,14 +164,14 @@ void Pool::run_batch(Worker& worker, bool at_once, Lock& lock) {
     size.add(request->size_);
   }
   const Clock::time_point began = options_.now();
-  const auto as_it_is = [&](const Request& request) {
+  const auto as_it_is = [&](const Request& request) ORTMULTI_REQUIRES(mutex_) {
     return options_.batching.leaves(request.size_) || !joins_others(request);
   };
   if (batch.size() == 1 && as_it_is(*batch.front())) {
-    joint = run_one(worker, *batch.front(), lock);
+    joint = run_one(worker, *batch.front());
     conclude(worker, batch.front(), joint, finished);
   } else if (!batch.empty()) {
-    joint = run_joint(worker, batch, lock);
+    joint = run_joint(worker, batch);
     const bool movable = std::ranges::all_of(
         batch, [](const auto& request) { return DeviceGroup::may_try_elsewhere(*request) || !request->wanted(); });
     const auto suspicion = joint.error && movable ? worker.group->suspect(worker, joint) : nullptr;
@@ -192,7 +192,7 @@ void Pool::run_batch(Worker& worker, bool at_once, Lock& lock) {
       }
     }
     if (!again.empty()) {
-      run_again(worker, std::move(again), joint, finished, lock);
+      run_again(worker, std::move(again), joint, finished);
     }
   }
   worker.batch.clear();
@@ -208,18 +208,19 @@ void Pool::run_batch(Worker& worker, bool at_once, Lock& lock) {
     }
   }
   worker.freed = Clock::now();
-  lock.unlock();
   const auto answered = std::ranges::count(finished, Request::Outcome::done, &Request::outcome);
-  // What is finished is held by `finished` alone. Freed under the lock, it could not ask the pool for anything.
-  all.clear();
-  batch.clear();
-  joint = {};
-  announce(finished);
-  lock.lock();
-  adapt(worker, static_cast<std::size_t>(answered), lock);
+  {
+    const MutexUnlock unlocked(mutex_);
+    // What is finished is held by `finished` alone. Freed under the lock, it could not ask the pool for anything.
+    all.clear();
+    batch.clear();
+    joint = {};
+    announce(finished);
+  }
+  adapt(worker, static_cast<std::size_t>(answered));
 }
 
-void Pool::adapt(Worker& worker, std::size_t answers, Lock& lock) {
+void Pool::adapt(Worker& worker, std::size_t answers) {
   DeviceGroup& group = *worker.group;
   if (!group.in_flight) {
     return;
@@ -228,15 +229,17 @@ void Pool::adapt(Worker& worker, std::size_t answers, Lock& lock) {
   const std::size_t cores = options_.cores * 3 / 4 / groups_.size();
   const bool waiting = !group.waiting.empty() || !anywhere_.empty();
   if (group.in_flight->record(options_.now(), answers, waiting, std::min(group.workers.size(), cores))) {
-    lock.unlock();
-    const std::string why_not = worker.runner->why_no_more();
-    lock.lock();
+    std::string why_not;
+    {
+      const MutexUnlock unlocked(mutex_);
+      why_not = worker.runner->why_no_more();
+    }
     group.in_flight->try_more(options_.now(), why_not);
     give_waiting(group);
   }
 }
 
-RunEnd Pool::run_one(Worker& worker, Request& request, Lock& lock) const {
+RunEnd Pool::run_one(Worker& worker, Request& request) const {
   worker.in_run = &request;
   ++worker.group->counts.runs;
   worker.group->counts.batch_size.record(std::max<std::size_t>(1, worker.batch.size()));  // none in a caller's thread
@@ -244,30 +247,31 @@ RunEnd Pool::run_one(Worker& worker, Request& request, Lock& lock) const {
     request.run_options = &request.own_run_options.emplace();  // under the lock: end_early() looks at them
   }
   const SharedTime::Part begun = worker.group->time.begin(options_.now());
-  lock.unlock();
   RunEnd end;
-  request.started = Clock::now();
-  request.run_error_ = nullptr;
-  request.by_graph = false;
-  request.run_size = 1;
-  try {
-    worker.runner->run(request);
-  } catch (...) {
-    end.error = std::current_exception();
-    request.clear_outputs();
+  {
+    const MutexUnlock unlocked(mutex_);
+    request.started = Clock::now();
+    request.run_error_ = nullptr;
+    request.by_graph = false;
+    request.run_size = 1;
+    try {
+      worker.runner->run(request);
+    } catch (...) {
+      end.error = std::current_exception();
+      request.clear_outputs();
+    }
+    request.ended = Clock::now();
+    if (end.error) {
+      end.why_broken = worker.runner->why_broken();
+    }
   }
-  request.ended = Clock::now();
-  if (end.error) {
-    end.why_broken = worker.runner->why_broken();
-  }
-  lock.lock();
   end.time = worker.group->time.end(begun, options_.now());
   worker.in_run = nullptr;
   worker.group->counts.graph_runs += request.by_graph ? 1 : 0;
   return end;
 }
 
-void Pool::run_again(Worker& worker, Requests batch, const RunEnd& joint, Requests& finished, Lock& lock) {
+void Pool::run_again(Worker& worker, Requests batch, const RunEnd& joint, Requests& finished) {
   const std::string key = batch.front()->batch_key_;
   bool all_succeed = !joint.unjoined;
   std::vector<Requests> parts;  // the next one is the last
@@ -288,7 +292,7 @@ void Pool::run_again(Worker& worker, Requests batch, const RunEnd& joint, Reques
     RunEnd end = joint;
     if (worker.group->broken().empty()) {
       worker.batch = part;
-      end = part.size() == 1 ? run_one(worker, *part.front(), lock) : run_joint(worker, part, lock);
+      end = part.size() == 1 ? run_one(worker, *part.front()) : run_joint(worker, part);
     }
     if (part.size() > 1 && end.error && worker.group->broken().empty()) {
       cut(part, !end.unjoined);
@@ -309,9 +313,8 @@ void Pool::run_again(Worker& worker, Requests batch, const RunEnd& joint, Reques
 }
 
 Pool::Audit Pool::audit(Worker& worker, const std::shared_ptr<Request>& request, const JointSize& size,
-                        const std::vector<JointSize>& sizes) const {
+                        const std::vector<JointSize>& sizes, const std::set<std::string>& random) const {
   const Clock::time_point began = options_.now();
-  const std::set<std::string>& random = joining_.outputs().random;  // which stay, while requests come
   const auto run = [&worker](const std::shared_ptr<Request>& copy) {
     static const Ort::RunOptions ordinary;  // no CUDA graph is to be made of it
     copy->run_options = &ordinary;
@@ -360,58 +363,59 @@ void Pool::note_audits(const Joining::Audit& done, const std::vector<Audit>& fou
   }
 }
 
-RunEnd Pool::run_joint(Worker& worker, const Requests& batch, Lock& lock) {
-  lock.unlock();
+RunEnd Pool::run_joint(Worker& worker, const Requests& batch) {
   RunEnd end;
   std::shared_ptr<Request> joint;
   std::vector<JointSize> sizes;
   const Clock::time_point started = Clock::now();
   try {
+    const MutexUnlock unlocked(mutex_);
     std::ranges::transform(batch, std::back_inserter(sizes), &Request::size_);
     joint = join(batch, sizes, options_.batching);
   } catch (...) {
     end.error = std::current_exception();
   }
-  lock.lock();
   const bool wanted = joint && !nobody_waits(batch);  // they may have been cancelled while they were joined
   Joining::Audit due;
   if (wanted) {
-    end = run_one(worker, *joint, lock);
+    end = run_one(worker, *joint);
     if (!end.error && !full()) {
       due = joining_.audit(batch.front()->batch_key_, batch.size(), sum_of(sizes).rows, end.time);
     }
   }
-  lock.unlock();
+  const std::set<std::string>& random = joining_.outputs().random;  // which stay, while requests come
   std::vector<Audit> found;
-  if (wanted && !end.error) {
-    try {
-      split(*joint, batch, sizes, options_.batching);
-      if (!due.which.empty() && alike(batch)) {
-        due.are_alike(batch.size());
+  {
+    const MutexUnlock unlocked(mutex_);
+    if (wanted && !end.error) {
+      try {
+        split(*joint, batch, sizes, options_.batching);
+        if (!due.which.empty() && alike(batch)) {
+          due.are_alike(batch.size());
+        }
+        for (const std::size_t which : due.which) {
+          found.push_back(audit(worker, batch[which], sizes[which], sizes, random));
+        }
+      } catch (const Error& cannot) {
+        end.error = std::current_exception();
+        end.unjoined = cannot.kind() == ErrorKind::invalid_argument;
+      } catch (...) {
+        end.error = std::current_exception();
       }
-      for (const std::size_t which : due.which) {
-        found.push_back(audit(worker, batch[which], sizes[which], sizes));
+    }
+    const Clock::time_point ended = Clock::now();
+    for (const auto& request : batch) {
+      request->started = started;
+      request->ended = ended;
+      request->run_error_ = nullptr;
+      request->run_size = batch.size();
+      if (joint) {
+        request->copying = joint->copying;
+        request->waiting_for_session = joint->waiting_for_session;
       }
-    } catch (const Error& cannot) {
-      end.error = std::current_exception();
-      end.unjoined = cannot.kind() == ErrorKind::invalid_argument;
-    } catch (...) {
-      end.error = std::current_exception();
     }
+    joint.reset();  // much memory, which others need not wait for
   }
-  const Clock::time_point ended = Clock::now();
-  for (const auto& request : batch) {
-    request->started = started;
-    request->ended = ended;
-    request->run_error_ = nullptr;
-    request->run_size = batch.size();
-    if (joint) {
-      request->copying = joint->copying;
-      request->waiting_for_session = joint->waiting_for_session;
-    }
-  }
-  joint.reset();  // much memory, which others need not wait for
-  lock.lock();
   if (end.unjoined) {
     joining_.stop(batch.front()->batch_key_);
     note_stop(text_of(end.error), ORT_LOGGING_LEVEL_WARNING);

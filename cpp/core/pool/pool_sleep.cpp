@@ -12,7 +12,7 @@ bool Pool::sleep(const Device& device, const std::shared_ptr<DeviceSleep>& asked
   check_process();
   std::vector<std::shared_ptr<Runner>> runners;  // freed without the lock, as what the device slept with before
   std::shared_ptr<DeviceSleep> before;
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   DeviceGroup& group = known_group(device);
   std::shared_ptr<DeviceSleep> sleeper = asked;
   if (const SleepGate gate = group.gate) {
@@ -20,7 +20,9 @@ bool Pool::sleep(const Device& device, const std::shared_ptr<DeviceSleep>& asked
     sleeper = gate(asked);
     lock.lock();
   }
-  if (!settled_.wait_until(lock, until, [&] { return group.sleep_settled() || group.falls_with(asked) || closing_; })) {
+  if (!settled_.wait_until(mutex_, until, [&]() ORTMULTI_REQUIRES(mutex_) {
+        return group.sleep_settled() || group.falls_with(asked) || closing_;
+      })) {
     return false;
   }
   check_may_sleep(group);
@@ -35,7 +37,7 @@ bool Pool::sleep(const Device& device, const std::shared_ptr<DeviceSleep>& asked
       }
       refresh();  // others may have waited for this one
     }
-    if (!settled_.wait_until(lock, until, [&] { return group.busy() == 0 || !group.falls_with(asked); })) {
+    if (!settled_.wait_until(mutex_, until, [&] { return group.busy() == 0 || !group.falls_with(asked); })) {
       return false;
     }
     if (!group.falls_with(asked)) {  // the pool was closed meanwhile, or the device removed
@@ -100,7 +102,7 @@ std::shared_ptr<DeviceSleep> Pool::stop_falling(DeviceGroup& group) {
 void Pool::stay_awake(const Device& device, const std::shared_ptr<DeviceSleep>& asked) {
   check_process();
   std::shared_ptr<DeviceSleep> freed;  // without the lock: a gate may have made it
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   DeviceGroup& group = known_group(device);
   if (group.falls_with(asked)) {
     freed = stop_falling(group);
@@ -108,12 +110,12 @@ void Pool::stay_awake(const Device& device, const std::shared_ptr<DeviceSleep>& 
 }
 
 void Pool::set_gate(const Device& device, SleepGate gate) {
-  const Lock lock = enter();
+  const MutexLock lock = enter();
   group_of(device).gate = std::move(gate);
 }
 
 void Pool::wake(const Device& device) {
-  const Lock lock = enter();
+  const MutexLock lock = enter();
   DeviceGroup& group = known_group(device);
   if (group.asleep() && !closing_) {
     begin_wake(group);
@@ -122,10 +124,10 @@ void Pool::wake(const Device& device) {
 }
 
 bool Pool::wait_until_awake(const Device& device, Clock::time_point until) {
-  Lock lock = enter();
+  MutexLock lock = enter();
   DeviceGroup& group = known_group(device);
   for (;;) {
-    if (!settled_.wait_until(lock, until, [&] { return group.sleep_settled(); })) {
+    if (!settled_.wait_until(mutex_, until, [&] { return group.sleep_settled(); })) {
       return false;
     }
     if (closing_) {
@@ -200,7 +202,7 @@ bool Pool::worth_another(const DeviceGroup& group) const {
 
 PoolActivity Pool::activity(const Device& device) const {
   PoolActivity activity;
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const DeviceGroup* const found = find_group(device);
   if (found == nullptr) {
     return activity;
@@ -225,21 +227,20 @@ void Pool::begin_wake(DeviceGroup& group) {
   }
 }
 
-void Pool::wake_up(Worker& worker, Lock& lock) {
+void Pool::wake_up(Worker& worker) {
   DeviceGroup& group = *worker.group;
   std::shared_ptr<DeviceSleep> sleeper = group.sleeper();
   std::vector<std::shared_ptr<Runner>> freed;
-  lock.unlock();
   std::exception_ptr error;
   bool unwanted = false;
   try {
+    const MutexUnlock unlocked(mutex_);
     sleeper->wake();
   } catch (const DeviceSleep::Unwanted&) {
     unwanted = true;
   } catch (...) {
     error = std::current_exception();
   }
-  lock.lock();
   Requests finished;
   worker.state = Worker::State::idle;
   if (!error && !unwanted) {
@@ -267,11 +268,10 @@ void Pool::wake_up(Worker& worker, Lock& lock) {
     queue_has_space_.notify_all();
   }
   settled_.notify_all();
-  lock.unlock();
+  const MutexUnlock unlocked(mutex_);
   freed.clear();
   announce(finished);
   sleeper.reset();
-  lock.lock();
 }
 
 }  // namespace ortmulti

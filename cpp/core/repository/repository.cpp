@@ -26,24 +26,20 @@ Repository::Clock::duration to_duration(double seconds) {
 
 }  // namespace
 
-// One in a line, for its lifetime. With the repository's lock.
+// One in a line, for its lifetime, at whose ends the repository's lock is held.
 class Repository::Turn : NonCopyable {
  public:
-  Turn(Repository& repository, Lock& lock, Line& line, const Resident& of)
-      : repository_(repository), lock_(lock), line_(line), of_(of) {
+  Turn(Repository& repository, Line& line, const Resident& of) : repository_(repository), line_(line), of_(of) {
     line_.push_back(&of_);
   }
   ~Turn() {
-    if (!lock_.owns_lock()) {
-      lock_.lock();
-    }
     line_.erase(std::ranges::find(line_, &of_));
     repository_.changed_.notify_all();
   }
 
-  // Until its turn has come.
-  void wait() const {
-    repository_.changed_.wait(lock_, [this] { return line_.front() == &of_ || of_.gone_; });
+  // Until its turn has come. With the repository's lock.
+  void wait() const ORTMULTI_UNCHECKED {
+    repository_.changed_.wait(repository_.mutex_, [this] { return line_.front() == &of_ || of_.gone_; });
     check();
   }
   // Throws if it is gone.
@@ -55,7 +51,6 @@ class Repository::Turn : NonCopyable {
 
  private:
   Repository& repository_;
-  Lock& lock_;
   Line& line_;
   const Resident& of_;
 };
@@ -77,7 +72,7 @@ Repository::Managed& Repository::managed(const Device& device) {
 
 template <typename Change>
 void Repository::note(const Handle& resident, const Change& change) {
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   Managed& on = managed(resident->device);
   if (!resident->gone_) {
     change(on.policy, resident->id_);
@@ -122,7 +117,7 @@ Repository::Handle Repository::reserve(const std::string& name, const Device& de
   Resident resident;
   resident.name = name;
   resident.device = device;
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return enter(managed(device), std::move(resident), model);
 }
 
@@ -135,7 +130,7 @@ Repository::Handle Repository::add(Resident resident, const ResidencyPolicy::Mod
   const auto pool = resident.pool.lock();
   resident.memory_of_runs_ = pool ? pool->memory_of_runs(resident.device).value_or(0) : 0;
   const Handle handle = [&] {
-    const Lock lock(mutex_);
+    const MutexLock lock(mutex_);
     Managed& on = managed(resident.device);
     if (reserved) {
       leave(on, reserved);
@@ -150,7 +145,7 @@ Repository::Handle Repository::add(Resident resident, const ResidencyPolicy::Mod
 }
 
 void Repository::remove(const Handle& resident) {
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   leave(managed(resident->device), resident);
 }
 
@@ -163,28 +158,28 @@ void Repository::set_kept(const Handle& resident, SleepLevel level, std::optiona
 }
 
 std::uint64_t Repository::most_kept(const Device& device, std::uint64_t seen) {
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   Managed& on = managed(device);
   on.most_kept = std::max(on.most_kept, seen);
   return on.most_kept;
 }
 
 bool Repository::has_host_memory(std::uint64_t bytes) const {
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   return copies_ + bytes <= host_budget_;
 }
 
 void Repository::count_copies(std::int64_t more) {
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   copies_ += static_cast<std::uint64_t>(more);
 }
 
 void Repository::keep_no_copy(const Handle& resident) {
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   resident->copy = HostCopy::none;
 }
 
-void Repository::observe(Managed& on, Lock& lock) {
+void Repository::observe(Managed& on) {
   struct Seen {
     Handle resident;
     PoolActivity activity;
@@ -198,18 +193,19 @@ void Repository::observe(Managed& on, Lock& lock) {
       seen.push_back({resident, {}, true, false});
     }
   }
-  lock.unlock();
-  for (auto& [resident, activity, wanted, closed] : seen) {
-    const auto pool = resident->pool.lock();
-    if (pool) {
-      activity = pool->activity(resident->device);
-      wanted = activity.wants_wake();
+  {
+    const MutexUnlock unlocked(mutex_);
+    for (auto& [resident, activity, wanted, closed] : seen) {
+      const auto pool = resident->pool.lock();
+      if (pool) {
+        activity = pool->activity(resident->device);
+        wanted = activity.wants_wake();
+      }
+      // A pool that is closing answers what it has accepted.
+      closed = !pool || (pool->closed() && activity.busy + activity.waiting == 0);
     }
-    // A pool that is closing answers what it has accepted.
-    closed = !pool || (pool->closed() && activity.busy + activity.waiting == 0);
   }
   const double time = time_now();
-  lock.lock();
   for (const auto& [resident, activity, wanted, closed] : seen) {
     if (closed) {
       leave(on, resident);
@@ -220,63 +216,60 @@ void Repository::observe(Managed& on, Lock& lock) {
   }
 }
 
-void Repository::check_wanted(const Handle& resident, Lock& lock) {
-  lock.unlock();
-  bool wanted = true;
-  if (const auto pool = resident->pool.lock()) {
-    wanted = pool->activity(resident->device).wants_wake();
-  }
-  lock.lock();
-  if (!wanted) {
+void Repository::check_wanted(const Handle& resident) {
+  const MutexUnlock unlocked(mutex_);
+  const auto pool = resident->pool.lock();
+  if (pool && !pool->activity(resident->device).wants_wake()) {
     throw DeviceSleep::Unwanted();
   }
 }
 
-std::optional<std::int64_t> Repository::measure_unaccounted(Managed& on, Lock& lock) {
+std::optional<std::int64_t> Repository::measure_unaccounted(Managed& on) {
   const std::uint64_t before = on.changes;
-  lock.unlock();
-  const std::optional<std::uint64_t> used = measure_ ? measure_(on.device) : std::nullopt;
-  lock.lock();
+  std::optional<std::uint64_t> used;
+  if (measure_) {
+    const MutexUnlock unlocked(mutex_);
+    used = measure_(on.device);
+  }
   if (!used || on.changes != before) {
     return std::nullopt;
   }
   return static_cast<std::int64_t>(*used) - static_cast<std::int64_t>(on.policy.models());
 }
 
-void Repository::measure_other(Managed& on, Lock& lock) {
+void Repository::measure_other(Managed& on) {
   if (Clock::now() < on.measured + measured_again) {
     return;
   }
-  auto other = measure_runs(on, lock);
+  auto other = measure_runs(on);
   if (!other && on.policy.in_transition()) {
     return;
   }
   on.measured = Clock::now();
-  other = other ? other : measure_unaccounted(on, lock);
+  other = other ? other : measure_unaccounted(on);
   if (other) {
     on.policy.set_other(static_cast<std::uint64_t>(std::max<std::int64_t>(0, *other)));
   }
 }
 
 template <typename Call>
-void Repository::for_each_pool(const Managed& on, Lock& lock, const Call& call) {
+void Repository::for_each_pool(const Managed& on, const Call& call) {
   std::vector<std::pair<Handle, std::shared_ptr<Pool>>> pools;
   for (const auto& [id, resident] : on.residents) {
     if (auto pool = resident->pool.lock()) {
       pools.emplace_back(resident, std::move(pool));
     }
   }
-  lock.unlock();
-  for (const auto& [resident, pool] : pools) {
+  const MutexUnlock unlocked(mutex_);
+  const auto last = std::move(pools);  // references, it may be: to be freed without the lock
+  for (const auto& [resident, pool] : last) {
     call(*resident, *pool);
   }
-  pools.clear();  // these may be the last references
-  lock.lock();
 }
 
-std::optional<std::int64_t> Repository::measure_runs(const Managed& on, Lock& lock) {
+std::optional<std::int64_t> Repository::measure_runs(const Managed& on) {
   std::optional<std::int64_t> bytes = 0;
-  for_each_pool(on, lock, [&bytes](const Resident& resident, const Pool& pool) {
+  for_each_pool(on, [&bytes](const Resident& resident, const Pool& pool) {
     const std::optional<std::uint64_t> now = pool.memory_of_runs(resident.device);
     bytes = now && bytes
                 ? std::optional(*bytes + static_cast<std::int64_t>(*now - std::min(*now, resident.memory_of_runs_)))
@@ -286,32 +279,32 @@ std::optional<std::int64_t> Repository::measure_runs(const Managed& on, Lock& lo
 }
 
 void Repository::measure(const Device& device) {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   Managed& on = managed(device);
   on.measured = Clock::time_point();
-  measure_other(on, lock);
+  measure_other(on);
   notify(on);
 }
 
 std::string_view Repository::why_no_graphs(const Device& device) {
   measure(device);  // else at wakes
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const ResidencyPolicy& policy = managed(device).policy;
   return policy.used() > policy.budget() * 3 / 4 ? "less than a quarter of the repository's budget is free" : "";
 }
 
-bool Repository::drop_graphs(Managed& on, Lock& lock) {
+bool Repository::drop_graphs(Managed& on) {
   bool dropped = false;
-  for_each_pool(on, lock, [&dropped](const Resident& resident, const Pool& pool) {
+  for_each_pool(on, [&dropped](const Resident& resident, const Pool& pool) {
     dropped = pool.drop_graphs(resident.device) || dropped;
   });
   on.measured = dropped ? Clock::time_point() : on.measured;
   return dropped;
 }
 
-bool Repository::give_back(Managed& on, Lock& lock) {
+bool Repository::give_back(Managed& on) {
   bool asked = false;
-  for_each_pool(on, lock, [&asked](const Resident& resident, Pool& pool) {
+  for_each_pool(on, [&asked](const Resident& resident, Pool& pool) {
     pool.give_back(resident.device, true);
     asked = true;
   });
@@ -320,16 +313,16 @@ bool Repository::give_back(Managed& on, Lock& lock) {
 }
 
 std::optional<std::int64_t> Repository::unaccounted(const Device& device, Clock::time_point until) {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   Managed& on = managed(device);
-  while (changed_.wait_until(lock, until, [&on] { return !on.policy.in_transition(); })) {
-    if (const auto bytes = measure_unaccounted(on, lock)) {
+  while (changed_.wait_until(mutex_, until, [&on] { return !on.policy.in_transition(); })) {
+    if (const auto bytes = measure_unaccounted(on)) {
       return bytes;
     }
     if (Clock::now() >= until) {
       break;
     }
-    changed_.wait_until(lock, std::min(until, Clock::now() + looks_again));
+    changed_.wait_until(mutex_, std::min(until, Clock::now() + looks_again));
   }
   return std::nullopt;
 }
@@ -355,9 +348,9 @@ Error Repository::no_room(const Managed& on, const Resident& resident, std::uint
 
 void Repository::acquire(const Handle& resident, std::uint64_t at_least) {
   const Pool::NoWaiting no_waiting;
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   Managed& on = managed(resident->device);
-  const Turn turn(*this, lock, on.for_room, *resident);
+  const Turn turn(*this, on.for_room, *resident);
   const auto falls = [&] { return on.policy.state(resident->id_) == ResidencyPolicy::State::falling; };
   const auto may_pass = [&] {
     const Resident& first = *on.for_room.front();
@@ -370,10 +363,10 @@ void Repository::acquire(const Handle& resident, std::uint64_t at_least) {
     turn.check();
     if (on.for_room.front() != resident.get() || falls()) {  // its own sleep ends first
       if (!may_pass() && Clock::now() < looks) {
-        changed_.wait_until(lock, looks);
+        changed_.wait_until(mutex_, looks);
         continue;
       }
-      check_wanted(resident, lock);
+      check_wanted(resident);
       looks = Clock::now() + looks_again;
       if (!resident->gone_ && may_pass()) {
         on.policy.grant(resident->id_);
@@ -382,8 +375,8 @@ void Repository::acquire(const Handle& resident, std::uint64_t at_least) {
       }
       continue;
     }
-    measure_other(on, lock);
-    observe(on, lock);
+    measure_other(on);
+    observe(on);
     if (resident->gone_) {
       continue;
     }
@@ -396,7 +389,7 @@ void Repository::acquire(const Handle& resident, std::uint64_t at_least) {
         notify(on);
         return;
       case ResidencyPolicy::Decision::Kind::impossible:
-        if (std::exchange(gave_back, true) || !give_back(on, lock)) {
+        if (std::exchange(gave_back, true) || !give_back(on)) {
           throw no_room(on, *resident, at_least);
         }
         at_least = 0;  // the wake finds out whether that was enough
@@ -404,15 +397,15 @@ void Repository::acquire(const Handle& resident, std::uint64_t at_least) {
       case ResidencyPolicy::Decision::Kind::wait: {
         const auto latest = Clock::now() + looks_again;
         changed_.wait_until(
-            lock, decision.until ? std::min(latest, Clock::time_point(to_duration(*decision.until))) : latest);
+            mutex_, decision.until ? std::min(latest, Clock::time_point(to_duration(*decision.until))) : latest);
         break;
       }
       case ResidencyPolicy::Decision::Kind::evict: {
-        if (drop_graphs(on, lock)) {
+        if (drop_graphs(on)) {
           break;
         }
         const std::uint64_t before = on.policy.models();
-        evict(on, resident, decision.evictions, lock);
+        evict(on, resident, decision.evictions);
         const std::uint64_t freed = before - std::min(before, on.policy.models());
         at_least -= std::min(at_least, freed);
         break;
@@ -433,8 +426,7 @@ struct Repository::Victim {
   std::shared_ptr<DeviceSleep> sleeper = nullptr;  // once its pool was asked
 };
 
-void Repository::evict(Managed& on, const Handle& waiting, const std::vector<ResidencyPolicy::Eviction>& evictions,
-                       Lock& lock) {
+void Repository::evict(Managed& on, const Handle& waiting, const std::vector<ResidencyPolicy::Eviction>& evictions) {
   std::vector<Victim> busy;
   std::vector<Victim> idle;
   for (const auto& eviction : evictions) {
@@ -444,8 +436,8 @@ void Repository::evict(Managed& on, const Handle& waiting, const std::vector<Res
   }
   notify(on);
   // Where one that runs for long stays awake, the others need not sleep in vain.
-  if (fall_asleep(on, waiting, busy, lock)) {
-    fall_asleep(on, waiting, idle, lock);
+  if (fall_asleep(on, waiting, busy)) {
+    fall_asleep(on, waiting, idle);
   }
   std::ranges::move(idle, std::back_inserter(busy));
   for (const Victim& victim : busy) {
@@ -474,7 +466,7 @@ void Repository::evict(Managed& on, const Handle& waiting, const std::vector<Res
   notify(on);
 }
 
-bool Repository::fall_asleep(Managed& on, const Handle& waiting, std::vector<Victim>& victims, Lock& lock) {
+bool Repository::fall_asleep(Managed& on, const Handle& waiting, std::vector<Victim>& victims) {
   const auto runs = [](const Victim& victim) { return victim.state == Victim::State::runs; };
   const Clock::time_point begin = Clock::now();
   bool first = true;  // without a wait, so that none of them begins anything while another one is waited for
@@ -490,21 +482,19 @@ bool Repository::fall_asleep(Managed& on, const Handle& waiting, std::vector<Vic
         continue;
       }
       const auto until = first ? begin : std::min(Clock::now() + looks_again, latest);
-      lock.unlock();
+      const MutexUnlock unlocked(mutex_);
       fall_asleep(victim, traits_of(victim.to).frees_runners ? latest : until);
-      lock.lock();
     }
     first = false;
-    observe(on, lock);
+    observe(on);
   } while (!waiting->gone_ && waiting->wanted_ && std::ranges::any_of(victims, runs));
-  lock.unlock();
+  const MutexUnlock unlocked(mutex_);
   for (const Victim& victim : victims) {
     const auto pool = victim.resident->pool.lock();
     if (pool && victim.sleeper && victim.state != Victim::State::asleep) {
       pool->stay_awake(victim.resident->device, victim.sleeper);
     }
   }
-  lock.lock();
   return std::ranges::all_of(victims, [](const Victim& victim) { return victim.state == Victim::State::asleep; });
 }
 
@@ -539,7 +529,7 @@ void Repository::fall_asleep(Victim& victim, Clock::time_point until) {
 
 bool Repository::sleep(const Handle& resident, const DeviceSleep& sleeper, Clock::time_point until) {
   const bool asleep = sleeper.sleep(until);
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   Managed& on = managed(resident->device);
   // evict() takes note of its own.
   if (asleep && !resident->gone_ && on.policy.state(resident->id_) == ResidencyPolicy::State::resting) {
@@ -550,22 +540,20 @@ bool Repository::sleep(const Handle& resident, const DeviceSleep& sleeper, Clock
 }
 
 void Repository::wake_in_turn(const Handle& resident, const DeviceSleep& sleeper) {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   Managed& on = managed(resident->device);
-  const Turn turn(*this, lock, on.to_wake[sleeper.level], *resident);
+  const Turn turn(*this, on.to_wake[sleeper.level], *resident);
   turn.wait();
-  lock.unlock();
   const Clock::time_point begin = Clock::now();
   try {
+    const MutexUnlock unlocked(mutex_);
     sleeper.wake();
   } catch (const std::exception& error) {
     const bool passes = kind_of(std::current_exception()) == ErrorKind::out_of_memory;
-    lock.lock();
     resident->failure_ = passes ? "" : error.what();
     throw;
   }
   const Clock::time_point end = Clock::now();
-  lock.lock();
   resident->failure_.clear();
   if (!resident->gone_) {
     on.policy.woke(resident->id_, to_seconds(end), std::chrono::duration<double>(end - begin).count());
@@ -593,7 +581,7 @@ void Repository::wake(const Handle& resident, const DeviceSleep& sleeper) {
   }
   // Others use the device's memory, so that there is less than the budget: as much again is to be given back.
   acquire(resident, [&] {
-    const Lock lock(mutex_);
+    const MutexLock lock(mutex_);
     return resident->gone_ ? 0 : managed(resident->device).policy.needed(resident->id_);
   }());
   try_it();
@@ -602,7 +590,7 @@ void Repository::wake(const Handle& resident, const DeviceSleep& sleeper) {
 std::shared_ptr<DeviceSleep> Repository::gate(const Handle& resident, const std::shared_ptr<DeviceSleep>& sleeper) {
   auto gated = std::make_shared<DeviceSleep>(*sleeper);
   {
-    const Lock lock(mutex_);
+    const MutexLock lock(mutex_);
     gated->crowd = managed(resident->device).crowd;
   }
   const auto self = shared_from_this();
@@ -612,7 +600,7 @@ std::shared_ptr<DeviceSleep> Repository::gate(const Handle& resident, const std:
 }
 
 std::vector<Repository::ResidentStats> Repository::residents() const {
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<ResidentStats> all;
   for (const auto& [name, on] : devices_) {
     const std::size_t first = all.size();
@@ -641,7 +629,7 @@ std::vector<Repository::ResidentStats> Repository::residents() const {
 }
 
 std::vector<Repository::DeviceUse> Repository::devices() const {
-  const Lock lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<DeviceUse> all;
   all.reserve(devices_.size());
   for (const auto& [name, on] : devices_) {

@@ -1,14 +1,12 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,6 +15,7 @@
 
 #include "core/base/device.hpp"
 #include "core/base/error.hpp"
+#include "core/base/mutex.hpp"
 #include "core/pool/pool.hpp"
 #include "core/repository/residency_policy.hpp"
 #include "core/weights/store.hpp"
@@ -131,48 +130,48 @@ class Repository : public std::enable_shared_from_this<Repository> {
     /// Bytes that wakes would find missing, less than 0 where there is room.
     std::shared_ptr<std::atomic<std::int64_t>> crowd = std::make_shared<std::atomic<std::int64_t>>();
   };
-  using Lock = std::unique_lock<std::mutex>;
   class Turn;
 
-  Managed& managed(const Device& device);
-  Handle enter(Managed& on, Resident resident, const ResidencyPolicy::Model& model);
-  void leave(Managed& on, const Handle& resident);
+  Managed& managed(const Device& device) ORTMULTI_REQUIRES(mutex_);
+  Handle enter(Managed& on, Resident resident, const ResidencyPolicy::Model& model) ORTMULTI_REQUIRES(mutex_);
+  void leave(Managed& on, const Handle& resident) ORTMULTI_REQUIRES(mutex_);
   /// Waits until the model may take its memory. Throws DeviceSleep::Unwanted where its pool does not want it.
-  void acquire(const Handle& resident, std::uint64_t at_least = 0);
-  void observe(Managed& on, Lock& lock);
-  void check_wanted(const Handle& resident, Lock& lock);
+  void acquire(const Handle& resident, std::uint64_t at_least = 0) ORTMULTI_EXCLUDES(mutex_);
+  void observe(Managed& on) ORTMULTI_REQUIRES(mutex_);
+  void check_wanted(const Handle& resident) ORTMULTI_REQUIRES(mutex_);
   /// As unaccounted(); none where something changed meanwhile.
-  std::optional<std::int64_t> measure_unaccounted(Managed& on, Lock& lock);
+  std::optional<std::int64_t> measure_unaccounted(Managed& on) ORTMULTI_REQUIRES(mutex_);
   /// What the models' runs took since their bytes were measured; none where one of them cannot tell.
-  static std::optional<std::int64_t> measure_runs(const Managed& on, Lock& lock);
-  void measure_other(Managed& on, Lock& lock);
+  std::optional<std::int64_t> measure_runs(const Managed& on) ORTMULTI_REQUIRES(mutex_);
+  void measure_other(Managed& on) ORTMULTI_REQUIRES(mutex_);
   /// Graphs of all models there go before any model sleeps. Returns whether there were any.
-  bool drop_graphs(Managed& on, Lock& lock);
+  bool drop_graphs(Managed& on) ORTMULTI_REQUIRES(mutex_);
   /// And what arenas have, before a wake fails. Returns whether there was anybody to ask.
-  bool give_back(Managed& on, Lock& lock);
-  /// Calls it without the lock with each resident there that has a pool, and the pool.
+  bool give_back(Managed& on) ORTMULTI_REQUIRES(mutex_);
+  /// Calls it with each resident there that has a pool, and the pool.
   template <typename Call>
-  static void for_each_pool(const Managed& on, Lock& lock, const Call& call);
-  void evict(Managed& on, const Handle& waiting, const std::vector<ResidencyPolicy::Eviction>& evictions, Lock& lock);
+  void for_each_pool(const Managed& on, const Call& call) ORTMULTI_REQUIRES(mutex_);
+  void evict(Managed& on, const Handle& waiting, const std::vector<ResidencyPolicy::Eviction>& evictions)
+      ORTMULTI_REQUIRES(mutex_);
   struct Victim;
   /// Returns whether all of them sleep; ends early where nobody waits any more.
-  bool fall_asleep(Managed& on, const Handle& waiting, std::vector<Victim>& victims, Lock& lock);
-  void fall_asleep(Victim& victim, Clock::time_point until);
-  void wake(const Handle& resident, const DeviceSleep& sleeper);
-  void wake_in_turn(const Handle& resident, const DeviceSleep& sleeper);
-  bool sleep(const Handle& resident, const DeviceSleep& sleeper, Clock::time_point until);
+  bool fall_asleep(Managed& on, const Handle& waiting, std::vector<Victim>& victims) ORTMULTI_REQUIRES(mutex_);
+  void fall_asleep(Victim& victim, Clock::time_point until) ORTMULTI_EXCLUDES(mutex_);
+  void wake(const Handle& resident, const DeviceSleep& sleeper) ORTMULTI_EXCLUDES(mutex_);
+  void wake_in_turn(const Handle& resident, const DeviceSleep& sleeper) ORTMULTI_EXCLUDES(mutex_);
+  bool sleep(const Handle& resident, const DeviceSleep& sleeper, Clock::time_point until) ORTMULTI_EXCLUDES(mutex_);
   /// Has the policy note something of the model, unless that is gone.
   template <typename Change>
-  void note(const Handle& resident, const Change& change);
-  void notify(Managed& on);
+  void note(const Handle& resident, const Change& change) ORTMULTI_EXCLUDES(mutex_);
+  void notify(Managed& on) ORTMULTI_REQUIRES(mutex_);
   static Error no_room(const Managed& on, const Resident& resident, std::uint64_t at_least);
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<std::string, Managed> devices_;
+  mutable Mutex mutex_;
+  Condition changed_;
+  std::map<std::string, Managed> devices_ ORTMULTI_GUARDED_BY(mutex_);
   const Measure measure_;
   const std::uint64_t host_budget_;
-  std::uint64_t copies_ = 0;  // bytes of the host's memory
+  std::uint64_t copies_ ORTMULTI_GUARDED_BY(mutex_) = 0;  // bytes of the host's memory
 };
 
 }  // namespace ortmulti

@@ -28,7 +28,7 @@ Tenant::Tenant(std::shared_ptr<Repository> repository, std::string name, const s
 Tenant::~Tenant() { release(); }  // NOLINT(bugprone-exception-escape): its devices are known
 
 Repository::Handle Tenant::keep(Repository::Handle resident) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (released_) {
     repository_->remove(resident);
     throw Error(ErrorKind::closed, "'" + name_ + "' was unloaded before it was loaded");
@@ -141,7 +141,7 @@ std::optional<std::int64_t> Tenant::grown(const Device& device, std::optional<st
 }
 
 void Tenant::count_copy(std::uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!released_ && bytes > copied_) {
     repository_->count_copies(static_cast<std::int64_t>(bytes - copied_));
     copied_ = bytes;
@@ -149,19 +149,19 @@ void Tenant::count_copy(std::uint64_t bytes) {
 }
 
 void Tenant::pin(bool pinned) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const auto& resident : residents_) {
     repository_->pin(resident, pinned);
   }
 }
 
 bool Tenant::keeps_copy() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return copied_ > 0;
 }
 
 void Tenant::release() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   released_ = true;
   for (const auto& resident : residents_) {
     repository_->remove(resident);

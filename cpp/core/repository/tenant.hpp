@@ -2,12 +2,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "core/base/device.hpp"
+#include "core/base/mutex.hpp"
 #include "core/base/non_copyable.hpp"
 #include "core/pool/pool.hpp"
 #include "core/repository/footprint.hpp"
@@ -63,10 +63,10 @@ class Tenant : NonCopyable {
   const std::shared_ptr<Repository> repository_;
   const std::string name_;
   std::vector<Place> places_;  // of the thread that reserves or enters
-  mutable std::mutex mutex_;
-  std::vector<Repository::Handle> residents_;
-  std::uint64_t copied_ = 0;  // bytes of the pinned copy, which all devices share
-  bool released_ = false;
+  mutable Mutex mutex_;
+  std::vector<Repository::Handle> residents_ ORTMULTI_GUARDED_BY(mutex_);
+  std::uint64_t copied_ ORTMULTI_GUARDED_BY(mutex_) = 0;  // bytes of the pinned copy, which all devices share
+  bool released_ ORTMULTI_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace ortmulti
