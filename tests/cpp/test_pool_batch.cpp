@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -104,7 +105,7 @@ TEST_F(BatchTest, RequestsForTheDeviceAndForAnyAreBatchedInTheOrderInWhichTheyCa
 
 TEST_F(BatchTest, OneBatchFormsAtATime) {
   constexpr std::size_t rounds = 200;
-  pool = Pool::make({{}, {4, milliseconds(200), 0, {}}});
+  pool = Pool::make({{}, {4, milliseconds(200), 0, {}}, [] { return Pool::Clock::time_point(); }});
   std::atomic<std::size_t> runs{0};
   for (int i = 0; i < 3; ++i) {
     add(Device::cpu())->action = [&runs](Request& request) {
@@ -360,6 +361,69 @@ TEST_F(BatchTest, CloseDoesNotWaitForMore) {
   const auto request = submit({1, 1}, 4);
   pool->close(false);
   expect_doubled(*request);
+}
+
+// A pool by whose clock a run takes as many hours as `hours_of` says of its rows.
+class JoinedRowsTest : public BatchTest {
+ protected:
+  void make_timed(const Device& device, const std::function<int(std::int64_t)>& hours_of) {
+    Pool::Options options;
+    options.batching = {8, milliseconds(0), 0, {}};
+    options.now = [this] { return Pool::Clock::time_point(hours(now.load())); };
+    pool = Pool::make(options);
+    runner = add(device);
+    runner->action = [this, hours_of](Request& request) {
+      twice(request);
+      sizes.push_back(shape_of(request.inputs.values()[0])[0]);
+      now += hours_of(sizes.back());
+    };
+  }
+  // One request runs while eight wait. Returns the most rows that ran together.
+  std::int64_t most_joined() {
+    sizes.clear();
+    const std::size_t before = runner->runs().size();
+    runner->hold();
+    submit({1, 1});
+    runner->wait_for_runs(before + 1);
+    for (int i = 0; i < 8; ++i) {
+      submit({1, 1});
+    }
+    runner->release();
+    submitted += 9;
+    answers.wait_for(submitted);
+    while (pool->stats().devices[0].busy != 0) {  // it answers first, and is idle then
+      std::this_thread::yield();
+    }
+    return std::ranges::max(sizes);
+  }
+  std::int64_t most_joined_after(int rounds) {
+    std::int64_t most = 0;
+    for (int i = 0; i < rounds; ++i) {
+      most = most_joined();
+    }
+    return most;
+  }
+
+  std::atomic<int> now{0};
+  std::size_t submitted = 0;
+};
+
+TEST_F(JoinedRowsTest, AreNoneOnTheCpuWhereJoiningGainsNothing) {
+  make_timed(Device::cpu(), [](std::int64_t rows) { return static_cast<int>(10 * rows); });
+  EXPECT_EQ(most_joined(), 8);
+  EXPECT_EQ(most_joined_after(50), 1);
+  EXPECT_NE(pool->stats().devices[0].why_rows.find("in runs of 8"), std::string::npos);
+}
+
+TEST_F(JoinedRowsTest, AreAllThatWaitWhereJoiningGains) {
+  make_timed(Device::cpu(), [](std::int64_t rows) { return static_cast<int>(10 + rows); });
+  EXPECT_EQ(most_joined_after(50), 8);
+}
+
+TEST_F(JoinedRowsTest, AreAllThatWaitOnAGpu) {
+  make_timed(Device::cuda(0), [](std::int64_t rows) { return static_cast<int>(10 * rows); });
+  EXPECT_EQ(most_joined_after(50), 8);
+  EXPECT_EQ(pool->stats().devices[0].why_rows, "");
 }
 
 // A pool by whose clock each run takes 100 hours, so that a session waits up to 10 for the clients it has answered.

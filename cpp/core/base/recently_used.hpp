@@ -32,6 +32,9 @@ class RecentlyUsed {
     return entries_.front().second;
   }
 
+  /// The most recently used value; null: none.
+  const Value* latest() const { return entries_.empty() ? nullptr : &entries_.front().second; }
+
   void clear() {
     by_key_.clear();
     entries_.clear();

@@ -34,6 +34,17 @@ DeviceState DeviceGroup::state() const {
   return workers.empty() ? DeviceState::starting : DeviceState::ready;
 }
 
+std::size_t DeviceGroup::most_rows(const Request& request, const Batching& batching) {
+  const bool chooses = device == Device::cpu() && !batching.padding && !request.batch_key_.empty();
+  return chooses ? rows_per_run.use(request.batch_key_).choose(batching.max_size) : batching.max_size;
+}
+
+void DeviceGroup::note_rows(const std::string& batch_key, std::size_t rows, std::chrono::nanoseconds taken) {
+  if (device == Device::cpu() && !batch_key.empty()) {
+    rows_per_run.use(batch_key).record(rows, taken);
+  }
+}
+
 DeviceStats DeviceGroup::stats() const {
   DeviceStats stats = counts;
   stats.device = device;
@@ -64,6 +75,9 @@ DeviceStats DeviceGroup::stats() const {
   stats.in_flight = in_flight ? in_flight->limit() : workers.size();
   stats.why_in_flight = in_flight ? in_flight->why() : "";
   stats.why_padding = cost.why();
+  if (const RowsPerRun* const latest = rows_per_run.latest()) {
+    stats.why_rows = latest->why();
+  }
   const bool awake = sleep_ == SleepState::awake || sleep_ == SleepState::falling_asleep;
   stats.level = awake ? SleepLevel::awake : sleeper_->level;
   return stats;

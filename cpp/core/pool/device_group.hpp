@@ -11,11 +11,13 @@
 
 #include "core/base/error.hpp"
 #include "core/base/mutex.hpp"
+#include "core/base/recently_used.hpp"
 #include "core/pool/batch.hpp"
 #include "core/pool/device_stats.hpp"
 #include "core/pool/idle_memory.hpp"
 #include "core/pool/in_flight.hpp"
 #include "core/pool/request.hpp"
+#include "core/pool/rows_per_run.hpp"
 #include "core/pool/runner.hpp"
 #include "core/pool/sleep.hpp"
 
@@ -37,10 +39,11 @@ struct Suspicion {
 };
 
 struct RunEnd {
-  std::exception_ptr error;  ///< Null: it succeeded.
-  std::string why_broken;    ///< Why the device can run nothing any more; empty: it can.
-  SharedTime::Part time{0};  ///< The run's share of the device's time.
-  bool unjoined = false;     ///< Each request of the joint run has to run alone.
+  std::exception_ptr error;             ///< Null: it succeeded.
+  std::string why_broken;               ///< Why the device can run nothing any more; empty: it can.
+  SharedTime::Part time{0};             ///< The run's share of the device's time.
+  std::chrono::nanoseconds copying{0};  ///< Inputs into a joint run, and answers out of it.
+  bool unjoined = false;                ///< Each request of the joint run has to run alone.
 };
 
 /// A thread of a pool, the runner that it runs requests with, and what it has to run.
@@ -61,6 +64,7 @@ struct Worker {
   bool probing = false;              ///< It got its requests while the device was suspended.
   Requests batch;                    ///< What it has to run.
   JointSize size;                    ///< The size of the batch.
+  std::size_t most = 0;              ///< Rows that a forming batch may have.
   std::size_t enough = 0;            ///< The size with which a forming batch begins at once.
   Request* in_run = nullptr;         ///< The request that the runner runs.
   Request::Clock::time_point wakes;  ///< When it wakes up by itself while it is idle; far in the past: never.
@@ -97,8 +101,9 @@ class DeviceGroup {
       0};  ///< Recent average, with copies and waits for the session. See knows_run_time().
   IdleMemory idle_memory;
   SharedTime time;
-  RunCost cost;                             ///< Of runs whose requests have lengths.
-  std::optional<std::uint64_t> trimmed_at;  // bytes of the arenas, when the next runs were to give some back
+  RunCost cost;                               ///< Of runs whose requests have lengths.
+  RecentlyUsed<RowsPerRun> rows_per_run{64};  ///< Of runs of other requests, by their batch keys.
+  std::optional<std::uint64_t> trimmed_at;    // bytes of the arenas, when the next runs were to give some back
 
   // Its sessions.
 
@@ -113,6 +118,10 @@ class DeviceGroup {
   std::size_t busy() const noexcept { return busy_; }
   /// How many runs may be under way.
   std::size_t at_once() const { return in_flight ? in_flight->limit() : workers.size(); }
+  /// The rows that a run may have which begins with this request.
+  std::size_t most_rows(const Request& request, const Batching& batching);
+  /// Notes a run of requests with this key.
+  void note_rows(const std::string& batch_key, std::size_t rows, std::chrono::nanoseconds taken);
   DeviceStats stats() const;
 
   void expect(std::size_t sessions);

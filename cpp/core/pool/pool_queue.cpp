@@ -92,11 +92,12 @@ void Pool::give(Worker& worker, const std::shared_ptr<Request>& request) {
   assign(worker, request);
   worker.size = request->size_;
   // From now on, not from when its thread wakes up: others would begin batches too. A probe is one request.
+  worker.most = worker.group->most_rows(*request, options_.batching);
   const bool forming = options_.batching.enabled() && !options_.batching.is_full(worker.size) &&
-                       joins_others(*request) && !worker.group->suspended();
+                       worker.size.rows < worker.most && joins_others(*request) && !worker.group->suspended();
   worker.group->occupy(worker, forming ? Worker::State::forming : Worker::State::given);
   note_probe(worker, *request);
-  worker.enough = options_.batching.max_size;
+  worker.enough = worker.most;
   const bool wakes_in_time =
       worker.wakes != Clock::time_point() && worker.wakes <= request->submitted + options_.batching.max_delay;
   if (!forming || !wakes_in_time) {

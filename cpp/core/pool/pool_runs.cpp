@@ -53,7 +53,7 @@ bool Pool::join_forming(const std::shared_ptr<Request>& request) {
   for (const auto& worker : workers_) {
     if (worker->state == Worker::State::forming && !worker->batch.empty() && worker->group->usable() &&
         worker->group->takes(*request) && worker->batch.front()->batch_key_ == request->batch_key_ &&
-        worker->group->is_for(*request) &&
+        worker->group->is_for(*request) && worker->size.rows + request->size_.rows <= worker->most &&
         options_.batching.may_join(worker->size, request->size_, worker->group->cost)) {
       assign(*worker, request);
       worker->size.add(request->size_);
@@ -84,13 +84,13 @@ void Pool::take_waiting(Worker& worker) {
     if (request.batch_key_ != key) {
       const bool alike = (request.priority < 0) == background;
       unlike = alike && joins_others(request) ? &request : unlike;
-    } else if ((batching.padding || rows + request.size_.rows <= batching.max_size) && joins_others(request) &&
+    } else if ((batching.padding || rows + request.size_.rows <= worker.most) && joins_others(request) &&
                worker.group->takes(request)) {
       sizes.push_back(request.size_);
       candidates.push_back(&request);
       rows += request.size_.rows;
     }
-    return (batching.padding || rows < batching.max_size) && --left > 0;
+    return (batching.padding || rows < worker.most) && --left > 0;
   });
   for (const std::size_t chosen : batching.choose(sizes, worker.group->cost)) {
     if (Request* const request = candidates[chosen]) {
@@ -107,7 +107,6 @@ void Pool::take_waiting(Worker& worker) {
 }
 
 void Pool::gather(Worker& worker, bool at_once) {
-  const std::size_t most = options_.batching.max_size;
   const Clock::time_point until = worker.batch.front()->submitted + options_.batching.max_delay;
   take_waiting(worker);
   const std::chrono::nanoseconds max_delay = options_.batching.max_delay;
@@ -123,7 +122,7 @@ void Pool::gather(Worker& worker, bool at_once) {
     return;
   }
   const std::size_t there = worker.size.rows;
-  worker.enough = std::min(most, waited + worker.batch_wait.answered());
+  worker.enough = std::min(worker.most, waited + worker.batch_wait.answered());
   Clock::time_point now = Clock::now();
   const Clock::time_point end = worker.freed + worker.batch_wait.longest_wait(workers_.size());
   if (complete() || now >= end || !worker.batch_wait.tries()) {
@@ -200,7 +199,9 @@ void Pool::run_batch(Worker& worker, bool at_once) {
     joining_.succeeded_together(batch.front()->batch_key_);
     const std::chrono::nanoseconds time = options_.now() - began;
     worker.batch_wait.record_run(size.rows, time);
-    if (size.longest > 0 && joint.time.count() > 0) {  // else all of them were cancelled
+    if (size.longest == 0 && joint.time.count() > 0) {  // else all of them were cancelled
+      worker.group->note_rows(batch.front()->batch_key_, size.rows, joint.time + joint.copying);
+    } else if (joint.time.count() > 0) {
       const std::size_t elements = options_.batching.padding->elements(size);
       worker.group->cost.record(size.rows, options_.batching.rounded(size.longest), joint.time);
       worker.group->counts.real_elements += size.elements;
@@ -367,11 +368,13 @@ RunEnd Pool::run_joint(Worker& worker, const Requests& batch) {
   RunEnd end;
   std::shared_ptr<Request> joint;
   std::vector<JointSize> sizes;
+  std::chrono::nanoseconds copying{0};
   const Clock::time_point started = Clock::now();
   try {
     const MutexUnlock unlocked(mutex_);
     std::ranges::transform(batch, std::back_inserter(sizes), &Request::size_);
     joint = join(batch, sizes, options_.batching);
+    copying = Clock::now() - started;
   } catch (...) {
     end.error = std::current_exception();
   }
@@ -389,7 +392,9 @@ RunEnd Pool::run_joint(Worker& worker, const Requests& batch) {
     const MutexUnlock unlocked(mutex_);
     if (wanted && !end.error) {
       try {
+        const Clock::time_point began = Clock::now();
         split(*joint, batch, sizes, options_.batching);
+        end.copying = copying + (Clock::now() - began);
         if (!due.which.empty() && alike(batch)) {
           due.are_alike(batch.size());
         }

@@ -109,9 +109,9 @@ void check_close(const ShapeGraphs::Tensors& expected, const std::vector<const c
 }  // namespace
 
 std::shared_ptr<GpuRunner> ShapeGraphs::take(const std::string& key) {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   for (bool waited = false;; waited = true) {
-    given_back_.wait(lock, [&] { return graphs_.contains(key) || !awaited(key); });
+    given_back_.wait(mutex_, [&]() ORTMULTI_REQUIRES(mutex_) { return graphs_.contains(key) || !awaited(key); });
     const auto found = graphs_.find(key);
     if (found == graphs_.end()) {
       return nullptr;
@@ -125,7 +125,7 @@ std::shared_ptr<GpuRunner> ShapeGraphs::take(const std::string& key) {
       GpuRunner* const taken = numbered.runner.get();
       return {taken, [self = shared_from_this(), graph, numbered = std::move(numbered)](GpuRunner*) mutable {
                 std::deque<NumberedRunner> surplus;  // freed without the lock
-                const std::lock_guard giving_back(self->mutex_);
+                const MutexLock giving_back(self->mutex_);
                 graph->idle.push_front(std::move(numbered));
                 surplus = take_surplus(*graph);
                 self->given_back_.notify_all();
@@ -134,7 +134,7 @@ std::shared_ptr<GpuRunner> ShapeGraphs::take(const std::string& key) {
     if (!waited) {
       graph->recent_waits = std::min(graph->recent_waits + 2, max_recent_waits);
     }
-    given_back_.wait(lock);
+    given_back_.wait(mutex_);
   }
 }
 
@@ -154,7 +154,7 @@ std::deque<ShapeGraphs::NumberedRunner> ShapeGraphs::take_surplus(Graph& graph) 
 }
 
 bool ShapeGraphs::count_ordinary_run(const std::string& key) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++runs_;
   if (making_ || refusals_ == max_refusals || graphs_.contains(key)) {
     return false;
@@ -173,7 +173,7 @@ bool ShapeGraphs::count_ordinary_run(const std::string& key) {
 }
 
 bool ShapeGraphs::count_graph_run(const std::string& key) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = graphs_.find(key);
   if (found == graphs_.end()) {
     return false;
@@ -212,12 +212,12 @@ bool ShapeGraphs::ended_without_sessions(const std::string& key, const std::stri
 }
 
 bool ShapeGraphs::cancelled() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return making_ && making_->cancelled;
 }
 
 void ShapeGraphs::not_now(const std::string& key, const std::string& reason) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!ended_without_sessions(key, reason)) {
     Seen& seen = seen_.use(key);
     seen.runs = 0;
@@ -234,7 +234,7 @@ ShapeGraphs::Graphs::iterator ShapeGraphs::least_recently_used() {
 void ShapeGraphs::want(const std::string& key, Sample sample) {
   std::size_t sessions = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     making_->sample = std::move(sample);
     sessions = making_->sessions;
   }
@@ -242,7 +242,7 @@ void ShapeGraphs::want(const std::string& key, Sample sample) {
 }
 
 std::vector<std::pair<std::string, std::vector<std::int64_t>>> ShapeGraphs::wanted_shapes() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<std::pair<std::string, std::vector<std::int64_t>>> shapes;
   for (const auto& [name, value] : making_->sample.inputs) {
     shapes.emplace_back(name, value.GetTensorTypeAndShapeInfo().GetShape());
@@ -252,7 +252,10 @@ std::vector<std::pair<std::string, std::vector<std::int64_t>>> ShapeGraphs::want
 
 void ShapeGraphs::add(const std::string& key, const std::vector<std::shared_ptr<Session>>& made,
                       const WhyNot& why_not) {
-  const Sample& sample = making_->sample;  // which stays until the end
+  const Sample& sample = [&]() -> const Sample& {
+    const MutexLock lock(mutex_);
+    return making_->sample;  // which stays until the end
+  }();
   std::deque<NumberedRunner> runners;
   std::uint64_t bytes = made.size() * handle_bytes;
   std::vector<std::shared_ptr<GpuSession>> shared;
@@ -278,7 +281,7 @@ void ShapeGraphs::add(const std::string& key, const std::vector<std::shared_ptr<
     bytes += arena ? arena->held : 0;
   }
   std::shared_ptr<Graph> oldest;  // freed without the lock, as are the runners if drop_all() was called
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const bool cancelled = making_->cancelled;
   std::shared_ptr<Graph> graph = end_making(key);
   if (cancelled) {
@@ -310,26 +313,26 @@ void ShapeGraphs::add(const std::string& key, const std::vector<std::shared_ptr<
 }
 
 void ShapeGraphs::not_made(const std::string& key, const std::string& reason) {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!ended_without_sessions(key, reason)) {
-    refuse(key, reason, std::move(lock));
+    refuse(key, reason);
   }
 }
 
 void ShapeGraphs::drop(const std::string& key, const std::string& reason) {
   std::shared_ptr<Graph> gone;  // freed without the lock
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   if (const auto found = graphs_.find(key); found != graphs_.end()) {
     gone = found->second;
     graphs_.erase(found);
     given_back_.notify_all();
-    refuse(key, reason, std::move(lock));
+    refuse(key, reason);
   }
 }
 
 bool ShapeGraphs::drop_all() {
   Graphs gone;  // freed without the lock
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   gone.swap(graphs_);
   if (making_) {
     making_->cancelled = true;
@@ -342,7 +345,7 @@ bool ShapeGraphs::drop_all() {
 }
 
 GraphCounts ShapeGraphs::counts() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   GraphCounts counts{.shapes = graphs_.size(), .why_not = why_not_};
   for (const auto& [key, graph] : graphs_) {
     counts.sessions += graph->sessions;
@@ -351,11 +354,11 @@ GraphCounts ShapeGraphs::counts() const {
   return counts;
 }
 
-void ShapeGraphs::refuse(const std::string& key, const std::string& reason, std::unique_lock<std::mutex> lock) {
+void ShapeGraphs::refuse(const std::string& key, const std::string& reason) {
   seen_.use(key).refused = true;
   why_not_ = reason;
   const bool last = ++refusals_ == max_refusals;
-  lock.unlock();
+  const MutexUnlock unlocked(mutex_);
   onnxruntime_log().push({ORT_LOGGING_LEVEL_INFO, "ortmulti", "", "",
                           ordinary_->model() + " on " + to_string(ordinary_->device()) +
                               (last ? " gets no more CUDA graphs, since inputs of " + std::to_string(max_refusals) +

@@ -1,18 +1,17 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/base/mutex.hpp"
 #include "core/base/non_copyable.hpp"
 #include "core/base/recently_used.hpp"
 #include "core/base/scope_exit.hpp"
@@ -134,17 +133,17 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
 
   using Graphs = std::map<std::string, std::shared_ptr<Graph>>;
 
-  Graphs::iterator least_recently_used();
+  Graphs::iterator least_recently_used() ORTMULTI_REQUIRES(mutex_);
   /// Whether requests of the shape wait for the graph that is being made.
-  bool awaited(const std::string& key) const {
+  bool awaited(const std::string& key) const ORTMULTI_REQUIRES(mutex_) {
     return making_ && making_->key == key && !making_->cancelled && rule_.runs_before_capture == 1;
   }
   /// Ends the making. Returns the graph that the shapes have already; null: none.
-  std::shared_ptr<Graph> end_making(const std::string& key);
+  std::shared_ptr<Graph> end_making(const std::string& key) ORTMULTI_REQUIRES(mutex_);
   /// Ends a making that brought no sessions. True if the shapes keep the graph that they have, or if drop_all()
   /// cancelled the making.
-  bool ended_without_sessions(const std::string& key, const std::string& reason);
-  void refuse(const std::string& key, const std::string& reason, std::unique_lock<std::mutex> lock);
+  bool ended_without_sessions(const std::string& key, const std::string& reason) ORTMULTI_REQUIRES(mutex_);
+  void refuse(const std::string& key, const std::string& reason) ORTMULTI_REQUIRES(mutex_);
   /// Prefers a runner of a session that nobody uses; of these the last used one, whose time is known best.
   static std::deque<NumberedRunner>::iterator best_of(std::deque<NumberedRunner>& idle);
   /// Takes the idle runners of sessions that gain nothing, to be freed without the lock.
@@ -153,15 +152,15 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
   const std::shared_ptr<Session> ordinary_;
   const Rule rule_;
   const Wanted wanted_;
-  mutable std::mutex mutex_;
-  std::condition_variable given_back_;
-  RecentlyUsed<Seen> seen_{max_counted_shapes};
-  Graphs graphs_;
-  std::uint64_t runs_ = 0;  // by graphs and ordinary ones
+  mutable Mutex mutex_;
+  Condition given_back_;
+  RecentlyUsed<Seen> seen_ ORTMULTI_GUARDED_BY(mutex_){max_counted_shapes};
+  Graphs graphs_ ORTMULTI_GUARDED_BY(mutex_);
+  std::uint64_t runs_ ORTMULTI_GUARDED_BY(mutex_) = 0;  // by graphs and ordinary ones
   std::atomic<std::size_t> under_way_ = 0;
-  std::unique_ptr<Making> making_;  // one at a time; null: none
-  std::string why_not_;             // why a shape got none, since the last graph that was made
-  int refusals_ = 0;                // since the last graph that was made
+  std::unique_ptr<Making> making_ ORTMULTI_GUARDED_BY(mutex_);  // one at a time; null: none
+  std::string why_not_ ORTMULTI_GUARDED_BY(mutex_);  // why a shape got none, since the last graph that was made
+  int refusals_ ORTMULTI_GUARDED_BY(mutex_) = 0;     // since the last graph that was made
 };
 
 }  // namespace ortmulti
