@@ -378,18 +378,18 @@ class JoinedRowsTest : public BatchTest {
       now += hours_of(sizes.back());
     };
   }
-  // One request runs while eight wait. Returns the most rows that ran together.
+  // One request runs while others wait for two full runs. Returns the most rows that ran together.
   std::int64_t most_joined() {
     sizes.clear();
     const std::size_t before = runner->runs().size();
     runner->hold();
     submit({1, 1});
     runner->wait_for_runs(before + 1);
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < 16; ++i) {
       submit({1, 1});
     }
     runner->release();
-    submitted += 9;
+    submitted += 17;
     answers.wait_for(submitted);
     while (pool->stats().devices[0].busy != 0) {  // it answers first, and is idle then
       std::this_thread::yield();

@@ -117,9 +117,9 @@ class DeviceStats(_Short):
         padded_elements: Elements that runs had besides, by which requests were filled up.
         why_padding: What was measured to choose how much is padded: the device's time for each element, rows times
             length, by runs of these lengths and numbers of rows, up to twice as many. Empty before the first run.
-        why_rows: With another ``Batching`` on the CPU, what was measured to choose how many rows are joined: the
-            device's time for each row, and 0.05 ms shared by the rows of a run, in runs of more than half as many rows.
-            Of the requests that ran last.
+        why_rows: With another ``Batching`` on the CPU, what was measured to choose how many rows are joined. It is the
+            time of each row, in runs of up to so many and more than half of that. 0.05 ms are added to each run. The
+            figures are of requests like the last ones.
     """
 
     device: str
