@@ -98,7 +98,7 @@ TEST_F(ThePlansOfASession, AreMadeByARunThatWouldHaveFoundThemWhenItAsked) {
   run(1);
   Run asked(plans, 1);
   EXPECT_FALSE(asked.makes_plans());
-  auto other = begun(2);
+  const auto other = begun(2);
   EXPECT_FALSE(asked.begin());
   EXPECT_TRUE(asked.makes_plans());
   asked.guard = std::make_shared<const DeviceSyncGuard>(gpu, Work::may_capture);
