@@ -20,7 +20,7 @@ std::int64_t to_ns(Request::Clock::time_point time) {
 
 void Pool::work(Worker& worker) {
   const NoWaiting no_waiting;
-  MutexLock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto called = [&worker] { return worker.called(); };
   bool at_once = false;
   for (;;) {

@@ -124,7 +124,7 @@ void Pool::wake(const Device& device) {
 }
 
 bool Pool::wait_until_awake(const Device& device, Clock::time_point until) {
-  MutexLock lock = enter();
+  const MutexLock lock = enter();
   DeviceGroup& group = known_group(device);
   for (;;) {
     if (!settled_.wait_until(mutex_, until, [&] { return group.sleep_settled(); })) {

@@ -279,7 +279,7 @@ std::optional<std::int64_t> Repository::measure_runs(const Managed& on) {
 }
 
 void Repository::measure(const Device& device) {
-  MutexLock lock(mutex_);
+  const MutexLock lock(mutex_);
   Managed& on = managed(device);
   on.measured = Clock::time_point();
   measure_other(on);
@@ -313,7 +313,7 @@ bool Repository::give_back(Managed& on) {
 }
 
 std::optional<std::int64_t> Repository::unaccounted(const Device& device, Clock::time_point until) {
-  MutexLock lock(mutex_);
+  const MutexLock lock(mutex_);
   Managed& on = managed(device);
   while (changed_.wait_until(mutex_, until, [&on] { return !on.policy.in_transition(); })) {
     if (const auto bytes = measure_unaccounted(on)) {
@@ -348,7 +348,7 @@ Error Repository::no_room(const Managed& on, const Resident& resident, std::uint
 
 void Repository::acquire(const Handle& resident, std::uint64_t at_least) {
   const Pool::NoWaiting no_waiting;
-  MutexLock lock(mutex_);
+  const MutexLock lock(mutex_);
   Managed& on = managed(resident->device);
   const Turn turn(*this, on.for_room, *resident);
   const auto falls = [&] { return on.policy.state(resident->id_) == ResidencyPolicy::State::falling; };
@@ -540,7 +540,7 @@ bool Repository::sleep(const Handle& resident, const DeviceSleep& sleeper, Clock
 }
 
 void Repository::wake_in_turn(const Handle& resident, const DeviceSleep& sleeper) {
-  MutexLock lock(mutex_);
+  const MutexLock lock(mutex_);
   Managed& on = managed(resident->device);
   const Turn turn(*this, on.to_wake[sleeper.level], *resident);
   turn.wait();
