@@ -6,6 +6,7 @@
 #include "bindings/gil.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/text.hpp"
+#include "core/create/preload.hpp"
 #include "core/ort/library.hpp"
 #include "core/ort/plugins.hpp"
 
@@ -61,7 +62,11 @@ Attributes:
       [](const std::string& name, const Path& path) { register_plugin(OnnxRuntime::get(), name, path); },
       py::arg("name"), py::arg("path"), Nogil());
   module.def(
-      "unregister_plugin", [](const std::string& name) { unregister_plugin(OnnxRuntime::get(), name); },
+      "unregister_plugin",
+      [](const std::string& name) {
+        wait_for_preloads();  // which have sessions
+        unregister_plugin(OnnxRuntime::get(), name);
+      },
       py::arg("name"), Nogil());
   module.def("ep_devices", [] { return ep_devices(OnnxRuntime::get()); }, Nogil());
 }

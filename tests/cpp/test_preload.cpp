@@ -61,6 +61,7 @@ TEST_F(Preloading, WithoutADriverNothingIsLoadedAndNothingFails) {
   wait_for_preloads(0);
   begin_preload(runtime(), {{0, 1}}, index);
   begin_preload(runtime(), {}, index);
+  wait_for_preloads();
   end_preloads();
   EXPECT_TRUE(timeline->spans().empty());
 }

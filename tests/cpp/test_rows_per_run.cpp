@@ -47,7 +47,7 @@ TEST_F(RowsOfARun, AreAllWhereMoreAreCheaper) {
 
 TEST_F(RowsOfARun, AreAllWhereARunTakesNoLongerThanTheHandOver) {
   play(2000, [](std::size_t size) { return microseconds(2) * size; });
-  EXPECT_GE(most_seen, seen * 98 / 100);
+  EXPECT_EQ(most_seen, seen);  // fewer could not be cheaper, and are not tried
 }
 
 TEST_F(RowsOfARun, AreAsManyAsStillGain) {

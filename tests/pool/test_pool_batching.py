@@ -225,7 +225,7 @@ def test_the_default_lookahead_fills_batches(way: str) -> None:
             found = dict(enumerate(pool.map(feeds)))
         else:
             found = {index: future.result() for index, future in pool.as_completed(feeds)}
-        assert pool.stats().devices[0].runs == 10
+        assert 10 <= pool.stats().devices[0].runs <= 12  # smaller runs are tried once
     for number in range(160):
         np.testing.assert_array_equal(found[number][0], 2 * x(1, number))
 

@@ -76,7 +76,15 @@ class Running {
       return;
     }
     try {
-      threads_.leave(LeftThreads::start(std::move(work)));
+      threads_.leave(LeftThreads::start([this, work = std::move(work)] {
+        const ScopeExit ended([this] {
+          const std::lock_guard ending(mutex_);
+          --under_way_;
+          done_.notify_all();
+        });
+        work();
+      }));
+      ++under_way_;
     } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch)
     }
   }
@@ -94,6 +102,10 @@ class Running {
     std::unique_lock lock(mutex_);
     done_.wait(lock, [&] { return working_[device] == 0; });
   }
+  void wait_for_all() {
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [&] { return under_way_ == 0; });
+  }
   void end() {
     {
       const std::lock_guard lock(mutex_);
@@ -106,6 +118,7 @@ class Running {
   std::mutex mutex_;
   std::condition_variable done_;
   std::map<int, int> working_;
+  int under_way_ = 0;  // threads
   LeftThreads threads_;
   bool ended_ = false;
 };
@@ -327,6 +340,8 @@ void begin_preload(OnnxRuntime& runtime, const std::optional<std::vector<int>>& 
 }
 
 void wait_for_preloads(int device) { running().wait_for(device); }
+
+void wait_for_preloads() { running().wait_for_all(); }
 
 void end_preloads() { running().end(); }
 

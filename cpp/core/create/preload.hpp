@@ -52,6 +52,8 @@ void begin_preload(OnnxRuntime& runtime, const std::optional<std::vector<int>>& 
 
 /// Waits for preloads on a device.
 void wait_for_preloads(int device);
+/// Waits for all of them.
+void wait_for_preloads();
 
 /// Ends preloading, and waits for preloads under way. Called before the process ends.
 void end_preloads();

@@ -45,8 +45,12 @@ std::size_t RowsPerRun::choose(std::size_t most) const noexcept {
   while (!known(chosen) || sizes_.at(chosen).row > hardly_more * sizes_.at(cheapest).row) {
     ++chosen;
   }
-  if (chosen > 0 && sizes_.at(chosen).runs >= min_runs_before_trials && !known(chosen - 1)) {
-    return std::min(most, std::size_t{1} << (chosen - 1));
+  if (chosen > 0 && !known(chosen - 1) && sizes_.at(chosen).runs >= min_runs_before_trials) {
+    const std::size_t half = std::size_t{1} << (chosen - 1);
+    const std::chrono::duration<double, std::nano> hand_over = of_each_run;
+    if (hand_over.count() / static_cast<double>(half) <= hardly_more * sizes_.at(chosen).row) {
+      return std::min(most, half);
+    }
   }
   if (chosen == largest) {
     return most;  // nothing says that more are not better yet
