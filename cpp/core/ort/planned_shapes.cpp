@@ -1,12 +1,11 @@
 #include "core/ort/planned_shapes.hpp"
 
 #include <algorithm>
-#include <mutex>
 
 namespace ortmulti {
 
 bool PlannedShapes::Run::makes_plans() {
-  const std::lock_guard lock(of_.mutex_);
+  const MutexLock lock(of_.mutex_);
   makes_plans_ = shapes_ != 0 && of_.shapes_ != shapes_;
   return makes_plans_;
 }
@@ -15,7 +14,7 @@ bool PlannedShapes::Run::begin() {
   if (shapes_ == 0) {
     return true;
   }
-  const std::lock_guard lock(of_.mutex_);
+  const MutexLock lock(of_.mutex_);
   if (!makes_plans_ && of_.shapes_ != shapes_) {
     return false;
   }
@@ -37,7 +36,7 @@ bool PlannedShapes::Run::begin() {
 
 PlannedShapes::Run::~Run() {
   if (begun_) {
-    const std::lock_guard lock(of_.mutex_);
+    const MutexLock lock(of_.mutex_);
     std::erase(of_.under_way_, this);
     if (succeeded_ && !beside_others_) {
       of_.shapes_ = shapes_;

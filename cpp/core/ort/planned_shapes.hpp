@@ -2,9 +2,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "core/base/mutex.hpp"
 #include "core/base/non_copyable.hpp"
 #include "core/cuda/device_sync_guard.hpp"
 
@@ -40,9 +40,9 @@ class PlannedShapes : NonCopyable {
   };
 
  private:
-  std::mutex mutex_;
-  std::vector<Run*> under_way_;
-  std::uint64_t shapes_ = 0;  // 0: of none, or the nodes differ
+  Mutex mutex_;
+  std::vector<Run*> under_way_ ORTMULTI_GUARDED_BY(mutex_);
+  std::uint64_t shapes_ ORTMULTI_GUARDED_BY(mutex_) = 0;  // 0: of none, or the nodes differ
 };
 
 }  // namespace ortmulti
