@@ -97,6 +97,7 @@ class DeviceGroup {
   std::thread::id caller;             ///< On a GPU: the one thread that may run its requests itself.
   SleepGate gate;                     ///< Null: none.
   DeviceStats counts;                 ///< Its counts; the rest is in stats().
+  std::uint64_t timed_runs = 0;  ///< That ended by themselves, which is what `run_time` is of.
   std::chrono::nanoseconds run_time{
       0};  ///< Recent average, with copies and waits for the session. See knows_run_time().
   IdleMemory idle_memory;
@@ -174,7 +175,7 @@ class DeviceGroup {
   bool has_place_for(const Request& request, std::size_t others) const {
     return request.priority >= 0 || at_once() < 2 || others + 1 < at_once();
   }
-  bool knows_run_time() const noexcept { return counts.run.count() >= min_runs; }
+  bool knows_run_time() const noexcept { return timed_runs >= min_runs; }
   /// Whether the request, begun now, would be answered after its deadline.
   bool would_be_late(const Request& request) const {
     return request.deadline && knows_run_time() && Clock::now() + run_time > *request.deadline;

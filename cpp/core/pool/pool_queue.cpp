@@ -304,7 +304,7 @@ bool Pool::run_here(Request& request, bool interruptible) {
   if (worker == nullptr || worker->group->gate) {
     return false;
   }
-  if (interruptible && (worker->group->counts.run.count() == 0 || worker->group->run_time >= longest_uninterrupted)) {
+  if (interruptible && (worker->group->timed_runs == 0 || worker->group->run_time >= longest_uninterrupted)) {
     next_group_ = turn;  // the device's, which submit() is to choose
     return false;
   }

@@ -473,7 +473,7 @@ bool Pool::end_run(Worker& worker, Request& request, const RunEnd& end, Requests
   }
   if (!failed) {
     const std::chrono::nanoseconds run_time = request.ended - request.started;
-    group.run_time += group.counts.run.count() == 0 ? run_time : (run_time - group.run_time) / weight_of_older_runs;
+    group.run_time += group.timed_runs++ == 0 ? run_time : (run_time - group.run_time) / weight_of_older_runs;
   }
   if (options_.batching.enabled() && (!failed || request.run_size == 1)) {
     joining_.note(request.caller, failed);
