@@ -490,7 +490,7 @@ except KeyboardInterrupt:
     child.send_signal(signal.SIGINT)
     assert child.stdout is not None
     assert child.stdout.readline() == "interrupted\n"
-    assert time.monotonic() - sent < 5
+    assert time.monotonic() - sent < 30  # not after _PATIENCE
     store.released.set()
     assert child.communicate(timeout=30)[1] == ""
     assert child.returncode == 0
