@@ -97,7 +97,7 @@ class DeviceGroup {
   std::thread::id caller;             ///< On a GPU: the one thread that may run its requests itself.
   SleepGate gate;                     ///< Null: none.
   DeviceStats counts;                 ///< Its counts; the rest is in stats().
-  std::uint64_t timed_runs = 0;  ///< That ended by themselves, which is what `run_time` is of.
+  std::uint64_t timed_runs = 0;       ///< That ended by themselves, which is what `run_time` is of.
   std::chrono::nanoseconds run_time{
       0};  ///< Recent average, with copies and waits for the session. See knows_run_time().
   IdleMemory idle_memory;
