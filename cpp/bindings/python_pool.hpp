@@ -31,9 +31,9 @@ namespace ortmulti::bindings {
 // An event loop's thread should not wait so long; asyncio's debug mode warns from there on, too.
 constexpr std::chrono::milliseconds longest_in_loop{100};
 
-/// Has Python make sessions of a CUDA graph: calls the object with the graphs, the key, and how many. None: an empty
-/// function.
-inline ShapeGraphs::Wanted to_wanted(const py::object& call) {
+/// A function that calls the object, and `not_called` where that raises. To be called without the GIL; None: empty.
+template <typename Function>
+Function to_function(const py::object& call, auto to_arguments, auto not_called) {
   if (call.is_none()) {
     return {};
   }
@@ -41,16 +41,35 @@ inline ShapeGraphs::Wanted to_wanted(const py::object& call) {
     const py::gil_scoped_acquire gil;
     delete object;
   });
-  return [held](const std::shared_ptr<ShapeGraphs>& graphs, const std::string& key, std::size_t sessions) {
+  return [held, to_arguments, not_called](const auto&... arguments) {
     const py::gil_scoped_acquire gil;
     try {
-      (*held)(freed_without_gil(graphs), py::bytes(key), sessions);
+      (*held)(*to_arguments(arguments...));
     } catch (py::error_already_set& error) {
       error.discard_as_unraisable(*held);
       const ReleaseGil nogil;
-      graphs->not_made(key, "nobody makes its sessions");
+      not_called(arguments...);
     }
   };
+}
+
+/// Has Python make sessions of a CUDA graph: calls the object with the graphs, the key, and how many.
+inline ShapeGraphs::Wanted to_graph_wanted(const py::object& call) {
+  return to_function<ShapeGraphs::Wanted>(
+      call,
+      [](const auto& graphs, const std::string& key, std::size_t sessions) {
+        return py::make_tuple(freed_without_gil(graphs), py::bytes(key), sessions);
+      },
+      [](const auto& graphs, const std::string& key, std::size_t /*sessions*/) {
+        graphs->not_made(key, "nobody makes its sessions");
+      });
+}
+
+/// Has Python make a session of one thread.
+inline CpuSessions::Wanted to_one_thread_wanted(const py::object& call) {
+  return to_function<CpuSessions::Wanted>(
+      call, [](const auto& sessions) { return py::make_tuple(freed_without_gil(sessions)); },
+      [](const auto& sessions) { sessions->not_made("nobody makes it"); });
 }
 
 /// A request that an event loop waits for, to be cancelled: a capsule, since it is made for each. The request has its
@@ -90,9 +109,10 @@ class PythonPool : NonCopyable {
   // Each of the session's runners that run at first runs the feeds before, all at the same time.
   void add(const std::shared_ptr<Session>& session, int in_flight, const py::list& feeds, int warm_up_runs,
            const std::shared_ptr<Timeline>& timeline, const py::object& run_options, const py::object& graph_wanted,
-           std::uint64_t graph_after, std::size_t max_graphs) {
+           std::uint64_t graph_after, std::size_t max_graphs, const py::object& one_thread_wanted) {
     const Serving serving{.in_flight = in_flight,
-                          .graph_wanted = to_wanted(graph_wanted),
+                          .one_thread_wanted = to_one_thread_wanted(one_thread_wanted),
+                          .graph_wanted = to_graph_wanted(graph_wanted),
                           .graph_rule = {.runs_before_capture = graph_after, .max_shapes = max_graphs}};
     const WarmUp first = first_runs(feeds, warm_up_runs, timeline, [&](const py::object& feed) {
       return std::make_shared<PoolRequest>(session, py::none(), feed, run_options);

@@ -155,6 +155,7 @@ void register_pool(py::module_& module) {
   module.attr("sleep_levels") = levels;
   module.attr("at_first_in_flight") = at_first_in_flight;
   module.attr("max_in_flight") = max_in_flight;
+  module.attr("max_in_flight_on_cpu") = max_in_flight_on_cpu();
   module.def("take_all", &take_all, py::arg("requests"));
   module.def("set_running_loop", &set_running_loop, py::arg("get_running_loop"));
   py::class_<ShapeGraphs, std::shared_ptr<ShapeGraphs>>(module, "ShapeGraphs")
@@ -163,6 +164,10 @@ void register_pool(py::module_& module) {
       .def("add", &ShapeGraphs::add, py::arg("key"), py::arg("sessions"), py::arg("why_not"), Nogil())
       .def("not_now", &ShapeGraphs::not_now, py::arg("key"), py::arg("reason"), Nogil())
       .def("not_made", &ShapeGraphs::not_made, py::arg("key"), py::arg("reason"), Nogil());
+  py::class_<CpuSessions, std::shared_ptr<CpuSessions>>(module, "CpuSessions")
+      .def("ended", &CpuSessions::ended, Nogil())
+      .def("add", &CpuSessions::add, py::arg("session"), Nogil())
+      .def("not_made", &CpuSessions::not_made, py::arg("reason"), Nogil());
   module.attr("own_compute_stream") = Session::own_compute_stream;
   module.attr("record_assignment") = Session::record_assignment;
   py::class_<Batching>(module, "Batching")
@@ -204,7 +209,7 @@ void register_pool(py::module_& module) {
            py::arg("warm_up_runs") = 0, py::arg("timeline") = std::shared_ptr<Timeline>(),
            py::arg("run_options") = py::none(), py::arg("graph_wanted") = py::none(),
            py::arg("graph_after") = ShapeGraphs::Rule().runs_before_capture,
-           py::arg("max_graphs") = ShapeGraphs::Rule().max_shapes)
+           py::arg("max_graphs") = ShapeGraphs::Rule().max_shapes, py::arg("one_thread_wanted") = py::none())
       .def("run", &PythonPool::run, py::arg("output_names"), py::arg("input_feed"), py::arg("call"))
       .def("submit", &PythonPool::submit, py::arg("output_names"), py::arg("input_feed"), py::arg("wait"),
            py::arg("limited"), py::arg("call"))

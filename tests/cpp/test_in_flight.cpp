@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -68,6 +69,36 @@ TEST_F(Measured, TimesWithoutRequestsThatWaitAreNotMeasured) {
     answer_for(milliseconds(10), false);
   }
   EXPECT_EQ(in_flight.limit(), 3U) << "no time was long enough";
+}
+
+TEST_F(Measured, TheFirstLargerOneCanBeSaid) {
+  in_flight = InFlight(1, 8);
+  std::set<std::size_t> tried;
+  rate = [&](double limit) {
+    tried.insert(static_cast<std::size_t>(limit));
+    return limit == 1 ? 100 : 30 * std::min(limit, 8.0);
+  };
+  answer_for(seconds(3));
+  EXPECT_EQ(tried, (std::set<std::size_t>{1, 8, 12}));
+  EXPECT_EQ(in_flight.limit(), 8U);
+}
+
+TEST_F(Measured, WhatIsTriedMayLeaveNobodyWaiting) {
+  rate = [](double) { return 500; };
+  while (in_flight.limit() == 3) {
+    answer_for(milliseconds(10));
+  }
+  answer_for(seconds(1), false);
+  EXPECT_EQ(in_flight.limit(), 3U) << in_flight.why();
+}
+
+TEST_F(Measured, ItIsAskedSoonAgainWhereNoMoreMayBeTried) {
+  why_not = "not yet";
+  answer_for(milliseconds(300));
+  ASSERT_EQ(asked, 1);
+  why_not = "";
+  answer_for(milliseconds(2500));
+  EXPECT_EQ(in_flight.limit(), 6U) << in_flight.why();
 }
 
 TEST_F(Measured, ItIsMeasuredAgainAndFollowsWhatChanged) {

@@ -109,14 +109,15 @@ void DeviceGroup::none_is_coming(const std::string& reason) {
   }
 }
 
-void DeviceGroup::add(Worker& worker, const std::optional<std::size_t>& at_first) {
+void DeviceGroup::add(Worker& worker, const std::optional<std::size_t>& at_first, std::size_t cores) {
   const bool another =
       std::ranges::any_of(workers, [&worker](const Worker* other) { return other->session == worker.session; });
   known_ = true;
   expected_ -= std::min<std::size_t>(expected_, another ? 0 : 1);
   workers.push_back(&worker);
   if (at_first && !another) {
-    in_flight.emplace(*at_first + (in_flight ? in_flight->limit() : 0));
+    // Fewer runs of one thread than cores would leave some of them idle.
+    in_flight.emplace(*at_first + (in_flight ? in_flight->limit() : 0), device == Device::cpu() ? cores : 0);
   }
 }
 

@@ -130,7 +130,8 @@ class DeviceGroup {
   bool not_coming(std::size_t sessions, const std::string& reason);
   /// Takes back expect() for all sessions that are on their way.
   void none_is_coming(const std::string& reason);
-  void add(Worker& worker, const std::optional<std::size_t>& at_first);
+  /// `cores`: of the process.
+  void add(Worker& worker, const std::optional<std::size_t>& at_first, std::size_t cores = 0);
   void break_down(const std::string& reason) { broken_ = reason; }
   /// Ends taking requests. Call forget() once its runs have ended.
   void remove();

@@ -10,13 +10,14 @@ constexpr std::chrono::milliseconds shortest_measurement{200};
 constexpr std::size_t min_answers = 4;  // for each request under way
 constexpr double min_gain = 1.03;
 constexpr std::size_t max_steps_without_gain = 2;  // one more often gains nothing where two do
+constexpr std::chrono::milliseconds first_refusal_lasts{500};
 constexpr std::chrono::seconds first_choice_lasts{5};
 constexpr std::chrono::seconds longest_choice_lasts{300};
 
 }  // namespace
 
 std::size_t InFlight::next(std::size_t limit) const noexcept {
-  return std::min(most_, limit + std::max<std::size_t>(1, limit / 2));
+  return std::min(most_, std::max(second_, limit + std::max<std::size_t>(1, limit / 2)));
 }
 
 bool InFlight::record(Clock::time_point now, std::size_t answers, bool waiting, std::size_t most) {
@@ -24,7 +25,8 @@ bool InFlight::record(Clock::time_point now, std::size_t answers, bool waiting, 
   if (fixed_ || asked_ || most_ == first_ || now < next_choice_) {
     return false;
   }
-  if (!waiting) {
+  // What is tried may leave nobody waiting.
+  if (!waiting && tried_.empty()) {
     began_.reset();
     return false;
   }
@@ -92,11 +94,11 @@ void InFlight::settle(Clock::time_point now, const std::string& why_not_more) {
       break;
     }
   }
+  const Clock::duration first = tried_.size() == 1 ? first_refusal_lasts : first_choice_lasts;
   tried_.clear();
   steps_without_gain_ = 0;
   choosing_ = false;
-  pause_ =
-      pause_ == Clock::duration() ? first_choice_lasts : std::min<Clock::duration>(2 * pause_, longest_choice_lasts);
+  pause_ = pause_ < first ? first : std::min<Clock::duration>(2 * pause_, longest_choice_lasts);
   next_choice_ = now + pause_;
 }
 

@@ -15,8 +15,8 @@ class InFlight {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// The limit is `first` until something was measured, and never less.
-  explicit InFlight(std::size_t first) : first_(first), limit_(first) {}
+  /// The limit is `first` until something was measured, and never less. The first larger one is `second` or more.
+  explicit InFlight(std::size_t first, std::size_t second = 0) : first_(first), second_(second), limit_(first) {}
 
   std::size_t limit() const noexcept { return limit_; }
 
@@ -37,6 +37,7 @@ class InFlight {
   std::size_t next(std::size_t limit) const noexcept;
 
   std::size_t first_;
+  std::size_t second_;
   std::size_t limit_;
   std::size_t most_ = 0;
   bool choosing_ = false;

@@ -105,7 +105,7 @@ void Pool::add(const std::vector<std::shared_ptr<Runner>>& runners, std::optiona
   for (auto& each : added) {
     Worker& worker = *each;
     workers_.push_back(std::move(each));
-    worker.group->add(worker, at_first);
+    worker.group->add(worker, at_first, options_.cores);
     has_gpus_ = has_gpus_ || worker.group->device.is_cuda();
     worker.group->occupy(worker, Worker::State::running);
     hand_over(worker);

@@ -124,7 +124,8 @@ void Pool::gather(Worker& worker, bool at_once) {
   const std::size_t there = worker.size.rows;
   worker.enough = std::min(worker.most, waited + worker.batch_wait.answered());
   Clock::time_point now = Clock::now();
-  const Clock::time_point end = worker.freed + worker.batch_wait.longest_wait(workers_.size());
+  const std::size_t others = worker.group->device.is_cuda() ? workers_.size() : worker.group->at_once();
+  const Clock::time_point end = worker.freed + worker.batch_wait.longest_wait(others);
   if (complete() || now >= end || !worker.batch_wait.tries()) {
     return;
   }
@@ -226,10 +227,13 @@ void Pool::adapt(Worker& worker, std::size_t answers) {
   if (!group.in_flight) {
     return;
   }
-  // A run's thread is busy, with the launches or waiting for them; others of the process need cores too.
-  const std::size_t cores = options_.cores * 3 / 4 / groups_.size();
+  std::size_t most = group.workers.size();
+  if (group.device.is_cuda()) {
+    // A run's thread is busy, with the launches or waiting for them; others of the process need cores too.
+    most = std::min(most, options_.cores * 3 / 4 / groups_.size());
+  }
   const bool waiting = !group.waiting.empty() || !anywhere_.empty();
-  if (group.in_flight->record(options_.now(), answers, waiting, std::min(group.workers.size(), cores))) {
+  if (group.in_flight->record(options_.now(), answers, waiting, most)) {
     std::string why_not;
     {
       const MutexUnlock unlocked(mutex_);
@@ -244,6 +248,8 @@ RunEnd Pool::run_one(Worker& worker, Request& request) const {
   worker.in_run = &request;
   ++worker.group->counts.runs;
   worker.group->counts.batch_size.record(std::max<std::size_t>(1, worker.batch.size()));  // none in a caller's thread
+  const DeviceGroup& group = *worker.group;
+  request.beside_others = group.at_once() > 1 && (group.busy() > 1 || !group.waiting.empty() || !anywhere_.empty());
   if (request.endable && request.run_options == nullptr) {
     request.run_options = &request.own_run_options.emplace();  // under the lock: end_early() looks at them
   }

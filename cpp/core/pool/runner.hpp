@@ -75,6 +75,7 @@ class SessionRunner : public Runner {
   void shrink_arena(Session::Shrink when) override { session_->shrink_arena(when); }
 
  protected:
+  void run_with(const std::shared_ptr<Session>& session, Request& request);
   /// For spans.
   const std::string& device_name() const noexcept { return device_name_; }
 

@@ -4,9 +4,11 @@
 #include <future>
 #include <string>
 
+#include "core/base/cpu_affinity.hpp"
 #include "core/base/memory_keeper.hpp"
 #include "core/cuda/startup.hpp"
 #include "core/ort/value.hpp"
+#include "core/pool/cpu_runner.hpp"
 #include "core/pool/gpu_runner.hpp"
 
 namespace ortmulti {
@@ -34,9 +36,11 @@ void Runner::note_run(std::uint64_t input_bytes) noexcept {
   }
 }
 
-void SessionRunner::run(Request& request) {
+void SessionRunner::run(Request& request) { run_with(session_, request); }
+
+void SessionRunner::run_with(const std::shared_ptr<Session>& session, Request& request) {
   static const Ort::RunOptions none{nullptr};
-  request.prepare(session_);
+  request.prepare(session);
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
     bytes += bytes_of(request.inputs.values()[i]);
@@ -45,7 +49,7 @@ void SessionRunner::run(Request& request) {
   request.outputs.clear();
   const ScopedSpan span(request.trace, "run", device_name_);
   request.outputs =
-      session_->run(request.run_options == nullptr ? none : *request.run_options, request.inputs, request.output_names);
+      session->run(request.run_options == nullptr ? none : *request.run_options, request.inputs, request.output_names);
 }
 
 void SessionRunner::terminate(Request& request) noexcept {
@@ -83,20 +87,41 @@ struct Runners {
   std::optional<std::size_t> at_first;  // of them run at first, and are ready: as Pool::add() takes it
 };
 
-// One on the CPU, `in_flight` of them on a GPU.
+// `used` as long as anybody has the result; then `end` is called.
+template <typename Used>
+std::shared_ptr<Used> shared_until_last(std::shared_ptr<Used> used, void (*end)(Used&)) {
+  auto* const plain = used.get();
+  return {plain, [used = std::move(used), end](Used* /*plain*/) { end(*used); }};
+}
+
+// On the CPU one, or as many as measurements choose from.
+Runners make_cpu_runners(const std::shared_ptr<Session>& session, const Serving& serving) {
+  if (serving.in_flight != 0 || !serving.one_thread_wanted) {
+    return {{std::make_shared<SessionRunner>(session)}, std::nullopt};
+  }
+  const auto sessions = shared_until_last<CpuSessions>(
+      std::make_shared<CpuSessions>(session, serving.one_thread_wanted), [](CpuSessions& used) { used.end(); });
+  Runners runners{{}, 1};
+  for (std::size_t i = 0; i < max_in_flight_on_cpu(); ++i) {
+    runners.all.push_back(std::make_shared<CpuRunner>(sessions));
+  }
+  return runners;
+}
+
+// `in_flight` of them on a GPU.
 Runners make_runners(const std::shared_ptr<Session>& session, const Serving& serving) {
   if (!session->device().is_cuda()) {
-    return {{std::make_shared<SessionRunner>(session)}, std::nullopt};
+    return make_cpu_runners(session, serving);
   }
   const bool measured = serving.in_flight == 0;
   const std::size_t ready = serving.in_flight == 0 ? at_first_in_flight : static_cast<std::size_t>(serving.in_flight);
   const auto shared = std::make_shared<GpuSession>(session, false);
   std::shared_ptr<ShapeGraphs> beside;
   if (serving.graph_wanted) {
-    auto kept = std::make_shared<ShapeGraphs>(session, serving.graph_rule, serving.graph_wanted);
-    auto* const used = kept.get();
     // Without the last runner nobody uses them: not even those that are still being made.
-    beside = {used, [kept = std::move(kept)](ShapeGraphs* /*used*/) { static_cast<void>(kept->drop_all()); }};
+    beside =
+        shared_until_last<ShapeGraphs>(std::make_shared<ShapeGraphs>(session, serving.graph_rule, serving.graph_wanted),
+                                       [](ShapeGraphs& used) { static_cast<void>(used.drop_all()); });
   }
   Runners runners;
   for (std::size_t i = 0; i < (measured ? max_in_flight : ready); ++i) {
@@ -168,6 +193,8 @@ std::shared_ptr<DeviceSleep> make_sleeper(const std::weak_ptr<Pool>& pool, const
   sleeper->wake = [store, spans] { (*store)->wake(spans()); };
   return sleeper;
 }
+
+std::size_t max_in_flight_on_cpu() { return std::max<std::size_t>(16, 2 * static_cast<std::size_t>(usable_cores())); }
 
 void warm_up(const std::vector<std::shared_ptr<Runner>>& runners, const WarmUp& first) {
   if (!first.make) {

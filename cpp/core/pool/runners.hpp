@@ -7,6 +7,7 @@
 
 #include "core/base/timeline.hpp"
 #include "core/ort/session.hpp"
+#include "core/pool/cpu_runner.hpp"
 #include "core/pool/pool.hpp"
 #include "core/pool/request.hpp"
 #include "core/pool/runner.hpp"
@@ -21,11 +22,17 @@ namespace ortmulti {
 /// on an H100 with 16 cores (gpu-feeding-bert-base-1.31.1-h100 in benchmarks/results/measurements.json).
 constexpr std::size_t at_first_in_flight = 3;
 constexpr std::size_t max_in_flight = 12;
+/// The same on the CPU, where runs side by side have one thread each. More of them than cores get a larger part of a
+/// machine that others use, too.
+std::size_t max_in_flight_on_cpu();
 
-/// How a session serves a pool's requests. On the CPU it takes one at a time.
+/// How a session serves a pool's requests.
 struct Serving {
-  /// Requests under way on a GPU; 0: measurements choose the number.
+  /// Requests under way on a GPU; 0: measurements choose the number. On the CPU it is one, or 0 with
+  /// `one_thread_wanted`.
   int in_flight = 1;
+  /// Has a session made whose runs have one thread each; empty: there is none.
+  CpuSessions::Wanted one_thread_wanted;
   /// Has sessions made for CUDA graphs of shapes that come again; empty: there are no graphs.
   ShapeGraphs::Wanted graph_wanted;
   ShapeGraphs::Rule graph_rule;

@@ -224,13 +224,11 @@ class GraphLimit:
         rule: How many shapes have a graph.
         after: With how many ordinary runs a shape gets one.
         why_not: Called with a device's name before sessions are made there: why they must not be; empty if they may.
-        makings: What makes sessions now.
     """
 
     rule: CudaGraph = CudaGraph()
     after: int = 20
     why_not: Callable[[str], str] | None = None
-    makings: weakref.WeakSet[Task] = field(default_factory=weakref.WeakSet)
 
 
 @dataclass(frozen=True)
@@ -238,16 +236,18 @@ class Serving:
     """How each session of a pool serves requests.
 
     Attributes:
-        in_flight: Number of requests that a session on a GPU has under way; 0: the core chooses.
+        in_flight: Number of requests that a session on a GPU has under way; 0: the core chooses, on a CPU, too.
         graphs: How shapes that come again get CUDA graphs, in sessions beside it; None: they do not.
         warmup: What a session runs before it takes requests, as for `load`.
         batching: How requests are joined; None: not at all.
+        makings: What makes further sessions now.
     """
 
     in_flight: int = 0
     graphs: GraphLimit | None = None
     warmup: Warmup | bool = False
     batching: Batching | None = None
+    makings: weakref.WeakSet[Task] = field(default_factory=weakref.WeakSet)
 
 
 def _several(value: object) -> list[Any]:

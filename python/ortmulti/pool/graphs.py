@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, MutableSet
 from contextlib import closing
 
 from ortmulti import _core
 from ortmulti._runtime import background
+from ortmulti._runtime.threads import Task
 from ortmulti.create.request import CreationRequest, core_options
 from ortmulti.devices.device import parse_devices
 from ortmulti.errors import DeviceError, Error, Fail, InvalidArgument, OutOfMemory
@@ -29,6 +30,7 @@ PROVIDER_OPTIONS = {"enable_cuda_graph": "1", "user_compute_stream": _core.own_c
 
 def make_behind(
     limit: GraphLimit,
+    makings: MutableSet[Task],
     request: CreationRequest,
     session: _core.Session,
     graphs: _core.ShapeGraphs,
@@ -39,6 +41,7 @@ def make_behind(
 
     Args:
         limit: May forbid it for now.
+        makings: Gets what makes them.
         request: How the pool's sessions were created.
         session: The ordinary session that the graphs are beside. The new ones use its weights.
         graphs: They get the sessions, or the reason why there are none.
@@ -71,7 +74,7 @@ def make_behind(
                 reason += on_cpu(wanted, session, check)
             (graphs.not_now if later else graphs.not_made)(key, reason)
 
-    limit.makings.add(
+    makings.add(
         background.do(
             make, "ortmulti-graphs", lambda: graphs.not_made(key, "the thread that makes its sessions did not start")
         )

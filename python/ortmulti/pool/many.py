@@ -337,6 +337,9 @@ def by_length(placed: Iterable[tuple[Place, Feed]], ahead: Ahead) -> Iterator[li
         yield wanted()
 
 
+_LONG = 1e-3  # seconds of a run: a thread needs a twentieth of it to be handed over to
+
+
 class RunSize:
     """The number of rows of a run, found by timing the runs.
 
@@ -471,12 +474,15 @@ def _enlarged(part: Any, count: int) -> Any:
 def run_rows(
     run: Callable[[Feed], list[Any]], pieces: Iterator[tuple[range, Feed]], size: RunSize, to: JoinedRows
 ) -> None:
-    """Run pieces one after another."""
+    """Run pieces one after another, up to the first that takes much longer than to hand it to another thread."""
     for rows, feed in pieces:
         begin = time.perf_counter()
         answer = run(feed)
-        size.record(len(rows), time.perf_counter() - begin)
+        seconds = time.perf_counter() - begin
+        size.record(len(rows), seconds)
         to.add(rows, answer)
+        if seconds >= _LONG and not size.grows:
+            return
 
 
 def submit_rows(

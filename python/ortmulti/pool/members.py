@@ -274,17 +274,18 @@ class Members:
     @property
     def expected(self) -> int:
         """Number of requests that are under way at first where others wait, as far as known; at least 1."""
-        return self._under_way(_core.at_first_in_flight)
+        return self._under_way(_core.at_first_in_flight, 1)
 
     @property
     def most(self) -> int:
         """The same, after the core has chosen as many as it may."""
-        return self._under_way(_core.max_in_flight)
+        return self._under_way(_core.max_in_flight, _core.max_in_flight_on_cpu)
 
-    def _under_way(self, chosen: int) -> int:
+    def _under_way(self, chosen_on_gpu: int, chosen_on_cpu: int) -> int:
         sessions = max(1, len(self._members), len(self._targets or ()))
-        on_gpu = not self._targets or any(target.startswith("cuda:") for target in self._targets)
-        return sessions * (self._serving.in_flight or chosen if on_gpu else 1)
+        if not self._targets or any(target.startswith("cuda:") for target in self._targets):
+            return sessions * (self._serving.in_flight or chosen_on_gpu)
+        return chosen_on_cpu if self._serving.in_flight == 0 and sessions == 1 else sessions
 
     # Readiness.
 
@@ -651,9 +652,8 @@ class Members:
             loading.wait()
         if behind is not None:
             behind[0].wait()
-        if self._serving.graphs is not None:
-            for making in list(self._serving.graphs.makings):
-                making.wait()  # it ends soon, and its memory is free then
+        for making in list(self._serving.makings):
+            making.wait()  # it ends soon, and its memory is free then
         self._sessions.close()
 
     def abandon(self) -> None:

@@ -398,13 +398,11 @@ class Requests(Readiness, Closing):
 
         self._check_rows(names(), run_apart)
         joined = many.JoinedRows(found.count, names)
+        pieces = found.cut(size)
         if lookahead is None and self._members.expected == 1 and self._batch_size == 1:
-            many.run_rows(run, found.cut(size), size, joined)  # another thread would only take turns with this one
-        else:
-            ahead = self._ahead(
-                lookahead, max(1, self._batch_size // size.rows), self._length if found.ragged else None
-            )
-            many.submit_rows(submit, found.cut(size), size, ahead, joined)
+            many.run_rows(run, pieces, size, joined)  # another thread would only take turns with this one
+        ahead = self._ahead(lookahead, max(1, self._batch_size // size.rows), self._length if found.ragged else None)
+        many.submit_rows(submit, pieces, size, ahead, joined)
         return joined.outputs
 
     def _check_rows(self, names: Sequence[str], run: Callable[[Sequence[str], Mapping[str, Any]], list[Any]]) -> None:

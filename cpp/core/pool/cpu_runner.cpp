@@ -1,0 +1,89 @@
+#include "core/pool/cpu_runner.hpp"
+
+#include <exception>
+#include <utility>
+
+#include "core/pool/request.hpp"
+
+namespace ortmulti {
+
+std::shared_ptr<Session> CpuSessions::one_thread() const {
+  const MutexLock lock(mutex_);
+  return one_thread_;
+}
+
+std::string CpuSessions::why_no_more() {
+  {
+    const MutexLock lock(mutex_);
+    if (one_thread_ || !why_not_.empty()) {
+      return why_not_;
+    }
+    why_not_ = "a session of one thread is being made";
+  }
+  wanted_(shared_from_this());
+  const MutexLock lock(mutex_);
+  return why_not_;
+}
+
+void CpuSessions::add(std::shared_ptr<Session> one_thread) {
+  const MutexLock lock(mutex_);
+  if (!ended_) {
+    one_thread_ = std::move(one_thread);
+    why_not_.clear();
+  }
+}
+
+void CpuSessions::not_made(const std::string& reason) {
+  const MutexLock lock(mutex_);
+  why_not_ = "there is no session of one thread: " + reason;
+}
+
+void CpuSessions::end() {
+  std::shared_ptr<Session> freed;  // without the lock
+  const MutexLock lock(mutex_);
+  ended_ = true;
+  freed.swap(one_thread_);
+}
+
+bool CpuSessions::ended() const {
+  const MutexLock lock(mutex_);
+  return ended_;
+}
+
+void CpuRunner::run(Request& request) {
+  const auto one_thread = request.beside_others ? sessions_->one_thread() : nullptr;
+  run_with(one_thread ? one_thread : loaded(), request);
+}
+
+std::optional<Session::Arena> CpuRunner::arena() noexcept {
+  auto arena = SessionRunner::arena();
+  try {
+    const auto one_thread = sessions_->one_thread();
+    const auto more = one_thread ? one_thread->arena() : std::nullopt;
+    if (arena && more) {
+      arena->held += more->held;
+      arena->used += more->used;
+      arena->most_used += more->most_used;
+    }
+    return arena;
+  } catch (const std::exception&) {
+    return std::nullopt;  // there is no memory to ask with
+  }
+}
+
+void CpuRunner::shrink_arena(Session::Shrink when) {
+  SessionRunner::shrink_arena(when);
+  if (const auto one_thread = sessions_->one_thread()) {
+    one_thread->shrink_arena(when);
+  }
+}
+
+std::string CpuRunner::why_no_more() noexcept {
+  try {
+    return sessions_->why_no_more();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+}  // namespace ortmulti

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/base/mutex.hpp"
+#include "core/base/non_copyable.hpp"
+#include "core/ort/session.hpp"
+#include "core/pool/runner.hpp"
+
+namespace ortmulti {
+
+/// A model's sessions on the CPU: one whose runs have all cores, and one whose runs have one thread each, for runs side
+/// by side. Of several runs at the same time, those of one thread wait for nobody: on a busy machine a run of all cores
+/// waits at each node for the thread that was interrupted. Any thread may use it.
+class CpuSessions : public std::enable_shared_from_this<CpuSessions>, NonCopyable {
+ public:
+  /// Called once, when the session of one thread is wanted. Has another thread call add() or not_made() later. It must
+  /// not throw.
+  using Wanted = std::function<void(const std::shared_ptr<CpuSessions>& sessions)>;
+
+  CpuSessions(std::shared_ptr<Session> all_cores, Wanted wanted)
+      : all_cores_(std::move(all_cores)), wanted_(std::move(wanted)) {}
+
+  const std::shared_ptr<Session>& all_cores() const noexcept { return all_cores_; }
+  /// Null: there is none.
+  std::shared_ptr<Session> one_thread() const;
+  /// Why not more than one run may be under way; empty: they may. Has the session made that it takes.
+  std::string why_no_more();
+  void add(std::shared_ptr<Session> one_thread);
+  void not_made(const std::string& reason);
+  /// Nobody uses it any more.
+  void end();
+  bool ended() const;
+
+ private:
+  const std::shared_ptr<Session> all_cores_;
+  const Wanted wanted_;
+  mutable Mutex mutex_;
+  std::shared_ptr<Session> one_thread_ ORTMULTI_GUARDED_BY(mutex_);
+  std::string why_not_ ORTMULTI_GUARDED_BY(mutex_);  // empty: it was not asked for yet
+  bool ended_ ORTMULTI_GUARDED_BY(mutex_) = false;
+};
+
+/// Runs requests with one of the sessions: with that of one thread where other requests are under way or wait.
+class CpuRunner : public SessionRunner {
+ public:
+  explicit CpuRunner(std::shared_ptr<CpuSessions> sessions)
+      : SessionRunner(sessions->all_cores()), sessions_(std::move(sessions)) {}
+
+  void run(Request& request) override;
+  std::optional<Session::Arena> arena() noexcept override;
+  void shrink_arena(Session::Shrink when) override;
+  std::string why_no_more() noexcept override;
+
+ private:
+  const std::shared_ptr<CpuSessions> sessions_;
+};
+
+}  // namespace ortmulti

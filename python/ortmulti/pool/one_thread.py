@@ -1,0 +1,70 @@
+"""A session on the CPU whose runs have one thread each, made beside one whose runs have all cores."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, MutableSet
+from contextlib import closing
+
+from ortmulti import _core
+from ortmulti._runtime import background
+from ortmulti._runtime.threads import Task
+from ortmulti.create.request import CreationRequest, core_options
+from ortmulti.devices.device import parse_devices
+from ortmulti.loading import ways
+from ortmulti.loading.creation import Creation
+from ortmulti.options.session_options import SessionOptions
+from ortmulti.timeline import Timeline
+
+__all__ = ["make_behind", "may_be_made"]
+
+_ERROR = 3  # ONNX Runtime's severity
+
+
+def may_be_made(request: CreationRequest) -> bool:
+    """Return whether the pool's one session on the CPU has the cores to itself, and nobody chose its threads."""
+    options = core_options(request.options)
+    return (
+        _core.usable_cores() > 1
+        and request.sessions_per_device == 1
+        and [str(device) for device in parse_devices(request.devices)] == ["cpu"]
+        and options.intra_op_num_threads == 0
+        and options.use_per_session_threads
+        and not options.enable_profiling  # its file is one session's
+        and not any(entry.startswith("session.intra_op") for entry in options.config_entries)
+    )
+
+
+def make_behind(makings: MutableSet[Task], request: CreationRequest, sessions: _core.CpuSessions) -> None:
+    """Begin to make the session, in a thread of its own. `_core` calls this.
+
+    Args:
+        makings: Gets what makes it.
+        request: How the pool's session was created.
+        sessions: They get the session, or the reason why there is none.
+    """
+
+    def make(poll: Callable[[], object]) -> None:
+        def check() -> None:
+            poll()
+            if sessions.ended():
+                raise background.Ended
+
+        options = SessionOptions()
+        options._core = core_options(request.options).copy()
+        options.intra_op_num_threads = 1
+        if options.log_severity_level in (-1, 2):
+            options.log_severity_level = _ERROR  # the other session has logged the model's warnings
+        try:
+            wanted = dataclasses.replace(request, options=options)
+            with closing(Creation(wanted, Timeline(), poll=check)) as creation:
+                ways.create(creation)
+                sessions.add(creation.sessions.pop(0))
+        except Exception as error:
+            sessions.not_made(str(error) or "the process ends")
+
+    makings.add(
+        background.do(
+            make, "ortmulti-one-thread", lambda: sessions.not_made("the thread that makes it did not start")
+        )
+    )

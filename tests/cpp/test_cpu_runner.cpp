@@ -1,0 +1,126 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/pool/cpu_runner.hpp"
+#include "fake_runner.hpp"
+#include "test_support.hpp"
+
+namespace ortmulti::tests {
+namespace {
+
+// A run of "add", of {0, 1, 2} and {1, 2, 3}, which says with which session it was.
+struct AddRequest : Request {
+  AddRequest() {
+    inputs.add("x", tensor({1, 3}));
+    output_names = {"sum"};
+  }
+  void prepare(const std::shared_ptr<Session>& session) override { ran_with = session; }
+  std::shared_ptr<Session> ran_with;
+};
+
+class CpuSessionsTest : public RealSessions {
+ protected:
+  void SetUp() override {
+    RealSessions::SetUp();
+    if (!IsSkipped()) {
+      all_cores = make_session("add");
+      sessions = std::make_shared<CpuSessions>(
+          all_cores, [this](const std::shared_ptr<CpuSessions>& wanting) { wanted.push_back(wanting.get()); });
+    }
+  }
+  std::shared_ptr<Session> ran_with(bool beside_others) const {
+    AddRequest request;
+    request.beside_others = beside_others;
+    CpuRunner(sessions).run(request);
+    EXPECT_EQ(numbers(request.outputs.at(0)), (std::vector<float>{1, 3, 5}));
+    return request.ran_with;
+  }
+
+  std::shared_ptr<Session> all_cores;
+  std::vector<const CpuSessions*> wanted;
+  std::shared_ptr<CpuSessions> sessions;
+};
+
+TEST_F(CpuSessionsTest, TheSessionOfOneThreadIsAskedForOnceAndAwaited) {
+  EXPECT_EQ(sessions->why_no_more(), "a session of one thread is being made");
+  EXPECT_EQ(sessions->why_no_more(), "a session of one thread is being made");
+  EXPECT_EQ(wanted, std::vector<const CpuSessions*>{sessions.get()});
+  sessions->add(make_session("add", with_threads(1)));
+  EXPECT_EQ(sessions->why_no_more(), "");
+  EXPECT_EQ(wanted.size(), 1U);
+}
+
+TEST_F(CpuSessionsTest, WithoutItThereIsTheReason) {
+  sessions->why_no_more();
+  sessions->not_made("no memory");
+  EXPECT_EQ(CpuRunner(sessions).why_no_more(), "there is no session of one thread: no memory");
+  EXPECT_EQ(ran_with(true), all_cores);
+}
+
+TEST_F(CpuSessionsTest, RunsBesideOthersHaveOneThreadAndLoneOnesAllCores) {
+  const auto one_thread = make_session("add", with_threads(1));
+  EXPECT_EQ(ran_with(true), all_cores) << "it is not there yet";
+  sessions->add(one_thread);
+  EXPECT_EQ(ran_with(true), one_thread);
+  EXPECT_EQ(ran_with(false), all_cores);
+}
+
+TEST_F(CpuSessionsTest, NobodyHasItAfterTheEnd) {
+  auto early = make_session("add", with_threads(1));
+  auto late = make_session("add", with_threads(1));
+  const std::vector<std::weak_ptr<Session>> made{early, late};
+  sessions->add(std::move(early));
+  EXPECT_FALSE(sessions->ended());
+  sessions->end();
+  EXPECT_TRUE(sessions->ended());
+  sessions->add(std::move(late));
+  EXPECT_TRUE(made[0].expired());
+  EXPECT_TRUE(made[1].expired());
+}
+
+class PoolOnCpu : public PoolWithFakes {};
+
+TEST_F(PoolOnCpu, AsManyRunsAsCoresAreTriedAtOnceAndKnowOfEachOther) {
+  std::atomic<Pool::Clock::time_point> now{Pool::Clock::time_point(std::chrono::seconds(1000))};
+  Pool::Options options;
+  options.now = [&] { return now.load(); };
+  options.cores = 8;
+  pool = Pool::make(options);
+  std::atomic<int> alone{0};
+  std::atomic<int> beside{0};
+  std::vector<std::shared_ptr<Runner>> runners;
+  const int session = 0;
+  for (int i = 0; i < 16; ++i) {
+    const auto runner = std::make_shared<FakeRunner>(Device::cpu(), &session);
+    runner->action = [&](Request& request) {
+      ++(request.beside_others ? beside : alone);
+      const auto under_way = static_cast<int>(pool->stats().devices[0].in_flight);
+      for (auto before = now.load();
+           !now.compare_exchange_weak(before, before + std::chrono::milliseconds(20) / under_way);) {
+      }
+    };
+    runners.push_back(runner);
+  }
+  pool->add(runners, 1);
+  EXPECT_EQ(pool->stats().devices[0].in_flight, 1U);
+  for (int i = 0; i < 2000; ++i) {
+    submit();
+  }
+  answers.wait_for(2000);
+  const DeviceStats stats = pool->stats().devices[0];
+  EXPECT_GE(stats.in_flight, 8U) << stats.why_in_flight;
+  EXPECT_NE(stats.why_in_flight.find("with 1, "), std::string::npos) << stats.why_in_flight;
+  EXPECT_NE(stats.why_in_flight.find("with 8, "), std::string::npos) << stats.why_in_flight;
+  EXPECT_EQ(stats.why_in_flight.find("with 2"), std::string::npos) << "fewer than the cores: " << stats.why_in_flight;
+  EXPECT_GE(alone, 4) << "the first, one at a time";
+  EXPECT_GE(beside, 1000);
+}
+
+}  // namespace
+}  // namespace ortmulti::tests

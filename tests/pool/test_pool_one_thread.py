@@ -1,0 +1,92 @@
+"""A pool on the CPU tries runs of one thread, side by side, while requests wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ortmulti
+from ortmulti import _core
+from tests.support import onnx_models
+from tests.support.pools import ENDLESS, HANG, endless_feed
+from tests.support.processes import nothing_leaks
+
+pytestmark = pytest.mark.skipif(_core.usable_cores() < 2, reason="needs two cores")
+
+
+def ask_until(pool: ortmulti.Pool, done: Callable[[ortmulti.DeviceStats], bool]) -> ortmulti.DeviceStats:
+    """Let requests wait until the statistics say so. All answers are right."""
+    end = time.monotonic() + HANG
+    while True:
+        for outputs in pool.map([endless_feed(2000)] * 500):  # a millisecond or two each
+            np.testing.assert_array_equal(outputs[0], np.float32([2000]))
+        [device] = pool.stats().devices
+        if done(device):
+            return device
+        assert time.monotonic() < end, device.why_in_flight
+
+
+def test_runs_of_one_thread_are_tried_while_requests_wait() -> None:
+    with nothing_leaks():
+        with ortmulti.load(ENDLESS, "cpu") as pool:
+            assert (pool.stats().devices[0].in_flight, pool.stats().devices[0].why_in_flight) == (1, "")
+            device = ask_until(pool, lambda device: f" with {_core.usable_cores()}" in device.why_in_flight)
+        assert "answers a second: " in device.why_in_flight and " with 1, " in device.why_in_flight
+        assert device.sessions == 1
+
+
+def test_without_its_session_the_pool_goes_on_as_before(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(ENDLESS)
+    with ortmulti.load(path, "cpu") as pool:
+        path.unlink()
+        device = ask_until(pool, lambda device: "there is no session of one thread" in device.why_in_flight)
+    assert device.in_flight == 1
+    assert str(path) in device.why_in_flight
+
+
+def test_a_pool_may_be_closed_at_any_moment_of_it() -> None:
+    model = onnx_models.matmul(256, 8)
+    feed = {"x": np.ones((64, 256), np.float32)}
+    with nothing_leaks():
+        for seconds in np.linspace(0.18, 0.3, 7):  # the session is asked for after 0.2 seconds
+            pool = ortmulti.load(model, "cpu")
+            futures = [pool.submit(feed) for _ in range(2000)]
+            time.sleep(seconds)
+            pool.close(cancel_pending=True)
+            assert all(future.done() for future in futures)
+
+
+def options(**settings: Any) -> ortmulti.SessionOptions:
+    made = ortmulti.SessionOptions()
+    for name, value in settings.items():
+        setattr(made, name, value)
+    return made
+
+
+def spinning() -> ortmulti.SessionOptions:
+    made = ortmulti.SessionOptions()
+    made.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return made
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"options": options(intra_op_num_threads=2)},
+        {"options": spinning()},
+        {"sessions_per_device": 2},
+        {"in_flight": 1},
+    ],
+    ids=["threads", "spinning", "sessions", "in_flight"],
+)
+def test_settings_that_were_chosen_are_kept(arguments: Mapping[str, Any]) -> None:
+    with ortmulti.load(ENDLESS, "cpu", **arguments) as pool:
+        list(pool.map([endless_feed(2000)] * 500))
+        [device] = pool.stats().devices
+        assert (device.in_flight, device.why_in_flight) == (arguments.get("sessions_per_device", 1), "")
