@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "core/pool/device_group.hpp"
 #include "fake_runner.hpp"
@@ -47,6 +48,28 @@ TEST(DeviceGroups, GivesTheSessionWithTheFewestRuns) {
   group.release(second);
   group.release(third);
   EXPECT_FALSE(group.active());
+}
+
+TEST(DeviceGroups, StartsThreadsOfAllSessionsAlike) {
+  DeviceGroup::All all;
+  DeviceGroup& group = *all.emplace_back(std::make_unique<DeviceGroup>(Device::cuda(0), all));
+  const int one = 0;
+  const int other = 0;
+  std::array<Worker, 6> workers;
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    workers.at(i).session = i < 3 ? &one : &other;
+    workers.at(i).group = &group;
+    workers.at(i).state = i % 3 == 0 ? State::idle : State::unstarted;
+    group.add(workers.at(i), 1);
+  }
+  EXPECT_EQ(group.next_to_start(2), nullptr);
+  std::vector<Worker*> started;
+  while (Worker* const next = group.next_to_start(5)) {
+    next->state = State::idle;
+    started.push_back(next);
+  }
+  EXPECT_EQ(started, (std::vector<Worker*>{&workers[1], &workers[4], &workers[2]}));
+  EXPECT_EQ(group.next_to_start(12), &workers[5]);
 }
 
 TEST(DeviceGroups, EveryCountIsAddedUp) {

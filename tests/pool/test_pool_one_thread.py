@@ -16,9 +16,6 @@ from tests.support import onnx_models
 from tests.support.pools import ENDLESS, HANG, endless_feed
 from tests.support.processes import nothing_leaks
 
-pytestmark = pytest.mark.skipif(_core.usable_cores() < 2, reason="needs two cores")
-
-
 def ask_until(pool: ortmulti.Pool, done: Callable[[ortmulti.DeviceStats], bool]) -> ortmulti.DeviceStats:
     """Let requests wait until the statistics say so. All answers are right."""
     end = time.monotonic() + HANG

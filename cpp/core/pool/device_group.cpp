@@ -4,6 +4,7 @@
 #include <array>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <set>
 
 #include "core/ort/library.hpp"
@@ -173,6 +174,24 @@ void DeviceGroup::release(Worker& worker) {
 
 bool DeviceGroup::occupied(std::size_t more) const {
   return sleep_ != SleepState::awake || (in_flight && busy_ >= in_flight->limit() + more);
+}
+
+Worker* DeviceGroup::next_to_start(std::size_t at_once) const {
+  std::map<const void*, std::size_t> started;
+  std::size_t all = 0;
+  for (const Worker* worker : workers) {
+    const std::size_t one = worker->state == Worker::State::unstarted ? 0 : 1;
+    started[worker->session] += one;
+    all += one;
+  }
+  Worker* found = nullptr;
+  for (Worker* worker : workers) {
+    if (worker->state == Worker::State::unstarted &&
+        (found == nullptr || started[worker->session] < started[found->session])) {
+      found = worker;
+    }
+  }
+  return all < at_once ? found : nullptr;
 }
 
 Worker* DeviceGroup::idle_worker() const {

@@ -48,8 +48,9 @@ struct RunEnd {
 
 /// A thread of a pool, the runner that it runs requests with, and what it has to run.
 struct Worker {
-  /// `forming`: it has a batch, which requests may join until it begins. `given`: it has a batch that is complete.
-  enum class State { idle, forming, given, running, waking_device, ending };
+  /// `unstarted`: it has no thread before so many runs are to be under way. `forming`: it has a batch, which requests
+  /// may join until it begins. `given`: it has a batch that is complete.
+  enum class State { unstarted, idle, forming, given, running, waking_device, ending };
 
   /// Whether it has something to run, or runs it.
   bool busy() const noexcept { return state == State::forming || state == State::given || state == State::running; }
@@ -148,6 +149,8 @@ class DeviceGroup {
   void release(Worker& worker);
   /// Whether the device is not awake, or has all the runs that it may have, and `more` beyond them.
   bool occupied(std::size_t more = 0) const;
+  /// A worker without a thread, of the session with the fewest threads; null: there are as many as `at_once`, or all.
+  Worker* next_to_start(std::size_t at_once) const;
   /// An idle worker of the session with the fewest runs; null: none.
   Worker* idle_worker() const;
   /// Whether something runs there, or the device gives memory back, or it wakes.

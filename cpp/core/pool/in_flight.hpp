@@ -19,6 +19,8 @@ class InFlight {
   explicit InFlight(std::size_t first, std::size_t second = 0) : first_(first), second_(second), limit_(first) {}
 
   std::size_t limit() const noexcept { return limit_; }
+  /// What try_more() raises it to.
+  std::size_t next() const noexcept { return next(limit_); }
 
   /// Counts answers. `waiting`: whether requests wait now; only such times are measured. Returns whether more than
   /// limit(), up to `most`, shall be tried: then call try_more().

@@ -88,7 +88,10 @@ void Pool::add(const std::vector<std::shared_ptr<Runner>>& runners, std::optiona
       worker.runner = runner;
       worker.session = runner->session();
       worker.group = &group;
-      worker.thread = std::jthread([this, &worker] { work(worker); });  // which waits for the lock
+      worker.state = Worker::State::unstarted;
+      if (!at_first || added.size() <= *at_first) {
+        start(worker);
+      }
     }
   } catch (...) {
     for (const auto& worker : added) {
@@ -107,8 +110,26 @@ void Pool::add(const std::vector<std::shared_ptr<Runner>>& runners, std::optiona
     workers_.push_back(std::move(each));
     worker.group->add(worker, at_first, options_.cores);
     has_gpus_ = has_gpus_ || worker.group->device.is_cuda();
-    worker.group->occupy(worker, Worker::State::running);
-    hand_over(worker);
+    if (worker.idle()) {
+      worker.group->occupy(worker, Worker::State::running);
+      hand_over(worker);
+    }
+  }
+}
+
+void Pool::start(Worker& worker) {
+  worker.thread = std::jthread([this, &worker] { work(worker); });  // which waits for the lock
+  worker.state = Worker::State::idle;
+}
+
+std::string Pool::start_more(DeviceGroup& group, std::size_t at_once) {
+  try {
+    while (Worker* const next = group.next_to_start(at_once)) {
+      start(*next);
+    }
+    return {};
+  } catch (const std::system_error& error) {
+    return std::string("a thread cannot be started: ") + error.what();
   }
 }
 
@@ -367,7 +388,9 @@ bool Pool::close(bool cancel_waiting, std::optional<std::chrono::milliseconds> p
   std::thread timer = std::move(timer_);
   lock.unlock();
   for (Worker* const worker : ending) {
-    worker->thread.join();
+    if (worker->thread.joinable()) {
+      worker->thread.join();
+    }
   }
   if (timer.joinable()) {
     timer.join();

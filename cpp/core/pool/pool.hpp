@@ -260,6 +260,10 @@ class Pool : public KeepsMemory, NonCopyable {
   bool any_usable() const ORTMULTI_REQUIRES(mutex_);
 
   void work(Worker& worker) ORTMULTI_EXCLUDES(mutex_);
+  /// Throws std::system_error if the system has no thread.
+  void start(Worker& worker) ORTMULTI_REQUIRES(mutex_);
+  /// Starts threads for so many runs at the same time. Returns why not; empty: there are as many.
+  std::string start_more(DeviceGroup& group, std::size_t at_once) ORTMULTI_REQUIRES(mutex_);
   bool join_forming(const std::shared_ptr<Request>& request) ORTMULTI_REQUIRES(mutex_);
   void gather(Worker& worker, bool at_once) ORTMULTI_REQUIRES(mutex_);
   /// Lets waiting requests join the forming batch.

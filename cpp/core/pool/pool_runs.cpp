@@ -239,6 +239,7 @@ void Pool::adapt(Worker& worker, std::size_t answers) {
       const MutexUnlock unlocked(mutex_);
       why_not = worker.runner->why_no_more();
     }
+    why_not = why_not.empty() ? start_more(group, group.in_flight->next()) : why_not;
     group.in_flight->try_more(options_.now(), why_not);
     give_waiting(group);
   }

@@ -102,7 +102,8 @@ Runners make_cpu_runners(const std::shared_ptr<Session>& session, const Serving&
   const auto sessions = shared_until_last<CpuSessions>(
       std::make_shared<CpuSessions>(session, serving.one_thread_wanted), [](CpuSessions& used) { used.end(); });
   Runners runners{{}, 1};
-  for (std::size_t i = 0; i < max_in_flight_on_cpu(); ++i) {
+  const std::size_t most = max_in_flight_on_cpu();
+  for (std::size_t i = 0; i < most; ++i) {
     runners.all.push_back(std::make_shared<CpuRunner>(sessions));
   }
   return runners;

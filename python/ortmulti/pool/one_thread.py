@@ -25,8 +25,7 @@ def may_be_made(request: CreationRequest) -> bool:
     """Return whether the pool's one session on the CPU has the cores to itself, and nobody chose its threads."""
     options = core_options(request.options)
     return (
-        _core.usable_cores() > 1
-        and request.sessions_per_device == 1
+        request.sessions_per_device == 1
         and [str(device) for device in parse_devices(request.devices)] == ["cpu"]
         and options.intra_op_num_threads == 0
         and options.use_per_session_threads
