@@ -28,22 +28,41 @@ __all__ = ["Ahead", "JoinedRows", "Rows", "RunSize", "as_done", "by_length", "in
 
 Feed: TypeAlias = Mapping[str, Any]
 Submit: TypeAlias = Callable[[list[Feed], Submitted], None]
+Run: TypeAlias = Callable[[Feed], list[Any]]
 Length: TypeAlias = Callable[[Feed], int]
 """Of a request that is padded."""
 Place = TypeVar("Place")
 Item = TypeVar("Item")
 _EACH = 16  # requests with a length are submitted together, and one of so many is measured
+_LONG = 1e-3  # seconds of a run: a thread needs a twentieth of it to be handed over to
+_LONG_ONES = 2  # in a row: the first run may take longer than later ones
 _SOON = 0.02  # seconds after which the next one that is read has all be submitted, however few they are
 
 
-def in_order(submit: Submit, feeds: Iterator[Feed], ahead: Ahead, wrap: Wrap | None) -> Iterator[list[Any]]:
+def in_order(
+    submit: Submit, feeds: Iterator[Feed], ahead: Ahead, wrap: Wrap | None, run: Run | None = None
+) -> Iterator[list[Any]]:
     """Yield the outputs of each feed, in order, with as many requests pending as ``ahead`` allows. Cancel those at the
-    end.
+    end. With ``run``, it runs each feed in this thread, as long as another thread would not pay.
     """
     answers: dict[int, Outcome] = {}  # that wait for earlier ones
     following = 0
     failed: dict[int, Exception] = {}
-    with closing(_answered(submit, _until_they_fail(feeds, failed), ahead, wrap)) as answered:
+    placed = _until_they_fail(feeds, failed)
+    long = 0 if run else _LONG_ONES
+    while long < _LONG_ONES and (one := next(placed, None)):
+        following, feed = one
+        begin = time.perf_counter()
+        try:
+            outputs = run(feed)  # type: ignore[misc]  # mypy does not see that there is one
+        except Exception as failure:
+            _number(failure, following)
+            raise
+        long = long + 1 if time.perf_counter() - begin >= _LONG else 0
+        del feed
+        yield outputs if wrap is None else wrap(outputs)
+        following += 1
+    with closing(_answered(submit, placed, ahead, wrap)) as answered:
         for indices, submitted, outcomes in answered:
             answers.update(zip(indices, outcomes, strict=True))
             del submitted, outcomes  # they hold what is yielded
@@ -337,9 +356,6 @@ def by_length(placed: Iterable[tuple[Place, Feed]], ahead: Ahead) -> Iterator[li
         yield wanted()
 
 
-_LONG = 1e-3  # seconds of a run: a thread needs a twentieth of it to be handed over to
-
-
 class RunSize:
     """The number of rows of a run, found by timing the runs.
 
@@ -471,9 +487,7 @@ def _enlarged(part: Any, count: int) -> Any:
     return np.empty((count, *part.shape[1:]), part.dtype) if isinstance(part, np.ndarray) else part
 
 
-def run_rows(
-    run: Callable[[Feed], list[Any]], pieces: Iterator[tuple[range, Feed]], size: RunSize, to: JoinedRows
-) -> None:
+def run_rows(run: Run, pieces: Iterator[tuple[range, Feed]], size: RunSize, to: JoinedRows) -> None:
     """Run pieces one after another, up to the first that takes much longer than to hand it to another thread."""
     for rows, feed in pieces:
         begin = time.perf_counter()

@@ -298,7 +298,8 @@ class Requests(Readiness, Closing):
         options = self._call(run_options, outputs, call)
         names, found, ahead = self._several(output_names, feeds, lookahead)
         submit = partial(self._submit_many, names, options)
-        return many.in_order(submit, found, ahead, _to_values if outputs == "device" else None)
+        run = partial(self._run, names, call=options) if lookahead is None and self._takes_turns() else None
+        return many.in_order(submit, found, ahead, _to_values if outputs == "device" else None, run)
 
     @takes_call
     def as_completed(
@@ -399,8 +400,8 @@ class Requests(Readiness, Closing):
         self._check_rows(names(), run_apart)
         joined = many.JoinedRows(found.count, names)
         pieces = found.cut(size)
-        if lookahead is None and self._members.expected == 1 and self._batch_size == 1:
-            many.run_rows(run, pieces, size, joined)  # another thread would only take turns with this one
+        if lookahead is None and self._takes_turns():
+            many.run_rows(run, pieces, size, joined)
         ahead = self._ahead(lookahead, max(1, self._batch_size // size.rows), self._length if found.ragged else None)
         many.submit_rows(submit, pieces, size, ahead, joined)
         return joined.outputs
@@ -570,6 +571,10 @@ class Requests(Readiness, Closing):
         if isinstance(feeds, Mapping) or not isinstance(feeds, Iterable):
             raise InvalidType(f"feeds is a list or another iterable of dicts, one for each run, not {_kind(feeds)}")
         return output_names, iter(feeds), self._ahead(lookahead, self._batch_size, self._length)
+
+    def _takes_turns(self) -> bool:
+        """Return whether another thread of the pool would, at first, only take turns with the caller's."""
+        return self._members.expected == 1 and self._batch_size == 1
 
     @property
     def _batch_size(self) -> int:
