@@ -13,6 +13,7 @@
 #include "core/onnx/index.hpp"
 #include "core/onnx/nodes.hpp"
 #include "core/onnx/weight_list.hpp"
+#include "core/ort/operators.hpp"
 
 namespace ortmulti::bindings {
 
@@ -72,6 +73,8 @@ void register_index(py::module_& module) {
           [](const ModelIndex& index) {
             return py::set(py::cast(std::vector<Text>(index.operators.begin(), index.operators.end())));
           })
+      .def_property_readonly("stateful_operator",
+                             [](const ModelIndex& index) { return find_stateful_operator(index.operators); })
       .def_readonly("ir_version", &ModelIndex::ir_version)
       .def_property_readonly("opsets", [](const ModelIndex& index) { return to_dict(index.opsets); })
       .def_property_readonly("external_locations", [](const ModelIndex& index) {

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ortmulti._runtime.machine import describe_memory
+from ortmulti._runtime.machine import available_memory, describe_memory, resident_memory
 from ortmulti.bench.measure.machine import cgroup_cores, describe, describe_cpu
 from ortmulti.devices.nvml import Nvml
 from tests.support.fake_nvml import FakeNvml
@@ -105,6 +105,15 @@ def test_limits_of_control_groups(
     write(tmp_path, files)
     assert cgroup_cores(tmp_path) == cores
     assert describe_memory(tmp_path) == memory
+
+
+def test_memory_that_can_still_be_had_is_what_the_kernel_and_the_group_allow(tmp_path: Path) -> None:
+    write(tmp_path, {"proc/meminfo": "MemTotal: 900 kB\nMemAvailable:  500 kB", "proc/self/status": "VmRSS:\t 100 kB"})
+    assert (resident_memory(tmp_path), available_memory(tmp_path)) == (100 << 10, 500 << 10)
+    write(tmp_path, {"proc/self/cgroup": "0::/a", "sys/fs/cgroup/a/memory.max": str(300 << 10)})
+    assert available_memory(tmp_path) == 200 << 10
+    write(tmp_path, {"sys/fs/cgroup/a/memory.max": str(50 << 10)})
+    assert available_memory(tmp_path) == 0
 
 
 def two_gpus(**functions: Any) -> FakeNvml:

@@ -34,6 +34,20 @@ def describe_memory(root: Path = Path("/")) -> dict[str, int | None]:
     return {"total": int(match[1]) * 1024 if match else None, "cgroup_limit": min(real, default=None)}
 
 
+def resident_memory(root: Path = Path("/")) -> int:
+    """Return the bytes of main memory that this process has."""
+    match = re.search(r"(?m)^VmRSS:\s+(\d+) kB", read(root / "proc/self/status") or "")
+    return int(match[1]) * 1024 if match else 0
+
+
+def available_memory(root: Path = Path("/")) -> int:
+    """Return the bytes of main memory that this process can still get, by the kernel and the cgroup."""
+    match = re.search(r"(?m)^MemAvailable:\s+(\d+) kB", read(root / "proc/meminfo") or "")
+    available = int(match[1]) * 1024 if match else 0
+    limit = describe_memory(root)["cgroup_limit"]
+    return available if limit is None else min(available, max(0, limit - resident_memory(root)))
+
+
 def cgroup_files(root: Path, controller: str, unified: str, *legacy: str) -> Iterator[str]:
     """Yield the contents of a control file in this process's group and in each above it, version 2 or 1.
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ortmulti._runtime.machine import available_memory
 from ortmulti._runtime.regular_file import open_regular
 from ortmulti.errors import InvalidArgument, NoSuchFile
 
@@ -60,8 +61,6 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, npt.NDArray[Any]]:
 def _check_memory(needed: int) -> None:
     if needed <= _FITS:
         return
-    from ortmulti.bench.measure.machine import available_memory  # takes long to import for a process that is measured
-
     free = available_memory()
     if needed > free:
         raise InvalidArgument(f"its arrays need {needed} bytes of memory, and {free} are free")

@@ -180,9 +180,7 @@ class MemberCreation:
 
         def add(feeds: list[Mapping[str, Any]], runs: int) -> None:
             self.poll()
-            core.add(
-                session._core, serving.in_flight, feeds, runs, self._timeline._core, self._end_runs, **more
-            )
+            core.add(session._core, serving.in_flight, feeds, runs, self._timeline._core, self._end_runs, **more)
 
         self._first_runs.run(session, add)
 

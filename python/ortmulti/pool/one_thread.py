@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, MutableSet
-from contextlib import closing
+from contextlib import closing, suppress
 
 from ortmulti import _core
 from ortmulti._runtime import background
+from ortmulti._runtime.machine import available_memory, resident_memory
 from ortmulti._runtime.threads import Task
+from ortmulti.create.model import Model
 from ortmulti.create.request import CreationRequest, core_options
 from ortmulti.devices.device import parse_devices
+from ortmulti.errors import InvalidProtobuf
 from ortmulti.loading import ways
 from ortmulti.loading.creation import Creation
 from ortmulti.options.session_options import SessionOptions
@@ -29,9 +32,20 @@ def may_be_made(request: CreationRequest) -> bool:
         and [str(device) for device in parse_devices(request.devices)] == ["cpu"]
         and options.intra_op_num_threads == 0
         and options.use_per_session_threads
-        and not options.enable_profiling  # its file is one session's
+        and not (options.enable_profiling or options.optimized_model_filepath)  # a file of one session
         and not any(entry.startswith("session.intra_op") for entry in options.config_entries)
     )
+
+
+def why_not(model: Model) -> str:
+    """Return why there cannot be a second session of the model; empty if there can."""
+    has, free = resident_memory(), available_memory()
+    if free < 2 * has:
+        return f"it may take as much memory as the process has, {has} bytes, and {free} are free"
+    with suppress(InvalidProtobuf), model.content() as content:
+        if name := _core.index_model(content).stateful_operator:
+            return f"operator {name} may keep something from run to run"
+    return ""
 
 
 def make_behind(makings: MutableSet[Task], request: CreationRequest, sessions: _core.CpuSessions) -> None:
@@ -55,6 +69,9 @@ def make_behind(makings: MutableSet[Task], request: CreationRequest, sessions: _
         if options.log_severity_level in (-1, 2):
             options.log_severity_level = _ERROR  # the other session has logged the model's warnings
         try:
+            if reason := why_not(request.model):
+                sessions.not_made(reason)
+                return
             wanted = dataclasses.replace(request, options=options)
             with closing(Creation(wanted, Timeline(), poll=check)) as creation:
                 ways.create(creation)
@@ -63,7 +80,5 @@ def make_behind(makings: MutableSet[Task], request: CreationRequest, sessions: _
             sessions.not_made(str(error) or "the process ends")
 
     makings.add(
-        background.do(
-            make, "ortmulti-one-thread", lambda: sessions.not_made("the thread that makes it did not start")
-        )
+        background.do(make, "ortmulti-one-thread", lambda: sessions.not_made("the thread that makes it did not start"))
     )

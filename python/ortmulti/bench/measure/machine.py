@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
-import re
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -74,14 +73,6 @@ def describe_cpu(root: Path = Path("/")) -> dict[str, Any]:
         "usable_physical_cores": len({cores[cpu] for cpu in usable}),
         "cgroup_cores": cgroup_cores(root),
     }
-
-
-def available_memory() -> int:
-    """Return the bytes of main memory that this process can still get, by the kernel and the cgroup."""
-    match = re.search(r"(?m)^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
-    available = int(match[1]) * 1024 if match else 0
-    limit = describe_memory()["cgroup_limit"]
-    return available if limit is None else min(available, limit)
 
 
 def cgroup_cores(root: Path = Path("/")) -> float | None:
