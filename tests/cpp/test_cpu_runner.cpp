@@ -34,9 +34,9 @@ class CpuSessionsTest : public RealSessions {
           all_cores, [this](const std::shared_ptr<CpuSessions>& wanting) { wanted.push_back(wanting.get()); });
     }
   }
-  std::shared_ptr<Session> ran_with(bool beside_others) const {
+  std::shared_ptr<Session> ran_with(bool side_by_side) const {
     AddRequest request;
-    request.beside_others = beside_others;
+    request.side_by_side = side_by_side;
     CpuRunner(sessions).run(request);
     EXPECT_EQ(numbers(request.outputs.at(0)), (std::vector<float>{1, 3, 5}));
     return request.ran_with;
@@ -99,7 +99,7 @@ TEST_F(PoolOnCpu, AsManyRunsAsCoresAreTriedAtOnceAndKnowOfEachOther) {
   for (int i = 0; i < 16; ++i) {
     const auto runner = std::make_shared<FakeRunner>(Device::cpu(), &session);
     runner->action = [&](Request& request) {
-      ++(request.beside_others ? beside : alone);
+      ++(request.side_by_side ? beside : alone);
       const auto under_way = static_cast<int>(pool->stats().devices[0].in_flight);
       for (auto before = now.load();
            !now.compare_exchange_weak(before, before + std::chrono::milliseconds(20) / under_way);) {

@@ -23,12 +23,13 @@ using std::chrono::seconds;
 // A device that answers so many requests a second, by how many are under way.
 class Measured : public testing::Test {
  protected:
-  void answer_for(std::chrono::milliseconds time, bool waiting = true) {
+  void answer_for(std::chrono::milliseconds time, std::size_t waiting = 1) {
     const auto end = now + time;
     while (now < end) {
       now += std::chrono::duration_cast<InFlight::Clock::duration>(
           std::chrono::duration<double>(1 / rate(static_cast<double>(in_flight.limit()))));
-      if (in_flight.record(now, 1, waiting, most)) {
+      const std::size_t more = clients - std::min(clients, in_flight.limit());
+      if (in_flight.record(now, 1, clients == 0 ? waiting : more, most)) {
         ++asked;
         in_flight.try_more(now, why_not);
       }
@@ -39,6 +40,7 @@ class Measured : public testing::Test {
   std::function<double(double)> rate = [](double limit) { return 200 * std::min(limit, 6.0); };
   InFlight::Clock::time_point now{seconds(1000)};
   InFlight in_flight{3};
+  std::size_t clients = 0;  // of a closed loop
   std::size_t most = 12;
   std::string why_not;
   int asked = 0;
@@ -61,12 +63,12 @@ TEST_F(Measured, TheFewestOfThoseThatDoAsWellAreTaken) {
 }
 
 TEST_F(Measured, TimesWithoutRequestsThatWaitAreNotMeasured) {
-  answer_for(seconds(3), false);
+  answer_for(seconds(3), 0);
   EXPECT_EQ(in_flight.limit(), 3U);
   EXPECT_EQ(in_flight.why(), "");
   for (int i = 0; i < 100; ++i) {
     answer_for(milliseconds(150));
-    answer_for(milliseconds(10), false);
+    answer_for(milliseconds(10), 0);
   }
   EXPECT_EQ(in_flight.limit(), 3U) << "no time was long enough";
 }
@@ -83,13 +85,43 @@ TEST_F(Measured, TheFirstLargerOneCanBeSaid) {
   EXPECT_EQ(in_flight.limit(), 8U);
 }
 
+TEST_F(Measured, ALargerLoadIsMetSoon) {
+  rate = [&](double limit) { return 100 * std::min(limit, static_cast<double>(clients)); };
+  clients = 4;
+  answer_for(seconds(600));
+  ASSERT_EQ(in_flight.limit(), 4U) << in_flight.why();
+  clients = 64;
+  answer_for(milliseconds(700));
+  EXPECT_GT(in_flight.limit(), 4U) << "it is being chosen again";
+  answer_for(seconds(3));
+  EXPECT_EQ(in_flight.limit(), 12U) << in_flight.why();
+  const std::string chosen = in_flight.why();
+  clients = 80;
+  answer_for(seconds(4));
+  EXPECT_EQ(in_flight.why(), chosen) << "a few more are no other load";
+}
+
 TEST_F(Measured, WhatIsTriedMayLeaveNobodyWaiting) {
   rate = [](double) { return 500; };
   while (in_flight.limit() == 3) {
     answer_for(milliseconds(10));
   }
-  answer_for(seconds(1), false);
+  answer_for(seconds(1), 0);
   EXPECT_EQ(in_flight.limit(), 3U) << in_flight.why();
+}
+
+TEST_F(Measured, ElementsCountWhereRequestsDifferInLength) {
+  rate = [](double limit) { return 100 * std::min(limit, 6.0); };
+  const auto end = now + seconds(3);
+  while (now < end) {  // long ones where more are under way: fewer answers, more elements
+    const auto limit = static_cast<double>(in_flight.limit());
+    now += std::chrono::duration_cast<InFlight::Clock::duration>(std::chrono::duration<double>(limit / rate(limit)));
+    if (in_flight.record(now, 1, 1, most, in_flight.limit())) {
+      in_flight.try_more(now, "");
+    }
+  }
+  EXPECT_EQ(in_flight.limit(), 6U);
+  EXPECT_EQ(in_flight.why().find("elements a second: 300 with 3"), 0U) << in_flight.why();
 }
 
 TEST_F(Measured, ItIsAskedSoonAgainWhereNoMoreMayBeTried) {

@@ -51,7 +51,7 @@ bool CpuSessions::ended() const {
 }
 
 void CpuRunner::run(Request& request) {
-  const auto one_thread = request.beside_others ? sessions_->one_thread() : nullptr;
+  const auto one_thread = request.side_by_side ? sessions_->one_thread() : nullptr;
   run_with(one_thread ? one_thread : loaded(), request);
 }
 

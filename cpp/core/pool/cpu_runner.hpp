@@ -44,7 +44,7 @@ class CpuSessions : public std::enable_shared_from_this<CpuSessions>, NonCopyabl
   bool ended_ ORTMULTI_GUARDED_BY(mutex_) = false;
 };
 
-/// Runs requests with one of the sessions: with that of one thread where other requests are under way or wait.
+/// Runs requests with one of the sessions: those that are to be side by side with that of one thread.
 class CpuRunner : public SessionRunner {
  public:
   explicit CpuRunner(std::shared_ptr<CpuSessions> sessions)

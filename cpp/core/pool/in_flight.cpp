@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace ortmulti {
 namespace {
@@ -10,6 +11,7 @@ constexpr std::chrono::milliseconds shortest_measurement{200};
 constexpr std::size_t min_answers = 4;  // for each request under way
 constexpr double min_gain = 1.03;
 constexpr std::size_t max_steps_without_gain = 2;  // one more often gains nothing where two do
+constexpr double few = 4;                          // requests more, which are no other load
 constexpr std::chrono::milliseconds first_refusal_lasts{500};
 constexpr std::chrono::seconds first_choice_lasts{5};
 constexpr std::chrono::seconds longest_choice_lasts{300};
@@ -20,18 +22,47 @@ std::size_t InFlight::next(std::size_t limit) const noexcept {
   return std::min(most_, std::max(second_, limit + std::max<std::size_t>(1, limit / 2)));
 }
 
-bool InFlight::record(Clock::time_point now, std::size_t answers, bool waiting, std::size_t most) {
+void InFlight::note_load(Clock::time_point now, std::size_t waiting) {
+  load_since_ = load_since_.value_or(now);
+  load_ += waiting == 0 ? 0 : waiting + limit_;  // else fewer than the limit may be under way
+  ++loads_;
+  if (now - *load_since_ < shortest_measurement) {
+    return;
+  }
+  const double mean = static_cast<double>(load_) / static_cast<double>(loads_);
+  load_since_.reset();
+  load_ = 0;
+  loads_ = 0;
+  if (choosing_) {
+    chosen_load_ = std::max(chosen_load_, mean);
+    return;
+  }
+  const bool larger = mean > 2 * chosen_load_ && mean > chosen_load_ + few;
+  if (larger && std::exchange(larger_, larger)) {
+    next_choice_ = now;
+    pause_ = {};
+  }
+  larger_ = larger;
+}
+
+bool InFlight::record(Clock::time_point now, std::size_t answers, std::size_t waiting, std::size_t most,
+                      std::optional<std::size_t> elements) {
   most_ = std::max(most, first_);
-  if (fixed_ || asked_ || most_ == first_ || now < next_choice_) {
+  if (fixed_ || asked_ || most_ == first_) {
+    return false;
+  }
+  note_load(now, waiting);
+  if (now < next_choice_) {
     return false;
   }
   // What is tried may leave nobody waiting.
-  if (!waiting && tried_.empty()) {
+  if (waiting == 0 && tried_.empty()) {
     began_.reset();
     return false;
   }
   if (!choosing_) {  // again, if it is not the first time: beginning with the step before
     choosing_ = true;
+    chosen_load_ = 0;
     std::size_t before = first_;
     while (next(before) < limit_) {
       before = next(before);
@@ -44,15 +75,18 @@ bool InFlight::record(Clock::time_point now, std::size_t answers, bool waiting, 
     if (left_out_ == 0) {
       began_ = now;
       answers_ = 0;
+      elements_ = 0;
     }
     return false;
   }
   answers_ += answers;
+  elements_ += elements.value_or(answers);
   const Clock::duration taken = now - *began_;
   if (taken < shortest_measurement || answers_ < min_answers * limit_) {
     return false;
   }
-  const double rate = static_cast<double>(answers_) / std::chrono::duration<double>(taken).count();
+  const double rate = static_cast<double>(elements_) / std::chrono::duration<double>(taken).count();
+  unit_ = elements ? "elements" : "answers";
   began_.reset();
   const auto best = std::ranges::max_element(tried_, {}, [](const auto& each) { return each.second; });
   steps_without_gain_ = best == tried_.end() || rate >= min_gain * best->second ? 0 : steps_without_gain_ + 1;
@@ -81,7 +115,7 @@ void InFlight::try_more(Clock::time_point now, const std::string& why_not) {
 
 void InFlight::settle(Clock::time_point now, const std::string& why_not_more) {
   double best = 0;
-  why_ = "answers a second: ";
+  why_ = unit_ + " a second: ";
   for (const auto& [limit, rate] : tried_) {
     best = std::max(best, rate);
     why_ += (limit == tried_.front().first ? "" : ", ") + std::to_string(std::lround(rate)) + " with " +

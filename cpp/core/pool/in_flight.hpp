@@ -22,9 +22,11 @@ class InFlight {
   /// What try_more() raises it to.
   std::size_t next() const noexcept { return next(limit_); }
 
-  /// Counts answers. `waiting`: whether requests wait now; only such times are measured. Returns whether more than
-  /// limit(), up to `most`, shall be tried: then call try_more().
-  bool record(Clock::time_point now, std::size_t answers, bool waiting, std::size_t most);
+  /// Counts answers; `elements`: of their inputs, which count instead where requests differ in length. `waiting`: how
+  /// many wait now; times without any are not measured. Returns whether more than limit(), up to `most`, shall be
+  /// tried: then call try_more().
+  bool record(Clock::time_point now, std::size_t answers, std::size_t waiting, std::size_t most,
+              std::optional<std::size_t> elements = std::nullopt);
   /// Raises the limit, or keeps it for the reason `why_not`.
   void try_more(Clock::time_point now, const std::string& why_not);
 
@@ -35,6 +37,8 @@ class InFlight {
   const std::string& why() const noexcept { return why_; }
 
  private:
+  /// Chooses at once again where twice as many requests are there as when it chose.
+  void note_load(Clock::time_point now, std::size_t waiting);
   void settle(Clock::time_point now, const std::string& why_not_more);
   std::size_t next(std::size_t limit) const noexcept;
 
@@ -50,9 +54,16 @@ class InFlight {
   std::size_t steps_without_gain_ = 0;                 // of the last steps
   std::optional<Clock::time_point> began_;             // to measure
   std::size_t answers_ = 0;                            // since then
+  std::size_t elements_ = 0;                           // of these
   std::size_t left_out_ = 0;                           // answers before that, of requests under way with another limit
   Clock::duration pause_{};                            // from one choice to the next
   Clock::time_point next_choice_;
+  std::optional<Clock::time_point> load_since_;  // of the mean
+  std::size_t load_ = 0;                         // sum of the requests that were there
+  std::size_t loads_ = 0;
+  double chosen_load_ = 0;  // the largest mean during the last choice
+  bool larger_ = false;     // the last mean was twice that
+  std::string unit_;        // of the rates
   std::string why_;
 };
 

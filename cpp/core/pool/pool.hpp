@@ -231,7 +231,8 @@ class Pool : public KeepsMemory, NonCopyable {
   void give_waiting(DeviceGroup& group) ORTMULTI_REQUIRES(mutex_);
   bool full() const ORTMULTI_REQUIRES(mutex_);
   /// Lets InFlight choose the number of requests under way, after answers. Gives the mutex to others meanwhile.
-  void adapt(Worker& worker, std::size_t answers) ORTMULTI_REQUIRES(mutex_);
+  void adapt(Worker& worker, std::size_t answers, std::optional<std::size_t> elements = std::nullopt)
+      ORTMULTI_REQUIRES(mutex_);
   RequestQueue& queue_of(const Request& request) ORTMULTI_REQUIRES(mutex_);
   void assign(Worker& worker, const std::shared_ptr<Request>& request) const ORTMULTI_REQUIRES(mutex_);
   /// Whether it may be part of a joint run.

@@ -210,6 +210,10 @@ void Pool::run_batch(Worker& worker, bool at_once) {
     }
   }
   worker.freed = Clock::now();
+  std::optional<std::size_t> padded_elements;  // of what was answered, without padding
+  if (options_.batching.padding) {
+    padded_elements = joint.error ? 0 : size.elements;
+  }
   const auto answered = std::ranges::count(finished, Request::Outcome::done, &Request::outcome);
   {
     const MutexUnlock unlocked(mutex_);
@@ -219,10 +223,10 @@ void Pool::run_batch(Worker& worker, bool at_once) {
     joint = {};
     announce(finished);
   }
-  adapt(worker, static_cast<std::size_t>(answered));
+  adapt(worker, static_cast<std::size_t>(answered), padded_elements);
 }
 
-void Pool::adapt(Worker& worker, std::size_t answers) {
+void Pool::adapt(Worker& worker, std::size_t answers, std::optional<std::size_t> elements) {
   DeviceGroup& group = *worker.group;
   if (!group.in_flight) {
     return;
@@ -232,8 +236,8 @@ void Pool::adapt(Worker& worker, std::size_t answers) {
     // A run's thread is busy, with the launches or waiting for them; others of the process need cores too.
     most = std::min(most, options_.cores * 3 / 4 / groups_.size());
   }
-  const bool waiting = !group.waiting.empty() || !anywhere_.empty();
-  if (group.in_flight->record(options_.now(), answers, waiting, most)) {
+  const std::size_t waiting = group.waiting.size() + anywhere_.size();
+  if (group.in_flight->record(options_.now(), answers, waiting, most, elements)) {
     std::string why_not;
     {
       const MutexUnlock unlocked(mutex_);
@@ -250,7 +254,9 @@ RunEnd Pool::run_one(Worker& worker, Request& request) const {
   ++worker.group->counts.runs;
   worker.group->counts.batch_size.record(std::max<std::size_t>(1, worker.batch.size()));  // none in a caller's thread
   const DeviceGroup& group = *worker.group;
-  request.beside_others = group.at_once() > 1 && (group.busy() > 1 || !group.waiting.empty() || !anywhere_.empty());
+  // Fewer of one thread would leave cores idle.
+  const std::size_t there = group.busy() + group.waiting.size() + anywhere_.size();
+  request.side_by_side = group.at_once() > 1 && 2 * there > options_.cores;
   if (request.endable && request.run_options == nullptr) {
     request.run_options = &request.own_run_options.emplace();  // under the lock: end_early() looks at them
   }

@@ -92,7 +92,7 @@ class Request {
   std::optional<Device> device;    ///< Runs only there; else on any device.
   bool outputs_on_device = false;  ///< Else they are the host's.
   bool takes_rows = false;         ///< Small outputs of a joint run may be given as rows, not yet copied.
-  bool beside_others = false;      ///< Set for each run: others are under way on the device, or wait for it.
+  bool side_by_side = false;       ///< Set for each run: on the CPU it has one thread, beside others.
   bool endable = false;            ///< Gets run options of its own, so that its run can be ended.
   std::uint64_t caller = 0;        ///< Requests of a caller whose requests fail run alone. 0: unknown.
   RequestTrace trace;              ///< Gets the request's spans.

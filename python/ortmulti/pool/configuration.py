@@ -236,7 +236,7 @@ class Serving:
     """How each session of a pool serves requests.
 
     Attributes:
-        in_flight: Number of requests that a session on a GPU has under way; 0: the core chooses, on a CPU, too.
+        in_flight: Number of requests that a session on a GPU has under way; 0: the core chooses, on the CPU, too.
         graphs: How shapes that come again get CUDA graphs, in sessions beside it; None: they do not.
         warmup: What a session runs before it takes requests, as for `load`.
         batching: How requests are joined; None: not at all.
@@ -248,6 +248,12 @@ class Serving:
     warmup: Warmup | bool = False
     batching: Batching | None = None
     makings: weakref.WeakSet[Task] = field(default_factory=weakref.WeakSet)
+
+    @property
+    def in_flight_on_gpu(self) -> int:
+        """The same on a GPU: there joint runs of any length keep it busy, and nothing is measured."""
+        padded = self.batching is not None and self.batching.pad is not None
+        return self.in_flight or (_core.at_first_in_flight if padded else 0)
 
 
 def _several(value: object) -> list[Any]:

@@ -92,6 +92,8 @@ def load(
             while further requests wait, more (12 at most) as long as that gives more answers a second;
             `DeviceStats.why_in_flight` has the figures. It grows only while a quarter of the GPU's memory is free, and
             to three quarters of the process's cores for all GPUs together. With ``Batching(pad=...)``, ``"auto"`` is 3.
+            On the CPU, ``"auto"`` tries runs of one thread each beside one another while requests wait, in a second
+            session, if the options leave the threads to the pool; a number keeps one at a time.
         cuda_graph: Whether runs on GPUs are captured as CUDA graphs. ``"auto"``, the default: shapes that come 20 times
             are, in sessions of their own beside the pool's, after a test of each graph; with ``Batching(pad=...)`` only
             if it has ``lengths`` too. False: none. True or a `CudaGraph`: those that were run once, with any batching:
@@ -147,9 +149,6 @@ def load(
     )
     _check_graphs(request, graphs is not None and cuda_graph != "auto")
     padded = batching if batching is not None and batching.pad is not None else None
-    if in_flight == "auto" and padded:
-        # Answers a second say nothing of more in flight, where lengths differ; and joint runs keep a GPU busy.
-        in_flight = _core.at_first_in_flight
     if cuda_graph == "auto" and padded and not padded.lengths:
         graphs = None  # padded to any length, shapes come again by chance alone
     serving = Serving(0 if in_flight == "auto" else in_flight, graphs, warmup, batching)

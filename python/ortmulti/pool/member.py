@@ -166,21 +166,23 @@ class MemberCreation:
             initializers = session.get_overridable_initializers()
             check_inputs(core, serving.batching, self._request.model, session.get_inputs(), initializers)
         limit = serving.graphs
+        in_flight = serving.in_flight_on_gpu
         more: dict[str, Any] = {}  # sessions that are made when they are wanted
-        if limit and session.device.startswith("cuda:"):
+        if session.device == "cpu":
+            from ortmulti.pool import one_thread
+
+            if serving.in_flight == 0 and one_thread.may_be_made(self._request):
+                more = {"one_thread_wanted": partial(one_thread.make_behind, serving.makings, self._request)}
+                in_flight = 0
+        elif limit and session.device.startswith("cuda:"):
             from ortmulti.pool.graphs import make_behind
 
             make = partial(make_behind, limit, serving.makings, self._request, session._core)
             more = {"graph_wanted": make, "graph_after": limit.after, "max_graphs": limit.rule.max_shapes}
-        elif session.device == "cpu" and serving.in_flight == 0:
-            from ortmulti.pool import one_thread
-
-            if one_thread.may_be_made(self._request):
-                more = {"one_thread_wanted": partial(one_thread.make_behind, serving.makings, self._request)}
 
         def add(feeds: list[Mapping[str, Any]], runs: int) -> None:
             self.poll()
-            core.add(session._core, serving.in_flight, feeds, runs, self._timeline._core, self._end_runs, **more)
+            core.add(session._core, in_flight, feeds, runs, self._timeline._core, self._end_runs, **more)
 
         self._first_runs.run(session, add)
 

@@ -284,7 +284,7 @@ class Members:
     def _under_way(self, chosen_on_gpu: int, chosen_on_cpu: int) -> int:
         sessions = max(1, len(self._members), len(self._targets or ()))
         if not self._targets or any(target.startswith("cuda:") for target in self._targets):
-            return sessions * (self._serving.in_flight or chosen_on_gpu)
+            return sessions * (self._serving.in_flight_on_gpu or chosen_on_gpu)
         return chosen_on_cpu if self._serving.in_flight == 0 and sessions == 1 else sessions
 
     # Readiness.

@@ -284,10 +284,11 @@ class Requests(Readiness, Closing):
             feeds: The inputs of each run; read as needed.
             run_options, outputs: As for `run`.
             lookahead: How many requests are submitted before the first of them is returned; default: two for each that
-                can be under way, with batching two batches. With padding it is how many are read and sorted by length,
-                of which a quarter is submitted, and at least two batches; default: as many as are answered in 2 s, up
-                to 128 MiB of inputs or outputs. So answers come in bursts, and up to twice as many are kept: give less
-                where the first ones are to come soon. What was read may wait until the next one is.
+                can be under way, with batching two batches. On the CPU, requests of less than a millisecond run in the
+                caller's thread by default, and none is read ahead. With padding it is how many are read and sorted by
+                length, of which a quarter is submitted, and at least two batches; default: as many as are answered in
+                2 s, up to 128 MiB of inputs or outputs. So answers come in bursts, and up to twice as many are kept:
+                give less where the first ones are to come soon. What was read may wait until the next one is.
             **call: Arguments of every request: `Call`.
 
         Yields:
@@ -355,7 +356,8 @@ class Requests(Readiness, Closing):
                 run has the remaining rows. With n = 0 the model runs once, with empty inputs. Of rows of different
                 lengths each is a request of its own.
             lookahead: How many runs are submitted before the first one's outputs are taken; default: two for each that
-                can be under way, with batching two batches.
+                can be under way, with batching two batches. On the CPU the first runs are in the caller's thread, up
+                to one of a millisecond.
             **call: Arguments of every request: `Call`.
 
         Returns:
