@@ -92,8 +92,8 @@ def load(
             while further requests wait, more (12 at most) as long as that gives more answers a second;
             `DeviceStats.why_in_flight` has the figures. It grows only while a quarter of the GPU's memory is free, and
             to three quarters of the process's cores for all GPUs together. With ``Batching(pad=...)``, ``"auto"`` is 3.
-            On the CPU, ``"auto"`` tries runs of one thread each beside one another while requests wait, in a second
-            session, if the options leave the threads to the pool; a number keeps one at a time.
+            On the CPU, ``"auto"`` has one run at a time, and tries runs of one thread each side by side while requests
+            wait: docs/pool.md. A number keeps one.
         cuda_graph: Whether runs on GPUs are captured as CUDA graphs. ``"auto"``, the default: shapes that come 20 times
             are, in sessions of their own beside the pool's, after a test of each graph; with ``Batching(pad=...)`` only
             if it has ``lengths`` too. False: none. True or a `CudaGraph`: those that were run once, with any batching:

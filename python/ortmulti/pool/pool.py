@@ -286,9 +286,9 @@ class Requests(Readiness, Closing):
             lookahead: How many requests are submitted before the first of them is returned; default: two for each that
                 can be under way, with batching two batches. On the CPU, requests of less than a millisecond run in the
                 caller's thread by default, and none is read ahead. With padding it is how many are read and sorted by
-                length, of which a quarter is submitted, and at least two batches; default: as many as are answered in
-                2 s, up to 128 MiB of inputs or outputs. So answers come in bursts, and up to twice as many are kept:
-                give less where the first ones are to come soon. What was read may wait until the next one is.
+                length, of which a quarter is submitted, and at least two batches. The default is as many as are
+                answered in 2 s, up to 128 MiB of inputs or outputs. So answers come in bursts, and up to twice as many
+                are kept: give less where the first ones are to come soon. What was read may wait until the next one is.
             **call: Arguments of every request: `Call`.
 
         Yields:

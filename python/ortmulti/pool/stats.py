@@ -101,8 +101,8 @@ class DeviceStats(_Short):
         suspended: Reason why the device gets only probes and requests that name it: its runs failed, and the same
             requests succeeded on other devices. Empty if it gets requests.
         in_flight: Requests that may be under way at the same time.
-        why_in_flight: Answers a second that were measured to choose that number. Empty if `load` was given a number, or
-            if requests have not waited long enough.
+        why_in_flight: Answers a second that were measured to choose that number; with ``pad`` the inputs' elements.
+            Empty if `load` was given a number, or if requests have not waited long enough.
         batch_size: Requests of each run.
         asleep: What the device has given back, as `Pool.sleep`'s ``level``; empty if it is awake.
         sleeps, wakes: How often it fell asleep and woke.
