@@ -47,9 +47,9 @@ class CpuSessionsTest : public RealSessions {
   std::shared_ptr<CpuSessions> sessions;
 };
 
-TEST_F(CpuSessionsTest, TheSessionOfOneThreadIsAskedForOnceAndAwaited) {
-  EXPECT_EQ(sessions->why_no_more(), "a session of one thread is being made");
-  EXPECT_EQ(sessions->why_no_more(), "a session of one thread is being made");
+TEST_F(CpuSessionsTest, TheSessionOfOneThreadIsAskedForAndAwaited) {
+  EXPECT_EQ(sessions->why_no_more(), std::nullopt);
+  EXPECT_EQ(sessions->why_no_more(), std::nullopt);
   EXPECT_EQ(wanted, std::vector<const CpuSessions*>{sessions.get()});
   sessions->add(make_session("add", with_threads(1)));
   EXPECT_EQ(sessions->why_no_more(), "");
@@ -61,6 +61,20 @@ TEST_F(CpuSessionsTest, WithoutItThereIsTheReason) {
   sessions->not_made("no memory");
   EXPECT_EQ(CpuRunner(sessions).why_no_more(), "there is no session of one thread: no memory");
   EXPECT_EQ(ran_with(true), all_cores);
+  EXPECT_EQ(wanted.size(), 1U);
+}
+
+TEST_F(CpuSessionsTest, ItIsFreedWhereItGainsNothingAndMadeAgainWhenItIsWanted) {
+  auto made = make_session("add", with_threads(1));
+  const std::weak_ptr<Session> watched = made;
+  sessions->add(std::move(made));
+  CpuRunner(sessions).no_more_run();
+  EXPECT_TRUE(watched.expired());
+  EXPECT_EQ(ran_with(true), all_cores);
+  EXPECT_EQ(sessions->why_no_more(), std::nullopt);
+  EXPECT_EQ(wanted.size(), 1U);
+  CpuRunner(sessions).no_more_run();
+  EXPECT_EQ(sessions->why_no_more(), std::nullopt) << "it is still being made";
 }
 
 TEST_F(CpuSessionsTest, RunsBesideOthersHaveOneThreadAndLoneOnesAllCores) {

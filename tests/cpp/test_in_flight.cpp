@@ -124,13 +124,17 @@ TEST_F(Measured, ElementsCountWhereRequestsDifferInLength) {
   EXPECT_EQ(in_flight.why().find("elements a second: 300 with 3"), 0U) << in_flight.why();
 }
 
-TEST_F(Measured, ItIsAskedSoonAgainWhereNoMoreMayBeTried) {
-  why_not = "not yet";
-  answer_for(milliseconds(300));
-  ASSERT_EQ(asked, 1);
-  why_not = "";
-  answer_for(milliseconds(2500));
-  EXPECT_EQ(in_flight.limit(), 6U) << in_flight.why();
+TEST_F(Measured, ASessionMoreHasToGainMore) {
+  in_flight = InFlight(1, 8);
+  rate = [](double limit) { return limit == 1 ? 100 : 108; };
+  answer_for(seconds(2));
+  EXPECT_EQ(in_flight.limit(), 1U) << in_flight.why();
+  EXPECT_TRUE(in_flight.take_stayed());
+  EXPECT_FALSE(in_flight.take_stayed());
+  rate = [](double limit) { return limit == 1 ? 100 : 115; };
+  answer_for(seconds(60));
+  EXPECT_EQ(in_flight.limit(), 8U) << in_flight.why();
+  EXPECT_FALSE(in_flight.take_stayed());
 }
 
 TEST_F(Measured, ItIsMeasuredAgainAndFollowsWhatChanged) {

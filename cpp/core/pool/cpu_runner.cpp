@@ -12,37 +12,47 @@ std::shared_ptr<Session> CpuSessions::one_thread() const {
   return one_thread_;
 }
 
-std::string CpuSessions::why_no_more() {
+std::optional<std::string> CpuSessions::why_no_more() {
   {
     const MutexLock lock(mutex_);
+    if (being_made_) {
+      return std::nullopt;
+    }
     if (one_thread_ || !why_not_.empty()) {
       return why_not_;
     }
-    why_not_ = "a session of one thread is being made";
+    being_made_ = true;
   }
   wanted_(shared_from_this());
+  return std::nullopt;
+}
+
+void CpuSessions::drop() {
+  std::shared_ptr<Session> freed;  // without the lock
   const MutexLock lock(mutex_);
-  return why_not_;
+  freed.swap(one_thread_);
 }
 
 void CpuSessions::add(std::shared_ptr<Session> one_thread) {
   const MutexLock lock(mutex_);
+  being_made_ = false;
   if (!ended_) {
     one_thread_ = std::move(one_thread);
-    why_not_.clear();
   }
 }
 
 void CpuSessions::not_made(const std::string& reason) {
   const MutexLock lock(mutex_);
+  being_made_ = false;
   why_not_ = "there is no session of one thread: " + reason;
 }
 
 void CpuSessions::end() {
-  std::shared_ptr<Session> freed;  // without the lock
-  const MutexLock lock(mutex_);
-  ended_ = true;
-  freed.swap(one_thread_);
+  {
+    const MutexLock lock(mutex_);
+    ended_ = true;
+  }
+  drop();
 }
 
 bool CpuSessions::ended() const {
@@ -78,7 +88,7 @@ void CpuRunner::shrink_arena(Session::Shrink when) {
   }
 }
 
-std::string CpuRunner::why_no_more() noexcept {
+std::optional<std::string> CpuRunner::why_no_more() noexcept {
   try {
     return sessions_->why_no_more();
   } catch (const std::exception& error) {

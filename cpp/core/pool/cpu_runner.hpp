@@ -17,8 +17,8 @@ namespace ortmulti {
 /// waits at each node for the thread that was interrupted. Any thread may use it.
 class CpuSessions : public std::enable_shared_from_this<CpuSessions>, NonCopyable {
  public:
-  /// Called once, when the session of one thread is wanted. Has another thread call add() or not_made() later. It must
-  /// not throw.
+  /// Called when the session of one thread is wanted, which is not being made. Has another thread call add() or
+  /// not_made() later. It must not throw.
   using Wanted = std::function<void(const std::shared_ptr<CpuSessions>& sessions)>;
 
   CpuSessions(std::shared_ptr<Session> all_cores, Wanted wanted)
@@ -27,8 +27,10 @@ class CpuSessions : public std::enable_shared_from_this<CpuSessions>, NonCopyabl
   const std::shared_ptr<Session>& all_cores() const noexcept { return all_cores_; }
   /// Null: there is none.
   std::shared_ptr<Session> one_thread() const;
-  /// Why not more than one run may be under way; empty: they may. Has the session made that it takes.
-  std::string why_no_more();
+  /// Why not more than one run may be under way; empty: they may. Nothing: the session that it takes is being made.
+  std::optional<std::string> why_no_more();
+  /// Frees that session, until it is wanted again.
+  void drop();
   void add(std::shared_ptr<Session> one_thread);
   void not_made(const std::string& reason);
   /// Nobody uses it any more.
@@ -40,7 +42,8 @@ class CpuSessions : public std::enable_shared_from_this<CpuSessions>, NonCopyabl
   const Wanted wanted_;
   mutable Mutex mutex_;
   std::shared_ptr<Session> one_thread_ ORTMULTI_GUARDED_BY(mutex_);
-  std::string why_not_ ORTMULTI_GUARDED_BY(mutex_);  // empty: it was not asked for yet
+  bool being_made_ ORTMULTI_GUARDED_BY(mutex_) = false;
+  std::string why_not_ ORTMULTI_GUARDED_BY(mutex_);  // it cannot be made
   bool ended_ ORTMULTI_GUARDED_BY(mutex_) = false;
 };
 
@@ -53,7 +56,8 @@ class CpuRunner : public SessionRunner {
   void run(Request& request) override;
   std::optional<Session::Arena> arena() noexcept override;
   void shrink_arena(Session::Shrink when) override;
-  std::string why_no_more() noexcept override;
+  std::optional<std::string> why_no_more() noexcept override;
+  void no_more_run() noexcept override { sessions_->drop(); }
 
  private:
   const std::shared_ptr<CpuSessions> sessions_;

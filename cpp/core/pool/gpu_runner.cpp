@@ -100,7 +100,7 @@ void GpuRunner::free_staged() noexcept {
   }
 }
 
-std::string GpuRunner::why_no_more() noexcept {
+std::string GpuRunner::why_memory_is_short() noexcept {
   try {
     CudaStartup& startup = CudaStartup::instance();
     const ScopedContext current(startup, device().index);
@@ -208,7 +208,7 @@ void GpuRunner::run_with_graphs(Request& request, const Tensors& inputs, const s
   if (!wanted) {
     return;
   }
-  if (const std::string reason = why_no_more(); !reason.empty()) {
+  if (const std::string reason = why_memory_is_short(); !reason.empty()) {
     shape_graphs_->not_now(key, reason);
     return;
   }

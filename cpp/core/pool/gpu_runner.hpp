@@ -36,13 +36,15 @@ class GpuRunner : public SessionRunner, NonCopyable {
   bool drop_graphs() override { return shape_graphs_ && shape_graphs_->drop_all(); }
   void free_buffers() override;
   /// More runners may run while a quarter of the GPU's memory is free.
-  std::string why_no_more() noexcept override;
+  std::optional<std::string> why_no_more() noexcept override { return why_memory_is_short(); }
   /// Captures a graph for the shape of both requests, which ask for all outputs. Returns the outputs of `one`. Throws
   /// Error unless ordinary runs of `one` repeat their bits, and the graph gives the bits of ordinary runs for both
   /// requests, into poisoned outputs. A captured value that should be computed would show as another request's.
   std::vector<Ort::Value> prove(Request& one, Request& other);
 
  private:
+  /// Empty: a quarter of the GPU's memory is free.
+  std::string why_memory_is_short() noexcept;
   using Tensors = std::vector<RequestTensor>;
   /// One shape's CUDA graph, and the memory that its addresses lie in.
   struct CapturedGraph {

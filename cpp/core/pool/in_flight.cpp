@@ -10,9 +10,9 @@ namespace {
 constexpr std::chrono::milliseconds shortest_measurement{200};
 constexpr std::size_t min_answers = 4;  // for each request under way
 constexpr double min_gain = 1.03;
+constexpr double min_gain_of_session = 1.1;
 constexpr std::size_t max_steps_without_gain = 2;  // one more often gains nothing where two do
 constexpr double few = 4;                          // requests more, which are no other load
-constexpr std::chrono::milliseconds first_refusal_lasts{500};
 constexpr std::chrono::seconds first_choice_lasts{5};
 constexpr std::chrono::seconds longest_choice_lasts{300};
 
@@ -123,16 +123,17 @@ void InFlight::settle(Clock::time_point now, const std::string& why_not_more) {
   }
   why_ += why_not_more.empty() ? "" : "; no more were tried: " + why_not_more;
   for (const auto& [limit, rate] : tried_) {
-    if (rate * min_gain >= best) {
+    if (rate * (limit == first_ && second_ > 0 ? min_gain_of_session : min_gain) >= best) {
       limit_ = limit;
       break;
     }
   }
-  const Clock::duration first = tried_.size() == 1 ? first_refusal_lasts : first_choice_lasts;
+  stayed_ = limit_ == first_;
   tried_.clear();
   steps_without_gain_ = 0;
   choosing_ = false;
-  pause_ = pause_ < first ? first : std::min<Clock::duration>(2 * pause_, longest_choice_lasts);
+  pause_ =
+      pause_ == Clock::duration() ? first_choice_lasts : std::min<Clock::duration>(2 * pause_, longest_choice_lasts);
   next_choice_ = now + pause_;
 }
 

@@ -15,10 +15,15 @@ class InFlight {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// The limit is `first` until something was measured, and never less. The first larger one is `second` or more.
+  /// The limit is `first` until something was measured, and never less. The first larger one is `second` or more, which
+  /// takes a session more, and has to gain more for that.
   explicit InFlight(std::size_t first, std::size_t second = 0) : first_(first), second_(second), limit_(first) {}
 
   std::size_t limit() const noexcept { return limit_; }
+  /// Whether try_more() is to come.
+  bool asked() const noexcept { return asked_; }
+  /// Whether a choice ended with the first limit since the last call.
+  bool take_stayed() noexcept { return std::exchange(stayed_, false); }
   /// What try_more() raises it to.
   std::size_t next() const noexcept { return next(limit_); }
 
@@ -49,7 +54,8 @@ class InFlight {
   bool choosing_ = false;
   bool grew_ = false;
   bool fixed_ = false;
-  bool asked_ = false;                                 // try_more() is to come
+  bool asked_ = false;
+  bool stayed_ = false;
   std::vector<std::pair<std::size_t, double>> tried_;  // limits and the answers a second with them, ascending
   std::size_t steps_without_gain_ = 0;                 // of the last steps
   std::optional<Clock::time_point> began_;             // to measure

@@ -237,15 +237,21 @@ void Pool::adapt(Worker& worker, std::size_t answers, std::optional<std::size_t>
     most = std::min(most, options_.cores * 3 / 4 / groups_.size());
   }
   const std::size_t waiting = group.waiting.size() + anywhere_.size();
-  if (group.in_flight->record(options_.now(), answers, waiting, most, elements)) {
-    std::string why_not;
+  if (group.in_flight->record(options_.now(), answers, waiting, most, elements) || group.in_flight->asked()) {
+    std::optional<std::string> why_not;
     {
       const MutexUnlock unlocked(mutex_);
       why_not = worker.runner->why_no_more();
     }
-    why_not = why_not.empty() ? start_more(group, group.in_flight->next()) : why_not;
-    group.in_flight->try_more(options_.now(), why_not);
-    give_waiting(group);
+    if (why_not && group.in_flight->asked()) {  // else another thread was told meanwhile
+      why_not = why_not->empty() ? start_more(group, group.in_flight->next()) : *why_not;
+      group.in_flight->try_more(options_.now(), *why_not);
+      give_waiting(group);
+    }
+  }
+  if (group.in_flight->take_stayed()) {
+    const MutexUnlock unlocked(mutex_);
+    worker.runner->no_more_run();
   }
 }
 

@@ -44,8 +44,10 @@ class Runner {
   /// Bytes of the inputs of its largest run since the last call; 0: there was no run.
   std::uint64_t take_largest() noexcept { return largest_.exchange(0, std::memory_order_relaxed); }
 
-  /// Why no more runners of the device may run at the same time; empty: they may.
-  virtual std::string why_no_more() noexcept { return {}; }
+  /// Why no more runners of the device may run at the same time; empty: they may. Nothing: ask again.
+  virtual std::optional<std::string> why_no_more() noexcept { return ""; }
+  /// Called when measurements chose the number that runs at first.
+  virtual void no_more_run() noexcept {}
 
   /// Called after a run failed. Why no later run on this device can succeed; empty: it can.
   virtual std::string why_broken() noexcept = 0;
