@@ -173,7 +173,7 @@ void register_repository(py::module_& module) {
   py::class_<Repository, std::shared_ptr<Repository>>(module, "Repository")
       .def(py::init(&make_repository), py::arg("budgets"), py::arg("host_budget"))
       .def("reserve", &reserve, py::arg("name"), py::arg("devices"), py::arg("bytes"), py::arg("convolves"))
-      .def("why_no_graphs", &Repository::why_no_graphs, py::arg("device"), Nogil())
+      .def("why_no_more", &Repository::why_no_more, py::arg("device"), Nogil())
       .def("residents", [](const Repository& self) { return to_list([&] { return self.residents(); }); })
       .def("devices", [](const Repository& self) { return to_list([&] { return self.devices(); }); });
 }

@@ -381,11 +381,11 @@ class ModelRepository(Closing):
                 False, the model is not added. Do not close the pool. Default: none.
             load_options: Arguments of `ortmulti.load`, without ``progress``. ``devices``: some of the
                 repository's; default: all of them. With several, a request wakes the model where there is most room,
-                and further devices while requests wait. ``in_flight``: default 1, since ONNX Runtime keeps 72 MiB on
-                an H200 for each. With ``cuda_graph="auto"``, the default, graphs are made while a quarter of the
-                budget is free, and all of them go before a model has to sleep. ``warmup``: default True, so that what
-                the first run allocates is measured; if the inputs that it makes do not fit, a warning says so and the
-                model is loaded without.
+                and further devices while requests wait. ``in_flight``: default 1 on GPUs, since ONNX Runtime keeps
+                72 MiB on an H200 for each. With ``cuda_graph="auto"``, the default, graphs are made while a quarter of
+                the budget is free, and all of them go before a model has to sleep; so does a second session on the CPU.
+                ``warmup``: default True, so that what the first run allocates is measured; if the inputs that it makes
+                do not fit, a warning says so and the model is loaded without.
 
         Raises:
             InvalidArgument: There is a model with this name, or an option that cannot be.
@@ -729,7 +729,8 @@ class ModelRepository(Closing):
         options = dict(entry.options)
         devices = self._chosen(options.pop("devices", None))
         warmup = options.pop("warmup", True)
-        options.setdefault("in_flight", 1)
+        if any(device.startswith("cuda:") for device in devices):
+            options.setdefault("in_flight", 1)
         options["loading"] = replace(options.get("loading") or DEFAULT, version=options.pop("version", ""))
         tenant = self._core.reserve(name, devices, *size_of(entry.model))
         pool: Pool | None = None
@@ -738,7 +739,7 @@ class ModelRepository(Closing):
             pool = load(entry.model, devices, **options)
             seconds = time.monotonic() - start
             members = members_of(pool)
-            members.limit_graphs(self._core.why_no_graphs)
+            members.limit_sessions(self._core.why_no_more)
             members.warm_up(warmup)  # not by `load`: a wake of a session makes no first run
             tenant.enter(
                 members.core, members.timeline._core, _closer(pool), seconds, entry.pinned, protect=entry.protect

@@ -62,13 +62,16 @@ TEST_F(CpuSessionsTest, WithoutItThereIsTheReason) {
   EXPECT_EQ(CpuRunner(sessions).why_no_more(), "there is no session of one thread: no memory");
   EXPECT_EQ(ran_with(true), all_cores);
   EXPECT_EQ(wanted.size(), 1U);
+  EXPECT_EQ(sessions->why_no_more(), std::nullopt) << "it is tried again";
+  EXPECT_EQ(wanted.size(), 2U);
 }
 
 TEST_F(CpuSessionsTest, ItIsFreedWhereItGainsNothingAndMadeAgainWhenItIsWanted) {
   auto made = make_session("add", with_threads(1));
   const std::weak_ptr<Session> watched = made;
   sessions->add(std::move(made));
-  CpuRunner(sessions).no_more_run();
+  EXPECT_TRUE(CpuRunner(sessions).drop_graphs());
+  EXPECT_FALSE(CpuRunner(sessions).drop_graphs());
   EXPECT_TRUE(watched.expired());
   EXPECT_EQ(ran_with(true), all_cores);
   EXPECT_EQ(sessions->why_no_more(), std::nullopt);

@@ -359,11 +359,11 @@ TEST_F(TenantTest, ACloseAfterTheTimeForRunsIsOverGetsNoNegativeTime) {
 TEST_F(TenantTest, GraphsAreMadeWhileAQuarterOfTheBudgetIsFree) {
   const auto quarter = tenant("quarter", 150);
   quarter->reserve();
-  EXPECT_EQ(repository->why_no_graphs(one), "");
+  EXPECT_EQ(repository->why_no_more(one), "");
   const auto more = tenant("more", 1);
   more->reserve();
-  EXPECT_EQ(repository->why_no_graphs(one), "less than a quarter of the repository's budget is free");
-  EXPECT_EQ(repository->why_no_graphs(other), "");
+  EXPECT_EQ(repository->why_no_more(one), "less than a quarter of the repository's budget is free");
+  EXPECT_EQ(repository->why_no_more(other), "");
 }
 
 }  // namespace

@@ -18,7 +18,9 @@ from tests.support.pools import ENDLESS, HANG, endless_feed
 from tests.support.processes import nothing_leaks
 
 
-def ask_until(pool: ortmulti.Pool, done: Callable[[ortmulti.DeviceStats], bool]) -> ortmulti.DeviceStats:
+def ask_until(
+    pool: ortmulti.Pool | ortmulti.RepositoryModel, done: Callable[[ortmulti.DeviceStats], bool]
+) -> ortmulti.DeviceStats:
     """Let requests wait until the statistics say so. All answers are right."""
     end = time.monotonic() + HANG
     while True:
@@ -61,6 +63,23 @@ def test_models_that_keep_something_have_one_session() -> None:
             assert time.monotonic() < end, why
             list(pool.map([feed] * 500, lookahead=32))
     assert "operator RandomNormalLike may keep something from run to run" in why
+
+
+@pytest.mark.parametrize(("size", "made"), [("1GiB", True), (None, False)], ids=["large", "small"])
+def test_a_model_of_a_repository_has_it_where_the_budget_has_room(size: str | None, made: bool) -> None:
+    weights = onnx_models.with_weights(
+        "(float[n, 1024] x) => (float[n, 1024] y) { y = MatMul(x, w) }", w=np.ones((1024, 1024), np.float32)
+    )
+    with ortmulti.ModelRepository("cpu", host_memory=size or 5 << 20) as models:
+        models.add("model", weights)
+        model = models["model"]
+        feed = {"x": np.ones((32, 1024), np.float32)}
+        end = time.monotonic() + HANG
+        while not (why := model.stats().devices[0].why_in_flight):
+            assert time.monotonic() < end
+            list(model.map([feed] * 300, lookahead=32))
+    assert (f" with {_core.usable_cores()}" in why) == made
+    assert ("less than a quarter of the repository's budget is free" in why) != made
 
 
 def test_it_is_not_made_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:

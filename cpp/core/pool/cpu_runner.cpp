@@ -19,7 +19,7 @@ std::optional<std::string> CpuSessions::why_no_more() {
       return std::nullopt;
     }
     if (one_thread_ || !why_not_.empty()) {
-      return why_not_;
+      return std::exchange(why_not_, "");
     }
     being_made_ = true;
   }
@@ -27,10 +27,11 @@ std::optional<std::string> CpuSessions::why_no_more() {
   return std::nullopt;
 }
 
-void CpuSessions::drop() {
+bool CpuSessions::drop() {
   std::shared_ptr<Session> freed;  // without the lock
   const MutexLock lock(mutex_);
   freed.swap(one_thread_);
+  return freed != nullptr;
 }
 
 void CpuSessions::add(std::shared_ptr<Session> one_thread) {

@@ -29,8 +29,8 @@ class CpuSessions : public std::enable_shared_from_this<CpuSessions>, NonCopyabl
   std::shared_ptr<Session> one_thread() const;
   /// Why not more than one run may be under way; empty: they may. Nothing: the session that it takes is being made.
   std::optional<std::string> why_no_more();
-  /// Frees that session, until it is wanted again.
-  void drop();
+  /// Frees that session, until it is wanted again. Returns whether there was one.
+  bool drop();
   void add(std::shared_ptr<Session> one_thread);
   void not_made(const std::string& reason);
   /// Nobody uses it any more.
@@ -43,7 +43,7 @@ class CpuSessions : public std::enable_shared_from_this<CpuSessions>, NonCopyabl
   mutable Mutex mutex_;
   std::shared_ptr<Session> one_thread_ ORTMULTI_GUARDED_BY(mutex_);
   bool being_made_ ORTMULTI_GUARDED_BY(mutex_) = false;
-  std::string why_not_ ORTMULTI_GUARDED_BY(mutex_);  // it cannot be made
+  std::string why_not_ ORTMULTI_GUARDED_BY(mutex_);  // it was not made, until somebody was told
   bool ended_ ORTMULTI_GUARDED_BY(mutex_) = false;
 };
 
@@ -58,6 +58,7 @@ class CpuRunner : public SessionRunner {
   void shrink_arena(Session::Shrink when) override;
   std::optional<std::string> why_no_more() noexcept override;
   void no_more_run() noexcept override { sessions_->drop(); }
+  bool drop_graphs() override { return sessions_->drop(); }
 
  private:
   const std::shared_ptr<CpuSessions> sessions_;

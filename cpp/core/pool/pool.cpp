@@ -370,14 +370,15 @@ bool Pool::close(bool cancel_waiting, std::optional<std::chrono::milliseconds> p
   } else if (!settled_.wait_until(mutex_, Clock::now() + *patience, is_settled)) {
     return false;
   }
-  lock.unlock();
-  const MutexLock closing(close_mutex_);  // from here on nothing takes long
-  lock.lock();
-  if (freed_) {
+  if (freeing_) {  // from here on nothing takes long
+    settled_.wait(mutex_, [this]() ORTMULTI_REQUIRES(mutex_) { return freed_; });
     return true;
   }
   std::vector<Worker*> ending;
   ending.reserve(workers_.size());
+  std::vector<std::shared_ptr<void>> freed;  // without the lock
+  freed.reserve(workers_.size() + groups_.size());
+  freeing_ = true;
   timer_stops_ = true;
   timers_changed_.notify_all();
   for (const auto& worker : workers_) {
@@ -395,9 +396,7 @@ bool Pool::close(bool cancel_waiting, std::optional<std::chrono::milliseconds> p
   if (timer.joinable()) {
     timer.join();
   }
-  std::vector<std::shared_ptr<void>> freed;  // without the lock
   lock.lock();
-  freed.reserve(workers_.size() + groups_.size());
   for (const auto& worker : workers_) {
     freed.push_back(std::move(worker->runner));
   }
@@ -408,6 +407,7 @@ bool Pool::close(bool cancel_waiting, std::optional<std::chrono::milliseconds> p
   freed.clear();
   lock.lock();
   freed_ = true;
+  settled_.notify_all();
   return true;
 }
 

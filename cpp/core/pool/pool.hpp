@@ -333,7 +333,7 @@ class Pool : public KeepsMemory, NonCopyable {
   std::thread timer_ ORTMULTI_GUARDED_BY(mutex_);
   bool timer_stops_ ORTMULTI_GUARDED_BY(mutex_) = false;
 
-  Mutex close_mutex_;
+  bool freeing_ ORTMULTI_GUARDED_BY(mutex_) = false;
   bool freed_ ORTMULTI_GUARDED_BY(mutex_) = false;
 };
 

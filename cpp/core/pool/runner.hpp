@@ -32,7 +32,7 @@ class Runner {
 
   /// The graphs of its session.
   virtual GraphCounts graphs() const { return {}; }
-  /// Frees the graphs. Returns whether there were any. Their shapes may get graphs again.
+  /// Frees the graphs, or what else was made beside the session. Returns whether there was any. It may be made again.
   virtual bool drop_graphs() { return false; }
 
   /// What ONNX Runtime keeps for runs of its session; nothing if unknown.

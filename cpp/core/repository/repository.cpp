@@ -286,7 +286,7 @@ void Repository::measure(const Device& device) {
   notify(on);
 }
 
-std::string_view Repository::why_no_graphs(const Device& device) {
+std::string_view Repository::why_no_more(const Device& device) {
   measure(device);  // else at wakes
   const MutexLock lock(mutex_);
   const ResidencyPolicy& policy = managed(device).policy;

@@ -223,12 +223,23 @@ class GraphLimit:
     Attributes:
         rule: How many shapes have a graph.
         after: With how many ordinary runs a shape gets one.
-        why_not: Called with a device's name before sessions are made there: why they must not be; empty if they may.
     """
 
     rule: CudaGraph = CudaGraph()
     after: int = 20
-    why_not: Callable[[str], str] | None = None
+
+
+@dataclass(eq=False)
+class MoreSessions:
+    """Sessions that a pool makes beside its first ones when they are wanted.
+
+    Attributes:
+        makings: What makes some now.
+        why_not: Called with a device's name before any are made there: why they must not be; empty if they may.
+    """
+
+    makings: weakref.WeakSet[Task] = field(default_factory=weakref.WeakSet)
+    why_not: Callable[[str], str] = lambda _: ""
 
 
 @dataclass(frozen=True)
@@ -240,14 +251,14 @@ class Serving:
         graphs: How shapes that come again get CUDA graphs, in sessions beside it; None: they do not.
         warmup: What a session runs before it takes requests, as for `load`.
         batching: How requests are joined; None: not at all.
-        makings: What makes further sessions now.
+        more: Sessions that are made beside the first ones.
     """
 
     in_flight: int = 0
     graphs: GraphLimit | None = None
     warmup: Warmup | bool = False
     batching: Batching | None = None
-    makings: weakref.WeakSet[Task] = field(default_factory=weakref.WeakSet)
+    more: MoreSessions = field(default_factory=MoreSessions)
 
     @property
     def in_flight_on_gpu(self) -> int:

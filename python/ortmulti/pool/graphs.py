@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, MutableSet
+from collections.abc import Callable
 from contextlib import closing
 
 from ortmulti import _core
 from ortmulti._runtime import background
-from ortmulti._runtime.threads import Task
 from ortmulti.create.request import CreationRequest, core_options
 from ortmulti.devices.device import parse_devices
 from ortmulti.errors import DeviceError, Error, Fail, InvalidArgument, OutOfMemory
 from ortmulti.loading import ways
 from ortmulti.loading.creation import Creation
 from ortmulti.options.session_options import SessionOptions
-from ortmulti.pool.configuration import GraphLimit
+from ortmulti.pool.configuration import MoreSessions
 from ortmulti.timeline import Timeline
 
 __all__ = ["capturing", "make_behind"]
@@ -29,8 +28,7 @@ PROVIDER_OPTIONS = {"enable_cuda_graph": "1", "user_compute_stream": _core.own_c
 
 
 def make_behind(
-    limit: GraphLimit,
-    makings: MutableSet[Task],
+    more: MoreSessions,
     request: CreationRequest,
     session: _core.Session,
     graphs: _core.ShapeGraphs,
@@ -40,8 +38,7 @@ def make_behind(
     """Begin to make ``count`` sessions for a graph that is wanted, in a thread of their own. `_core` calls this.
 
     Args:
-        limit: May forbid it for now.
-        makings: Gets what makes them.
+        more: May forbid it for now, and gets what makes them.
         request: How the pool's sessions were created.
         session: The ordinary session that the graphs are beside. The new ones use its weights.
         graphs: They get the sessions, or the reason why there are none.
@@ -56,7 +53,7 @@ def make_behind(
 
         wanted: CreationRequest | None = None
         try:
-            if reason := limit.why_not(session.device()) if limit.why_not else "":
+            if reason := more.why_not(session.device()):
                 graphs.not_now(key, reason)
                 return
             if reason := library_in_use():
@@ -74,7 +71,7 @@ def make_behind(
                 reason += on_cpu(wanted, session, check)
             (graphs.not_now if later else graphs.not_made)(key, reason)
 
-    makings.add(
+    more.makings.add(
         background.do(
             make, "ortmulti-graphs", lambda: graphs.not_made(key, "the thread that makes its sessions did not start")
         )

@@ -172,12 +172,12 @@ class MemberCreation:
             from ortmulti.pool import one_thread
 
             if serving.in_flight == 0 and one_thread.may_be_made(self._request):
-                more = {"one_thread_wanted": partial(one_thread.make_behind, serving.makings, self._request)}
+                more = {"one_thread_wanted": partial(one_thread.make_behind, serving.more, self._request)}
                 in_flight = 0
         elif limit and session.device.startswith("cuda:"):
             from ortmulti.pool.graphs import make_behind
 
-            make = partial(make_behind, limit, serving.makings, self._request, session._core)
+            make = partial(make_behind, serving.more, self._request, session._core)
             more = {"graph_wanted": make, "graph_after": limit.after, "max_graphs": limit.rule.max_shapes}
 
         def add(feeds: list[Mapping[str, Any]], runs: int) -> None:

@@ -125,10 +125,9 @@ class Members:
         outputs: Sequence[Any] = self.description().run(output_names, feed, options)
         return outputs
 
-    def limit_graphs(self, why_not: Callable[[str], str]) -> None:
-        """Have this asked before sessions for CUDA graphs are made: see `GraphLimit`."""
-        if self._serving.graphs is not None:
-            self._serving.graphs.why_not = why_not
+    def limit_sessions(self, why_not: Callable[[str], str]) -> None:
+        """Have this asked before further sessions are made: see `MoreSessions`."""
+        self._serving.more.why_not = why_not
 
     def warm_up(self, warmup: Warmup | bool) -> None:
         """Run every session, all at the same time, beside the queue. With True: warn if the inputs do not fit."""
@@ -652,7 +651,7 @@ class Members:
             loading.wait()
         if behind is not None:
             behind[0].wait()
-        for making in list(self._serving.makings):
+        for making in list(self._serving.more.makings):
             making.wait()  # it ends soon, and its memory is free then
         self._sessions.close()
 

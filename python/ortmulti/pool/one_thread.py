@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, MutableSet
+from collections.abc import Callable
 from contextlib import closing, suppress
 
 from ortmulti import _core
 from ortmulti._runtime import background
 from ortmulti._runtime.machine import available_memory, resident_memory
-from ortmulti._runtime.threads import Task
 from ortmulti.create.model import Model
 from ortmulti.create.request import CreationRequest, core_options
 from ortmulti.devices.device import parse_devices
@@ -17,6 +16,7 @@ from ortmulti.errors import InvalidProtobuf
 from ortmulti.loading import ways
 from ortmulti.loading.creation import Creation
 from ortmulti.options.session_options import SessionOptions
+from ortmulti.pool.configuration import MoreSessions
 from ortmulti.timeline import Timeline
 
 __all__ = ["make_behind", "may_be_made"]
@@ -48,11 +48,11 @@ def why_not(model: Model) -> str:
     return ""
 
 
-def make_behind(makings: MutableSet[Task], request: CreationRequest, sessions: _core.CpuSessions) -> None:
+def make_behind(more: MoreSessions, request: CreationRequest, sessions: _core.CpuSessions) -> None:
     """Begin to make the session, in a thread of its own. `_core` calls this.
 
     Args:
-        makings: Gets what makes it.
+        more: May forbid it for now, and gets what makes it.
         request: How the pool's session was created.
         sessions: They get the session, or the reason why there is none.
     """
@@ -69,7 +69,7 @@ def make_behind(makings: MutableSet[Task], request: CreationRequest, sessions: _
         if options.log_severity_level in (-1, 2):
             options.log_severity_level = _ERROR  # the other session has logged the model's warnings
         try:
-            if reason := why_not(request.model):
+            if reason := more.why_not("cpu") or why_not(request.model):
                 sessions.not_made(reason)
                 return
             wanted = dataclasses.replace(request, options=options)
@@ -79,6 +79,6 @@ def make_behind(makings: MutableSet[Task], request: CreationRequest, sessions: _
         except Exception as error:
             sessions.not_made(str(error) or "the process ends")
 
-    makings.add(
+    more.makings.add(
         background.do(make, "ortmulti-one-thread", lambda: sessions.not_made("the thread that makes it did not start"))
     )
