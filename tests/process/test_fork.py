@@ -90,7 +90,7 @@ def test_the_answers_of_many_requests_go_to_the_parent(several: str) -> None:
 
     pool = ortmulti.load(model, "cpu")
     try:
-        found = next(getattr(pool, several)(["y"], feeds(), timeout=2))
+        found = next(getattr(pool, several)(["y"], feeds(), timeout=2, lookahead=2))
         found[1].result()
     except ortmulti.ForkError as error:
         print("its answer goes to the parent" in str(error), flush=True)
