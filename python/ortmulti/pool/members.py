@@ -280,9 +280,14 @@ class Members:
         """The same, after the core has chosen as many as it may."""
         return self._under_way(_core.max_in_flight, _core.max_in_flight_on_cpu)
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it has a GPU, or may have one: its devices are not known yet."""
+        return not self._targets or any(target.startswith("cuda:") for target in self._targets)
+
     def _under_way(self, chosen_on_gpu: int, chosen_on_cpu: int) -> int:
         sessions = max(1, len(self._members), len(self._targets or ()))
-        if not self._targets or any(target.startswith("cuda:") for target in self._targets):
+        if self.on_gpu:
             return sessions * (self._serving.in_flight_on_gpu or chosen_on_gpu)
         return chosen_on_cpu if self._serving.in_flight == 0 and sessions == 1 else sessions
 

@@ -576,7 +576,7 @@ class Requests(Readiness, Closing):
 
     def _takes_turns(self) -> bool:
         """Return whether another thread of the pool would, at first, only take turns with the caller's."""
-        return self._members.expected == 1 and self._batch_size == 1
+        return not self._members.on_gpu and self._members.expected == 1 and self._batch_size == 1
 
     @property
     def _batch_size(self) -> int:
