@@ -101,6 +101,12 @@ TEST_F(Measured, ALargerLoadIsMetSoon) {
   EXPECT_EQ(in_flight.why(), chosen) << "a few more are no other load";
 }
 
+TEST_F(Measured, NoMoreAreTriedThanThereAre) {
+  clients = 5;
+  answer_for(seconds(600));
+  EXPECT_EQ(largest, 6U) << "with which nobody waits";
+}
+
 TEST_F(Measured, WhatIsTriedMayLeaveNobodyWaiting) {
   rate = [](double) { return 500; };
   while (in_flight.limit() == 3) {

@@ -76,10 +76,12 @@ bool InFlight::record(Clock::time_point now, std::size_t answers, std::size_t wa
       began_ = now;
       answers_ = 0;
       elements_ = 0;
+      waited_ = false;
     }
     return false;
   }
   answers_ += answers;
+  waited_ = waited_ || waiting > 0;
   elements_ += elements.value_or(answers);
   const Clock::duration taken = now - *began_;
   if (taken < shortest_measurement || answers_ < min_answers * limit_) {
@@ -91,7 +93,7 @@ bool InFlight::record(Clock::time_point now, std::size_t answers, std::size_t wa
   const auto best = std::ranges::max_element(tried_, {}, [](const auto& each) { return each.second; });
   steps_without_gain_ = best == tried_.end() || rate >= min_gain * best->second ? 0 : steps_without_gain_ + 1;
   tried_.emplace_back(limit_, rate);
-  if (limit_ >= most_ || steps_without_gain_ == max_steps_without_gain) {
+  if (limit_ >= most_ || !waited_ || steps_without_gain_ == max_steps_without_gain) {
     settle(now, "");
     return false;
   }

@@ -61,6 +61,7 @@ class InFlight {
   std::optional<Clock::time_point> began_;             // to measure
   std::size_t answers_ = 0;                            // since then
   std::size_t elements_ = 0;                           // of these
+  bool waited_ = false;                                // requests did, at some time since then
   std::size_t left_out_ = 0;                           // answers before that, of requests under way with another limit
   Clock::duration pause_{};                            // from one choice to the next
   Clock::time_point next_choice_;

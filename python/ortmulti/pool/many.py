@@ -34,7 +34,7 @@ Length: TypeAlias = Callable[[Feed], int]
 Place = TypeVar("Place")
 Item = TypeVar("Item")
 _EACH = 16  # requests with a length are submitted together, and one of so many is measured
-_LONG = 1e-3  # seconds of a run: a thread needs a twentieth of it to be handed over to
+_LONG = 0.2e-3  # seconds of a run: a thread needs a quarter of it to be handed over to
 _LONG_ONES = 2  # in a row: the first run may take longer than later ones
 _SOON = 0.02  # seconds after which the next one that is read has all be submitted, however few they are
 
@@ -46,22 +46,9 @@ def in_order(
     end. With ``run``, it runs each feed in this thread, as long as another thread would not pay.
     """
     answers: dict[int, Outcome] = {}  # that wait for earlier ones
-    following = 0
+    following = (yield from _in_turn(run, feeds, wrap)) if run else 0
     failed: dict[int, Exception] = {}
-    placed = _until_they_fail(feeds, failed)
-    long = 0 if run else _LONG_ONES
-    while long < _LONG_ONES and (one := next(placed, None)):
-        following, feed = one
-        begin = time.perf_counter()
-        try:
-            outputs = run(feed)  # type: ignore[misc]  # mypy does not see that there is one
-        except Exception as failure:
-            _number(failure, following)
-            raise
-        long = long + 1 if time.perf_counter() - begin >= _LONG else 0
-        del feed
-        yield outputs if wrap is None else wrap(outputs)
-        following += 1
+    placed = _until_they_fail(feeds, failed, following)
     with closing(_answered(submit, placed, ahead, wrap)) as answered:
         for indices, submitted, outcomes in answered:
             answers.update(zip(indices, outcomes, strict=True))
@@ -75,6 +62,24 @@ def in_order(
             ahead.answers = len(answers)
     for error in failed.values():
         raise error
+
+
+def _in_turn(run: Run, feeds: Iterator[Feed], wrap: Wrap | None) -> Generator[list[Any], None, int]:
+    """Run feeds in this thread until several are long, and yield their outputs. Return the number of feeds."""
+    number = long = 0
+    try:
+        for feed in feeds:
+            begin = time.perf_counter()
+            outputs = run(feed)
+            long = long + 1 if time.perf_counter() - begin >= _LONG else 0
+            yield outputs if wrap is None else wrap(outputs)
+            number += 1
+            if long == _LONG_ONES:
+                break
+    except Exception as error:
+        _number(error, number)
+        raise
+    return number
 
 
 def _answered(
@@ -161,11 +166,11 @@ def _put(done: native.SimpleQueue[int], index: int, *_taken: object) -> None:
     done.put(index)
 
 
-def _until_they_fail(feeds: Iterator[Feed], failed: dict[int, Exception]) -> Iterator[tuple[int, Feed]]:
+def _until_they_fail(feeds: Iterator[Feed], failed: dict[int, Exception], first: int = 0) -> Iterator[tuple[int, Feed]]:
     """Number the feeds. An error of theirs ends them, and is added to those that failed."""
-    index = -1
+    index = first - 1
     try:
-        for index, feed in enumerate(feeds):
+        for index, feed in enumerate(feeds, first):
             yield index, feed
     except Exception as error:
         _number(error, index + 1)
@@ -487,15 +492,15 @@ def _enlarged(part: Any, count: int) -> Any:
     return np.empty((count, *part.shape[1:]), part.dtype) if isinstance(part, np.ndarray) else part
 
 
-def run_rows(run: Run, pieces: Iterator[tuple[range, Feed]], size: RunSize, to: JoinedRows) -> None:
-    """Run pieces one after another, up to the first that takes much longer than to hand it to another thread."""
+def run_rows(run: Run, pieces: Iterator[tuple[range, Feed]], size: RunSize, to: JoinedRows, all_of_them: bool) -> None:
+    """Run pieces one after another; rows of their own only up to the first that takes longer than handing it over."""
     for rows, feed in pieces:
         begin = time.perf_counter()
         answer = run(feed)
         seconds = time.perf_counter() - begin
         size.record(len(rows), seconds)
         to.add(rows, answer)
-        if seconds >= _LONG and not size.grows:
+        if seconds >= _LONG and not all_of_them:
             return
 
 

@@ -284,7 +284,7 @@ class Requests(Readiness, Closing):
             feeds: The inputs of each run; read as needed.
             run_options, outputs: As for `run`.
             lookahead: How many requests are submitted before the first of them is returned; default: two for each that
-                can be under way, with batching two batches. On the CPU, requests of less than a millisecond run in the
+                can be under way, with batching two batches. On the CPU, requests of less than 0.2 ms run in the
                 caller's thread by default, and none is read ahead. With padding it is how many are read and sorted by
                 length, of which a quarter is submitted, and at least two batches. The default is as many as are
                 answered in 2 s, up to 128 MiB of inputs or outputs. So answers come in bursts, and up to twice as many
@@ -356,8 +356,8 @@ class Requests(Readiness, Closing):
                 run has the remaining rows. With n = 0 the model runs once, with empty inputs. Of rows of different
                 lengths each is a request of its own.
             lookahead: How many runs are submitted before the first one's outputs are taken; default: two for each that
-                can be under way, with batching two batches. On the CPU the first runs are in the caller's thread, up
-                to one of a millisecond.
+                can be under way, with batching two batches. On the CPU, runs are one after
+                another in the caller's thread; of rows of different lengths only as long as they take less than 0.2 ms.
             **call: Arguments of every request: `Call`.
 
         Returns:
@@ -403,7 +403,7 @@ class Requests(Readiness, Closing):
         joined = many.JoinedRows(found.count, names)
         pieces = found.cut(size)
         if lookahead is None and self._takes_turns():
-            many.run_rows(run, pieces, size, joined)
+            many.run_rows(run, pieces, size, joined, not found.ragged)  # side by side large runs would take memory
         ahead = self._ahead(lookahead, max(1, self._batch_size // size.rows), self._length if found.ragged else None)
         many.submit_rows(submit, pieces, size, ahead, joined)
         return joined.outputs
