@@ -137,6 +137,9 @@ TEST_F(Measured, ASessionMoreHasToGainMore) {
   EXPECT_EQ(in_flight.limit(), 1U) << in_flight.why();
   EXPECT_TRUE(in_flight.take_stayed());
   EXPECT_FALSE(in_flight.take_stayed());
+  largest = 0;
+  answer_for(seconds(25));
+  EXPECT_EQ(largest, 1U) << "it is not soon tried again";
   rate = [](double limit) { return limit == 1 ? 100 : 115; };
   answer_for(seconds(60));
   EXPECT_EQ(in_flight.limit(), 8U) << in_flight.why();

@@ -14,6 +14,7 @@ constexpr double min_gain_of_session = 1.1;
 constexpr std::size_t max_steps_without_gain = 2;  // one more often gains nothing where two do
 constexpr double few = 4;                          // requests more, which are no other load
 constexpr std::chrono::seconds first_choice_lasts{5};
+constexpr std::chrono::seconds session_for_nothing_lasts{30};  // to make it again takes the cores
 constexpr std::chrono::seconds longest_choice_lasts{300};
 
 }  // namespace
@@ -136,6 +137,9 @@ void InFlight::settle(Clock::time_point now, const std::string& why_not_more) {
   choosing_ = false;
   pause_ =
       pause_ == Clock::duration() ? first_choice_lasts : std::min<Clock::duration>(2 * pause_, longest_choice_lasts);
+  if (stayed_ && second_ > 0) {
+    pause_ = std::max<Clock::duration>(pause_, session_for_nothing_lasts);
+  }
   next_choice_ = now + pause_;
 }
 
