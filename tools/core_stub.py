@@ -74,6 +74,7 @@ TYPES = {
     "Nodes.ranks": "dict[str, int]",
     "OrtValue.numpy": "np.ndarray[Any, Any]",
     "Pool.add(graph_wanted)": "Callable[[ShapeGraphs, bytes, int], object] | None",
+    "Pool.add(one_thread_wanted)": "Callable[[CpuSessions], object] | None",
     "Pool.check_inputs(inputs)": "Sequence[tuple[str, Sequence[int | str | None]]]",
     "Pool.run": "list[Any]",
     "Pool.sleep_sessions(make)": "Callable[[Callable[[BaseException | None], None]], None]",

@@ -670,7 +670,7 @@ class Pool:
         graph_wanted: Callable[[ShapeGraphs, bytes, int], object] | None = None,
         graph_after: int = 20,
         max_graphs: int = 8,
-        one_thread_wanted: object = None,
+        one_thread_wanted: Callable[[CpuSessions], object] | None = None,
     ) -> None: ...
     def run(self, output_names: object, input_feed: Mapping[str, Any], call: CoreCall | None) -> list[Any]: ...
     def submit(

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <type_traits>
@@ -18,18 +19,27 @@ namespace {
 
 using State = Worker::State;
 
-TEST(DeviceGroups, GivesTheSessionWithTheFewestRuns) {
+// A group of two sessions.
+class DeviceGroups : public testing::Test {
+ protected:
+  void add(Worker& worker, const int& session, const std::optional<std::size_t>& at_first) {
+    worker.session = &session;
+    worker.runner = std::make_shared<FakeRunner>(group.device, worker.session);
+    worker.group = &group;
+    group.add(worker, at_first);
+  }
+
   DeviceGroup::All all;
   DeviceGroup& group = *all.emplace_back(std::make_unique<DeviceGroup>(Device::cuda(0), all));
   const int one = 0;
   const int other = 0;
+};
+
+TEST_F(DeviceGroups, GivesTheSessionWithTheFewestRuns) {
   std::array<Worker, 3> workers;
   auto& [first, second, third] = workers;
   for (Worker& worker : workers) {
-    worker.session = &worker == &third ? &other : &one;
-    worker.runner = std::make_shared<FakeRunner>(group.device, worker.session);
-    worker.group = &group;
-    group.add(worker, {});
+    add(worker, &worker == &third ? other : one, {});
   }
   EXPECT_EQ(group.stats().sessions, 2U);
   EXPECT_EQ(group.idle_worker(), &first);
@@ -50,17 +60,11 @@ TEST(DeviceGroups, GivesTheSessionWithTheFewestRuns) {
   EXPECT_FALSE(group.active());
 }
 
-TEST(DeviceGroups, StartsThreadsOfAllSessionsAlike) {
-  DeviceGroup::All all;
-  DeviceGroup& group = *all.emplace_back(std::make_unique<DeviceGroup>(Device::cuda(0), all));
-  const int one = 0;
-  const int other = 0;
+TEST_F(DeviceGroups, StartsThreadsOfAllSessionsAlike) {
   std::array<Worker, 6> workers;
   for (std::size_t i = 0; i < workers.size(); ++i) {
-    workers.at(i).session = i < 3 ? &one : &other;
-    workers.at(i).group = &group;
     workers.at(i).state = i % 3 == 0 ? State::idle : State::unstarted;
-    group.add(workers.at(i), 1);
+    add(workers.at(i), i < 3 ? one : other, 1);
   }
   EXPECT_EQ(group.next_to_start(2), nullptr);
   std::vector<Worker*> started;
@@ -72,7 +76,7 @@ TEST(DeviceGroups, StartsThreadsOfAllSessionsAlike) {
   EXPECT_EQ(group.next_to_start(12), &workers[5]);
 }
 
-TEST(DeviceGroups, EveryCountIsAddedUp) {
+TEST_F(DeviceGroups, EveryCountIsAddedUp) {
   const auto set = [](DeviceStats& stats, std::int64_t value) {
     DeviceStats::for_each_count([&](const std::string& /*name*/, auto count) {
       if constexpr (std::is_same_v<decltype(count), std::uint64_t DeviceStats::*>) {

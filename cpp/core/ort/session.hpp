@@ -133,6 +133,11 @@ class Session : NonCopyable {
     std::uint64_t used = 0;         ///< Of these, by weights of its own, runs and outputs that somebody has.
     std::uint64_t most_used = 0;    ///< At one time.
     const void* session = nullptr;  ///< Handles of one session have the same.
+    void add(const Arena& more) noexcept {
+      held += more.held;
+      used += more.used;
+      most_used += more.most_used;
+    }
   };
   /// Nothing before release 1.23, which cannot tell, and where there is no arena.
   std::optional<Arena> arena() const;

@@ -72,9 +72,7 @@ std::optional<Session::Arena> CpuRunner::arena() noexcept {
     const auto one_thread = sessions_->one_thread();
     const auto more = one_thread ? one_thread->arena() : std::nullopt;
     if (arena && more) {
-      arena->held += more->held;
-      arena->used += more->used;
-      arena->most_used += more->most_used;
+      arena->add(*more);
     }
     return arena;
   } catch (const std::exception&) {

@@ -61,10 +61,7 @@ DeviceStats DeviceGroup::stats() const {
       stats.graphs.why_not = more.why_not.empty() ? stats.graphs.why_not : more.why_not;
       const auto arena = worker->runner->arena();
       if (arena && arenas.insert(arena->session).second) {
-        Session::Arena& all = stats.arena ? *stats.arena : stats.arena.emplace();
-        all.held += arena->held;
-        all.used += arena->used;
-        all.most_used += arena->most_used;
+        (stats.arena ? *stats.arena : stats.arena.emplace()).add(*arena);
       }
     }
   }
@@ -73,7 +70,7 @@ DeviceStats DeviceGroup::stats() const {
   stats.waiting = waiting.size();
   stats.broken = broken_;
   stats.suspended = usable() ? suspended_ : "";
-  stats.in_flight = in_flight ? in_flight->limit() : workers.size();
+  stats.in_flight = at_once();
   stats.why_in_flight = in_flight ? in_flight->why() : "";
   stats.why_padding = cost.why();
   if (const RowsPerRun* const latest = rows_per_run.latest()) {

@@ -138,7 +138,7 @@ std::vector<std::shared_ptr<Runner>> Pool::runners() const {
   std::vector<std::shared_ptr<Runner>> runners;
   runners.reserve(workers_.size());
   for (const auto& group : groups_) {
-    const std::size_t most = group->in_flight ? group->in_flight->limit() : group->workers.size();
+    const std::size_t most = group->at_once();
     const bool runs = !closing_ && group->usable() && group->sleep_state() == DeviceGroup::SleepState::awake;
     for (std::size_t i = 0; runs && i < std::min(most, group->workers.size()); ++i) {
       runners.push_back(group->workers[i]->runner);

@@ -106,7 +106,7 @@ class Repository : public std::enable_shared_from_this<Repository> {
 
   /// Measures now what counts beside models.
   void measure(const Device& device);
-  /// Why no CUDA graphs are to be made now, for users; empty where there is memory for them.
+  /// Why no further sessions of models are to be made now, for users; empty where there is memory for them.
   std::string_view why_no_more(const Device& device);
 
   /// Of each name on each device, however many models have it while one is replaced; without reservations.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ortmulti import _core, checks
+from ortmulti._runtime import background
 from ortmulti._runtime.threads import Task
 from ortmulti.errors import InvalidArgument, InvalidType
 
@@ -240,6 +241,25 @@ class MoreSessions:
 
     makings: weakref.WeakSet[Task] = field(default_factory=weakref.WeakSet)
     why_not: Callable[[str], str] = lambda _: ""
+
+    def make(
+        self,
+        work: Callable[[background.Poll], object],
+        name: str,
+        nobody_waits: Callable[[], bool],
+        not_begun: Callable[[], object],
+    ) -> None:
+        """Do work in a thread of its own, as `background.do`. Its argument also raises where nobody waits any more."""
+
+        def do(poll: background.Poll) -> None:
+            def check() -> None:
+                poll()
+                if nobody_waits():
+                    raise background.Ended
+
+            work(check)
+
+        self.makings.add(background.do(do, name, not_begun))
 
 
 @dataclass(frozen=True)

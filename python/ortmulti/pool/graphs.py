@@ -45,12 +45,7 @@ def make_behind(
         key: By which they know the shapes.
     """
 
-    def make(poll: Callable[[], object]) -> None:
-        def check() -> None:
-            poll()
-            if graphs.cancelled():
-                raise background.Ended
-
+    def make(check: background.Poll) -> None:
         wanted: CreationRequest | None = None
         try:
             if reason := more.why_not(session.device()):
@@ -71,10 +66,11 @@ def make_behind(
                 reason += on_cpu(wanted, session, check)
             (graphs.not_now if later else graphs.not_made)(key, reason)
 
-    more.makings.add(
-        background.do(
-            make, "ortmulti-graphs", lambda: graphs.not_made(key, "the thread that makes its sessions did not start")
-        )
+    more.make(
+        make,
+        "ortmulti-graphs",
+        graphs.cancelled,
+        lambda: graphs.not_made(key, "the thread that makes its sessions did not start"),
     )
 
 

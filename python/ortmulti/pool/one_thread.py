@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from contextlib import closing, suppress
 
 from ortmulti import _core
@@ -57,12 +56,7 @@ def make_behind(more: MoreSessions, request: CreationRequest, sessions: _core.Cp
         sessions: They get the session, or the reason why there is none.
     """
 
-    def make(poll: Callable[[], object]) -> None:
-        def check() -> None:
-            poll()
-            if sessions.ended():
-                raise background.Ended
-
+    def make(check: background.Poll) -> None:
         options = SessionOptions()
         options._core = core_options(request.options).copy()
         options.intra_op_num_threads = 1
@@ -79,6 +73,9 @@ def make_behind(more: MoreSessions, request: CreationRequest, sessions: _core.Cp
         except Exception as error:
             sessions.not_made(str(error) or "the process ends")
 
-    more.makings.add(
-        background.do(make, "ortmulti-one-thread", lambda: sessions.not_made("the thread that makes it did not start"))
+    more.make(
+        make,
+        "ortmulti-one-thread",
+        sessions.ended,
+        lambda: sessions.not_made("the thread that makes it did not start"),
     )
