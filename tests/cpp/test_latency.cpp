@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,22 @@
 
 namespace ortmulti::tests {
 namespace {
+
+TEST(RecentAverage, IsTheMeanAtFirstAndFollowsThen) {
+  using std::chrono::milliseconds;
+  RecentAverage average;
+  EXPECT_EQ(average.value().count(), 0);
+  average.record(milliseconds(90));  // a first run is often slow
+  for (int i = 0; i < 8; ++i) {
+    average.record(milliseconds(9));
+  }
+  EXPECT_EQ(average.count(), 9U);
+  EXPECT_NEAR(static_cast<double>(average.value().count()), 18e6, 10);
+  for (int i = 0; i < 1000; ++i) {
+    average.record(milliseconds(1));
+  }
+  EXPECT_NEAR(static_cast<double>(average.value().count()), 1e6, 20);
+}
 
 TEST(LatencyHistogram, IsZeroWhenEmpty) {
   const LatencyHistogram histogram;

@@ -198,12 +198,12 @@ void Batching::check_inputs(const std::vector<ValueInfo>& inputs) const {
 
 void BatchWait::record_run(std::size_t size, std::chrono::nanoseconds time) noexcept {
   answered_ = size;
-  run_time_ += run_time_.count() == 0 ? time : (time - run_time_) / 8;
+  run_time_.record(time);
 }
 
 std::chrono::nanoseconds BatchWait::longest_wait(std::size_t workers) const noexcept {
   constexpr std::chrono::microseconds shortest{50};  // a thread needs as long to wake up
-  const std::chrono::nanoseconds time = run_time_ / 10 / static_cast<std::int64_t>(workers);
+  const std::chrono::nanoseconds time = run_time_.value() / 10 / static_cast<std::int64_t>(workers);
   return time < shortest ? std::chrono::nanoseconds(0) : time;
 }
 

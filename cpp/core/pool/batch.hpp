@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/ort/value.hpp"
+#include "core/pool/latency.hpp"
 #include "core/pool/padding.hpp"
 #include "core/pool/request.hpp"
 
@@ -70,8 +71,8 @@ class BatchWait {
 
  private:
   std::size_t answered_ = 0;
-  std::chrono::nanoseconds run_time_{0};  // exponential average
-  unsigned pause_ = 0;                    // runs between two waits
+  RecentAverage run_time_;
+  unsigned pause_ = 0;  // runs between two waits
   unsigned left_ = 0;
 };
 

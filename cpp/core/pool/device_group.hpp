@@ -16,6 +16,7 @@
 #include "core/pool/device_stats.hpp"
 #include "core/pool/idle_memory.hpp"
 #include "core/pool/in_flight.hpp"
+#include "core/pool/latency.hpp"
 #include "core/pool/request.hpp"
 #include "core/pool/rows_per_run.hpp"
 #include "core/pool/runner.hpp"
@@ -98,9 +99,7 @@ class DeviceGroup {
   std::thread::id caller;             ///< On a GPU: the one thread that may run its requests itself.
   SleepGate gate;                     ///< Null: none.
   DeviceStats counts;                 ///< Its counts; the rest is in stats().
-  std::uint64_t timed_runs = 0;       ///< That ended by themselves, which is what `run_time` is of.
-  std::chrono::nanoseconds run_time{
-      0};  ///< Recent average, with copies and waits for the session. See knows_run_time().
+  RecentAverage run_time;             ///< Of runs that ended by themselves, with copies and waits for the session.
   IdleMemory idle_memory;
   SharedTime time;
   RunCost cost;                               ///< Of runs whose requests have lengths.
@@ -179,10 +178,10 @@ class DeviceGroup {
   bool has_place_for(const Request& request, std::size_t others) const {
     return request.priority >= 0 || at_once() < 2 || others + 1 < at_once();
   }
-  bool knows_run_time() const noexcept { return timed_runs >= min_runs; }
+  bool knows_run_time() const noexcept { return run_time.count() >= min_runs; }
   /// Whether the request, begun now, would be answered after its deadline.
   bool would_be_late(const Request& request) const {
-    return request.deadline && knows_run_time() && Clock::now() + run_time > *request.deadline;
+    return request.deadline && knows_run_time() && Clock::now() + run_time.value() > *request.deadline;
   }
   /// Whether the device may get the request.
   bool takes(const Request& request);

@@ -304,7 +304,8 @@ bool Pool::run_here(Request& request, bool interruptible) {
   if (worker == nullptr || worker->group->gate) {
     return false;
   }
-  if (interruptible && (worker->group->timed_runs == 0 || worker->group->run_time >= longest_uninterrupted)) {
+  const RecentAverage& run_time = worker->group->run_time;
+  if (interruptible && (run_time.count() == 0 || run_time.value() >= longest_uninterrupted)) {
     next_group_ = turn;  // the device's, which submit() is to choose
     return false;
   }
@@ -431,7 +432,7 @@ std::exception_ptr Pool::why_late(const Request& request) const {
     count(group->waiting);
     const SizeHistogram& sizes = group->counts.batch_size;
     at_once += static_cast<double>(group->at_once() * sizes.sum()) / static_cast<double>(sizes.count());
-    run = std::max(run, std::chrono::duration<double, std::milli>(group->run_time).count());
+    run = std::max(run, std::chrono::duration<double, std::milli>(group->run_time.value()).count());
   }
   ahead -= passed;
   const double left = std::chrono::duration<double, std::milli>(*request.deadline - Clock::now()).count();

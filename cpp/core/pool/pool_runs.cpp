@@ -10,8 +10,6 @@
 namespace ortmulti {
 namespace {
 
-constexpr int weight_of_older_runs = 16;  // in an exponential average
-
 std::int64_t to_ns(Request::Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
@@ -491,8 +489,7 @@ bool Pool::end_run(Worker& worker, Request& request, const RunEnd& end, Requests
     return false;
   }
   if (!failed) {
-    const std::chrono::nanoseconds run_time = request.ended - request.started;
-    group.run_time += group.timed_runs++ == 0 ? run_time : (run_time - group.run_time) / weight_of_older_runs;
+    group.run_time.record(request.ended - request.started);
   }
   if (options_.batching.enabled() && (!failed || request.run_size == 1)) {
     joining_.note(request.caller, failed);
