@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 
 #include "bindings/registrations.hpp"
+#include "core/policy/numbers.hpp"
 
 #ifdef ORTMULTI_CHECK_LOCKS
 namespace ortmulti::bindings {
@@ -12,6 +13,7 @@ void check_locks();  // check_locks.cpp's
 PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.doc() = "The compiled core of ortmulti; its public face is the package around it.";
   module.attr("__version__") = ORTMULTI_VERSION;
+  ortmulti::AnyNumber::check_overrides();
   using namespace ortmulti::bindings;  // NOLINT(google-build-using-namespace): many names, in one function
   // Else the first array to come has pybind11 release the GIL for it, and a daemon thread in which that is while the
   // interpreter ends would abort the process (gil.hpp).

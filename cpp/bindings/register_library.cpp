@@ -3,6 +3,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -18,9 +19,19 @@
 #include "core/ort/library.hpp"
 #include "core/ort/session.hpp"
 #include "core/ort/thread_group.hpp"
+#include "core/policy/numbers.hpp"
 
 namespace ortmulti::bindings {
 namespace {
+
+// Of each its name, value, unit, default, meaning and evidence.
+std::vector<std::tuple<std::string, double, std::string, double, std::string, std::string>> all_numbers() {
+  std::vector<std::tuple<std::string, double, std::string, double, std::string, std::string>> all;
+  for (const AnyNumber* one = AnyNumber::first(); one != nullptr; one = one->next()) {
+    all.emplace_back(one->name(), one->value(), one->unit(), one->by_default(), one->meaning(), one->evidence());
+  }
+  return all;
+}
 
 py::tuple take_log() {
   // Who holds the queue's lock may wait for the GIL.
@@ -69,6 +80,7 @@ void register_library(py::module_& module) {
   module.def("cuda_plugin", [] { return to_str(OnnxRuntime::get().cuda_plugin()); });
   module.def("available_providers", [] { return OnnxRuntime::get().available_providers(); });
   module.def("usable_cores", &usable_cores);
+  module.def("numbers", &all_numbers);
   module.def(
       "wait_for_log", [](int timeout_ms) { onnxruntime_log().wait(std::chrono::milliseconds(timeout_ms)); },
       py::arg("timeout_ms"), Nogil());

@@ -17,6 +17,7 @@
 #include "bindings/signals.hpp"
 #include "bindings/text.hpp"
 #include "core/base/timeline.hpp"
+#include "core/policy/numbers.hpp"
 #include "core/pool/batch.hpp"
 #include "core/pool/runners.hpp"
 
@@ -153,8 +154,8 @@ void register_pool(py::module_& module) {
     levels[level->name] = level->frees_runners;
   }
   module.attr("sleep_levels") = levels;
-  module.attr("at_first_in_flight") = at_first_in_flight;
-  module.attr("max_in_flight") = max_in_flight;
+  module.attr("at_first_in_flight") = *numbers::in_flight_first;
+  module.attr("max_in_flight") = *numbers::in_flight_most;
   module.attr("max_in_flight_on_cpu") = max_in_flight_on_cpu();
   module.def("take_all", &take_all, py::arg("requests"));
   module.def("set_running_loop", &set_running_loop, py::arg("get_running_loop"));

@@ -7,7 +7,7 @@
 #include "bindings/gil.hpp"
 #include "core/base/device.hpp"
 #include "core/base/error.hpp"
-#include "core/pool/sleep_level.hpp"
+#include "core/policy/sleep_level.hpp"
 
 namespace ortmulti::bindings {
 

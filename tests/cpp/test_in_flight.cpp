@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "core/pool/in_flight.hpp"
-#include "core/pool/launch_times.hpp"
+#include "core/policy/in_flight.hpp"
+#include "core/policy/launch_times.hpp"
 #include "fake_runner.hpp"
 #include "test_support.hpp"
 
@@ -323,12 +323,27 @@ TEST(LaunchTimes, ThreadsDoNotOversleepForLong) {
   EXPECT_LT(times.begin(now, &shape).expected_end - now, microseconds(7500));
 }
 
-TEST(Sleeper, WakesUpBeforeTheEnd) {
-  Sleeper sleeper;
-  EXPECT_GT(sleeper.margin(milliseconds(1)), microseconds(50));
-  const auto began = Sleeper::Clock::now();
-  EXPECT_FALSE(sleeper.sleep_until(began - seconds(1)));
-  EXPECT_GE(sleeper.sleep_until(began + milliseconds(30)), began + milliseconds(15));
+TEST(WakeTime, IsBeforeTheEndByAsMuchAsThreadsAreLate) {
+  WakeTime wake_time;
+  const WakeTime::Clock::time_point now{seconds(1000)};
+  EXPECT_EQ(wake_time.before(now, now - seconds(1)), std::nullopt);
+  EXPECT_EQ(wake_time.before(now, now + microseconds(150)), std::nullopt) << "too short to sleep";
+  const auto wake = wake_time.before(now, now + milliseconds(16));
+  ASSERT_TRUE(wake);
+  EXPECT_EQ(now + milliseconds(16) - *wake, wake_time.margin(milliseconds(16)));
+  EXPECT_EQ(wake_time.margin(milliseconds(16)), microseconds(1050));
+  wake_time.record(*wake, *wake + milliseconds(2));
+  EXPECT_EQ(wake_time.margin(milliseconds(16)), milliseconds(5));
+  for (int i = 0; i < 200; ++i) {
+    wake_time.record(*wake, *wake);
+  }
+  EXPECT_EQ(wake_time.margin(milliseconds(16)), microseconds(1050));
+  wake_time.record(*wake, *wake + seconds(1));
+  int skipped = 0;
+  for (; !wake_time.before(now, now + milliseconds(16)); ++skipped) {
+    ASSERT_LT(skipped, 1000) << "it tries again some time";
+  }
+  EXPECT_GT(skipped, 100);
 }
 
 }  // namespace ortmulti::tests

@@ -10,6 +10,7 @@
 #include <random>
 #include <vector>
 
+#include "core/policy/recent_average.hpp"
 #include "core/pool/latency.hpp"
 
 namespace ortmulti::tests {

@@ -17,7 +17,8 @@
 #include "core/ort/caller_threads.hpp"
 #include "core/ort/session.hpp"
 #include "core/ort/value.hpp"
-#include "core/pool/idle_memory.hpp"
+#include "core/policy/idle_memory.hpp"
+#include "core/policy/numbers.hpp"
 #include "fake_runner.hpp"
 #include "test_support.hpp"
 
@@ -113,7 +114,7 @@ TEST(IdleMemoryTest, IsThereAFewTimesMoreWhereRunsWereInTheWay) {
   IdleMemory idle_memory;
   idle_memory.look(100);
   idle_memory.look(10);
-  for (int i = 0; i < IdleMemory::max_tries; ++i) {
+  for (std::size_t i = 0; i < *numbers::idle_max_tries; ++i) {
     EXPECT_TRUE(idle_memory.look(10).memory);
     idle_memory.given_back(false);
   }
@@ -133,7 +134,7 @@ TEST(IdleMemoryTest, IsThereOnceNothingIsAskedForAnyMore) {
   EXPECT_TRUE(idle_memory.look(0).memory);
   idle_memory.given_back(true);
   bool graphs = false;
-  for (int i = 2; i < IdleMemory::looks_until_graphs; ++i) {
+  for (std::size_t i = 2; i < *numbers::idle_looks_until_graphs; ++i) {
     EXPECT_TRUE(idle_memory.watched());
     EXPECT_FALSE(graphs);
     const IdleMemory::Due due = idle_memory.look(0);
@@ -154,9 +155,9 @@ class MemoryOfPools : public PoolWithFakes {
     pool = Pool::make(options);
   }
   // As many looks later.
-  bool look(int looks = 1) {
+  bool look(std::size_t looks = 1) {
     bool watched = false;
-    for (int i = 0; i < looks; ++i) {
+    for (std::size_t i = 0; i < looks; ++i) {
       now += seconds(5);
       watched = pool->give_back_surplus();
     }
@@ -242,8 +243,8 @@ TEST_F(MemoryOfPools, StaysWhereItIsTooLittle) {
   look(3);
   EXPECT_EQ(runner->shrunk, 1);
   EXPECT_EQ(pool->stats().devices.front().trims, 0U) << "nothing came back";
-  look(IdleMemory::max_tries);
-  EXPECT_EQ(runner->shrunk, IdleMemory::max_tries);
+  look(*numbers::idle_max_tries);
+  EXPECT_EQ(static_cast<std::size_t>(runner->shrunk), *numbers::idle_max_tries);
   const Session::Arena arena = pool->stats().devices.front().arena.value_or(Session::Arena());
   EXPECT_EQ(arena.held, 40 * mega);
   EXPECT_EQ(arena.used, 20 * mega);
@@ -257,7 +258,7 @@ TEST_F(MemoryOfPools, GraphsGoAfterALongerTime) {
   runner->dropping_graphs = [&dropped] { return ++dropped != 0; };
   pool->add({runner});
   runner->note_run(100);
-  EXPECT_TRUE(look(IdleMemory::looks_until_graphs));
+  EXPECT_TRUE(look(*numbers::idle_looks_until_graphs));
   EXPECT_EQ(dropped, 0);
   EXPECT_FALSE(look());
   EXPECT_EQ(dropped, 1);

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/policy/batch_wait.hpp"
 #include "fake_runner.hpp"
 
 namespace ortmulti::tests {

@@ -11,8 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/policy/joining.hpp"
+#include "core/policy/numbers.hpp"
 #include "core/pool/audit.hpp"
-#include "core/pool/joining.hpp"
 #include "fake_runner.hpp"
 
 namespace ortmulti::tests {
@@ -30,7 +31,7 @@ class JoiningTest : public PoolWithFakes {
 
   void make(const Batching& batching = {3, hours(1), 0, {}}) {
     pool = Pool::make({{}, batching});
-    runner = add(Device::cpu());
+    runner = add(Device::cuda(0));  // on the CPU it would choose how many rows are joined, too
     runner->action = [this](Request& request) {
       const Shape shape = shape_of(request.inputs.values()[0]);
       sizes.push_back(shape[0]);
@@ -336,7 +337,7 @@ TEST(Joining, AuditsTheFirstOfEachShapeAndThenASmallShareOfTheTime) {
       ++audits;
     }
   }
-  EXPECT_NEAR(static_cast<double>(audits) * 5, 100'000 * 10 * Joining::max_share, 200);
+  EXPECT_NEAR(static_cast<double>(audits) * 5, 100'000 * 10 * *numbers::joining_max_share, 200);
 }
 
 TEST(Joining, AuditsAnyOfTheRequests) {

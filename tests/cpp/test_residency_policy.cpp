@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/repository/residency_policy.hpp"
+#include "core/policy/residency_policy.hpp"
 
 namespace ortmulti::tests {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <functional>
 
-#include "core/pool/rows_per_run.hpp"
+#include "core/policy/rows_per_run.hpp"
 
 namespace ortmulti::tests {
 namespace {

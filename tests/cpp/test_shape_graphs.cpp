@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/policy/numbers.hpp"
 #include "core/pool/gpu_runner.hpp"
 #include "core/pool/shape_graphs.hpp"
 #include "test_support.hpp"
@@ -36,7 +37,7 @@ class ShapesThatComeAgain : public ::testing::Test {
                                            wanted.emplace_back(key, sessions);
                                          });
   }
-  static constexpr std::uint64_t runs_before_capture = ShapeGraphs::Rule().runs_before_capture;
+  const std::uint64_t runs_before_capture = ShapeGraphs::Rule().runs_before_capture;
   std::shared_ptr<ShapeGraphs> graphs = make({});
 };
 
@@ -112,13 +113,13 @@ TEST_F(ShapesThatComeAgain, GetAsManySessionsAsRunsWereUnderWayAtOnce) {
     }
     ASSERT_TRUE(wanted_within(runs_before_capture, key));
     graphs->want(key, {});
-    EXPECT_EQ(wanted.back(), std::make_pair(key, std::min(others + 1, ShapeGraphs::max_sessions)));
+    EXPECT_EQ(wanted.back(), std::make_pair(key, std::min(others + 1, *numbers::graphs_max_sessions)));
     graphs->not_made(key, "no reason");
   }
 }
 
 TEST_F(ShapesThatComeAgain, AreNotWantedAfterRefusalsInARow) {
-  for (int i = 0; i < ShapeGraphs::max_refusals; ++i) {
+  for (std::size_t i = 0; i < *numbers::graphs_max_refusals; ++i) {
     const std::string key = std::to_string(i);
     ASSERT_TRUE(wanted_within(runs_before_capture, key));
     graphs->not_made(key, "no reason");

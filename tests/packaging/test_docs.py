@@ -120,6 +120,12 @@ def test_the_page_of_the_command_line_is_its_help() -> None:
     assert command_line_page.PAGE.read_text("utf-8") == expected, "run python -m tools.command_line_page"
 
 
+def test_the_page_of_numbers_is_the_cores() -> None:
+    from tools import numbers_page
+
+    assert numbers_page.PAGE.read_text("utf-8") == numbers_page.page(), "run python -m tools.numbers_page"
+
+
 def test_the_stub_of_the_core_has_the_types_of_its_bindings() -> None:
     from tools import core_stub
 

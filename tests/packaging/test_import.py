@@ -20,7 +20,8 @@ import numpy.typing
 import pytest
 
 import ortmulti
-from tests.support.processes import check_child
+from ortmulti import _core
+from tests.support.processes import check_child, run_child
 
 pytestmark = pytest.mark.essential
 
@@ -65,6 +66,32 @@ def test_the_import_loads_the_core_alone() -> None:
     }
     assert loaded.isdisjoint(SLOW)
     assert {name.partition(".")[0] for name in loaded}.isdisjoint(OTHERS)
+
+
+def test_numbers_of_the_rules_can_be_others_for_a_measurement() -> None:
+    numbers = {name: value for name, value, *_ in _core.numbers()}
+    asked = "in_flight.most_on_cpu=1e6,batch_wait.share=0.25,"
+    code = (
+        "from ortmulti import _core; print(dict(number[:2] for number in _core.numbers()), _core.max_in_flight_on_cpu)"
+    )
+    found = check_child(code, environment={"ORTMULTI_NUMBERS": asked})
+    assert found.split() == f"{numbers | {'in_flight.most_on_cpu': 1e6, 'batch_wait.share': 0.25}} 1000000".split()
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("in_flight.mos=1", "has 'in_flight.mos=1': no number has this name; docs/numbers.md lists them"),
+        ("in_flight.most", "has 'in_flight.most=': give a number from 0 to 1e12, as in in_flight.most=2"),
+        ("average.runs=2,batch_wait.share=-1", "has 'batch_wait.share=-1': give a number from 0"),
+        ("batch_wait.share=nan", "has 'batch_wait.share=nan': give a number from 0"),
+        ("batch_wait.share=1 ", "has 'batch_wait.share=1 ': give a number from 0"),
+    ],
+)
+def test_a_wrong_number_is_named(asked: str, message: str) -> None:
+    done = run_child("import ortmulti", environment={"ORTMULTI_NUMBERS": asked})
+    assert done.returncode == 1
+    assert f"ImportError: ORTMULTI_NUMBERS {message}" in done.stderr
 
 
 def test_load_is_there_without_what_it_uses() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import ortmulti
+from ortmulti import _core
 
 pytestmark = pytest.mark.essential
 
@@ -23,9 +24,15 @@ CPP_ROOMS = {
     "ort": ("base", "onnx", "cuda"),
     "weights": ("base", "onnx", "cuda", "ort"),
     "create": ("base", "onnx", "cuda", "ort", "weights"),
-    "pool": ("base", "onnx", "cuda", "ort", "weights"),
-    "repository": ("base", "ort", "weights", "pool"),
+    "policy": ("base",),
+    "pool": ("base", "onnx", "cuda", "ort", "weights", "policy"),
+    "repository": ("base", "ort", "weights", "policy", "pool"),
 }
+
+
+def code_of(file: Path) -> str:
+    """Its text without comments."""
+    return re.sub(r"//.*", "", file.read_text())
 
 
 HAS_SOURCES = pytest.mark.skipif(not CPP.is_dir(), reason="needs the sources")
@@ -50,6 +57,22 @@ def test_a_cpp_room_includes_only_what_it_may(room: str) -> None:
 def test_every_folder_of_the_core_is_a_room_and_arrows_go_down() -> None:
     assert all(list(CPP_ROOMS).index(name) < index for index, room in enumerate(CPP_ROOMS) for name in CPP_ROOMS[room])
     assert {folder.name for folder in (CPP / "core").iterdir() if folder.is_dir()} == set(CPP_ROOMS)
+
+
+@HAS_SOURCES
+def test_rules_have_no_clock_lock_or_thread() -> None:
+    folder = CPP / "core" / "policy"
+    wrong = re.compile(r"\bnow\(\)|Mutex|std::(atomic|j?thread|this_thread|mutex|async)|OnnxRuntime|CudaStartup")
+    found = [f"{file.name}: {match.group()}" for file in folder.iterdir() for match in wrong.finditer(code_of(file))]
+    assert not found
+
+
+@HAS_SOURCES
+def test_numbers_are_called_as_in_the_code() -> None:
+    text = (CPP / "core" / "policy" / "numbers.hpp").read_text()
+    pairs = re.findall(r"^inline const \w+ (\w+)\{\s*\"([^\"]+)\"", text, re.MULTILINE)
+    assert [name for name, _ in pairs] == [called.replace(".", "_") for _, called in pairs]
+    assert [called for _, called in pairs] == [number[0] for number in _core.numbers()]
 
 
 # --- Python -----------------------------------------------------------------------------------------------------------

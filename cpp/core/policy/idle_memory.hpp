@@ -1,7 +1,10 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+
+#include "core/policy/numbers.hpp"
 
 namespace ortmulti {
 
@@ -9,10 +12,6 @@ namespace ortmulti {
 /// most half as large. The caller looks twice per span. Not thread-safe.
 class IdleMemory {
  public:
-  /// After so many looks without a request CUDA graphs go, too. They take longer to come back than memory.
-  static constexpr int looks_until_graphs = 12;
-  static constexpr int max_tries = 6;
-
   struct Due {
     bool memory = false;
     bool graphs = false;
@@ -23,18 +22,18 @@ class IdleMemory {
     const std::uint64_t lately = std::max(largest, before_);
     before_ = largest;
     most_ = std::max(most_, largest);
-    quiet_ = largest == 0 ? std::min(quiet_ + 1, looks_until_graphs) : 0;
+    quiet_ = largest == 0 ? std::min(quiet_ + 1, *numbers::idle_looks_until_graphs) : 0;
     const bool found = lately < most_ && lately <= most_ / 2;
     const bool memory = found || tries_left_ > 0;
-    tries_left_ = found ? max_tries : tries_left_;
-    const bool graphs = quiet_ == looks_until_graphs && graphs_;
+    tries_left_ = found ? *numbers::idle_max_tries : tries_left_;
+    const bool graphs = quiet_ == *numbers::idle_looks_until_graphs && graphs_;
     most_ = found ? lately : most_;
     graphs_ = largest != 0 || (graphs_ && !graphs);
     return {memory, graphs};
   }
 
   /// Notes whether all that was due was given back. If runs were in the way, it stays due for a few more looks.
-  void given_back(bool whole) { tries_left_ = whole ? 0 : std::max(tries_left_ - 1, 0); }
+  void given_back(bool whole) { tries_left_ -= whole ? tries_left_ : std::min<std::size_t>(tries_left_, 1); }
 
   /// Whether a later look may find something although no request comes.
   bool watched() const noexcept { return most_ != 0 || graphs_ || tries_left_ > 0; }
@@ -42,8 +41,8 @@ class IdleMemory {
  private:
   std::uint64_t before_ = 0;  // the largest before the last look
   std::uint64_t most_ = 0;    // since memory was given back
-  int quiet_ = 0;             // looks
-  int tries_left_ = 0;
+  std::size_t quiet_ = 0;     // looks
+  std::size_t tries_left_ = 0;
   bool graphs_ = false;  // there may be some
 };
 

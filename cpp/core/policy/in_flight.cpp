@@ -1,24 +1,12 @@
-#include "core/pool/in_flight.hpp"
+#include "core/policy/in_flight.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
+#include "core/policy/numbers.hpp"
+
 namespace ortmulti {
-namespace {
-
-constexpr std::chrono::milliseconds shortest_measurement{200};
-constexpr std::size_t min_answers = 4;  // for each request under way
-constexpr double min_gain = 1.03;
-constexpr double min_gain_of_session = 1.1;
-constexpr std::size_t max_steps_without_gain = 2;  // one more often gains nothing where two do
-constexpr double few = 4;                          // requests more, which are no other load
-constexpr std::chrono::seconds first_choice_lasts{5};
-constexpr std::chrono::seconds session_for_nothing_lasts{30};  // to make it again takes the cores
-constexpr std::chrono::seconds longest_choice_lasts{300};
-
-}  // namespace
-
 std::size_t InFlight::next(std::size_t limit) const noexcept {
   return std::min(most_, std::max(second_, limit + std::max<std::size_t>(1, limit / 2)));
 }
@@ -27,7 +15,7 @@ void InFlight::note_load(Clock::time_point now, std::size_t waiting) {
   load_since_ = load_since_.value_or(now);
   load_ += waiting == 0 ? 0 : waiting + limit_;  // else fewer than the limit may be under way
   ++loads_;
-  if (now - *load_since_ < shortest_measurement) {
+  if (now - *load_since_ < *numbers::in_flight_measurement) {
     return;
   }
   const double mean = static_cast<double>(load_) / static_cast<double>(loads_);
@@ -38,7 +26,7 @@ void InFlight::note_load(Clock::time_point now, std::size_t waiting) {
     chosen_load_ = std::max(chosen_load_, mean);
     return;
   }
-  const bool larger = mean > 2 * chosen_load_ && mean > chosen_load_ + few;
+  const bool larger = mean > 2 * chosen_load_ && mean > chosen_load_ + *numbers::in_flight_other_load;
   if (larger && std::exchange(larger_, larger)) {
     next_choice_ = now;
     pause_ = {};
@@ -85,16 +73,17 @@ bool InFlight::record(Clock::time_point now, std::size_t answers, std::size_t wa
   waited_ = waited_ || waiting > 0;
   elements_ += elements.value_or(answers);
   const Clock::duration taken = now - *began_;
-  if (taken < shortest_measurement || answers_ < min_answers * limit_) {
+  if (taken < *numbers::in_flight_measurement || answers_ < *numbers::in_flight_min_answers * limit_) {
     return false;
   }
   const double rate = static_cast<double>(elements_) / std::chrono::duration<double>(taken).count();
   unit_ = elements ? "elements" : "answers";
   began_.reset();
   const auto best = std::ranges::max_element(tried_, {}, [](const auto& each) { return each.second; });
-  steps_without_gain_ = best == tried_.end() || rate >= min_gain * best->second ? 0 : steps_without_gain_ + 1;
+  steps_without_gain_ =
+      best == tried_.end() || rate >= *numbers::in_flight_min_gain * best->second ? 0 : steps_without_gain_ + 1;
   tried_.emplace_back(limit_, rate);
-  if (limit_ >= most_ || !waited_ || steps_without_gain_ == max_steps_without_gain) {
+  if (limit_ >= most_ || !waited_ || steps_without_gain_ == *numbers::in_flight_steps_without_gain) {
     settle(now, "");
     return false;
   }
@@ -126,7 +115,9 @@ void InFlight::settle(Clock::time_point now, const std::string& why_not_more) {
   }
   why_ += why_not_more.empty() ? "" : "; no more were tried: " + why_not_more;
   for (const auto& [limit, rate] : tried_) {
-    if (rate * (limit == first_ && second_ > 0 ? min_gain_of_session : min_gain) >= best) {
+    if (rate *
+            (limit == first_ && second_ > 0 ? *numbers::in_flight_min_gain_of_session : *numbers::in_flight_min_gain) >=
+        best) {
       limit_ = limit;
       break;
     }
@@ -135,10 +126,11 @@ void InFlight::settle(Clock::time_point now, const std::string& why_not_more) {
   tried_.clear();
   steps_without_gain_ = 0;
   choosing_ = false;
-  pause_ =
-      pause_ == Clock::duration() ? first_choice_lasts : std::min<Clock::duration>(2 * pause_, longest_choice_lasts);
+  pause_ = pause_ == Clock::duration()
+               ? *numbers::in_flight_first_choice_lasts
+               : std::min<Clock::duration>(2 * pause_, *numbers::in_flight_longest_choice_lasts);
   if (stayed_ && second_ > 0) {
-    pause_ = std::max<Clock::duration>(pause_, session_for_nothing_lasts);
+    pause_ = std::max<Clock::duration>(pause_, *numbers::in_flight_session_for_nothing_lasts);
   }
   next_choice_ = now + pause_;
 }

@@ -1,14 +1,16 @@
-#include "core/pool/joining.hpp"
+#include "core/policy/joining.hpp"
 
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
+#include "core/policy/numbers.hpp"
+
 namespace ortmulti {
 
 void Joining::set_outputs(Outputs outputs) {
   outputs_ = std::move(outputs);
-  to_prove_ = outputs_.unproven ? proving_runs : 0;
+  to_prove_ = outputs_.unproven ? *numbers::joining_proving_runs : 0;
 }
 
 const std::string* Joining::why_apart(const std::vector<const char*>& outputs,
@@ -33,7 +35,7 @@ bool Joining::joins(const Key& key, Caller caller) const {
     return true;
   }
   const auto found = faults_.find(caller);
-  return found == faults_.end() || found->second < faulty;
+  return found == faults_.end() || found->second < *numbers::joining_faulty;
 }
 
 void Joining::stop(const Key& key) {
@@ -50,8 +52,8 @@ Joining::Audit Joining::audit(const Key& key, std::size_t requests, std::size_t 
   }
   ran_ += time;
   due.proves = to_prove_ > 0;
-  due.in_time = static_cast<double>(spent_.count()) <= static_cast<double>(ran_.count()) * max_share;
-  const bool at_once = seen_.size() < always_audited && spent_ < always_for;
+  due.in_time = static_cast<double>(spent_.count()) <= static_cast<double>(ran_.count()) * *numbers::joining_max_share;
+  const bool at_once = seen_.size() < *numbers::joining_always_audited && spent_ < *numbers::joining_always_for;
   if (!due.proves && !due.in_time && !at_once) {
     return due;
   }
@@ -83,7 +85,7 @@ void Joining::audited(const Audit& done, std::chrono::nanoseconds time) {
   } else {
     spent_ += time;
   }
-  if (!done.shape.empty() && seen_.size() < always_audited) {
+  if (!done.shape.empty() && seen_.size() < *numbers::joining_always_audited) {
     seen_.insert(done.shape);
   }
 }
@@ -103,8 +105,8 @@ void Joining::note(Caller caller, bool failed) {
     if (faults_.size() == max_kept) {
       faults_.clear();
     }
-    int& faults = faults_[caller];
-    faults = std::min(faults + 2, max_faults);
+    std::size_t& faults = faults_[caller];
+    faults = std::min(faults + 2, *numbers::joining_max_faults);
   } else if (const auto found = faults_.find(caller); found != faults_.end() && --found->second == 0) {
     faults_.erase(found);
   }

@@ -55,8 +55,8 @@ class Joining {
     void are_alike(std::size_t requests);
   };
   /// Chooses audits after a joint run. Of the first joint run of each shape, and of each doubling of its rows, one
-  /// request is compared. Later audits take at most `max_share` of the time of joint runs; the first ones may take two
-  /// seconds in all before that holds.
+  /// request is compared. Later audits take at most a small share of the time of joint runs; the first ones may take
+  /// two seconds in all before that holds.
   Audit audit(const Key& key, std::size_t requests, std::size_t rows, std::chrono::nanoseconds time);
   /// Notes that an audit was done, and how long it took. An audit that was not done comes again.
   void audited(const Audit& done, std::chrono::nanoseconds time);
@@ -71,24 +71,16 @@ class Joining {
   /// Notes what became of a caller's request. Requests of a caller that fail again and again run alone.
   void note(Caller caller, bool failed);
 
-  static constexpr double max_share = 0.005;
-
  private:
   static constexpr std::size_t max_kept = 1000;  // entries; a full table is emptied
-  static constexpr std::size_t always_audited = 32;
-  // A run of another size may take seconds, where cuDNN plans its convolutions anew.
-  static constexpr std::chrono::seconds always_for{2};
-  static constexpr int proving_runs = 16;
-  static constexpr int faulty = 4;  // a failure counts 2, an answer takes 1 off
-  static constexpr int max_faults = 16;
 
   Outputs outputs_;
   Apart inputs_;
-  int to_prove_ = 0;  // joint runs
+  std::size_t to_prove_ = 0;  // joint runs
   bool stopped_ = false;
   std::set<Key> stopped_keys_;
   std::map<Key, int> failures_;  // joint ones, in a row
-  std::map<Caller, int> faults_;
+  std::map<Caller, std::size_t> faults_;
   std::set<Key> seen_;  // the first shapes
   std::chrono::nanoseconds ran_{0};
   std::chrono::nanoseconds spent_{0};

@@ -1,20 +1,17 @@
-#include "core/pool/launch_times.hpp"
+#include "core/policy/launch_times.hpp"
 
 #include <algorithm>
-#include <thread>
+
+#include "core/policy/numbers.hpp"
 
 namespace ortmulti {
 namespace {
 
-// To sleep for less than this is not worth it.
-constexpr std::chrono::microseconds shortest_sleep{100};
-constexpr std::chrono::microseconds min_margin{50};
 constexpr std::size_t max_shapes = 1000;
 
 }  // namespace
 
 LaunchTimes::Launch LaunchTimes::begin(Clock::time_point now, const void* shape) {
-  const std::lock_guard lock(mutex_);
   if (count_++ == 0) {
     since_ = now;
     under_way_ = {};
@@ -26,11 +23,10 @@ LaunchTimes::Launch LaunchTimes::begin(Clock::time_point now, const void* shape)
 }
 
 void LaunchTimes::end(Clock::time_point now, const Launch& launch, std::optional<Clock::time_point> woke) {
-  const std::lock_guard lock(mutex_);
   --count_;
   under_way_ -= launch.expected;
   Clock::duration taken = std::max<Clock::duration>(now - std::max(since_, launch.launched), {});
-  if (woke && now - *woke < min_margin / 2) {
+  if (woke && now - *woke < *numbers::launches_min_margin / 2) {
     taken /= 2;
   }
   since_ = std::max(since_, now);
@@ -45,22 +41,22 @@ void LaunchTimes::end(Clock::time_point now, const Launch& launch, std::optional
   }
 }
 
-Sleeper::Clock::duration Sleeper::margin(Clock::duration left) const noexcept {
-  return std::max<Clock::duration>(min_margin, 2 * late_) + left / 16;
+WakeTime::Clock::duration WakeTime::margin(Clock::duration left) const noexcept {
+  return std::max<Clock::duration>(*numbers::launches_min_margin, 2 * late_) + left / 16;
 }
 
-std::optional<Sleeper::Clock::time_point> Sleeper::sleep_until(Clock::time_point until) {
-  const Clock::time_point now = Clock::now();
-  const Clock::time_point wake = until - margin(until - now);
-  if (wake - now < shortest_sleep) {
+std::optional<WakeTime::Clock::time_point> WakeTime::before(Clock::time_point now, Clock::time_point end) noexcept {
+  const Clock::time_point wake = end - margin(end - now);
+  if (wake - now < *numbers::launches_shortest_sleep) {
     late_ -= late_ / 64;  // tried again some time
     return std::nullopt;
   }
-  std::this_thread::sleep_until(wake);
-  const Clock::time_point woke = Clock::now();
+  return wake;
+}
+
+void WakeTime::record(Clock::time_point wake, Clock::time_point woke) noexcept {
   const Clock::duration late = std::max<Clock::duration>(woke - wake, {});
   late_ = late > late_ ? late : late_ - (late_ - late) / 16;
-  return woke;
 }
 
 }  // namespace ortmulti

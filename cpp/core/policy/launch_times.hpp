@@ -2,13 +2,12 @@
 
 #include <chrono>
 #include <map>
-#include <mutex>
 #include <optional>
 
 namespace ortmulti {
 
 /// Estimates when a GPU will have done what is launched on it one after another, from how long the same took before.
-/// Any thread may use it.
+/// Without clock, thread or lock.
 class LaunchTimes {
  public:
   using Clock = std::chrono::steady_clock;
@@ -27,22 +26,24 @@ class LaunchTimes {
   void end(Clock::time_point now, const Launch& launch, std::optional<Clock::time_point> woke = std::nullopt);
 
  private:
-  std::mutex mutex_;
   std::map<const void*, Clock::duration> times_;
   Clock::duration under_way_{};  // what launches that have not ended will take
   std::size_t count_ = 0;        // of these
   Clock::time_point since_;      // when the first of these began
 };
 
-/// Lets a thread sleep up to an uncertain time. It wakes up a little earlier, as far as the system allows.
-class Sleeper {
+/// When a thread that sleeps until an uncertain time is to be woken: a little earlier, as far as the system allows.
+/// Without clock, thread or lock.
+class WakeTime {
  public:
   using Clock = LaunchTimes::Clock;
 
-  /// How long before the time to wake up, if so much is left until then.
+  /// How long before the end to wake up, if so much is left until then.
   Clock::duration margin(Clock::duration left) const noexcept;
-  /// Returns when it woke up; nothing if it did not sleep.
-  std::optional<Clock::time_point> sleep_until(Clock::time_point until);
+  /// Nothing if it is not worth to sleep.
+  std::optional<Clock::time_point> before(Clock::time_point now, Clock::time_point end) noexcept;
+  /// Notes when a thread that was to be woken at `wake` woke up.
+  void record(Clock::time_point wake, Clock::time_point woke) noexcept;
 
  private:
   Clock::duration late_{};  // how late it woke up recently

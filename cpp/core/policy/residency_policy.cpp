@@ -1,4 +1,4 @@
-#include "core/repository/residency_policy.hpp"
+#include "core/policy/residency_policy.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -6,29 +6,9 @@
 #include <ranges>
 
 #include "core/base/error.hpp"
+#include "core/policy/numbers.hpp"
 
 namespace ortmulti {
-namespace {
-
-// Requests of the last so many seconds say how many will come. Shorter forgets models that are used each minute; longer
-// keeps those awake whose burst is over.
-constexpr double memory_of_rates = 20;
-// A sleep costs something if a request comes within this time. With much more all models seem equally expensive, with
-// much less all seem to cost nothing.
-constexpr double horizon = 1;
-// A model that got no request for so long is taken for one that nobody uses.
-constexpr double unused_after = 300;
-constexpr double weight_of_newest_wake = 0.25;
-constexpr double first_patience = 1;
-// Between two tries, so that requests that came meanwhile are answered.
-constexpr double awake_between_tries = 1;
-// What keeps a model from sleeping is over soon, such as a lack of memory, or lasts, such as a file that was replaced.
-constexpr int most_refusals = 3;
-constexpr double asked_again = 1;
-constexpr double asked_again_late = 10;
-
-}  // namespace
-
 std::uint64_t ResidencyPolicy::Model::bytes_at(SleepLevel at) const {
   const auto found = sleeps.find(at);
   return at == SleepLevel::awake ? bytes : found == sleeps.end() ? 0 : found->second.bytes;
@@ -37,7 +17,7 @@ std::uint64_t ResidencyPolicy::Model::bytes_at(SleepLevel at) const {
 std::uint64_t ResidencyPolicy::least(const Entry& entry, double now) {
   const Model& model = entry.model;
   const bool in_line = model.level != SleepLevel::awake && entry.activity.waiting > 0;  // to be awake itself
-  const bool refuses = entry.refusals >= most_refusals && now < entry.refuses_until;
+  const bool refuses = entry.refusals >= *numbers::residency_most_refusals && now < entry.refuses_until;
   if (model.loading) {
     return 0;
   }
@@ -74,7 +54,7 @@ void ResidencyPolicy::set_kept(Id id, SleepLevel level, std::optional<std::uint6
 void ResidencyPolicy::observe(Id id, const PoolActivity& activity, double now) {
   Entry& entry = entries_.at(id);
   if (const double passed = now - entry.observed; passed > 0) {
-    const double old = std::exp(-passed / memory_of_rates);
+    const double old = std::exp(-passed / *numbers::residency_memory_of_rates);
     const std::uint64_t arrived = std::max(activity.arrived, entry.arrived);
     entry.rate = entry.rate * old + (1 - old) * static_cast<double>(arrived - entry.arrived) / passed;
     entry.used = arrived > entry.arrived ? now : entry.used;
@@ -87,9 +67,9 @@ void ResidencyPolicy::observe(Id id, const PoolActivity& activity, double now) {
 double ResidencyPolicy::cost(const Entry& entry, double wake, double now) {
   if (entry.model.level != SleepLevel::awake) {
     // Little memory for a wake that takes much longer: only for models that nobody uses, or where nothing else helps.
-    return now - entry.used > unused_after ? 0 : std::max(wake, horizon);
+    return now - entry.used > *numbers::residency_unused_after ? 0 : std::max(wake, *numbers::residency_horizon);
   }
-  const double likely = 1 - std::exp(-entry.rate * horizon);
+  const double likely = 1 - std::exp(-entry.rate * *numbers::residency_horizon);
   return wake * likely + (entry.activity.busy > 0 ? entry.activity.run_seconds : 0);
 }
 
@@ -190,28 +170,30 @@ void ResidencyPolicy::fell(Id id, SleepLevel level) {
   Entry& entry = entries_.at(id);
   entry.state = State::resting;
   entry.model.level = std::max(entry.model.level, level);
-  entry.patience = first_patience;
+  entry.patience = *numbers::residency_first_patience;
   entry.refusals = 0;
 }
 
 void ResidencyPolicy::stayed(Id id, double now) {
   Entry& entry = entries_.at(id);
   entry.state = State::resting;
-  entry.not_before = now + awake_between_tries;
+  entry.not_before = now + *numbers::residency_awake_between_tries;
   entry.patience *= 2;
 }
 
 void ResidencyPolicy::refused(Id id, double now) {
   Entry& entry = entries_.at(id);
   entry.state = State::resting;
-  entry.refuses_until = now + (++entry.refusals < most_refusals ? asked_again : asked_again_late);
+  entry.refuses_until =
+      now + (++entry.refusals < *numbers::residency_most_refusals ? *numbers::residency_asked_again
+                                                                  : *numbers::residency_asked_again_late);
 }
 
 void ResidencyPolicy::woke(Id id, double now, double seconds) {
   Entry& entry = entries_.at(id);
   if (const auto asleep = entry.model.sleeps.find(entry.model.level); asleep != entry.model.sleeps.end()) {
     double& known = asleep->second.wake;
-    known = known == 0 ? seconds : known + weight_of_newest_wake * (seconds - known);
+    known = known == 0 ? seconds : known + *numbers::residency_weight_of_newest_wake * (seconds - known);
   }
   entry.state = State::resting;
   entry.model.level = SleepLevel::awake;

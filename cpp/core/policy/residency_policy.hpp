@@ -7,9 +7,21 @@
 #include <string>
 #include <vector>
 
-#include "core/pool/device_stats.hpp"
+#include "core/policy/sleep_level.hpp"
 
 namespace ortmulti {
+
+/// What a pool's device has done and has to do.
+struct PoolActivity {
+  std::uint64_t arrived = 0;  ///< Requests that it got, or that wait for it.
+  std::size_t busy = 0;       ///< Requests under way.
+  std::size_t waiting = 0;    ///< Those that any device may take are among them where no device takes them.
+  double run_seconds = 0;     ///< Mean of a run.
+  bool asked_awake = false;   ///< Whether Pool::wake() asked for the wake that is under way.
+
+  /// Whether anybody wants the device awake.
+  bool wants_wake() const noexcept { return asked_awake || waiting > 0; }
+};
 
 /// Decides which models of one device are awake within a budget of its memory. It has no clock, no thread and no lock:
 /// times are seconds since any origin, and never go back.
@@ -117,7 +129,7 @@ class ResidencyPolicy {
     double not_before = 0;
     double patience = 1;
     double refuses_until = 0;
-    int refusals = 0;  // in a row
+    std::size_t refusals = 0;  // in a row
   };
   struct Candidate {
     Eviction eviction;

@@ -1,20 +1,14 @@
-#include "core/pool/rows_per_run.hpp"
+#include "core/policy/rows_per_run.hpp"
 
 #include <algorithm>
 #include <bit>
 #include <cstdio>
 #include <utility>
 
+#include "core/policy/numbers.hpp"
+
 namespace ortmulti {
 namespace {
-
-constexpr double hardly_more = 1.05;
-// What each run costs besides: a thread needs as long to be handed over to.
-constexpr std::chrono::microseconds of_each_run{50};
-constexpr std::uint64_t min_runs = 4;
-constexpr std::uint64_t min_runs_before_trials = 8;
-constexpr std::uint64_t long_ago = 512;  // runs
-constexpr double weight_of_newest = 0.25;
 
 // The smallest one whose power of two is not below the number of rows.
 std::size_t power_not_below(std::size_t rows) noexcept {
@@ -25,7 +19,7 @@ std::size_t power_not_below(std::size_t rows) noexcept {
 
 bool RowsPerRun::known(std::size_t power) const noexcept {
   const Size& size = sizes_.at(power);
-  return size.runs >= min_runs && runs_ - size.last < long_ago;
+  return size.runs >= *numbers::rows_per_run_min_runs && runs_ - size.last < *numbers::rows_per_run_long_ago;
 }
 
 std::size_t RowsPerRun::choose(std::size_t most) const noexcept {
@@ -42,13 +36,13 @@ std::size_t RowsPerRun::choose(std::size_t most) const noexcept {
     return most;
   }
   std::size_t chosen = 0;
-  while (!known(chosen) || sizes_.at(chosen).row > hardly_more * sizes_.at(cheapest).row) {
+  while (!known(chosen) || sizes_.at(chosen).row > *numbers::rows_per_run_hardly_more * sizes_.at(cheapest).row) {
     ++chosen;
   }
-  if (chosen > 0 && !known(chosen - 1) && sizes_.at(chosen).runs >= min_runs_before_trials) {
+  if (chosen > 0 && !known(chosen - 1) && sizes_.at(chosen).runs >= *numbers::rows_per_run_min_runs_before_trials) {
     const std::size_t half = std::size_t{1} << (chosen - 1);
-    const std::chrono::duration<double, std::nano> hand_over = of_each_run;
-    if (hand_over.count() / static_cast<double>(half) <= hardly_more * sizes_.at(chosen).row) {
+    const std::chrono::duration<double, std::nano> hand_over = *numbers::rows_per_run_of_each_run;
+    if (hand_over.count() / static_cast<double>(half) <= *numbers::rows_per_run_hardly_more * sizes_.at(chosen).row) {
       return std::min(most, half);
     }
   }
@@ -65,13 +59,14 @@ void RowsPerRun::record(std::size_t rows, std::chrono::nanoseconds time) noexcep
     return;
   }
   Size& size = sizes_.at(now);
-  if (runs_ - size.last >= long_ago) {
+  if (runs_ - size.last >= *numbers::rows_per_run_long_ago) {
     size = {};
   }
-  const double row =
-      static_cast<double>((time + of_each_run).count()) / static_cast<double>(std::max<std::size_t>(rows, 1));
+  const double row = static_cast<double>((time + *numbers::rows_per_run_of_each_run).count()) /
+                     static_cast<double>(std::max<std::size_t>(rows, 1));
   ++size.runs;
-  size.row += (row - size.row) * std::max(1.0 / static_cast<double>(size.runs), weight_of_newest);
+  size.row +=
+      (row - size.row) * std::max(1.0 / static_cast<double>(size.runs), *numbers::rows_per_run_weight_of_newest);
   size.last = runs_;
 }
 

@@ -196,29 +196,6 @@ void Batching::check_inputs(const std::vector<ValueInfo>& inputs) const {
                   ": export the model with a dynamic dimension, or load it without batching" + advice);
 }
 
-void BatchWait::record_run(std::size_t size, std::chrono::nanoseconds time) noexcept {
-  answered_ = size;
-  run_time_.record(time);
-}
-
-std::chrono::nanoseconds BatchWait::longest_wait(std::size_t workers) const noexcept {
-  constexpr std::chrono::microseconds shortest{50};  // a thread needs as long to wake up
-  const std::chrono::nanoseconds time = run_time_.value() / 10 / static_cast<std::int64_t>(workers);
-  return time < shortest ? std::chrono::nanoseconds(0) : time;
-}
-
-bool BatchWait::tries() noexcept {
-  const bool now = left_ == 0;
-  left_ -= now ? 0 : 1;
-  return now;
-}
-
-void BatchWait::record_wait(std::size_t came, std::size_t most) noexcept {
-  constexpr unsigned longest = 63;
-  pause_ = 2 * came >= most ? 0 : std::min(2 * pause_ + 1, longest);
-  left_ = pause_;
-}
-
 bool Batching::fits(const JointSize& run, std::size_t elements) const noexcept {
   if (run.rows > max_size || !padding) {
     return run.rows <= max_size;

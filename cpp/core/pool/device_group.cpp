@@ -12,10 +12,6 @@
 namespace ortmulti {
 namespace {
 
-constexpr std::size_t max_failures = 5;  // in a row
-constexpr std::chrono::milliseconds first_pause{100};
-constexpr std::chrono::seconds longest_pause{10};
-
 // Kinds of errors that may be the device's; others are caused by the request alone.
 constexpr std::array device_failures = {ErrorKind::fail,         ErrorKind::engine_error, ErrorKind::runtime_exception,
                                         ErrorKind::ep_fail,      ErrorKind::device_reset, ErrorKind::device,
@@ -69,7 +65,7 @@ DeviceStats DeviceGroup::stats() const {
   stats.busy = busy_;
   stats.waiting = waiting.size();
   stats.broken = broken_;
-  stats.suspended = usable() ? suspended_ : "";
+  stats.suspended = usable() ? suspension_.why() : "";
   stats.in_flight = at_once();
   stats.why_in_flight = in_flight ? in_flight->why() : "";
   stats.why_padding = cost.why();
@@ -87,7 +83,7 @@ void DeviceGroup::expect(std::size_t sessions) {
   removed_ = false;
   never_came_ = false;
   broken_.clear();
-  suspended_.clear();
+  suspension_.end();
 }
 
 bool DeviceGroup::not_coming(std::size_t sessions, const std::string& reason) {
@@ -235,7 +231,7 @@ bool DeviceGroup::others_dispatch() const {
 
 bool DeviceGroup::awaits_verdicts() {
   std::erase_if(suspicions_, [](const auto& one) { return one.expired(); });
-  return failures_ + suspicions_.size() >= max_failures && others_dispatch();
+  return suspension_.is_near(suspicions_.size()) && others_dispatch();
 }
 
 bool DeviceGroup::takes(const Request& request) {
@@ -252,7 +248,7 @@ bool DeviceGroup::takes(const Request& request) {
 }
 
 bool DeviceGroup::probe_due(const Request& request, Clock::time_point now) const {
-  return busy_ == 0 && may_try_elsewhere(request) && now >= next_probe_;
+  return busy_ == 0 && may_try_elsewhere(request) && suspension_.probe_due(now);
 }
 
 std::shared_ptr<Suspicion> DeviceGroup::suspect(const Worker& worker, const RunEnd& end) {
@@ -279,29 +275,18 @@ void DeviceGroup::decide(const Suspicion& suspicion, Clock::time_point now) {
   }
   if (suspended()) {
     if (suspicion.probe) {
-      pause_ = std::min<Clock::duration>(2 * pause_, longest_pause);
-      next_probe_ = now + pause_;
+      suspension_.probe_failed(now);
     }
-    return;
+  } else if (suspension_.fail(now, suspicion.error, others_dispatch())) {
+    onnxruntime_log().push({ORT_LOGGING_LEVEL_WARNING, "ortmulti", "", "",
+                            to_string(device) + " gets no requests until one succeeds there: " + suspension_.why()});
   }
-  if (++failures_ < max_failures || !others_dispatch()) {
-    return;
-  }
-  suspended_ = std::to_string(failures_) +
-               " runs in a row failed here and succeeded on other devices; the last error: " + suspicion.error;
-  failures_ = 0;
-  pause_ = first_pause;
-  next_probe_ = now + first_pause;
-  onnxruntime_log().push({ORT_LOGGING_LEVEL_WARNING, "ortmulti", "", "",
-                          to_string(device) + " gets no requests until one succeeds there: " + suspended_});
 }
 
 bool DeviceGroup::note_success(const Worker& worker) {
-  failures_ = 0;
-  if (!worker.probing || !suspended()) {
+  if (!suspension_.succeed(worker.probing)) {
     return false;
   }
-  suspended_.clear();
   onnxruntime_log().push({ORT_LOGGING_LEVEL_INFO, "ortmulti", "", "", to_string(device) + " gets requests again"});
   return true;
 }

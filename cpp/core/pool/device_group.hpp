@@ -12,13 +12,17 @@
 #include "core/base/error.hpp"
 #include "core/base/mutex.hpp"
 #include "core/base/recently_used.hpp"
+#include "core/policy/batch_wait.hpp"
+#include "core/policy/idle_memory.hpp"
+#include "core/policy/in_flight.hpp"
+#include "core/policy/numbers.hpp"
+#include "core/policy/recent_average.hpp"
+#include "core/policy/rows_per_run.hpp"
+#include "core/policy/run_cost.hpp"
+#include "core/policy/suspension.hpp"
 #include "core/pool/batch.hpp"
 #include "core/pool/device_stats.hpp"
-#include "core/pool/idle_memory.hpp"
-#include "core/pool/in_flight.hpp"
-#include "core/pool/latency.hpp"
 #include "core/pool/request.hpp"
-#include "core/pool/rows_per_run.hpp"
 #include "core/pool/runner.hpp"
 #include "core/pool/sleep.hpp"
 
@@ -85,7 +89,6 @@ class DeviceGroup {
  public:
   using Clock = Request::Clock;
   using All = std::vector<std::unique_ptr<DeviceGroup>>;
-  static constexpr std::uint64_t min_runs = 8;  ///< To know how long one takes.
   /// `falling_asleep`: the device waits for its runs; stay_awake() ends that. `giving_back`: it gives memory back.
   enum class SleepState { awake, falling_asleep, giving_back, asleep, waking };
 
@@ -157,7 +160,7 @@ class DeviceGroup {
 
   // Suspension.
 
-  bool suspended() const noexcept { return !suspended_.empty(); }
+  bool suspended() const noexcept { return suspension_.active(); }
   bool dispatches() const noexcept;
   bool others_dispatch() const;
   /// Whether the request does not name another device.
@@ -178,7 +181,7 @@ class DeviceGroup {
   bool has_place_for(const Request& request, std::size_t others) const {
     return request.priority >= 0 || at_once() < 2 || others + 1 < at_once();
   }
-  bool knows_run_time() const noexcept { return run_time.count() >= min_runs; }
+  bool knows_run_time() const noexcept { return run_time.count() >= *numbers::queue_min_runs; }
   /// Whether the request, begun now, would be answered after its deadline.
   bool would_be_late(const Request& request) const {
     return request.deadline && knows_run_time() && Clock::now() + run_time.value() > *request.deadline;
@@ -187,7 +190,7 @@ class DeviceGroup {
   bool takes(const Request& request);
   /// Whether the request may be a probe of the suspended device.
   bool probe_due(const Request& request, Clock::time_point now) const;
-  void probes(Clock::time_point now) { next_probe_ = now + pause_; }
+  void probes(Clock::time_point now) { suspension_.probes(now); }
   /// Whether another device may get the request after its device broke.
   static bool may_move(const Request& request);
   /// Whether the request may be tried on another device, if there is one.
@@ -198,7 +201,7 @@ class DeviceGroup {
   void decide(const Suspicion& suspicion, Clock::time_point now);
   /// Notes a run that succeeded. Returns whether it ended the suspension.
   bool note_success(const Worker& worker);
-  void end_suspension() { suspended_.clear(); }
+  void end_suspension() { suspension_.end(); }
 
   // Sleep.
 
@@ -247,11 +250,8 @@ class DeviceGroup {
   bool never_came_ = false;  // it is broken since none of its sessions came
   std::string broken_;
 
-  std::string suspended_;                             // why; empty: it is not
-  std::size_t failures_ = 0;                          // in a row, that other devices did not share
+  Suspension suspension_;
   std::vector<std::weak_ptr<Suspicion>> suspicions_;  // undecided
-  Clock::duration pause_{};                           // from one probe to the next
-  Clock::time_point next_probe_;
 
   SleepState sleep_ = SleepState::awake;
   std::shared_ptr<DeviceSleep> asked_;  // while it falls asleep

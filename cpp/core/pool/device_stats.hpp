@@ -8,8 +8,8 @@
 
 #include "core/base/device.hpp"
 #include "core/ort/session.hpp"
+#include "core/policy/sleep_level.hpp"
 #include "core/pool/latency.hpp"
-#include "core/pool/sleep_level.hpp"
 
 namespace ortmulti {
 
@@ -91,18 +91,6 @@ struct DeviceStats {
 
   /// Adds what the device did and does in another pool.
   void add(const DeviceStats& more);
-};
-
-/// What a pool's device has done and has to do.
-struct PoolActivity {
-  std::uint64_t arrived = 0;  ///< Requests that it got, or that wait for it.
-  std::size_t busy = 0;       ///< Requests under way.
-  std::size_t waiting = 0;    ///< Those that any device may take are among them where no device takes them.
-  double run_seconds = 0;     ///< Mean of a run.
-  bool asked_awake = false;   ///< Whether Pool::wake() asked for the wake that is under way.
-
-  /// Whether anybody wants the device awake.
-  bool wants_wake() const noexcept { return asked_awake || waiting > 0; }
 };
 
 }  // namespace ortmulti

@@ -378,8 +378,12 @@ void GpuRunner::run_graph(Request& request, const Tensors& inputs, CapturedGraph
       launched = shared_->launch(*graph.graph, copies_->stream(), &graph);
     }
     std::optional<LaunchTimes::Clock::time_point> woke;
-    const ScopeExit end([&] { shared_->launch_times().end(LaunchTimes::Clock::now(), launched, woke); });
-    woke = sleeper_.sleep_until(launched.expected_end);
+    const ScopeExit end([&] { shared_->end_launch(launched, woke); });
+    if (const auto wake = wake_time_.before(LaunchTimes::Clock::now(), launched.expected_end)) {
+      std::this_thread::sleep_until(*wake);
+      woke = LaunchTimes::Clock::now();
+      wake_time_.record(*wake, *woke);
+    }
     copies_->wait();
   }
   std::vector<Ort::Value> outputs;

@@ -10,8 +10,8 @@
 #include "core/cuda/copies.hpp"
 #include "core/cuda/graph.hpp"
 #include "core/cuda/memory.hpp"
+#include "core/policy/launch_times.hpp"
 #include "core/pool/gpu_session.hpp"
-#include "core/pool/launch_times.hpp"
 #include "core/pool/runner.hpp"
 #include "core/pool/shape_graphs.hpp"
 
@@ -85,7 +85,7 @@ class GpuRunner : public SessionRunner, NonCopyable {
   std::mutex running_;
   std::atomic<bool> in_run_{false};
   std::atomic<bool> frees_staged_{false};
-  Sleeper sleeper_;
+  WakeTime wake_time_;
   std::unique_ptr<StagedCopies> copies_;
   std::unique_ptr<const CudaMemory> staged_;  // where inputs are copied to
   std::size_t staged_bytes_ = 0;

@@ -141,7 +141,13 @@ LaunchTimes::Launch GpuSession::launch(const CudaGraph& graph, CUstream stream, 
   startup.check(driver.stream_wait_event(stream, launched_->get(), 0), launching);
   graph.launch(stream);
   startup.check(driver.event_record(launched_->get(), stream), launching);
+  const MutexLock lock(launch_times_mutex_);
   return launch_times_.begin(LaunchTimes::Clock::now(), shape);
+}
+
+void GpuSession::end_launch(const LaunchTimes::Launch& launch, std::optional<LaunchTimes::Clock::time_point> woke) {
+  const MutexLock lock(launch_times_mutex_);
+  launch_times_.end(LaunchTimes::Clock::now(), launch, woke);
 }
 
 void GpuSession::wait_for_launched() { CudaStartup::instance().check(launched_->wait(), launching); }

@@ -16,10 +16,11 @@
 
 #include "core/base/async_runs.hpp"
 #include "core/base/device.hpp"
+#include "core/base/mutex.hpp"
 #include "core/cuda/graph.hpp"
 #include "core/cuda/memory.hpp"
 #include "core/ort/session.hpp"
-#include "core/pool/launch_times.hpp"
+#include "core/policy/launch_times.hpp"
 #include "core/pool/request.hpp"
 
 namespace ortmulti {
@@ -81,7 +82,8 @@ class GpuSession {
   void renew_thread();
   /// With a slot. Behind what was launched before, on whichever stream. Returns when it is expected to end.
   LaunchTimes::Launch launch(const CudaGraph& graph, CUstream stream, const void* shape);
-  LaunchTimes& launch_times() noexcept { return launch_times_; }
+  /// Notes that the GPU has done it; as LaunchTimes::end().
+  void end_launch(const LaunchTimes::Launch& launch, std::optional<LaunchTimes::Clock::time_point> woke);
   void wait_for_launched();
 
   std::shared_ptr<const CudaMemory> allocate(std::size_t bytes) { return blocks_->take(bytes); }
@@ -97,7 +99,8 @@ class GpuSession {
   Placement inputs_;  // whether on the device
   Placement outputs_;
   std::mutex running_;
-  LaunchTimes launch_times_;
+  Mutex launch_times_mutex_;
+  LaunchTimes launch_times_ ORTMULTI_GUARDED_BY(launch_times_mutex_);
   std::shared_ptr<DeviceBlocks> blocks_;
   std::unique_ptr<CudaEvent> launched_;  // after the last launch
   std::mutex thread_mutex_;

@@ -1,8 +1,6 @@
 #pragma once
 
-#include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -38,23 +36,6 @@ class LatencyHistogram {
   std::uint64_t count_ = 0;
   std::int64_t sum_ns_ = 0;
   std::int64_t max_ns_ = 0;
-};
-
-/// The average of recent durations: the mean of the first 16, then an exponential average, so that no first one, which
-/// is often far longer than those that follow it, decides for long. Not for several threads at once.
-class RecentAverage {
- public:
-  void record(std::chrono::nanoseconds time) noexcept {
-    ++count_;
-    value_ += (time - value_) / static_cast<std::int64_t>(std::min<std::uint64_t>(count_, 16));
-  }
-  /// 0 where nothing was recorded.
-  std::chrono::nanoseconds value() const noexcept { return value_; }
-  std::uint64_t count() const noexcept { return count_; }
-
- private:
-  std::uint64_t count_ = 0;
-  std::chrono::nanoseconds value_{0};
 };
 
 /// How many requests ran together: counts up to powers of two. Not for several threads at once.

@@ -9,6 +9,7 @@
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
 #include "core/base/memory_keeper.hpp"
+#include "core/policy/numbers.hpp"
 #include "core/pool/device_group.hpp"
 
 namespace ortmulti {
@@ -286,14 +287,14 @@ bool Pool::give_back_surplus() {
     one.group->counts.trims += given_back ? 1 : 0;
     lock.unlock();
     std::optional<Session::Shrink> arenas;
-    if (one.graphs || !before || before->unused >= min_idle_bytes) {
+    if (one.graphs || !before || before->unused >= *numbers::idle_min_unused) {
       // The session itself may not be run any more: graphs have sessions of their own.
       const bool no_run_came = at && !given_back;
       arenas = one.quiet || no_run_came ? Session::Shrink::now : Session::Shrink::in_next_run;
     }
     give_back_from(*one.group, one.runners, one.graphs, arenas);
     const std::optional<Arenas> after = arenas_of(one.runners);
-    const bool whole = !after || after->unused < min_idle_bytes;
+    const bool whole = !after || after->unused < *numbers::idle_min_unused;
     lock.lock();
     one.group->idle_memory.given_back(whole);
   }

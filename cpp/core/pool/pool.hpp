@@ -18,9 +18,10 @@
 #include "core/base/device.hpp"
 #include "core/base/memory_keeper.hpp"
 #include "core/base/mutex.hpp"
+#include "core/policy/joining.hpp"
+#include "core/policy/residency_policy.hpp"
 #include "core/pool/batch.hpp"
 #include "core/pool/device_stats.hpp"
-#include "core/pool/joining.hpp"
 #include "core/pool/request.hpp"
 #include "core/pool/runner.hpp"
 #include "core/pool/sleep.hpp"
@@ -169,8 +170,6 @@ class Pool : public KeepsMemory, NonCopyable {
   void give_back(const Device& device, bool graphs) override;
   /// Gives back what Options::trim_after says.
   bool give_back_surplus() override;
-  /// Fewer idle bytes in an arena are not worth giving back.
-  static constexpr std::uint64_t min_idle_bytes = std::uint64_t{16} << 20U;
 
   /// Accepts no more requests and answers the accepted ones; with `cancel_waiting` cancels those that have not begun.
   /// Then frees the sessions' threads and runners, and returns true. Another call waits for the same. False if requests
@@ -245,9 +244,8 @@ class Pool : public KeepsMemory, NonCopyable {
   std::shared_ptr<Request> unqueue(Request& request) ORTMULTI_REQUIRES(mutex_);
   /// Takes the request out of its queue, or out of a batch that has not begun. Null if it runs or has ended.
   std::shared_ptr<Request> take_back(Request& request) ORTMULTI_REQUIRES(mutex_);
-  /// While several priorities wait, one below the highest begins once in so many times, each in turn.
-  static constexpr int lower_every = 16;
-  /// The request of a lower priority that begins now, still in its queue; null: none.
+  /// The request of a lower priority that begins now, still in its queue; null: none. While several priorities wait,
+  /// each below the highest has a turn once in a while.
   Request* turn_of_lower(DeviceGroup& group) ORTMULTI_REQUIRES(mutex_);
   /// An error if the request would be answered after its deadline, given those before it. Null: accept it.
   std::exception_ptr why_late(const Request& request) const ORTMULTI_REQUIRES(mutex_);
@@ -312,8 +310,9 @@ class Pool : public KeepsMemory, NonCopyable {
   RequestQueue anywhere_ ORTMULTI_GUARDED_BY(mutex_);
   std::size_t waiting_ ORTMULTI_GUARDED_BY(mutex_) = 0;      // in all queues
   std::size_t prioritized_ ORTMULTI_GUARDED_BY(mutex_) = 0;  // of these, with a priority
-  int since_lower_ ORTMULTI_GUARDED_BY(mutex_) = 0;  // how many began of the highest priority, while others waited
-  int last_lower_ ORTMULTI_GUARDED_BY(mutex_) = 0;   // the priority that last had its turn then
+  std::size_t since_lower_ ORTMULTI_GUARDED_BY(mutex_) =
+      0;                                            // how many began of the highest priority, while others waited
+  int last_lower_ ORTMULTI_GUARDED_BY(mutex_) = 0;  // the priority that last had its turn then
   std::uint64_t next_number_ ORTMULTI_GUARDED_BY(mutex_) = 0;
   std::size_t next_group_ ORTMULTI_GUARDED_BY(mutex_) = 0;  // where the search for an idle session begins
   Joining joining_ ORTMULTI_GUARDED_BY(mutex_);

@@ -6,18 +6,13 @@
 #include <utility>
 
 #include "core/ort/library.hpp"
+#include "core/policy/numbers.hpp"
 #include "core/pool/device_group.hpp"
 #include "core/pool/gpu_session.hpp"
 #include "core/pool/pool.hpp"
 
 namespace ortmulti {
-namespace {
-
-// Where runs take this long, another thread runs what a thread asks for that should see signals. To hand over takes a
-// thousandth of it.
-constexpr std::chrono::milliseconds longest_uninterrupted{20};
-
-}  // namespace
+namespace {}  // namespace
 
 // Whoever waits for room submits a request several times.
 void Pool::note_submitted(Request& request) {
@@ -175,7 +170,7 @@ Request* Pool::turn_of_lower(DeviceGroup& group) {
   };
   const Request* const highest = first_below(std::numeric_limits<std::int64_t>::max());
   Request* const lower = highest == nullptr ? nullptr : first_below(highest->priority);
-  if (lower == nullptr || ++since_lower_ < lower_every) {
+  if (lower == nullptr || ++since_lower_ < *numbers::queue_lower_every) {
     return nullptr;
   }
   since_lower_ = 0;
@@ -305,7 +300,7 @@ bool Pool::run_here(Request& request, bool interruptible) {
     return false;
   }
   const RecentAverage& run_time = worker->group->run_time;
-  if (interruptible && (run_time.count() == 0 || run_time.value() >= longest_uninterrupted)) {
+  if (interruptible && (run_time.count() == 0 || run_time.value() >= *numbers::queue_longest_uninterrupted)) {
     next_group_ = turn;  // the device's, which submit() is to choose
     return false;
   }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/ort/library.hpp"
+#include "core/policy/numbers.hpp"
 #include "core/pool/audit.hpp"
 #include "core/pool/device_group.hpp"
 #include "core/pool/pool.hpp"
@@ -232,7 +233,9 @@ void Pool::adapt(Worker& worker, std::size_t answers, std::optional<std::size_t>
   std::size_t most = group.workers.size();
   if (group.device.is_cuda()) {
     // A run's thread is busy, with the launches or waiting for them; others of the process need cores too.
-    most = std::min(most, options_.cores * 3 / 4 / groups_.size());
+    most = std::min(most,
+                    static_cast<std::size_t>(static_cast<double>(options_.cores) * *numbers::in_flight_share_of_cores) /
+                        groups_.size());
   }
   const std::size_t waiting = group.waiting.size() + anywhere_.size();
   if (group.in_flight->record(options_.now(), answers, waiting, most, elements) || group.in_flight->asked()) {

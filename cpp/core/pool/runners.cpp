@@ -8,6 +8,7 @@
 #include "core/base/memory_keeper.hpp"
 #include "core/cuda/startup.hpp"
 #include "core/ort/value.hpp"
+#include "core/policy/numbers.hpp"
 #include "core/pool/cpu_runner.hpp"
 #include "core/pool/gpu_runner.hpp"
 
@@ -115,7 +116,8 @@ Runners make_runners(const std::shared_ptr<Session>& session, const Serving& ser
     return make_cpu_runners(session, serving);
   }
   const bool measured = serving.in_flight == 0;
-  const std::size_t ready = serving.in_flight == 0 ? at_first_in_flight : static_cast<std::size_t>(serving.in_flight);
+  const std::size_t ready =
+      serving.in_flight == 0 ? *numbers::in_flight_first : static_cast<std::size_t>(serving.in_flight);
   const auto shared = std::make_shared<GpuSession>(session, false);
   std::shared_ptr<ShapeGraphs> beside;
   if (serving.graph_wanted) {
@@ -125,7 +127,7 @@ Runners make_runners(const std::shared_ptr<Session>& session, const Serving& ser
                                        [](ShapeGraphs& used) { static_cast<void>(used.drop_all()); });
   }
   Runners runners;
-  for (std::size_t i = 0; i < (measured ? max_in_flight : ready); ++i) {
+  for (std::size_t i = 0; i < (measured ? *numbers::in_flight_most : ready); ++i) {
     const auto runner = std::make_shared<GpuRunner>(shared, beside);
     if (i < ready) {
       runner->prepare();
@@ -133,7 +135,7 @@ Runners make_runners(const std::shared_ptr<Session>& session, const Serving& ser
     runners.all.push_back(runner);
   }
   if (measured) {
-    runners.at_first = at_first_in_flight;
+    runners.at_first = *numbers::in_flight_first;
   }
   return runners;
 }
@@ -195,7 +197,9 @@ std::shared_ptr<DeviceSleep> make_sleeper(const std::weak_ptr<Pool>& pool, const
   return sleeper;
 }
 
-std::size_t max_in_flight_on_cpu() { return std::max<std::size_t>(16, 2 * static_cast<std::size_t>(usable_cores())); }
+std::size_t max_in_flight_on_cpu() {
+  return std::max<std::size_t>(*numbers::in_flight_most_on_cpu, 2 * static_cast<std::size_t>(usable_cores()));
+}
 
 void warm_up(const std::vector<std::shared_ptr<Runner>>& runners, const WarmUp& first) {
   if (!first.make) {

@@ -17,13 +17,8 @@
 
 namespace ortmulti {
 
-/// Requests under way on a GPU at first, and at most, if measurements choose the number. Three keep a GPU busy whose
-/// runs take longer than their launches. Twelve answered as many requests of BERT-base a second as any larger number,
-/// on an H100 with 16 cores (gpu-feeding-bert-base-1.31.1-h100 in benchmarks/results/measurements.json).
-constexpr std::size_t at_first_in_flight = 3;
-constexpr std::size_t max_in_flight = 12;
-/// The same on the CPU, where runs side by side have one thread each. More of them than cores get a larger part of a
-/// machine that others use, too.
+/// Requests under way on the CPU at most, where runs side by side have one thread each. More of them than cores get a
+/// larger part of a machine that others use, too.
 std::size_t max_in_flight_on_cpu();
 
 /// How a session serves a pool's requests.

@@ -7,6 +7,7 @@
 
 #include "core/base/error.hpp"
 #include "core/ort/library.hpp"
+#include "core/policy/numbers.hpp"
 #include "core/pool/gpu_runner.hpp"
 
 namespace ortmulti {
@@ -69,12 +70,6 @@ std::optional<std::vector<double>> to_numbers(const Ort::Value& value) {
   }
 }
 
-constexpr std::size_t max_recent_waits = 32;
-constexpr unsigned max_postponed = 10;
-
-// By how much two outputs may differ, as a share of the largest value: TF32 and half precision round in other places.
-constexpr double tolerance = 0.01;
-
 bool is_close(const Ort::Value& value, const Ort::Value& expected) {
   const std::optional<std::vector<double>> wanted = to_numbers(expected);
   const std::optional<std::vector<double>> numbers = to_numbers(value);
@@ -93,7 +88,7 @@ bool is_close(const Ort::Value& value, const Ort::Value& expected) {
       return false;
     }
   }
-  return difference <= tolerance * largest;
+  return difference <= *numbers::graphs_tolerance * largest;
 }
 
 void check_close(const ShapeGraphs::Tensors& expected, const std::vector<const char*>& names,
@@ -132,7 +127,7 @@ std::shared_ptr<GpuRunner> ShapeGraphs::take(const std::string& key) {
               }};
     }
     if (!waited) {
-      graph->recent_waits = std::min(graph->recent_waits + 2, max_recent_waits);
+      graph->recent_waits = std::min(graph->recent_waits + 2, *numbers::graphs_recent_waits);
     }
     given_back_.wait(mutex_);
   }
@@ -156,7 +151,7 @@ std::deque<ShapeGraphs::NumberedRunner> ShapeGraphs::take_surplus(Graph& graph) 
 bool ShapeGraphs::count_ordinary_run(const std::string& key) {
   const MutexLock lock(mutex_);
   ++runs_;
-  if (making_ || refusals_ == max_refusals || graphs_.contains(key)) {
+  if (making_ || refusals_ == *numbers::graphs_max_refusals || graphs_.contains(key)) {
     return false;
   }
   Seen& seen = seen_.use(key);
@@ -164,11 +159,12 @@ bool ShapeGraphs::count_ordinary_run(const std::string& key) {
   if (seen.refused || ++seen.runs < rule_.runs_before_capture << seen.postponed) {
     return false;
   }
-  if (graphs_.size() >= rule_.max_shapes && runs_ - least_recently_used()->second->used <= runs_until_replaceable) {
+  if (graphs_.size() >= rule_.max_shapes &&
+      runs_ - least_recently_used()->second->used <= *numbers::graphs_replaceable_after) {
     return false;
   }
-  making_ =
-      std::make_unique<Making>(Making{.key = key, .sessions = std::min(seen.at_once, max_sessions), .sample = {}});
+  making_ = std::make_unique<Making>(
+      Making{.key = key, .sessions = std::min(seen.at_once, *numbers::graphs_max_sessions), .sample = {}});
   return true;
 }
 
@@ -182,7 +178,7 @@ bool ShapeGraphs::count_graph_run(const std::string& key) {
   const InFlight::Clock::time_point now = InFlight::Clock::now();
   const bool crowded = graph.recent_waits > 0;
   graph.recent_waits -= crowded ? 1 : 0;
-  if (!graph.worth.record(now, 1, crowded, max_sessions)) {
+  if (!graph.worth.record(now, 1, crowded, *numbers::graphs_max_sessions)) {
     return false;
   }
   if (making_) {
@@ -222,7 +218,7 @@ void ShapeGraphs::not_now(const std::string& key, const std::string& reason) {
     Seen& seen = seen_.use(key);
     seen.runs = 0;
     seen.at_once = 0;
-    seen.postponed = std::min(seen.postponed + 1, max_postponed);
+    seen.postponed = std::min(seen.postponed + 1, *numbers::graphs_max_postponed);
     why_not_ = reason;
   }
 }
@@ -257,13 +253,13 @@ void ShapeGraphs::add(const std::string& key, const std::vector<std::shared_ptr<
     return making_->sample;  // which stays until the end
   }();
   std::deque<NumberedRunner> runners;
-  std::uint64_t bytes = made.size() * handle_bytes;
+  std::uint64_t bytes = made.size() * *numbers::graphs_handle_bytes;
   std::vector<std::shared_ptr<GpuSession>> shared;
   shared.reserve(made.size());
   for (const auto& session : made) {
     shared.push_back(std::make_shared<GpuSession>(session, true));
   }
-  for (std::size_t i = 0; i < runners_per_session; ++i) {
+  for (std::size_t i = 0; i < *numbers::graphs_runners; ++i) {
     for (std::size_t number = 0; number < shared.size(); ++number) {
       SampleRequest one(sample.inputs, *made[number], false);
       SampleRequest other(sample.inputs, *made[number], true);
@@ -357,14 +353,15 @@ GraphCounts ShapeGraphs::counts() const {
 void ShapeGraphs::refuse(const std::string& key, const std::string& reason) {
   seen_.use(key).refused = true;
   why_not_ = reason;
-  const bool last = ++refusals_ == max_refusals;
+  const bool last = ++refusals_ == *numbers::graphs_max_refusals;
   const MutexUnlock unlocked(mutex_);
-  onnxruntime_log().push({ORT_LOGGING_LEVEL_INFO, "ortmulti", "", "",
-                          ordinary_->model() + " on " + to_string(ordinary_->device()) +
-                              (last ? " gets no more CUDA graphs, since inputs of " + std::to_string(max_refusals) +
-                                          " shapes in a row got none. The last reason: "
-                                    : " runs without a CUDA graph for inputs of one shape: ") +
-                              reason});
+  onnxruntime_log().push(
+      {ORT_LOGGING_LEVEL_INFO, "ortmulti", "", "",
+       ordinary_->model() + " on " + to_string(ordinary_->device()) +
+           (last ? " gets no more CUDA graphs, since inputs of " + std::to_string(*numbers::graphs_max_refusals) +
+                       " shapes in a row got none. The last reason: "
+                 : " runs without a CUDA graph for inputs of one shape: ") +
+           reason});
 }
 
 }  // namespace ortmulti

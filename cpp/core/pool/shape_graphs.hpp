@@ -17,7 +17,8 @@
 #include "core/base/scope_exit.hpp"
 #include "core/ort/session.hpp"
 #include "core/ort/value.hpp"
-#include "core/pool/in_flight.hpp"
+#include "core/policy/in_flight.hpp"
+#include "core/policy/numbers.hpp"
 #include "core/pool/runner.hpp"
 
 namespace ortmulti {
@@ -32,23 +33,9 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
   /// requests of the shape wait for the graph: an ordinary run may take longer after a run of another shape, as
   /// convolutions do.
   struct Rule {
-    std::uint64_t runs_before_capture = 20;
-    std::size_t max_shapes = 8;
+    std::uint64_t runs_before_capture = *numbers::graphs_runs_before_capture;
+    std::size_t max_shapes = *numbers::graphs_max_shapes;
   };
-  static constexpr std::size_t max_counted_shapes =
-      1024;  ///< Shapes without a graph whose runs are counted: the last used ones.
-  /// Another graph may replace one whose shape did not come in so many runs of the session. If more shapes than
-  /// `max_shapes` come all the time, the first graphs stay.
-  static constexpr std::uint64_t runs_until_replaceable = 1000;
-  /// Sessions of one shape. A graph has its session's memory to itself, so only those of different sessions run side by
-  /// side: with four, ResNet-50 answered 12% more than with three, and BERT-base with three as many as ordinary runs of
-  /// 16 threads (H100).
-  static constexpr std::size_t max_sessions = 4;
-  /// One runner copies while the graph of the other runs.
-  static constexpr std::size_t runners_per_session = 2;
-  /// What handles of cuBLAS and cuDNN take for each session (onnxruntime-gpu 1.31.1 on an H100).
-  static constexpr std::uint64_t handle_bytes = std::uint64_t{72} << 20U;
-  static constexpr int max_refusals = 8;  ///< In a row; after these no graphs are made.
 
   /// Called before each capture, without a lock. Returns why nothing may be captured now; empty: it may.
   using WhyNot = std::function<std::string()>;
@@ -121,7 +108,7 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
     std::uint64_t runs = 0;
     std::size_t at_once = 0;  // most runs under way at once
     bool refused = false;
-    unsigned postponed = 0;  // how often; each time doubles the runs that it takes
+    std::size_t postponed = 0;  // how often; each time doubles the runs that it takes
   };
 
   struct Making {
@@ -154,13 +141,13 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
   const Wanted wanted_;
   mutable Mutex mutex_;
   Condition given_back_;
-  RecentlyUsed<Seen> seen_ ORTMULTI_GUARDED_BY(mutex_){max_counted_shapes};
+  RecentlyUsed<Seen> seen_ ORTMULTI_GUARDED_BY(mutex_){*numbers::graphs_counted_shapes};
   Graphs graphs_ ORTMULTI_GUARDED_BY(mutex_);
   std::uint64_t runs_ ORTMULTI_GUARDED_BY(mutex_) = 0;  // by graphs and ordinary ones
   std::atomic<std::size_t> under_way_ = 0;
   std::unique_ptr<Making> making_ ORTMULTI_GUARDED_BY(mutex_);  // one at a time; null: none
-  std::string why_not_ ORTMULTI_GUARDED_BY(mutex_);  // why a shape got none, since the last graph that was made
-  int refusals_ ORTMULTI_GUARDED_BY(mutex_) = 0;     // since the last graph that was made
+  std::string why_not_ ORTMULTI_GUARDED_BY(mutex_);       // why a shape got none, since the last graph that was made
+  std::size_t refusals_ ORTMULTI_GUARDED_BY(mutex_) = 0;  // since the last graph that was made
 };
 
 }  // namespace ortmulti

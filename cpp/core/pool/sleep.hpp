@@ -6,8 +6,8 @@
 #include <functional>
 #include <memory>
 
+#include "core/policy/sleep_level.hpp"
 #include "core/pool/request.hpp"
-#include "core/pool/sleep_level.hpp"
 
 namespace ortmulti {
 

@@ -7,7 +7,7 @@
 
 #include "core/base/device.hpp"
 #include "core/ort/session.hpp"
-#include "core/repository/residency_policy.hpp"
+#include "core/policy/residency_policy.hpp"
 
 namespace ortmulti {
 

@@ -16,8 +16,8 @@
 #include "core/base/device.hpp"
 #include "core/base/error.hpp"
 #include "core/base/mutex.hpp"
+#include "core/policy/residency_policy.hpp"
 #include "core/pool/pool.hpp"
-#include "core/repository/residency_policy.hpp"
 #include "core/weights/store.hpp"
 
 namespace ortmulti {

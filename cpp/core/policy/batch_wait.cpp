@@ -1,0 +1,31 @@
+#include "core/policy/batch_wait.hpp"
+
+#include <algorithm>
+
+#include "core/policy/numbers.hpp"
+
+namespace ortmulti {
+
+void BatchWait::record_run(std::size_t size, std::chrono::nanoseconds time) noexcept {
+  answered_ = size;
+  run_time_.record(time);
+}
+
+std::chrono::nanoseconds BatchWait::longest_wait(std::size_t workers) const noexcept {
+  const auto time = std::chrono::duration_cast<std::chrono::nanoseconds>(
+      run_time_.value() * *numbers::batch_wait_share / static_cast<double>(workers));
+  return time < *numbers::batch_wait_shortest ? std::chrono::nanoseconds(0) : time;
+}
+
+bool BatchWait::tries() noexcept {
+  const bool now = left_ == 0;
+  left_ -= now ? 0 : 1;
+  return now;
+}
+
+void BatchWait::record_wait(std::size_t came, std::size_t most) noexcept {
+  pause_ = 2 * came >= most ? 0 : std::min(2 * pause_ + 1, *numbers::batch_wait_longest_pause);
+  left_ = pause_;
+}
+
+}  // namespace ortmulti

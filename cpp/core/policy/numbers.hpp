@@ -1,0 +1,257 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <type_traits>
+
+#include "core/base/non_copyable.hpp"
+
+namespace ortmulti {
+
+/// What all Number objects have in common. They live as long as the process.
+class AnyNumber : NonCopyable {
+ public:
+  const char* name() const noexcept { return name_; }
+  const char* unit() const noexcept { return unit_; }
+  const char* meaning() const noexcept { return meaning_; }
+  const char* evidence() const noexcept { return evidence_; }
+  double value() const noexcept { return value_; }
+  double by_default() const noexcept { return by_default_; }
+
+  /// The first one, in the order of this header; the others follow.
+  static const AnyNumber* first() noexcept;
+  const AnyNumber* next() const noexcept { return next_; }
+
+  /// Throws Error with ErrorKind::invalid_argument where the variable ORTMULTI_NUMBERS names no number, or gives one no
+  /// value that it may have.
+  static void check_overrides();
+
+ protected:
+  AnyNumber(const char* name, double value, const char* unit, const char* meaning, const char* evidence) noexcept;
+
+ private:
+  const char* name_;
+  const char* unit_;
+  const char* meaning_;
+  const char* evidence_;
+  double by_default_;
+  double value_;
+  const AnyNumber* next_ = nullptr;
+};
+
+/// A number that a rule of the core rests on. `Type` is double, a count, or a std::chrono::duration, which says the
+/// unit. For measurements, ORTMULTI_NUMBERS="in_flight.min_gain=1.1,idle.min_unused=1" gives a process other values.
+template <typename Type>
+class Number : public AnyNumber {
+ public:
+  Number(const char* name, double value, const char* unit, const char* meaning, const char* evidence) noexcept
+      : AnyNumber(name, value, unit, meaning, evidence), converted_(convert(this->value())) {}
+
+  /// A duration in nanoseconds, so that a fraction of its unit counts.
+  auto operator*() const noexcept { return converted_; }
+
+ private:
+  static auto convert(double value) noexcept {
+    if constexpr (std::is_arithmetic_v<Type>) {
+      return static_cast<Type>(value);
+    } else {
+      using Nanoseconds = std::chrono::nanoseconds;
+      return std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double, typename Type::period>(value));
+    }
+  }
+
+  const decltype(convert(0)) converted_;
+};
+
+/// The rules' numbers. Each names the unit of its value, what it decides, and what it rests on: "judged" where nothing
+/// was measured that says another value is worse. docs/numbers.md is made from this by `python -m tools.numbers`.
+namespace numbers {
+
+using Seconds = Number<std::chrono::seconds>;
+using Milliseconds = Number<std::chrono::milliseconds>;
+using Microseconds = Number<std::chrono::microseconds>;
+using Count = Number<std::size_t>;
+using Ratio = Number<double>;
+
+// --- Requests under way on a device (InFlight).
+
+inline const Count in_flight_first{"in_flight.first", 3, "runs", "under way on a GPU at first",
+                                   "keeps a GPU busy whose runs take longer than their launches; judged"};
+inline const Count in_flight_most{
+    "in_flight.most", 12, "runs", "under way on a GPU at most",
+    "BERT-base on an H100 with 16 cores: no larger number answered more (gpu-feeding-bert-base-1.31.1-h100)"};
+inline const Count in_flight_most_on_cpu{"in_flight.most_on_cpu", 16, "runs",
+                                         "under way on the CPU at most, or twice the cores where that is more",
+                                         "beside two busy loops on 2 cores, 16 runs answered as many texts as 16 "
+                                         "threads of onnxruntime (cpu-runs-busy-1.32.0-2-cores)"};
+inline const Ratio in_flight_share_of_cores{"in_flight.share_of_cores", 0.75, "of the cores",
+                                            "that runs on GPUs take at most, all devices together",
+                                            "a run's thread launches or waits; the rest is for whoever asks; judged"};
+inline const Milliseconds in_flight_measurement{"in_flight.measurement", 200, "ms",
+                                                "that a number of runs is measured for, at least",
+                                                "the time in which a change of load is to be met; judged"};
+inline const Count in_flight_min_answers{"in_flight.min_answers", 4, "answers",
+                                         "of each run under way that a measurement has, at least", "judged"};
+inline const Ratio in_flight_min_gain{"in_flight.min_gain", 1.03, "times the rate", "that a larger number has to reach",
+                                      "judged"};
+inline const Ratio in_flight_min_gain_of_session{"in_flight.min_gain_of_session", 1.1, "times the rate",
+                                                 "that has to be reached where more runs need a second session",
+                                                 "the session takes as much memory again; judged"};
+inline const Count in_flight_steps_without_gain{"in_flight.steps_without_gain", 2, "steps",
+                                                "without a gain that end a choice",
+                                                "one run more often gains nothing where two do"};
+inline const Ratio in_flight_other_load{
+    "in_flight.other_load", 4, "requests",
+    "more than when the number was chosen that count as another load, where they are also twice as many", "judged"};
+inline const Seconds in_flight_first_choice_lasts{"in_flight.first_choice_lasts", 5, "s",
+                                                  "until a number is chosen again; the time doubles after each choice",
+                                                  "judged"};
+inline const Seconds in_flight_session_for_nothing_lasts{
+    "in_flight.session_for_nothing_lasts", 30, "s",
+    "at least, until a second session that gained nothing is made again",
+    "ResNet-50 on 2 cores: making it again after 5 s cost 12% of the rate"};
+inline const Seconds in_flight_longest_choice_lasts{"in_flight.longest_choice_lasts", 300, "s",
+                                                    "at most until a number is chosen again", "judged"};
+
+// --- Joint runs (BatchWait, RowsPerRun, RunCost, Joining).
+
+inline const Ratio batch_wait_share{
+    "batch_wait.share", 0.1, "of a run's time",
+    "that a free session waits for the next requests of those whom it has answered, at most", "judged"};
+inline const Microseconds batch_wait_shortest{"batch_wait.shortest", 50, "us", "below which nobody waits",
+                                              "a thread takes as long to wake up"};
+inline const Count batch_wait_longest_pause{"batch_wait.longest_pause", 63, "runs",
+                                            "between two waits at most, while waits bring too few", "judged"};
+inline const Ratio rows_per_run_hardly_more{"rows_per_run.hardly_more", 1.05, "times the least cost of a row",
+                                            "with which fewer rows are joined", "judged"};
+inline const Microseconds rows_per_run_of_each_run{"rows_per_run.of_each_run", 50, "us",
+                                                   "that a run costs beside its own time",
+                                                   "a thread takes as long to be handed over to"};
+inline const Count rows_per_run_min_runs{"rows_per_run.min_runs", 4, "runs", "of a size until its cost is known",
+                                         "judged"};
+inline const Count rows_per_run_min_runs_before_trials{"rows_per_run.min_runs_before_trials", 8, "runs",
+                                                       "of the best size until half of it is tried", "judged"};
+inline const Count rows_per_run_long_ago{"rows_per_run.long_ago", 512, "runs",
+                                         "after which what was measured is forgotten", "judged"};
+inline const Ratio rows_per_run_weight_of_newest{"rows_per_run.weight_of_newest", 0.25, "of the average",
+                                                 "that the newest run is, at least", "judged"};
+inline const Count run_cost_few_tries{"run_cost.few_tries", 2, "runs",
+                                      "after which a size is known that costs about as much as expected",
+                                      "another may have been of shapes new to a GPU"};
+inline const Count run_cost_tries{"run_cost.tries", 6, "runs", "after which any size is known", "judged"};
+inline const Ratio run_cost_max_ratio{"run_cost.max_ratio", 1.3, "times the cost of smaller runs",
+                                      "with which twice as large ones are tried", "judged"};
+inline const Ratio run_cost_hope{"run_cost.hope", 0.9, "times the cost of half the size",
+                                 "that a size is taken to cost until it is known", "judged"};
+inline const Count run_cost_long_ago{"run_cost.long_ago", 2048, "runs", "after which a size is tried again", "judged"};
+inline const Count run_cost_seldom{"run_cost.seldom", 64, "runs",
+                                   "without one of a size after which less is believed sooner", "judged"};
+inline const Ratio joining_max_share{"joining.max_share", 0.005, "of the time of joint runs",
+                                     "that comparing them with single ones takes", "judged"};
+inline const Count joining_always_audited{"joining.always_audited", 32, "shapes",
+                                          "whose first joint runs are compared at once", "judged"};
+inline const Seconds joining_always_for{
+    "joining.always_for", 2, "s", "that these comparisons may take in all",
+    "a run of another size may take seconds, where cuDNN plans its convolutions anew"};
+inline const Count joining_proving_runs{
+    "joining.proving_runs", 16, "joint runs",
+    "whose requests are all compared, where the graph does not show the rows of outputs", "judged"};
+inline const Count joining_faulty{"joining.faulty", 4, "faults",
+                                  "from which a caller's requests run alone; a failure counts 2, an answer takes 1 off",
+                                  "judged"};
+inline const Count joining_max_faults{"joining.max_faults", 16, "faults", "that are remembered of a caller", "judged"};
+
+// --- The queue.
+
+inline const Milliseconds queue_longest_uninterrupted{
+    "queue.longest_uninterrupted", 20, "ms",
+    "of a run above which another thread runs what the main thread asks for, so that it sees signals",
+    "to hand over takes a thousandth of it"};
+inline const Count queue_lower_every{"queue.lower_every", 16, "requests",
+                                     "of the highest priority between two of lower ones", "judged"};
+inline const Count queue_min_runs{"queue.min_runs", 8, "runs", "until a device knows how long one takes, for deadlines",
+                                  "judged"};
+inline const Count average_runs{"average.runs", 16, "runs", "of which a recent average is, about", "judged"};
+
+// --- Broken devices (Suspension).
+
+inline const Count suspension_max_failures{"suspension.max_failures", 5, "failures",
+                                           "in a row, of requests that succeed elsewhere, that suspend a device",
+                                           "judged"};
+inline const Milliseconds suspension_first_pause{"suspension.first_pause", 100, "ms",
+                                                 "until a suspended device is tried again; the time doubles", "judged"};
+inline const Seconds suspension_longest_pause{"suspension.longest_pause", 10, "s",
+                                              "at most until a suspended device is tried again", "judged"};
+
+// --- CUDA graphs (ShapeGraphs).
+
+inline const Count graphs_runs_before_capture{"graphs.runs_before_capture", 20, "runs",
+                                              "of a shape until it gets a graph",
+                                              "making its sessions takes as long as loading them; judged"};
+inline const Count graphs_max_shapes{"graphs.max_shapes", 8, "shapes", "of a session with a graph, at most", "judged"};
+inline const Count graphs_counted_shapes{"graphs.counted_shapes", 1024, "shapes",
+                                         "without a graph whose runs are counted: the last used ones", "judged"};
+inline const Count graphs_replaceable_after{
+    "graphs.replaceable_after", 1000, "runs",
+    "of the session without one of a graph's shape, after which another graph may replace it", "judged"};
+inline const Count graphs_max_sessions{"graphs.max_sessions", 4, "sessions", "of one shape",
+                                       "ResNet-50 answered 12% more with four than with three on an H100, BERT-base "
+                                       "with three as many as ordinary runs of 16 threads"};
+inline const Count graphs_runners{"graphs.runners", 2, "runners", "of one session",
+                                  "one copies while the graph of the other runs"};
+inline const Count graphs_handle_bytes{"graphs.handle_bytes", 75497472, "bytes",
+                                       "that handles of cuBLAS and cuDNN take for each session",
+                                       "onnxruntime-gpu 1.31.1 on an H100"};
+inline const Count graphs_max_refusals{"graphs.max_refusals", 8, "shapes",
+                                       "in a row that got no graph, after which none is made", "judged"};
+inline const Count graphs_recent_waits{"graphs.recent_waits", 32, "requests",
+                                       "of which more than half wait for a graph until it gets one more session",
+                                       "judged"};
+inline const Count graphs_max_postponed{"graphs.max_postponed", 10, "times",
+                                        "that a graph is put off for lack of memory, or while another library captures",
+                                        "judged"};
+inline const Ratio graphs_tolerance{"graphs.tolerance", 0.01, "of the largest value",
+                                    "that outputs with fixed shapes may differ by",
+                                    "TF32 and half precision round in other places"};
+inline const Microseconds launches_shortest_sleep{"launches.shortest_sleep", 100, "us",
+                                                  "for which a thread that waits for a graph sleeps", "judged"};
+inline const Microseconds launches_min_margin{"launches.min_margin", 50, "us",
+                                              "that it wakes up before the expected end, at least", "judged"};
+
+// --- Idle memory.
+
+inline const Count idle_min_unused{"idle.min_unused", 16777216, "bytes", "in an arena that are worth giving back",
+                                   "judged"};
+inline const Count idle_looks_until_graphs{"idle.looks_until_graphs", 12, "looks",
+                                           "without a request after which CUDA graphs go",
+                                           "they take longer to come back than memory"};
+inline const Count idle_max_tries{"idle.max_tries", 6, "looks", "for which memory stays due while runs are in the way",
+                                  "judged"};
+
+// --- Models of a repository (ResidencyPolicy).
+
+inline const Ratio residency_memory_of_rates{
+    "residency.memory_of_rates", 20, "s", "whose requests say how many will come",
+    "shorter forgets models that are used each minute; longer keeps those awake whose burst is over"};
+inline const Ratio residency_horizon{
+    "residency.horizon", 1, "s", "within which a request makes a sleep cost something",
+    "with much more all models seem equally expensive, with much less all seem to cost nothing"};
+inline const Ratio residency_unused_after{"residency.unused_after", 300, "s",
+                                          "without a request after which nobody is taken to use a model", "judged"};
+inline const Ratio residency_weight_of_newest_wake{"residency.weight_of_newest_wake", 0.25, "of the average",
+                                                   "that the newest wake is", "judged"};
+inline const Ratio residency_first_patience{"residency.first_patience", 1, "s",
+                                            "that a model is awake before another one may take its place", "judged"};
+inline const Ratio residency_awake_between_tries{"residency.awake_between_tries", 1, "s",
+                                                 "between two tries to have a model sleep",
+                                                 "requests that came meanwhile are answered"};
+inline const Count residency_most_refusals{
+    "residency.most_refusals", 3, "refusals", "in a row, after which a model is asked more seldom",
+    "what keeps it from sleeping is over soon, such as a lack of memory, or lasts, such as a file that was replaced"};
+inline const Ratio residency_asked_again{"residency.asked_again", 1, "s",
+                                         "until a model that refused to sleep is asked again", "judged"};
+inline const Ratio residency_asked_again_late{"residency.asked_again_late", 10, "s", "the same after most_refusals",
+                                              "judged"};
+
+}  // namespace numbers
+}  // namespace ortmulti
