@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/policy/side_by_side.hpp"
 #include "core/pool/cpu_runner.hpp"
 #include "fake_runner.hpp"
 #include "test_support.hpp"
@@ -103,6 +104,26 @@ TEST_F(CpuSessionsTest, NobodyHasItAfterTheEnd) {
 }
 
 class PoolOnCpu : public PoolWithFakes {};
+
+TEST(SideBySide, AMomentWithoutOthersGivesNoRunAllCores) {
+  SideBySide side_by_side;
+  EXPECT_FALSE(side_by_side.choose(1, 100, 2)) << "one run at a time has all cores";
+  EXPECT_TRUE(side_by_side.choose(2, 2, 2));
+  for (int round = 0; round < 100; ++round) {
+    EXPECT_TRUE(side_by_side.choose(2, 1, 2)) << "the other client sends its next request";
+    EXPECT_TRUE(side_by_side.choose(2, 2, 2));
+  }
+  for (std::size_t i = 1; i < *numbers::in_flight_few_in_a_row; ++i) {
+    EXPECT_TRUE(side_by_side.choose(2, 1, 2));
+  }
+  EXPECT_FALSE(side_by_side.choose(2, 1, 2)) << "there is one client";
+  EXPECT_FALSE(side_by_side.choose(2, 1, 2));
+  EXPECT_TRUE(side_by_side.choose(2, 2, 2)) << "more are met at once";
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_FALSE(side_by_side.choose(1, 1, 2));
+  }
+  EXPECT_TRUE(side_by_side.choose(2, 1, 2)) << "what was before more may be under way does not count";
+}
 
 TEST_F(PoolOnCpu, AsManyRunsAsCoresAreTriedAtOnceAndKnowOfEachOther) {
   std::atomic<Pool::Clock::time_point> now{Pool::Clock::time_point(std::chrono::seconds(1000))};

@@ -113,6 +113,11 @@ inline const Seconds in_flight_session_for_nothing_lasts{
 inline const Seconds in_flight_longest_choice_lasts{"in_flight.longest_choice_lasts", 300, "s",
                                                     "at most until a number is chosen again", "judged"};
 
+inline const Count in_flight_few_in_a_row{
+    "in_flight.few_in_a_row", 8, "runs",
+    "on the CPU beside fewer others than half of the cores, after which a run has all cores again",
+    "an LSTM of 0.3 ms with 2 clients on 2 cores: p99 0.4 ms and 6,700 answers a second, with 1 run 4.4 ms and 4,500"};
+
 // --- Joint runs (BatchWait, RowsPerRun, RunCost, Joining).
 
 inline const Ratio batch_wait_share{

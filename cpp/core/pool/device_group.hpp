@@ -19,6 +19,7 @@
 #include "core/policy/recent_average.hpp"
 #include "core/policy/rows_per_run.hpp"
 #include "core/policy/run_cost.hpp"
+#include "core/policy/side_by_side.hpp"
 #include "core/policy/suspension.hpp"
 #include "core/pool/batch.hpp"
 #include "core/pool/device_stats.hpp"
@@ -102,6 +103,7 @@ class DeviceGroup {
   std::thread::id caller;             ///< On a GPU: the one thread that may run its requests itself.
   SleepGate gate;                     ///< Null: none.
   DeviceStats counts;                 ///< Its counts; the rest is in stats().
+  SideBySide side_by_side;
   RecentAverage run_time;             ///< Of runs that ended by themselves, with copies and waits for the session.
   IdleMemory idle_memory;
   SharedTime time;

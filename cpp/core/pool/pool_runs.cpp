@@ -260,10 +260,9 @@ RunEnd Pool::run_one(Worker& worker, Request& request) const {
   worker.in_run = &request;
   ++worker.group->counts.runs;
   worker.group->counts.batch_size.record(std::max<std::size_t>(1, worker.batch.size()));  // none in a caller's thread
-  const DeviceGroup& group = *worker.group;
-  // Fewer of one thread would leave cores idle.
+  DeviceGroup& group = *worker.group;
   const std::size_t there = group.busy() + group.waiting.size() + anywhere_.size();
-  request.side_by_side = group.at_once() > 1 && 2 * there > options_.cores;
+  request.side_by_side = group.side_by_side.choose(group.at_once(), there, options_.cores);
   if (request.endable && request.run_options == nullptr) {
     request.run_options = &request.own_run_options.emplace();  // under the lock: end_early() looks at them
   }
