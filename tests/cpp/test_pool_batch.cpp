@@ -490,6 +490,48 @@ TEST_F(BatchWaitTest, TheWaitEndsWhenNobodyCameAndWithoutADelayThereIsNone) {
   }
 }
 
+TEST_F(BatchTest, RunsShorterThanAHandOverAreTheirCallersUnlessTheyShallWait) {
+  std::size_t asked = 0;
+  // Whether the caller's thread runs a request, once it is known how long one takes.
+  const auto is_run_here = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      Request here;
+      here.output_names = {"y"};
+      here.inputs.add("x", tensor({1, 3}, 5));
+      if (pool->run_here(here)) {
+        expect_doubled(here);
+        return true;
+      }
+      submit({1, 3});
+      answers.wait_for(++asked);
+    }
+    return false;
+  };
+  make({8, milliseconds(0), 0, {}});
+  EXPECT_FALSE(is_run_here(8)) << "nobody knows yet how long a run takes";
+  EXPECT_TRUE(is_run_here(100'000)) << "one of these times the machine was not busy with others";
+  const auto running = keep_busy({1, 3});
+  Request beside;
+  beside.output_names = {"y"};
+  beside.inputs.add("x", tensor({1, 3}));
+  EXPECT_FALSE(pool->run_here(beside)) << "it may join others";
+  runner->release();
+  answers.wait_for(++asked);
+  runner->action = [](Request& request) {
+    std::this_thread::sleep_for(milliseconds(5));
+    twice(request);
+  };
+  submit({1, 3});
+  answers.wait_for(++asked);
+  EXPECT_FALSE(is_run_here(20));
+  for (const Batching& batching :
+       {Batching{8, std::chrono::nanoseconds(1), 0, {}}, Batching{8, milliseconds(0), 0, {8}}}) {
+    pool->close(false);
+    make(batching);
+    EXPECT_FALSE(is_run_here(100)) << "it waits for others, or gets more rows";
+  }
+}
+
 TEST(BatchWait, WaitsForATenthOfTheTimeBetweenRuns) {
   BatchWait batch_wait;
   EXPECT_EQ(batch_wait.longest_wait(1).count(), 0);

@@ -132,9 +132,10 @@ class Pool : public KeepsMemory, NonCopyable {
   // A request that names no device goes to the GPU on which its inputs lie: they need no copy.
 
   /// Runs the request in this thread if a session is idle. True: the request has its answer or error, and no receiver
-  /// gets it. False: submit the request. So it is if all sessions are busy, with a deadline or batching, if another
-  /// thread runs requests on the GPU itself, or if the device broke under another request's run. `interruptible`: also
-  /// if recent runs took so long that this thread should see signals sooner.
+  /// gets it. False: submit the request. So it is if all sessions are busy, with a deadline, if another thread runs
+  /// requests on the GPU itself, or if the device broke under another request's run. With batching it is so, too, but
+  /// for runs on the CPU that take less than to hand them over, where nobody is to wait for others. `interruptible`:
+  /// also if recent runs took so long that this thread should see signals sooner.
   bool run_here(Request& request, bool interruptible = false);
 
   /// Gives the request to an idle session, or queues it. While the queue is full, waits until `wait_until`; false, with

@@ -287,7 +287,9 @@ void Pool::prefer_device_of_inputs(Request& request) const {
 
 bool Pool::run_here(Request& request, bool interruptible) {
   check_process();
-  if (options_.batching.enabled() || request.deadline) {
+  const Batching& batching = options_.batching;
+  const bool may_join_others = batching.enabled();
+  if (request.deadline || (may_join_others && (batching.max_delay.count() > 0 || !batching.leaves_all()))) {
     return false;
   }
   note_submitted(request);
@@ -300,7 +302,12 @@ bool Pool::run_here(Request& request, bool interruptible) {
     return false;
   }
   const RecentAverage& run_time = worker->group->run_time;
-  if (interruptible && (run_time.count() == 0 || run_time.value() >= *numbers::queue_longest_uninterrupted)) {
+  // While nobody waits there is nobody to join; those who come meanwhile join each other.
+  const bool too_long =
+      may_join_others && (worker->group->device != Device::cpu() || !worker->group->knows_run_time() ||
+                          run_time.value() >= *numbers::batch_wait_shortest);
+  if (too_long ||
+      (interruptible && (run_time.count() == 0 || run_time.value() >= *numbers::queue_longest_uninterrupted))) {
     next_group_ = turn;  // the device's, which submit() is to choose
     return false;
   }
