@@ -1,7 +1,5 @@
 #include "core/pool/pool.hpp"
 
-#include <malloc.h>
-
 #include <algorithm>
 #include <system_error>
 #include <utility>
@@ -9,7 +7,6 @@
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
 #include "core/base/memory_keeper.hpp"
-#include "core/policy/numbers.hpp"
 #include "core/pool/device_group.hpp"
 
 namespace ortmulti {
@@ -148,159 +145,6 @@ std::vector<std::shared_ptr<Runner>> Pool::runners() const {
   return runners;
 }
 
-std::vector<std::shared_ptr<Runner>> Pool::runners_on(const Device& device) const {
-  std::vector<std::shared_ptr<Runner>> runners;  // also of a device that sleeps
-  for (const auto& worker : workers_) {
-    if (worker->runner && worker->group->device == device) {
-      runners.push_back(worker->runner);
-    }
-  }
-  return runners;
-}
-
-bool Pool::drop_graphs(const Device& device) const {
-  MutexLock lock = enter();
-  const auto runners = runners_on(device);
-  lock.unlock();
-  return std::ranges::count_if(runners, [](const auto& runner) { return runner->drop_graphs(); }) != 0;
-}
-
-namespace {
-
-// Bytes of what the arenas hold, and of the largest part of one that nobody uses.
-struct Arenas {
-  std::uint64_t held = 0;
-  std::uint64_t unused = 0;
-};
-
-// Nothing where one of them does not tell.
-std::optional<Arenas> arenas_of(const std::vector<std::shared_ptr<Runner>>& runners) {
-  Arenas arenas;
-  std::set<const void*> sessions;
-  for (const auto& runner : runners) {
-    const auto arena = runner->arena();
-    if (!arena) {
-      return std::nullopt;
-    }
-    if (sessions.insert(arena->session).second) {
-      arenas.held += arena->held;
-      arenas.unused = std::max(arenas.unused, arena->held - std::min(arena->held, arena->used));
-    }
-  }
-  return arenas;
-}
-
-}  // namespace
-
-std::optional<std::uint64_t> Pool::memory_of_runs(const Device& device) const {
-  MutexLock lock = enter();
-  const auto runners = runners_on(device);
-  lock.unlock();
-  const std::optional<Arenas> arenas = arenas_of(runners);
-  if (!arenas) {
-    return std::nullopt;
-  }
-  std::uint64_t bytes = arenas->held;
-  std::set<const void*> sessions;
-  for (const auto& runner : runners) {
-    bytes += sessions.insert(runner->session()).second ? runner->graphs().bytes : 0;
-  }
-  return bytes;
-}
-
-void Pool::give_back(const Device& device, bool graphs) {
-  MutexLock lock = enter();
-  const auto runners = runners_on(device);
-  DeviceGroup* const group = find_group(device);
-  if (group == nullptr || runners.empty()) {
-    return;
-  }
-  lock.unlock();
-  give_back_from(*group, runners, graphs, Session::Shrink::now);
-}
-
-void Pool::give_back_from(DeviceGroup& group, const std::vector<std::shared_ptr<Runner>>& runners, bool graphs,
-                          std::optional<Session::Shrink> arenas) {
-  const std::optional<Arenas> before = arenas_of(runners);
-  std::set<const void*> sessions;
-  for (const auto& runner : runners) {
-    try {
-      if (graphs) {
-        static_cast<void>(runner->drop_graphs());
-      }
-      runner->free_buffers();
-      if (arenas && sessions.insert(runner->session()).second) {
-        runner->shrink_arena(*arenas);
-      }
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it was closed, or its device is lost
-    }
-  }
-  if (arenas && group.device == Device::cpu()) {
-    malloc_trim(0);
-  }
-  const std::optional<Arenas> after = arenas_of(runners);
-  const MutexLock lock(mutex_);
-  if (arenas == Session::Shrink::in_next_run && before && after && after->held == before->held) {
-    group.trimmed_at = before->held;
-  } else {
-    group.counts.trims += arenas && (!before || !after || after->held < before->held) ? 1 : 0;
-  }
-}
-
-bool Pool::give_back_surplus() {
-  if (!options_.trim_after || generation_ != fork_generation()) {
-    return false;
-  }
-  struct Due {
-    DeviceGroup* group;  // which stays as long as the pool
-    bool graphs;
-    bool quiet;
-    std::vector<std::shared_ptr<Runner>> runners;
-  };
-  std::vector<Due> due;
-  bool watched = false;
-  MutexLock lock(mutex_);
-  if (closing_) {
-    return false;
-  }
-  const Clock::time_point now = options_.now();
-  const bool looks = now - looked_ >= *options_.trim_after / 2;
-  looked_ = looks ? now : looked_;
-  for (const auto& group : groups_) {
-    if (looks) {
-      std::uint64_t largest = 0;
-      for (const Worker* worker : group->workers) {
-        largest = std::max(largest, worker->runner ? worker->runner->take_largest() : 0);
-      }
-      if (const IdleMemory::Due what = group->idle_memory.look(largest); what.memory || what.graphs) {
-        due.push_back({group.get(), what.graphs, largest == 0, runners_on(group->device)});
-      }
-    }
-    watched = watched || !looks || group->idle_memory.watched();
-  }
-  for (const Due& one : due) {
-    lock.unlock();
-    const std::optional<Arenas> before = arenas_of(one.runners);
-    lock.lock();
-    const auto at = std::exchange(one.group->trimmed_at, std::nullopt);
-    const bool given_back = at && before && before->held < *at;
-    one.group->counts.trims += given_back ? 1 : 0;
-    lock.unlock();
-    std::optional<Session::Shrink> arenas;
-    if (one.graphs || !before || before->unused >= *numbers::idle_min_unused) {
-      // The session itself may not be run any more: graphs have sessions of their own.
-      const bool no_run_came = at && !given_back;
-      arenas = one.quiet || no_run_came ? Session::Shrink::now : Session::Shrink::in_next_run;
-    }
-    give_back_from(*one.group, one.runners, one.graphs, arenas);
-    const std::optional<Arenas> after = arenas_of(one.runners);
-    const bool whole = !after || after->unused < *numbers::idle_min_unused;
-    lock.lock();
-    one.group->idle_memory.given_back(whole);
-  }
-  return watched;
-}
-
 std::vector<std::shared_ptr<Session>> Pool::sessions(const Device& device) const {
   const MutexLock lock = enter();
   std::vector<std::shared_ptr<Session>> sessions;
@@ -343,7 +187,7 @@ bool Pool::close(bool cancel_waiting, std::optional<std::chrono::milliseconds> p
       for (const auto& group : groups_) {
         fail_all(group->waiting, error, finished, Request::Outcome::cancelled);
       }
-      fail_all(anywhere_, error, finished, Request::Outcome::cancelled);
+      fail_all(waiting_.for_any(), error, finished, Request::Outcome::cancelled);
     }
     const std::string reason = "the pool was closed before it had a session";
     for (const auto& group : groups_) {
@@ -358,7 +202,7 @@ bool Pool::close(bool cancel_waiting, std::optional<std::chrono::milliseconds> p
       }
     }
     if (!any_usable()) {
-      fail_all(anywhere_, error, finished);
+      fail_all(waiting_.for_any(), error, finished);
     }
     settled_.notify_all();  // another thread may close it too, and wait for what was cancelled
     lock.unlock();
@@ -380,8 +224,7 @@ bool Pool::close(bool cancel_waiting, std::optional<std::chrono::milliseconds> p
   std::vector<std::shared_ptr<void>> freed;  // without the lock
   freed.reserve(workers_.size() + groups_.size());
   freeing_ = true;
-  timer_stops_ = true;
-  timers_changed_.notify_all();
+  deadlines_.stop();
   for (const auto& worker : workers_) {
     worker->state = Worker::State::ending;
     worker->wake.notify_one();

@@ -21,10 +21,12 @@
 #include "core/policy/joining.hpp"
 #include "core/policy/residency_policy.hpp"
 #include "core/pool/batch.hpp"
+#include "core/pool/deadlines.hpp"
 #include "core/pool/device_stats.hpp"
 #include "core/pool/request.hpp"
 #include "core/pool/runner.hpp"
 #include "core/pool/sleep.hpp"
+#include "core/pool/waiting.hpp"
 
 namespace ortmulti {
 
@@ -193,8 +195,6 @@ class Pool : public KeepsMemory, NonCopyable {
   ~Pool() override;
 
  private:
-  using Timers = std::multimap<Clock::time_point, std::weak_ptr<Request>>;
-
   void check_process() const;
   /// The pool's lock. Throws Error in a forked child.
   MutexLock enter() const ORTMULTI_RETURNS_LOCK_OF(mutex_);
@@ -245,9 +245,6 @@ class Pool : public KeepsMemory, NonCopyable {
   std::shared_ptr<Request> unqueue(Request& request) ORTMULTI_REQUIRES(mutex_);
   /// Takes the request out of its queue, or out of a batch that has not begun. Null if it runs or has ended.
   std::shared_ptr<Request> take_back(Request& request) ORTMULTI_REQUIRES(mutex_);
-  /// The request of a lower priority that begins now, still in its queue; null: none. While several priorities wait,
-  /// each below the highest has a turn once in a while.
-  Request* turn_of_lower(DeviceGroup& group) ORTMULTI_REQUIRES(mutex_);
   /// An error if the request would be answered after its deadline, given those before it. Null: accept it.
   std::exception_ptr why_late(const Request& request) const ORTMULTI_REQUIRES(mutex_);
   /// Fails the last request of a lower priority, if there is one.
@@ -308,13 +305,7 @@ class Pool : public KeepsMemory, NonCopyable {
   Condition settled_;          // nothing waits and nothing runs
   std::vector<std::unique_ptr<DeviceGroup>> groups_ ORTMULTI_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Worker>> workers_ ORTMULTI_GUARDED_BY(mutex_);
-  RequestQueue anywhere_ ORTMULTI_GUARDED_BY(mutex_);
-  std::size_t waiting_ ORTMULTI_GUARDED_BY(mutex_) = 0;      // in all queues
-  std::size_t prioritized_ ORTMULTI_GUARDED_BY(mutex_) = 0;  // of these, with a priority
-  std::size_t since_lower_ ORTMULTI_GUARDED_BY(mutex_) =
-      0;                                            // how many began of the highest priority, while others waited
-  int last_lower_ ORTMULTI_GUARDED_BY(mutex_) = 0;  // the priority that last had its turn then
-  std::uint64_t next_number_ ORTMULTI_GUARDED_BY(mutex_) = 0;
+  WaitingRequests waiting_ ORTMULTI_GUARDED_BY(mutex_);
   std::size_t next_group_ ORTMULTI_GUARDED_BY(mutex_) = 0;  // where the search for an idle session begins
   Joining joining_ ORTMULTI_GUARDED_BY(mutex_);
   PoolStats counts_ ORTMULTI_GUARDED_BY(mutex_);  // without those of devices
@@ -327,11 +318,8 @@ class Pool : public KeepsMemory, NonCopyable {
   std::atomic<bool> has_gpus_{false};                     // or had
   Clock::time_point looked_ ORTMULTI_GUARDED_BY(mutex_);  // at what may be given back
 
-  Timers timers_ ORTMULTI_GUARDED_BY(mutex_);
-  Condition timers_changed_;
-  Clock::time_point timer_wakes_ ORTMULTI_GUARDED_BY(mutex_);  // when the thread looks at the timers again by itself
-  std::thread timer_ ORTMULTI_GUARDED_BY(mutex_);
-  bool timer_stops_ ORTMULTI_GUARDED_BY(mutex_) = false;
+  Deadlines deadlines_ ORTMULTI_GUARDED_BY(mutex_);
+  std::thread timer_ ORTMULTI_GUARDED_BY(mutex_);  // waits for them
 
   bool freeing_ ORTMULTI_GUARDED_BY(mutex_) = false;
   bool freed_ ORTMULTI_GUARDED_BY(mutex_) = false;

@@ -112,7 +112,7 @@ void Pool::set_opening(bool opening) {
         }
       }
       if (!any_usable()) {
-        fail_all(anywhere_, make_error(ErrorKind::device, "the pool has no session left that could run this"),
+        fail_all(waiting_.for_any(), make_error(ErrorKind::device, "the pool has no session left that could run this"),
                  finished);
       }
     }
@@ -130,7 +130,7 @@ void Pool::fail(const std::exception_ptr& error) {
     for (const auto& group : groups_) {
       fail_all(group->waiting, failure_, finished);
     }
-    fail_all(anywhere_, failure_, finished);
+    fail_all(waiting_.for_any(), failure_, finished);
     queue_has_space_.notify_all();
   }
   announce(finished);
@@ -190,18 +190,18 @@ void Pool::fail_all(RequestQueue& queue, const std::exception_ptr& error, Reques
 void Pool::fail_waiting(DeviceGroup& group, const std::exception_ptr& error, Requests& finished) {
   fail_all(group.waiting, error, finished);
   if (any_usable()) {
-    if (!anywhere_.empty()) {
-      wake_for(**anywhere_.begin());  // all others may be asleep
+    if (!waiting_.for_any().empty()) {
+      wake_for(**waiting_.for_any().begin());  // all others may be asleep
     }
   } else if (!opening_) {
-    fail_all(anywhere_, error, finished);
+    fail_all(waiting_.for_any(), error, finished);
   }
   queue_has_space_.notify_all();  // who waits for this device waits in vain
 }
 
 PoolStats Pool::own_stats() const {
   PoolStats stats = counts_;
-  stats.waiting = anywhere_.size();
+  stats.waiting = waiting_.for_any().size();
   for (const auto& group : groups_) {
     if (group->known()) {
       stats.devices.push_back(group->stats());

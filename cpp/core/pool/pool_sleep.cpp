@@ -147,8 +147,8 @@ bool Pool::wait_until_awake(const Device& device, Clock::time_point until) {
 void Pool::wake_for_waiting(DeviceGroup& group) {
   if (!group.waiting.empty()) {
     begin_wake(group);
-  } else if (!anywhere_.empty()) {
-    wake_for(**anywhere_.begin());
+  } else if (!waiting_.for_any().empty()) {
+    wake_for(**waiting_.for_any().begin());
   }
 }
 
@@ -197,7 +197,7 @@ bool Pool::worth_another(const DeviceGroup& group) const {
   }
   const double run = static_cast<double>(run_ns) / static_cast<double>(runs);
   const double wake = static_cast<double>(group.counts.wake.sum_ns()) / static_cast<double>(group.counts.wake.count());
-  return run * static_cast<double>(anywhere_.size()) / static_cast<double>(at_once) > wake;
+  return run * static_cast<double>(waiting_.for_any().size()) / static_cast<double>(at_once) > wake;
 }
 
 PoolActivity Pool::activity(const Device& device) const {
@@ -210,7 +210,7 @@ PoolActivity Pool::activity(const Device& device) const {
   const DeviceGroup& group = *found;
   const bool takes_any = group.usable() && (groups_.size() == 1 || !group.asleep());
   activity.busy = group.busy();
-  activity.waiting = group.waiting.size() + (takes_any ? anywhere_.size() : 0);
+  activity.waiting = group.waiting.size() + (takes_any ? waiting_.for_any().size() : 0);
   activity.asked_awake = group.asked_awake();
   activity.arrived =
       group.counts.done + group.counts.failed + group.counts.cancelled + activity.busy + activity.waiting;
@@ -263,7 +263,7 @@ void Pool::wake_up(Worker& worker) {
     fail_all(group.waiting, error, finished);
     const auto will_take = [](const auto& other) { return other->usable() && !other->asleep(); };
     if (std::ranges::none_of(groups_, will_take)) {
-      fail_all(anywhere_, error, finished);
+      fail_all(waiting_.for_any(), error, finished);
     }
     queue_has_space_.notify_all();
   }

@@ -126,8 +126,10 @@ class Request {
   int priority = 0;  ///< Higher ones begin first. Declared here, beside what else decides whose turn it is.
 
  private:
+  friend class Deadlines;
   friend class DeviceGroup;
   friend class Pool;
+  friend class WaitingRequests;
   friend struct GoesBefore;
 
   /// A request without a deadline has its turn as if its deadline were so late. Else requests with deadlines could keep
@@ -165,7 +167,7 @@ class Request {
   // The error of its last run. Kept until the request is freed: an error may be Python's, and then no lock is held.
   std::exception_ptr run_error_;
   RequestQueue::iterator position_;  // while it waits
-  std::optional<std::multimap<Clock::time_point, std::weak_ptr<Request>>::iterator> timer_;
+  std::optional<std::multimap<Clock::time_point, std::weak_ptr<Request>>::iterator> deadline_;
 };
 
 inline bool GoesBefore::operator()(const std::shared_ptr<Request>& one,
