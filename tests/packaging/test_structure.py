@@ -73,6 +73,8 @@ def test_numbers_are_called_as_in_the_code() -> None:
     pairs = re.findall(r"^inline const \w+ (\w+)\{\s*\"([^\"]+)\"", text, re.MULTILINE)
     assert [name for name, _ in pairs] == [called.replace(".", "_") for _, called in pairs]
     assert [called for _, called in pairs] == [number[0] for number in _core.numbers()]
+    code = "".join(code_of(file) for file in CPP.rglob("*.[ch]pp") if file.name != "numbers.hpp")
+    assert [name for name, _ in pairs if not re.search(rf"\bnumbers::{name}\b", code)] == [], "no rule has it"
 
 
 # --- Python -----------------------------------------------------------------------------------------------------------
