@@ -18,14 +18,14 @@ INTRODUCTION = """\
 A pool measures where it can. The rules that choose what is measured, and what to do then, rest on these numbers. They
 are defaults of the core, in `cpp/core/policy/numbers.hpp`; no argument sets them.
 
-For a measurement, an environment variable gives a process other values, from 0 to 1e12:
+For a measurement, an environment variable gives a process other values, up to 1e9; counts are whole, and at least 1:
 
 ```sh
 ORTMULTI_NUMBERS=in_flight.min_gain=1.1,batch_wait.share=0.2 python service.py
 ```
 
-A name that is not here, or a value that is no such number, makes `import ortmulti` fail with an `ImportError` that says
-which. "Judged" says that nobody has measured yet that another value is worse.
+A name that is not here or there twice, or a value that is no such number, makes `import ortmulti` fail with an
+`ImportError` that says which. "Judged" says that nobody has measured yet that another value is worse.
 
 <!-- Made by `python -m tools.numbers_page`. -->
 """

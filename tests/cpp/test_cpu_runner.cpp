@@ -107,22 +107,23 @@ class PoolOnCpu : public PoolWithFakes {};
 
 TEST(SideBySide, AMomentWithoutOthersGivesNoRunAllCores) {
   SideBySide side_by_side;
-  EXPECT_FALSE(side_by_side.choose(1, 100, 2)) << "one run at a time has all cores";
-  EXPECT_TRUE(side_by_side.choose(2, 2, 2));
+  SideBySide::Time now{std::chrono::seconds(1000)};
+  EXPECT_FALSE(side_by_side.choose(now, 1, 100, 2)) << "one run at a time has all cores";
+  EXPECT_FALSE(side_by_side.choose(now, 2, 1, 2)) << "there never were more";
+  EXPECT_TRUE(side_by_side.choose(now, 2, 2, 2));
   for (int round = 0; round < 100; ++round) {
-    EXPECT_TRUE(side_by_side.choose(2, 1, 2)) << "the other client sends its next request";
-    EXPECT_TRUE(side_by_side.choose(2, 2, 2));
+    EXPECT_TRUE(side_by_side.choose(now, 2, 1, 2)) << "the other client sends its next request";
+    EXPECT_TRUE(side_by_side.choose(now, 2, 2, 2));
   }
   for (std::size_t i = 1; i < *numbers::in_flight_few_in_a_row; ++i) {
-    EXPECT_TRUE(side_by_side.choose(2, 1, 2));
+    EXPECT_TRUE(side_by_side.choose(now, 2, 1, 2));
   }
-  EXPECT_FALSE(side_by_side.choose(2, 1, 2)) << "there is one client";
-  EXPECT_FALSE(side_by_side.choose(2, 1, 2));
-  EXPECT_TRUE(side_by_side.choose(2, 2, 2)) << "more are met at once";
-  for (int i = 0; i < 100; ++i) {
-    EXPECT_FALSE(side_by_side.choose(1, 1, 2));
-  }
-  EXPECT_TRUE(side_by_side.choose(2, 1, 2)) << "what was before more may be under way does not count";
+  EXPECT_FALSE(side_by_side.choose(now, 2, 1, 2)) << "there is one client";
+  EXPECT_FALSE(side_by_side.choose(now, 2, 1, 2));
+  EXPECT_TRUE(side_by_side.choose(now, 2, 2, 2)) << "more are met at once";
+  EXPECT_TRUE(side_by_side.choose(now, 2, 1, 2));
+  now += *numbers::in_flight_few_for;
+  EXPECT_FALSE(side_by_side.choose(now, 2, 1, 2)) << "runs of seconds: the other client has gone long since";
 }
 
 TEST_F(PoolOnCpu, AsManyRunsAsCoresAreTriedAtOnceAndKnowOfEachOther) {
@@ -137,8 +138,10 @@ TEST_F(PoolOnCpu, AsManyRunsAsCoresAreTriedAtOnceAndKnowOfEachOther) {
   std::string why;  // of the first choice; later ones begin with other numbers
   std::vector<std::shared_ptr<Runner>> runners;
   const int session = 0;
+  std::shared_ptr<FakeRunner> first;
   for (int i = 0; i < 16; ++i) {
     const auto runner = std::make_shared<FakeRunner>(Device::cpu(), &session);
+    first = first ? first : runner;
     runner->action = [&](Request& request) {
       ++(request.side_by_side ? beside : alone);
       const DeviceStats stats = pool->stats().devices[0];
@@ -155,9 +158,11 @@ TEST_F(PoolOnCpu, AsManyRunsAsCoresAreTriedAtOnceAndKnowOfEachOther) {
   }
   pool->add(runners, 1);
   EXPECT_EQ(pool->stats().devices[0].in_flight, 1U);
+  first->hold();  // until all wait: runs take no time but on the clock
   for (int i = 0; i < 2000; ++i) {
     submit();
   }
+  first->release();
   answers.wait_for(2000);
   EXPECT_GE(pool->stats().devices[0].in_flight, 8U);
   const std::lock_guard lock(mutex);

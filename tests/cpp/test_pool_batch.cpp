@@ -491,45 +491,50 @@ TEST_F(BatchWaitTest, TheWaitEndsWhenNobodyCameAndWithoutADelayThereIsNone) {
 }
 
 TEST_F(BatchTest, RunsShorterThanAHandOverAreTheirCallersUnlessTheyShallWait) {
-  std::size_t asked = 0;
-  // Whether the caller's thread runs a request, once it is known how long one takes.
-  const auto is_run_here = [&](int times) {
-    for (int i = 0; i < times; ++i) {
-      Request here;
-      here.output_names = {"y"};
-      here.inputs.add("x", tensor({1, 3}, 5));
-      if (pool->run_here(here)) {
-        expect_doubled(here);
-        return true;
-      }
-      submit({1, 3});
-      answers.wait_for(++asked);
+  const auto is_run_here = [&] {
+    Request here;
+    here.output_names = {"y"};
+    here.inputs.add("x", tensor({1, 3}, 5));
+    const bool is = pool->run_here(here);
+    if (is) {
+      expect_doubled(here);
     }
-    return false;
+    return is;
   };
-  make({8, milliseconds(0), 0, {}});
-  EXPECT_FALSE(is_run_here(8)) << "nobody knows yet how long a run takes";
-  EXPECT_TRUE(is_run_here(100'000)) << "one of these times the machine was not busy with others";
-  const auto running = keep_busy({1, 3});
-  Request beside;
-  beside.output_names = {"y"};
-  beside.inputs.add("x", tensor({1, 3}));
-  EXPECT_FALSE(pool->run_here(beside)) << "it may join others";
+  const auto open = [&](const Device& device, const Batching& batching, std::chrono::nanoseconds hand_over) {
+    if (pool) {
+      pool->close(false);
+    }
+    Pool::Options options;
+    options.batching = batching;
+    options.hand_over = hand_over;
+    pool = Pool::make(options);
+    runner = add(device);
+    runner->action = twice;
+    answers.clear();
+    for (std::size_t i = 1; i <= *numbers::queue_min_runs; ++i) {
+      EXPECT_FALSE(is_run_here()) << "nobody knows yet how long a run takes";
+      submit({1, 3});
+      answers.wait_for(i);
+      while (pool->stats().devices[0].busy > 0) {  // it answers before it is idle
+        std::this_thread::yield();
+      }
+    }
+  };
+  const Batching batching{8, milliseconds(0), 0, {}};
+  open(Device::cpu(), batching, hours(1));
+  EXPECT_TRUE(is_run_here());
+  keep_busy({1, 3});
+  EXPECT_FALSE(is_run_here());
   runner->release();
-  answers.wait_for(++asked);
-  runner->action = [](Request& request) {
-    std::this_thread::sleep_for(milliseconds(5));
-    twice(request);
-  };
-  submit({1, 3});
-  answers.wait_for(++asked);
-  EXPECT_FALSE(is_run_here(20));
-  for (const Batching& batching :
-       {Batching{8, std::chrono::nanoseconds(1), 0, {}}, Batching{8, milliseconds(0), 0, {8}}}) {
-    pool->close(false);
-    make(batching);
-    EXPECT_FALSE(is_run_here(100)) << "it waits for others, or gets more rows";
-  }
+  open(Device::cpu(), batching, std::chrono::nanoseconds(0));
+  EXPECT_FALSE(is_run_here()) << "to hand over takes no time";
+  open(Device::cuda(0), batching, hours(1));
+  EXPECT_FALSE(is_run_here()) << "kernels run later than that";
+  open(Device::cpu(), {8, std::chrono::nanoseconds(1), 0, {}}, hours(1));
+  EXPECT_FALSE(is_run_here()) << "it shall wait for others";
+  open(Device::cpu(), {8, milliseconds(0), 0, {8}}, hours(1));
+  EXPECT_FALSE(is_run_here()) << "it gets more rows";
 }
 
 TEST(BatchWait, WaitsForATenthOfTheTimeBetweenRuns) {

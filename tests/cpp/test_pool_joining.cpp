@@ -148,6 +148,20 @@ TEST(Joining, FirstRunsOfShapesAreAuditedAtOnceForTwoSecondsInAll) {
   EXPECT_EQ(joining.audit("b", 2, 2, seconds(200)).which.size(), 1U) << "as far as 0.5% of the time allow";
 }
 
+TEST(Joining, AuditsThatAreDueAtTheSameTimeProveOnce) {
+  Joining joining;
+  joining.set_outputs({"m", {}, {}, true, true});
+  std::vector<Joining::Audit> due;
+  for (std::size_t i = 0; i < *numbers::joining_proving_runs + 2; ++i) {  // of several sessions
+    due.push_back(joining.audit("x", 3, 3, milliseconds(1)));
+    EXPECT_TRUE(due.back().proves);
+  }
+  for (const Joining::Audit& each : due) {
+    joining.audited(each, milliseconds(1));
+  }
+  EXPECT_FALSE(joining.audit("x", 3, 3, milliseconds(1)).proves);
+}
+
 TEST_F(JoiningTest, RequestsThatAreAlikeProveNothing) {
   make();
   pool->set_outputs({"m", {}, {}, true, true});

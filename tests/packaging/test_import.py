@@ -82,10 +82,14 @@ def test_numbers_of_the_rules_can_be_others_for_a_measurement() -> None:
     ("asked", "message"),
     [
         ("in_flight.mos=1", "has 'in_flight.mos=1': no number has this name; docs/numbers.md lists them"),
-        ("in_flight.most", "has 'in_flight.most=': give a number from 0 to 1e12, as in in_flight.most=2"),
-        ("average.runs=2,batch_wait.share=-1", "has 'batch_wait.share=-1': give a number from 0"),
+        ("in_flight.most", "has 'in_flight.most=': give a whole number from 1 to 1e9"),
+        ("average.runs=0", "has 'average.runs=0': give a whole number from 1 to 1e9"),
+        ("average.runs=2.5", "has 'average.runs=2.5': give a whole number from 1 to 1e9"),
+        ("average.runs=2,batch_wait.share=-1", "has 'batch_wait.share=-1': give a number from 0 to 1e9"),
+        ("suspension.longest_pause=1e10", "has 'suspension.longest_pause=1e10': give a number from 0 to 1e9"),
         ("batch_wait.share=nan", "has 'batch_wait.share=nan': give a number from 0"),
         ("batch_wait.share=1 ", "has 'batch_wait.share=1 ': give a number from 0"),
+        ("batch_wait.share=1,batch_wait.share=1", "has 'batch_wait.share=1': it is there twice: leave one"),
     ],
 )
 def test_a_wrong_number_is_named(asked: str, message: str) -> None:

@@ -7,6 +7,7 @@
 #include "core/policy/numbers.hpp"
 
 namespace ortmulti {
+
 std::size_t InFlight::next(std::size_t limit) const noexcept {
   return std::min(most_, std::max(second_, limit + std::max<std::size_t>(1, limit / 2)));
 }

@@ -81,7 +81,7 @@ void Joining::Audit::are_alike(std::size_t requests) {
 void Joining::audited(const Audit& done, std::chrono::nanoseconds time) {
   audits_ += done.which.size();
   if (done.proves) {
-    --to_prove_;
+    to_prove_ -= std::min<std::size_t>(to_prove_, 1);  // several may have been due at the same time
   } else {
     spent_ += time;
   }

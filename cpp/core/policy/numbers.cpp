@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -44,42 +45,54 @@ bool next_override(std::string_view& rest, std::string_view& name, std::string_v
 }
 
 std::optional<double> parse(std::string_view text) noexcept {
-  constexpr double largest = 1e12;  // as a count, or as seconds in nanoseconds, it fits
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool whole = error == std::errc() && end == text.data() + text.size();
-  return whole && value >= 0 && value <= largest ? std::optional(value) : std::nullopt;
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
 }
 
-double value_of(std::string_view wanted, double by_default) noexcept {
+std::optional<double> override_of(std::string_view wanted) noexcept {
   std::string_view rest = overrides();
   std::string_view name;
   std::string_view value;
   while (next_override(rest, name, value)) {
     if (name == wanted) {
-      return parse(value).value_or(by_default);
+      return parse(value);
     }
   }
-  return by_default;
+  return std::nullopt;
 }
 
 }  // namespace
 
-AnyNumber::AnyNumber(const char* name, double value, const char* unit, const char* meaning,
+AnyNumber::AnyNumber(const char* name, double value, bool whole, const char* unit, const char* meaning,
                      const char* evidence) noexcept
     : name_(name),
       unit_(unit),
       meaning_(meaning),
       evidence_(evidence),
       by_default_(value),
-      value_(value_of(name, value)) {
+      whole_(whole),
+      value_(value) {
+  if (const auto other = override_of(name); why_not(other) == nullptr) {
+    value_ = *other;
+  }
   (last() == nullptr ? first_of_all() : last()->next_) = this;
   last() = this;
 }
 
 const AnyNumber* AnyNumber::first() noexcept { return first_of_all(); }
 
+const char* AnyNumber::why_not(std::optional<double> value) const noexcept {
+  constexpr double largest = 1e9;  // as seconds, it fits twice into what counts nanoseconds
+  const bool fits = value && *value >= (whole_ ? 1 : 0) && *value <= largest;
+  if (whole_) {
+    return fits && std::floor(*value) == *value ? nullptr : "give a whole number from 1 to 1e9";
+  }
+  return fits ? nullptr : "give a number from 0 to 1e9";
+}
+
 void AnyNumber::check_overrides() {
+  std::set<std::string_view> seen;
   std::string_view rest = overrides();
   std::string_view name;
   std::string_view value;
@@ -88,11 +101,12 @@ void AnyNumber::check_overrides() {
     while (found != nullptr && found->name() != name) {
       found = found->next();
     }
-    if (found == nullptr || !parse(value)) {
+    const char* why =
+        found == nullptr ? "no number has this name; docs/numbers.md lists them" : found->why_not(parse(value));
+    why = seen.insert(name).second ? why : "it is there twice: leave one";
+    if (why != nullptr) {
       throw Error(ErrorKind::invalid_argument,
-                  std::string(variable) + " has '" + std::string(name) + "=" + std::string(value) + "': " +
-                      (found == nullptr ? "no number has this name; docs/numbers.md lists them"
-                                        : "give a number from 0 to 1e12, as in " + std::string(name) + "=2"));
+                  std::string(variable) + " has '" + std::string(name) + "=" + std::string(value) + "': " + why);
     }
   }
 }

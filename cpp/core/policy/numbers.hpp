@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <optional>
 #include <type_traits>
 
 #include "core/base/non_copyable.hpp"
@@ -22,19 +23,25 @@ class AnyNumber : NonCopyable {
   static const AnyNumber* first() noexcept;
   const AnyNumber* next() const noexcept { return next_; }
 
-  /// Throws Error with ErrorKind::invalid_argument where the variable ORTMULTI_NUMBERS names no number, or gives one no
-  /// value that it may have.
+  /// Throws Error with ErrorKind::invalid_argument where the variable ORTMULTI_NUMBERS names no number, names one
+  /// twice, or gives one no value that it may have.
   static void check_overrides();
 
  protected:
-  AnyNumber(const char* name, double value, const char* unit, const char* meaning, const char* evidence) noexcept;
+  /// `whole`: it is a count, of 1 or more.
+  AnyNumber(const char* name, double value, bool whole, const char* unit, const char* meaning,
+            const char* evidence) noexcept;
 
  private:
+  /// Empty: it may have this value.
+  const char* why_not(std::optional<double> value) const noexcept;
+
   const char* name_;
   const char* unit_;
   const char* meaning_;
   const char* evidence_;
   double by_default_;
+  bool whole_;
   double value_;
   const AnyNumber* next_ = nullptr;
 };
@@ -45,7 +52,7 @@ template <typename Type>
 class Number : public AnyNumber {
  public:
   Number(const char* name, double value, const char* unit, const char* meaning, const char* evidence) noexcept
-      : AnyNumber(name, value, unit, meaning, evidence), converted_(convert(this->value())) {}
+      : AnyNumber(name, value, std::is_integral_v<Type>, unit, meaning, evidence), converted_(convert(this->value())) {}
 
   /// A duration in nanoseconds, so that a fraction of its unit counts.
   auto operator*() const noexcept { return converted_; }
@@ -63,8 +70,10 @@ class Number : public AnyNumber {
   const decltype(convert(0)) converted_;
 };
 
-/// The rules' numbers. Each names the unit of its value, what it decides, and what it rests on: "judged" where nothing
-/// was measured that says another value is worse. docs/numbers.md is made from this by `python -m tools.numbers`.
+/// The numbers of the rules for which another value might be better. What averages weigh, and how many entries a table
+/// has, stands beside its use. Each names the unit of its value, what it decides, and what it rests on: "judged" where
+/// nothing was measured that says another value is worse. docs/numbers.md is made from this by `python -m
+/// tools.numbers_page`.
 namespace numbers {
 
 using Seconds = Number<std::chrono::seconds>;
@@ -88,7 +97,7 @@ inline const Ratio in_flight_share_of_cores{"in_flight.share_of_cores", 0.75, "o
                                             "that runs on GPUs take at most, all devices together",
                                             "a run's thread launches or waits; the rest is for whoever asks; judged"};
 inline const Milliseconds in_flight_measurement{"in_flight.measurement", 200, "ms",
-                                                "that a number of runs is measured for, at least",
+                                                "that a number of runs, or the load, is measured for, at least",
                                                 "the time in which a change of load is to be met; judged"};
 inline const Count in_flight_min_answers{"in_flight.min_answers", 4, "answers",
                                          "of each run under way that a measurement has, at least", "judged"};
@@ -115,8 +124,12 @@ inline const Seconds in_flight_longest_choice_lasts{"in_flight.longest_choice_la
 
 inline const Count in_flight_few_in_a_row{
     "in_flight.few_in_a_row", 8, "runs",
-    "on the CPU beside fewer others than half of the cores, after which a run has all cores again",
+    "in a row on the CPU with at most half as many requests there as cores, of which the last has all cores again",
     "an LSTM of 0.3 ms with 2 clients on 2 cores: p99 0.4 ms and 6,700 answers a second, with 1 run 4.4 ms and 4,500"};
+
+inline const Milliseconds in_flight_few_for{
+    "in_flight.few_for", 200, "ms", "after which the next run with so few requests has all cores again in any case",
+    "judged"};
 
 // --- Joint runs (BatchWait, RowsPerRun, RunCost, Joining).
 
@@ -172,11 +185,20 @@ inline const Milliseconds queue_longest_uninterrupted{
     "queue.longest_uninterrupted", 20, "ms",
     "of a run above which another thread runs what the main thread asks for, so that it sees signals",
     "to hand over takes a thousandth of it"};
+inline const Microseconds queue_hand_over{
+    "queue.hand_over", 50, "us",
+    "of a run on the CPU below which, with batching, its caller runs it while nobody waits",
+    "to hand a request over takes as long: 16 clients of a tree of 6 us on 2 cores had 52,000 to 56,000 answers a "
+    "second, with 0 us 31,000"};
 inline const Count queue_lower_every{"queue.lower_every", 16, "requests",
-                                     "of the highest priority between two of lower ones", "judged"};
-inline const Count queue_min_runs{"queue.min_runs", 8, "runs", "until a device knows how long one takes, for deadlines",
-                                  "judged"};
-inline const Count average_runs{"average.runs", 16, "runs", "of which a recent average is, about", "judged"};
+                                     "of which one is of a lower priority, while several priorities wait", "judged"};
+inline const Count queue_min_runs{
+    "queue.min_runs", 8, "runs",
+    "until it is known how long one takes, for deadlines and for whose thread runs a request", "judged"};
+inline const Count average_runs{"average.runs", 16, "runs",
+                                "of which a recent average is, about: of how long runs take, for deadlines, for the "
+                                "wait for others to join, and for whose thread runs a request",
+                                "judged"};
 
 // --- Broken devices (Suspension).
 
@@ -209,12 +231,12 @@ inline const Count graphs_handle_bytes{"graphs.handle_bytes", 75497472, "bytes",
                                        "onnxruntime-gpu 1.31.1 on an H100"};
 inline const Count graphs_max_refusals{"graphs.max_refusals", 8, "shapes",
                                        "in a row that got no graph, after which none is made", "judged"};
-inline const Count graphs_recent_waits{"graphs.recent_waits", 32, "requests",
-                                       "of which more than half wait for a graph until it gets one more session",
-                                       "judged"};
-inline const Count graphs_max_postponed{"graphs.max_postponed", 10, "times",
-                                        "that a graph is put off for lack of memory, or while another library captures",
-                                        "judged"};
+inline const Count graphs_recent_waits{
+    "graphs.recent_waits", 32, "runs",
+    "that a graph is crowded after a request waited for it, at most; each wait adds 2", "judged"};
+inline const Count graphs_max_postponed{
+    "graphs.max_postponed", 10, "times",
+    "that the runs before a graph double at most, once for each time that it was put off", "judged"};
 inline const Ratio graphs_tolerance{"graphs.tolerance", 0.01, "of the largest value",
                                     "that outputs with fixed shapes may differ by",
                                     "TF32 and half precision round in other places"};
@@ -245,8 +267,9 @@ inline const Ratio residency_unused_after{"residency.unused_after", 300, "s",
                                           "without a request after which nobody is taken to use a model", "judged"};
 inline const Ratio residency_weight_of_newest_wake{"residency.weight_of_newest_wake", 0.25, "of the average",
                                                    "that the newest wake is", "judged"};
-inline const Ratio residency_first_patience{"residency.first_patience", 1, "s",
-                                            "that a model is awake before another one may take its place", "judged"};
+inline const Ratio residency_first_patience{
+    "residency.first_patience", 1, "s",
+    "that runs under way may hold up a sleep before the model stays awake; the time doubles each time", "judged"};
 inline const Ratio residency_awake_between_tries{"residency.awake_between_tries", 1, "s",
                                                  "between two tries to have a model sleep",
                                                  "requests that came meanwhile are answered"};

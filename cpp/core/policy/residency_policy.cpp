@@ -9,6 +9,7 @@
 #include "core/policy/numbers.hpp"
 
 namespace ortmulti {
+
 std::uint64_t ResidencyPolicy::Model::bytes_at(SleepLevel at) const {
   const auto found = sleeps.find(at);
   return at == SleepLevel::awake ? bytes : found == sleeps.end() ? 0 : found->second.bytes;

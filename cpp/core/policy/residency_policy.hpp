@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/policy/numbers.hpp"
 #include "core/policy/sleep_level.hpp"
 
 namespace ortmulti {
@@ -17,7 +18,7 @@ struct PoolActivity {
   std::size_t busy = 0;       ///< Requests under way.
   std::size_t waiting = 0;    ///< Those that any device may take are among them where no device takes them.
   double run_seconds = 0;     ///< Mean of a run.
-  bool asked_awake = false;   ///< Whether Pool::wake() asked for the wake that is under way.
+  bool asked_awake = false;   ///< Whether the wake that is under way was asked for, not only needed by a request.
 
   /// Whether anybody wants the device awake.
   bool wants_wake() const noexcept { return asked_awake || waiting > 0; }
@@ -127,7 +128,7 @@ class ResidencyPolicy {
     double rate = 0;
     double woken = 0;
     double not_before = 0;
-    double patience = 1;
+    double patience = *numbers::residency_first_patience;
     double refuses_until = 0;
     std::size_t refusals = 0;  // in a row
   };

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 
 #include "core/policy/numbers.hpp"
@@ -10,14 +11,25 @@ namespace ortmulti {
 /// take cores from each other, so a moment without others changes nothing. Without clock, thread or lock.
 class SideBySide {
  public:
+  using Time = std::chrono::steady_clock::time_point;
+
   /// For a run that begins. `at_once`: how many may be under way; `requests`: how many are there, with this one.
-  bool choose(std::size_t at_once, std::size_t requests, std::size_t cores) noexcept {
-    few_ = at_once > 1 && 2 * requests <= cores ? few_ + 1 : 0;
-    return at_once > 1 && few_ < *numbers::in_flight_few_in_a_row;
+  bool choose(Time now, std::size_t at_once, std::size_t requests, std::size_t cores) noexcept {
+    if (at_once < 2) {
+      return false;
+    }
+    if (2 * requests > cores) {
+      last_ = now;
+      few_ = 0;
+      return true;
+    }
+    ++few_;
+    return few_ < *numbers::in_flight_few_in_a_row && now - last_ < *numbers::in_flight_few_for;
   }
 
  private:
-  std::size_t few_ = 0;  // runs in a row that began beside so few others that cores would be idle
+  Time last_;            // when a run began beside so many others that no core would be idle
+  std::size_t few_ = 0;  // runs since then
 };
 
 }  // namespace ortmulti

@@ -31,7 +31,7 @@ struct Batching {
     return padded(size.rows) == size.rows && rounded(size.longest) == size.longest;
   }
 
-  /// Whether any request does.
+  /// Whether every request does.
   bool leaves_all() const noexcept { return !padding && sizes.empty(); }
 
   bool enabled() const noexcept { return max_size > 1; }

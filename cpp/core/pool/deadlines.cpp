@@ -18,16 +18,16 @@ void Deadlines::add(Times one) {
   }
   const auto request = one.begin()->second.lock();
   const auto added = times_.insert(one.extract(one.begin()));
-  request->deadline_ = added;
+  request->deadline_entry_ = added;
   if (added->first < wakes_) {
     changed_.notify_one();
   }
 }
 
 void Deadlines::remove(Request& request) {
-  if (request.deadline_) {
-    times_.erase(*request.deadline_);
-    request.deadline_.reset();
+  if (request.deadline_entry_) {
+    times_.erase(*request.deadline_entry_);
+    request.deadline_entry_.reset();
   }
 }
 

@@ -104,7 +104,8 @@ class DeviceGroup {
   SleepGate gate;                     ///< Null: none.
   DeviceStats counts;                 ///< Its counts; the rest is in stats().
   SideBySide side_by_side;
-  RecentAverage run_time;  ///< Of runs that ended by themselves, with copies and waits for the session.
+  RecentAverage run_time;         ///< Of runs that ended by themselves, with copies and waits for the session.
+  RecentAverage single_run_time;  ///< Of those of one request.
   IdleMemory idle_memory;
   SharedTime time;
   RunCost cost;                               ///< Of runs whose requests have lengths.

@@ -1,17 +1,13 @@
 #include "core/pool/padding.hpp"
 
 #include <algorithm>
-#include <array>
-#include <bit>
-#include <cmath>
-#include <cstdio>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "core/base/error.hpp"
 
 namespace ortmulti {
+
 void JointSize::add(const JointSize& more) noexcept {
   rows += more.rows;
   longest = std::max(longest, more.longest);

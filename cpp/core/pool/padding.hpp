@@ -2,8 +2,6 @@
 
 #include <onnxruntime_cxx_api.h>
 
-#include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>

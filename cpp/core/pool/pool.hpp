@@ -19,6 +19,7 @@
 #include "core/base/memory_keeper.hpp"
 #include "core/base/mutex.hpp"
 #include "core/policy/joining.hpp"
+#include "core/policy/numbers.hpp"
 #include "core/policy/residency_policy.hpp"
 #include "core/pool/batch.hpp"
 #include "core/pool/deadlines.hpp"
@@ -88,6 +89,8 @@ class Pool : public KeepsMemory, NonCopyable {
     std::optional<std::chrono::nanoseconds> trim_after = std::nullopt;
     /// Refuses a request at once if, going by past runs, it will miss its deadline.
     bool reject_late = false;
+    /// With batching, runs on the CPU that are shorter than this are their callers'.
+    std::chrono::nanoseconds hand_over = *numbers::queue_hand_over;
   };
 
   /// A pool without sessions; to be closed before the last reference goes, or it closes itself, which waits.
@@ -226,6 +229,8 @@ class Pool : public KeepsMemory, NonCopyable {
   void give_back_from(DeviceGroup& group, const std::vector<std::shared_ptr<Runner>>& runners, bool graphs,
                       std::optional<Session::Shrink> arenas) ORTMULTI_EXCLUDES(mutex_);
   Worker* idle_worker(const Request& request) ORTMULTI_REQUIRES(mutex_);
+  /// Whether an idle session of the device runs requests in their callers' threads although others might join them.
+  bool runs_batches_here(const DeviceGroup& group) const ORTMULTI_REQUIRES(mutex_);
   /// Ends suspensions if no other device is left, and gives idle sessions what they may take now.
   void refresh() ORTMULTI_REQUIRES(mutex_);
   void give_waiting(DeviceGroup& group) ORTMULTI_REQUIRES(mutex_);

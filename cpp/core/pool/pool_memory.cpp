@@ -1,6 +1,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "core/base/fork.hpp"

@@ -1,14 +1,7 @@
 #include <algorithm>
-#include <cmath>
-#include <limits>
-#include <ratio>
-#include <system_error>
 #include <utility>
 
-#include "core/ort/library.hpp"
-#include "core/policy/numbers.hpp"
 #include "core/pool/device_group.hpp"
-#include "core/pool/gpu_session.hpp"
 #include "core/pool/pool.hpp"
 
 namespace ortmulti {

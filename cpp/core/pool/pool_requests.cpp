@@ -31,11 +31,16 @@ void Pool::prefer_device_of_inputs(Request& request) const {
   }
 }
 
+// While nobody waits there is nobody to join; those who come meanwhile join each other.
+bool Pool::runs_batches_here(const DeviceGroup& group) const {
+  const RecentAverage& time = group.single_run_time;
+  return group.device == Device::cpu() && options_.batching.max_delay.count() == 0 && options_.batching.leaves_all() &&
+         time.count() >= *numbers::queue_min_runs && time.value() < options_.hand_over;
+}
+
 bool Pool::run_here(Request& request, bool interruptible) {
   check_process();
-  const Batching& batching = options_.batching;
-  const bool may_join_others = batching.enabled();
-  if (request.deadline || (may_join_others && (batching.max_delay.count() > 0 || !batching.leaves_all()))) {
+  if (request.deadline) {
     return false;
   }
   note_submitted(request);
@@ -48,11 +53,7 @@ bool Pool::run_here(Request& request, bool interruptible) {
     return false;
   }
   const RecentAverage& run_time = worker->group->run_time;
-  // While nobody waits there is nobody to join; those who come meanwhile join each other.
-  const bool too_long =
-      may_join_others && (worker->group->device != Device::cpu() || !worker->group->knows_run_time() ||
-                          run_time.value() >= *numbers::batch_wait_shortest);
-  if (too_long ||
+  if ((options_.batching.enabled() && !runs_batches_here(*worker->group)) ||
       (interruptible && (run_time.count() == 0 || run_time.value() >= *numbers::queue_longest_uninterrupted))) {
     next_group_ = turn;  // the device's, which submit() is to choose
     return false;

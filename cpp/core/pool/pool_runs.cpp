@@ -1,10 +1,7 @@
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
-#include "core/ort/library.hpp"
 #include "core/policy/numbers.hpp"
-#include "core/pool/audit.hpp"
 #include "core/pool/device_group.hpp"
 #include "core/pool/pool.hpp"
 
@@ -170,7 +167,7 @@ RunEnd Pool::run_one(Worker& worker, Request& request) const {
   worker.group->counts.batch_size.record(std::max<std::size_t>(1, worker.batch.size()));  // none in a caller's thread
   DeviceGroup& group = *worker.group;
   const std::size_t there = group.busy() + group.waiting.size() + waiting_.for_any().size();
-  request.side_by_side = group.side_by_side.choose(group.at_once(), there, options_.cores);
+  request.side_by_side = group.side_by_side.choose(options_.now(), group.at_once(), there, options_.cores);
   if (request.endable && request.run_options == nullptr) {
     request.run_options = &request.own_run_options.emplace();  // under the lock: end_early() looks at them
   }
@@ -237,6 +234,9 @@ bool Pool::end_run(Worker& worker, Request& request, const RunEnd& end, Requests
   }
   if (!failed) {
     group.run_time.record(request.ended - request.started);
+    if (request.run_size == 1) {
+      group.single_run_time.record(request.ended - request.started);
+    }
   }
   if (options_.batching.enabled() && (!failed || request.run_size == 1)) {
     joining_.note(request.caller, failed);

@@ -167,7 +167,7 @@ class Request {
   // The error of its last run. Kept until the request is freed: an error may be Python's, and then no lock is held.
   std::exception_ptr run_error_;
   RequestQueue::iterator position_;  // while it waits
-  std::optional<std::multimap<Clock::time_point, std::weak_ptr<Request>>::iterator> deadline_;
+  std::optional<std::multimap<Clock::time_point, std::weak_ptr<Request>>::iterator> deadline_entry_;
 };
 
 inline bool GoesBefore::operator()(const std::shared_ptr<Request>& one,

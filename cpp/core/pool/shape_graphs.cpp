@@ -156,7 +156,7 @@ bool ShapeGraphs::count_ordinary_run(const std::string& key) {
   }
   Seen& seen = seen_.use(key);
   seen.at_once = std::max(seen.at_once, under_way_.load());
-  if (seen.refused || ++seen.runs < rule_.runs_before_capture << seen.postponed) {
+  if (seen.refused || ++seen.runs < rule_.runs_before_capture << std::min<std::size_t>(seen.postponed, 32)) {
     return false;
   }
   if (graphs_.size() >= rule_.max_shapes &&
