@@ -73,9 +73,8 @@ AnyNumber::AnyNumber(const char* name, double value, bool whole, const char* uni
       by_default_(value),
       whole_(whole),
       value_(value) {
-  if (const auto other = override_of(name); why_not(other) == nullptr) {
-    value_ = *other;
-  }
+  const std::optional<double> other = override_of(name);
+  value_ = why_not(other) == nullptr ? other.value_or(value) : value;
   (last() == nullptr ? first_of_all() : last()->next_) = this;
   last() = this;
 }
