@@ -16,14 +16,14 @@ namespace {
 
 constexpr const char* variable = "ORTMULTI_NUMBERS";
 
-AnyNumber*& last() noexcept {
-  static AnyNumber* one = nullptr;
-  return one;
-}
+struct Ends {
+  const AnyNumber* first = nullptr;
+  AnyNumber* last = nullptr;
+};
 
-const AnyNumber*& first_of_all() noexcept {
-  static const AnyNumber* one = nullptr;
-  return one;
+Ends& ends() noexcept {
+  static Ends of_all;
+  return of_all;
 }
 
 std::string_view overrides() noexcept {
@@ -75,11 +75,12 @@ AnyNumber::AnyNumber(const char* name, double value, bool whole, const char* uni
       value_(value) {
   const std::optional<double> other = override_of(name);
   value_ = why_not(other) == nullptr ? other.value_or(value) : value;
-  (last() == nullptr ? first_of_all() : last()->next_) = this;
-  last() = this;
+  Ends& all = ends();
+  (all.last == nullptr ? all.first : all.last->next_) = this;
+  all.last = this;
 }
 
-const AnyNumber* AnyNumber::first() noexcept { return first_of_all(); }
+const AnyNumber* AnyNumber::first() noexcept { return ends().first; }
 
 const char* AnyNumber::why_not(std::optional<double> value) const noexcept {
   constexpr double largest = 1e9;  // as seconds, it fits twice into what counts nanoseconds

@@ -32,7 +32,7 @@ class Suspension {
            " runs in a row failed here and succeeded on other devices; the last error: " + error;
     failures_ = 0;
     pause_ = *numbers::suspension_first_pause;
-    next_probe_ = now + pause_;
+    probes(now);
     return true;
   }
   /// Notes a run that succeeded; `probe`: it began while the device was suspended. Returns whether that ended it.

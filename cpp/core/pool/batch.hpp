@@ -31,9 +31,6 @@ struct Batching {
     return padded(size.rows) == size.rows && rounded(size.longest) == size.longest;
   }
 
-  /// Whether every request does.
-  bool leaves_all() const noexcept { return !padding && sizes.empty(); }
-
   bool enabled() const noexcept { return max_size > 1; }
 
   /// Whether requests may share a run of this size, which has so many elements once it is padded.

@@ -12,13 +12,12 @@ Deadlines::Times Deadlines::of(const std::shared_ptr<Request>& request) {
   return one;
 }
 
-void Deadlines::add(Times one) {
+void Deadlines::add(Times one, Request& request) {
   if (one.empty()) {
     return;
   }
-  const auto request = one.begin()->second.lock();
   const auto added = times_.insert(one.extract(one.begin()));
-  request->deadline_entry_ = added;
+  request.deadline_entry_ = added;
   if (added->first < wakes_) {
     changed_.notify_one();
   }

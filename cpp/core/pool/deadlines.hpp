@@ -16,7 +16,7 @@ class Deadlines {
 
   /// Of one request, or of none where it has no deadline. Made before the request is accepted, since it takes memory.
   static Times of(const std::shared_ptr<Request>& request);
-  void add(Times one);
+  void add(Times one, Request& request);
   void remove(Request& request);
 
   /// Waits for the next deadline to pass. Returns its request, which has none any more; null after stop().

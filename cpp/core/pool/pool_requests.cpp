@@ -34,13 +34,16 @@ void Pool::prefer_device_of_inputs(Request& request) const {
 // While nobody waits there is nobody to join; those who come meanwhile join each other.
 bool Pool::runs_batches_here(const DeviceGroup& group) const {
   const RecentAverage& time = group.single_run_time;
-  return group.device == Device::cpu() && options_.batching.max_delay.count() == 0 && options_.batching.leaves_all() &&
-         time.count() >= *numbers::queue_min_runs && time.value() < options_.hand_over;
+  return group.device == Device::cpu() && !options_.batching.padding && time.count() >= *numbers::queue_min_runs &&
+         time.value() < options_.hand_over;
 }
 
 bool Pool::run_here(Request& request, bool interruptible) {
   check_process();
-  if (request.deadline) {
+  const Batching& batching = options_.batching;
+  // Without the lock, which most pools that join requests need not take twice for each.
+  if (request.deadline ||
+      (batching.enabled() && (has_gpus_ || batching.max_delay.count() > 0 || !batching.sizes.empty()))) {
     return false;
   }
   note_submitted(request);
@@ -53,7 +56,7 @@ bool Pool::run_here(Request& request, bool interruptible) {
     return false;
   }
   const RecentAverage& run_time = worker->group->run_time;
-  if ((options_.batching.enabled() && !runs_batches_here(*worker->group)) ||
+  if ((batching.enabled() && !runs_batches_here(*worker->group)) ||
       (interruptible && (run_time.count() == 0 || run_time.value() >= *numbers::queue_longest_uninterrupted))) {
     next_group_ = turn;  // the device's, which submit() is to choose
     return false;
@@ -135,7 +138,7 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
   } else if (!joined) {
     enqueue(request);
   }
-  deadlines_.add(std::move(deadline));
+  deadlines_.add(std::move(deadline), *request);
   if (!full()) {
     queue_has_space_.notify_one();  // what woke this thread may have been for another one too
   }

@@ -166,12 +166,13 @@ RunEnd Pool::run_one(Worker& worker, Request& request) const {
   ++worker.group->counts.runs;
   worker.group->counts.batch_size.record(std::max<std::size_t>(1, worker.batch.size()));  // none in a caller's thread
   DeviceGroup& group = *worker.group;
+  const Clock::time_point now = options_.now();
   const std::size_t there = group.busy() + group.waiting.size() + waiting_.for_any().size();
-  request.side_by_side = group.side_by_side.choose(options_.now(), group.at_once(), there, options_.cores);
+  request.side_by_side = group.side_by_side.choose(now, group.at_once(), there, options_.cores);
   if (request.endable && request.run_options == nullptr) {
     request.run_options = &request.own_run_options.emplace();  // under the lock: end_early() looks at them
   }
-  const SharedTime::Part begun = worker.group->time.begin(options_.now());
+  const SharedTime::Part begun = group.time.begin(now);
   RunEnd end;
   {
     const MutexUnlock unlocked(mutex_);
@@ -190,7 +191,7 @@ RunEnd Pool::run_one(Worker& worker, Request& request) const {
       end.why_broken = worker.runner->why_broken();
     }
   }
-  end.time = worker.group->time.end(begun, options_.now());
+  end.time = group.time.end(begun, options_.now());
   worker.in_run = nullptr;
   worker.group->counts.graph_runs += request.by_graph ? 1 : 0;
   return end;
