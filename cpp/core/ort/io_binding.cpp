@@ -6,6 +6,7 @@
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
 #include "core/base/text.hpp"
+#include "core/cuda/device_sync_guard.hpp"
 #include "core/cuda/memory.hpp"
 #include "core/ort/checked.hpp"
 
@@ -126,8 +127,8 @@ void IoBinding::bind_input(const std::string& name, std::shared_ptr<const Value>
   const ValueInfo& declared = session_->input(name);
   check_input(declared, *value);
   // What is replaced is freed when no lock is held: Python's objects may do anything then.
-  with_binding("binding input '" + name + "'", [&](const Session::Lock& /*open*/) {
-    binding_.BindInput(name.c_str(), value->get());
+  with_binding("binding input '" + name + "'", [&](const Session::Lock& open) {
+    session_->call([&] { session_->bind_inputs(open, [&] { binding_.BindInput(name.c_str(), value->get()); }); });
     inputs_[name].swap(value);
   });
 }
@@ -176,6 +177,7 @@ void IoBinding::clear_outputs() {
 void IoBinding::synchronize(bool inputs) {
   with_binding(inputs ? "synchronizing the inputs" : "synchronizing the outputs", [&](const Session::Lock& /*open*/) {
     // ONNX Runtime waits for the device that is current in the calling thread, whichever that is.
+    const DeviceSyncGuard guard(session_->device(), DeviceSyncGuard::Work::waits_for_device);
     std::optional<ScopedContext> current;
     if (session_->device().is_cuda()) {
       current.emplace(CudaStartup::instance(), session_->device().index);

@@ -21,6 +21,7 @@
 #include "core/ort/advice.hpp"
 #include "core/ort/api_compat.hpp"
 #include "core/ort/checked.hpp"
+#include "core/ort/device_use.hpp"
 
 namespace ortmulti {
 namespace {
@@ -77,56 +78,6 @@ std::vector<Provider> with_compute_stream(std::vector<Provider> providers, const
   }
   return providers;
 }
-
-// Threads that ran a session on a GPU. ONNX Runtime (1.31.1 does) keeps a stream of each thread that runs a session.
-// The session's next run after a thread's end frees that thread's, and waits for the device.
-std::atomic<std::uint64_t> ended_threads{0};
-std::atomic<int> ending_threads{0};
-thread_local bool this_thread_ends = false;
-
-// How many have ended. Call this before a thread's first run. Thread-locals die in reverse order, so the end is counted
-// after ONNX Runtime's own object has gone.
-std::uint64_t ends_of_running_threads() {
-  struct Counted : NonCopyable {
-    ~Counted() {
-      ended_threads.fetch_add(1);
-      ending_threads.fetch_sub(this_thread_ends ? 1 : 0);
-    }
-  };
-  thread_local const Counted counted;
-  static_cast<void>(counted);
-  return ended_threads.load();
-}
-
-// Call this after a run. Thread-locals die in reverse order, so this one goes before ONNX Runtime's own object.
-void announce_end_of_this_thread() {
-  struct Announced : NonCopyable {
-    ~Announced() {
-      this_thread_ends = true;
-      ending_threads.fetch_add(1);
-    }
-  };
-  thread_local const Announced announced;
-  static_cast<void>(announced);
-}
-
-// Around a run on a GPU. The thread's end is announced before ONNX Runtime's own object goes, and counted after that.
-class CountedRun : NonCopyable {
- public:
-  explicit CountedRun(bool counted) : counted_(counted) {
-    if (counted_) {
-      static_cast<void>(ends_of_running_threads());
-    }
-  }
-  ~CountedRun() {
-    if (counted_) {
-      announce_end_of_this_thread();
-    }
-  }
-
- private:
-  const bool counted_;
-};
 
 std::shared_ptr<ThreadGroup> start_threads(const ThreadSettings& settings, const Device& device, int count) {
   const bool near_gpu = settings.near_device && device.is_cuda();
@@ -249,7 +200,7 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
   const std::string name = to_string(device);
   std::optional<MindsNoCaptures> mode;
   if (device.is_cuda()) {
-    static_cast<void>(ends_of_running_threads());  // counts this thread's end
+    static_cast<void>(DeviceUse::ended_threads());  // counts this thread's end
     CudaStartup& startup = CudaStartup::instance();
     startup.make_current(device.index, timeline);
     mode.emplace(startup.driver());
@@ -312,8 +263,8 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
     // thread for the next one when a run ends there, so that those of this one, which never runs it, would stay unused.
     const ScopedSpan span(timeline, "hand on handles", name);
     const DeviceSyncGuard guard(device, DeviceSyncGuard::Work::waits_for_device);
-    live->thread_ends.store(ends_of_running_threads());
-    const CountedRun counted(true);
+    live->ended_threads.store(DeviceUse::ended_threads());
+    const DeviceUse use(device);
     run_nothing(live->session, description->inputs, description->outputs, Ort::RunOptions());
   }
   if (has_arena(device, options)) {
@@ -469,20 +420,17 @@ WeightStore::Hold Session::hold_weights(const Lock& /*open*/) const {
   return live_->weights ? live_->weights->hold() : WeightStore::Hold();
 }
 
-void Session::run_guarded(const Lock& open, std::uint64_t shapes, bool alone, const auto& run) const {
-  const auto weights = hold_weights(open);
-  if (!device().is_cuda()) {
-    run_checked(run);
-    return;
-  }
+void Session::use_guarded(std::uint64_t shapes, bool alone, const auto& work) const {
   const MindsNoCaptures mode(CudaStartup::instance().driver());
   const bool may_free = compute_stream_ == nullptr;
   PlannedShapes::Run planned(live_->planned, shapes);
-  std::uint64_t ends = 0;
+  std::optional<DeviceUse> use;
+  std::uint64_t ended = 0;
   for (bool begun = false; !begun;) {
     using Work = DeviceSyncGuard::Work;
-    ends = ends_of_running_threads();
-    const bool frees = may_free && (live_->thread_ends.load() != ends || ending_threads.load() != 0);
+    use.reset();
+    ended = DeviceUse::ended_threads();
+    const bool frees = may_free && live_->ended_threads.load() != ended;
     const bool makes_plans = planned.makes_plans();
     planned.guard.reset();
     if (alone || (frees && makes_plans)) {
@@ -491,15 +439,25 @@ void Session::run_guarded(const Lock& open, std::uint64_t shapes, bool alone, co
       planned.guard =
           std::make_shared<const DeviceSyncGuard>(device(), frees ? Work::waits_for_device : Work::may_capture);
     }
+    if (may_free) {
+      use.emplace(device());
+    }
     // Else a thread ended, or a run with other shapes began, while this one waited.
-    begun =
-        (frees || !may_free || (ends_of_running_threads() == ends && ending_threads.load() == 0)) && planned.begin();
+    begun = (frees || !may_free || DeviceUse::ended_threads() == ended) && planned.begin();
   }
-  const CountedRun counted(may_free);
-  run_checked(run);
+  work();
   planned.succeeded();
   if (may_free) {
-    live_->thread_ends.store(ends);
+    live_->ended_threads.store(ended);
+  }
+}
+
+void Session::run_guarded(const Lock& open, std::uint64_t shapes, bool alone, const auto& run) const {
+  const auto weights = hold_weights(open);
+  if (device().is_cuda()) {
+    use_guarded(shapes, alone, [&] { run_checked(run); });
+  } else {
+    run_checked(run);
   }
 }
 
@@ -540,6 +498,14 @@ void Session::run_checked(const auto& run) const {
 
 Ort::IoBinding Session::make_binding(const Lock& /*open*/) const {
   return checked("binding inputs and outputs of " + model(), [this] { return Ort::IoBinding(live_->session); });
+}
+
+void Session::bind_inputs(const Lock& /*open*/, const std::function<void()>& bind) const {
+  if (device().is_cuda()) {
+    use_guarded(0, false, bind);
+  } else {
+    bind();
+  }
 }
 
 Ort::Allocator Session::make_allocator(const Lock& /*open*/, const Ort::MemoryInfo& memory) const {
@@ -619,7 +585,10 @@ void Session::shrink() const {
     mode.emplace(CudaStartup::instance().driver());
   }
   const DeviceSyncGuard guard(on, DeviceSyncGuard::Work::waits_for_device);
-  const CountedRun counted(on.is_cuda());
+  std::optional<DeviceUse> use;
+  if (on.is_cuda()) {
+    use.emplace(on);
+  }
   run_nothing(live_->session, inputs(), outputs(), std::move(shrinking));
 }
 

@@ -91,6 +91,8 @@ class Session : NonCopyable {
   /// handles and workspaces for each, 170 MB on an H200, and 64 threads answered a quarter of what 8 did.
   void call(const std::function<void()>& run);
   Ort::IoBinding make_binding(const Lock& open) const;
+  /// Calls `bind`, which binds inputs and does nothing else: ONNX Runtime has them copied by a stream, as a run does.
+  void bind_inputs(const Lock& open, const std::function<void()>& bind) const;
   Ort::Allocator make_allocator(const Lock& open, const Ort::MemoryInfo& memory) const;
   /// `shapes`: those of the inputs that are bound, by add_shape(); 0: the run captures nothing, as one that replays a
   /// CUDA graph.
@@ -186,15 +188,16 @@ class Session : NonCopyable {
     Ort::RunOptions run_options{nullptr};  // of runs that come without any
     Ort::Session session{nullptr};
     PlannedShapes planned;
-    std::atomic<std::uint64_t> thread_ends{0};  // ends_of_running_threads() before the last run that succeeded
-    std::atomic<int> runs{0};                   // under way
+    std::atomic<std::uint64_t> ended_threads{0};  // DeviceUse's, before the last use that succeeded
+    std::atomic<int> runs{0};                     // under way
     enum class Shrinks { no, once_idle, in_next_run };
     std::atomic<Shrinks> shrinks{Shrinks::no};
   };
 
   Session(std::shared_ptr<const Description> description, std::shared_ptr<LiveSession> live);
-  /// Calls `run`, on a GPU with a DeviceSyncGuard where it makes plans or a thread has ended; `alone`: with one that
+  /// Calls `work` on a GPU, with a DeviceSyncGuard where it makes plans or a thread has ended; `alone`: with one that
   /// nothing goes beside.
+  void use_guarded(std::uint64_t shapes, bool alone, const auto& work) const;
   void run_guarded(const Lock& open, std::uint64_t shapes, bool alone, const auto& run) const;
   void shrink() const;
   /// Calls run_guarded(), again where memory was lacking or cuDNN lost a capture.

@@ -173,7 +173,7 @@ void GpuRunner::run_ordinarily(Request& request, const Tensors& inputs) {
   {
     const auto copying = copying_time(request);
     const ScopedSpan span(request.trace, "copy", device_name());
-    bind_inputs(inputs);
+    bind_inputs(inputs, open);
   }
   for (const char* name : request.output_names) {
     binding_.BindOutput(name, memory_info(shared_->writes_on_device(name) ? device() : Device::cpu()));
@@ -347,11 +347,13 @@ GpuRunner::CapturedGraph GpuRunner::prepare_graph(const Tensors& inputs, const s
     next += aligned(tensor_bytes(type, shape));
     return tensor_over(at, type, shape, device());
   };
-  for (const RequestTensor& input : inputs) {
-    Ort::Value value = place(input.type, input.shape);
-    graph.inputs.push_back(value.GetTensorMutableRawData());
-    graph.binding.BindInput(input.name, value);
-  }
+  session.bind_inputs(open, [&] {
+    for (const RequestTensor& input : inputs) {
+      Ort::Value value = place(input.type, input.shape);
+      graph.inputs.push_back(value.GetTensorMutableRawData());
+      graph.binding.BindInput(input.name, value);
+    }
+  });
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const auto info = outputs[i].GetTensorTypeAndShapeInfo();
     graph.outputs.push_back(place(info.GetElementType(), info.GetShape()));
@@ -398,7 +400,7 @@ void GpuRunner::run_graph(Request& request, const Tensors& inputs, CapturedGraph
   request.by_graph = true;
 }
 
-void GpuRunner::bind_inputs(const Tensors& inputs) {
+void GpuRunner::bind_inputs(const Tensors& inputs, const Session::Lock& open) {
   std::size_t bytes = 0;
   for (const RequestTensor& input : inputs) {
     bytes += input.to_copy ? aligned(input.bytes) : 0;
@@ -410,16 +412,22 @@ void GpuRunner::bind_inputs(const Tensors& inputs) {
     staged_bytes_ = bytes;
   }
   CUdeviceptr next = staged_ ? staged_->address() : 0;
+  std::vector<Ort::Value> copied;
   for (const RequestTensor& input : inputs) {
     if (!input.to_copy) {
-      binding_.BindInput(input.name, *input.value);
+      copied.emplace_back(nullptr);
       continue;
     }
     void* const at = to_pointer(next);
     next += aligned(input.bytes);
     copy_in(at, input);
-    binding_.BindInput(input.name, tensor_over(at, input.type, input.shape, device()));
+    copied.push_back(tensor_over(at, input.type, input.shape, device()));
   }
+  shared_->session()->bind_inputs(open, [&] {
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      binding_.BindInput(inputs[i].name, inputs[i].to_copy ? copied[i] : *inputs[i].value);
+    }
+  });
   if (bytes != 0) {
     copies_->wait();
   }

@@ -71,7 +71,7 @@ class GpuRunner : public SessionRunner, NonCopyable {
   void run_graph(Request& request, const Tensors& inputs, CapturedGraph& graph);
 
   /// Binds the session's inputs: copies of those that the GPU reads and that lie elsewhere.
-  void bind_inputs(const Tensors& inputs);
+  void bind_inputs(const Tensors& inputs, const Session::Lock& open);
   /// Frees staged inputs if free_buffers() asked for that. Only while nothing runs.
   void free_staged() noexcept;
   void copy_in(void* target, const RequestTensor& input);
