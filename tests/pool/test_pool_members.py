@@ -374,3 +374,24 @@ def test_the_interpreter_may_end_while_a_former_model_is_busy() -> None:
         running.cancel()
         """
     )
+
+
+def test_a_session_that_joins_while_the_others_are_closed_is_closed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a second Ctrl-C, which ends the wait for sessions that still run their first inputs."""
+    nothing: Any = None
+    creation = MemberCreation(nothing, nothing, nothing, lambda *_: None)
+    early, late, last = (ortmulti.InferenceSession(MODEL, providers=["CPUExecutionProvider"]) for _ in range(3))
+    creation._have_joined(0, early)
+    close = ortmulti.InferenceSession.close
+
+    def close_and_join(session: ortmulti.InferenceSession) -> None:
+        if session is early:
+            creation._have_joined(1, late)
+        close(session)
+
+    monkeypatch.setattr(ortmulti.InferenceSession, "close", close_and_join)
+    creation.close()
+    creation._have_joined(2, last)
+    for session in (early, late, last):
+        with pytest.raises(ortmulti.ClosedError):
+            session.run(None, X)

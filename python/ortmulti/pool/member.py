@@ -83,6 +83,7 @@ class MemberCreation:
         self._leading: dict[str, Task] = {}  # what has the first session of each device join
         self._end_runs: RunOptions | None = None
         self._cancelled = False
+        self._closed = False
         self._error: BaseException | None = None
         self._thread: int | None = None  # in which it runs
         self._unfinished = native.Lock()
@@ -149,9 +150,17 @@ class MemberCreation:
                 pass
 
     def close(self) -> None:
-        """Close the sessions that have joined."""
-        for session in self.sessions.values():
-            session.close()
+        """Close the sessions that have joined, and those that still do: Ctrl-C may end `run` before they have."""
+        self._closed = True
+        while self.sessions:
+            self._close_one()
+
+    def _close_one(self) -> None:
+        try:
+            _, session = self.sessions.popitem()
+        except KeyError:  # another thread had the last one
+            return
+        session.close()
 
     def let_in(self, session: InferenceSession, core: _core.Pool) -> None:
         """Warm a session up, and let it take the requests of a core's pool.
@@ -227,6 +236,8 @@ class MemberCreation:
         try:
             self._join(self, index, session)
             self.sessions[index] = session
+            if self._closed:
+                self._close_one()
         except _Cancelled:
             session.close()
         except BaseException as error:
