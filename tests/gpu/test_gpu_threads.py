@@ -125,3 +125,58 @@ def test_an_arena_of_the_cpu_leaves_gpus_their_own() -> None:
     print(error_of(run, second))
     """
     ) == ["none"]
+
+
+def test_threads_that_end_and_inputs_that_are_bound_beside_captures() -> None:
+    """Each may wait for the device, beside which the driver ends a process that captures."""
+    code = """
+    import sys, threading
+    import numpy as np
+    import ortmulti as om
+
+    gpu = {"providers": ["CUDAExecutionProvider"]}
+    convolutions = om.InferenceSession(bytes.fromhex(sys.argv[1]), **gpu)
+    plain = om.InferenceSession(bytes.fromhex(sys.argv[2]), **gpu)
+    x = np.ones((2, 64), np.float32)
+    [wanted] = plain.run(None, {"x": x})
+    runs, problems, over = [0], [], threading.Event()
+
+    def capture():
+        while not over.is_set():
+            rows = 1 + runs[0] % 3  # other shapes than the run before
+            convolutions.run(None, {"x": np.ones((rows, 64), np.float32)})
+            runs[0] += 1
+
+    def bind():
+        binding = plain.io_binding()
+        binding.bind_cpu_input("x", x)
+        binding.synchronize_inputs()
+        binding.bind_output("y")
+        plain.run_with_iobinding(binding)
+        np.testing.assert_allclose(binding.copy_outputs_to_cpu()[0], wanted, rtol=1e-3)
+
+    def guarded(call):
+        try:
+            call()
+        except BaseException as error:
+            problems.append(error)
+
+    def begin_threads():
+        for _ in range(150):
+            thread = threading.Thread(target=guarded, args=(bind,))
+            thread.start()
+            thread.join()
+
+    capturing = [threading.Thread(target=guarded, args=(capture,)) for _ in range(2)]
+    others = [threading.Thread(target=begin_threads) for _ in range(3)]
+    for thread in capturing + others:
+        thread.start()
+    for thread in others:
+        thread.join()
+    over.set()
+    for thread in capturing:
+        thread.join()
+    print(runs[0] > 10, problems)
+    """
+    models = (onnx_models.convolutions().hex(), onnx_models.matmul().hex())
+    assert check_gpu_child(code, *models).splitlines() == ["True []"]
