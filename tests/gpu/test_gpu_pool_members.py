@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from ortmulti import Warmup, _core
 from ortmulti.bench import models
 from tests.support import onnx_models
 from tests.support.gpus import MODEL, check_gpu_child, feed, needs_gpus
+from tests.support.pools import HANG
 
 pytestmark = pytest.mark.gpu
 
@@ -175,9 +177,11 @@ def test_a_model_is_replaced_on_every_gpu_and_its_memory_returns(tmp_path: Path)
     with ortmulti.load(path, loading=ortmulti.Loading(optimize="never"), warmup=True) as pool:
         before = [_core.cuda_memory(index)[0] for index in range(len(devices()))]
         pool.replace_model(small, same_interface=False)
-        after = [_core.cuda_memory(index)[0] for index in range(len(devices()))]
-        gained = [now - then for now, then in zip(after, before, strict=True)]
-        assert min(gained) > 200e6, gained
+        end = time.monotonic() + HANG
+        gained = [0]
+        while min(gained) < 200e6:  # nothing waits for the threads that load kernels beside the load
+            assert time.monotonic() < end, gained
+            gained = [_core.cuda_memory(index)[0] - then for index, then in enumerate(before)]
         for device in devices():
             assert pool.run(None, feed(0), device=device)[0].shape[0] == 3
         assert sorted(pool.ready) == sorted(devices())
