@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 
@@ -7,13 +8,19 @@
 
 namespace ortmulti {
 
-/// How long a free session waits for the next requests of the clients that it has just answered. Clients that wait for
-/// each answer send their next requests at once. Without the wait these would miss the run and form another half batch.
-/// After a wait that brought too few, waits become rarer, down to one in 64 runs.
+/// For whom a free session waits: the clients that it has just answered. Clients that wait for each answer send their
+/// next requests at once. Without the wait these would miss the run and form another half batch; once they are there,
+/// nobody else is expected. After a wait that brought too few, waits become rarer, down to one in 64 runs.
 class BatchWait {
  public:
   /// Notes a run: the size of its batch, and how long it took.
   void record_run(std::size_t size, std::chrono::nanoseconds time) noexcept;
+
+  /// With how many rows, of `most`, a run begins at once. `there`: those that were there as the session became free; 0
+  /// if none were.
+  std::size_t enough(std::size_t there, std::size_t most) const noexcept {
+    return answered_ == 0 ? most : std::min(most, there + answered_);
+  }
 
   /// How long to wait at most after a run, where `workers` take requests from one queue: a tenth of the average time
   /// between their runs.
@@ -25,11 +32,8 @@ class BatchWait {
   /// Notes a wait: `came` of `most` requests that could come.
   void record_wait(std::size_t came, std::size_t most) noexcept;
 
-  /// The size of the last run's batch.
-  std::size_t answered() const noexcept { return answered_; }
-
  private:
-  std::size_t answered_ = 0;
+  std::size_t answered_ = 0;  // rows of the last run
   RecentAverage run_time_;
   std::size_t pause_ = 0;  // runs between two waits
   std::size_t left_ = 0;
