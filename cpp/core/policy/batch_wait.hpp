@@ -16,10 +16,9 @@ class BatchWait {
   /// Notes a run: the size of its batch, and how long it took.
   void record_run(std::size_t size, std::chrono::nanoseconds time) noexcept;
 
-  /// With how many rows, of `most`, a run begins at once. `there`: those that were there as the session became free; 0
-  /// if none were.
-  std::size_t enough(std::size_t there, std::size_t most) const noexcept {
-    return answered_ == 0 ? most : std::min(most, there + answered_);
+  /// With how many rows, of `most`, a run begins at once. `waited`: those that came before the session became free.
+  std::size_t enough(std::size_t waited, std::size_t most) const noexcept {
+    return answered_ == 0 ? most : std::min(most, waited + answered_);
   }
 
   /// How long to wait at most after a run, where `workers` take requests from one queue: a tenth of the average time

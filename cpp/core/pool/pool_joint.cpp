@@ -73,7 +73,11 @@ void Pool::gather(Worker& worker, bool at_once) {
   const std::chrono::nanoseconds max_delay = options_.batching.max_delay;
   const Clock::time_point until = worker.batch.front()->submitted + max_delay;
   take_waiting(worker);
-  worker.enough = worker.batch_wait.enough(at_once ? worker.size.rows : 0, worker.most);
+  std::size_t waited = 0;  // while it ran: who came since then was answered
+  for (const auto& request : worker.batch) {
+    waited += at_once && request->submitted <= worker.freed ? request->size_.rows : 0;
+  }
+  worker.enough = worker.batch_wait.enough(waited, worker.most);
   const auto complete = [&]() ORTMULTI_REQUIRES(mutex_) {
     return worker.size.rows >= worker.enough || options_.batching.is_full(worker.size) || worker.batch.empty() ||
            closing_ || !worker.group->usable();
