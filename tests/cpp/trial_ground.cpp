@@ -158,7 +158,7 @@ void Trial::start(const RunPointer& run) {
 
 // Threads share the cores equally.
 void Trial::advance_cpu() {
-  double threads = static_cast<double>(load_.model.busy_cores);
+  auto threads = static_cast<double>(load_.model.busy_cores);
   for (const RunPointer& run : on_cpu_) {
     threads += run->threads;
   }
@@ -170,7 +170,7 @@ void Trial::advance_cpu() {
 }
 
 void Trial::share_cpu() {
-  double threads = static_cast<double>(load_.model.busy_cores);
+  auto threads = static_cast<double>(load_.model.busy_cores);
   for (const RunPointer& run : on_cpu_) {
     threads += run->threads;
   }
@@ -226,7 +226,7 @@ TrialResult Trial::run(double from, double until) {
     }
   }
   while (!events_.empty() && events_.top().time < until) {
-    const auto call = std::move(events_.top().call);
+    const auto call = events_.top().call;
     now_ = events_.top().time;
     events_.pop();
     call();
