@@ -5,6 +5,7 @@
 #include <optional>
 #include <thread>
 
+#include "core/base/scope_exit.hpp"
 #include "core/cuda/device_sync_guard.hpp"
 #include "core/ort/device_use.hpp"
 
@@ -68,12 +69,41 @@ TEST(DeviceUse, AThreadEndsOnceTheCaptureIsOver) {
   ends.get();
 }
 
+// What a thread has when ONNX Runtime's object of it goes: made in a run, after a use that had failed.
+TEST(DeviceUse, CapturesAreKeptAwayBeforeWhatARunMadeGoes) {
+  std::optional<DeviceUse> use(gpu(6));
+  std::future<void> capture;
+  bool waited = false;
+  std::thread([&] {
+    static_cast<void>(DeviceUse::ended_threads());
+    {
+      const DeviceUse failed(gpu(6));
+    }
+    const DeviceUse run(gpu(6));
+    thread_local const ScopeExit made([&] {
+      capture = capture_on(gpu(6));
+      waited = waits(capture);
+    });
+    static_cast<void>(made);
+    DeviceUse::ran();
+  }).join();
+  EXPECT_TRUE(waited);
+  use.reset();
+  capture.get();
+}
+
 TEST(DeviceUse, AnEndIsToldBeforeAndAfterIt) {
   const std::uint64_t before = DeviceUse::ended_threads();
   std::thread([] { static_cast<void>(DeviceUse::ended_threads()); }).join();  // it used nothing
   EXPECT_EQ(DeviceUse::ended_threads(), before);
   use_in_a_thread_that_ends(gpu(5));
   EXPECT_EQ(DeviceUse::ended_threads(), before + 2);
+  std::thread([] {
+    static_cast<void>(DeviceUse::ended_threads());
+    const DeviceUse run(gpu(5));
+    DeviceUse::ran();
+  }).join();
+  EXPECT_GE(DeviceUse::ended_threads(), before + 4);
 }
 
 }  // namespace

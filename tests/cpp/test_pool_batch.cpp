@@ -499,13 +499,24 @@ TEST_F(BatchWaitTest, TheWaitEndsWhenNobodyCame) {
 
 TEST_F(BatchWaitTest, WhoIsAloneDoesNotWait) {
   make_slow(hours(1));
-  submit_late(1);  // nobody is known: its own delay is over
-  answers.wait_for(1);
-  for (std::size_t i = 2; i < 6; ++i) {
-    submit(request_of({1, 1}));  // who was answered
+  std::promise<void> done;
+  std::function<void()> ask = [&, left = 5]() mutable {
+    const auto request = request_of({1, 1});
+    if (left == 5) {
+      request->submitted = Pool::Clock::now() - hours(2);  // nobody is known yet: its own delay is over
+    }
+    request->receiver = std::make_shared<Calls>([&](const auto& /*finished*/) {
+      --left == 0 ? done.set_value() : ask();  // before the session is free again
+    });
+    submit(request);
+  };
+  ask();
+  done.get_future().wait();
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 1, 1, 1, 1}));
+  for (std::size_t i = 1; i < 4; ++i) {
+    submit(request_of({1, 1}));  // to an idle session
     answers.wait_for(i);
   }
-  EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 1, 1, 1, 1}));
 }
 
 TEST_F(BatchTest, RunsShorterThanAHandOverAreTheirCallersUnlessTheyShallWait) {
@@ -558,19 +569,31 @@ TEST_F(BatchTest, RunsShorterThanAHandOverAreTheirCallersUnlessTheyShallWait) {
 TEST(BatchWait, WaitsForATenthOfTheTimeBetweenRuns) {
   BatchWait batch_wait;
   EXPECT_EQ(batch_wait.longest_wait(1).count(), 0);
-  EXPECT_EQ(batch_wait.enough(0, 64), 64U) << "nobody is known";
-  batch_wait.record_run(32, milliseconds(20));
-  EXPECT_EQ(batch_wait.enough(8, 64), 40U);
+  batch_wait.record_run(32, 0, milliseconds(20));
   EXPECT_EQ(batch_wait.longest_wait(1), milliseconds(2));
   EXPECT_EQ(batch_wait.longest_wait(4), std::chrono::microseconds(500));
-  batch_wait.record_run(16, milliseconds(100));
-  EXPECT_EQ(batch_wait.enough(0, 64), 16U);
-  EXPECT_EQ(batch_wait.enough(60, 64), 64U);
+  batch_wait.record_run(16, 0, milliseconds(100));
   EXPECT_EQ(batch_wait.longest_wait(1), milliseconds(6));
   for (int i = 0; i < 100; ++i) {
-    batch_wait.record_run(1, std::chrono::microseconds(400));
+    batch_wait.record_run(1, 0, std::chrono::microseconds(400));
   }
   EXPECT_EQ(batch_wait.longest_wait(1).count(), 0);  // a thread needs as long to wake up
+}
+
+TEST(BatchWait, AsManyAreExpectedAsWereThere) {
+  BatchWait batch_wait;
+  EXPECT_EQ(batch_wait.enough(0, 64), 64U) << "nobody is known";
+  batch_wait.record_run(8, 0, milliseconds(1));
+  EXPECT_EQ(batch_wait.enough(0, 64), 8U);
+  EXPECT_EQ(batch_wait.enough(5, 64), 13U) << "beside those that waited";
+  EXPECT_EQ(batch_wait.enough(5, 10), 10U);
+  batch_wait.record_run(5, 6, milliseconds(1));
+  EXPECT_EQ(batch_wait.enough(0, 64), 11U) << "who did not come into the run was there, too";
+  EXPECT_EQ(batch_wait.enough(3, 64), 8U);
+  for (int i = 0; i < 4; ++i) {
+    batch_wait.record_run(1, 0, milliseconds(1));
+  }
+  EXPECT_EQ(batch_wait.enough(0, 64), 1U);
 }
 
 TEST(BatchWait, IsTriedLessOftenWhileItBringsNothing) {

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/policy/numbers.hpp"
 
 namespace ortmulti::tests {
 namespace {
 
+constexpr auto nobody = std::numeric_limits<std::size_t>::max();
 constexpr double round_trip = 20e-6;  // of an answer to its client and of the next request
 
 std::size_t most_in_flight(const TrialModel& model) {
@@ -51,11 +53,17 @@ double Trial::cost(const Run& run) const {
 }
 
 void Trial::begin_client(std::size_t client) {
-  there_.resize(std::max(there_.size(), client + 1));
-  if (!there_[client]) {
-    there_[client] = true;
-    submit(client);
+  clients_.resize(std::max(clients_.size(), client + 1));
+  if (clients_[client].open == 0) {
+    send(client);
   }
+}
+
+void Trial::come_by_chance() {
+  at(now_ - std::log(1 - chance()) / load_.rate, [this] {
+    submit(nobody);
+    come_by_chance();
+  });
 }
 
 double Trial::chance() {
@@ -63,11 +71,18 @@ double Trial::chance() {
   return static_cast<double>(random_ >> 33U) / static_cast<double>(1U << 31U);
 }
 
-void Trial::submit(std::size_t client) {
+void Trial::send(std::size_t client) {
   if (client >= clients_now()) {
-    there_[client] = false;
     return;
   }
+  Client& sender = clients_[client];
+  sender.open = load_.at_once[sender.sent++ % load_.at_once.size()];
+  for (std::size_t left = sender.open; left > 0; --left) {
+    submit(client);
+  }
+}
+
+void Trial::submit(std::size_t client) {
   const Request request{client, now_, 1 + load_.spread * (2 * chance() - 1)};
   if (forming_ && forming_->batch.size() < forming_->most) {
     forming_->batch.push_back(request);
@@ -196,10 +211,12 @@ void Trial::end(const RunPointer& run) {
     if (now_ >= from_) {
       latencies_.push_back(now_ - request.submitted);
     }
-    at(now_ + round_trip * (0.5 + 2 * chance()) + load_.think, [this, client = request.client] { submit(client); });
+    if (request.client != nobody && --clients_[request.client].open == 0) {
+      at(now_ + round_trip * (0.5 + 2 * chance()) + load_.think, [this, client = request.client] { send(client); });
+    }
   }
   if (load_.max_rows > 1) {
-    run->worker->batch_wait.record_run(run->batch.size(),
+    run->worker->batch_wait.record_run(run->batch.size(), waiting_.size(),
                                        std::chrono::nanoseconds(std::llround(1e9 * (now_ - run->began))));
     if (load_.model.on_cpu && !settings_.rows) {
       rows_per_run_.record(run->batch.size(), part);
@@ -220,6 +237,9 @@ void Trial::end(const RunPointer& run) {
 
 TrialResult Trial::run(double from, double until) {
   from_ = from;
+  if (load_.rate > 0) {
+    come_by_chance();
+  }
   for (const auto& [since, count] : load_.clients) {
     for (std::size_t client = 0; client < count; ++client) {
       at(since, [this, client] { begin_client(client); });

@@ -40,6 +40,8 @@ struct TrialLoad {
   double spread = 0;                                    ///< Requests take up to this share more or less.
   std::size_t max_rows = 1;                             ///< 1: no batching.
   double max_delay = 0;
+  double rate = 0;                         ///< Of requests that come by chance, whose clients wait for nothing.
+  std::vector<std::size_t> at_once = {1};  ///< Requests of a client that it sends together, in turn.
 };
 
 /// What is fixed, as by hand. Nothing: the pool's rules choose.
@@ -98,6 +100,8 @@ class Trial {
 
   double chance();
   void begin_client(std::size_t client);
+  void come_by_chance();
+  void send(std::size_t client);
   void submit(std::size_t client);
   void dispatch();
   void give(Worker& worker);
@@ -133,7 +137,11 @@ class Trial {
   std::vector<RunPointer> on_cpu_;
   double cpu_since_ = 0;
   std::uint64_t cpu_number_ = 0;
-  std::vector<bool> there_;  // clients
+  struct Client {
+    std::size_t sent = 0;  // groups of requests
+    std::size_t open = 0;  // requests
+  };
+  std::vector<Client> clients_;
   std::uint64_t random_ = 1;
   double from_ = 0;
   std::vector<double> latencies_;

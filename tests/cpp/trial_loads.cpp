@@ -1,6 +1,7 @@
 #include "trial_loads.hpp"
 
 #include <string>
+#include <tuple>
 #include <utility>
 
 namespace ortmulti::tests {
@@ -19,12 +20,36 @@ TrialModel cpu(std::size_t cores, double run, double row, double alone, double s
 
 }  // namespace
 
+std::vector<TrialLoad> trial_loads_by_chance() {
+  std::vector<TrialLoad> loads;
+  for (const auto& [name, model, most] :
+       {std::tuple("a GPU, rows that cost little", gpu(0.5 * ms, 2 * ms, 0.02 * ms), 12000.0),
+        std::tuple("a GPU, rows that cost as much", gpu(0.5 * ms, 0.2 * ms, ms), 990.0),
+        std::tuple("a CPU, rows that cost little", cpu(2, 1.8 * ms, 0.2 * ms, 0.3), 4300.0)}) {
+    for (const int percent : {5, 30, 60, 90}) {
+      for (const double delay : {0.0, 5 * ms}) {
+        loads.push_back(
+            {std::string(name) + ", " + std::to_string(percent) + "% of the most" + (delay > 0 ? ", a delay" : ""),
+             model,
+             {{0, 0}},
+             0,
+             0,
+             32,
+             delay,
+             most * percent / 100,
+             {1}});
+      }
+    }
+  }
+  return loads;
+}
+
 std::vector<TrialLoad> trial_loads() {
   using Clients = std::vector<std::pair<double, std::size_t>>;
   std::vector<TrialLoad> loads;
   const auto add = [&loads](std::string name, const TrialModel& model, Clients clients, double think = 0,
                             double spread = 0, std::size_t max_rows = 1, double max_delay = 0) {
-    loads.push_back({std::move(name), model, std::move(clients), think, spread, max_rows, max_delay});
+    loads.push_back({std::move(name), model, std::move(clients), think, spread, max_rows, max_delay, 0, {1}});
   };
 
   // GPUs without batching.
@@ -60,6 +85,11 @@ std::vector<TrialLoad> trial_loads() {
     }
   }
   add("a GPU, rows that cost little, 24 clients that think", flat, {{0, 24}}, 5 * ms, 0.1, 32, 2 * ms);
+  for (const double delay : {0.0, 2 * ms}) {
+    add(std::string("a GPU, rows that cost little, groups of 5 and 8") + (delay > 0 ? ", a delay" : ""), flat, {{0, 1}},
+        0, 0, 32, delay);
+    loads.back().at_once = {5, 8};
+  }
 
   // CPUs.
   const TrialModel lstm = cpu(2, 0.25 * ms, 0.02 * ms, 0.8);

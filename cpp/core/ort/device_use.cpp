@@ -15,7 +15,18 @@ namespace ortmulti {
 // From one thread's end to the next one's on a device. Kept by the uses that began in it, and by the period before.
 struct DeviceUse::Period {
   std::shared_ptr<const DeviceSyncGuard> guard;  // of the thread at its end
-  std::shared_ptr<const Period> next;
+  std::shared_ptr<Period> next;
+
+  Period() = default;
+  ~Period() {  // one by one: during a long use many threads may have ended
+    for (auto rest = std::move(next); rest && rest.use_count() == 1;) {
+      rest = std::shared_ptr<Period>(std::move(rest->next));
+    }
+  }
+  Period(const Period&) = delete;
+  Period& operator=(const Period&) = delete;
+  Period(Period&&) = delete;
+  Period& operator=(Period&&) = delete;
 };
 
 struct DeviceUse::Periods {
@@ -55,34 +66,42 @@ class DeviceUse::Thread : NonCopyable {
     if (devices_.empty() || generation_ != fork_generation()) {
       return;
     }
+    ++periods().ended_threads;  // before a guard may go
     for (auto& [device, guard] : guards_) {
       try {
         periods().end(device, std::move(guard));
       } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): then a capture may fail
       }
     }
-    ++periods().ended_threads;
   }
 
   void uses(int device) { devices_.insert(device); }
 
+  // A use that failed may not have come as far as ONNX Runtime's object. So there is a second one.
   static void has_used() {
-    struct End : NonCopyable {
-      ~End() { current().begin_end(); }
-    };
+    thread_local const End end;
+    static_cast<void>(end);
+  }
+  static void has_run() {
     thread_local const End end;
     static_cast<void>(end);
   }
 
  private:
+  struct End : NonCopyable {
+    ~End() { current().begin_end(); }
+  };
+
   void begin_end() noexcept {
     if (generation_ != fork_generation()) {
       return;  // what it would wait for is the parent's
     }
     for (const int device : devices_) {
       try {
-        guards_[device] =
-            std::make_shared<const DeviceSyncGuard>(Device::cuda(device), DeviceSyncGuard::Work::waits_for_device);
+        if (auto& guard = guards_[device]; !guard) {
+          guard =
+              std::make_shared<const DeviceSyncGuard>(Device::cuda(device), DeviceSyncGuard::Work::waits_for_device);
+        }
       } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): then a capture may fail
       }
     }
@@ -106,5 +125,7 @@ DeviceUse::DeviceUse(const Device& device) : period_(periods().get(device.index)
 }
 
 DeviceUse::~DeviceUse() { Thread::has_used(); }
+
+void DeviceUse::ran() { Thread::has_run(); }
 
 }  // namespace ortmulti

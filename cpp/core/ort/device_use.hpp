@@ -23,6 +23,9 @@ class DeviceUse : NonCopyable {
   explicit DeviceUse(const Device& device);
   ~DeviceUse();
 
+  /// Call it in a use that was a run, once that has succeeded.
+  static void ran();
+
  private:
   struct Period;
   struct Periods;

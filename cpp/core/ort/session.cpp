@@ -420,7 +420,7 @@ WeightStore::Hold Session::hold_weights(const Lock& /*open*/) const {
   return live_->weights ? live_->weights->hold() : WeightStore::Hold();
 }
 
-void Session::use_guarded(std::uint64_t shapes, bool alone, const auto& work) const {
+void Session::use_guarded(bool runs, std::uint64_t shapes, bool alone, const auto& work) const {
   const MindsNoCaptures mode(CudaStartup::instance().driver());
   const bool may_free = compute_stream_ == nullptr;
   PlannedShapes::Run planned(live_->planned, shapes);
@@ -447,7 +447,8 @@ void Session::use_guarded(std::uint64_t shapes, bool alone, const auto& work) co
   }
   work();
   planned.succeeded();
-  if (may_free) {
+  if (may_free && runs) {  // to bind inputs may use nothing
+    DeviceUse::ran();
     live_->ended_threads.store(ended);
   }
 }
@@ -455,7 +456,7 @@ void Session::use_guarded(std::uint64_t shapes, bool alone, const auto& work) co
 void Session::run_guarded(const Lock& open, std::uint64_t shapes, bool alone, const auto& run) const {
   const auto weights = hold_weights(open);
   if (device().is_cuda()) {
-    use_guarded(shapes, alone, [&] { run_checked(run); });
+    use_guarded(true, shapes, alone, [&] { run_checked(run); });
   } else {
     run_checked(run);
   }
@@ -502,7 +503,7 @@ Ort::IoBinding Session::make_binding(const Lock& /*open*/) const {
 
 void Session::bind_inputs(const Lock& /*open*/, const std::function<void()>& bind) const {
   if (device().is_cuda()) {
-    use_guarded(0, false, bind);
+    use_guarded(false, 0, false, bind);
   } else {
     bind();
   }

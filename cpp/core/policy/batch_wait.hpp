@@ -1,6 +1,6 @@
 #pragma once
 
-#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstddef>
 
@@ -13,13 +13,12 @@ namespace ortmulti {
 /// nobody else is expected. After a wait that brought too few, waits become rarer, down to one in 64 runs.
 class BatchWait {
  public:
-  /// Notes a run: the size of its batch, and how long it took.
-  void record_run(std::size_t size, std::chrono::nanoseconds time) noexcept;
+  /// Notes a run: its rows, how many requests waited at its end, and how long it took.
+  void record_run(std::size_t rows, std::size_t left, std::chrono::nanoseconds time) noexcept;
 
   /// With how many rows, of `most`, a run begins at once. `waited`: those that came before the session became free.
-  std::size_t enough(std::size_t waited, std::size_t most) const noexcept {
-    return answered_ == 0 ? most : std::min(most, waited + answered_);
-  }
+  /// None did: as many as were there at once, in the last few runs.
+  std::size_t enough(std::size_t waited, std::size_t most) const noexcept;
 
   /// How long to wait at most after a run, where `workers` take requests from one queue: a tenth of the average time
   /// between their runs.
@@ -32,7 +31,11 @@ class BatchWait {
   void record_wait(std::size_t came, std::size_t most) noexcept;
 
  private:
-  std::size_t answered_ = 0;  // rows of the last run
+  static constexpr std::size_t remembered = 4;  // runs
+
+  std::size_t answered_ = 0;                     // rows of the last run
+  std::array<std::size_t, remembered> there_{};  // rows of the last runs, with those that waited at their ends
+  std::size_t runs_ = 0;
   RecentAverage run_time_;
   std::size_t pause_ = 0;  // runs between two waits
   std::size_t left_ = 0;

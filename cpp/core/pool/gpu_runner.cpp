@@ -423,14 +423,14 @@ void GpuRunner::bind_inputs(const Tensors& inputs, const Session::Lock& open) {
     copy_in(at, input);
     copied.push_back(tensor_over(at, input.type, input.shape, device()));
   }
+  if (bytes != 0) {
+    copies_->wait();
+  }
   shared_->session()->bind_inputs(open, [&] {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       binding_.BindInput(inputs[i].name, inputs[i].to_copy ? copied[i] : *inputs[i].value);
     }
   });
-  if (bytes != 0) {
-    copies_->wait();
-  }
 }
 
 void GpuRunner::copy_in(void* target, const RequestTensor& input) {

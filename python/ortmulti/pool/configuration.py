@@ -38,7 +38,7 @@ class Batching:
             alone.
         max_delay_ms: How long the first request of a joint run waits for others at most, in milliseconds from its
             arrival. It waits while fewer are there than the session has just answered, beside those that waited
-            meanwhile. Default 0. After that, a session waits for its clients' next requests after an answer, if they
+            meanwhile, or on an idle session than in one of its last four runs. Default 0. After that, a session waits for its clients' next requests after an answer, if they
             usually come at once: at most a tenth of an average run, and at most ``max_delay_ms``, if that is not 0,
             without a new request.
         axis: The dimension of all inputs and outputs along which requests are joined; default 0.

@@ -151,6 +151,7 @@ class MemberCreation:
 
     def close(self) -> None:
         """Close the sessions that have joined, and those that still do: Ctrl-C may end `run` before they have."""
+        self.cancel()  # what is not in the pool yet does not come any more
         self._closed = True
         while self.sessions:
             self._close_one()
