@@ -517,6 +517,12 @@ TEST_F(BatchWaitTest, WhoIsAloneDoesNotWait) {
     submit(request_of({1, 1}));  // to an idle session
     answers.wait_for(i);
   }
+  pool->set_outputs({"m", {}, {}, false, false});  // those were trials of the model
+  for (int i = 0; i < 8; ++i) {
+    submit(request_of({1, 1}));
+  }
+  answers.wait_for(11);
+  EXPECT_EQ(sizes.back(), 8);
 }
 
 TEST_F(BatchTest, RunsShorterThanAHandOverAreTheirCallersUnlessTheyShallWait) {
