@@ -6,17 +6,9 @@
 
 namespace ortmulti {
 
-void BatchWait::record_run(std::size_t rows, std::size_t left, std::chrono::nanoseconds time) noexcept {
-  answered_ = rows;
-  there_.at(runs_++ % remembered) = rows + left;
+void BatchWait::record_run(std::size_t size, std::chrono::nanoseconds time) noexcept {
+  answered_ = size;
   run_time_.record(time);
-}
-
-std::size_t BatchWait::enough(std::size_t waited, std::size_t most) const noexcept {
-  if (runs_ == 0) {
-    return most;
-  }
-  return std::min(most, waited > 0 ? waited + answered_ : *std::ranges::max_element(there_));
 }
 
 std::chrono::nanoseconds BatchWait::longest_wait(std::size_t workers) const noexcept {

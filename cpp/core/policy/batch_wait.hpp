@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <cstddef>
 
@@ -8,17 +7,13 @@
 
 namespace ortmulti {
 
-/// For whom a free session waits: the clients that it has just answered. Clients that wait for each answer send their
-/// next requests at once. Without the wait these would miss the run and form another half batch; once they are there,
-/// nobody else is expected. After a wait that brought too few, waits become rarer, down to one in 64 runs.
+/// How long a free session waits for the next requests of the clients that it has just answered. Clients that wait for
+/// each answer send their next requests at once. Without the wait these would miss the run and form another half batch.
+/// After a wait that brought too few, waits become rarer, down to one in 64 runs.
 class BatchWait {
  public:
-  /// Notes a run: its rows, how many requests waited at its end, and how long it took.
-  void record_run(std::size_t rows, std::size_t left, std::chrono::nanoseconds time) noexcept;
-
-  /// With how many rows, of `most`, a run begins at once. `waited`: those that came before the session became free.
-  /// None did: as many as were there at once, in the last few runs.
-  std::size_t enough(std::size_t waited, std::size_t most) const noexcept;
+  /// Notes a run: the size of its batch, and how long it took.
+  void record_run(std::size_t size, std::chrono::nanoseconds time) noexcept;
 
   /// How long to wait at most after a run, where `workers` take requests from one queue: a tenth of the average time
   /// between their runs.
@@ -30,12 +25,11 @@ class BatchWait {
   /// Notes a wait: `came` of `most` requests that could come.
   void record_wait(std::size_t came, std::size_t most) noexcept;
 
- private:
-  static constexpr std::size_t remembered = 4;  // runs
+  /// The size of the last run's batch.
+  std::size_t answered() const noexcept { return answered_; }
 
-  std::size_t answered_ = 0;                     // rows of the last run
-  std::array<std::size_t, remembered> there_{};  // rows of the last runs, with those that waited at their ends
-  std::size_t runs_ = 0;
+ private:
+  std::size_t answered_ = 0;
   RecentAverage run_time_;
   std::size_t pause_ = 0;  // runs between two waits
   std::size_t left_ = 0;
