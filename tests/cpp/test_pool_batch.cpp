@@ -364,19 +364,19 @@ TEST_F(BatchTest, CloseDoesNotWaitForMore) {
   expect_doubled(*request);
 }
 
-// A pool by whose clock a run takes as many hours as `hours_of` says of its rows.
+// A pool by whose clock a run takes as many milliseconds as `time_of` says of its rows.
 class JoinedRowsTest : public BatchTest {
  protected:
-  void make_timed(const Device& device, const std::function<int(std::int64_t)>& hours_of) {
+  void make_timed(const Device& device, const std::function<int(std::int64_t)>& time_of) {
     Pool::Options options;
     options.batching = {8, milliseconds(0), 0, {}};
-    options.now = [this] { return Pool::Clock::time_point(hours(now.load())); };
+    options.now = [this] { return Pool::Clock::time_point(milliseconds(now.load())); };
     pool = Pool::make(options);
     runner = add(device);
-    runner->action = [this, hours_of](Request& request) {
+    runner->action = [this, time_of](Request& request) {
       twice(request);
       sizes.push_back(shape_of(request.inputs.values()[0])[0]);
-      now += hours_of(sizes.back());
+      now += time_of(sizes.back());
     };
   }
   // One request runs while others wait for two full runs. Returns the most rows that ran together.
@@ -427,19 +427,20 @@ TEST_F(JoinedRowsTest, AreAllThatWaitOnAGpu) {
   EXPECT_EQ(pool->stats().devices[0].why_rows, "");
 }
 
-// A pool by whose clock each run takes 100 hours, so that a session waits up to 10 for the clients it has answered.
+// A pool by whose clock a run takes a time by default of 100 hours, so that a session waits up to 10 for the clients
+// that it has answered.
 class BatchWaitTest : public BatchTest {
  protected:
-  void make_slow(std::chrono::nanoseconds max_delay) {
+  void make_slow(std::chrono::nanoseconds max_delay, std::chrono::nanoseconds run = hours(100)) {
     Pool::Options options;
     options.batching = {8, max_delay, 0, {}};
-    options.now = [this] { return Pool::Clock::time_point(hours(now.load())); };
+    options.now = [this] { return Pool::Clock::time_point(now.load()); };
     pool = Pool::make(options);
     runner = add(Device::cpu());
-    runner->action = [this](Request& request) {
+    runner->action = [this, run](Request& request) {
       twice(request);
       sizes.push_back(shape_of(request.inputs.values()[0])[0]);
-      now += 100;
+      now = now.load() + run;
     };
   }
   // Requests whose own delay is over.
@@ -462,32 +463,76 @@ class BatchWaitTest : public BatchTest {
     }
   }
 
-  std::atomic<int> now{0};
+  void wait_until_idle() const {  // it answers first
+    while (pool->stats().devices[0].busy != 0) {
+      std::this_thread::yield();
+    }
+  }
+
+  std::atomic<std::chrono::nanoseconds> now{};
 };
 
 TEST_F(BatchWaitTest, ARunWaitsForTheClientsThatWereJustAnswered) {
-  make_slow(hours(1));
-  run_one_and_take_three();
-  submit_late(1);
-  answers.wait_for(5);
-  EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 4}));
-  while (pool->stats().devices[0].busy != 0) {  // it answers first, and is idle then
-    std::this_thread::yield();
+  for (const auto delay : {hours(1), hours(0)}) {
+    make_slow(delay);
+    run_one_and_take_three();
+    submit_late(1);
+    answers.wait_for(5);
+    EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 4}));
+    wait_until_idle();
+    submit_late(4);  // to an idle session, which has answered four
+    answers.wait_for(9);
+    EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 4, 4}));
+    sizes.clear();
+    answers.clear();
   }
-  submit_late(4);  // to an idle session, which has answered four
-  answers.wait_for(9);
-  EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 4, 4}));
 }
 
-TEST_F(BatchWaitTest, TheWaitEndsWhenNobodyCameAndWithoutADelayThereIsNone) {
-  for (const milliseconds delay : {milliseconds(1), milliseconds(0)}) {
-    make_slow(delay);
+TEST_F(BatchWaitTest, TheWaitEndsWhenNobodyCame) {
+  for (const auto& [delay, run] :
+       {std::pair<std::chrono::nanoseconds, std::chrono::nanoseconds>(milliseconds(1), hours(100)),
+        {milliseconds(0), milliseconds(100)}}) {
+    make_slow(delay, run);
     run_one_and_take_three();
     answers.wait_for(4);
     EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 3})) << delay.count();
     sizes.clear();
     answers.clear();
   }
+}
+
+TEST_F(BatchWaitTest, WhoIsAloneDoesNotWait) {
+  make_slow(hours(1));
+  std::size_t sent = 0;
+  for (; sent < 3 * *numbers::batch_wait_whole_delays; ++sent) {  // of which a few may come too late to wait
+    const auto request = request_of({1, 1});
+    request->submitted = Pool::Clock::now() - hours(1) + milliseconds(20);  // which are left of its delay
+    submit(request);
+    answers.wait_for(sent + 1);
+    wait_until_idle();
+  }
+  sizes.clear();
+  std::promise<void> done;
+  std::function<void()> ask = [&, left = 5]() mutable {
+    const auto request = request_of({1, 1});
+    request->receiver = std::make_shared<Calls>([&](const auto& /*finished*/) {
+      --left == 0 ? done.set_value() : ask();  // before the session is free again
+    });
+    submit(request);
+  };
+  ask();
+  done.get_future().wait();
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 1, 1, 1, 1}));
+  for (std::size_t i = 1; i < 4; ++i) {
+    submit(request_of({1, 1}));  // to an idle session
+    answers.wait_for(sent + i);
+  }
+  pool->set_outputs({"m", {}, {}, false, false});  // those were trials of the model
+  for (int i = 0; i < 8; ++i) {
+    submit(request_of({1, 1}));
+  }
+  answers.wait_for(sent + 11);
+  EXPECT_EQ(sizes.back(), 8);
 }
 
 TEST_F(BatchTest, RunsShorterThanAHandOverAreTheirCallersUnlessTheyShallWait) {
@@ -540,17 +585,47 @@ TEST_F(BatchTest, RunsShorterThanAHandOverAreTheirCallersUnlessTheyShallWait) {
 TEST(BatchWait, WaitsForATenthOfTheTimeBetweenRuns) {
   BatchWait batch_wait;
   EXPECT_EQ(batch_wait.longest_wait(1).count(), 0);
-  batch_wait.record_run(32, milliseconds(20));
-  EXPECT_EQ(batch_wait.answered(), 32U);
+  batch_wait.record_run(32, 0, milliseconds(20));
   EXPECT_EQ(batch_wait.longest_wait(1), milliseconds(2));
   EXPECT_EQ(batch_wait.longest_wait(4), std::chrono::microseconds(500));
-  batch_wait.record_run(16, milliseconds(100));
-  EXPECT_EQ(batch_wait.answered(), 16U);
+  batch_wait.record_run(16, 0, milliseconds(100));
   EXPECT_EQ(batch_wait.longest_wait(1), milliseconds(6));
   for (int i = 0; i < 100; ++i) {
-    batch_wait.record_run(1, std::chrono::microseconds(400));
+    batch_wait.record_run(1, 0, std::chrono::microseconds(400));
   }
   EXPECT_EQ(batch_wait.longest_wait(1).count(), 0);  // a thread needs as long to wake up
+}
+
+TEST(BatchWait, AsManyAreExpectedAsWereThere) {
+  BatchWait batch_wait;
+  EXPECT_EQ(batch_wait.enough(0, 64), 64U) << "nobody is known";
+  batch_wait.record_run(8, 0, milliseconds(1));
+  EXPECT_EQ(batch_wait.enough(0, 64), 8U);
+  EXPECT_EQ(batch_wait.enough(5, 64), 13U) << "beside those that waited";
+  EXPECT_EQ(batch_wait.enough(5, 10), 10U);
+  batch_wait.record_run(5, 6, milliseconds(1));
+  EXPECT_EQ(batch_wait.enough(0, 64), 11U) << "who did not come into the run was there, too";
+  EXPECT_EQ(batch_wait.enough(3, 64), 8U);
+  for (int i = 0; i < 4; ++i) {
+    batch_wait.record_run(1, 0, milliseconds(1));
+  }
+  EXPECT_EQ(batch_wait.enough(0, 64), 1U);
+}
+
+TEST(BatchWait, ADelayEndsEarlyOnlyAfterWholeOnesThatBroughtNobodyElse) {
+  BatchWait batch_wait;
+  const auto wait_in_vain = [&batch_wait](std::size_t times) {
+    for (std::size_t i = 0; i < times; ++i) {
+      batch_wait.record_delay(3, 4);
+    }
+  };
+  wait_in_vain(*numbers::batch_wait_whole_delays - 1);
+  EXPECT_FALSE(batch_wait.ends_delays());
+  batch_wait.record_delay(5, 4);
+  wait_in_vain(*numbers::batch_wait_whole_delays - 1);
+  EXPECT_FALSE(batch_wait.ends_delays());
+  batch_wait.record_delay(4, 4);
+  EXPECT_TRUE(batch_wait.ends_delays());
 }
 
 TEST(BatchWait, IsTriedLessOftenWhileItBringsNothing) {

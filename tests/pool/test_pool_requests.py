@@ -215,7 +215,7 @@ def test_a_deadline_frees_the_caller_of_a_run_that_goes_on() -> None:
 
 
 def test_what_would_be_late_is_refused_if_asked_for() -> None:
-    with ortmulti.load(ENDLESS, "cpu", loading=ortmulti.Loading(when_late="reject")) as pool:
+    with ortmulti.load(ENDLESS, "cpu", in_flight=1, loading=ortmulti.Loading(when_late="reject")) as pool:
         for _ in range(9):
             pool.run(endless_feed(300_000))
         half = pool.stats().devices[0].run.p50 / 2

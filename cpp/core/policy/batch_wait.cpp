@@ -2,13 +2,23 @@
 
 #include <algorithm>
 
-#include "core/policy/numbers.hpp"
-
 namespace ortmulti {
 
-void BatchWait::record_run(std::size_t size, std::chrono::nanoseconds time) noexcept {
-  answered_ = size;
+void BatchWait::record_run(std::size_t rows, std::size_t left, std::chrono::nanoseconds time) noexcept {
+  answered_ = rows;
+  there_.at(runs_++ % remembered) = rows + left;
   run_time_.record(time);
+}
+
+std::size_t BatchWait::enough(std::size_t waited, std::size_t most) const noexcept {
+  if (runs_ == 0) {
+    return most;
+  }
+  return std::min(most, waited > 0 ? waited + answered_ : *std::ranges::max_element(there_));
+}
+
+void BatchWait::record_delay(std::size_t rows, std::size_t expected) noexcept {
+  in_vain_ = rows > expected ? 0 : in_vain_ + 1;
 }
 
 std::chrono::nanoseconds BatchWait::longest_wait(std::size_t workers) const noexcept {

@@ -1,19 +1,31 @@
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 
+#include "core/policy/numbers.hpp"
 #include "core/policy/recent_average.hpp"
 
 namespace ortmulti {
 
-/// How long a free session waits for the next requests of the clients that it has just answered. Clients that wait for
-/// each answer send their next requests at once. Without the wait these would miss the run and form another half batch.
+/// For whom a free session waits: the clients that it has just answered. Clients that wait for each answer send their
+/// next requests at once. Without the wait these would miss the run and form another half batch. Once they are there,
+/// nobody else is expected; a delay that was asked for ends then, after eight whole ones in a row brought nobody else.
 /// After a wait that brought too few, waits become rarer, down to one in 64 runs.
 class BatchWait {
  public:
-  /// Notes a run: the size of its batch, and how long it took.
-  void record_run(std::size_t size, std::chrono::nanoseconds time) noexcept;
+  /// Notes a run: its rows, how many requests waited at its end, and how long it took.
+  void record_run(std::size_t rows, std::size_t left, std::chrono::nanoseconds time) noexcept;
+
+  /// With how many rows, of `most`, a run begins at once. `waited`: those that came before the session became free.
+  /// None did: as many as were there at once, in the last few runs.
+  std::size_t enough(std::size_t waited, std::size_t most) const noexcept;
+
+  /// Notes a whole delay, or one that a full batch ended: `rows` were there, of whom so many were expected.
+  void record_delay(std::size_t rows, std::size_t expected) noexcept;
+  /// Whether a delay ends once those are there who are expected.
+  bool ends_delays() const noexcept { return in_vain_ >= *numbers::batch_wait_whole_delays; }
 
   /// How long to wait at most after a run, where `workers` take requests from one queue: a tenth of the average time
   /// between their runs.
@@ -25,11 +37,13 @@ class BatchWait {
   /// Notes a wait: `came` of `most` requests that could come.
   void record_wait(std::size_t came, std::size_t most) noexcept;
 
-  /// The size of the last run's batch.
-  std::size_t answered() const noexcept { return answered_; }
-
  private:
-  std::size_t answered_ = 0;
+  static constexpr std::size_t remembered = 4;  // runs
+
+  std::size_t answered_ = 0;                     // rows of the last run
+  std::array<std::size_t, remembered> there_{};  // rows of the last runs, with those that waited at their ends
+  std::size_t runs_ = 0;
+  std::size_t in_vain_ = 0;  // whole delays in a row
   RecentAverage run_time_;
   std::size_t pause_ = 0;  // runs between two waits
   std::size_t left_ = 0;

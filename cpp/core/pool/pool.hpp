@@ -268,6 +268,8 @@ class Pool : public KeepsMemory, NonCopyable {
   std::string start_more(DeviceGroup& group, std::size_t at_once) ORTMULTI_REQUIRES(mutex_);
   bool join_forming(const std::shared_ptr<Request>& request) ORTMULTI_REQUIRES(mutex_);
   void gather(Worker& worker, bool at_once) ORTMULTI_REQUIRES(mutex_);
+  /// What asked so far were trials of the model.
+  void forget_clients() ORTMULTI_REQUIRES(mutex_);
   /// Lets waiting requests join the forming batch.
   void take_waiting(Worker& worker) ORTMULTI_REQUIRES(mutex_);
   /// `at_once`: it got its requests as its last run ended.

@@ -70,31 +70,39 @@ void Pool::take_waiting(Worker& worker) {
 }
 
 void Pool::gather(Worker& worker, bool at_once) {
-  const Clock::time_point until = worker.batch.front()->submitted + options_.batching.max_delay;
-  take_waiting(worker);
   const std::chrono::nanoseconds max_delay = options_.batching.max_delay;
-  if (max_delay.count() == 0) {
-    return;
+  const Clock::time_point until = worker.batch.front()->submitted + max_delay;
+  take_waiting(worker);
+  std::size_t waited = 0;  // while it ran: who came since then was answered
+  for (const auto& request : worker.batch) {
+    waited += at_once && request->submitted <= worker.freed ? request->size_.rows : 0;
   }
+  const std::size_t expected = worker.batch_wait.enough(waited, worker.most);
+  const bool whole = max_delay.count() > 0 && !worker.batch_wait.ends_delays();
+  worker.enough = whole ? worker.most : expected;
   const auto complete = [&]() ORTMULTI_REQUIRES(mutex_) {
     return worker.size.rows >= worker.enough || options_.batching.is_full(worker.size) || worker.batch.empty() ||
            closing_ || !worker.group->usable();
   };
-  const std::size_t waited = at_once ? worker.size.rows : 0;
-  if (worker.wake.wait_until(mutex_, until, complete)) {
+  const bool waits = whole && Clock::now() < until;
+  const bool ended = max_delay.count() > 0 && worker.wake.wait_until(mutex_, until, complete);
+  if (waits && !worker.batch.empty()) {
+    worker.batch_wait.record_delay(worker.size.rows, expected);
+  }
+  if (ended) {
     return;
   }
+  worker.enough = expected;
   const std::size_t there = worker.size.rows;
-  worker.enough = std::min(worker.most, waited + worker.batch_wait.answered());
   Clock::time_point now = Clock::now();
-  const std::size_t others = worker.group->device.is_cuda() ? workers_.size() : worker.group->at_once();
-  const Clock::time_point end = worker.freed + worker.batch_wait.longest_wait(others);
+  const Clock::time_point end = worker.freed + worker.batch_wait.longest_wait(worker.group->at_once());
   if (complete() || now >= end || !worker.batch_wait.tries()) {
     return;
   }
+  const Clock::duration each = max_delay.count() > 0 ? Clock::duration(max_delay) : end - now;
   for (std::size_t before = 0; worker.size.rows > before && now < end; now = Clock::now()) {  // while any come
     before = worker.size.rows;
-    if (worker.wake.wait_until(mutex_, std::min(end, now + max_delay), complete)) {
+    if (worker.wake.wait_until(mutex_, std::min(end, now + each), complete)) {
       break;
     }
   }

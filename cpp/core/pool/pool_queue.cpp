@@ -75,10 +75,10 @@ void Pool::give(Worker& worker, const std::shared_ptr<Request>& request) {
                        worker.size.rows < worker.most && joins_others(*request) && !worker.group->suspended();
   worker.group->occupy(worker, forming ? Worker::State::forming : Worker::State::given);
   note_probe(worker, *request);
-  worker.enough = worker.most;
+  worker.enough = worker.batch_wait.ends_delays() ? worker.batch_wait.enough(0, worker.most) : worker.most;
   const bool wakes_in_time =
       worker.wakes != Clock::time_point() && worker.wakes <= request->submitted + options_.batching.max_delay;
-  if (!forming || !wakes_in_time) {
+  if (!forming || !wakes_in_time || worker.size.rows >= worker.enough) {
     worker.wake.notify_one();
   }
 }

@@ -299,11 +299,19 @@ void Pool::keep_deadlines() {
 void Pool::set_padding(std::shared_ptr<const Padding> padding) {
   const MutexLock lock = enter();
   options_.batching.padding = std::move(padding);
+  forget_clients();
 }
 
 void Pool::set_outputs(Joining::Outputs outputs) {
   const MutexLock lock = enter();
   joining_.set_outputs(std::move(outputs));
+  forget_clients();
+}
+
+void Pool::forget_clients() {
+  for (const auto& worker : workers_) {
+    worker->batch_wait = {};
+  }
 }
 
 void Pool::set_apart_inputs(Joining::Apart inputs) {

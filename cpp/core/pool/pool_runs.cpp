@@ -103,7 +103,7 @@ void Pool::run_batch(Worker& worker, bool at_once) {
   if (!joint.error && !batch.empty()) {
     joining_.succeeded_together(batch.front()->batch_key_);
     const std::chrono::nanoseconds time = options_.now() - began;
-    worker.batch_wait.record_run(size.rows, time);
+    worker.batch_wait.record_run(size.rows, worker.group->waiting.size() + waiting_.for_any().size(), time);
     if (size.longest == 0 && joint.time.count() > 0) {  // else all of them were cancelled
       worker.group->note_rows(batch.front()->batch_key_, size.rows, joint.time + joint.copying);
     } else if (joint.time.count() > 0) {

@@ -36,10 +36,12 @@ class Batching:
     Attributes:
         max_size: The largest size of a joint run along ``axis``, such as its rows; 2 or more. A larger request runs
             alone.
-        max_delay_ms: How long the first request of a joint run waits for others, in milliseconds from its arrival.
-            Default 0: only requests that already wait are joined. With a delay, a session also waits for its clients'
-            next requests after an answer, if they usually come at once. This wait lasts at most a tenth of an average
-            run, and at most ``max_delay_ms`` without a new request.
+        max_delay_ms: How long the first request of a joint run waits for others at most, in milliseconds from its
+            arrival. Default 0. After eight delays in a row that brought nobody else, it waits while fewer are there
+            than the session has just answered, beside those that waited meanwhile. On an idle session it waits while
+            fewer are there than in one of its last four runs. Then a session waits for its clients' next requests after an answer, if they usually come at once. That
+            lasts at most a tenth of an average run, and at most ``max_delay_ms``, if that is not 0, without a new
+            request.
         axis: The dimension of all inputs and outputs along which requests are joined; default 0.
         sizes: The sizes that runs may have along ``axis``, ascending; the last one is ``max_size``. Default empty: any
             size. A smaller batch is padded to the next size with copies of its last row; their outputs are dropped. Use

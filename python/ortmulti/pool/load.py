@@ -95,7 +95,7 @@ def load(
             On the CPU, ``"auto"`` has one run at a time, and tries runs of one thread each side by side while requests
             wait: docs/pool.md. A number keeps one.
         cuda_graph: Whether runs on GPUs are captured as CUDA graphs. ``"auto"``, the default: shapes that come 20 times
-            are, in sessions of their own beside the pool's, after a test of each graph; with ``Batching(pad=...)`` only
+            in at most 400 runs are, in sessions of their own beside the pool's, after a test of each graph; with ``Batching(pad=...)`` only
             if it has ``lengths`` too. False: none. True or a `CudaGraph`: those that were run once, with any batching:
             docs/pool.md.
         share: ``"host"``: all processes of this user that ask for it have the weights on each GPU once. The first one
