@@ -116,7 +116,8 @@ std::shared_ptr<GpuRunner> ShapeGraphs::take(const std::string& key) {
       const auto best = best_of(graph->idle);
       NumberedRunner numbered = std::move(*best);
       graph->idle.erase(best);
-      graph->used = ++runs_;
+      demand_.record_graph_run();
+      graph->used = demand_.runs();
       GpuRunner* const taken = numbered.runner.get();
       return {taken, [self = shared_from_this(), graph, numbered = std::move(numbered)](GpuRunner*) mutable {
                 std::deque<NumberedRunner> surplus;  // freed without the lock
@@ -150,21 +151,15 @@ std::deque<ShapeGraphs::NumberedRunner> ShapeGraphs::take_surplus(Graph& graph) 
 
 bool ShapeGraphs::count_ordinary_run(const std::string& key) {
   const MutexLock lock(mutex_);
-  ++runs_;
-  if (making_ || refusals_ == *numbers::graphs_max_refusals || graphs_.contains(key)) {
-    return false;
-  }
-  Seen& seen = seen_.use(key);
-  seen.at_once = std::max(seen.at_once, under_way_.load());
-  if (seen.refused || ++seen.runs < rule_.runs_before_capture << std::min<std::size_t>(seen.postponed, 32)) {
+  const std::size_t sessions = demand_.record_run(key, under_way_.load());
+  if (sessions == 0 || making_ || graphs_.contains(key)) {
     return false;
   }
   if (graphs_.size() >= rule_.max_shapes &&
-      runs_ - least_recently_used()->second->used <= *numbers::graphs_replaceable_after) {
+      demand_.runs() - least_recently_used()->second->used <= *numbers::graphs_replaceable_after) {
     return false;
   }
-  making_ = std::make_unique<Making>(
-      Making{.key = key, .sessions = std::min(seen.at_once, *numbers::graphs_max_sessions), .sample = {}});
+  making_ = std::make_unique<Making>(Making{.key = key, .sessions = sessions, .sample = {}});
   return true;
 }
 
@@ -202,7 +197,7 @@ bool ShapeGraphs::ended_without_sessions(const std::string& key, const std::stri
   if (graph) {
     graph->worth.try_more(InFlight::Clock::now(), reason);
   } else if (cancelled) {
-    seen_.use(key) = {};
+    demand_.forget(key);
   }
   return graph || cancelled;
 }
@@ -215,10 +210,7 @@ bool ShapeGraphs::cancelled() const {
 void ShapeGraphs::not_now(const std::string& key, const std::string& reason) {
   const MutexLock lock(mutex_);
   if (!ended_without_sessions(key, reason)) {
-    Seen& seen = seen_.use(key);
-    seen.runs = 0;
-    seen.at_once = 0;
-    seen.postponed = std::min(seen.postponed + 1, *numbers::graphs_max_postponed);
+    demand_.postpone(key);
     why_not_ = reason;
   }
 }
@@ -281,9 +273,9 @@ void ShapeGraphs::add(const std::string& key, const std::vector<std::shared_ptr<
   const bool cancelled = making_->cancelled;
   std::shared_ptr<Graph> graph = end_making(key);
   if (cancelled) {
-    seen_.use(key) = {};
+    demand_.forget(key);
   }
-  if (cancelled || seen_.use(key).refused) {
+  if (cancelled || demand_.refused(key)) {
     return;
   }
   if (graph) {
@@ -292,7 +284,7 @@ void ShapeGraphs::add(const std::string& key, const std::vector<std::shared_ptr<
     if (graphs_.size() >= rule_.max_shapes) {
       const auto found = least_recently_used();
       oldest = found->second;
-      seen_.use(found->first) = {};
+      demand_.forget(found->first);
       graphs_.erase(found);
     }
     graph = graphs_.emplace(key, std::make_shared<Graph>(made.size())).first->second;
@@ -303,7 +295,7 @@ void ShapeGraphs::add(const std::string& key, const std::vector<std::shared_ptr<
   }
   graph->sessions += made.size();
   graph->bytes_of_each = bytes / made.size();
-  refusals_ = 0;
+  demand_.succeeded();
   why_not_.clear();
   given_back_.notify_all();
 }
@@ -334,7 +326,7 @@ bool ShapeGraphs::drop_all() {
     making_->cancelled = true;
   }
   for (const auto& [key, graph] : gone) {
-    seen_.use(key) = {};
+    demand_.forget(key);
   }
   given_back_.notify_all();
   return !gone.empty();
@@ -351,9 +343,8 @@ GraphCounts ShapeGraphs::counts() const {
 }
 
 void ShapeGraphs::refuse(const std::string& key, const std::string& reason) {
-  seen_.use(key).refused = true;
+  const bool last = demand_.refuse(key);
   why_not_ = reason;
-  const bool last = ++refusals_ == *numbers::graphs_max_refusals;
   const MutexUnlock unlocked(mutex_);
   onnxruntime_log().push(
       {ORT_LOGGING_LEVEL_INFO, "ortmulti", "", "",

@@ -13,10 +13,10 @@
 
 #include "core/base/mutex.hpp"
 #include "core/base/non_copyable.hpp"
-#include "core/base/recently_used.hpp"
 #include "core/base/scope_exit.hpp"
 #include "core/ort/session.hpp"
 #include "core/ort/value.hpp"
+#include "core/policy/graph_demand.hpp"
 #include "core/policy/in_flight.hpp"
 #include "core/policy/numbers.hpp"
 #include "core/pool/runner.hpp"
@@ -51,7 +51,7 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
       std::function<void(const std::shared_ptr<ShapeGraphs>& graphs, const std::string& key, std::size_t sessions)>;
 
   ShapeGraphs(std::shared_ptr<Session> ordinary, Rule rule, Wanted wanted)
-      : ordinary_(std::move(ordinary)), rule_(rule), wanted_(std::move(wanted)) {}
+      : ordinary_(std::move(ordinary)), rule_(rule), wanted_(std::move(wanted)), demand_(rule.runs_before_capture) {}
 
   /// Takes a runner that has the graph of these shapes; nobody else uses it until it is released. Waits if all are
   /// taken, or if a graph is awaited. Null: there is no graph.
@@ -62,8 +62,7 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
     ++under_way_;
     return ScopeExit([this] { --under_way_; });
   }
-  /// Counts an ordinary run of these shapes. True if they shall get a graph now, with as many sessions as runs were
-  /// under way at once: then call want() or not_now().
+  /// Counts an ordinary run of these shapes. True if they shall get a graph now: then call want() or not_now().
   bool count_ordinary_run(const std::string& key);
   /// Counts an answer by a graph. True if another session shall be tried since requests wait: then call want() or
   /// not_now().
@@ -104,13 +103,6 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
     InFlight worth;                // chooses the number of sessions
     std::uint64_t used = 0;        // the number of the run that used it last
   };
-  struct Seen {
-    std::uint64_t runs = 0;
-    std::size_t at_once = 0;  // most runs under way at once
-    bool refused = false;
-    std::size_t postponed = 0;  // how often; each time doubles the runs that it takes
-  };
-
   struct Making {
     std::string key;
     std::size_t sessions = 0;
@@ -141,13 +133,11 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
   const Wanted wanted_;
   mutable Mutex mutex_;
   Condition given_back_;
-  RecentlyUsed<Seen> seen_ ORTMULTI_GUARDED_BY(mutex_){*numbers::graphs_counted_shapes};
+  GraphDemand demand_ ORTMULTI_GUARDED_BY(mutex_);
   Graphs graphs_ ORTMULTI_GUARDED_BY(mutex_);
-  std::uint64_t runs_ ORTMULTI_GUARDED_BY(mutex_) = 0;  // by graphs and ordinary ones
   std::atomic<std::size_t> under_way_ = 0;
   std::unique_ptr<Making> making_ ORTMULTI_GUARDED_BY(mutex_);  // one at a time; null: none
-  std::string why_not_ ORTMULTI_GUARDED_BY(mutex_);       // why a shape got none, since the last graph that was made
-  std::size_t refusals_ ORTMULTI_GUARDED_BY(mutex_) = 0;  // since the last graph that was made
+  std::string why_not_ ORTMULTI_GUARDED_BY(mutex_);  // why a shape got none, since the last graph that was made
 };
 
 }  // namespace ortmulti
