@@ -435,7 +435,7 @@ def two_gpus() -> dict[str, Any]:
 
 
 def test_this_machine() -> None:
-    facts = json.loads(invoke("devices", "--json").stdout)
+    facts = json.loads(run("devices", "--json").stdout)
     gpus = [f"cuda:{index}" for index in range(_core.cuda_device_count())]
     assert [device["device"] for device in facts["devices"]] == ["cpu", *gpus]
     assert facts["devices"][0]["cores"] == _core.usable_cores()
@@ -451,7 +451,7 @@ def test_this_machine() -> None:
 def test_a_machine_without_a_gpu_says_so() -> None:
     if _core.cuda_device_count():
         pytest.skip("needs a machine without a GPU")
-    text = invoke("devices").stdout
+    text = run("devices").stdout
     assert "There is no GPU that this process can use." in text
     assert "Sessions on a GPU will not work:" in text
     assert _core.cuda_driver_problem() in text
@@ -465,14 +465,14 @@ def test_without_a_usable_onnxruntime_no_device_is_ready(
     if exists:
         library.write_bytes(b"no library")
     monkeypatch.setenv(OVERRIDE, str(library))
-    shown = invoke("devices")
+    shown = run("devices")
     assert shown.returncode == 1
     text = " ".join(shown.stdout.split())
     assert "No session can be created, not even on the CPU" in text
     assert library.name in text
     assert "ready" not in text
     assert "the CPU works" not in text
-    as_json = invoke("devices", "--json")
+    as_json = run("devices", "--json")
     assert as_json.returncode == 1
     facts = json.loads(as_json.stdout)
     assert facts["cpu_sessions"] == {"usable": False, "reasons": [facts["onnxruntime"]["problem"]]}

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 import ortmulti
 from ortmulti import _core
 from tests.support import onnx_models
-from tests.support.command import COMMAND, invoke
+from tests.support.command import COMMAND, invoke, run
 from tests.support.http_store import Fault, HttpStore
 
 MESSAGE = struct.Struct("24s40s64s512sQq")
@@ -102,9 +102,9 @@ def descriptors() -> int:
 def test_an_offer_is_found_and_listed() -> None:
     [found] = _core.offered_weights()
     assert (found.model, found.uuid, found.bytes, found.process) == ("/models/encoder.onnx", "GPU-12", 1 << 20, 4321)
-    [listed] = json.loads(invoke("devices", "--json").stdout)["shared_weights"]
+    [listed] = json.loads(run("devices", "--json").stdout)["shared_weights"]
     assert listed == {"model": "/models/encoder.onnx", "device": "GPU-12", "bytes": 1 << 20, "process": 4321}
-    table = invoke("devices").stdout
+    table = run("devices").stdout
     assert "Weights that processes share" in table
     assert "4321" in table
 
@@ -173,7 +173,7 @@ def test_a_folder_that_others_may_enter_is_not_used(folder: Path) -> None:
     folder.chmod(0o755)
     with pytest.raises(ortmulti.Fail, match="is not a folder of this user's alone"):
         _core.offered_weights()
-    assert json.loads(invoke("devices", "--json").stdout)["shared_weights"] == []
+    assert json.loads(run("devices", "--json").stdout)["shared_weights"] == []
     with ortmulti.load(saved(folder.parent), "cpu", share="host") as pool:
         assert len(pool.sessions) == 1
 

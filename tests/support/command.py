@@ -26,7 +26,8 @@ def run(*arguments: str | Path, cwd: Path | None = None) -> subprocess.Completed
 def invoke(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run the command in this process, which takes milliseconds: for help, arguments and their errors.
 
-    Unlike typer's CliRunner this includes how the command ends on errors.
+    Unlike typer's CliRunner this includes how the command ends on errors. Not for `devices`: it registers the plug-ins
+    of installed packages, and OpenVINO's keeps what it found then.
     """
     from ortmulti.cli import app
 
