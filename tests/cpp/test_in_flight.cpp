@@ -73,6 +73,21 @@ TEST_F(Measured, TimesWithoutRequestsThatWaitAreNotMeasured) {
   EXPECT_EQ(in_flight.limit(), 3U) << "no time was long enough";
 }
 
+TEST_F(Measured, TimesInWhichTheDeviceDidSomethingElseAreLeftOut) {
+  const auto usual = rate;
+  answer_for(milliseconds(150));
+  for (int i = 0; i < 30; ++i) {  // as graphs are made
+    rate = [](double limit) { return limit > 3 ? 50 : 1000; };
+    in_flight.leave_out();
+    answer_for(milliseconds(150));
+  }
+  EXPECT_EQ(in_flight.why(), "");
+  rate = usual;
+  in_flight.leave_out();
+  answer_for(seconds(3));
+  EXPECT_EQ(in_flight.limit(), 6U);
+}
+
 TEST_F(Measured, TheFirstLargerOneCanBeSaid) {
   in_flight = InFlight(1, 8);
   std::set<std::size_t> tried;

@@ -32,6 +32,8 @@ class InFlight {
   /// tried: then call try_more().
   bool record(Clock::time_point now, std::size_t answers, std::size_t waiting, std::size_t most,
               std::optional<std::size_t> elements = std::nullopt);
+  /// What was counted since the last choice says nothing of the limit: something else kept the device busy.
+  void leave_out() noexcept { began_.reset(); }
   /// Raises the limit, or keeps it for the reason `why_not`.
   void try_more(Clock::time_point now, const std::string& why_not);
 

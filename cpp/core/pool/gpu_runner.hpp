@@ -33,6 +33,7 @@ class GpuRunner : public SessionRunner, NonCopyable {
   GraphCounts graphs() const override { return shape_graphs_ ? shape_graphs_->counts() : GraphCounts(); }
   /// Bytes of the inputs and outputs of its graph.
   std::uint64_t graph_bytes() const;
+  bool makes_graphs() const noexcept override { return shape_graphs_ && shape_graphs_->making(); }
   bool drop_graphs() override { return shape_graphs_ && shape_graphs_->drop_all(); }
   void free_buffers() override;
   /// More runners may run while a quarter of the GPU's memory is free.

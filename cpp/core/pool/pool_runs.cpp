@@ -143,6 +143,9 @@ void Pool::adapt(Worker& worker, std::size_t answers, std::optional<std::size_t>
                         groups_.size());
   }
   const std::size_t waiting = group.waiting.size() + waiting_.for_any().size();
+  if (worker.runner->makes_graphs()) {
+    group.in_flight->leave_out();
+  }
   if (group.in_flight->record(options_.now(), answers, waiting, most, elements) || group.in_flight->asked()) {
     std::optional<std::string> why_not;
     {

@@ -32,6 +32,8 @@ class Runner {
 
   /// The graphs of its session.
   virtual GraphCounts graphs() const { return {}; }
+  /// Whether graphs are being made, which slows the runs beside it.
+  virtual bool makes_graphs() const noexcept { return false; }
   /// Frees the graphs, or what else was made beside the session. Returns whether there was any. It may be made again.
   virtual bool drop_graphs() { return false; }
 

@@ -159,7 +159,7 @@ bool ShapeGraphs::count_ordinary_run(const std::string& key) {
       demand_.runs() - least_recently_used()->second->used <= *numbers::graphs_replaceable_after) {
     return false;
   }
-  making_ = std::make_unique<Making>(Making{.key = key, .sessions = sessions, .sample = {}});
+  begin_making(key, sessions);
   return true;
 }
 
@@ -173,20 +173,25 @@ bool ShapeGraphs::count_graph_run(const std::string& key) {
   const InFlight::Clock::time_point now = InFlight::Clock::now();
   const bool crowded = graph.recent_waits > 0;
   graph.recent_waits -= crowded ? 1 : 0;
+  if (making_) {
+    graph.worth.leave_out();
+  }
   if (!graph.worth.record(now, 1, crowded, *numbers::graphs_max_sessions)) {
     return false;
   }
-  if (making_) {
-    graph.worth.try_more(now, "those of another shape are being made");
-    return false;
-  }
-  making_ = std::make_unique<Making>(Making{.key = key, .sessions = 1, .sample = {}});
+  begin_making(key, 1);
   return true;
+}
+
+void ShapeGraphs::begin_making(const std::string& key, std::size_t sessions) {
+  making_ = std::make_unique<Making>(Making{.key = key, .sessions = sessions, .sample = {}});
+  is_making_ = true;
 }
 
 std::shared_ptr<ShapeGraphs::Graph> ShapeGraphs::end_making(const std::string& key) {
   const auto found = graphs_.find(key);
   making_.reset();
+  is_making_ = false;
   given_back_.notify_all();
   return found == graphs_.end() ? nullptr : found->second;
 }

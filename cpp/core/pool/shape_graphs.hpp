@@ -68,6 +68,8 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
   /// not_now().
   bool count_graph_run(const std::string& key);
   void want(const std::string& key, Sample sample);
+  /// Whether a graph, or another session of one, is being made.
+  bool making() const noexcept { return is_making_; }
   /// Whether drop_all() cancelled the graph that is being made.
   bool cancelled() const;
   /// Postpones the graph until its shapes have come twice as often.
@@ -117,6 +119,7 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
   bool awaited(const std::string& key) const ORTMULTI_REQUIRES(mutex_) {
     return making_ && making_->key == key && !making_->cancelled && rule_.runs_before_capture == 1;
   }
+  void begin_making(const std::string& key, std::size_t sessions) ORTMULTI_REQUIRES(mutex_);
   /// Ends the making. Returns the graph that the shapes have already; null: none.
   std::shared_ptr<Graph> end_making(const std::string& key) ORTMULTI_REQUIRES(mutex_);
   /// Ends a making that brought no sessions. True if the shapes keep the graph that they have, or if drop_all()
@@ -137,6 +140,7 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
   Graphs graphs_ ORTMULTI_GUARDED_BY(mutex_);
   std::atomic<std::size_t> under_way_ = 0;
   std::unique_ptr<Making> making_ ORTMULTI_GUARDED_BY(mutex_);  // one at a time; null: none
+  std::atomic<bool> is_making_ = false;
   std::string why_not_ ORTMULTI_GUARDED_BY(mutex_);  // why a shape got none, since the last graph that was made
 };
 
