@@ -55,6 +55,12 @@ TEST_F(Measured, AsManyAreUnderWayAsGainAnswers) {
   EXPECT_NE(in_flight.why().find("1200 with 6"), std::string::npos) << in_flight.why();
 }
 
+TEST_F(Measured, SmallGainsOfSeveralStepsAddUp) {
+  rate = [](double limit) { return 1000 * (limit < 9 ? 1 + 0.013 * (limit - 3) : 1.2); };  // 4: 1.3%, 6: 2.6% more
+  answer_for(seconds(3));
+  EXPECT_EQ(in_flight.limit(), 9U) << in_flight.why();
+}
+
 TEST_F(Measured, TheFewestOfThoseThatDoAsWellAreTaken) {
   rate = [](double) { return 500; };
   answer_for(seconds(3));

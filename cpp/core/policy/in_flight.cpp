@@ -80,16 +80,25 @@ bool InFlight::record(Clock::time_point now, std::size_t answers, std::size_t wa
   const double rate = static_cast<double>(elements_) / std::chrono::duration<double>(taken).count();
   unit_ = elements ? "elements" : "answers";
   began_.reset();
-  const auto best = std::ranges::max_element(tried_, {}, [](const auto& each) { return each.second; });
-  steps_without_gain_ =
-      best == tried_.end() || rate >= *numbers::in_flight_min_gain * best->second ? 0 : steps_without_gain_ + 1;
   tried_.emplace_back(limit_, rate);
-  if (limit_ >= most_ || !waited_ || steps_without_gain_ == *numbers::in_flight_steps_without_gain) {
+  if (limit_ >= most_ || !waited_ || steps_without_gain() == *numbers::in_flight_steps_without_gain) {
     settle(now, "");
     return false;
   }
   asked_ = true;
   return true;
+}
+
+// Small gains of several steps add up.
+std::size_t InFlight::steps_without_gain() const {
+  double gained = 0;
+  std::size_t steps = 0;
+  for (const auto& [limit, rate] : tried_) {
+    const bool gain = rate >= *numbers::in_flight_min_gain * gained;
+    gained = gain ? rate : gained;
+    steps = gain ? 0 : steps + 1;
+  }
+  return steps;
 }
 
 void InFlight::try_more(Clock::time_point now, const std::string& why_not) {
@@ -125,7 +134,6 @@ void InFlight::settle(Clock::time_point now, const std::string& why_not_more) {
   }
   stayed_ = limit_ == first_;
   tried_.clear();
-  steps_without_gain_ = 0;
   choosing_ = false;
   pause_ = pause_ == Clock::duration()
                ? *numbers::in_flight_first_choice_lasts

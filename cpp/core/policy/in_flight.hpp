@@ -48,6 +48,8 @@ class InFlight {
   void note_load(Clock::time_point now, std::size_t waiting);
   void settle(Clock::time_point now, const std::string& why_not_more);
   std::size_t next(std::size_t limit) const noexcept;
+  /// The last ones.
+  std::size_t steps_without_gain() const;
 
   std::size_t first_;
   std::size_t second_;
@@ -59,7 +61,6 @@ class InFlight {
   bool asked_ = false;
   bool stayed_ = false;
   std::vector<std::pair<std::size_t, double>> tried_;  // limits and the answers a second with them, ascending
-  std::size_t steps_without_gain_ = 0;                 // of the last steps
   std::optional<Clock::time_point> began_;             // to measure
   std::size_t answers_ = 0;                            // since then
   std::size_t elements_ = 0;                           // of these
