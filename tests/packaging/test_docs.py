@@ -129,6 +129,8 @@ def test_the_page_of_numbers_is_the_cores() -> None:
 def test_the_stub_of_the_core_has_the_types_of_its_bindings() -> None:
     from tools import core_stub
 
+    if not core_stub.STUB.exists():
+        pytest.skip("needs the sources")
     assert core_stub.STUB.read_text("utf-8") == core_stub.stub(), "run python -m tools.core_stub"
 
 
