@@ -126,9 +126,9 @@ PoolStats stats_of(const PythonPool& pool) {
   return pool.get()->stats();
 }
 
-// A method of the core's pool, called without the GIL.
-template <typename Result, typename... Arguments>
-auto of_core(Result (Pool::*method)(Arguments...)) {
+// A method of the core's pool, of whichever of its parts, called without the GIL.
+template <typename Part, typename Result, typename... Arguments>
+auto of_core(Result (Part::*method)(Arguments...)) {
   return [method](const PythonPool& self, Arguments... arguments) {
     const ReleaseGil nogil;
     return (self.get().get()->*method)(std::forward<Arguments>(arguments)...);

@@ -10,15 +10,6 @@
 #include "core/pool/device_group.hpp"
 
 namespace ortmulti {
-namespace {
-
-thread_local bool may_not_wait = false;
-
-}  // namespace
-
-Pool::NoWaiting::NoWaiting() : before_(std::exchange(may_not_wait, true)) {}
-
-Pool::NoWaiting::~NoWaiting() { may_not_wait = before_; }
 
 std::shared_ptr<Pool> Pool::make(const Options& options) {
   // NOLINTNEXTLINE(cppcoreguidelines-owning-memory)
@@ -27,7 +18,7 @@ std::shared_ptr<Pool> Pool::make(const Options& options) {
       return;
     }
     const auto free = [pool] { delete pool; };  // NOLINT(cppcoreguidelines-owning-memory)
-    if (!may_not_wait) {
+    if (!NoWaiting::here()) {
       free();
       return;
     }
@@ -42,28 +33,9 @@ std::shared_ptr<Pool> Pool::make(const Options& options) {
 
 // make() still has its own.
 // NOLINTNEXTLINE(modernize-pass-by-value)
-Pool::Pool(const Options& options) : options_(options), generation_(fork_generation()) {}
+Pool::Pool(const Options& options) : PoolMemory(options) {}
 
 Pool::~Pool() { close(true); }
-
-void Pool::check_process() const {
-  if (generation_ != fork_generation()) {
-    throw Error(ErrorKind::forked,
-                "the pool or repository was made before this process was forked, and its threads stayed with the "
-                "parent. Make it after the fork, or start workers with multiprocessing's 'spawn'");
-  }
-}
-
-MutexLock Pool::enter() const {
-  check_process();
-  return MutexLock(mutex_);
-}
-
-void Pool::check_open() const {
-  if (closing_) {
-    throw Error(ErrorKind::closed, "the pool is closed: load the model again, or use the pool inside its 'with' block");
-  }
-}
 
 void Pool::add(const std::vector<std::shared_ptr<Runner>>& runners, std::optional<std::size_t> at_first) {
   std::vector<std::unique_ptr<Worker>> added;
@@ -113,48 +85,6 @@ void Pool::add(const std::vector<std::shared_ptr<Runner>>& runners, std::optiona
       hand_over(worker);
     }
   }
-}
-
-void Pool::start(Worker& worker) {
-  worker.thread = std::jthread([this, &worker] { work(worker); });  // which waits for the lock
-  worker.state = Worker::State::idle;
-}
-
-std::string Pool::start_more(DeviceGroup& group, std::size_t at_once) {
-  try {
-    while (Worker* const next = group.next_to_start(at_once)) {
-      start(*next);
-    }
-    return {};
-  } catch (const std::system_error& error) {
-    return std::string("a thread cannot be started: ") + error.what();
-  }
-}
-
-std::vector<std::shared_ptr<Runner>> Pool::runners() const {
-  const MutexLock lock = enter();
-  std::vector<std::shared_ptr<Runner>> runners;
-  runners.reserve(workers_.size());
-  for (const auto& group : groups_) {
-    const std::size_t most = group->at_once();
-    const bool runs = !closing_ && group->usable() && group->sleep_state() == DeviceGroup::SleepState::awake;
-    for (std::size_t i = 0; runs && i < std::min(most, group->workers.size()); ++i) {
-      runners.push_back(group->workers[i]->runner);
-    }
-  }
-  return runners;
-}
-
-std::vector<std::shared_ptr<Session>> Pool::sessions(const Device& device) const {
-  const MutexLock lock = enter();
-  std::vector<std::shared_ptr<Session>> sessions;
-  for (const auto& worker : workers_) {
-    const auto* const runner = dynamic_cast<const SessionRunner*>(worker->runner.get());
-    if (runner != nullptr && worker->group->device == device) {
-      sessions.push_back(runner->loaded());
-    }
-  }
-  return sessions;
 }
 
 bool Pool::closed() const {

@@ -6,80 +6,6 @@
 
 namespace ortmulti {
 
-void DeviceStats::add(const DeviceStats& more) {
-  busy += more.busy;
-  waiting += more.waiting;
-  for_each_count([&](const char* /*name*/, auto count) { this->*count += more.*count; });
-}
-
-void PoolStats::add(const PoolStats& more) {
-  waiting += more.waiting;
-  for_each_count([&](const char* /*name*/, auto count) { this->*count += more.*count; });
-  if (why_unbatched.empty()) {
-    why_unbatched = more.why_unbatched;
-  }
-  if (why_unlike.empty()) {
-    why_unlike = more.why_unlike;
-  }
-  for (const DeviceStats& device : more.devices) {
-    const auto found = std::ranges::find(devices, device.device, &DeviceStats::device);
-    if (found != devices.end()) {
-      found->add(device);
-      continue;
-    }
-    devices.push_back(device);
-    devices.back().state = DeviceState::removed;
-    devices.back().sessions = 0;
-  }
-}
-
-DeviceGroup* Pool::find_group(const Device& device) const {
-  const auto found = std::ranges::find(groups_, device, &DeviceGroup::device);
-  return found == groups_.end() ? nullptr : found->get();
-}
-
-DeviceGroup& Pool::group_of(const Device& device) {
-  DeviceGroup* const found = find_group(device);
-  return found != nullptr ? *found : *groups_.emplace_back(std::make_unique<DeviceGroup>(device, groups_));
-}
-
-DeviceGroup& Pool::known_group(const Device& device) {
-  DeviceGroup* const found = find_group(device);
-  if (found == nullptr || !found->known()) {
-    throw Error(ErrorKind::invalid_argument, "the pool has no session on " + to_string(device));
-  }
-  return *found;
-}
-
-void Pool::check_accepted(const Request& request) const {
-  if (failure_) {
-    std::rethrow_exception(failure_);
-  }
-  check_open();
-  std::string problems;
-  bool known = false;
-  for (const auto& group : groups_) {
-    if (group->known() && group->is_for(request)) {
-      known = true;
-      if (group->usable() && group->wakes_by_itself()) {
-        return;
-      }
-      problems += (problems.empty() ? "" : "; ") + to_string(group->device) + ": " +
-                  (group->removed()          ? "it was removed"
-                   : group->broken().empty() ? "it is asleep, and wakes with Pool.wake"
-                                             : group->broken());
-    }
-  }
-  if (opening_ && !(request.device && known)) {
-    return;
-  }
-  if (!known && request.device) {
-    throw Error(ErrorKind::invalid_argument, "the pool has no session on " + to_string(*request.device) +
-                                                 ": name one of Pool.devices, or add it with Pool.add_devices");
-  }
-  throw Error(ErrorKind::device, "the pool has no session left that could run this: " + problems);
-}
-
 void Pool::expect(const Device& device, std::size_t sessions) {
   const MutexLock lock = enter();
   check_open();
@@ -173,30 +99,6 @@ bool Pool::remove(const Device& device, Clock::time_point until) {
   lock.unlock();
   freed.clear();  // joins their threads
   return true;
-}
-
-void Pool::fail_all(RequestQueue& queue, const std::exception_ptr& error, Requests& finished,
-                    Request::Outcome outcome) {
-  while (!queue.empty()) {
-    finished.push_back(unqueue(**queue.begin()));
-    ++(outcome == Request::Outcome::failed ? counts_.failed_waiting : counts_.cancelled_waiting);
-    finish(*finished.back(), outcome, error);
-  }
-  if (closing_ && settled()) {
-    settled_.notify_all();
-  }
-}
-
-void Pool::fail_waiting(DeviceGroup& group, const std::exception_ptr& error, Requests& finished) {
-  fail_all(group.waiting, error, finished);
-  if (any_usable()) {
-    if (!waiting_.for_any().empty()) {
-      wake_for(**waiting_.for_any().begin());  // all others may be asleep
-    }
-  } else if (!opening_) {
-    fail_all(waiting_.for_any(), error, finished);
-  }
-  queue_has_space_.notify_all();  // who waits for this device waits in vain
 }
 
 PoolStats Pool::own_stats() const {

@@ -1,3 +1,5 @@
+#include "core/pool/pool_memory.hpp"
+
 #include <malloc.h>
 
 #include <algorithm>
@@ -7,7 +9,6 @@
 #include "core/base/fork.hpp"
 #include "core/policy/numbers.hpp"
 #include "core/pool/device_group.hpp"
-#include "core/pool/pool.hpp"
 
 namespace ortmulti {
 namespace {
@@ -37,7 +38,33 @@ std::optional<Arenas> arenas_of(const std::vector<std::shared_ptr<Runner>>& runn
 
 }  // namespace
 
-std::vector<std::shared_ptr<Runner>> Pool::runners_on(const Device& device) const {
+std::vector<std::shared_ptr<Runner>> PoolMemory::runners() const {
+  const MutexLock lock = enter();
+  std::vector<std::shared_ptr<Runner>> runners;
+  runners.reserve(workers_.size());
+  for (const auto& group : groups_) {
+    const std::size_t most = group->at_once();
+    const bool runs = !closing_ && group->usable() && group->sleep_state() == DeviceGroup::SleepState::awake;
+    for (std::size_t i = 0; runs && i < std::min(most, group->workers.size()); ++i) {
+      runners.push_back(group->workers[i]->runner);
+    }
+  }
+  return runners;
+}
+
+std::vector<std::shared_ptr<Session>> PoolMemory::sessions(const Device& device) const {
+  const MutexLock lock = enter();
+  std::vector<std::shared_ptr<Session>> sessions;
+  for (const auto& worker : workers_) {
+    const auto* const runner = dynamic_cast<const SessionRunner*>(worker->runner.get());
+    if (runner != nullptr && worker->group->device == device) {
+      sessions.push_back(runner->loaded());
+    }
+  }
+  return sessions;
+}
+
+std::vector<std::shared_ptr<Runner>> PoolMemory::runners_on(const Device& device) const {
   std::vector<std::shared_ptr<Runner>> runners;  // also of a device that sleeps
   for (const auto& worker : workers_) {
     if (worker->runner && worker->group->device == device) {
@@ -47,14 +74,14 @@ std::vector<std::shared_ptr<Runner>> Pool::runners_on(const Device& device) cons
   return runners;
 }
 
-bool Pool::drop_graphs(const Device& device) const {
+bool PoolMemory::drop_graphs(const Device& device) const {
   MutexLock lock = enter();
   const auto runners = runners_on(device);
   lock.unlock();
   return std::ranges::count_if(runners, [](const auto& runner) { return runner->drop_graphs(); }) != 0;
 }
 
-std::optional<std::uint64_t> Pool::memory_of_runs(const Device& device) const {
+std::optional<std::uint64_t> PoolMemory::memory_of_runs(const Device& device) const {
   MutexLock lock = enter();
   const auto runners = runners_on(device);
   lock.unlock();
@@ -70,7 +97,7 @@ std::optional<std::uint64_t> Pool::memory_of_runs(const Device& device) const {
   return bytes;
 }
 
-void Pool::give_back(const Device& device, bool graphs) {
+void PoolMemory::give_back(const Device& device, bool graphs) {
   MutexLock lock = enter();
   const auto runners = runners_on(device);
   DeviceGroup* const group = find_group(device);
@@ -81,8 +108,8 @@ void Pool::give_back(const Device& device, bool graphs) {
   give_back_from(*group, runners, graphs, Session::Shrink::now);
 }
 
-void Pool::give_back_from(DeviceGroup& group, const std::vector<std::shared_ptr<Runner>>& runners, bool graphs,
-                          std::optional<Session::Shrink> arenas) {
+void PoolMemory::give_back_from(DeviceGroup& group, const std::vector<std::shared_ptr<Runner>>& runners, bool graphs,
+                                std::optional<Session::Shrink> arenas) {
   const std::optional<Arenas> before = arenas_of(runners);
   std::set<const void*> sessions;
   for (const auto& runner : runners) {
@@ -109,7 +136,7 @@ void Pool::give_back_from(DeviceGroup& group, const std::vector<std::shared_ptr<
   }
 }
 
-bool Pool::give_back_surplus() {
+bool PoolMemory::give_back_surplus() {
   if (!options_.trim_after || generation_ != fork_generation()) {
     return false;
   }

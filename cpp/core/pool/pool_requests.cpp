@@ -11,6 +11,35 @@
 
 namespace ortmulti {
 
+void Pool::check_accepted(const Request& request) const {
+  if (failure_) {
+    std::rethrow_exception(failure_);
+  }
+  check_open();
+  std::string problems;
+  bool known = false;
+  for (const auto& group : groups_) {
+    if (group->known() && group->is_for(request)) {
+      known = true;
+      if (group->usable() && group->wakes_by_itself()) {
+        return;
+      }
+      problems += (problems.empty() ? "" : "; ") + to_string(group->device) + ": " +
+                  (group->removed()          ? "it was removed"
+                   : group->broken().empty() ? "it is asleep, and wakes with Pool.wake"
+                                             : group->broken());
+    }
+  }
+  if (opening_ && !(request.device && known)) {
+    return;
+  }
+  if (!known && request.device) {
+    throw Error(ErrorKind::invalid_argument, "the pool has no session on " + to_string(*request.device) +
+                                                 ": name one of Pool.devices, or add it with Pool.add_devices");
+  }
+  throw Error(ErrorKind::device, "the pool has no session left that could run this: " + problems);
+}
+
 // Whoever waits for room submits a request several times.
 void Pool::note_submitted(Request& request) {
   if (request.submitted == Clock::time_point()) {
@@ -306,12 +335,6 @@ void Pool::set_outputs(Joining::Outputs outputs) {
   const MutexLock lock = enter();
   joining_.set_outputs(std::move(outputs));
   forget_clients();
-}
-
-void Pool::forget_clients() {
-  for (const auto& worker : workers_) {
-    worker->batch_wait = {};
-  }
 }
 
 void Pool::set_apart_inputs(Joining::Apart inputs) {

@@ -1,14 +1,13 @@
-// Devices that sleep: they have given memory back, and have it again when a request wants it.
+#include "core/pool/pool_sleep.hpp"
 
 #include <algorithm>
 #include <utility>
 
 #include "core/pool/device_group.hpp"
-#include "core/pool/pool.hpp"
 
 namespace ortmulti {
 
-bool Pool::sleep(const Device& device, const std::shared_ptr<DeviceSleep>& asked, Clock::time_point until) {
+bool PoolSleep::sleep(const Device& device, const std::shared_ptr<DeviceSleep>& asked, Clock::time_point until) {
   check_process();
   std::vector<std::shared_ptr<Runner>> runners;  // freed without the lock, as what the device slept with before
   std::shared_ptr<DeviceSleep> before;
@@ -79,7 +78,7 @@ bool Pool::sleep(const Device& device, const std::shared_ptr<DeviceSleep>& asked
   return asleep;
 }
 
-void Pool::check_may_sleep(const DeviceGroup& group) const {
+void PoolSleep::check_may_sleep(const DeviceGroup& group) const {
   check_open();
   if (!group.usable() || group.workers.empty() || group.is_expected()) {
     throw Error(ErrorKind::device,
@@ -90,16 +89,7 @@ void Pool::check_may_sleep(const DeviceGroup& group) const {
   }
 }
 
-std::shared_ptr<DeviceSleep> Pool::stop_falling(DeviceGroup& group) {
-  auto sleeper = group.stay_awake();
-  if (sleeper) {
-    give_waiting(group);
-    settled_.notify_all();
-  }
-  return sleeper;
-}
-
-void Pool::stay_awake(const Device& device, const std::shared_ptr<DeviceSleep>& asked) {
+void PoolSleep::stay_awake(const Device& device, const std::shared_ptr<DeviceSleep>& asked) {
   check_process();
   std::shared_ptr<DeviceSleep> freed;  // without the lock: a gate may have made it
   const MutexLock lock(mutex_);
@@ -109,12 +99,12 @@ void Pool::stay_awake(const Device& device, const std::shared_ptr<DeviceSleep>& 
   }
 }
 
-void Pool::set_gate(const Device& device, SleepGate gate) {
+void PoolSleep::set_gate(const Device& device, SleepGate gate) {
   const MutexLock lock = enter();
   group_of(device).gate = std::move(gate);
 }
 
-void Pool::wake(const Device& device) {
+void PoolSleep::wake(const Device& device) {
   const MutexLock lock = enter();
   DeviceGroup& group = known_group(device);
   if (group.asleep() && !closing_) {
@@ -123,7 +113,7 @@ void Pool::wake(const Device& device) {
   group.ask_awake(!closing_);
 }
 
-bool Pool::wait_until_awake(const Device& device, Clock::time_point until) {
+bool PoolSleep::wait_until_awake(const Device& device, Clock::time_point until) {
   const MutexLock lock = enter();
   DeviceGroup& group = known_group(device);
   for (;;) {
@@ -144,63 +134,7 @@ bool Pool::wait_until_awake(const Device& device, Clock::time_point until) {
   }
 }
 
-void Pool::wake_for_waiting(DeviceGroup& group) {
-  if (!group.waiting.empty()) {
-    begin_wake(group);
-  } else if (!waiting_.for_any().empty()) {
-    wake_for(**waiting_.for_any().begin());
-  }
-}
-
-void Pool::wake_for(const Request& request) {
-  const auto takes_it = [&request](const auto& group) { return group->usable() && group->is_for(request); };
-  const bool taken = std::ranges::any_of(groups_, [&](const auto& one) { return takes_it(one) && !one->asleep(); });
-  const auto wakes_by_itself = [&](const auto& one) {
-    return takes_it(one) && one->asleep() && one->wakes_by_itself();
-  };
-  const bool any = std::ranges::any_of(groups_, wakes_by_itself);
-  DeviceGroup* roomiest = nullptr;
-  for (const auto& group : groups_) {
-    // Without any, it is a request from before the sleep.
-    if (!(any ? wakes_by_itself(group) : !taken && takes_it(group) && group->asleep())) {
-      continue;
-    }
-    if (const auto& crowd = group->sleeper()->crowd) {
-      if (roomiest == nullptr || crowd->load() < roomiest->sleeper()->crowd->load()) {
-        roomiest = group.get();
-      }
-    } else if (!taken) {
-      begin_wake(*group);
-    }
-  }
-  if (roomiest != nullptr && (!taken || worth_another(*roomiest))) {
-    begin_wake(*roomiest);
-  }
-}
-
-bool Pool::worth_another(const DeviceGroup& group) const {
-  std::size_t at_once = 0;
-  std::int64_t run_ns = 0;
-  std::uint64_t runs = 0;
-  for (const auto& other : groups_) {
-    if (!other->sleep_settled()) {
-      return false;
-    }
-    if (other->dispatches()) {
-      at_once += std::max<std::size_t>(1, other->busy());
-      run_ns += other->counts.run.sum_ns();
-      runs += other->counts.run.count();
-    }
-  }
-  if (runs == 0 || at_once == 0 || group.counts.wake.count() == 0) {
-    return false;
-  }
-  const double run = static_cast<double>(run_ns) / static_cast<double>(runs);
-  const double wake = static_cast<double>(group.counts.wake.sum_ns()) / static_cast<double>(group.counts.wake.count());
-  return run * static_cast<double>(waiting_.for_any().size()) / static_cast<double>(at_once) > wake;
-}
-
-PoolActivity Pool::activity(const Device& device) const {
+PoolActivity PoolSleep::activity(const Device& device) const {
   PoolActivity activity;
   const MutexLock lock(mutex_);
   const DeviceGroup* const found = find_group(device);
@@ -219,59 +153,6 @@ PoolActivity Pool::activity(const Device& device) const {
         static_cast<double>(group.counts.run.sum_ns()) * 1e-9 / static_cast<double>(group.counts.run.count());
   }
   return activity;
-}
-
-void Pool::begin_wake(DeviceGroup& group) {
-  if (Worker* worker = group.begin_wake()) {
-    worker->wake.notify_one();
-  }
-}
-
-void Pool::wake_up(Worker& worker) {
-  DeviceGroup& group = *worker.group;
-  std::shared_ptr<DeviceSleep> sleeper = group.sleeper();
-  std::vector<std::shared_ptr<Runner>> freed;
-  std::exception_ptr error;
-  bool unwanted = false;
-  try {
-    const MutexUnlock unlocked(mutex_);
-    sleeper->wake();
-  } catch (const DeviceSleep::Unwanted&) {
-    unwanted = true;
-  } catch (...) {
-    error = std::current_exception();
-  }
-  Requests finished;
-  worker.state = Worker::State::idle;
-  if (!error && !unwanted) {
-    group.woke();  // `sleeper` has it until the lock is released
-    give_waiting(group);
-  } else if (!error) {
-    const bool asked_awake = group.asked_awake();  // since then
-    group.did_not_wake(nullptr);
-    if (asked_awake) {
-      begin_wake(group);
-      group.ask_awake(true);
-    } else {
-      wake_for_waiting(group);
-    }
-  } else {
-    group.did_not_wake(error);
-    if (sleeper->frees_runners()) {
-      freed = group.take_runners();  // those that have come
-    }
-    fail_all(group.waiting, error, finished);
-    const auto will_take = [](const auto& other) { return other->usable() && !other->asleep(); };
-    if (std::ranges::none_of(groups_, will_take)) {
-      fail_all(waiting_.for_any(), error, finished);
-    }
-    queue_has_space_.notify_all();
-  }
-  settled_.notify_all();
-  const MutexUnlock unlocked(mutex_);
-  freed.clear();
-  announce(finished);
-  sleeper.reset();
 }
 
 }  // namespace ortmulti

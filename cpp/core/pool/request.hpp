@@ -128,8 +128,11 @@ class Request {
  private:
   friend class Deadlines;
   friend class DeviceGroup;
+  friend class Dispatcher;
+  friend class JointRuns;
   friend class Pool;
   friend class WaitingRequests;
+  friend class Workers;
   friend struct GoesBefore;
 
   /// A request without a deadline has its turn as if its deadline were so late. Else requests with deadlines could keep

@@ -1,9 +1,10 @@
+#include "core/pool/workers.hpp"
+
 #include <algorithm>
 #include <utility>
 
 #include "core/policy/numbers.hpp"
 #include "core/pool/device_group.hpp"
-#include "core/pool/pool.hpp"
 
 namespace ortmulti {
 namespace {
@@ -14,7 +15,64 @@ std::int64_t to_ns(Request::Clock::time_point time) {
 
 }  // namespace
 
-void Pool::work(Worker& worker) {
+void Workers::start(Worker& worker) {
+  worker.thread = std::jthread([this, &worker] { work(worker); });  // which waits for the lock
+  worker.state = Worker::State::idle;
+}
+
+std::string Workers::start_more(DeviceGroup& group, std::size_t at_once) {
+  try {
+    while (Worker* const next = group.next_to_start(at_once)) {
+      start(*next);
+    }
+    return {};
+  } catch (const std::system_error& error) {
+    return std::string("a thread cannot be started: ") + error.what();
+  }
+}
+
+void Workers::run_again(Worker& worker, Requests batch, const RunEnd& joint, Requests& finished) {
+  const std::string key = batch.front()->batch_key_;
+  bool all_succeed = !joint.unjoined;
+  std::vector<Requests> parts;  // the next one is the last
+  const auto cut = [&parts](const Requests& whole, bool halves) {
+    const std::size_t each = halves ? std::max<std::size_t>(1, (whole.size() + 1) / 2) : 1;
+    for (std::size_t end = whole.size(); end > 0;) {
+      const std::size_t begin = (end - 1) / each * each;
+      parts.emplace_back(whole.begin() + static_cast<std::ptrdiff_t>(begin),
+                         whole.begin() + static_cast<std::ptrdiff_t>(end));
+      end = begin;
+    }
+  };
+  cut(batch, !joint.unjoined);
+  batch.clear();
+  while (!parts.empty()) {
+    Requests part = std::move(parts.back());
+    parts.pop_back();
+    RunEnd end = joint;
+    if (worker.group->broken().empty()) {
+      worker.batch = part;
+      end = part.size() == 1 ? run_one(worker, *part.front()) : run_joint(worker, part);
+    }
+    if (part.size() > 1 && end.error && worker.group->broken().empty()) {
+      cut(part, !end.unjoined);
+      all_succeed = all_succeed && !end.unjoined;
+      continue;
+    }
+    all_succeed = all_succeed && !end.error;
+    for (const auto& request : part) {
+      conclude(worker, request, end, finished);
+    }
+  }
+  if (all_succeed && joining_.failed_together(key)) {
+    joining_.stop(key);
+    std::string text = text_of(joint.error);
+    text.erase(text.find_last_not_of('\n') + 1);
+    note_stop("they failed together, and succeeded alone: " + text, ORT_LOGGING_LEVEL_WARNING);
+  }
+}
+
+void Workers::work(Worker& worker) {
   const NoWaiting no_waiting;
   const MutexLock lock(mutex_);
   const auto called = [&worker] { return worker.called(); };
@@ -42,7 +100,7 @@ void Pool::work(Worker& worker) {
   }
 }
 
-void Pool::run_batch(Worker& worker, bool at_once) {
+void Workers::run_batch(Worker& worker, bool at_once) {
   if (worker.state == Worker::State::forming && !worker.batch.empty()) {
     gather(worker, at_once);
   }
@@ -130,7 +188,7 @@ void Pool::run_batch(Worker& worker, bool at_once) {
   adapt(worker, static_cast<std::size_t>(answered), padded_elements);
 }
 
-void Pool::adapt(Worker& worker, std::size_t answers, std::optional<std::size_t> elements) {
+void Workers::adapt(Worker& worker, std::size_t answers, std::optional<std::size_t> elements) {
   DeviceGroup& group = *worker.group;
   if (!group.in_flight) {
     return;
@@ -164,43 +222,7 @@ void Pool::adapt(Worker& worker, std::size_t answers, std::optional<std::size_t>
   }
 }
 
-RunEnd Pool::run_one(Worker& worker, Request& request) const {
-  worker.in_run = &request;
-  ++worker.group->counts.runs;
-  worker.group->counts.batch_size.record(std::max<std::size_t>(1, worker.batch.size()));  // none in a caller's thread
-  DeviceGroup& group = *worker.group;
-  const Clock::time_point now = options_.now();
-  const std::size_t there = group.busy() + group.waiting.size() + waiting_.for_any().size();
-  request.side_by_side = group.side_by_side.choose(now, group.at_once(), there, options_.cores);
-  if (request.endable && request.run_options == nullptr) {
-    request.run_options = &request.own_run_options.emplace();  // under the lock: end_early() looks at them
-  }
-  const SharedTime::Part begun = group.time.begin(now);
-  RunEnd end;
-  {
-    const MutexUnlock unlocked(mutex_);
-    request.started = Clock::now();
-    request.run_error_ = nullptr;
-    request.by_graph = false;
-    request.run_size = 1;
-    try {
-      worker.runner->run(request);
-    } catch (...) {
-      end.error = std::current_exception();
-      request.clear_outputs();
-    }
-    request.ended = Clock::now();
-    if (end.error) {
-      end.why_broken = worker.runner->why_broken();
-    }
-  }
-  end.time = group.time.end(begun, options_.now());
-  worker.in_run = nullptr;
-  worker.group->counts.graph_runs += request.by_graph ? 1 : 0;
-  return end;
-}
-
-void Pool::conclude(Worker& worker, const std::shared_ptr<Request>& request, const RunEnd& end, Requests& finished) {
+void Workers::conclude(Worker& worker, const std::shared_ptr<Request>& request, const RunEnd& end, Requests& finished) {
   if (end_run(worker, *request, end, finished)) {
     finished.push_back(request);
   } else {
@@ -208,7 +230,7 @@ void Pool::conclude(Worker& worker, const std::shared_ptr<Request>& request, con
   }
 }
 
-bool Pool::end_run(Worker& worker, Request& request, const RunEnd& end, Requests& finished) {
+bool Workers::end_run(Worker& worker, Request& request, const RunEnd& end, Requests& finished) {
   DeviceGroup& group = *worker.group;
   const bool failed = end.error != nullptr;
   request.ran_on = group.device;
@@ -267,69 +289,51 @@ bool Pool::end_run(Worker& worker, Request& request, const RunEnd& end, Requests
   return true;
 }
 
-bool Pool::nobody_waits(const Requests& batch) {
-  return std::ranges::none_of(batch, [](const auto& request) { return request->wanted(); });
-}
-
-void Pool::end_early(Request& request) {
-  Worker& worker = *static_cast<Worker*>(request.worker_);
-  if (worker.in_run != nullptr && nobody_waits(worker.batch)) {
-    worker.in_run->ending.store(true);
-    worker.runner->terminate(*worker.in_run);
+void Workers::wake_up(Worker& worker) {
+  DeviceGroup& group = *worker.group;
+  std::shared_ptr<DeviceSleep> sleeper = group.sleeper();
+  std::vector<std::shared_ptr<Runner>> freed;
+  std::exception_ptr error;
+  bool unwanted = false;
+  try {
+    const MutexUnlock unlocked(mutex_);
+    sleeper->wake();
+  } catch (const DeviceSleep::Unwanted&) {
+    unwanted = true;
+  } catch (...) {
+    error = std::current_exception();
   }
-}
-
-void Pool::take_out(DeviceGroup& group, const std::string& reason, Requests& finished) {
-  group.break_down(reason);
-  fail_waiting(group, make_error(ErrorKind::device, to_string(group.device) + " was taken out of the pool: " + reason),
-               finished);
-  refresh();
-}
-
-void Pool::finish(Request& request, Request::Outcome outcome, std::exception_ptr error) {
-  deadlines_.remove(request);
-  if (!request.given_up_ && request.ended < request.submitted) {  // it never ran
-    request.ended = Clock::now();
-  }
-  request.phase_ = Request::Phase::finished;
-  request.worker_ = nullptr;
-  request.outcome = outcome;
-  request.error = std::move(error);
-  if (std::shared_ptr<Suspicion> suspicion = std::move(request.suspicion_)) {
-    suspicion->cleared |= outcome != Request::Outcome::done || request.ran_on == suspicion->device;
-    if (suspicion.use_count() == 1) {
-      const Suspicion decided = *suspicion;
-      suspicion.reset();
-      group_of(decided.device).decide(decided, options_.now());
-      refresh();
+  Requests finished;
+  worker.state = Worker::State::idle;
+  if (!error && !unwanted) {
+    group.woke();  // `sleeper` has it until the lock is released
+    give_waiting(group);
+  } else if (!error) {
+    const bool asked_awake = group.asked_awake();  // since then
+    group.did_not_wake(nullptr);
+    if (asked_awake) {
+      begin_wake(group);
+      group.ask_awake(true);
+    } else {
+      wake_for_waiting(group);
     }
-  }
-}
-
-void Pool::announce(Requests& finished) {
-  for (auto next = finished.begin(); next != finished.end(); ++next) {
-    // Out of the request first, which it may refer to. Null: it went with one before it, or nobody waits for it.
-    const auto receiver = *next ? (*next)->receiver : nullptr;
-    if (!receiver) {
-      if (*next && (*next)->given_up_) {
-        (*next)->clear_outputs();  // nobody else does
-      }
-      continue;
+  } else {
+    group.did_not_wake(error);
+    if (sleeper->frees_runners()) {
+      freed = group.take_runners();  // those that have come
     }
-    Requests together;
-    together.reserve(static_cast<std::size_t>(finished.end() - next));
-    for (auto other = next; other != finished.end(); ++other) {
-      if (*other && (*other)->receiver == receiver) {
-        (*other)->receiver = nullptr;
-        if ((*other)->outcome != Request::Outcome::done) {
-          (*other)->clear_outputs();
-        }
-        together.push_back(std::move(*other));
-      }
+    fail_all(group.waiting, error, finished);
+    const auto will_take = [](const auto& other) { return other->usable() && !other->asleep(); };
+    if (std::ranges::none_of(groups_, will_take)) {
+      fail_all(waiting_.for_any(), error, finished);
     }
-    receiver->receive(std::move(together));
+    queue_has_space_.notify_all();
   }
-  finished.clear();
+  settled_.notify_all();
+  const MutexUnlock unlocked(mutex_);
+  freed.clear();
+  announce(finished);
+  sleeper.reset();
 }
 
 }  // namespace ortmulti

@@ -1,3 +1,5 @@
+#include "core/pool/joint_runs.hpp"
+
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -5,35 +7,10 @@
 #include "core/ort/library.hpp"
 #include "core/pool/audit.hpp"
 #include "core/pool/device_group.hpp"
-#include "core/pool/pool.hpp"
 
 namespace ortmulti {
 
-bool Pool::join_forming(const std::shared_ptr<Request>& request) {
-  if (!joins_others(*request)) {
-    return false;
-  }
-  for (const auto& worker : workers_) {
-    if (worker->state == Worker::State::forming && !worker->batch.empty() && worker->group->usable() &&
-        worker->group->takes(*request) && worker->batch.front()->batch_key_ == request->batch_key_ &&
-        worker->group->is_for(*request) && worker->size.rows + request->size_.rows <= worker->most &&
-        options_.batching.may_join(worker->size, request->size_, worker->group->cost)) {
-      assign(*worker, request);
-      worker->size.add(request->size_);
-      if (worker->size.rows >= worker->enough || options_.batching.is_full(worker->size)) {
-        worker->wake.notify_one();
-      }
-      return true;
-    }
-  }
-  return false;
-}
-
-bool Pool::joins_others(const Request& request) const {
-  return !request.batch_key_.empty() && joining_.joins(request.batch_key_, request.caller);
-}
-
-void Pool::take_waiting(Worker& worker) {
+void JointRuns::take_waiting(Worker& worker) {
   const Batching& batching = options_.batching;
   // No reference to the request: if it is taken back meanwhile, it would be freed here, under the lock.
   const std::string key = worker.batch.front()->batch_key_;
@@ -69,7 +46,7 @@ void Pool::take_waiting(Worker& worker) {
   }
 }
 
-void Pool::gather(Worker& worker, bool at_once) {
+void JointRuns::gather(Worker& worker, bool at_once) {
   const std::chrono::nanoseconds max_delay = options_.batching.max_delay;
   const Clock::time_point until = worker.batch.front()->submitted + max_delay;
   take_waiting(worker);
@@ -109,49 +86,8 @@ void Pool::gather(Worker& worker, bool at_once) {
   worker.batch_wait.record_wait(worker.size.rows - std::min(worker.size.rows, there), worker.enough - there);
 }
 
-void Pool::run_again(Worker& worker, Requests batch, const RunEnd& joint, Requests& finished) {
-  const std::string key = batch.front()->batch_key_;
-  bool all_succeed = !joint.unjoined;
-  std::vector<Requests> parts;  // the next one is the last
-  const auto cut = [&parts](const Requests& whole, bool halves) {
-    const std::size_t each = halves ? std::max<std::size_t>(1, (whole.size() + 1) / 2) : 1;
-    for (std::size_t end = whole.size(); end > 0;) {
-      const std::size_t begin = (end - 1) / each * each;
-      parts.emplace_back(whole.begin() + static_cast<std::ptrdiff_t>(begin),
-                         whole.begin() + static_cast<std::ptrdiff_t>(end));
-      end = begin;
-    }
-  };
-  cut(batch, !joint.unjoined);
-  batch.clear();
-  while (!parts.empty()) {
-    Requests part = std::move(parts.back());
-    parts.pop_back();
-    RunEnd end = joint;
-    if (worker.group->broken().empty()) {
-      worker.batch = part;
-      end = part.size() == 1 ? run_one(worker, *part.front()) : run_joint(worker, part);
-    }
-    if (part.size() > 1 && end.error && worker.group->broken().empty()) {
-      cut(part, !end.unjoined);
-      all_succeed = all_succeed && !end.unjoined;
-      continue;
-    }
-    all_succeed = all_succeed && !end.error;
-    for (const auto& request : part) {
-      conclude(worker, request, end, finished);
-    }
-  }
-  if (all_succeed && joining_.failed_together(key)) {
-    joining_.stop(key);
-    std::string text = text_of(joint.error);
-    text.erase(text.find_last_not_of('\n') + 1);
-    note_stop("they failed together, and succeeded alone: " + text, ORT_LOGGING_LEVEL_WARNING);
-  }
-}
-
-Pool::Audit Pool::audit(Worker& worker, const std::shared_ptr<Request>& request, const JointSize& size,
-                        const std::vector<JointSize>& sizes, const std::set<std::string>& random) const {
+JointRuns::Audit JointRuns::audit(Worker& worker, const std::shared_ptr<Request>& request, const JointSize& size,
+                                  const std::vector<JointSize>& sizes, const std::set<std::string>& random) const {
   const Clock::time_point began = options_.now();
   const auto run = [&worker](const std::shared_ptr<Request>& copy) {
     static const Ort::RunOptions ordinary;  // no CUDA graph is to be made of it
@@ -176,7 +112,7 @@ Pool::Audit Pool::audit(Worker& worker, const std::shared_ptr<Request>& request,
   return found;
 }
 
-void Pool::note_audits(const Joining::Audit& done, const std::vector<Audit>& found, RunEnd& end) {
+void JointRuns::note_audits(const Joining::Audit& done, const std::vector<Audit>& found, RunEnd& end) {
   if (found.empty()) {
     return;
   }
@@ -201,7 +137,7 @@ void Pool::note_audits(const Joining::Audit& done, const std::vector<Audit>& fou
   }
 }
 
-RunEnd Pool::run_joint(Worker& worker, const Requests& batch) {
+RunEnd JointRuns::run_joint(Worker& worker, const Requests& batch) {
   RunEnd end;
   std::shared_ptr<Request> joint;
   std::vector<JointSize> sizes;
@@ -272,13 +208,67 @@ RunEnd Pool::run_joint(Worker& worker, const Requests& batch) {
   return end;
 }
 
-void Pool::note_stop(const std::string& why, OrtLoggingLevel level) {
+void JointRuns::note_stop(const std::string& why, OrtLoggingLevel level) {
   counts_.why_unbatched = why;
   if (counts_.unbatched++ == 0 || level == ORT_LOGGING_LEVEL_ERROR) {
     const std::string& model = joining_.outputs().model;
     onnxruntime_log().push({level, "ortmulti", "", "",
                             (model.empty() ? "" : model + ": ") +
                                 "requests that a pool joined are run one at a time from now on: " + why});
+  }
+}
+
+void JointRuns::forget_clients() {
+  for (const auto& worker : workers_) {
+    worker->batch_wait = {};
+  }
+}
+
+RunEnd JointRuns::run_one(Worker& worker, Request& request) const {
+  worker.in_run = &request;
+  ++worker.group->counts.runs;
+  worker.group->counts.batch_size.record(std::max<std::size_t>(1, worker.batch.size()));  // none in a caller's thread
+  DeviceGroup& group = *worker.group;
+  const Clock::time_point now = options_.now();
+  const std::size_t there = group.busy() + group.waiting.size() + waiting_.for_any().size();
+  request.side_by_side = group.side_by_side.choose(now, group.at_once(), there, options_.cores);
+  if (request.endable && request.run_options == nullptr) {
+    request.run_options = &request.own_run_options.emplace();  // under the lock: end_early() looks at them
+  }
+  const SharedTime::Part begun = group.time.begin(now);
+  RunEnd end;
+  {
+    const MutexUnlock unlocked(mutex_);
+    request.started = Clock::now();
+    request.run_error_ = nullptr;
+    request.by_graph = false;
+    request.run_size = 1;
+    try {
+      worker.runner->run(request);
+    } catch (...) {
+      end.error = std::current_exception();
+      request.clear_outputs();
+    }
+    request.ended = Clock::now();
+    if (end.error) {
+      end.why_broken = worker.runner->why_broken();
+    }
+  }
+  end.time = group.time.end(begun, options_.now());
+  worker.in_run = nullptr;
+  worker.group->counts.graph_runs += request.by_graph ? 1 : 0;
+  return end;
+}
+
+bool JointRuns::nobody_waits(const Requests& batch) {
+  return std::ranges::none_of(batch, [](const auto& request) { return request->wanted(); });
+}
+
+void JointRuns::end_early(Request& request) {
+  Worker& worker = *static_cast<Worker*>(request.worker_);
+  if (worker.in_run != nullptr && nobody_waits(worker.batch)) {
+    worker.in_run->ending.store(true);
+    worker.runner->terminate(*worker.in_run);
   }
 }
 
