@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstddef>
 #include <string>
 
 #include "core/policy/graph_demand.hpp"
@@ -31,6 +33,15 @@ TEST(GraphDemandTest, RareShapesWantNoneHoweverOftenTheyCame) {
   GraphDemand demand;
   EXPECT_EQ(wanted_in_turns(demand, 196, 1000, 9), 0);
   EXPECT_EQ(wanted_in_turns(demand, 8, 40, 9), 1) << "once few are left";
+}
+
+TEST(GraphDemandTest, ShapesThatWereAskedForNeedNoShare) {
+  GraphDemand demand(1);
+  for (int i = 0; i < 48; ++i) {
+    EXPECT_EQ(demand.record_run(std::to_string(i), 1), 1);
+    demand.postpone(std::to_string(i));
+  }
+  EXPECT_EQ(wanted_in_turns(demand, 48, 2, 1), 1);
 }
 
 TEST(GraphDemandTest, SessionsAreTheShapesShareOfTheRunsUnderWay) {

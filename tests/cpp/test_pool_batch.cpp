@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/policy/batch_wait.hpp"
+#include "core/policy/numbers.hpp"
 #include "fake_runner.hpp"
 
 namespace ortmulti::tests {
@@ -278,16 +279,16 @@ TEST_F(BatchTest, CancelledMembersLeaveTheOthersAlone) {
 TEST_F(BatchTest, ABatchMayLoseAllOfItsRequests) {
   make({3, hours(1), 0, {}});
   EXPECT_TRUE(pool->cancel(submit({1, 1}, 5)));
-  const auto late = request_of({1, 1}, 6);
-  late->deadline = Pool::Clock::now() + milliseconds(20);
-  submit(late);
-  answers.wait_for(2);
-  EXPECT_EQ(kind_of(*late), ErrorKind::deadline);
+  const auto one = submit({1, 1}, 6);
+  const auto other = submit({1, 1}, 7);
+  EXPECT_TRUE(pool->cancel(one));
+  EXPECT_TRUE(pool->cancel(other));
+  answers.wait_for(3);
   EXPECT_TRUE(runner->runs().empty());
   for (int i = 0; i < 3; ++i) {
     submit({1, 1});
   }
-  answers.wait_for(5);
+  answers.wait_for(6);
 }
 
 TEST_F(BatchTest, BackgroundWorkDoesNotMakeAUsersRunLonger) {
@@ -506,7 +507,7 @@ TEST_F(BatchWaitTest, WhoIsAloneDoesNotWait) {
   std::size_t sent = 0;
   for (; sent < 3 * *numbers::batch_wait_whole_delays; ++sent) {  // of which a few may come too late to wait
     const auto request = request_of({1, 1});
-    request->submitted = Pool::Clock::now() - hours(1) + milliseconds(20);  // which are left of its delay
+    request->submitted = Pool::Clock::now() - hours(1) + milliseconds(100);  // which are left of its delay
     submit(request);
     answers.wait_for(sent + 1);
     wait_until_idle();
@@ -533,6 +534,60 @@ TEST_F(BatchWaitTest, WhoIsAloneDoesNotWait) {
   }
   answers.wait_for(sent + 11);
   EXPECT_EQ(sizes.back(), 8);
+}
+
+TEST_F(BatchWaitTest, RunsThatWereFullAtOnceSayNothingOfDelays) {
+  make_slow(hours(1));
+  runner->hold();
+  for (std::size_t i = 0; i < 8 * (*numbers::batch_wait_whole_delays + 2); ++i) {
+    submit(request_of({1, 1}));
+  }
+  runner->release();
+  const std::size_t sent = 8 * (*numbers::batch_wait_whole_delays + 2);
+  answers.wait_for(sent);
+  wait_until_idle();
+  sizes.clear();
+  for (int i = 0; i < 8; ++i) {
+    submit(request_of({1, 1}));
+  }
+  answers.wait_for(sent + 8);
+  EXPECT_EQ(std::ranges::count(sizes, 1), 0);
+}
+
+TEST_F(BatchTest, ADeadlineBeforeTheEndOfTheDelayIsMet) {
+  make({8, hours(1), 0, {}});
+  const auto alone = request_of({1, 1});
+  alone->deadline = Pool::Clock::now() + std::chrono::minutes(1);
+  alone->submitted = Pool::Clock::now() - std::chrono::minutes(1);  // half of the time has passed
+  submit(alone);
+  answers.wait_for(1);
+  EXPECT_EQ(alone->outcome, Outcome::done);
+  submit(request_of({1, 1}));
+  const auto soon = request_of({1, 1});
+  soon->deadline = Pool::Clock::now() + std::chrono::minutes(1);
+  soon->submitted = Pool::Clock::now() - std::chrono::minutes(1);
+  submit(soon);
+  answers.wait_for(3);
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 2}));
+}
+
+TEST_F(BatchTest, NobodyWaitsBehindABatchThatWaitsForOthers) {
+  make({8, hours(1), 0, {}});
+  submit(request_of({1, 1}));
+  submit(request_of({1, 2}));  // of another shape
+  submit(request_of({9, 2}));  // too large to be joined
+  answers.wait_for(3);
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 1, 9}));
+  submit(request_of({5, 1}));
+  submit(request_of({4, 1}));  // together they are too many
+  answers.wait_for(4);
+  const auto background = request_of({9, 1});
+  background->priority = -1;
+  submit(background);
+  EXPECT_EQ(pool->stats().devices[0].done, 4U) << "the second one waits for others all the same";
+  submit(request_of({4, 1}));
+  answers.wait_for(7);
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 1, 9, 5, 8, 9}));
 }
 
 TEST_F(BatchTest, RunsShorterThanAHandOverAreTheirCallersUnlessTheyShallWait) {
@@ -616,16 +671,30 @@ TEST(BatchWait, ADelayEndsEarlyOnlyAfterWholeOnesThatBroughtNobodyElse) {
   BatchWait batch_wait;
   const auto wait_in_vain = [&batch_wait](std::size_t times) {
     for (std::size_t i = 0; i < times; ++i) {
-      batch_wait.record_delay(3, 4);
+      batch_wait.record_delay(3, 4, 1);
     }
   };
   wait_in_vain(*numbers::batch_wait_whole_delays - 1);
-  EXPECT_FALSE(batch_wait.ends_delays());
-  batch_wait.record_delay(5, 4);
+  EXPECT_FALSE(batch_wait.ends_delays(1));
+  batch_wait.record_delay(5, 4, 2);
   wait_in_vain(*numbers::batch_wait_whole_delays - 1);
-  EXPECT_FALSE(batch_wait.ends_delays());
-  batch_wait.record_delay(4, 4);
-  EXPECT_TRUE(batch_wait.ends_delays());
+  EXPECT_FALSE(batch_wait.ends_delays(1));
+  batch_wait.record_delay(4, 4, 1);
+  batch_wait.record_run(4, 0, milliseconds(1));
+  EXPECT_TRUE(batch_wait.ends_delays(1));
+  for (std::size_t i = 1; i < *numbers::batch_wait_runs_between_delays; ++i) {
+    EXPECT_TRUE(batch_wait.ends_delays(1));
+    batch_wait.record_run(4, 0, milliseconds(1));
+  }
+  EXPECT_FALSE(batch_wait.ends_delays(1)) << "once in a while";
+  batch_wait.record_run(4, 0, milliseconds(1));
+  EXPECT_TRUE(batch_wait.ends_delays(0));
+  EXPECT_FALSE(batch_wait.ends_delays(2)) << "clients of the others may come";
+  for (std::size_t i = 0; i < *numbers::batch_wait_whole_delays; ++i) {
+    EXPECT_FALSE(batch_wait.ends_delays(2));
+    batch_wait.record_delay(4, 4, 2);
+  }
+  EXPECT_TRUE(batch_wait.ends_delays(2));
 }
 
 TEST(BatchWait, IsTriedLessOftenWhileItBringsNothing) {

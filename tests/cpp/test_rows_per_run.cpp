@@ -55,6 +55,20 @@ TEST_F(RowsOfARun, AreAsManyAsStillGain) {
   EXPECT_EQ(play(100, up_to_four), 4U);
 }
 
+// What a run leaves of a burst is the next one, so that no size comes twice in a row.
+TEST_F(RowsOfARun, AreAllOfABurstWhereMoreAreCheaper) {
+  int parted = 0;
+  for (int burst = 0; burst < 400; ++burst) {
+    for (std::size_t left = 10; left > 0;) {
+      const std::size_t size = std::min(rows.choose(16), left);
+      parted += left == 10 && size < 10 ? 1 : 0;
+      rows.record(size, of_all(size));
+      left -= size;
+    }
+  }
+  EXPECT_LT(parted, 20) << rows.why();
+}
+
 TEST_F(RowsOfARun, ChangeWithTheMachine) {
   EXPECT_EQ(play(60, of_each), 1U);
   play(3000, of_all);

@@ -100,7 +100,7 @@ TEST_F(ShapesThatComeAgain, AreNotPutOffByAMakingThatWasDropped) {
   EXPECT_TRUE(wanted_within(runs_before_capture, "a"));
 }
 
-TEST_F(ShapesThatComeAgain, GetAsManySessionsAsRunsWereUnderWayAtOnce) {
+TEST_F(ShapesThatComeAgain, OfAllRunsGetAsManySessionsAsWereUnderWayAtOnce) {
   for (const std::size_t others : {1, 5}) {
     const std::string key = std::to_string(others);
     {

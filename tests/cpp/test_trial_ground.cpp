@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cstddef>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -31,11 +34,14 @@ TrialResult by_hand(const TrialLoad& load) {
   for (const std::size_t in_flight : {1, 2, 3, 4, 6, 8, 12, 16, 32}) {
     for (std::size_t rows = 1; rows <= load.max_rows; rows *= 2) {
       if (load.model.on_cpu || in_flight <= 12) {
-        TrialSettings settings;
-        settings.in_flight = in_flight;
-        settings.rows = rows;
-        const TrialResult found = Trial(load, settings).run(from, until);
-        best = found.rate > best.rate ? found : best;
+        for (const bool waits : {true, false}) {
+          TrialSettings settings;
+          settings.in_flight = in_flight;
+          settings.rows = rows;
+          settings.waits_for_clients = waits;
+          const TrialResult found = Trial(load, settings).run(from, until);
+          best = found.rate > best.rate ? found : best;
+        }
       }
     }
   }
@@ -55,6 +61,12 @@ double share(const std::string& name) {
   }
   if (name == "a GPU, rows that cost little, groups of 5 and 8") {
     return 0.7;  // another thread runs what comes after the first 5, and the first knows nothing of it
+  }
+  if (name == "a GPU, rows that cost little, from 3 clients to 64, a delay") {
+    return 0.72;  // three runs of 21 rows: a delay of 2 ms ends before the clients of the run before are back
+  }
+  if (name.starts_with("a GPU, rows that cost as much, from ")) {
+    return 0.87;  // joining gains nothing there, and who is waited for costs
   }
   return 0.95;
 }
@@ -85,7 +97,7 @@ TEST_P(EachLoadByChance, IsAnsweredAsSoonAsWithTheWholeDelay) {
   whole.waits_for_clients = false;
   const TrialResult found = Trial(load, {}).run(2, 12);
   const TrialResult before = Trial(load, whole).run(2, 12);
-  EXPECT_GE(found.rate, 0.98 * load.rate) << found.why;
+  EXPECT_GE(found.rate, 0.98 * before.rate) << found.why;
   EXPECT_LE(found.p99, 1.05 * before.p99) << found.why;
 }
 
@@ -93,7 +105,8 @@ INSTANTIATE_TEST_SUITE_P(TrialGround, EachLoadByChance, testing::ValuesIn(trial_
 
 TrialLoad load_of(const std::string& name) {
   const auto loads = trial_loads();
-  return *std::ranges::find(loads, name, &TrialLoad::name);
+  const auto found = std::ranges::find(loads, name, &TrialLoad::name);
+  return found == loads.end() ? throw std::out_of_range(name) : *found;
 }
 
 // What the load has without a rule, of what it has with all of them.

@@ -114,9 +114,11 @@ void Trial::give(Worker& worker) {
   const double until = run->batch.front().submitted + load_.max_delay;
   run->expected = worker.batch_wait.enough(now_ == worker.freed ? run->batch.size() : 0, run->most);
   run->enough = run->most;
+  run->others = under_way_ - 1;
   if (settings_.waits_for_clients) {
-    run->whole_delay = now_ < until && !worker.batch_wait.ends_delays();
-    run->enough = run->whole_delay ? run->most : run->expected;
+    const bool whole = load_.max_delay > 0 && !worker.batch_wait.ends_delays(run->others);
+    run->enough = whole ? run->most : run->expected;
+    run->whole_delay = whole && now_ < until && run->batch.size() < run->enough;
   }
   if (run->batch.size() >= run->enough) {
     start(run);
@@ -134,7 +136,7 @@ void Trial::delayed(const RunPointer& run, std::size_t rows_before) {
   BatchWait& wait = run->worker->batch_wait;
   const double end = run->worker->freed + std::chrono::duration<double>(wait.longest_wait(limit())).count();
   if (run->whole_delay) {
-    wait.record_delay(rows, run->expected);
+    wait.record_delay(rows, run->expected, run->others);
     run->whole_delay = false;
     run->enough = run->expected;
   }
@@ -155,8 +157,8 @@ void Trial::start(const RunPointer& run) {
   if (forming_ == run) {
     forming_.reset();
   }
-  if (run->whole_delay) {
-    run->worker->batch_wait.record_delay(run->batch.size(), run->expected);
+  if (run->whole_delay && run->batch.size() > run->expected) {
+    run->worker->batch_wait.record_delay(run->batch.size(), run->expected, run->others);
   }
   if (run->there) {
     run->worker->batch_wait.record_wait(run->batch.size() - *run->there, run->enough - *run->there);

@@ -84,6 +84,7 @@ class Trial {
     std::size_t most = 0;      // rows
     std::size_t enough = 0;    // of them
     std::size_t expected = 0;  // of them
+    std::size_t others = 0;    // runs under way
     bool whole_delay = false;
     std::optional<std::size_t> there;  // when the delay was over
     bool side_by_side = false;

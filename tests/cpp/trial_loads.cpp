@@ -91,6 +91,18 @@ std::vector<TrialLoad> trial_loads() {
     loads.back().at_once = {5, 8};
   }
 
+  for (const auto& [before, after] : {std::pair<std::size_t, std::size_t>(1, 8), {1, 3}, {64, 3}, {3, 64}}) {
+    for (const auto& [name, model] : {std::pair("little", flat), std::pair("as much", linear)}) {
+      add("a GPU, rows that cost " + std::string(name) + ", from " + std::to_string(before) + " clients to " +
+              std::to_string(after) + ", a delay",
+          model, {{0, before}, {1, after}}, 0, 0.1, 32, 2 * ms);
+    }
+  }
+  for (const std::size_t clients : {2, 3, 4}) {
+    add("a GPU, rows that cost little, " + std::to_string(clients) + " clients, a delay", flat, {{0, clients}}, 0, 0.1,
+        32, 2 * ms);
+  }
+
   // CPUs.
   const TrialModel lstm = cpu(2, 0.25 * ms, 0.02 * ms, 0.8);
   const TrialModel encoder = cpu(2, 0.5 * ms, 9 * ms, 0.15);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/policy/numbers.hpp"
+
 namespace ortmulti {
 
 void BatchWait::record_run(std::size_t rows, std::size_t left, std::chrono::nanoseconds time) noexcept {
@@ -17,8 +19,15 @@ std::size_t BatchWait::enough(std::size_t waited, std::size_t most) const noexce
   return std::min(most, waited > 0 ? waited + answered_ : *std::ranges::max_element(there_));
 }
 
-void BatchWait::record_delay(std::size_t rows, std::size_t expected) noexcept {
-  in_vain_ = rows > expected ? 0 : in_vain_ + 1;
+void BatchWait::record_delay(std::size_t rows, std::size_t expected, std::size_t others) noexcept {
+  const bool in_vain = rows <= expected;
+  in_vain_ = in_vain ? (others > others_ ? 0 : in_vain_) + 1 : 0;
+  others_ = in_vain ? std::max(others_, others) : 0;
+}
+
+bool BatchWait::ends_delays(std::size_t others) const noexcept {
+  return in_vain_ >= *numbers::batch_wait_whole_delays && others <= others_ &&
+         runs_ % *numbers::batch_wait_runs_between_delays != 0;
 }
 
 std::chrono::nanoseconds BatchWait::longest_wait(std::size_t workers) const noexcept {

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstddef>
 
-#include "core/policy/numbers.hpp"
 #include "core/policy/recent_average.hpp"
 
 namespace ortmulti {
@@ -15,17 +14,19 @@ namespace ortmulti {
 /// After a wait that brought too few, waits become rarer, down to one in 64 runs.
 class BatchWait {
  public:
-  /// Notes a run: its rows, how many requests waited at its end, and how long it took.
+  /// Notes a run: its rows, how many more waited at its end, and how long it took.
   void record_run(std::size_t rows, std::size_t left, std::chrono::nanoseconds time) noexcept;
 
   /// With how many rows, of `most`, a run begins at once. `waited`: those that came before the session became free.
   /// None did: as many as were there at once, in the last few runs.
   std::size_t enough(std::size_t waited, std::size_t most) const noexcept;
 
-  /// Notes a whole delay, or one that a full batch ended: `rows` were there, of whom so many were expected.
-  void record_delay(std::size_t rows, std::size_t expected) noexcept;
-  /// Whether a delay ends once those are there who are expected.
-  bool ends_delays() const noexcept { return in_vain_ >= *numbers::batch_wait_whole_delays; }
+  /// Notes a whole delay, or one that more than those expected ended: `rows` were there. `others`: runs that were under
+  /// way beside it.
+  void record_delay(std::size_t rows, std::size_t expected, std::size_t others) noexcept;
+  /// Whether a delay ends once those are there who are expected. Not beside more runs than it ever was in vain: their
+  /// clients may come. Once in 256 runs it is whole in any case.
+  bool ends_delays(std::size_t others) const noexcept;
 
   /// How long to wait at most after a run, where `workers` take requests from one queue: a tenth of the average time
   /// between their runs.
@@ -44,6 +45,7 @@ class BatchWait {
   std::array<std::size_t, remembered> there_{};  // rows of the last runs, with those that waited at their ends
   std::size_t runs_ = 0;
   std::size_t in_vain_ = 0;  // whole delays in a row
+  std::size_t others_ = 0;   // the most beside them
   RecentAverage run_time_;
   std::size_t pause_ = 0;  // runs between two waits
   std::size_t left_ = 0;

@@ -14,12 +14,12 @@ namespace ortmulti {
 /// thread or lock.
 class GraphDemand {
  public:
-  /// `least_runs`: ordinary runs of a shape before its graph.
+  /// `least_runs`: ordinary runs of a shape before its graph; 1: each shape is to have one, however rare it is.
   explicit GraphDemand(std::uint64_t least_runs = *numbers::graphs_runs_before_capture) : least_runs_(least_runs) {}
 
   /// Notes a run by a graph.
   void record_graph_run() noexcept { ++runs_; }
-  /// Notes an ordinary run; `under_way` were at once, with this one. How many sessions the shape's graph is worth: of
+  /// Notes an ordinary run; `under_way` were at once, of all shapes. How many sessions the shape's graph is worth: of
   /// those under way, the share of this shape; 0: it is worth none yet.
   std::size_t record_run(const std::string& shape, std::size_t under_way);
   /// All runs so far.
@@ -27,7 +27,7 @@ class GraphDemand {
 
   /// Its graph cannot be made now. Its runs count from 0, and twice as many are needed.
   void postpone(const std::string& shape);
-  /// Its runs count from 0.
+  /// Nothing was seen of it.
   void forget(const std::string& shape) { seen_.use(shape) = {}; }
   /// It can have no graph. Returns whether no other shape gets one either, since so many in a row could have none.
   bool refuse(const std::string& shape);

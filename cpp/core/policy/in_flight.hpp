@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <optional>
@@ -32,8 +33,11 @@ class InFlight {
   /// tried: then call try_more().
   bool record(Clock::time_point now, std::size_t answers, std::size_t waiting, std::size_t most,
               std::optional<std::size_t> elements = std::nullopt);
-  /// What was counted since the last choice says nothing of the limit: something else kept the device busy.
-  void leave_out() noexcept { began_.reset(); }
+  /// What is being counted says nothing of the limit, nor do the runs under way: something else keeps the device busy.
+  void leave_out() noexcept {
+    began_.reset();
+    left_out_ = std::max(left_out_, limit_);
+  }
   /// Raises the limit, or keeps it for the reason `why_not`.
   void try_more(Clock::time_point now, const std::string& why_not);
 

@@ -144,6 +144,10 @@ inline const Count batch_wait_whole_delays{
     "batch_wait.whole_delays", 8, "delays",
     "in a row that brought nobody but those whom a session has just answered, after which delays end with these",
     "judged"};
+inline const Ratio batch_wait_share_of_deadline{"batch_wait.share_of_deadline", 0.5, "of the time to a deadline",
+                                                "that are left for a joint run, at least", "judged"};
+inline const Count batch_wait_runs_between_delays{"batch_wait.runs_between_delays", 256, "runs",
+                                                  "of which one waits for the whole delay all the same", "judged"};
 inline const Ratio rows_per_run_hardly_more{"rows_per_run.hardly_more", 1.05, "times the least cost of a row",
                                             "with which fewer rows are joined", "judged"};
 inline const Microseconds rows_per_run_of_each_run{"rows_per_run.of_each_run", 50, "us",
@@ -226,8 +230,9 @@ inline const Count graphs_max_shapes{"graphs.max_shapes", 8, "shapes", "of a ses
 inline const Count graphs_counted_shapes{"graphs.counted_shapes", 1024, "shapes",
                                          "without a graph whose runs are counted: the last used ones", "judged"};
 inline const Count graphs_replaceable_after{
-    "graphs.replaceable_after", 1000, "runs",
-    "of the session without one of a graph's shape, after which another graph may replace it", "judged"};
+    "graphs.replaceable_after", 400, "runs",
+    "of the session without one of a graph's shape, after which another graph may replace it",
+    "in so many a shape comes often enough for a graph, or not"};
 inline const Count graphs_max_sessions{"graphs.max_sessions", 4, "sessions", "of one shape",
                                        "ResNet-50 answered 12% more with four than with three on an H100, BERT-base "
                                        "with three as many as ordinary runs of 16 threads"};

@@ -55,10 +55,12 @@ std::size_t RowsPerRun::choose(std::size_t most) const noexcept {
 void RowsPerRun::record(std::size_t rows, std::chrono::nanoseconds time) noexcept {
   ++runs_;
   const std::size_t now = std::min(power_not_below(rows), powers - 1);
-  if (std::exchange(before_, now) != now) {
-    return;
-  }
   Size& size = sizes_.at(now);
+  const bool again = std::exchange(before_, now) == now;
+  size.left_out = again ? 0 : size.left_out + 1;
+  if (!again && size.left_out <= *numbers::rows_per_run_min_runs) {
+    return;  // else it never comes twice in a row
+  }
   if (runs_ - size.last >= *numbers::rows_per_run_long_ago) {
     size = {};
   }

@@ -22,9 +22,10 @@ class RowsPerRun {
 
  private:
   struct Size {
-    double row = 0;          // nanoseconds
-    std::uint64_t runs = 0;  // measured; 0: unknown
-    std::uint64_t last = 0;  // of them
+    double row = 0;              // nanoseconds
+    std::uint64_t runs = 0;      // measured; 0: unknown
+    std::uint64_t last = 0;      // of them
+    std::uint64_t left_out = 0;  // in a row
   };
   bool known(std::size_t power) const noexcept;
 

@@ -73,6 +73,7 @@ struct Worker {
   JointSize size;                    ///< The size of the batch.
   std::size_t most = 0;              ///< Rows that a forming batch may have.
   std::size_t enough = 0;            ///< The size with which a forming batch begins at once.
+  Request::Clock::time_point until;  ///< When a forming batch begins at the latest.
   Request* in_run = nullptr;         ///< The request that the runner runs.
   Request::Clock::time_point wakes;  ///< When it wakes up by itself while it is idle; far in the past: never.
   Request::Clock::time_point freed;  ///< When its last run had ended.

@@ -60,6 +60,25 @@ void Dispatcher::note_probe(const Worker& worker, const Request& request) const 
   }
 }
 
+Dispatcher::Clock::time_point Dispatcher::begin_by(const Worker& worker, const Request& request) {
+  if (!request.deadline) {
+    return Clock::time_point::max();
+  }
+  const Clock::duration left = std::chrono::duration_cast<Clock::duration>((*request.deadline - request.submitted) *
+                                                                           *numbers::batch_wait_share_of_deadline);
+  return *request.deadline - std::max<Clock::duration>(left, 2 * worker.group->run_time.value());
+}
+
+void Dispatcher::hurry(const Request& request) {
+  for (const auto& worker : workers_) {
+    if (worker->state == Worker::State::forming && !worker->batch.empty() && worker->group->is_for(request) &&
+        (request.priority >= 0 || worker->batch.front()->priority < 0)) {
+      worker->until = {};
+      worker->wake.notify_one();
+    }
+  }
+}
+
 void Dispatcher::give(Worker& worker, const std::shared_ptr<Request>& request) {
   assign(worker, request);
   worker.size = request->size_;
@@ -69,9 +88,10 @@ void Dispatcher::give(Worker& worker, const std::shared_ptr<Request>& request) {
                        worker.size.rows < worker.most && joins_others(*request) && !worker.group->suspended();
   worker.group->occupy(worker, forming ? Worker::State::forming : Worker::State::given);
   note_probe(worker, *request);
-  worker.enough = worker.batch_wait.ends_delays() ? worker.batch_wait.enough(0, worker.most) : worker.most;
-  const bool wakes_in_time =
-      worker.wakes != Clock::time_point() && worker.wakes <= request->submitted + options_.batching.max_delay;
+  const bool ends_delay = worker.batch_wait.ends_delays(worker.group->busy() - 1);
+  worker.enough = ends_delay ? worker.batch_wait.enough(0, worker.most) : worker.most;
+  worker.until = std::min(request->submitted + options_.batching.max_delay, begin_by(worker, *request));
+  const bool wakes_in_time = worker.wakes != Clock::time_point() && worker.wakes <= worker.until;
   if (!forming || !wakes_in_time || worker.size.rows >= worker.enough) {
     worker.wake.notify_one();
   }
@@ -94,6 +114,7 @@ RequestQueue& Dispatcher::queue_of(const Request& request) {
 
 void Dispatcher::enqueue(const std::shared_ptr<Request>& request) {
   waiting_.insert(queue_of(*request), request);
+  hurry(*request);
   wake_for(*request);
 }
 
@@ -216,7 +237,9 @@ bool Dispatcher::join_forming(const std::shared_ptr<Request>& request) {
         options_.batching.may_join(worker->size, request->size_, worker->group->cost)) {
       assign(*worker, request);
       worker->size.add(request->size_);
-      if (worker->size.rows >= worker->enough || options_.batching.is_full(worker->size)) {
+      const Clock::time_point latest = begin_by(*worker, *request);
+      if (worker->size.rows >= worker->enough || options_.batching.is_full(worker->size) || latest < worker->until) {
+        worker->until = std::min(worker->until, latest);
         worker->wake.notify_one();
       }
       return true;

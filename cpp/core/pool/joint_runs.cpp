@@ -46,33 +46,64 @@ void JointRuns::take_waiting(Worker& worker) {
   }
 }
 
+std::size_t JointRuns::at_once_anywhere() const {
+  std::size_t runs = 0;
+  for (const auto& group : groups_) {
+    runs += group->usable() ? group->at_once() : 0;
+  }
+  return std::max<std::size_t>(1, runs);
+}
+
+std::size_t JointRuns::rows_waiting(Worker& worker, const Request& alike) {
+  std::size_t rows = 0;
+  std::size_t left = 8 * options_.batching.max_size;  // requests of other shapes could be many
+  worker.group->each_waiting(waiting_.for_any(), [&](const Request& request) ORTMULTI_REQUIRES(mutex_) {
+    rows += request.batch_key_ == alike.batch_key_ ? request.size_.rows : 0;
+    return rows < options_.batching.max_size && --left > 0;
+  });
+  return rows;
+}
+
+bool JointRuns::holds_up_others(const Worker& worker) {
+  const bool background = worker.batch.front()->priority < 0;
+  bool found = false;
+  worker.group->each_waiting(waiting_.for_any(), [&](const Request& request) {
+    found = background || request.priority >= 0;
+    return false;  // those of lower priorities come later
+  });
+  return found;
+}
+
 void JointRuns::gather(Worker& worker, bool at_once) {
   const std::chrono::nanoseconds max_delay = options_.batching.max_delay;
-  const Clock::time_point until = worker.batch.front()->submitted + max_delay;
   take_waiting(worker);
   std::size_t waited = 0;  // while it ran: who came since then was answered
   for (const auto& request : worker.batch) {
     waited += at_once && request->submitted <= worker.freed ? request->size_.rows : 0;
+    worker.until = std::min(worker.until, begin_by(worker, *request));
   }
+  const Clock::time_point until = holds_up_others(worker) ? Clock::time_point() : worker.until;
+  worker.until = until;
   const std::size_t expected = worker.batch_wait.enough(waited, worker.most);
-  const bool whole = max_delay.count() > 0 && !worker.batch_wait.ends_delays();
+  const std::size_t others = worker.group->busy() - 1;
+  const bool whole = max_delay.count() > 0 && !worker.batch_wait.ends_delays(others);
   worker.enough = whole ? worker.most : expected;
   const auto complete = [&]() ORTMULTI_REQUIRES(mutex_) {
     return worker.size.rows >= worker.enough || options_.batching.is_full(worker.size) || worker.batch.empty() ||
-           closing_ || !worker.group->usable();
+           closing_ || !worker.group->usable() || worker.until < until;
   };
-  const bool waits = whole && Clock::now() < until;
+  const bool waits = whole && !complete() && Clock::now() < until;
   const bool ended = max_delay.count() > 0 && worker.wake.wait_until(mutex_, until, complete);
-  if (waits && !worker.batch.empty()) {
-    worker.batch_wait.record_delay(worker.size.rows, expected);
+  if (waits && (!ended || worker.size.rows > expected)) {
+    worker.batch_wait.record_delay(worker.size.rows, expected, others);
   }
-  if (ended) {
+  if (ended || until == Clock::time_point()) {
     return;
   }
   worker.enough = expected;
   const std::size_t there = worker.size.rows;
   Clock::time_point now = Clock::now();
-  const Clock::time_point end = worker.freed + worker.batch_wait.longest_wait(worker.group->at_once());
+  const Clock::time_point end = worker.freed + worker.batch_wait.longest_wait(at_once_anywhere());
   if (complete() || now >= end || !worker.batch_wait.tries()) {
     return;
   }

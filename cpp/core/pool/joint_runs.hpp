@@ -25,6 +25,8 @@ class JointRuns : public Dispatcher {
   void gather(Worker& worker, bool at_once) ORTMULTI_REQUIRES(mutex_);
   /// Lets waiting requests join the forming batch.
   void take_waiting(Worker& worker) ORTMULTI_REQUIRES(mutex_);
+  /// Rows of waiting requests that could join this one, as many as matter.
+  std::size_t rows_waiting(Worker& worker, const Request& alike) ORTMULTI_REQUIRES(mutex_);
   /// What asked so far were trials of the model.
   void forget_clients() ORTMULTI_REQUIRES(mutex_);
 
@@ -32,6 +34,10 @@ class JointRuns : public Dispatcher {
   void note_stop(const std::string& why, OrtLoggingLevel level) ORTMULTI_REQUIRES(mutex_);
 
  private:
+  /// Whether requests wait that did not fit into the forming batch.
+  bool holds_up_others(const Worker& worker) ORTMULTI_REQUIRES(mutex_);
+  /// Runs that may be under way on all devices, which take requests from one queue.
+  std::size_t at_once_anywhere() const ORTMULTI_REQUIRES(mutex_);
   struct Audit {
     std::string difference;  ///< From the request's answer alone; empty: none but rounding.
     bool by_size = false;    ///< It comes from the run's size, not from other requests.

@@ -119,7 +119,9 @@ std::shared_ptr<GpuRunner> ShapeGraphs::take(const std::string& key) {
       demand_.record_graph_run();
       graph->used = demand_.runs();
       GpuRunner* const taken = numbered.runner.get();
+      ++under_way_;
       return {taken, [self = shared_from_this(), graph, numbered = std::move(numbered)](GpuRunner*) mutable {
+                --self->under_way_;
                 std::deque<NumberedRunner> surplus;  // freed without the lock
                 const MutexLock giving_back(self->mutex_);
                 graph->idle.push_front(std::move(numbered));

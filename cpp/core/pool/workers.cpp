@@ -161,7 +161,7 @@ void Workers::run_batch(Worker& worker, bool at_once) {
   if (!joint.error && !batch.empty()) {
     joining_.succeeded_together(batch.front()->batch_key_);
     const std::chrono::nanoseconds time = options_.now() - began;
-    worker.batch_wait.record_run(size.rows, worker.group->waiting.size() + waiting_.for_any().size(), time);
+    worker.batch_wait.record_run(size.rows, rows_waiting(worker, *batch.front()), time);
     if (size.longest == 0 && joint.time.count() > 0) {  // else all of them were cancelled
       worker.group->note_rows(batch.front()->batch_key_, size.rows, joint.time + joint.copying);
     } else if (joint.time.count() > 0) {
@@ -201,7 +201,7 @@ void Workers::adapt(Worker& worker, std::size_t answers, std::optional<std::size
                         groups_.size());
   }
   const std::size_t waiting = group.waiting.size() + waiting_.for_any().size();
-  if (worker.runner->makes_graphs()) {
+  if (std::ranges::any_of(group.workers, [](const Worker* each) { return each->runner->makes_graphs(); })) {
     group.in_flight->leave_out();
   }
   if (group.in_flight->record(options_.now(), answers, waiting, most, elements) || group.in_flight->asked()) {

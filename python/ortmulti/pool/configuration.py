@@ -37,11 +37,12 @@ class Batching:
         max_size: The largest size of a joint run along ``axis``, such as its rows; 2 or more. A larger request runs
             alone.
         max_delay_ms: How long the first request of a joint run waits for others at most, in milliseconds from its
-            arrival. Default 0. After eight delays in a row that brought nobody else, it waits while fewer are there
-            than the session has just answered, beside those that waited meanwhile. On an idle session it waits while
-            fewer are there than in one of its last four runs. Then a session waits for its clients' next requests after an answer, if they usually come at once. That
-            lasts at most a tenth of an average run, and at most ``max_delay_ms``, if that is not 0, without a new
-            request.
+            arrival. Default 0. After eight delays in a row that brought nobody else, it waits while fewer rows are
+            there than the session has just answered, beside those that waited meanwhile. On an idle session it waits
+            while fewer are there than in the largest of its last four runs. One delay in 256 runs is whole all the
+            same. With and without a delay, a session that becomes free waits for the next requests of those whom it
+            has answered, if they usually come at once: at most a tenth of an average run, divided by the runs that may
+            be under way, and at most ``max_delay_ms``, if that is not 0, without a new request.
         axis: The dimension of all inputs and outputs along which requests are joined; default 0.
         sizes: The sizes that runs may have along ``axis``, ascending; the last one is ``max_size``. Default empty: any
             size. A smaller batch is padded to the next size with copies of its last row; their outputs are dropped. Use
