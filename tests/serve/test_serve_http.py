@@ -339,6 +339,24 @@ def test_requests_of_a_connection_whose_requests_fail_are_not_joined_with_others
         assert pool.stats().apart == 1
 
 
+def test_what_would_end_the_process_is_refused(app: Application) -> None:
+    """onnxruntime 1.32 ends the process where an LSTM, a GRU or an RNN has an empty input."""
+    weights = [onnx.numpy_helper.from_array(np.ones((1, 3, 1), np.float32), name) for name in ("w", "r")]
+    source = "(float[s, b, 1] x) => (float[s, d, b, 1] y) { y = GRU<hidden_size=1>(x, w, r) }"
+    with ortmulti.ModelRepository("cpu") as repository:
+        repository.add("tagger", onnx_models.parsed(source, *weights).SerializeToString())
+        own = ortmulti.serve.app(repository)
+        for shape in ([0, 1, 1], [1, 0, 1]):
+            tensor = {"name": "x", "datatype": "FP32", "shape": shape, "data": []}
+            status, answer = ask_json(own, "/v2/models/tagger/infer", {"inputs": [tensor]})
+            assert (status, answer["error"][:17]) == (400, "input 'x' is empt")
+        tensor = {"name": "x", "datatype": "FP32", "shape": [1, 1, 1], "data": [1.0]}
+        assert ask_json(own, "/v2/models/tagger/infer", {"inputs": [tensor]})[0] == 200
+    empty = [{**one, "shape": [0, 4], "data": []} for one in (ONES, COUNT)]
+    status, answer = ask_json(app, INFER, {"inputs": empty})
+    assert (status, [one["shape"] for one in answer["outputs"]]) == (200, [[0, 4], [0, 4]])
+
+
 def test_rows_are_limited_beside_an_input_without_rows() -> None:
     model = onnx_models.parsed("(float a, float[n] x) => (float[n] y) { y = Mul(a, x) }").SerializeToString()
     with ortmulti.ModelRepository("cpu") as repository:

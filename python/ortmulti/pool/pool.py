@@ -10,7 +10,7 @@ from operator import attrgetter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, overload
 
-from ortmulti import checks
+from ortmulti import _core, checks
 from ortmulti._runtime import callbacks
 from ortmulti._runtime.closing import Closing
 from ortmulti.errors import ClosedError, Error, InvalidArgument, InvalidType
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ortmulti import _core
     from ortmulti._core import PoolRequest
     from ortmulti.pool.members import Members
     from ortmulti.pool.rows import RowVerdict
@@ -663,6 +662,15 @@ def members_of(pool: Pool) -> Members:
 def rows_of(pool: Pool) -> RowVerdict | None:
     """Return which outputs have rows, as `load` found it; None where it did not look."""
     return pool._rows
+
+
+def operators_of(pool: Pool) -> set[str] | None:
+    """Return the operators of its model, as ``"LSTM"``, with those of inner graphs; None where they cannot be read."""
+    model = pool._members.source
+    try:
+        return None if model is None else _core.index_model(model.graph).operators
+    except Error:  # such as a model in ORT's format
+        return None
 
 
 def _feed_alone(given: object) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections import Counter
@@ -20,6 +21,7 @@ from ortmulti.errors import (
     QueueFull,
     without_folders,
 )
+from ortmulti.pool.pool import operators_of
 from ortmulti.pool.stats import Page, add_to
 from ortmulti.serve.datatypes import Declared, array_of_bytes, array_of_numbers
 
@@ -134,6 +136,24 @@ class _Interface:
         initializers = pool.get_overridable_initializers()
         self.optional = {value.name: Declared(value) for value in initializers}
         self.outputs = {value.name: Declared(value) for value in pool.get_outputs()}
+
+    @functools.cached_property
+    def recurrent(self) -> bool:
+        operators = operators_of(self.pool)
+        return operators is None or any(name.endswith(("GRU", "LSTM", "RNN")) for name in operators)
+
+    def check_not_empty(self, feed: Mapping[str, NDArray[Any]]) -> None:
+        """Refuse what ends the process: onnxruntime's recurrent operators start no run of empty inputs (1.32).
+
+        Raises:
+            InvalidArgument: An input is empty.
+        """
+        empty = [name for name, value in feed.items() if value.size == 0]
+        if empty and self.recurrent:
+            raise InvalidArgument(
+                f"input '{empty[0]}' is empty (shape {list(feed[empty[0]].shape)}), which a model with LSTM, GRU or "
+                "RNN does not take: send at least one element"
+            )
 
     def rows(self, feed: Mapping[str, NDArray[Any]], most: int) -> int:
         """Return the size of a request as Triton counts it: its rows, where they are joined or ``most`` is stated."""
@@ -348,6 +368,7 @@ class Service:
         while True:
             interface, version = self._interface(request.model, request.version)
             feed = _feed(interface, request)
+            interface.check_not_empty(feed)
             rows = interface.rows(feed, most)
             if 0 < most < rows:
                 raise InvalidArgument(
