@@ -7,10 +7,12 @@ memory. SEED and CASE repeat one case.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
 import resource
+import shutil
 import struct
 import tempfile
 import warnings
@@ -23,11 +25,8 @@ from typing import Any
 import numpy as np
 
 import ortmulti
-from ortmulti.bench.diagnose.report import load_document
-from ortmulti.bench.diagnose.report.page import write_html
-from ortmulti.bench.diagnose.report.terminal import print_diagnosis
 from ortmulti.bench.files import read_arrays, write_arrays
-from ortmulti.cli import output
+from ortmulti.cli.diagnose import diagnose_command
 from ortmulti.errors import InvalidArgument, NoSuchFile
 from ortmulti.interface import adapter_file
 from ortmulti.serve import pbtxt
@@ -163,12 +162,11 @@ def read_tuning(path: Path) -> None:
 
 
 def read_diagnosis(path: Path) -> None:
-    document = load_document(path)
-    write_html(document, path.with_suffix(".html"))
-    console = output.stdout()
-    with console.capture() as captured:
-        print_diagnosis(document, console)
-    assert "\x1b" not in captured.get()
+    document = path.with_suffix(".json")
+    shutil.copyfile(path, document)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        diagnose_command(document, html=path.with_suffix(".html"))
+    assert "\x1b" not in printed.getvalue()
 
 
 def read_config(path: Path) -> None:
