@@ -157,7 +157,7 @@ def _advice(model: ortmulti.Model, facts: Mapping[str, Any], verdict: RowVerdict
         advice.append(f"Requests cannot be joined: {error.public}.")
     else:
         alone, unknown = verdict.reasons(), verdict.reasons("unknown")
-        if len(alone) < len(verdict.outputs):
+        if len(alone) + len(unknown) < len(verdict.outputs):
             advice.append(
                 "Requests can be joined along dimension 0: ortmulti.load(..., batching=ortmulti.Batching(8))."
             )

@@ -86,8 +86,9 @@ def load(
         batching: How requests are joined into one run, for example ``Batching(max_size=8)``; default: one at a time.
         warmup: What each session runs before it takes requests. True: random inputs, as `Warmup()` has; if the model
             takes none of them, the load warns and goes on without. Default: nothing.
-        max_queue: How many requests may wait; default: any number. With 0, a request must begin at once. `Pool.submit`
-            says what happens to requests without room. `Pool.run` is not limited.
+        max_queue: How many requests may wait; default: any number. With 0, a request must begin at once, or join a
+            batch that waits for others. `Pool.submit` says what happens to requests without room. `Pool.run` is not
+            limited.
         in_flight: How many requests a session on a GPU handles at the same time. ``"auto"``, the default: 3, and
             while further requests wait, more (12 at most) as long as that gives more answers a second;
             `DeviceStats.why_in_flight` has the figures. It grows only while a quarter of the GPU's memory is free, and
@@ -96,7 +97,7 @@ def load(
             wait: docs/pool.md. A number keeps one.
         cuda_graph: Whether runs on GPUs are captured as CUDA graphs. ``"auto"``, the default: shapes that come 20 times
             in at most 400 runs of a session are, in sessions of their own beside the pool's, after a test of each
-            graph; with ``Batching(pad=...)`` only if it has ``lengths`` too. False: none. True or a `CudaGraph`: those
+            graph. With ``Batching(pad=...)`` they are only if it has ``lengths`` too. False: none. True or a `CudaGraph`: those
             that were run once, however rare, with any batching: docs/pool.md.
         share: ``"host"``: all processes of this user that ask for it have the weights on each GPU once. The first one
             loads them, the others map its memory, which stays until the last of them ends: docs/how-to/processes.md.

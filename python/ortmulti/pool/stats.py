@@ -79,7 +79,7 @@ class DeviceStats(_Short):
         device: ``"cpu"`` or ``"cuda:N"``.
         sessions: How many sessions it has.
         busy: Requests that are under way now.
-        waiting: Requests that wait for this device alone.
+        waiting: Requests that wait for this device alone; those that a batch has collected wait no more.
         done, failed, cancelled: Requests that ended in this way, after a session had received them.
         retried: Requests that were tried again elsewhere: their run failed here, or the device broke.
         runs: Runs of the model; with batching fewer than requests.
@@ -90,7 +90,7 @@ class DeviceStats(_Short):
             handles for each, as on an H100.
         why_no_graph: Why a shape got no graph: the last reason since one was made. Empty if there was none.
         broken: Reason why the device failed to start or was removed after failures; empty if healthy.
-        queue: Wait from a request's start until its session takes it.
+        queue: Wait from a request's start until its run begins, with the delay of a batch that it is part of.
         copy: Copies of its inputs to the GPU and of its outputs from there; 0 on the CPU.
         run: Duration of the run.
         total: Total latency, from a request's start to its end.
