@@ -108,10 +108,6 @@ void Dispatcher::place(const std::shared_ptr<Request>& request) {
   }
 }
 
-RequestQueue& Dispatcher::queue_of(const Request& request) {
-  return request.device ? group_of(*request.device).waiting : waiting_.for_any();
-}
-
 void Dispatcher::enqueue(const std::shared_ptr<Request>& request) {
   waiting_.insert(queue_of(*request), request);
   hurry(*request);

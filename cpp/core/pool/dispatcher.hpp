@@ -31,7 +31,6 @@ class Dispatcher : public PoolState {
   bool join_forming(const std::shared_ptr<Request>& request) ORTMULTI_REQUIRES(mutex_);
   void place(const std::shared_ptr<Request>& request) ORTMULTI_REQUIRES(mutex_);
 
-  RequestQueue& queue_of(const Request& request) ORTMULTI_REQUIRES(mutex_);
   void enqueue(const std::shared_ptr<Request>& request) ORTMULTI_REQUIRES(mutex_);
   std::shared_ptr<Request> unqueue(Request& request) ORTMULTI_REQUIRES(mutex_);
   /// Takes the request out of its queue, or out of a batch that has not begun. Null if it runs or has ended.

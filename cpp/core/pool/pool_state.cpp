@@ -99,4 +99,8 @@ DeviceGroup& PoolState::known_group(const Device& device) {
   return *found;
 }
 
+RequestQueue& PoolState::queue_of(const Request& request) {
+  return request.device ? group_of(*request.device).waiting : waiting_.for_any();
+}
+
 }  // namespace ortmulti

@@ -109,6 +109,7 @@ class PoolState : NonCopyable {
   DeviceGroup& group_of(const Device& device) ORTMULTI_REQUIRES(mutex_);
   /// Throws Error for a device without a session.
   DeviceGroup& known_group(const Device& device) ORTMULTI_REQUIRES(mutex_);
+  RequestQueue& queue_of(const Request& request) ORTMULTI_REQUIRES(mutex_);
   bool full() const ORTMULTI_REQUIRES(mutex_);
   bool any_usable() const ORTMULTI_REQUIRES(mutex_);
   bool settled() const ORTMULTI_REQUIRES(mutex_);

@@ -97,8 +97,8 @@ def load(
             wait: docs/pool.md. A number keeps one.
         cuda_graph: Whether runs on GPUs are captured as CUDA graphs. ``"auto"``, the default: shapes that come 20 times
             in at most 400 runs of a session are, in sessions of their own beside the pool's, after a test of each
-            graph. With ``Batching(pad=...)`` they are only if it has ``lengths`` too. False: none. True or a `CudaGraph`: those
-            that were run once, however rare, with any batching: docs/pool.md.
+            graph. With ``Batching(pad=...)`` they are only if it has ``lengths`` too. False: none. True or a
+            `CudaGraph`: those that were run once, however rare, with any batching: docs/pool.md.
         share: ``"host"``: all processes of this user that ask for it have the weights on each GPU once. The first one
             loads them, the others map its memory, which stays until the last of them ends: docs/how-to/processes.md.
             Where that cannot be, the weights are loaded as without it, and the timeline says why. On the CPU it changes
