@@ -571,6 +571,29 @@ TEST_F(BatchTest, ADeadlineBeforeTheEndOfTheDelayIsMet) {
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{1, 2}));
 }
 
+TEST_F(BatchTest, ADeadlineThatIsFarDoesNotEndTheDelay) {
+  make({3, hours(1), 0, {}});
+  submit(request_of({1, 1}));
+  const auto later = request_of({1, 1});
+  later->deadline = Pool::Clock::now() + std::chrono::minutes(50);  // the batch begins in 25 minutes
+  submit(later);
+  submit(request_of({1, 1}));
+  answers.wait_for(3);
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{3}));
+}
+
+TEST_F(BatchTest, WhoWaitsForRoomDoesNotWaitForABatchThatWaitsForOthers) {
+  pool = Pool::make({.max_waiting = 0, .batching = {8, hours(1), 0, {}}});
+  runner = add(Device::cpu());
+  runner->action = [this](Request& request) { twice(request); };
+  submit(request_of({1, 1}));
+  EXPECT_TRUE(pool->submit(request_of({1, 2}), Pool::Clock::now() + hours(1)));
+  answers.wait_for(1);
+  EXPECT_TRUE(pool->submit(request_of({1, 1}), Pool::Clock::now() + hours(1)));
+  answers.wait_for(2);
+  static_cast<void>(pool->close(true));
+}
+
 TEST_F(BatchTest, NobodyWaitsBehindABatchThatWaitsForOthers) {
   make({8, hours(1), 0, {}});
   submit(request_of({1, 1}));

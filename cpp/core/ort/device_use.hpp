@@ -15,8 +15,8 @@ namespace ortmulti {
 /// of the uses that were under way then.
 class DeviceUse : NonCopyable {
  public:
-  /// Another number since a thread ended that used a GPU, and from just before its end. A thread that calls ONNX Runtime
-  /// before its first DeviceUse, as to create a session, calls this before, else its end does not count.
+  /// Another number since a thread ended that used a GPU, and from just before its end. A thread that calls ONNX
+  /// Runtime before its first DeviceUse, as to create a session, calls this before, else its end does not count.
   static std::uint64_t ended_threads();
 
   /// For its lifetime, in which its thread waits for no DeviceSyncGuard: who has it may wait for this use.

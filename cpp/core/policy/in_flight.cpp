@@ -58,7 +58,7 @@ bool InFlight::record(Clock::time_point now, std::size_t answers, std::size_t wa
       before = next(before);
     }
     limit_ = before;
-    left_out_ = grew_ ? limit_ : 0;
+    left_out_ = std::max(left_out_, grew_ ? limit_ : 0);
   }
   if (!began_) {
     left_out_ -= std::min(left_out_, answers);

@@ -70,12 +70,19 @@ Dispatcher::Clock::time_point Dispatcher::begin_by(const Worker& worker, const R
 }
 
 void Dispatcher::hurry(const Request& request) {
+  if (!options_.batching.enabled()) {
+    return;
+  }
+  Worker* first = nullptr;
   for (const auto& worker : workers_) {
-    if (worker->state == Worker::State::forming && !worker->batch.empty() && worker->group->is_for(request) &&
-        (request.priority >= 0 || worker->batch.front()->priority < 0)) {
-      worker->until = {};
-      worker->wake.notify_one();
+    if (worker->state == Worker::State::forming && !worker->batch.empty() && worker->until != Clock::time_point() &&
+        worker->group->is_for(request) && (request.priority >= 0 || worker->batch.front()->priority < 0)) {
+      first = first == nullptr || worker->until < first->until ? worker.get() : first;
     }
+  }
+  if (first != nullptr) {
+    first->until = {};
+    first->wake.notify_one();
   }
 }
 

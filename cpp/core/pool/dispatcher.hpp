@@ -25,7 +25,7 @@ class Dispatcher : public PoolState {
   void assign(Worker& worker, const std::shared_ptr<Request>& request) const ORTMULTI_REQUIRES(mutex_);
   /// When a forming batch with the request has to begin, so that there is time before its deadline.
   static Clock::time_point begin_by(const Worker& worker, const Request& request);
-  /// Has forming batches begin which the request, that waits now, cannot join.
+  /// Has a forming batch begin, the one that would begin first, for a request that cannot join it and waits now.
   void hurry(const Request& request) ORTMULTI_REQUIRES(mutex_);
   void give(Worker& worker, const std::shared_ptr<Request>& request) ORTMULTI_REQUIRES(mutex_);
   bool join_forming(const std::shared_ptr<Request>& request) ORTMULTI_REQUIRES(mutex_);

@@ -49,14 +49,14 @@ void JointRuns::take_waiting(Worker& worker) {
 std::size_t JointRuns::at_once_anywhere() const {
   std::size_t runs = 0;
   for (const auto& group : groups_) {
-    runs += group->usable() ? group->at_once() : 0;
+    runs += group->dispatches() ? group->at_once() : 0;
   }
   return std::max<std::size_t>(1, runs);
 }
 
 std::size_t JointRuns::rows_waiting(Worker& worker, const Request& alike) {
   std::size_t rows = 0;
-  std::size_t left = 8 * options_.batching.max_size;  // requests of other shapes could be many
+  std::size_t left = std::min<std::size_t>(8 * options_.batching.max_size, 512);  // others could be many
   worker.group->each_waiting(waiting_.for_any(), [&](const Request& request) ORTMULTI_REQUIRES(mutex_) {
     rows += request.batch_key_ == alike.batch_key_ ? request.size_.rows : 0;
     return rows < options_.batching.max_size && --left > 0;
@@ -67,37 +67,49 @@ std::size_t JointRuns::rows_waiting(Worker& worker, const Request& alike) {
 bool JointRuns::holds_up_others(const Worker& worker) {
   const bool background = worker.batch.front()->priority < 0;
   bool found = false;
-  worker.group->each_waiting(waiting_.for_any(), [&](const Request& request) {
-    found = background || request.priority >= 0;
-    return false;  // those of lower priorities come later
+  worker.group->each_waiting(waiting_.for_any(), [&](const Request& request) ORTMULTI_REQUIRES(mutex_) {
+    found = (background || request.priority >= 0) && worker.group->takes(request);
+    return !found && request.retried_;  // others of lower priorities come later
   });
   return found;
 }
 
 void JointRuns::gather(Worker& worker, bool at_once) {
   const std::chrono::nanoseconds max_delay = options_.batching.max_delay;
+  const Clock::time_point end_of_delay = worker.batch.front()->submitted + max_delay;
   take_waiting(worker);
   std::size_t waited = 0;  // while it ran: who came since then was answered
   for (const auto& request : worker.batch) {
     waited += at_once && request->submitted <= worker.freed ? request->size_.rows : 0;
     worker.until = std::min(worker.until, begin_by(worker, *request));
   }
-  const Clock::time_point until = holds_up_others(worker) ? Clock::time_point() : worker.until;
-  worker.until = until;
+  if (holds_up_others(worker)) {
+    worker.until = {};
+  }
   const std::size_t expected = worker.batch_wait.enough(waited, worker.most);
   const std::size_t others = worker.group->busy() - 1;
   const bool whole = max_delay.count() > 0 && !worker.batch_wait.ends_delays(others);
   worker.enough = whole ? worker.most : expected;
   const auto complete = [&]() ORTMULTI_REQUIRES(mutex_) {
     return worker.size.rows >= worker.enough || options_.batching.is_full(worker.size) || worker.batch.empty() ||
-           closing_ || !worker.group->usable() || worker.until < until;
+           closing_ || !worker.group->usable() || worker.group->sleep_state() != DeviceGroup::SleepState::awake;
   };
-  const bool waits = whole && !complete() && Clock::now() < until;
-  const bool ended = max_delay.count() > 0 && worker.wake.wait_until(mutex_, until, complete);
-  if (waits && (!ended || worker.size.rows > expected)) {
+  const bool waits = whole && !complete() && Clock::now() < worker.until;
+  bool ended = false;
+  if (max_delay.count() > 0) {
+    Clock::time_point until;
+    do {  // another request, or its deadline, may bring the end nearer
+      until = worker.until;
+      ended = worker.wake.wait_until(mutex_, until, [&]() ORTMULTI_REQUIRES(mutex_) {
+        return complete() || worker.until < until;
+      }) && complete();
+    } while (!ended && worker.until < until);
+  }
+  const bool hurried = worker.until < end_of_delay;
+  if (waits && (worker.size.rows > expected || (!ended && !hurried))) {
     worker.batch_wait.record_delay(worker.size.rows, expected, others);
   }
-  if (ended || until == Clock::time_point()) {
+  if (ended || hurried) {
     return;
   }
   worker.enough = expected;
@@ -108,13 +120,16 @@ void JointRuns::gather(Worker& worker, bool at_once) {
     return;
   }
   const Clock::duration each = max_delay.count() > 0 ? Clock::duration(max_delay) : end - now;
+  const auto over = [&]() ORTMULTI_REQUIRES(mutex_) { return complete() || worker.until < end_of_delay; };
   for (std::size_t before = 0; worker.size.rows > before && now < end; now = Clock::now()) {  // while any come
     before = worker.size.rows;
-    if (worker.wake.wait_until(mutex_, std::min(end, now + each), complete)) {
+    if (worker.wake.wait_until(mutex_, std::min(end, now + each), over)) {
       break;
     }
   }
-  worker.batch_wait.record_wait(worker.size.rows - std::min(worker.size.rows, there), worker.enough - there);
+  if (worker.until >= end_of_delay) {  // else nobody knows who would have come
+    worker.batch_wait.record_wait(worker.size.rows - std::min(worker.size.rows, there), worker.enough - there);
+  }
 }
 
 JointRuns::Audit JointRuns::audit(Worker& worker, const std::shared_ptr<Request>& request, const JointSize& size,

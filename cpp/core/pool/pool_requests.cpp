@@ -157,6 +157,9 @@ bool Pool::submit(const std::shared_ptr<Request>& request, const std::optional<C
       break;
     }
     const Clock::time_point until = std::min(*wait_until, request->deadline.value_or(*wait_until));
+    if (until > Clock::now()) {
+      hurry(*request);
+    }
     if (!queue_has_space_.wait_until(mutex_, until) && full() && until == *wait_until) {
       return false;
     }

@@ -114,6 +114,7 @@ class PoolState : NonCopyable {
   bool any_usable() const ORTMULTI_REQUIRES(mutex_);
   bool settled() const ORTMULTI_REQUIRES(mutex_);
 
+  // NOLINTBEGIN(readability-identifier-naming): as in one class, whose layers share them
   Options options_;  // all but its padding stay
   const unsigned generation_;
 
@@ -133,6 +134,7 @@ class PoolState : NonCopyable {
   std::atomic<bool> has_gpus_{false};  // or had
 
   Deadlines deadlines_ ORTMULTI_GUARDED_BY(mutex_);
+  // NOLINTEND(readability-identifier-naming)
 };
 
 }  // namespace ortmulti

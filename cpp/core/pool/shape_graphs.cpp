@@ -119,9 +119,9 @@ std::shared_ptr<GpuRunner> ShapeGraphs::take(const std::string& key) {
       demand_.record_graph_run();
       graph->used = demand_.runs();
       GpuRunner* const taken = numbered.runner.get();
-      ++under_way_;
+      ++by_graphs_;
       return {taken, [self = shared_from_this(), graph, numbered = std::move(numbered)](GpuRunner*) mutable {
-                --self->under_way_;
+                --self->by_graphs_;
                 std::deque<NumberedRunner> surplus;  // freed without the lock
                 const MutexLock giving_back(self->mutex_);
                 graph->idle.push_front(std::move(numbered));
@@ -153,7 +153,8 @@ std::deque<ShapeGraphs::NumberedRunner> ShapeGraphs::take_surplus(Graph& graph) 
 
 bool ShapeGraphs::count_ordinary_run(const std::string& key) {
   const MutexLock lock(mutex_);
-  const std::size_t sessions = demand_.record_run(key, under_way_.load());
+  const std::size_t by_graphs = rule_.runs_before_capture > 1 ? by_graphs_.load() : 0;  // with 1 a graph grows from few
+  const std::size_t sessions = demand_.record_run(key, under_way_.load() + by_graphs);
   if (sessions == 0 || making_ || graphs_.contains(key)) {
     return false;
   }

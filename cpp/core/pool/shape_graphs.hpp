@@ -138,7 +138,8 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
   Condition given_back_;
   GraphDemand demand_ ORTMULTI_GUARDED_BY(mutex_);
   Graphs graphs_ ORTMULTI_GUARDED_BY(mutex_);
-  std::atomic<std::size_t> under_way_ = 0;
+  std::atomic<std::size_t> under_way_ = 0;                      // ordinary runs
+  std::atomic<std::size_t> by_graphs_ = 0;                      // runs by graphs
   std::unique_ptr<Making> making_ ORTMULTI_GUARDED_BY(mutex_);  // one at a time; null: none
   std::atomic<bool> is_making_ = false;
   std::string why_not_ ORTMULTI_GUARDED_BY(mutex_);  // why a shape got none, since the last graph that was made

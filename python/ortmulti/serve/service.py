@@ -139,6 +139,7 @@ class _Interface:
 
     @functools.cached_property
     def recurrent(self) -> bool:
+        """Whether an operator is, or its model cannot be read any more."""
         operators = operators_of(self.pool)
         return operators is None or any(name.endswith(("GRU", "LSTM", "RNN")) for name in operators)
 
@@ -152,7 +153,7 @@ class _Interface:
         if empty and self.recurrent:
             raise InvalidArgument(
                 f"input '{empty[0]}' is empty (shape {list(feed[empty[0]].shape)}), which a model with LSTM, GRU or "
-                "RNN does not take: send at least one element"
+                "RNN, or one whose file has changed since it was loaded, does not take: send at least one element"
             )
 
     def rows(self, feed: Mapping[str, NDArray[Any]], most: int) -> int:
