@@ -31,6 +31,15 @@ DeviceState DeviceGroup::state() const {
   return workers.empty() ? DeviceState::starting : DeviceState::ready;
 }
 
+Worker::Clock::time_point Worker::begin_by(const Request& request) const {
+  if (!request.deadline) {
+    return Clock::time_point::max();
+  }
+  const Clock::duration left = std::chrono::duration_cast<Clock::duration>((*request.deadline - request.submitted) *
+                                                                           *numbers::batch_wait_share_of_deadline);
+  return *request.deadline - std::max<Clock::duration>(left, 2 * group->run_time.value());
+}
+
 std::size_t DeviceGroup::most_rows(const Request& request, const Batching& batching) {
   const bool chooses = device == Device::cpu() && !batching.padding && !request.batch_key_.empty();
   return chooses ? rows_per_run.use(request.batch_key_).choose(batching.max_size) : batching.max_size;

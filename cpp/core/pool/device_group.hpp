@@ -54,6 +54,8 @@ struct RunEnd {
 
 /// A thread of a pool, the runner that it runs requests with, and what it has to run.
 struct Worker {
+  using Clock = Request::Clock;
+
   /// `unstarted`: it has no thread before so many runs are to be under way. `forming`: it has a batch, which requests
   /// may join until it begins. `given`: it has a batch that is complete.
   enum class State { unstarted, idle, forming, given, running, waking_device, ending };
@@ -63,6 +65,10 @@ struct Worker {
   /// Whether its thread has something to do. A run may also be done by a caller's thread.
   bool called() const noexcept { return state != State::idle && state != State::running; }
   bool idle() const noexcept { return state == State::idle; }
+  /// When a forming batch with the request has to begin, so that there is time before its deadline.
+  Clock::time_point begin_by(const Request& request) const;
+  /// Whether a forming batch ends its wait for a waiting request: not for one in the background, unless it is, too.
+  bool yields_to(const Request& waiting) const { return waiting.priority >= 0 || batch.front()->priority < 0; }
 
   DeviceGroup* group = nullptr;
   std::shared_ptr<Runner> runner;  ///< Null while the device sleeps without its sessions.

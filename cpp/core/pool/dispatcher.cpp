@@ -60,15 +60,6 @@ void Dispatcher::note_probe(const Worker& worker, const Request& request) const 
   }
 }
 
-Dispatcher::Clock::time_point Dispatcher::begin_by(const Worker& worker, const Request& request) {
-  if (!request.deadline) {
-    return Clock::time_point::max();
-  }
-  const Clock::duration left = std::chrono::duration_cast<Clock::duration>((*request.deadline - request.submitted) *
-                                                                           *numbers::batch_wait_share_of_deadline);
-  return *request.deadline - std::max<Clock::duration>(left, 2 * worker.group->run_time.value());
-}
-
 void Dispatcher::hurry(const Request& request) {
   if (!options_.batching.enabled()) {
     return;
@@ -76,7 +67,7 @@ void Dispatcher::hurry(const Request& request) {
   Worker* first = nullptr;
   for (const auto& worker : workers_) {
     if (worker->state == Worker::State::forming && !worker->batch.empty() && worker->until != Clock::time_point() &&
-        worker->group->is_for(request) && (request.priority >= 0 || worker->batch.front()->priority < 0)) {
+        worker->group->is_for(request) && worker->yields_to(request)) {
       first = first == nullptr || worker->until < first->until ? worker.get() : first;
     }
   }
@@ -97,7 +88,7 @@ void Dispatcher::give(Worker& worker, const std::shared_ptr<Request>& request) {
   note_probe(worker, *request);
   const bool ends_delay = worker.batch_wait.ends_delays(worker.group->busy() - 1);
   worker.enough = ends_delay ? worker.batch_wait.enough(0, worker.most) : worker.most;
-  worker.until = std::min(request->submitted + options_.batching.max_delay, begin_by(worker, *request));
+  worker.until = std::min(request->submitted + options_.batching.max_delay, worker.begin_by(*request));
   const bool wakes_in_time = worker.wakes != Clock::time_point() && worker.wakes <= worker.until;
   if (!forming || !wakes_in_time || worker.size.rows >= worker.enough) {
     worker.wake.notify_one();
@@ -240,7 +231,7 @@ bool Dispatcher::join_forming(const std::shared_ptr<Request>& request) {
         options_.batching.may_join(worker->size, request->size_, worker->group->cost)) {
       assign(*worker, request);
       worker->size.add(request->size_);
-      const Clock::time_point latest = begin_by(*worker, *request);
+      const Clock::time_point latest = worker->begin_by(*request);
       if (worker->size.rows >= worker->enough || options_.batching.is_full(worker->size) || latest < worker->until) {
         worker->until = std::min(worker->until, latest);
         worker->wake.notify_one();

@@ -23,8 +23,6 @@ class Dispatcher : public PoolState {
   bool probe_due(const DeviceGroup& group, const Request& request) const ORTMULTI_REQUIRES(mutex_);
   void note_probe(const Worker& worker, const Request& request) const ORTMULTI_REQUIRES(mutex_);
   void assign(Worker& worker, const std::shared_ptr<Request>& request) const ORTMULTI_REQUIRES(mutex_);
-  /// When a forming batch with the request has to begin, so that there is time before its deadline.
-  static Clock::time_point begin_by(const Worker& worker, const Request& request);
   /// Has a forming batch begin, the one that would begin first, for a request that cannot join it and waits now.
   void hurry(const Request& request) ORTMULTI_REQUIRES(mutex_);
   void give(Worker& worker, const std::shared_ptr<Request>& request) ORTMULTI_REQUIRES(mutex_);

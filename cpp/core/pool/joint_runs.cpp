@@ -65,10 +65,9 @@ std::size_t JointRuns::rows_waiting(Worker& worker, const Request& alike) {
 }
 
 bool JointRuns::holds_up_others(const Worker& worker) {
-  const bool background = worker.batch.front()->priority < 0;
   bool found = false;
   worker.group->each_waiting(waiting_.for_any(), [&](const Request& request) ORTMULTI_REQUIRES(mutex_) {
-    found = (background || request.priority >= 0) && worker.group->takes(request);
+    found = worker.yields_to(request) && worker.group->takes(request);
     return !found && request.retried_;  // others of lower priorities come later
   });
   return found;
@@ -81,7 +80,7 @@ void JointRuns::gather(Worker& worker, bool at_once) {
   std::size_t waited = 0;  // while it ran: who came since then was answered
   for (const auto& request : worker.batch) {
     waited += at_once && request->submitted <= worker.freed ? request->size_.rows : 0;
-    worker.until = std::min(worker.until, begin_by(worker, *request));
+    worker.until = std::min(worker.until, worker.begin_by(*request));
   }
   if (holds_up_others(worker)) {
     worker.until = {};
@@ -95,16 +94,15 @@ void JointRuns::gather(Worker& worker, bool at_once) {
            closing_ || !worker.group->usable() || worker.group->sleep_state() != DeviceGroup::SleepState::awake;
   };
   const bool waits = whole && !complete() && Clock::now() < worker.until;
-  bool ended = false;
   if (max_delay.count() > 0) {
     Clock::time_point until;
     do {  // another request, or its deadline, may bring the end nearer
       until = worker.until;
-      ended = worker.wake.wait_until(mutex_, until, [&]() ORTMULTI_REQUIRES(mutex_) {
-        return complete() || worker.until < until;
-      }) && complete();
-    } while (!ended && worker.until < until);
+      worker.wake.wait_until(mutex_, until,
+                             [&]() ORTMULTI_REQUIRES(mutex_) { return complete() || worker.until < until; });
+    } while (worker.until < until && !complete());
   }
+  const bool ended = max_delay.count() > 0 && complete();
   const bool hurried = worker.until < end_of_delay;
   if (waits && (worker.size.rows > expected || (!ended && !hurried))) {
     worker.batch_wait.record_delay(worker.size.rows, expected, others);

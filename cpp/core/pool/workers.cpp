@@ -199,11 +199,11 @@ void Workers::adapt(Worker& worker, std::size_t answers, std::optional<std::size
     most = std::min(most,
                     static_cast<std::size_t>(static_cast<double>(options_.cores) * *numbers::in_flight_share_of_cores) /
                         groups_.size());
+    if (std::ranges::any_of(group.workers, [](const Worker* each) { return each->runner->makes_graphs(); })) {
+      group.in_flight->leave_out();
+    }
   }
   const std::size_t waiting = group.waiting.size() + waiting_.for_any().size();
-  if (std::ranges::any_of(group.workers, [](const Worker* each) { return each->runner->makes_graphs(); })) {
-    group.in_flight->leave_out();
-  }
   if (group.in_flight->record(options_.now(), answers, waiting, most, elements) || group.in_flight->asked()) {
     std::optional<std::string> why_not;
     {
