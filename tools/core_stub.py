@@ -99,6 +99,7 @@ TYPES = {
     "WeightList.__init__(sources)": "Sequence[Source | PythonSource]",
     "WeightList.read(progress)": "Callable[[int], object] | None",
     "bytes_of": ARRAY_OF_BYTES,
+    "gpu_memory": "dict[str, Any]",
     "element_types": "dict[str, ElementType]",
     "index_model(model)": f"str | {BYTES} | Source",
     "memory_source(buffer)": f"{BYTES} | np.ndarray[Any, Any]",

@@ -1,5 +1,6 @@
 #include <pybind11/stl.h>
 
+#include <array>
 #include <memory>
 #include <optional>
 
@@ -8,12 +9,15 @@
 #include "bindings/text.hpp"
 #include "core/base/device.hpp"
 #include "core/create/preload.hpp"
+#include "core/cuda/gpu_memory.hpp"
 #include "core/cuda/startup.hpp"
 #include "core/ort/library.hpp"
 #include "core/ort/options.hpp"
 #include "core/ort/plugins.hpp"
 
 namespace ortmulti::bindings {
+
+using namespace py::literals;  // NOLINT(google-build-using-namespace): "name"_a
 
 void register_device(py::module_& module) {
   py::class_<CudaDeviceInfo>(module, "CudaDevice")
@@ -57,6 +61,18 @@ void register_device(py::module_& module) {
         return std::pair(memory.free, memory.total);
       },
       py::arg("device"), Nogil());
+  module.def(
+      "gpu_memory",
+      [](int device) {
+        const GpuMemory memory = without_gil([&] { return gpu_memory(CudaStartup::instance(), device); });
+        constexpr std::array names = {"weights", "arenas", "graphs", "buffers"};  // in the order of the uses
+        py::dict facts("of_process"_a = memory.of_process, "used"_a = memory.used, "total"_a = memory.total);
+        for (std::size_t i = 0; i < names.size(); ++i) {
+          facts[names.at(i)] = memory.uses.at(i);
+        }
+        return facts;
+      },
+      py::arg("device"));
   module.def("cuda_driver_version", [] { return CudaStartup::instance().driver_version(); }, Nogil());
   module.def("cuda_driver_problem", [] { return CudaStartup::instance().driver_problem(); }, Nogil());
   module.def(

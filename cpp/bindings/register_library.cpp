@@ -11,11 +11,11 @@
 #include "bindings/registrations.hpp"
 #include "bindings/text.hpp"
 #include "core/base/cpu_affinity.hpp"
-#include "core/base/memory_keeper.hpp"
 #include "core/base/timeline.hpp"
 #include "core/create/creation.hpp"
 #include "core/create/preload.hpp"
 #include "core/cuda/startup.hpp"
+#include "core/memory/device_memory.hpp"
 #include "core/ort/library.hpp"
 #include "core/ort/session.hpp"
 #include "core/ort/thread_group.hpp"
@@ -51,7 +51,7 @@ void shut_down() {
   OnnxRuntime::join();
   join_cancelled_creations();
   end_preloads();
-  memory_keeper::end();
+  device_memory::end();
   CudaStartup::instance().join();
   close_all_sessions();
 }

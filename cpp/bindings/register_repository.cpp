@@ -20,7 +20,7 @@
 #include "bindings/signals.hpp"
 #include "bindings/text.hpp"
 #include "core/base/error.hpp"
-#include "core/cuda/memory_taken.hpp"
+#include "core/cuda/gpu_memory.hpp"
 #include "core/pool/runners.hpp"
 #include "core/repository/repository.hpp"
 #include "core/repository/tenant.hpp"
@@ -38,12 +38,16 @@ std::string state_of(const Repository::ResidentStats& resident) {
 }
 
 std::shared_ptr<Repository> make_repository(const Repository::Budgets& budgets, std::uint64_t host_budget) {
-  std::vector<Device> devices;
-  for (const auto& [device, bytes] : budgets) {
-    devices.push_back(device);
-  }
+  const auto beside = [](const Device& device) -> std::optional<std::uint64_t> {
+    try {
+      return device.is_cuda() ? std::optional(gpu_memory(CudaStartup::instance(), device.index).beside())
+                              : std::nullopt;
+    } catch (const Error&) {
+      return std::nullopt;  // its pool reports it
+    }
+  };
   const ReleaseGil nogil;
-  return std::make_shared<Repository>(budgets, memory_taken_from_now(CudaStartup::instance(), devices), host_budget);
+  return std::make_shared<Repository>(budgets, beside, host_budget);
 }
 
 // Calls it in a thread of its own, and lets Python handle signals meanwhile. If it fails, or a signal raises, the

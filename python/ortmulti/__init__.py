@@ -29,6 +29,7 @@ __getattr__, __dir__, __all__ = attach(
         "ortmulti.create.model": "Model",
         "ortmulti.create.sample_inputs": "example_feed",
         "ortmulti.devices.device": "Device get_devices parse_devices",
+        "ortmulti.devices.memory": "GpuMemory gpu_memory",
         "ortmulti.devices.plugins": (
             "get_ep_devices register_execution_provider_library unregister_execution_provider_library"
         ),

@@ -40,6 +40,8 @@ from ortmulti.create.sample_inputs import example_feed as example_feed
 from ortmulti.devices.device import Device as Device
 from ortmulti.devices.device import get_devices as get_devices
 from ortmulti.devices.device import parse_devices as parse_devices
+from ortmulti.devices.memory import GpuMemory as GpuMemory
+from ortmulti.devices.memory import gpu_memory as gpu_memory
 from ortmulti.devices.plugins import get_ep_devices as get_ep_devices
 from ortmulti.devices.plugins import register_execution_provider_library as register_execution_provider_library
 from ortmulti.devices.plugins import unregister_execution_provider_library as unregister_execution_provider_library

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import ortmulti
-from ortmulti import Device, _core, parse_devices
-from tests.support import onnx_models
+from ortmulti import Device, InvalidArgument, _core, parse_devices
+from tests.support import fake_driver, onnx_models
 from tests.support.processes import check_child, lines, run_child
 
 X = np.linspace(-1, 1, 2 * 64, dtype=np.float32).reshape(2, 64)
@@ -97,6 +97,29 @@ def test_gpus_that_cuda_does_not_show_are_counted(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     code = "import sys; from ortmulti._runtime import startup; print(startup.hidden_gpus(sys.argv[1]))"
     assert check_child(code, tmp_path) == "2\n"
+
+
+def test_who_has_a_gpus_memory_without_nvml(tmp_path: Path) -> None:
+    driver = fake_driver.build(tmp_path)
+    code = """
+        import ortmulti
+        from ortmulti.devices.memory import memory_of
+
+        print([*memory_of(["cuda:1"])])  # which nobody uses
+        memory = ortmulti.gpu_memory("cuda:1")
+        print(memory.device, memory.beside, memory.others, dict(memory.uses()), 0 <= memory.used < memory.total)
+        print([*memory_of(["cpu", "cuda:1", "cuda:1"])] == [memory])
+    """
+    assert check_child(code, environment=driver.environment).splitlines() == [
+        "[]",
+        "cuda:1 None None {'weights': 0, 'arenas': 0, 'graphs': 0, 'buffers': 0} True",
+        "True",
+    ]
+
+
+def test_the_cpu_has_no_gpu_memory() -> None:
+    with pytest.raises(InvalidArgument, match="cpu is no GPU"):
+        ortmulti.gpu_memory("cpu")
 
 
 @pytest.mark.gpu

@@ -398,6 +398,7 @@ def gpu(index: int, persistence_mode: bool | None) -> dict[str, Any]:
         "pci_bus_id": f"0000:{index}b:00.0",
         "uuid": f"GPU-{index}",
         "persistence_mode": persistence_mode,
+        "processes": [{"process": 4321, "bytes": (1 + index) * GIB}, {"process": 77, "bytes": None}],
     }
 
 
@@ -492,6 +493,9 @@ def test_two_gpus_are_printed_with_everything_known(two_gpus: dict[str, Any]) ->
         ("cuda:1", "GPU-1", "unknown"),
         ("cpu", "Some CPU, 8 cores usable", "64.0 GiB"),
         ("Not shown to this process", "Hidden GPU", "GPU-9", "0000:9b:00.0"),
+        ("cuda:0", "4321", "1.0 GiB"),
+        ("cuda:1", "4321", "2.0 GiB"),
+        ("cuda:1", " 77 ", "unknown"),
         ("NVIDIA driver", "580.95.05, CUDA 13.0"),
         ("onnxruntime-gpu 1.31.1, for CUDA 13", "/somewhere/libonnxruntime.so.1.31.1"),
         ("/lib64", "libcublas.so.13", "system"),

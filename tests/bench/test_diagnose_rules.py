@@ -229,7 +229,7 @@ def nvml_without_persistence() -> FakeNvml:
         nvmlDeviceIsMigDeviceHandle=0,
         nvmlDeviceGetUUID="GPU-a",
         nvmlDeviceGetCurrentClocksThrottleReasons=0x20,
-        nvmlDeviceGetComputeRunningProcesses=[SimpleNamespace(pid=1), SimpleNamespace(pid=2)],
+        nvmlDeviceGetComputeRunningProcesses=[SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in (1, 2)],
         nvmlDeviceGetClockInfo=345,
     )
 

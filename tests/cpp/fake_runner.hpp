@@ -49,6 +49,7 @@ class FakeRunner : public Runner {
 
   bool drop_graphs() override { return dropping_graphs && dropping_graphs(); }
   std::optional<Session::Arena> arena() noexcept override { return arena_now; }
+  Weights weights() noexcept override { return {this, weights_now}; }
   void shrink_arena(Session::Shrink when) override {
     in_next_run = when == Session::Shrink::in_next_run;
     ++shrunk;
@@ -85,6 +86,7 @@ class FakeRunner : public Runner {
   std::function<bool()> dropping_graphs;  ///< Set before it is added, as the next one.
   std::function<void()> shrinking;
   std::optional<Session::Arena> arena_now;
+  std::atomic<std::uint64_t> weights_now{0};  ///< Bytes.
   std::atomic<int> shrunk{0};
   std::atomic<bool> in_next_run{false};  ///< The last time.
   std::atomic<int> freed{0};

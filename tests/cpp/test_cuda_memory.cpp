@@ -13,8 +13,9 @@
 
 #include "core/base/error.hpp"
 #include "core/cuda/device_sync_guard.hpp"
+#include "core/cuda/gpu_memory.hpp"
 #include "core/cuda/memory.hpp"
-#include "core/cuda/memory_taken.hpp"
+#include "core/cuda/nvml.hpp"
 #include "core/pool/gpu_session.hpp"
 #include "fake_cuda.hpp"
 #include "test_support.hpp"
@@ -129,15 +130,58 @@ TEST_F(TheMemoryOfGpus, says_how_much_there_is_where_it_does_not_suffice) {
   EXPECT_TRUE(cuda.live().nothing());
 }
 
-TEST_F(TheMemoryOfGpus, is_measured_from_a_moment_on_where_the_device_works) {
-  const auto taken = memory_taken_from_now(startup, {Device::cuda(0), Device::cpu()});
-  EXPECT_EQ(taken(Device::cuda(0)), 0U);
-  const CudaMemory memory(startup, 0, 1000, "it takes");
-  EXPECT_GE(taken(Device::cuda(0)).value_or(0), 1000U);
-  EXPECT_EQ(taken(Device::cuda(1)), std::nullopt);
-  EXPECT_EQ(taken(Device::cpu()), std::nullopt);
-  cuda.failing["cuMemGetInfo"] = CUDA_ERROR_UNKNOWN;
-  EXPECT_EQ(taken(Device::cuda(0)), std::nullopt);
+TEST_F(TheMemoryOfGpus, is_counted_by_what_it_is_for_as_long_as_it_is_there) {
+  const auto counted = [&](MemoryUse use) { return gpu_memory(startup, 0).uses.at(static_cast<std::size_t>(use)); };
+  const GpuMemory before = gpu_memory(startup, 0);
+  const std::uint64_t buffers = counted(MemoryUse::buffers);
+  const std::uint64_t weights = counted(MemoryUse::weights);
+  {
+    const CudaMemory plain(startup, 0, 1000, "it takes");
+    CudaMemory memory(startup, 0, 1000, {"the weights take", MemoryUse::weights}, CudaMemory::Address::stable);
+    EXPECT_EQ(counted(MemoryUse::buffers), buffers + 1000);
+    EXPECT_EQ(counted(MemoryUse::weights), weights + memory.mapped_bytes());
+    EXPECT_EQ(memory.taken(), memory.mapped_bytes());
+    EXPECT_EQ(gpu_memory(startup, 0).total, before.total);
+    EXPECT_GE(gpu_memory(startup, 0).used, before.used + 1000 + memory.mapped_bytes());
+    memory.give_back();
+    EXPECT_EQ(counted(MemoryUse::weights), weights);
+    memory.take();
+    EXPECT_EQ(counted(MemoryUse::weights), weights + memory.mapped_bytes());
+    cuda.failing["cuMemAlloc"] = CUDA_ERROR_OUT_OF_MEMORY;
+    EXPECT_THROW(CudaMemory(startup, 0, 1000, "it takes"), Error);
+  }
+  EXPECT_EQ(counted(MemoryUse::buffers), buffers);
+  EXPECT_EQ(counted(MemoryUse::weights), weights);
+  EXPECT_EQ(gpu_memory(startup, 1).uses, MemoryUses{}) << "of another device";
+}
+
+TEST(GpuMemoryTest, BesideIsWhatTheProcessHasOrAllWhereThatIsUnknown) {
+  GpuMemory memory{.uses = {10, 20, 0, 5}, .of_process = 100, .used = 1000, .total = 2000};
+  EXPECT_EQ(memory.beside(), 65);
+  memory.of_process.reset();
+  EXPECT_EQ(memory.beside(), 965);
+  memory.of_process = 30;  // memory of another process, mapped here
+  EXPECT_EQ(memory.beside(), 0);
+}
+
+TEST(NvmlTest, FindsThisProcessAmongThoseOfTheDevice) {
+  const Nvml nvml(ORTMULTI_FAKE_DRIVER);
+  CudaDeviceInfo device;
+  device.uuid = "GPU-few";
+  EXPECT_EQ(nvml.memory_of_process(device), 7'000'000U);
+  device.uuid = "GPU-many";  // more than are asked for first
+  EXPECT_EQ(nvml.memory_of_process(device), 7'000'000U);
+  device.uuid = "GPU-silent";
+  EXPECT_EQ(nvml.memory_of_process(device), std::nullopt) << "its bytes are not available";
+  device.uuid = "GPU-others";
+  EXPECT_EQ(nvml.memory_of_process(device), std::nullopt);
+  device.uuid = "GPU-instance";  // of a partitioned GPU, which NVML calls otherwise
+  EXPECT_EQ(nvml.memory_of_process(device), 7'000'000U);
+  device.uuid = "GPU-unknown";
+  EXPECT_EQ(nvml.memory_of_process(device), std::nullopt);
+  device.pci_bus_id = "0000:18:00.0";
+  EXPECT_EQ(nvml.memory_of_process(device), 7'000'000U);
+  EXPECT_EQ(Nvml("no such library").memory_of_process(device), std::nullopt);
 }
 
 TEST_F(TheMemoryOfGpus, is_copied_to_and_from_before_a_copy_returns) {

@@ -13,7 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "core/base/memory_keeper.hpp"
+#include "core/base/retry.hpp"
+#include "core/memory/device_memory.hpp"
 #include "core/ort/caller_threads.hpp"
 #include "core/ort/session.hpp"
 #include "core/ort/value.hpp"
@@ -295,8 +296,9 @@ TEST_F(MemoryOfPools, ComesBackWhereItIsMissing) {
   const auto others = std::make_shared<FakeRunner>(Device::cuda(0));
   other->add({others});
   int tries = 0;
-  const auto missing = [&tries](int times) {
-    return memory_keeper::with_all_memory(Device::cuda(0), [&tries, times] {
+  const Device gpu = Device::cuda(0);
+  const auto missing = [&tries, &gpu](int times) {
+    return with_retries({device_memory::lack(gpu)}, [&tries, times] {
       if (++tries <= times) {
         throw Error(ErrorKind::out_of_memory, "no memory");
       }
@@ -324,8 +326,33 @@ TEST_F(MemoryOfPools, ComesBackWhereItIsMissing) {
 TEST_F(MemoryOfPools, NothingIsAskedForWhereAnythingElseIsWrong) {
   make(std::nullopt);
   const auto runner = add(Device::cuda(0));
-  EXPECT_THROW(memory_keeper::with_all_memory(Device::cuda(0), [] { throw Error(ErrorKind::fail, "wrong"); }), Error);
+  const Device gpu = Device::cuda(0);
+  EXPECT_THROW(with_retries({device_memory::lack(gpu)}, [] { throw Error(ErrorKind::fail, "wrong"); }), Error);
   EXPECT_EQ(runner->shrunk, 0);
+}
+
+TEST(RetryTest, ReasonsAddUpAndDoNotMultiply) {
+  std::vector<std::size_t> lacks;
+  const Retry lack{
+      .concerns = is_lack_of_memory, .times = 2, .prepare = [&](std::size_t before) { lacks.push_back(before); }};
+  const Retry failure{.concerns = [](const Error& error) { return error.kind() == ErrorKind::fail; }};
+  int tries = 0;
+  const auto fails_as = [&tries](std::vector<ErrorKind> kinds) {
+    return [&tries, kinds = std::move(kinds)] {
+      if (static_cast<std::size_t>(tries++) < kinds.size()) {
+        throw Error(kinds[static_cast<std::size_t>(tries) - 1], std::to_string(tries));
+      }
+      return tries;
+    };
+  };
+  using enum ErrorKind;
+  EXPECT_EQ(with_retries({lack, failure}, fails_as({out_of_memory, fail, out_of_memory})), 4);
+  EXPECT_EQ(lacks, (std::vector<std::size_t>{0, 1}));
+  tries = 0;
+  EXPECT_TRUE(throws(fail, {"3"}, [&] { with_retries({lack, failure}, fails_as({fail, out_of_memory, fail, fail})); }));
+  EXPECT_EQ(tries, 3);
+  tries = 0;
+  EXPECT_TRUE(throws(device, {"1"}, [&] { with_retries({lack, failure}, fails_as({device})); }));
 }
 
 class MemoryOfSessions : public RealSessions {

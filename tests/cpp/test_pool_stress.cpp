@@ -343,8 +343,7 @@ TEST_P(Stress, ModelsOfARepositorySleepAndAreReplaced) {
   Random random(GetParam());
   devices = 1;
   const Device device = Device::cuda(0);
-  const auto repository =
-      std::make_shared<Repository>(std::vector<std::pair<Device, std::uint64_t>>{{device, 100}}, nullptr);
+  const auto repository = std::make_shared<Repository>(std::vector<std::pair<Device, std::uint64_t>>{{device, 100}});
   const auto load = [&](Random& dice) {
     auto model = std::make_shared<Model>();
     const auto reserved = repository->reserve("m", device, 30);

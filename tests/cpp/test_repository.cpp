@@ -125,7 +125,7 @@ class RepositoryTest : public RealSessions {
   }
 
   std::shared_ptr<Repository> repository =
-      std::make_shared<Repository>(std::vector<std::pair<Device, std::uint64_t>>{{one, 100}}, nullptr);
+      std::make_shared<Repository>(std::vector<std::pair<Device, std::uint64_t>>{{one, 100}});
   std::vector<std::unique_ptr<Model>> models;
   Answers answers;
 };
@@ -327,61 +327,28 @@ TEST_F(RepositoryTest, StatisticsAddUpTheModelsOfOneName) {
   EXPECT_EQ(stats_of("a").model.level, SleepLevel::weights) << "that of the later one";
 }
 
-TEST_F(RepositoryTest, MemoryIsMeasuredWhileNoModelIsOnItsWay) {
-  repository = std::make_shared<Repository>(std::vector<std::pair<Device, std::uint64_t>>{{one, 100}},
-                                            [](const Device&) { return std::optional<std::uint64_t>(10); });
-  Model& a = add("a", 60);
-  Model& b = add("b", 60);
-  EXPECT_EQ(repository->unaccounted(one, soon()), 10);
-  keep_busy(a);
-  EXPECT_EQ(repository->unaccounted(one, soon()), -50);
-  submit(b);
-  while (repository->unaccounted(one, Clock::now())) {  // until the first one is to make room
-    std::this_thread::yield();
-  }
-  a.runner->release();
-  answers.wait_for(2);
-  EXPECT_EQ(repository->unaccounted(one, soon()), -50);
-}
-
-TEST_F(RepositoryTest, MemoryThatNoModelHasAnnouncedCounts) {
-  std::atomic<std::uint64_t> in_use{30};  // such as an arena that has grown
-  repository = std::make_shared<Repository>(std::vector<std::pair<Device, std::uint64_t>>{{one, 100}},
-                                            [&](const Device&) { return std::optional(in_use.load()); });
-  Model& a = add("a", 40);
-  Model& b = add("b", 60);
-  submit(a);
-  answers.wait_for(1);
-  EXPECT_EQ(repository->devices().front().used, 70);
-  EXPECT_EQ(repository->devices().front().models, 40);
-  submit(b);
-  answers.wait_for(2);
-  EXPECT_FALSE(awake("a")) << "40, 60 and 30 exceed the budget";
-}
-
-TEST_F(RepositoryTest, ArenasThatGrewCountAndOthersMemoryDoesNot) {
-  std::atomic<std::uint64_t> in_use{1000};
-  repository = std::make_shared<Repository>(std::vector<std::pair<Device, std::uint64_t>>{{one, 100}},
-                                            [&](const Device&) { return std::optional(in_use.load()); });
+TEST_F(RepositoryTest, MemoryOfRunsThatNoModelHasAnnouncedCounts) {
   Model& a = make();
   start(a);
   a.runner->arena_now = Session::Arena{10, 0, 0, nullptr};
   join(a, "a", 40);
+  Model& b = add("b", 60);
   repository->measure(one);
   EXPECT_EQ(repository->devices().front().used, 40) << "its bytes have what the arena had";
-  a.runner->arena_now = Session::Arena{35, 0, 0, nullptr};
-  repository->measure(one);
-  EXPECT_EQ(repository->devices().front().used, 65);
   a.runner->arena_now = Session::Arena{5, 0, 0, nullptr};
   repository->measure(one);
   EXPECT_EQ(repository->devices().front().used, 40);
-  a.runner->arena_now = std::nullopt;
+  a.runner->arena_now = Session::Arena{40, 0, 0, nullptr};
   repository->measure(one);
-  EXPECT_EQ(repository->devices().front().used, 1000) << "nobody can tell what of this is the model's";
+  EXPECT_EQ(repository->devices().front().used, 70);
+  EXPECT_EQ(repository->devices().front().models, 40);
+  submit(b);
+  answers.wait_for(1);
+  EXPECT_FALSE(awake("a")) << "40, 60 and 30 exceed the budget";
 }
 
 TEST_F(RepositoryTest, ArenasAreGivenBackBeforeAWakeFails) {
-  repository = std::make_shared<Repository>(std::vector<std::pair<Device, std::uint64_t>>{{one, 100}}, nullptr);
+  repository = std::make_shared<Repository>(std::vector<std::pair<Device, std::uint64_t>>{{one, 100}});
   Model& a = add("a", 40);
   Model& b = make();
   start(b);
@@ -404,12 +371,13 @@ TEST_F(RepositoryTest, ArenasAreGivenBackBeforeAWakeFails) {
 }
 
 TEST_F(RepositoryTest, GraphsGoBeforeAnyModelSleeps) {
-  std::atomic<std::uint64_t> in_use{30};  // by graphs of "a"
-  repository = std::make_shared<Repository>(std::vector<std::pair<Device, std::uint64_t>>{{one, 100}},
-                                            [&](const Device&) { return std::optional(in_use.load()); });
-  Model& a = add("a", 40);
+  Model& a = make();
+  start(a);
+  a.runner->arena_now = Session::Arena{};
+  join(a, "a", 40);
   Model& b = add("b", 60);
-  a.runner->dropping_graphs = [&] { return in_use.exchange(40) == 30; };
+  a.runner->arena_now = Session::Arena{30, 0, 0, nullptr};  // of its graphs
+  a.runner->dropping_graphs = [&] { return std::exchange(a.runner->arena_now, Session::Arena{})->held == 30; };
   submit(a);
   answers.wait_for(1);
   submit(b);
@@ -498,9 +466,7 @@ class ManyModels : public Loading {
       all += bytes(i);
     }
     budget = largest + random() % (all / 2);
-    repository =
-        std::make_shared<Repository>(std::vector<std::pair<Device, std::uint64_t>>{{one, budget}},
-                                     [this](const Device&) { return std::optional<std::uint64_t>(fake.allocated(0)); });
+    repository = std::make_shared<Repository>(std::vector<std::pair<Device, std::uint64_t>>{{one, budget}});
     for (std::size_t i = 0; i < count; ++i) {
       pools.push_back(Pool::make({}));
       runners.push_back(std::make_shared<ReadingRunner>(stores[i], *files[i], fake, budget));

@@ -36,23 +36,25 @@ TEST(FootprintTest, AModelIsExpectedToTakeItsFilesAndWhatAnotherOneKeeps) {
   EXPECT_EQ(Footprint(cpu, {100, true}, 0).expected(), 100);
 }
 
-TEST(FootprintTest, OnAGpuTheGrowthOfItsMemoryCountsUnlessTheFilesAreLarger) {
-  Footprint footprint(one, {100, false}, 0);
-  footprint.loaded(1, 150, std::nullopt);
+TEST(FootprintTest, OnAGpuWhatIsCountedCountsAndWhatGrewBesideUnlessTheFilesAreLarger) {
+  Footprint footprint(one, {100, false}, 7);
+  footprint.loaded(1, 120, 30, std::nullopt);
   EXPECT_EQ(footprint.taken(), 150);
-  footprint.loaded(1, -20, std::nullopt);  // another process has given memory back meanwhile
-  EXPECT_EQ(footprint.taken(), 100);
-  footprint.loaded(1, std::nullopt, std::nullopt);
+  footprint.loaded(1, 120, -20, std::nullopt);  // another process has given memory back meanwhile
+  EXPECT_EQ(footprint.taken(), 120);
+  footprint.loaded(1, 120, std::nullopt, std::nullopt);
+  EXPECT_EQ(footprint.taken(), 127) << "as much as another one keeps";
+  footprint.loaded(1, 50, 10, std::nullopt);
   EXPECT_EQ(footprint.taken(), 100);
 }
 
 TEST(FootprintTest, OnTheCpuArenasCountWhereTheyHaveMoreThanTheFiles) {
   Footprint footprint(cpu, {100, false}, 0);
-  footprint.loaded(1, std::nullopt, Session::Arena{500, 120, 150, nullptr});
+  footprint.loaded(1, 0, std::nullopt, Session::Arena{500, 120, 150, nullptr});
   EXPECT_EQ(footprint.taken(), 150);
-  footprint.loaded(1, std::nullopt, Session::Arena{500, 10, 40, nullptr});
+  footprint.loaded(1, 0, std::nullopt, Session::Arena{500, 10, 40, nullptr});
   EXPECT_EQ(footprint.taken(), 130) << "the weights lie outside of the arena";
-  footprint.loaded(1, std::nullopt, std::nullopt);
+  footprint.loaded(1, 0, std::nullopt, std::nullopt);
   EXPECT_EQ(footprint.taken(), 100);
 }
 
@@ -65,23 +67,20 @@ TEST(FootprintTest, OnTheCpuOnlyClosedSessionsSleep) {
   EXPECT_EQ(here.at(SleepLevel::session).wake, 2);
 }
 
-TEST(FootprintTest, WhatASleepKeepsIsAtMostTheModelAndWithoutAMeasurementThatOfOthers) {
+TEST(FootprintTest, WhatASleepKeepsIsAtMostTheModel) {
   Footprint footprint(one, {100, false}, 30);
-  footprint.loaded(1, 150, std::nullopt);
-  EXPECT_EQ(footprint.kept(50), 50);
+  footprint.loaded(1, 120, 30, std::nullopt);
+  EXPECT_EQ(footprint.kept(20), 50);
+  EXPECT_EQ(footprint.kept(0), 30);
   EXPECT_EQ(footprint.kept(200), 150);
-  EXPECT_EQ(footprint.kept(-10), 0);
-  EXPECT_EQ(footprint.kept(std::nullopt), 30);
 }
 
 TEST(FootprintTest, WhatConvolutionsTakeLaterCountsOnceForEachSessionAwakeAndAsleep) {
   Footprint footprint(one, {100, true}, 30);
-  footprint.loaded(2, 150, std::nullopt);
+  footprint.loaded(2, 120, 30, std::nullopt);
   EXPECT_EQ(footprint.taken(), 150 + 2 * cudnn);
-  // It went to sleep with that in its bytes, though it takes it later.
-  EXPECT_EQ(footprint.kept(static_cast<std::int64_t>(50 + 2 * cudnn)), 50 + 2 * cudnn);
+  EXPECT_EQ(footprint.kept(20), 50 + 2 * cudnn);
   EXPECT_EQ(footprint.shown(50 + 2 * cudnn), 50);
-  EXPECT_EQ(footprint.kept(std::nullopt), 30 + 2 * cudnn);
 }
 
 // A pool of one model, which takes and gives back a GPU's memory.
@@ -127,13 +126,22 @@ class TenantTest : public RealSessions {
         throw Error(ErrorKind::out_of_memory, "no more pinned memory");
       }
       auto sleep = std::make_shared<DeviceSleep>(level);
-      sleep->sleep = [this, weights](Clock::time_point) {
-        in_use -= *weights;
+      const auto set = [&model](std::int64_t bytes) {
+        for (const auto& runner : model.runners) {
+          runner->weights_now = static_cast<std::uint64_t>(bytes);
+        }
+      };
+      sleep->sleep = [set](Clock::time_point) {
+        set(0);
         return true;
       };
-      sleep->wake = [this, weights] { in_use += *weights; };
+      sleep->wake = [set, weights] { set(*weights); };
       return sleep;
     };
+    for (const auto& runner : model.runners) {
+      runner->weights_now = static_cast<std::uint64_t>(weights.value_or(0));
+    }
+    in_use -= weights.value_or(0);
     loaded.close = [this, &model](const Device& device, SleepLevel level, double timeout) {
       model.closed.push_back(timeout);
       if (closing) {
@@ -181,7 +189,7 @@ class TenantTest : public RealSessions {
     EXPECT_TRUE(model.pool->submit(request, std::nullopt));
   }
 
-  std::atomic<std::int64_t> in_use{1000};  // by others
+  std::atomic<std::int64_t> in_use{1000};  // that nobody counts
   std::atomic<bool> refuses_copies{false};
   std::function<void()> closing;
   std::shared_ptr<Repository> repository = std::make_shared<Repository>(

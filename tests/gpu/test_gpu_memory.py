@@ -78,6 +78,30 @@ def test_the_memory_of_a_pool_does_not_grow_with_its_callers(large_model: Path) 
             assert before - free() < (100 << 20)
 
 
+def test_who_has_the_memory_of_a_gpu_adds_up_to_what_is_used(large_model: Path) -> None:
+    before = ortmulti.gpu_memory(0)
+    size = large_model.stat().st_size
+    with ortmulti.load(large_model, 0, in_flight=1, loading=ortmulti.Loading(strategy="shared")) as pool:
+        given = {"x": np.zeros((1, int(pool.get_inputs()[0].shape[1] or 0)), np.float32)}
+        pool.run(given)
+        now = ortmulti.gpu_memory(0)
+        assert abs(now.used - (before.total - free())) < 64 << 20
+        assert size * 0.95 < now.weights - before.weights < size * 1.05
+        assert now.arenas > before.arenas
+        value = ortmulti.OrtValue.ortvalue_from_numpy(np.zeros(50 << 20, np.uint8), "cuda", 0)
+        assert ortmulti.gpu_memory(0).buffers - now.buffers >= 50 << 20
+        del value
+        if now.beside is not None and now.others is not None:  # NVML tells the processes apart
+            assert sum(size for _, size in now.uses()) == pytest.approx(now.used, rel=0.05)
+            assert 100 << 20 < now.beside < 4 << 30
+        text = pool.stats().prometheus()
+        assert f'ortmulti_gpu_memory_bytes{{device="cuda:0",use="weights"}} {now.weights}' in text
+        pool.sleep("weights")
+        assert ortmulti.gpu_memory(0).weights == before.weights
+    after = ortmulti.gpu_memory(0)
+    assert (after.weights, after.arenas) == (before.weights, before.arenas)
+
+
 def test_the_memory_of_a_session_is_that_of_eight_callers(large_model: Path) -> None:
     with cuda_session(large_model) as session:
         given = {"x": np.zeros((1, int(session.get_inputs()[0].shape[1] or 0)), np.float32)}

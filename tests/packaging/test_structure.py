@@ -19,13 +19,14 @@ CPP = Path(__file__).parents[2] / "cpp"
 # What each room may include beside itself. The bindings may include all.
 CPP_ROOMS = {
     "base": (),
+    "memory": ("base",),
     "onnx": ("base",),
-    "cuda": ("base",),
-    "ort": ("base", "onnx", "cuda"),
-    "weights": ("base", "onnx", "cuda", "ort"),
-    "create": ("base", "onnx", "cuda", "ort", "weights"),
+    "cuda": ("base", "memory"),
+    "ort": ("base", "memory", "onnx", "cuda"),
+    "weights": ("base", "memory", "onnx", "cuda", "ort"),
+    "create": ("base", "memory", "onnx", "cuda", "ort", "weights"),
     "policy": ("base",),
-    "pool": ("base", "onnx", "cuda", "ort", "weights", "policy"),
+    "pool": ("base", "memory", "onnx", "cuda", "ort", "weights", "policy"),
     "repository": ("base", "ort", "weights", "policy", "pool"),
 }
 

@@ -7,9 +7,9 @@
 #include "core/base/cpu_affinity.hpp"
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
-#include "core/base/memory_keeper.hpp"
 #include "core/base/source.hpp"
 #include "core/create/preload.hpp"
+#include "core/memory/device_memory.hpp"
 #include "core/ort/api_compat.hpp"
 #include "core/ort/operators.hpp"
 #include "core/ort/value.hpp"
@@ -353,7 +353,7 @@ void Creation::create(std::size_t index) {
     }
     if (!stop_.stop_requested()) {
       made.resize(size());
-      made[index] = memory_keeper::with_all_memory(device, [&] { return create_session(index); });
+      made[index] = with_retries({device_memory::lack(device)}, [&] { return create_session(index); });
       register_for_shutdown(made[index]);
       for (std::size_t i = 0; i < size(); ++i) {
         if (made_with(i, index) && i != index) {

@@ -7,8 +7,8 @@
 
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
-#include "core/base/memory_keeper.hpp"
 #include "core/cuda/device_sync_guard.hpp"
+#include "core/memory/device_memory.hpp"
 
 namespace ortmulti {
 namespace {
@@ -58,12 +58,12 @@ ScopedContext::~ScopedContext() {
   }
 }
 
-CudaMemory::CudaMemory(CudaStartup& startup, int device, std::size_t bytes, std::string purpose, Address address,
+CudaMemory::CudaMemory(CudaStartup& startup, int device, std::size_t bytes, Purpose purpose, Address address,
                        const Descriptor* other)
     : startup_(startup),
       device_(device),
       bytes_(std::max(bytes, smallest)),
-      purpose_(std::move(purpose)),
+      purpose_(purpose),
       generation_(fork_generation()),
       context_(startup.make_current(device)),
       kind_(address) {
@@ -83,10 +83,17 @@ CudaMemory::CudaMemory(CudaStartup& startup, int device, std::size_t bytes, std:
     }
     return;
   }
-  memory_keeper::with_all_memory(Device::cuda(device_), [this] {
+  const Device on = Device::cuda(device_);
+  with_retries({device_memory::lack(on)}, [this] {
     check_free();
     check_allocated(startup_.driver().mem_alloc(&address_, bytes_));
   });
+  count(static_cast<std::int64_t>(bytes_));
+}
+
+void CudaMemory::count(std::int64_t bytes) noexcept {
+  taken_ += static_cast<std::size_t>(bytes);
+  device_memory::count(Device::cuda(device_), purpose_.use, bytes);
 }
 
 void CudaMemory::check_allocated(CUresult result) const {
@@ -98,9 +105,9 @@ void CudaMemory::check_allocated(CUresult result) const {
 
 void CudaMemory::throw_out_of_memory(const std::string& detail) const {
   const CudaStartup::Memory memory = startup_.memory(device_);
-  throw Error(ErrorKind::out_of_memory, purpose_ + " " + megabytes(bytes_) + " on " + to_string(Device::cuda(device_)) +
-                                            ", which has " + megabytes(memory.free) + " free of " +
-                                            megabytes(memory.total) + detail);
+  throw Error(ErrorKind::out_of_memory, std::string(purpose_.text) + " " + megabytes(bytes_) + " on " +
+                                            to_string(Device::cuda(device_)) + ", which has " + megabytes(memory.free) +
+                                            " free of " + megabytes(memory.total) + detail);
 }
 
 void CudaMemory::check_free() const {
@@ -167,7 +174,8 @@ void CudaMemory::take(const Descriptor* other) {
   if (other != nullptr) {
     map(other);
   } else {
-    memory_keeper::with_all_memory(Device::cuda(device_), [this] { map(nullptr); });
+    const Device on = Device::cuda(device_);
+    with_retries({device_memory::lack(on)}, [this] { map(nullptr); });
   }
 }
 
@@ -214,6 +222,7 @@ void CudaMemory::map(const Descriptor* other) {
   }
   check_allocated(result);
   allocation_ = allocation;
+  count(static_cast<std::int64_t>(reserved_));
 }
 
 Descriptor CudaMemory::share() {
@@ -244,6 +253,7 @@ void CudaMemory::give_back() {
   // Nothing refers to it any more; what fails from here on cannot keep it.
   static_cast<void>(driver.mem_release(allocation_));
   allocation_ = 0;
+  count(-static_cast<std::int64_t>(reserved_));
 }
 
 CudaMemory::~CudaMemory() {
@@ -257,6 +267,7 @@ CudaMemory::~CudaMemory() {
   const CudaDriver& driver = startup_.driver();
   if (!stable()) {
     static_cast<void>(driver.mem_free(address_));
+    count(-static_cast<std::int64_t>(bytes_));
     return;
   }
   if (allocation_ != 0) {
@@ -264,6 +275,7 @@ CudaMemory::~CudaMemory() {
     static_cast<void>(driver.ctx_synchronize());  // as cuMemFree does
     static_cast<void>(driver.mem_unmap(address_, reserved_));
     static_cast<void>(driver.mem_release(allocation_));
+    count(-static_cast<std::int64_t>(reserved_));
   }
   static_cast<void>(driver.mem_address_free(address_, reserved_));
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <new>
@@ -9,6 +10,7 @@
 
 #include "core/base/descriptor.hpp"
 #include "core/cuda/startup.hpp"
+#include "core/memory/device_memory.hpp"
 
 namespace ortmulti {
 
@@ -55,17 +57,26 @@ class CudaMemory : NonCopyable {
   /// `stable`: an address whose memory can be given back and taken again, where the driver and the device have that;
   /// every device that can reach this one may copy from it. `shared`: and other processes may have the memory.
   enum class Address { plain, stable, shared };
+  /// What it is for: as an error says it ("the weights take"), and as it is counted.
+  struct Purpose {
+    // NOLINTNEXTLINE(google-explicit-constructor): most is for buffers
+    Purpose(const char* what, MemoryUse as = MemoryUse::buffers) noexcept : text(what), use(as) {}
+    const char* text;
+    MemoryUse use;
+  };
 
   /// Allocates, with the device's context current in the calling thread afterwards. Throws Error with
-  /// ErrorKind::out_of_memory, which says what `purpose` takes ("the weights take ...") and how much there is, before
+  /// ErrorKind::out_of_memory, which says how much the purpose takes and how much there is, before
   /// anything is allocated where that cannot suffice. `other`: as for take().
-  CudaMemory(CudaStartup& startup, int device, std::size_t bytes, std::string purpose, Address address = Address::plain,
+  CudaMemory(CudaStartup& startup, int device, std::size_t bytes, Purpose purpose, Address address = Address::plain,
              const Descriptor* other = nullptr);
   ~CudaMemory();
 
   CUcontext context() const noexcept { return context_; }
   std::size_t bytes() const noexcept { return bytes_; }
   CUdeviceptr address() const noexcept { return address_; }
+  /// Bytes of the device that it has now.
+  std::size_t taken() const noexcept { return taken_; }
 
   bool stable() const noexcept { return reserved_ > 0; }
   /// Of a stable address: gives the memory back, after the device's work is done. Whatever touches the address then is
@@ -80,6 +91,7 @@ class CudaMemory : NonCopyable {
   Descriptor share();
 
  private:
+  void count(std::int64_t bytes) noexcept;
   /// Throws where less is free, with `detail` where the driver refused.
   void check_free() const;
   void check_allocated(CUresult result) const;
@@ -92,13 +104,14 @@ class CudaMemory : NonCopyable {
   CudaStartup& startup_;
   int device_;
   std::size_t bytes_;
-  std::string purpose_;
+  Purpose purpose_;
   unsigned generation_;
   CUcontext context_;
   CUdeviceptr address_ = 0;
   Address kind_;
-  std::vector<CUmemAccessDesc> access_;          // to a stable address, the device's own first
-  std::size_t reserved_ = 0;                     // of a stable address
+  std::vector<CUmemAccessDesc> access_;  // to a stable address, the device's own first
+  std::size_t reserved_ = 0;             // of a stable address
+  std::atomic<std::size_t> taken_{0};
   CUmemGenericAllocationHandle allocation_ = 0;  // what is mapped there
 };
 

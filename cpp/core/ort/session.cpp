@@ -8,16 +8,17 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <set>
 #include <utility>
 
 #include "core/base/fork.hpp"
-#include "core/base/memory_keeper.hpp"
 #include "core/base/scope_exit.hpp"
 #include "core/base/source.hpp"
 #include "core/base/text.hpp"
 #include "core/cuda/device_sync_guard.hpp"
 #include "core/cuda/memory.hpp"
 #include "core/cuda/startup.hpp"
+#include "core/memory/device_memory.hpp"
 #include "core/ort/advice.hpp"
 #include "core/ort/api_compat.hpp"
 #include "core/ort/checked.hpp"
@@ -472,19 +473,11 @@ void Session::run_with_retries(const Lock& open, std::uint64_t shapes, const aut
   }
   ++live_->runs;
   const ScopeExit ended([this] { --live_->runs; });
-  memory_keeper::with_all_memory(device(), [&] {
-    constexpr int max_tries = 3;  // ONNX Runtime's check of a kernel may find the error of the one before
-    for (int tried = 1;; ++tried) {
-      try {
-        run_guarded(open, shapes, tried > 1, run);
-        return;
-      } catch (const Error& error) {
-        if (tried == max_tries || !may_have_lost_capture(error)) {
-          throw;
-        }
-      }
-    }
-  });
+  bool alone = false;
+  // ONNX Runtime's check of a kernel may find the error of the one before: twice.
+  const Retry lost_capture{
+      .concerns = may_have_lost_capture, .times = 2, .prepare = [&alone](std::size_t) { alone = true; }};
+  with_retries({device_memory::lack(device()), lost_capture}, [&] { run_guarded(open, shapes, alone, run); });
 }
 
 void Session::run_checked(const auto& run) const {
@@ -644,9 +637,35 @@ namespace {
 struct Registry {
   std::mutex mutex;
   std::vector<std::weak_ptr<Session>> sessions;
+  std::shared_ptr<HasMemory> arenas;  // of these, once there was one
+
+  std::vector<std::shared_ptr<Session>> all() {
+    const std::lock_guard lock(mutex);
+    std::vector<std::shared_ptr<Session>> all;
+    for (const auto& session : sessions) {
+      if (auto there = session.lock()) {
+        all.push_back(std::move(there));
+      }
+    }
+    return all;
+  }
 };
 
 Registry& live_sessions() { return process_singleton<Registry>(); }
+
+class Arenas : public HasMemory {
+ public:
+  void add_uses(const Device& device, MemoryUses& uses) override {
+    std::set<const void*> seen;
+    for (const auto& session : live_sessions().all()) {
+      const auto arena = session->device() == device ? session->arena() : std::nullopt;
+      if (arena && seen.insert(arena->session).second) {
+        const MemoryUse use = session->compute_stream() == nullptr ? MemoryUse::arenas : MemoryUse::graphs;
+        uses.at(static_cast<std::size_t>(use)) += arena->held;
+      }
+    }
+  }
+};
 
 }  // namespace
 
@@ -657,6 +676,10 @@ void register_for_shutdown(const std::shared_ptr<Session>& session) {
     auto& sessions = live.sessions;
     std::erase_if(sessions, [](const auto& each) { return each.expired(); });
     sessions.push_back(session);
+    if (!live.arenas) {
+      live.arenas = std::make_shared<Arenas>();
+      device_memory::add(live.arenas);
+    }
   }
   // Handlers run in reverse order: one registered after a device's start runs before that driver's own.
   static std::once_flag with_cpu;

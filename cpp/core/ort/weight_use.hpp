@@ -27,6 +27,8 @@ class WeightStore : NonCopyable {
   /// Keeps the weights where they are for its lifetime. Throws Error where they are asleep. Not twice in a thread.
   using Hold = std::shared_lock<std::shared_mutex>;
   virtual Hold hold() const { return {}; }
+  /// Bytes of the device that they take now; 0 on the CPU.
+  virtual std::uint64_t device_bytes() const noexcept { return 0; }
 };
 
 /// What a session's creation did with the weights that it was given. One that is in neither is in no graph any more.

@@ -208,8 +208,4 @@ std::uint64_t ResidencyPolicy::models() const {
 
 std::uint64_t ResidencyPolicy::used() const { return other_ + models(); }
 
-bool ResidencyPolicy::in_transition() const {
-  return std::ranges::any_of(entries_, [](const auto& each) { return each.second.state != State::resting; });
-}
-
 }  // namespace ortmulti

@@ -112,7 +112,6 @@ class ResidencyPolicy {
   /// Of that the models' own, without set_other().
   std::uint64_t models() const;
   std::uint64_t needed(Id id) const { return needed(entries_.at(id)); }
-  bool in_transition() const;
   /// Requests a second, of late.
   double rate(Id id) const { return entries_.at(id).rate; }
 

@@ -338,8 +338,9 @@ GpuRunner::CapturedGraph GpuRunner::prepare_graph(const Tensors& inputs, const s
   }
   Session& session = *shared_->session();
   CapturedGraph graph;
-  graph.memory = std::make_unique<const CudaMemory>(CudaStartup::instance(), device().index, bytes,
-                                                    "inputs and outputs of a CUDA graph take");
+  graph.memory = std::make_unique<const CudaMemory>(
+      CudaStartup::instance(), device().index, bytes,
+      CudaMemory::Purpose("inputs and outputs of a CUDA graph take", MemoryUse::graphs));
   graph.binding = session.make_binding(open);
   CUdeviceptr next = graph.memory->address();
   const auto place = [&](ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape) {

@@ -6,7 +6,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
-#include "core/base/memory_keeper.hpp"
+#include "core/memory/device_memory.hpp"
 #include "core/pool/device_group.hpp"
 
 namespace ortmulti {
@@ -27,7 +27,7 @@ std::shared_ptr<Pool> Pool::make(const Options& options) {
     } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): it stays, and nobody can ask it
     }
   });
-  memory_keeper::add(made);
+  device_memory::add(made);
   return made;
 }
 

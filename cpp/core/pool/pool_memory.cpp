@@ -97,6 +97,19 @@ std::optional<std::uint64_t> PoolMemory::memory_of_runs(const Device& device) co
   return bytes;
 }
 
+std::uint64_t PoolMemory::memory(const Device& device) const {
+  MutexLock lock = enter();
+  const auto runners = runners_on(device);
+  lock.unlock();
+  std::uint64_t bytes = memory_of_runs(device).value_or(0);
+  std::set<const void*> stores;
+  for (const auto& runner : runners) {
+    const Runner::Weights weights = runner->weights();
+    bytes += stores.insert(weights.store).second ? weights.bytes : 0;
+  }
+  return bytes;
+}
+
 void PoolMemory::give_back(const Device& device, bool graphs) {
   MutexLock lock = enter();
   const auto runners = runners_on(device);

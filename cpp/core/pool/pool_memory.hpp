@@ -5,14 +5,14 @@
 #include <optional>
 #include <vector>
 
-#include "core/base/memory_keeper.hpp"
+#include "core/memory/device_memory.hpp"
 #include "core/pool/pool_sleep.hpp"
 #include "core/pool/runner.hpp"
 
 namespace ortmulti {
 
 /// The part of Pool for its runners, and the memory that their runs keep.
-class PoolMemory : public PoolSleep, public KeepsMemory {
+class PoolMemory : public PoolSleep, public HasMemory {
  public:
   /// The runners to warm up: of devices that take requests, as many as run at the same time. None after close().
   std::vector<std::shared_ptr<Runner>> runners() const;
@@ -22,6 +22,8 @@ class PoolMemory : public PoolSleep, public KeepsMemory {
   bool drop_graphs(const Device& device) const;
   /// Bytes of the device's memory that its sessions' arenas and CUDA graphs take; none if a session cannot tell.
   std::optional<std::uint64_t> memory_of_runs(const Device& device) const;
+  /// And with the weights that its sessions share.
+  std::uint64_t memory(const Device& device) const;
   /// Gives back memory of the device that no run needs now, while other runs go on; with `graphs`, first drop_graphs().
   /// A sleeping device gives back what its sessions keep for runs. Does nothing after close().
   void give_back(const Device& device, bool graphs) override;

@@ -37,6 +37,12 @@ class Runner {
   /// Frees the graphs, or what else was made beside the session. Returns whether there was any. It may be made again.
   virtual bool drop_graphs() { return false; }
 
+  /// Weights that its session has in common with others, and the bytes of the device that they take now.
+  struct Weights {
+    const void* store = nullptr;
+    std::uint64_t bytes = 0;
+  };
+  virtual Weights weights() noexcept { return {}; }
   /// What ONNX Runtime keeps for runs of its session; nothing if unknown.
   virtual std::optional<Session::Arena> arena() noexcept { return std::nullopt; }
   /// Session::shrink_arena().
@@ -75,6 +81,7 @@ class SessionRunner : public Runner {
   const std::shared_ptr<Session>& loaded() const noexcept { return session_; }
   /// A GPU's context refuses everything after a fault in a kernel, in whichever session of the process.
   std::string why_broken() noexcept override;
+  Weights weights() noexcept override;
   std::optional<Session::Arena> arena() noexcept override;
   void shrink_arena(Session::Shrink when) override { session_->shrink_arena(when); }
 

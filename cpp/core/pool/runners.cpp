@@ -5,8 +5,8 @@
 #include <string>
 
 #include "core/base/cpu_affinity.hpp"
-#include "core/base/memory_keeper.hpp"
 #include "core/cuda/startup.hpp"
+#include "core/memory/device_memory.hpp"
 #include "core/ort/value.hpp"
 #include "core/policy/numbers.hpp"
 #include "core/pool/cpu_runner.hpp"
@@ -33,7 +33,7 @@ void Runner::note_run(std::uint64_t input_bytes) noexcept {
   while (before < bytes && !largest_.compare_exchange_weak(before, bytes, std::memory_order_relaxed)) {
   }
   if (before == 0) {
-    memory_keeper::wake();
+    device_memory::wake();
   }
 }
 
@@ -59,6 +59,15 @@ void SessionRunner::terminate(Request& request) noexcept {
       request.own_run_options->SetTerminate();
     } catch (const Ort::Exception&) {  // NOLINT(bugprone-empty-catch): then the run goes on to its end
     }
+  }
+}
+
+Runner::Weights SessionRunner::weights() noexcept {
+  try {
+    const auto store = session_->weights(session_->lock_for_use());
+    return {store.get(), store ? store->device_bytes() : 0};
+  } catch (const std::exception&) {
+    return {};  // it was closed
   }
 }
 

@@ -204,6 +204,7 @@ bool ShapeGraphs::ended_without_sessions(const std::string& key, const std::stri
   const auto graph = end_making(key);
   if (graph) {
     graph->worth.try_more(InFlight::Clock::now(), reason);
+    why_not_ = "a further session of a graph: " + reason;
   } else if (cancelled) {
     demand_.forget(key);
   }

@@ -17,10 +17,11 @@ Footprint::Footprint(const Device& device, const ModelFiles& files, std::uint64_
       most_kept_(most_kept),
       later_(on_gpu_ && files.convolves ? cudnn : 0) {}
 
-void Footprint::loaded(std::size_t sessions, std::optional<std::int64_t> grown,
+void Footprint::loaded(std::size_t sessions, std::uint64_t counted, std::optional<std::int64_t> beside,
                        const std::optional<Session::Arena>& arena) {
   later_ *= sessions;
-  auto seen = static_cast<std::uint64_t>(std::max<std::int64_t>(0, grown.value_or(0)));
+  beside_ = beside ? static_cast<std::uint64_t>(std::max<std::int64_t>(0, *beside)) : most_kept_;
+  std::uint64_t seen = on_gpu_ ? counted + beside_ : 0;
   if (!on_gpu_ && arena) {  // in the arenas are the weights that are kept in another form
     seen = std::max(files_, arena->used) + arena->most_used - std::min(arena->most_used, arena->used);
   }
@@ -39,11 +40,8 @@ Footprint::Levels Footprint::sleeps(double seconds) const {
   return levels;
 }
 
-std::uint64_t Footprint::kept(std::optional<std::int64_t> grown) const {
-  const auto own = static_cast<std::int64_t>(taken_ - later_);
-  // What comes later is in the bytes of the model that went to sleep, so it has grown by that, too.
-  const std::int64_t seen = grown ? *grown - static_cast<std::int64_t>(later_) : static_cast<std::int64_t>(most_kept_);
-  return later_ + static_cast<std::uint64_t>(std::clamp<std::int64_t>(seen, 0, own));
+std::uint64_t Footprint::kept(std::uint64_t counted) const {
+  return later_ + std::min(taken_ - later_, counted + beside_);
 }
 
 }  // namespace ortmulti

@@ -17,8 +17,8 @@ struct ModelFiles {
   bool convolves = false;
 };
 
-/// The memory of one model on one device: first expected, then as measured around its load and its sleep. It measures
-/// nothing itself, and has no lock.
+/// The memory of one model on one device: first expected, then what the process counts of it, with what nobody counts:
+/// kernels and the handles of CUDA's libraries. It measures nothing itself, and has no lock.
 class Footprint {
  public:
   using Levels = std::map<SleepLevel, ResidencyPolicy::Asleep>;
@@ -29,17 +29,18 @@ class Footprint {
   /// Bytes to reserve for the load.
   std::uint64_t expected() const noexcept { return files_ + most_kept_ + later_; }
 
-  /// Takes note of the load and the first run. `grown`: by how many bytes the GPU's memory in use has grown, none where
-  /// nobody can tell. `arena`: on the CPU, of all sessions.
-  void loaded(std::size_t sessions, std::optional<std::int64_t> grown, const std::optional<Session::Arena>& arena);
+  /// Takes note of the load and the first run. `counted`: the bytes that the model is known to have on a GPU. `beside`:
+  /// by how many bytes that GPU's memory in use has grown that nobody counts; none where nobody can tell. `arena`: on
+  /// the CPU, of all sessions.
+  void loaded(std::size_t sessions, std::uint64_t counted, std::optional<std::int64_t> beside,
+              const std::optional<Session::Arena>& arena);
 
   /// Bytes of the model while it is awake. Only after loaded(), like the next ones.
   std::uint64_t taken() const noexcept { return taken_; }
   /// The levels that it may sleep at, before its sleep is measured. `seconds`: what a wake of closed sessions takes.
   Levels sleeps(double seconds) const;
-  /// Bytes that it keeps asleep. `grown`: by how many bytes the GPU's memory in use exceeds what it had without the
-  /// model; none where nobody can tell.
-  std::uint64_t kept(std::optional<std::int64_t> grown) const;
+  /// Bytes that it keeps asleep. `counted`: that it is known to have then.
+  std::uint64_t kept(std::uint64_t counted) const;
   /// Of what is kept, the part that its sleep has shown.
   std::uint64_t shown(std::uint64_t kept) const noexcept { return kept - later_; }
 
@@ -48,6 +49,7 @@ class Footprint {
   const std::uint64_t files_;
   const std::uint64_t most_kept_;
   std::uint64_t later_;
+  std::uint64_t beside_ = 0;
   std::uint64_t taken_ = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "core/base/retry.hpp"
 #include "core/ort/library.hpp"
 
 namespace ortmulti {
@@ -55,8 +56,8 @@ class Repository::Turn : NonCopyable {
   const Resident& of_;
 };
 
-Repository::Repository(const Budgets& budgets, Measure measure, std::uint64_t host_budget)
-    : measure_(std::move(measure)), host_budget_(host_budget) {
+Repository::Repository(const Budgets& budgets, Beside beside, std::uint64_t host_budget)
+    : beside_(std::move(beside)), host_budget_(host_budget) {
   for (const auto& [device, budget] : budgets) {
     devices_.try_emplace(to_string(device), device, budget);
   }
@@ -81,7 +82,6 @@ void Repository::note(const Handle& resident, const Change& change) {
 }
 
 void Repository::notify(Managed& on) {
-  ++on.changes;
   const auto used = static_cast<std::int64_t>(on.policy.used());
   on.crowd->store(used - static_cast<std::int64_t>(on.policy.budget()), std::memory_order_relaxed);
   changed_.notify_all();
@@ -224,32 +224,12 @@ void Repository::check_wanted(const Handle& resident) {
   }
 }
 
-std::optional<std::int64_t> Repository::measure_unaccounted(Managed& on) {
-  const std::uint64_t before = on.changes;
-  std::optional<std::uint64_t> used;
-  if (measure_) {
-    const MutexUnlock unlocked(mutex_);
-    used = measure_(on.device);
-  }
-  if (!used || on.changes != before) {
-    return std::nullopt;
-  }
-  return static_cast<std::int64_t>(*used) - static_cast<std::int64_t>(on.policy.models());
-}
-
 void Repository::measure_other(Managed& on) {
   if (Clock::now() < on.measured + measured_again) {
     return;
   }
-  auto other = measure_runs(on);
-  if (!other && on.policy.in_transition()) {
-    return;
-  }
   on.measured = Clock::now();
-  other = other ? other : measure_unaccounted(on);
-  if (other) {
-    on.policy.set_other(static_cast<std::uint64_t>(std::max<std::int64_t>(0, *other)));
-  }
+  on.policy.set_other(measure_runs(on));
 }
 
 template <typename Call>
@@ -267,13 +247,11 @@ void Repository::for_each_pool(const Managed& on, const Call& call) {
   }
 }
 
-std::optional<std::int64_t> Repository::measure_runs(const Managed& on) {
-  std::optional<std::int64_t> bytes = 0;
+std::uint64_t Repository::measure_runs(const Managed& on) {
+  std::uint64_t bytes = 0;
   for_each_pool(on, [&bytes](const Resident& resident, const Pool& pool) {
-    const std::optional<std::uint64_t> now = pool.memory_of_runs(resident.device);
-    bytes = now && bytes
-                ? std::optional(*bytes + static_cast<std::int64_t>(*now - std::min(*now, resident.memory_of_runs_)))
-                : std::nullopt;
+    const std::uint64_t now = pool.memory_of_runs(resident.device).value_or(0);
+    bytes += now - std::min(now, resident.memory_of_runs_);
   });
   return bytes;
 }
@@ -310,21 +288,6 @@ bool Repository::give_back(Managed& on) {
   });
   on.measured = asked ? Clock::time_point() : on.measured;
   return asked;
-}
-
-std::optional<std::int64_t> Repository::unaccounted(const Device& device, Clock::time_point until) {
-  const MutexLock lock(mutex_);
-  Managed& on = managed(device);
-  while (changed_.wait_until(mutex_, until, [&on] { return !on.policy.in_transition(); })) {
-    if (const auto bytes = measure_unaccounted(on)) {
-      return bytes;
-    }
-    if (Clock::now() >= until) {
-      break;
-    }
-    changed_.wait_until(mutex_, std::min(until, Clock::now() + looks_again));
-  }
-  return std::nullopt;
 }
 
 Error Repository::no_room(const Managed& on, const Resident& resident, std::uint64_t at_least) {
@@ -571,20 +534,14 @@ void Repository::wake(const Handle& resident, const DeviceSleep& sleeper) {
     }
   };
   acquire(resident);
-  try {
-    try_it();
-    return;
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::out_of_memory) {
-      throw;
-    }
-  }
   // Others use the device's memory, so that there is less than the budget: as much again is to be given back.
-  acquire(resident, [&] {
-    const MutexLock lock(mutex_);
-    return resident->gone_ ? 0 : managed(resident->device).policy.needed(resident->id_);
-  }());
-  try_it();
+  const auto acquire_more = [&](std::size_t) {
+    acquire(resident, [&] {
+      const MutexLock lock(mutex_);
+      return resident->gone_ ? 0 : managed(resident->device).policy.needed(resident->id_);
+    }());
+  };
+  with_retries({{.concerns = is_lack_of_memory, .prepare = acquire_more}}, try_it);
 }
 
 std::shared_ptr<DeviceSleep> Repository::gate(const Handle& resident, const std::shared_ptr<DeviceSleep>& sleeper) {

@@ -70,12 +70,11 @@ class Repository : public std::enable_shared_from_this<Repository> {
     std::size_t waking = 0;    ///< Wakes under way, with those that wait for room.
   };
 
-  /// `measure`: the bytes of a device's memory that are in use now, by whomever; none where it cannot be said. It is
-  /// called without a lock of the repository. `host_budget`: bytes for pinned copies of weights. Beside models, what
-  /// their arenas and CUDA graphs took later counts; where a session cannot tell, all that is in use.
+  /// `beside`: the bytes of a device's memory in use that nobody counts; none where it cannot be said. `host_budget`:
+  /// bytes for pinned copies of weights. Beside models, what their arenas and CUDA graphs took later counts.
   using Budgets = std::vector<std::pair<Device, std::uint64_t>>;
-  using Measure = std::function<std::optional<std::uint64_t>(const Device&)>;
-  Repository(const Budgets& budgets, Measure measure, std::uint64_t host_budget = 0);
+  using Beside = std::function<std::optional<std::uint64_t>(const Device&)>;
+  explicit Repository(const Budgets& budgets, Beside beside = nullptr, std::uint64_t host_budget = 0);
 
   /// Takes room for a model that is being loaded, until remove() or add(). `name` is for messages. Throws Error with
   /// ErrorKind::out_of_memory where the bytes exceed the budget.
@@ -100,9 +99,7 @@ class Repository : public std::enable_shared_from_this<Repository> {
   /// It sleeps without a pinned copy from now on.
   void keep_no_copy(const Handle& resident);
 
-  /// Bytes in use that are not counted as a model's, of any process, while no model is on its way to or from sleep.
-  /// None where that does not come about before `until`, or cannot be measured.
-  std::optional<std::int64_t> unaccounted(const Device& device, Clock::time_point until);
+  std::optional<std::uint64_t> beside(const Device& device) const { return beside_ ? beside_(device) : std::nullopt; }
 
   /// Measures now what counts beside models.
   void measure(const Device& device);
@@ -124,7 +121,6 @@ class Repository : public std::enable_shared_from_this<Repository> {
     std::map<ResidencyPolicy::Id, Handle> residents;
     Line for_room;
     std::map<SleepLevel, Line> to_wake;  // from each level: one has the whole link
-    std::uint64_t changes = 0;
     Clock::time_point measured;
     std::uint64_t most_kept = 0;
     /// Bytes that wakes would find missing, less than 0 where there is room.
@@ -139,10 +135,8 @@ class Repository : public std::enable_shared_from_this<Repository> {
   void acquire(const Handle& resident, std::uint64_t at_least = 0) ORTMULTI_EXCLUDES(mutex_);
   void observe(Managed& on) ORTMULTI_REQUIRES(mutex_);
   void check_wanted(const Handle& resident) ORTMULTI_REQUIRES(mutex_);
-  /// As unaccounted(); none where something changed meanwhile.
-  std::optional<std::int64_t> measure_unaccounted(Managed& on) ORTMULTI_REQUIRES(mutex_);
-  /// What the models' runs took since their bytes were measured; none where one of them cannot tell.
-  std::optional<std::int64_t> measure_runs(const Managed& on) ORTMULTI_REQUIRES(mutex_);
+  /// What the models' runs took since their load.
+  std::uint64_t measure_runs(const Managed& on) ORTMULTI_REQUIRES(mutex_);
   void measure_other(Managed& on) ORTMULTI_REQUIRES(mutex_);
   /// Graphs of all models there go before any model sleeps. Returns whether there were any.
   bool drop_graphs(Managed& on) ORTMULTI_REQUIRES(mutex_);
@@ -169,7 +163,7 @@ class Repository : public std::enable_shared_from_this<Repository> {
   mutable Mutex mutex_;
   Condition changed_;
   std::map<std::string, Managed> devices_ ORTMULTI_GUARDED_BY(mutex_);
-  const Measure measure_;
+  const Beside beside_;
   const std::uint64_t host_budget_;
   std::uint64_t copies_ ORTMULTI_GUARDED_BY(mutex_) = 0;  // bytes of the host's memory
 };

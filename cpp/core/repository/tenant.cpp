@@ -10,8 +10,6 @@
 namespace ortmulti {
 namespace {
 
-// For a moment in which no model wakes or falls asleep, so that one model's memory can be measured.
-constexpr std::chrono::seconds quiet{5};
 constexpr std::chrono::milliseconds one_try{100};  // of a sleep
 constexpr double no_limit = 1e8;                   // seconds
 
@@ -43,7 +41,7 @@ void Tenant::reserve() {
     repository_->wait_for_room(place.reserved);
   }
   for (Place& place : places_) {
-    place.before = unaccounted(place.device);
+    place.before = repository_->beside(place.device);
   }
 }
 
@@ -59,7 +57,7 @@ void Tenant::enter(const Repository::Resident& loaded, double seconds, bool pinn
     if (on == stats.devices.end()) {
       throw Error(ErrorKind::device, "'" + name_ + "' has no session on " + to_string(device));
     }
-    place.footprint.loaded(on->sessions, grown(device, place.before), on->arena);
+    place.footprint.loaded(on->sessions, pool->memory(device), grown(place), on->arena);
     ResidencyPolicy::Model model;
     model.bytes = place.footprint.taken();
     model.sleeps = place.footprint.sleeps(seconds);
@@ -84,7 +82,6 @@ void Tenant::enter(const Repository::Resident& loaded, double seconds, bool pinn
 void Tenant::measure_sleep(const Footprint& footprint, Pool& pool, const Repository::Handle& resident,
                            const Footprint::Levels& levels, bool copies) {
   const Device& device = resident->device;
-  const auto before = unaccounted(device);
   bool asleep = false;
   for (const auto& [level, ignored] : levels) {
     if (traits_of(level).frees_runners) {  // and keeps nothing
@@ -103,7 +100,7 @@ void Tenant::measure_sleep(const Footprint& footprint, Pool& pool, const Reposit
       continue;
     }
     asleep = true;
-    const std::uint64_t kept = footprint.kept(grown(device, before));
+    const std::uint64_t kept = footprint.kept(pool.memory(device));
     repository_->set_kept(resident, level, kept);
     repository_->most_kept(device, footprint.shown(kept));
     count_copy(copies ? footprint.taken() - kept : 0);
@@ -131,13 +128,9 @@ bool Tenant::sleep(Pool& pool, const Repository::Handle& resident, SleepLevel le
   return false;
 }
 
-std::optional<std::int64_t> Tenant::unaccounted(const Device& device) const {
-  return device.is_cuda() ? repository_->unaccounted(device, Repository::Clock::now() + quiet) : std::nullopt;
-}
-
-std::optional<std::int64_t> Tenant::grown(const Device& device, std::optional<std::int64_t> before) const {
-  const auto now = before ? unaccounted(device) : std::nullopt;
-  return now ? std::optional(*now - *before) : std::nullopt;
+std::optional<std::int64_t> Tenant::grown(const Place& place) const {
+  const auto now = place.before ? repository_->beside(place.device) : std::nullopt;
+  return now ? std::optional(static_cast<std::int64_t>(*now) - static_cast<std::int64_t>(*place.before)) : std::nullopt;
 }
 
 void Tenant::count_copy(std::uint64_t bytes) {

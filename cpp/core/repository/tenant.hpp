@@ -46,14 +46,13 @@ class Tenant : NonCopyable {
     Device device;
     Footprint footprint;
     Repository::Handle reserved;
-    std::optional<std::int64_t> before;  // bytes in use that were no model's
+    std::optional<std::uint64_t> before;  // bytes in use that nobody counts
   };
 
   Repository::Handle keep(Repository::Handle resident);
-  /// As Repository::unaccounted() on a GPU; none where models wake and fall asleep all the time.
-  std::optional<std::int64_t> unaccounted(const Device& device) const;
-  std::optional<std::int64_t> grown(const Device& device, std::optional<std::int64_t> before) const;
-  /// Puts it to sleep, and measures what it keeps.
+  /// By how many bytes those in use have grown that nobody counts; none where nobody can tell.
+  std::optional<std::int64_t> grown(const Place& place) const;
+  /// Puts it to sleep, and takes note of what it keeps.
   void measure_sleep(const Footprint& footprint, Pool& pool, const Repository::Handle& resident,
                      const Footprint::Levels& levels, bool copies);
   /// Returns whether there is a pinned copy then. Throws Error with ErrorKind::not_implemented.

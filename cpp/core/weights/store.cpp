@@ -133,9 +133,9 @@ CudaWeightStore::CudaWeightStore(CudaStartup& startup, int device, std::shared_p
   const MindsNoCaptures mode(startup.driver());
   const ScopedSpan span(timeline, other != nullptr ? map_of(*other) : "allocate weights", to_string(device_));
   const auto stable = key_.empty() ? CudaMemory::Address::stable : CudaMemory::Address::shared;
-  memory_ =
-      std::make_unique<CudaMemory>(startup, device, plan_->slab_bytes, "the weights take",
-                                   plan_->base ? CudaMemory::Address::plain : stable, other ? &other->memory : nullptr);
+  memory_ = std::make_unique<CudaMemory>(
+      startup, device, plan_->slab_bytes, CudaMemory::Purpose("the weights take", MemoryUse::weights),
+      plan_->base ? CudaMemory::Address::plain : stable, other ? &other->memory : nullptr);
 }
 
 void CudaWeightStore::share(Timeline* timeline, Descriptor other) {

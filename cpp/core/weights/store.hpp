@@ -83,6 +83,7 @@ class CudaWeightStore : public WeightStore, public std::enable_shared_from_this<
   /// throws Error, the weights sleep on.
   void wake(Timeline* timeline);
 
+  std::uint64_t device_bytes() const noexcept override { return memory_->taken(); }
   const WeightPlan& plan() const noexcept { return *plan_; }
   CUcontext context() const noexcept { return memory_->context(); }
   CUdeviceptr slab() const noexcept { return memory_->address(); }

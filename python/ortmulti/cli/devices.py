@@ -52,14 +52,19 @@ def collect() -> dict[str, Any]:
         ``cuda_libraries``. ``plugin_devices`` are those of plug-ins, ``plugin_packages`` the installed packages of
         plug-ins, each with its ``problem``. ``hidden_gpus`` are GPUs that CUDA does not show to this process.
         ``cpu_sessions`` and ``cuda_sessions`` have ``usable`` and, if False, the ``reasons``. ``shared_weights`` are
-        those that processes of this user offer each other: the model's file, the GPU, bytes, and the process. Sizes are
-        in bytes.
+        those that processes of this user offer each other: the model's file, the GPU, bytes, and the process. A GPU's
+        ``processes`` are those that NVML sees, with the ``bytes`` of its memory that each has. Sizes are in bytes.
     """
     with Nvml.open() or contextlib.nullcontext() as nvml:
         cuda, problem = _cuda_devices()
         driver = _core.cuda_driver_version()
         cpu = {"device": "cpu", "name": cpu_model(), "cores": _core.usable_cores()}
-        gpus = [_describe_gpu(one, nvml.gpu(one.uuid, one.pci_bus_id) if nvml else None) for one in cuda]
+        gpus = [
+            _describe_gpu(one, nvml.gpu(*_names(one)), nvml.processes(*_names(one)))
+            if nvml
+            else _describe_gpu(one, None, {})
+            for one in cuda
+        ]
         shown = {device.pci_bus_id.lower() for device in cuda}
         hidden = [
             {"name": gpu.name, "uuid": gpu.uuid, "pci_bus_id": gpu.pci_bus_id}
@@ -135,7 +140,11 @@ def _cuda_devices() -> tuple[list[_core.CudaDevice], str | None]:
     return devices, (None if _core.cuda_driver_version() is not None else _core.cuda_driver_problem() or None)
 
 
-def _describe_gpu(device: _core.CudaDevice, gpu: Gpu | None) -> dict[str, Any]:
+def _names(device: _core.CudaDevice) -> tuple[str, str]:
+    return device.uuid, device.pci_bus_id
+
+
+def _describe_gpu(device: _core.CudaDevice, gpu: Gpu | None, processes: dict[int, int | None]) -> dict[str, Any]:
     free = gpu.memory_free if gpu else None
     return {
         "device": f"cuda:{device.index}",
@@ -146,6 +155,7 @@ def _describe_gpu(device: _core.CudaDevice, gpu: Gpu | None) -> dict[str, Any]:
         "pci_bus_id": device.pci_bus_id,
         "uuid": device.uuid,
         "persistence_mode": gpu.persistence_mode if gpu else None,
+        "processes": [{"process": process, "bytes": size} for process, size in processes.items()],
     }
 
 
@@ -212,6 +222,13 @@ def report(facts: dict[str, Any]) -> Iterator[str | Table]:
         yield "There is no GPU that this process can use."
     for gpu in facts["hidden_gpus"]:
         yield f"Not shown to this process: {escape(gpu['name'] or 'unknown')}, {gpu['pci_bus_id']}, {gpu['uuid']}"
+    if processes := [
+        (gpu["device"], str(one["process"]), _gib(one["bytes"])) for gpu in gpus for one in gpu["processes"]
+    ]:
+        columns: list[str | Column] = ["device", "process", Column("memory", justify="right")]
+        yield table(
+            columns, processes, "GPU memory by process; in a process ortmulti.gpu_memory says what its own is for"
+        )
     if len(gpus) > 1:
         names = [gpu["device"] for gpu in gpus]
         peers: list[str | Column] = ["", *(Column(name, justify="center") for name in names)]

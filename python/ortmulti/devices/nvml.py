@@ -119,8 +119,18 @@ class Nvml(Closing):
             clock_limit=self._device("ApplicationsClock", handle, _SM_CLOCK),
             slowed_by=tuple(name for name, bits in _SLOWED_BY.items() if reasons & bits),
             utilization=getattr(self._device("UtilizationRates", handle), "gpu", None),
-            processes=tuple(one.pid for one in self._device("ComputeRunningProcesses", handle) or []),
+            processes=tuple(self._processes(handle)),
         )
+
+    def processes(self, uuid: str | None = None, pci_bus_id: str | None = None) -> dict[int, int | None]:
+        """Return the bytes of a GPU's memory that each process has, by its id, as NVML sees them: in some containers
+        none. Arguments as for `gpu`.
+        """
+        handle = self._handle(uuid, pci_bus_id)
+        return {} if handle is None else self._processes(handle)
+
+    def _processes(self, handle: Any) -> dict[int, int | None]:
+        return {one.pid: one.usedGpuMemory for one in self._device("ComputeRunningProcesses", handle) or []}
 
     def _handle(self, uuid: str | None, pci_bus_id: str | None) -> Any:
         kind, _, identity = (uuid or "").partition("-")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ortmulti import _core, checks
+from ortmulti.devices.memory import memory_of
 from ortmulti.errors import Error, InvalidArgument, InvalidType
 
 __all__ = ["DeviceStats", "Histogram", "Latency", "PoolStats", "metrics"]
@@ -240,8 +241,9 @@ class PoolStats(_Short):
         Raises:
             InvalidArgument, InvalidType: Labels that cannot be.
         """
-        page = Page()
-        self._add_to(page, checked_labels(labels))
+        page, given = Page(), checked_labels(labels)
+        self._add_to(page, given)
+        add_gpu_memory(page, self.devices, given)
         return str(page)
 
     def _add_to(self, page: Page, labels: Mapping[str, str]) -> None:
@@ -369,7 +371,7 @@ class Page:
         return "".join(f"{line}\n" for lines in self._metrics.values() for line in lines)
 
 
-_OWN = ("device", "le", "outcome", "state", "version")
+_OWN = ("device", "le", "outcome", "state", "use", "version")
 
 
 def checked_labels(labels: Mapping[str, str] | None, *own: str) -> dict[str, str]:
@@ -422,6 +424,7 @@ def metrics(
         InvalidArgument, InvalidType: Labels, sources or bounds that cannot be.
     """
     given, page = checked_labels(labels, "model", "pool"), Page()
+    devices: list[Any] = []
     if not isinstance(sources, Mapping):
         raise InvalidType(f'sources are pools and repositories by name, such as {{"a": pool}}, not {sources!r}')
     for name, source in sources.items():
@@ -429,12 +432,24 @@ def metrics(
         if not hasattr(stats, "_add_to"):
             raise InvalidType(f"{name!r} is to be a pool or a repository, not {source!r}")
         add_to(page, stats, {**given, "pool": name})
+        devices += stats.devices
+    add_gpu_memory(page, devices, given)
     return str(page)
 
 
 def add_to(page: Page, stats: Any, labels: Mapping[str, str]) -> None:
     """Add the metrics of a pool's or a repository's statistics to a page."""
     stats._add_to(page, labels)
+
+
+def add_gpu_memory(page: Page, devices: Iterable[Any], labels: Mapping[str, str]) -> None:
+    """Add who has the memory of the GPUs among these devices of statistics, once for each."""
+    samples = (
+        ({"device": memory.device, "use": use}, size)
+        for memory in memory_of(each.device for each in devices)
+        for use, size in memory.uses()
+    )
+    page.add("gpu_memory_bytes", "gauge", "Of a GPU, by who has it.", samples, labels)
 
 
 def _lines(name: str, value: float | Histogram, labels: dict[str, str]) -> Iterator[str]:

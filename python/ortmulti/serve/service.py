@@ -22,7 +22,7 @@ from ortmulti.errors import (
     without_folders,
 )
 from ortmulti.pool.pool import operators_of
-from ortmulti.pool.stats import Page, add_to
+from ortmulti.pool.stats import Page, add_gpu_memory, add_to
 from ortmulti.serve.datatypes import Declared, array_of_bytes, array_of_numbers
 
 if TYPE_CHECKING:
@@ -200,7 +200,9 @@ class Service:
     def metrics(self) -> str:
         """Return the repository's metrics and the counts of answers, for Prometheus."""
         page = Page()
-        add_to(page, self.models.stats(), {})
+        stats = self.models.stats()
+        add_to(page, stats, {})
+        add_gpu_memory(page, stats.devices, {})
         counts = [({"protocol": protocol, "code": code}, count) for (protocol, code), count in self.answers.items()]
         page.add("serve_answers_total", "counter", "Answers, by protocol and code.", counts, {})
         return str(page)

@@ -1,7 +1,9 @@
-#include "core/base/memory_keeper.hpp"
+#include "core/memory/device_memory.hpp"
 
 #include <pthread.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -9,24 +11,27 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/error.hpp"
 #include "core/base/fork.hpp"
 
-namespace ortmulti::memory_keeper {
+namespace ortmulti::device_memory {
 namespace {
 
 struct Keeper {
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<std::weak_ptr<KeepsMemory>> known;
+  std::vector<std::weak_ptr<HasMemory>> known;
+  // By GPU: more than 64 are on no host.
+  std::array<std::array<std::atomic<std::int64_t>, memory_uses.size()>, 64> counted{};
   std::thread thread;
   bool ends = false;
   std::atomic<bool> awake{false};
   std::mutex giving_back;
 
-  std::vector<std::shared_ptr<KeepsMemory>> all() {
+  std::vector<std::shared_ptr<HasMemory>> all() {
     const std::lock_guard lock(mutex);
     std::erase_if(known, [](const auto& one) { return one.expired(); });
-    std::vector<std::shared_ptr<KeepsMemory>> held;
+    std::vector<std::shared_ptr<HasMemory>> held;
     for (const auto& one : known) {
       if (auto there = one.lock()) {
         held.push_back(std::move(there));
@@ -58,9 +63,29 @@ Keeper& keeper() { return process_singleton<Keeper>(); }
 
 }  // namespace
 
-void add(const std::shared_ptr<KeepsMemory>& keeps) {
+void add(const std::shared_ptr<HasMemory>& has) {
   const std::lock_guard lock(keeper().mutex);
-  keeper().known.push_back(keeps);
+  keeper().known.push_back(has);
+}
+
+void count(const Device& device, MemoryUse use, std::int64_t bytes) noexcept {
+  if (static_cast<std::size_t>(device.index) < keeper().counted.size()) {
+    keeper().counted[static_cast<std::size_t>(device.index)].at(static_cast<std::size_t>(use)) += bytes;
+  }
+}
+
+MemoryUses uses(const Device& device) {
+  const auto all = keeper().all();  // freed without the lock, as in give_back()
+  MemoryUses uses{};
+  if (device.is_cuda() && static_cast<std::size_t>(device.index) < keeper().counted.size()) {
+    const auto& counted = keeper().counted[static_cast<std::size_t>(device.index)];
+    std::ranges::transform(counted, uses.begin(),
+                           [](const auto& bytes) { return static_cast<std::uint64_t>(bytes.load()); });
+  }
+  for (const auto& one : all) {
+    one->add_uses(device, uses);
+  }
+  return uses;
 }
 
 void wake() noexcept {
@@ -88,6 +113,18 @@ void give_back(const Device& device) {
   }
 }
 
+Retry lack(const Device& device) {
+  return {.concerns = is_lack_of_memory,
+          .times = 2,
+          .prepare =
+              [&device](std::size_t before) {
+                if (before > 0) {
+                  std::this_thread::sleep_for(held_on);
+                }
+                give_back(device);
+              }};
+}
+
 void end() {
   Keeper& all = keeper();
   {
@@ -100,4 +137,4 @@ void end() {
   }
 }
 
-}  // namespace ortmulti::memory_keeper
+}  // namespace ortmulti::device_memory
