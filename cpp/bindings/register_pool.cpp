@@ -18,7 +18,7 @@
 #include "bindings/text.hpp"
 #include "core/base/timeline.hpp"
 #include "core/policy/numbers.hpp"
-#include "core/pool/batch.hpp"
+#include "core/pool/batching.hpp"
 #include "core/pool/runners.hpp"
 
 namespace ortmulti::bindings {

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/pool/joint_request.hpp"
 #include "fake_runner.hpp"
 
 namespace ortmulti::tests {

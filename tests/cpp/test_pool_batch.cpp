@@ -16,6 +16,8 @@
 
 #include "core/policy/batch_wait.hpp"
 #include "core/policy/numbers.hpp"
+#include "core/pool/batch_traits.hpp"
+#include "core/pool/joint_request.hpp"
 #include "fake_runner.hpp"
 
 namespace ortmulti::tests {

@@ -8,6 +8,8 @@
 #include <sstream>
 
 #include "core/onnx/element_types.hpp"
+#include "core/pool/batch_traits.hpp"
+#include "core/pool/joint_request.hpp"
 
 namespace ortmulti {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/pool/batch.hpp"
+#include "core/pool/batching.hpp"
 #include "core/pool/request.hpp"
 
 namespace ortmulti {

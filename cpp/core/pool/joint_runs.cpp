@@ -6,7 +6,9 @@
 
 #include "core/ort/library.hpp"
 #include "core/pool/audit.hpp"
+#include "core/pool/batch_traits.hpp"
 #include "core/pool/device_group.hpp"
+#include "core/pool/joint_request.hpp"
 
 namespace ortmulti {
 

@@ -15,6 +15,14 @@ void JointSize::add(const JointSize& more) noexcept {
   alone += more.alone;
 }
 
+JointSize sum_of(const std::vector<JointSize>& sizes) {
+  JointSize all;
+  for (const JointSize& size : sizes) {
+    all.add(size);
+  }
+  return all;
+}
+
 std::size_t Padding::rounded(std::size_t length) const noexcept {
   const auto next = std::ranges::lower_bound(lengths, length);
   return next != lengths.end() ? *next : (length + multiple - 1) / multiple * multiple;

@@ -22,6 +22,9 @@ struct JointSize {
   void add(const JointSize& more) noexcept;
 };
 
+/// The size of a joint run of requests of these sizes.
+JointSize sum_of(const std::vector<JointSize>& sizes);
+
 /// How requests of different lengths are run together: which dimensions have the length, and what fills them up.
 struct Padding {
   struct PaddedTensor {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/policy/numbers.hpp"
+#include "core/pool/batch_traits.hpp"
 #include "core/pool/device_group.hpp"
 #include "core/pool/gpu_session.hpp"
 #include "core/pool/pool.hpp"

@@ -17,7 +17,7 @@
 #include "core/base/non_copyable.hpp"
 #include "core/policy/joining.hpp"
 #include "core/policy/numbers.hpp"
-#include "core/pool/batch.hpp"
+#include "core/pool/batching.hpp"
 #include "core/pool/deadlines.hpp"
 #include "core/pool/device_stats.hpp"
 #include "core/pool/request.hpp"

@@ -3,13 +3,11 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "core/ort/value.hpp"
 #include "core/policy/run_cost.hpp"
 #include "core/pool/padding.hpp"
-#include "core/pool/request.hpp"
 
 namespace ortmulti {
 
@@ -47,35 +45,5 @@ struct Batching {
   /// fixes the dimension `axis`, or has none. All may fix it to the only one of `sizes`.
   void check_inputs(const std::vector<ValueInfo>& inputs) const;
 };
-
-/// What decides which requests run together.
-struct BatchTraits {
-  /// Its rows are the size of the inputs along the axis; 0 where it cannot be batched: no input, inputs that differ in
-  /// it or have no such dimension, or values that are no tensors of elements of a fixed size.
-  JointSize size;
-  /// What requests must have alike to be run together: names, types, and dimensions but for the axis's and padded ones.
-  /// Empty where the request cannot be batched.
-  std::string key;
-};
-/// Throws Error with ErrorKind::invalid_argument for inputs to be padded that have several lengths, or none.
-BatchTraits batch_traits(const Request& request, const Batching& batching);
-
-/// Describes an input. False if it cannot be joined, as describe() of a value says.
-bool describe(const Request& request, std::size_t input, HostTensor& tensor);
-
-/// The size of a joint run of requests of these sizes.
-JointSize sum_of(const std::vector<JointSize>& sizes);
-
-/// In what two requests with different keys differ: "input 'x' has the shapes (1, 5) and (2, 7)".
-std::string why_unlike(const Request& one, const Request& other);
-
-/// Makes one request of several with the same key. Inputs follow each other along the axis, filled up to one length.
-/// Copies of the last row fill up the rows. `sizes`: the requests', as batch_traits() says.
-std::shared_ptr<Request> join(const Requests& requests, const std::vector<JointSize>& sizes, const Batching& batching);
-
-/// Gives each request a copy of its part of the joint request's outputs, so that a kept answer keeps no memory of
-/// others. Requests with `takes_rows` get small outputs as rows instead. Throws Error with ErrorKind::invalid_argument
-/// for an output that has not the inputs' size along the axis.
-void split(Request& joint, const Requests& requests, const std::vector<JointSize>& sizes, const Batching& batching);
 
 }  // namespace ortmulti
