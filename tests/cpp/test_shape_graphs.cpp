@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/policy/numbers.hpp"
-#include "core/pool/gpu_runner.hpp"
+#include "core/pool/captured_runner.hpp"
 #include "core/pool/shape_graphs.hpp"
 #include "test_support.hpp"
 
@@ -57,10 +57,10 @@ TEST_F(ShapesThatComeAgain, AreWantedAtOnceAndAwaitedWhereTheyWereAskedFor) {
 
 // What cuDNN compiled for one shape goes with the next one, and a graph would still have it.
 TEST(ASessionThatCaptures, RunsOneShapeOnly) {
-  GpuSession session(make_session("add"), false);
-  session.use_for("a");
-  session.use_for("a");
-  EXPECT_TRUE(throws(ErrorKind::fail, {"one shape only"}, [&] { session.use_for("b"); }));
+  OneShape shape;
+  shape.use("a");
+  shape.use("a");
+  EXPECT_TRUE(throws(ErrorKind::fail, {"one shape only"}, [&] { shape.use("b"); }));
 }
 
 TEST_F(ShapesThatComeAgain, AreWantedOnceAtATime) {

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "core/base/error.hpp"
-#include "core/ort/library.hpp"
 #include "core/ort/value.hpp"
 
 namespace ortmulti {
@@ -12,24 +10,6 @@ namespace {
 // Where a release cannot tell which device reads an input: small ones are often shapes and the like, which the CPU
 // does.
 constexpr std::size_t surely_on_device = 4096;
-
-const char* const launching = "launching a CUDA graph";
-
-bool is_plain_tensor(const ValueInfo& declared) {
-  return declared.is_tensor && declared.element_type != ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING;
-}
-
-void check_graph_holds(const std::vector<ValueInfo>& values, const std::map<std::string, bool, std::less<>>& on_device,
-                       const char* what, const std::string& model) {
-  for (const ValueInfo& value : values) {
-    const auto found = on_device.find(value.name);
-    if (!is_plain_tensor(value) || (found != on_device.end() && !found->second)) {
-      throw Error(ErrorKind::invalid_argument, model + " cannot be run as a CUDA graph: the " + what + " '" +
-                                                   value.name + "' is " + value.type +
-                                                   (is_plain_tensor(value) ? " in the CPU's memory" : ""));
-    }
-  }
-}
 
 }  // namespace
 
@@ -74,9 +54,8 @@ void DeviceBlocks::free() {
   freed.swap(free_);
 }
 
-GpuSession::GpuSession(std::shared_ptr<Session> session, bool graphs)
+GpuSession::GpuSession(std::shared_ptr<Session> session)
     : session_(std::move(session)),
-      graphs_(graphs),
       blocks_(std::make_shared<DeviceBlocks>(CudaStartup::instance(), session_->device().index)) {
   if (const auto placement = session_->placement()) {
     placement_known_ = true;
@@ -86,18 +65,6 @@ GpuSession::GpuSession(std::shared_ptr<Session> session, bool graphs)
     for (std::size_t i = 0; i < session_->outputs().size(); ++i) {
       outputs_[session_->outputs()[i].name] = placement->outputs_on_device[i];
     }
-  }
-  if (graphs_) {
-    if (!placement_known_) {
-      throw Error(ErrorKind::not_implemented,
-                  "CUDA graphs need ONNX Runtime 1.23 or newer, which says where inputs are read");
-    }
-    check_graph_holds(session_->inputs(), inputs_, "input", session_->model());
-    check_graph_holds(session_->outputs(), outputs_, "output", session_->model());
-    CudaStartup& startup = CudaStartup::instance();
-    const ScopedContext current(startup, session_->device().index);
-    renew_thread();
-    launched_ = std::make_unique<CudaEvent>(startup, session_->device().index);
   }
 }
 
@@ -110,47 +77,6 @@ bool GpuSession::writes_on_device(std::string_view output) const {
   const auto found = outputs_.find(output);
   return found == outputs_.end() || found->second;
 }
-
-void GpuSession::in_thread(const std::function<void()>& work) {
-  const std::lock_guard lock(thread_mutex_);
-  threads_.back()->call([&work] {
-    const Unlogged tried;
-    work();
-  });
-}
-
-void GpuSession::use_for(const std::string& key) {
-  const std::lock_guard lock(thread_mutex_);
-  if (key_.empty()) {
-    key_ = key;
-  } else if (key_ != key) {
-    throw Error(ErrorKind::fail, "a session that captures CUDA graphs runs inputs of one shape only");
-  }
-}
-
-void GpuSession::renew_thread() {
-  auto thread = std::make_unique<AsyncRuns>();
-  thread->call([] {});  // an Error where it cannot start
-  const std::lock_guard lock(thread_mutex_);
-  threads_.push_back(std::move(thread));
-}
-
-LaunchTimes::Launch GpuSession::launch(const CudaGraph& graph, CUstream stream, const void* shape) {
-  const CudaStartup& startup = CudaStartup::instance();
-  const CudaDriver& driver = startup.driver();
-  startup.check(driver.stream_wait_event(stream, launched_->get(), 0), launching);
-  graph.launch(stream);
-  startup.check(driver.event_record(launched_->get(), stream), launching);
-  const MutexLock lock(launch_times_mutex_);
-  return launch_times_.begin(LaunchTimes::Clock::now(), shape);
-}
-
-void GpuSession::end_launch(const LaunchTimes::Launch& launch, std::optional<LaunchTimes::Clock::time_point> woke) {
-  const MutexLock lock(launch_times_mutex_);
-  launch_times_.end(LaunchTimes::Clock::now(), launch, woke);
-}
-
-void GpuSession::wait_for_launched() { CudaStartup::instance().check(launched_->wait(), launching); }
 
 std::optional<std::vector<RequestTensor>> tensors_of(const Request& request, const GpuSession& session) {
   std::vector<RequestTensor> tensors;
@@ -197,6 +123,10 @@ std::optional<Device> device_of_inputs(const Request& request) {
   return found;
 }
 
+void sort_by_name(std::vector<RequestTensor>& inputs) {
+  std::ranges::sort(inputs, {}, [](const auto& input) { return std::string_view(input.name); });
+}
+
 std::string shapes_key(const std::vector<RequestTensor>& inputs) {
   std::string key;
   for (const RequestTensor& input : inputs) {
@@ -209,6 +139,14 @@ std::string shapes_key(const std::vector<RequestTensor>& inputs) {
     key += ';';
   }
   return key;
+}
+
+std::uint64_t shapes_of(const std::vector<RequestTensor>& inputs) {
+  std::uint64_t shapes = no_shapes;
+  for (const RequestTensor& input : inputs) {
+    shapes = add_shape(shapes, *input.value);
+  }
+  return shapes;
 }
 
 std::size_t aligned(std::size_t bytes) {

@@ -14,13 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/async_runs.hpp"
 #include "core/base/device.hpp"
-#include "core/base/mutex.hpp"
-#include "core/cuda/graph.hpp"
 #include "core/cuda/memory.hpp"
 #include "core/ort/session.hpp"
-#include "core/policy/launch_times.hpp"
 #include "core/pool/request.hpp"
 
 namespace ortmulti {
@@ -50,41 +46,13 @@ class DeviceBlocks : public std::enable_shared_from_this<DeviceBlocks> {
 /// A session on a GPU as several requests use it, each in a runner of its own.
 class GpuSession {
  public:
-  /// `graphs`: whether it was created to capture CUDA graphs, with a stream of its own. Throws Error with
-  /// ErrorKind::invalid_argument for a session whose inputs or outputs a CUDA graph cannot hold.
-  GpuSession(std::shared_ptr<Session> session, bool graphs);
+  explicit GpuSession(std::shared_ptr<Session> session);
 
   const std::shared_ptr<Session>& session() const noexcept { return session_; }
-  bool graphs() const noexcept { return graphs_; }
 
   /// Whether the GPU reads an input of so many bytes, or writes an output, so that it is best there already.
   bool reads_on_device(std::string_view input, std::size_t bytes) const;
   bool writes_on_device(std::string_view output) const;
-
-  // With graphs:
-
-  /// Called with the shapes_key() of what it is to run: a graph is launched as long as the session lives, so the
-  /// session runs nothing else. ONNX Runtime's Conv and other nodes keep one cuDNN plan, that of the last shape. A plan
-  /// that goes unloads the kernels that cuDNN compiled for it (cuLibraryUnload), and a graph that has them crashes in
-  /// cuGraphLaunch (onnxruntime-gpu 1.31.1, cuDNN 9.19). Throws Error for another shape than the first.
-  void use_for(const std::string& key);
-  /// Held while it runs: one runs at a time, since a graph has the addresses of what ONNX Runtime's arena had free when
-  /// it was captured, and what runs beside it would use the same memory.
-  using Slot = std::unique_lock<std::mutex>;
-  Slot take_slot() { return Slot(running_); }
-
-  /// Has one thread do it, since ONNX Runtime then keeps what a thread ran with for that thread. Nothing is logged
-  /// there: a try that fails harms nobody, and its error has the reason.
-  void in_thread(const std::function<void()>& work);
-  /// After a capture failed, which may have left what ONNX Runtime has for that thread amid one of its own. The threads
-  /// before stay as long as the session: graphs that were captured there use the handles that ONNX Runtime frees with a
-  /// thread, and the workspaces of these.
-  void renew_thread();
-  /// With a slot. Behind what was launched before, on whichever stream. Returns when it is expected to end.
-  LaunchTimes::Launch launch(const CudaGraph& graph, CUstream stream, const void* shape);
-  /// Notes that the GPU has done it; as LaunchTimes::end().
-  void end_launch(const LaunchTimes::Launch& launch, std::optional<LaunchTimes::Clock::time_point> woke);
-  void wait_for_launched();
 
   std::shared_ptr<const CudaMemory> allocate(std::size_t bytes) { return blocks_->take(bytes); }
   /// Those that nobody uses.
@@ -94,18 +62,10 @@ class GpuSession {
   using Placement = std::map<std::string, bool, std::less<>>;
 
   std::shared_ptr<Session> session_;
-  bool graphs_;
   bool placement_known_ = false;
   Placement inputs_;  // whether on the device
   Placement outputs_;
-  std::mutex running_;
-  Mutex launch_times_mutex_;
-  LaunchTimes launch_times_ ORTMULTI_GUARDED_BY(launch_times_mutex_);
   std::shared_ptr<DeviceBlocks> blocks_;
-  std::unique_ptr<CudaEvent> launched_;  // after the last launch
-  std::mutex thread_mutex_;
-  std::string key_;
-  std::vector<std::unique_ptr<AsyncRuns>> threads_;  // the last one is in use
 };
 
 /// A tensor as a run on a GPU sees it.
@@ -126,8 +86,13 @@ std::optional<std::vector<RequestTensor>> tensors_of(const Request& request, con
 /// The GPU on which inputs lie, if it is one.
 std::optional<Device> device_of_inputs(const Request& request);
 
-/// By which inputs of the same names, types and shapes are known.
+void sort_by_name(std::vector<RequestTensor>& inputs);
+
+/// By which inputs of the same names, types and shapes are known, in the order of their names.
 std::string shapes_key(const std::vector<RequestTensor>& inputs);
+
+/// The shapes, as Session::run() takes them.
+std::uint64_t shapes_of(const std::vector<RequestTensor>& inputs);
 
 /// The bytes that they take, each at an address that every type may have.
 std::size_t aligned(std::size_t bytes);

@@ -10,7 +10,8 @@
 #include "core/ort/value.hpp"
 #include "core/policy/numbers.hpp"
 #include "core/pool/cpu_runner.hpp"
-#include "core/pool/gpu_runner.hpp"
+#include "core/pool/gpu_session.hpp"
+#include "core/pool/ordinary_gpu_runner.hpp"
 
 namespace ortmulti {
 namespace {
@@ -127,7 +128,7 @@ Runners make_runners(const std::shared_ptr<Session>& session, const Serving& ser
   const bool measured = serving.in_flight == 0;
   const std::size_t ready =
       serving.in_flight == 0 ? *numbers::in_flight_first : static_cast<std::size_t>(serving.in_flight);
-  const auto shared = std::make_shared<GpuSession>(session, false);
+  const auto shared = std::make_shared<GpuSession>(session);
   std::shared_ptr<ShapeGraphs> beside;
   if (serving.graph_wanted) {
     // Without the last runner nobody uses them: not even those that are still being made.
@@ -137,7 +138,7 @@ Runners make_runners(const std::shared_ptr<Session>& session, const Serving& ser
   }
   Runners runners;
   for (std::size_t i = 0; i < (measured ? *numbers::in_flight_most : ready); ++i) {
-    const auto runner = std::make_shared<GpuRunner>(shared, beside);
+    const auto runner = std::make_shared<OrdinaryGpuRunner>(shared, beside);
     if (i < ready) {
       runner->prepare();
     }

@@ -8,7 +8,7 @@
 #include "core/base/error.hpp"
 #include "core/ort/library.hpp"
 #include "core/policy/numbers.hpp"
-#include "core/pool/gpu_runner.hpp"
+#include "core/pool/captured_runner.hpp"
 
 namespace ortmulti {
 namespace {
@@ -103,7 +103,7 @@ void check_close(const ShapeGraphs::Tensors& expected, const std::vector<const c
 
 }  // namespace
 
-std::shared_ptr<GpuRunner> ShapeGraphs::take(const std::string& key) {
+std::shared_ptr<CapturedRunner> ShapeGraphs::take(const std::string& key) {
   const MutexLock lock(mutex_);
   for (bool waited = false;; waited = true) {
     given_back_.wait(mutex_, [&]() ORTMULTI_REQUIRES(mutex_) { return graphs_.contains(key) || !awaited(key); });
@@ -118,9 +118,9 @@ std::shared_ptr<GpuRunner> ShapeGraphs::take(const std::string& key) {
       graph->idle.erase(best);
       demand_.record_graph_run();
       graph->used = demand_.runs();
-      GpuRunner* const taken = numbered.runner.get();
+      CapturedRunner* const taken = numbered.runner.get();
       ++by_graphs_;
-      return {taken, [self = shared_from_this(), graph, numbered = std::move(numbered)](GpuRunner*) mutable {
+      return {taken, [self = shared_from_this(), graph, numbered = std::move(numbered)](CapturedRunner*) mutable {
                 --self->by_graphs_;
                 std::deque<NumberedRunner> surplus;  // freed without the lock
                 const MutexLock giving_back(self->mutex_);
@@ -255,16 +255,16 @@ void ShapeGraphs::add(const std::string& key, const std::vector<std::shared_ptr<
   }();
   std::deque<NumberedRunner> runners;
   std::uint64_t bytes = made.size() * *numbers::graphs_handle_bytes;
-  std::vector<std::shared_ptr<GpuSession>> shared;
+  std::vector<std::shared_ptr<CapturedSession>> shared;
   shared.reserve(made.size());
   for (const auto& session : made) {
-    shared.push_back(std::make_shared<GpuSession>(session, true));
+    shared.push_back(std::make_shared<CapturedSession>(session));
   }
   for (std::size_t i = 0; i < *numbers::graphs_runners; ++i) {
     for (std::size_t number = 0; number < shared.size(); ++number) {
       SampleRequest one(sample.inputs, *made[number], false);
       SampleRequest other(sample.inputs, *made[number], true);
-      const auto runner = std::make_shared<GpuRunner>(shared[number]);
+      const auto runner = std::make_shared<CapturedRunner>(shared[number]);
       if (const std::string reason = why_not(); !reason.empty()) {
         throw Error(ErrorKind::fail, reason);
       }

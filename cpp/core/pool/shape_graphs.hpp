@@ -23,7 +23,7 @@
 
 namespace ortmulti {
 
-class GpuRunner;
+class CapturedRunner;
 
 /// CUDA graphs for input shapes that come again, beside a session's ordinary runs. Each graph has sessions of its own,
 /// which `Wanted` has made. Any thread may use it.
@@ -55,7 +55,7 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
 
   /// Takes a runner that has the graph of these shapes; nobody else uses it until it is released. Waits if all are
   /// taken, or if a graph is awaited. Null: there is no graph.
-  std::shared_ptr<GpuRunner> take(const std::string& key);
+  std::shared_ptr<CapturedRunner> take(const std::string& key);
 
   /// Counts an ordinary run as under way as long as the result lives.
   auto ordinary_run() {
@@ -76,9 +76,9 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
   void not_now(const std::string& key, const std::string& reason);
   /// The input shapes of the wanted graph.
   std::vector<std::pair<std::string, std::vector<std::int64_t>>> wanted_shapes() const;
-  /// Captures the wanted graph in these sessions, which were created to capture, and proves each: see GpuRunner::prove.
-  /// Their answers are also compared with the ordinary one, which another optimization may differ from by rounding.
-  /// Throws Error, with nothing added.
+  /// Captures the wanted graph in these sessions, which were created to capture, and proves each: see
+  /// CapturedRunner::prove. Their answers are also compared with the ordinary one, which another optimization may
+  /// differ from by rounding. Throws Error, with nothing added.
   void add(const std::string& key, const std::vector<std::shared_ptr<Session>>& made, const WhyNot& why_not);
   /// Says that wanted sessions cannot be made. If the shapes have no graph, they run ordinarily from now on, and the
   /// log says so.
@@ -92,7 +92,7 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
 
  private:
   struct NumberedRunner {
-    std::shared_ptr<GpuRunner> runner;
+    std::shared_ptr<CapturedRunner> runner;
     std::size_t session;  // its number
   };
   struct Graph {
