@@ -14,7 +14,7 @@
 namespace ortmulti {
 namespace {
 
-using Number = double (*)(const void* data, std::size_t index);
+using ReadNumber = double (*)(const void* data, std::size_t index);
 
 template <typename Type>
 double number(const void* data, std::size_t index) {
@@ -34,9 +34,9 @@ double place_of_float8(const void* data, std::size_t index) {
 }
 
 struct Rounding {
-  Number number = nullptr;  // null: it is compared by its bits
-  double share = 0;         // of the largest value, by which runs of several sizes may round differently
-  double apart = 0;         // by which two numbers may always differ
+  ReadNumber number = nullptr;  // null: it is compared by its bits
+  double share = 0;             // of the largest value, by which runs of several sizes may round differently
+  double apart = 0;             // by which two numbers may always differ
 };
 
 Rounding rounding_of(ONNXTensorElementDataType type) {
