@@ -70,14 +70,14 @@ py::dict to_states(const PoolStats& stats) {
 py::dict to_dict(const PoolStats& stats, const Bounds& bounds) {
   py::list devices;
   for (const DeviceStats& device : stats.devices) {
-    py::dict entry("device"_a = device.device, "state"_a = to_string(device.state), "sessions"_a = device.sessions,
-                   "busy"_a = device.busy, "waiting"_a = device.waiting, "broken"_a = device.broken,
-                   "suspended"_a = device.suspended,
-                   "asleep"_a = device.level == SleepLevel::awake ? "" : to_string(device.level),
-                   "why_padding"_a = device.why_padding, "why_rows"_a = device.why_rows,
-                   "in_flight"_a = device.in_flight, "why_in_flight"_a = device.why_in_flight,
-                   "graphs"_a = device.graphs.shapes, "graph_sessions"_a = device.graphs.sessions,
-                   "graph_bytes"_a = device.graphs.bytes, "why_no_graph"_a = device.graphs.why_not);
+    py::dict entry(
+        "device"_a = device.device, "state"_a = to_string(device.state), "sessions"_a = device.sessions,
+        "busy"_a = device.busy, "waiting"_a = device.waiting, "broken"_a = device.broken,
+        "suspended"_a = device.suspended, "asleep"_a = device.level == SleepLevel::awake ? "" : to_string(device.level),
+        "why_padding"_a = device.why_padding, "why_rows"_a = device.why_rows, "in_flight"_a = device.in_flight,
+        "why_in_flight"_a = device.why_in_flight, "graphs"_a = device.graphs.shapes,
+        "graph_sessions"_a = device.graphs.sessions, "graph_bytes"_a = device.graphs.bytes,
+        "why_no_graph"_a = device.graphs.why_not, "why_graph_sessions"_a = device.graphs.why_sessions);
     const auto arena = [&](auto part) -> py::object {
       return device.arena ? py::object(py::int_((*device.arena).*part)) : py::none();
     };

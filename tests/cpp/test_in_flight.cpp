@@ -68,6 +68,17 @@ TEST_F(Measured, TheFewestOfThoseThatDoAsWellAreTaken) {
   EXPECT_EQ(largest, 6U);
 }
 
+TEST_F(Measured, WhatCostsMoreHasToGainMore) {
+  rate = [](double limit) { return 1000 + 40 * limit; };
+  in_flight = InFlight(3, 0, 1.1);
+  answer_for(seconds(3));
+  EXPECT_EQ(in_flight.limit(), 9U) << "12 answer 1.09 times as many: " << in_flight.why();
+  rate = [](double limit) { return 1000 + 10 * limit; };
+  in_flight = InFlight(3, 0, 1.1);
+  answer_for(seconds(3));
+  EXPECT_EQ(in_flight.limit(), 3U) << in_flight.why();
+}
+
 TEST_F(Measured, TimesWithoutRequestsThatWaitAreNotMeasured) {
   answer_for(seconds(3), 0);
   EXPECT_EQ(in_flight.limit(), 3U);

@@ -125,9 +125,7 @@ void InFlight::settle(Clock::time_point now, const std::string& why_not_more) {
   }
   why_ += why_not_more.empty() ? "" : "; no more were tried: " + why_not_more;
   for (const auto& [limit, rate] : tried_) {
-    if (rate *
-            (limit == first_ && second_ > 0 ? *numbers::in_flight_min_gain_of_session : *numbers::in_flight_min_gain) >=
-        best) {
+    if (rate * (limit == first_ && second_ > 0 ? *numbers::in_flight_min_gain_of_session : min_gain_) >= best) {
       limit_ = limit;
       break;
     }

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/policy/numbers.hpp"
+
 namespace ortmulti {
 
 /// How many requests a device has under way at most, chosen by measurement while further requests wait for it. It grows
@@ -17,10 +19,13 @@ class InFlight {
   using Clock = std::chrono::steady_clock;
 
   /// The limit is `first` until something was measured, and never less. The first larger one is `second` or more, which
-  /// takes a session more, and has to gain more for that.
-  explicit InFlight(std::size_t first, std::size_t second = 0) : first_(first), second_(second), limit_(first) {}
+  /// takes a session more, and has to gain more for that. `min_gain`: that any larger number has to reach.
+  explicit InFlight(std::size_t first, std::size_t second = 0, double min_gain = *numbers::in_flight_min_gain)
+      : first_(first), second_(second), min_gain_(min_gain), limit_(first) {}
 
   std::size_t limit() const noexcept { return limit_; }
+  /// Whether numbers are being measured.
+  bool choosing() const noexcept { return choosing_; }
   /// Whether try_more() is to come.
   bool asked() const noexcept { return asked_; }
   /// Whether a choice ended with the first limit since the last call.
@@ -57,6 +62,7 @@ class InFlight {
 
   std::size_t first_;
   std::size_t second_;
+  double min_gain_;
   std::size_t limit_;
   std::size_t most_ = 0;
   bool choosing_ = false;

@@ -236,6 +236,9 @@ inline const Count graphs_replaceable_after{
 inline const Count graphs_max_sessions{"graphs.max_sessions", 4, "sessions", "of one shape",
                                        "ResNet-50 answered 12% more with four than with three on an H100, BERT-base "
                                        "with three as many as ordinary runs of 16 threads"};
+inline const Ratio graphs_min_gain_of_session{
+    "graphs.min_gain_of_session", 1.1, "times the rate", "that another session of a shape has to reach",
+    "ResNet-50 of 32 images on an H200: three sessions of 1.1 GB answered as many as ordinary runs"};
 inline const Count graphs_runners{"graphs.runners", 2, "runners", "of one session",
                                   "one copies while the graph of the other runs"};
 inline const Count graphs_handle_bytes{"graphs.handle_bytes", 75497472, "bytes",

@@ -90,6 +90,7 @@ std::vector<Ort::Value> CapturedRunner::prove(Request& one, Request& other) {
   if (!all_same_bits(expected_other, launched(other, others)) || !all_same_bits(expected, launched(one, inputs))) {
     throw Error(ErrorKind::not_implemented, "its CUDA graph has other bits than ordinary runs");
   }
+  staged_.reset();  // launches have the graph's own
   return expected;
 }
 

@@ -64,6 +64,7 @@ DeviceStats DeviceGroup::stats() const {
       stats.graphs.sessions += more.sessions;
       stats.graphs.bytes += more.bytes;
       stats.graphs.why_not = more.why_not.empty() ? stats.graphs.why_not : more.why_not;
+      stats.graphs.why_sessions = more.why_sessions.empty() ? stats.graphs.why_sessions : more.why_sessions;
       const auto arena = worker->runner->arena();
       if (arena && arenas.insert(arena->session).second) {
         (stats.arena ? *stats.arena : stats.arena.emplace()).add(*arena);

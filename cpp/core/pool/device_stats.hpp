@@ -28,6 +28,7 @@ struct GraphCounts {
   std::size_t sessions = 0;  ///< Of the graphs.
   std::uint64_t bytes = 0;   ///< Of the device's memory that these took when they were made.
   std::string why_not;       ///< Why a shape got none, the last reason since a graph was made; empty for none.
+  std::string why_sessions;  ///< What was measured to choose how many sessions a shape has; empty where nothing was.
 };
 
 /// What became of the requests that ran, or were to run, on one device.

@@ -130,7 +130,9 @@ bool OrdinaryGpuRunner::run_by_graph(Request& request, const std::string& key) {
   try {
     graph->run(request);
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::out_of_memory) {
+    const bool passes = error.kind() == ErrorKind::out_of_memory || error.kind() == ErrorKind::closed ||
+                        error.kind() == ErrorKind::cancelled;
+    if (!passes) {
       shape_graphs_->drop(key, error.what());
     }
     return false;

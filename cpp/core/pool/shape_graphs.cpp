@@ -113,6 +113,7 @@ std::shared_ptr<CapturedRunner> ShapeGraphs::take(const std::string& key) {
     }
     const std::shared_ptr<Graph> graph = found->second;
     if (!graph->idle.empty()) {
+      ++graph->under_way;
       const auto best = best_of(graph->idle);
       NumberedRunner numbered = std::move(*best);
       graph->idle.erase(best);
@@ -124,6 +125,7 @@ std::shared_ptr<CapturedRunner> ShapeGraphs::take(const std::string& key) {
                 --self->by_graphs_;
                 std::deque<NumberedRunner> surplus;  // freed without the lock
                 const MutexLock giving_back(self->mutex_);
+                --graph->under_way;
                 graph->idle.push_front(std::move(numbered));
                 surplus = take_surplus(*graph);
                 self->given_back_.notify_all();
@@ -174,8 +176,10 @@ bool ShapeGraphs::count_graph_run(const std::string& key) {
   }
   Graph& graph = *found->second;
   const InFlight::Clock::time_point now = InFlight::Clock::now();
-  const bool crowded = graph.recent_waits > 0;
-  graph.recent_waits -= crowded ? 1 : 0;
+  const bool waited = graph.recent_waits > 0;
+  graph.recent_waits -= waited ? 1 : 0;
+  // Once another number of sessions is tried, a run behind another one of its session has waited, too.
+  const bool crowded = waited || (graph.worth.choosing() && graph.under_way >= graph.sessions);
   if (making_) {
     graph.worth.leave_out();
   }
@@ -343,10 +347,11 @@ bool ShapeGraphs::drop_all() {
 
 GraphCounts ShapeGraphs::counts() const {
   const MutexLock lock(mutex_);
-  GraphCounts counts{.shapes = graphs_.size(), .why_not = why_not_};
+  GraphCounts counts{.shapes = graphs_.size(), .why_not = why_not_, .why_sessions = {}};
   for (const auto& [key, graph] : graphs_) {
     counts.sessions += graph->sessions;
     counts.bytes += graph->sessions * graph->bytes_of_each;
+    counts.why_sessions = graph->worth.why().empty() ? counts.why_sessions : graph->worth.why();
   }
   return counts;
 }

@@ -96,11 +96,12 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
     std::size_t session;  // its number
   };
   struct Graph {
-    explicit Graph(std::size_t first) : worth(first) {}
+    explicit Graph(std::size_t first) : worth(first, 0, *numbers::graphs_min_gain_of_session) {}
 
     std::deque<NumberedRunner> idle;  // the last used first
     std::size_t sessions = 0;
     std::uint64_t bytes_of_each = 0;
+    std::size_t under_way = 0;     // runs
     std::size_t recent_waits = 0;  // above 0 while more than half of the last requests had to wait
     InFlight worth;                // chooses the number of sessions
     std::uint64_t used = 0;        // the number of the run that used it last
