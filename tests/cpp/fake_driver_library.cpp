@@ -56,6 +56,7 @@ int find_gpu(const char* name, const char* const* known, std::size_t count, void
 
 }  // namespace
 
+// NOLINTBEGIN(readability-identifier-naming): NVML's names
 extern "C" {
 
 __attribute__((visibility("default"))) int nvmlInit_v2() { return success; }
@@ -90,3 +91,4 @@ __attribute__((visibility("default"))) int nvmlDeviceGetComputeRunningProcesses_
 }
 
 }  // extern "C"
+// NOLINTEND(readability-identifier-naming)

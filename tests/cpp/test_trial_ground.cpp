@@ -125,6 +125,7 @@ TEST(TrialGround, WithoutARuleALoadIsSlower) {
   TrialSettings all_rows;
   all_rows.rows = 16;
   EXPECT_LT(without("a CPU, batches of images, 16 clients", all_rows), 0.9);
+  EXPECT_LT(without("a CPU, 32 cores, 64 clients", fixed), 0.2);
 }
 
 }  // namespace
