@@ -12,6 +12,7 @@ from pathlib import Path
 from ortmulti import _core
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/numbers.md"
+MADE = "\n<!-- Made by `python -m tools.numbers_page`. -->\n"
 INTRODUCTION = """\
 # Numbers that rules rest on
 
@@ -32,20 +33,65 @@ A name that is not here or there twice, or a value that is no such number, makes
 The share of the rate that a load has without a rule, of what it has with all of them. "Trial ground" is
 `tests/cpp/test_trial_ground.cpp`: the rules on a virtual clock, the same on every machine.
 
-| rule | what it decides | without it | seen in |
-| --- | --- | --- | --- |
-| `InFlight` | runs under way on a device | 0.60 (64 clients of a model of many launches), 0.09 (64 clients on 32 cores), with 3 runs for good | trial ground |
-| `BatchWait` | waiting for those who were just answered | 0.33 (8 clients, rows that cost little) | trial ground |
-| `BatchWait` | the early end of a `max_delay_ms` in vain | 0.47 to 0.57 (1 client), 0.58 (8 clients) | trial ground |
-| `RowsPerRun` | rows of a run on the CPU | 0.86 (16 clients of images), with all 16 rows | trial ground |
-| `SideBySide` | one thread or all cores for a run on the CPU | 0.67, p99 4.4 instead of 0.4 ms (an LSTM of 0.3 ms, 2 clients, 2 cores) | 2 cores |
-| `GraphDemand` | which shapes get a CUDA graph | 0.75 to 0.81, 9.0 instead of 3.0 GB (BERT-base, 196 lengths) | H200, `cuda-graphs-lengths-1.31.1-h200` |
-| `IdleMemory` | what comes back after a large request | 285 instead of 138 MB a process ([Memory](memory.md)) | 2 cores |
-| `ResidencyPolicy` | which model sleeps | 49% instead of 36% of requests find their model asleep, with the least recently used one ([Repository](repository.md)) | simulation |
-| `Suspension`, `Joining` | a device that fails, requests that must not be joined | wrong or failed answers, not slow ones | tests |
-
-<!-- Made by `python -m tools.numbers_page`. -->
 """
+
+WITHOUT = (
+    (
+        "`InFlight`",
+        "runs under way on a device",
+        "0.60 (64 clients of a model of many launches), 0.09 (64 clients on 32 cores), with 3 runs for good",
+        "trial ground",
+    ),
+    (
+        "`BatchWait`",
+        "waiting for those who were just answered",
+        "0.33 (8 clients, rows that cost little)",
+        "trial ground",
+    ),
+    (
+        "`BatchWait`",
+        "the early end of a `max_delay_ms` in vain",
+        "0.47 to 0.57 (1 client), 0.58 (8 clients)",
+        "trial ground",
+    ),
+    (
+        "`RowsPerRun`",
+        "rows of a run on the CPU",
+        "0.86 (16 clients of images), with all 16 rows",
+        "trial ground",
+    ),
+    (
+        "`SideBySide`",
+        "one thread or all cores for a run on the CPU",
+        "0.67, p99 4.4 instead of 0.4 ms (an LSTM of 0.3 ms, 2 clients, 2 cores)",
+        "2 cores",
+    ),
+    (
+        "`GraphDemand`",
+        "which shapes get a CUDA graph",
+        "0.75 to 0.81, 9.0 instead of 3.0 GB (BERT-base, 196 lengths)",
+        "H200, `cuda-graphs-lengths-1.31.1-h200`",
+    ),
+    (
+        "`IdleMemory`",
+        "what comes back after a large request",
+        "285 instead of 138 MB a process ([Memory](memory.md))",
+        "2 cores",
+    ),
+    (
+        "`ResidencyPolicy`",
+        "which model sleeps",
+        "49% instead of 36% of requests find their model asleep, with the least recently used one "
+        "([Repository](repository.md))",
+        "simulation",
+    ),
+    (
+        "`Suspension`, `Joining`",
+        "a device that fails, requests that must not be joined",
+        "wrong or failed answers, not slow ones",
+        "tests",
+    ),
+)
 
 
 def written(value: float) -> str:
@@ -55,6 +101,9 @@ def written(value: float) -> str:
 def page() -> str:
     def parts() -> Iterator[str]:
         yield INTRODUCTION
+        yield "| rule | what it decides | without it | seen in |\n| --- | --- | --- | --- |\n"
+        yield from (f"| {' | '.join(row)} |\n" for row in WITHOUT)
+        yield MADE
         for rule, numbers in groupby(_core.numbers(), lambda number: number[0].split(".")[0]):
             yield f"\n## {rule}\n\n| number | value | what it decides | what it rests on |\n| --- | --- | --- | --- |\n"
             for name, _, unit, by_default, meaning, evidence in numbers:
