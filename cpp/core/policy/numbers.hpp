@@ -236,6 +236,10 @@ inline const Count graphs_replaceable_after{
 inline const Count graphs_max_sessions{"graphs.max_sessions", 4, "sessions", "of one shape",
                                        "ResNet-50 answered 12% more with four than with three on an H100, BERT-base "
                                        "with three as many as ordinary runs of 16 threads"};
+inline const Count graphs_max_sessions_of_all{
+    "graphs.max_sessions_of_all", 12, "sessions", "of all shapes, above which none gets another one",
+    "no more runs are under way; BERT-base with 8 lengths and 21 sessions had 6.4 GB on an H200, with 9 to 12 5.4, and "
+    "1.05 times the rate"};
 inline const Ratio graphs_min_gain_of_session{
     "graphs.min_gain_of_session", 1.1, "times the rate", "that another session of a shape has to reach",
     "ResNet-50 of 32 images on an H200: three sessions of 1.1 GB answered as many as ordinary runs"};
@@ -248,7 +252,7 @@ inline const Count graphs_max_refusals{"graphs.max_refusals", 8, "shapes",
                                        "in a row that got no graph, after which none is made", "judged"};
 inline const Count graphs_recent_waits{
     "graphs.recent_waits", 32, "runs",
-    "that a graph is crowded after a request waited for it, at most; each wait adds 2", "judged"};
+    "that a graph is crowded after one had its last runner or waited, at most; each adds 2", "judged"};
 inline const Count graphs_max_postponed{
     "graphs.max_postponed", 10, "times",
     "that the runs before a graph double at most, once for each time that it was put off", "judged"};

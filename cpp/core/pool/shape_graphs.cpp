@@ -113,10 +113,13 @@ std::shared_ptr<CapturedRunner> ShapeGraphs::take(const std::string& key) {
     }
     const std::shared_ptr<Graph> graph = found->second;
     if (!graph->idle.empty()) {
-      ++graph->under_way;
       const auto best = best_of(graph->idle);
       NumberedRunner numbered = std::move(*best);
       graph->idle.erase(best);
+      ++graph->under_way;
+      if (waited || graph->idle.empty()) {
+        graph->recent_waits = std::min(graph->recent_waits + 2, *numbers::graphs_recent_waits);
+      }
       demand_.record_graph_run();
       graph->used = demand_.runs();
       CapturedRunner* const taken = numbered.runner.get();
@@ -130,9 +133,6 @@ std::shared_ptr<CapturedRunner> ShapeGraphs::take(const std::string& key) {
                 surplus = take_surplus(*graph);
                 self->given_back_.notify_all();
               }};
-    }
-    if (!waited) {
-      graph->recent_waits = std::min(graph->recent_waits + 2, *numbers::graphs_recent_waits);
     }
     given_back_.wait(mutex_);
   }
@@ -164,7 +164,7 @@ bool ShapeGraphs::count_ordinary_run(const std::string& key) {
       demand_.runs() - least_recently_used()->second->used <= *numbers::graphs_replaceable_after) {
     return false;
   }
-  begin_making(key, sessions);
+  begin_making(key, std::min(sessions, std::max<std::size_t>(1, more_sessions())));
   return true;
 }
 
@@ -183,11 +183,23 @@ bool ShapeGraphs::count_graph_run(const std::string& key) {
   if (making_) {
     graph.worth.leave_out();
   }
-  if (!graph.worth.record(now, 1, crowded, *numbers::graphs_max_sessions)) {
+  if (!graph.worth.record(now, 1, crowded, std::min(*numbers::graphs_max_sessions, graph.sessions + more_sessions()))) {
     return false;
   }
   begin_making(key, 1);
   return true;
+}
+
+std::size_t ShapeGraphs::sessions() const {
+  std::size_t all = 0;
+  for (const auto& [key, graph] : graphs_) {
+    all += graph->sessions;
+  }
+  return all;
+}
+
+std::size_t ShapeGraphs::more_sessions() const {
+  return *numbers::graphs_max_sessions_of_all - std::min(*numbers::graphs_max_sessions_of_all, sessions());
 }
 
 void ShapeGraphs::begin_making(const std::string& key, std::size_t sessions) {
@@ -347,9 +359,8 @@ bool ShapeGraphs::drop_all() {
 
 GraphCounts ShapeGraphs::counts() const {
   const MutexLock lock(mutex_);
-  GraphCounts counts{.shapes = graphs_.size(), .why_not = why_not_, .why_sessions = {}};
+  GraphCounts counts{.shapes = graphs_.size(), .sessions = sessions(), .why_not = why_not_, .why_sessions = {}};
   for (const auto& [key, graph] : graphs_) {
-    counts.sessions += graph->sessions;
     counts.bytes += graph->sessions * graph->bytes_of_each;
     counts.why_sessions = graph->worth.why().empty() ? counts.why_sessions : graph->worth.why();
   }

@@ -102,7 +102,7 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
     std::size_t sessions = 0;
     std::uint64_t bytes_of_each = 0;
     std::size_t under_way = 0;     // runs
-    std::size_t recent_waits = 0;  // above 0 while more than half of the last requests had to wait
+    std::size_t recent_waits = 0;  // above 0 while more than half of the last runs had the last runner, or waited
     InFlight worth;                // chooses the number of sessions
     std::uint64_t used = 0;        // the number of the run that used it last
   };
@@ -120,6 +120,10 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
   bool awaited(const std::string& key) const ORTMULTI_REQUIRES(mutex_) {
     return making_ && making_->key == key && !making_->cancelled && rule_.runs_before_capture == 1;
   }
+  /// Of all graphs.
+  std::size_t sessions() const ORTMULTI_REQUIRES(mutex_);
+  /// That may still be made.
+  std::size_t more_sessions() const ORTMULTI_REQUIRES(mutex_);
   void begin_making(const std::string& key, std::size_t sessions) ORTMULTI_REQUIRES(mutex_);
   /// Ends the making. Returns the graph that the shapes have already; null: none.
   std::shared_ptr<Graph> end_making(const std::string& key) ORTMULTI_REQUIRES(mutex_);
