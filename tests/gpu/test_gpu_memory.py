@@ -80,7 +80,7 @@ def test_the_memory_of_a_pool_does_not_grow_with_its_callers(large_model: Path) 
 
 def test_who_has_the_memory_of_a_gpu_adds_up_to_what_is_used(large_model: Path) -> None:
     before = ortmulti.gpu_memory(0)
-    size = large_model.stat().st_size
+    size = sum(file.stat().st_size for file in large_model.parent.iterdir())
     with ortmulti.load(large_model, 0, in_flight=1, loading=ortmulti.Loading(strategy="shared")) as pool:
         given = {"x": np.zeros((1, int(pool.get_inputs()[0].shape[1] or 0)), np.float32)}
         pool.run(given)
