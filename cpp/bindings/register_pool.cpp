@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +20,7 @@
 #include "core/base/timeline.hpp"
 #include "core/policy/numbers.hpp"
 #include "core/pool/batching.hpp"
+#include "core/pool/graph_proof.hpp"
 #include "core/pool/runners.hpp"
 
 namespace ortmulti::bindings {
@@ -162,7 +164,13 @@ void register_pool(py::module_& module) {
   py::class_<ShapeGraphs, std::shared_ptr<ShapeGraphs>>(module, "ShapeGraphs")
       .def("wanted_shapes", &ShapeGraphs::wanted_shapes, Nogil())
       .def("cancelled", &ShapeGraphs::cancelled, Nogil())
-      .def("add", &ShapeGraphs::add, py::arg("key"), py::arg("sessions"), py::arg("why_not"), Nogil())
+      .def(
+          "add",
+          [](ShapeGraphs& graphs, const std::string& key, const std::vector<std::shared_ptr<Session>>& sessions,
+             const std::function<std::string()>& why_not) {
+            graphs.add(key, capture_graphs(graphs.wanted_sample(), sessions, why_not));
+          },
+          py::arg("key"), py::arg("sessions"), py::arg("why_not"), Nogil())
       .def("not_now", &ShapeGraphs::not_now, py::arg("key"), py::arg("reason"), Nogil())
       .def("not_made", &ShapeGraphs::not_made, py::arg("key"), py::arg("reason"), Nogil());
   py::class_<CpuSessions, std::shared_ptr<CpuSessions>>(module, "CpuSessions")

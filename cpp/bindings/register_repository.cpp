@@ -38,16 +38,18 @@ std::string state_of(const Repository::ResidentStats& resident) {
 }
 
 std::shared_ptr<Repository> make_repository(const Repository::Budgets& budgets, std::uint64_t host_budget) {
-  const auto beside = [](const Device& device) -> std::optional<std::uint64_t> {
+  const auto uncounted = [](const Device& device) -> std::optional<UncountedMemory> {
+    if (!device.is_cuda()) {
+      return std::nullopt;
+    }
     try {
-      return device.is_cuda() ? std::optional(gpu_memory(CudaStartup::instance(), device.index).beside())
-                              : std::nullopt;
+      return gpu_memory(CudaStartup::instance(), device.index).uncounted();
     } catch (const Error&) {
       return std::nullopt;  // its pool reports it
     }
   };
   const ReleaseGil nogil;
-  return std::make_shared<Repository>(budgets, beside, host_budget);
+  return std::make_shared<Repository>(budgets, uncounted, host_budget);
 }
 
 // Calls it in a thread of its own, and lets Python handle signals meanwhile. If it fails, or a signal raises, the

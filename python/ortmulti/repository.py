@@ -157,11 +157,10 @@ class RepositoryStats:
         Raises:
             InvalidArgument, InvalidType: Labels that cannot be.
         """
-        from ortmulti.pool.stats import Page, add_gpu_memory, checked_labels
+        from ortmulti.pool.stats import Page, checked_labels
 
         page, given = Page(), checked_labels(labels, "model")
         self._add_to(page, given)
-        add_gpu_memory(page, self.devices, given)
         return str(page)
 
     def _add_to(self, page: Page, labels: Mapping[str, str]) -> None:

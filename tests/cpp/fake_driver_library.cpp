@@ -81,7 +81,7 @@ __attribute__((visibility("default"))) int nvmlDeviceGetComputeRunningProcesses_
     return insufficient_size;
   }
   for (unsigned i = 0; i < all; ++i) {
-    processes[i] = {1, 1'000'000, 0, 0};
+    processes[i] = {0, 1'000'000, 0, 0};  // no process is 0
   }
   if (std::strcmp(name, "GPU-others") != 0) {
     const bool silent = std::strcmp(name, "GPU-silent") == 0;

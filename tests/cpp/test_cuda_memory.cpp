@@ -155,13 +155,13 @@ TEST_F(TheMemoryOfGpus, is_counted_by_what_it_is_for_as_long_as_it_is_there) {
   EXPECT_EQ(gpu_memory(startup, 1).uses, MemoryUses{}) << "of another device";
 }
 
-TEST(GpuMemoryTest, BesideIsWhatTheProcessHasOrAllWhereThatIsUnknown) {
-  GpuMemory memory{.uses = {10, 20, 0, 5}, .of_process = 100, .used = 1000, .total = 2000};
-  EXPECT_EQ(memory.beside(), 65);
+TEST(GpuMemoryTest, UncountedIsWhatTheProcessHasBesideOrAllWhereThatIsUnknown) {
+  GpuMemory memory{.uses = {10, 20, 3, 5}, .of_process = 100, .used = 1000, .total = 2000};
+  EXPECT_EQ(memory.uncounted().bytes, 67) << "with buffers, of whichever model";
+  EXPECT_TRUE(memory.uncounted().of_process);
   memory.of_process.reset();
-  EXPECT_EQ(memory.beside(), 965);
-  memory.of_process = 30;  // memory of another process, mapped here
-  EXPECT_EQ(memory.beside(), 0);
+  EXPECT_EQ(memory.uncounted().bytes, 967);
+  EXPECT_FALSE(memory.uncounted().of_process) << "it is another quantity";
 }
 
 TEST(NvmlTest, FindsThisProcessAmongThoseOfTheDevice) {

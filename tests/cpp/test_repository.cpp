@@ -77,8 +77,10 @@ class RepositoryTest : public RealSessions {
     model.runner = std::make_shared<FakeRunner>(one);
     model.pool->add({model.runner});
   }
-  void join(Model& model, const std::string& name, std::uint64_t bytes, const Repository::Handle& room = nullptr) {
+  void join(Model& model, const std::string& name, std::uint64_t bytes, const Repository::Handle& room = nullptr,
+            std::uint64_t uncounted = 0) {
     Repository::Resident resident;
+    resident.uncounted = uncounted;
     resident.name = name;
     resident.device = one;
     resident.pool = model.pool;
@@ -333,6 +335,7 @@ TEST_F(RepositoryTest, MemoryOfRunsThatNoModelHasAnnouncedCounts) {
   a.runner->arena_now = Session::Arena{10, 0, 0, nullptr};
   join(a, "a", 40);
   Model& b = add("b", 60);
+  b.runner->arena_now = Session::Arena{};
   repository->measure(one);
   EXPECT_EQ(repository->devices().front().used, 40) << "its bytes have what the arena had";
   a.runner->arena_now = Session::Arena{5, 0, 0, nullptr};
@@ -345,6 +348,27 @@ TEST_F(RepositoryTest, MemoryOfRunsThatNoModelHasAnnouncedCounts) {
   submit(b);
   answers.wait_for(1);
   EXPECT_FALSE(awake("a")) << "40, 60 and 30 exceed the budget";
+}
+
+TEST_F(RepositoryTest, WhereASessionCannotTellWhatNobodyCountsAndGrewCounts) {
+  std::atomic<std::int64_t> in_use{1000};
+  std::atomic<bool> of_process{true};
+  repository = std::make_shared<Repository>(
+      std::vector<std::pair<Device, std::uint64_t>>{{one, 100}},
+      [&](const Device&) { return std::optional(UncountedMemory{in_use.load(), of_process.load()}); });
+  Model& a = make();
+  start(a);
+  join(a, "a", 40, nullptr, 10);
+  in_use = 1010;
+  repository->measure(one);
+  EXPECT_EQ(repository->devices().front().used, 40) << "its bytes have these 10";
+  in_use = 1035;
+  repository->measure(one);
+  EXPECT_EQ(repository->devices().front().used, 65);
+  of_process = false;
+  in_use = 60'000;  // of all processes
+  repository->measure(one);
+  EXPECT_EQ(repository->devices().front().used, 65) << "it cannot be compared";
 }
 
 TEST_F(RepositoryTest, ArenasAreGivenBackBeforeAWakeFails) {
@@ -376,6 +400,7 @@ TEST_F(RepositoryTest, GraphsGoBeforeAnyModelSleeps) {
   a.runner->arena_now = Session::Arena{};
   join(a, "a", 40);
   Model& b = add("b", 60);
+  b.runner->arena_now = Session::Arena{};
   a.runner->arena_now = Session::Arena{30, 0, 0, nullptr};  // of its graphs
   a.runner->dropping_graphs = [&] { return std::exchange(a.runner->arena_now, Session::Arena{})->held == 30; };
   submit(a);

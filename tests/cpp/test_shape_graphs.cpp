@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <future>
 #include <memory>
 #include <string>
@@ -9,8 +10,9 @@
 #include <vector>
 
 #include "core/policy/numbers.hpp"
-#include "core/pool/captured_runner.hpp"
+#include "core/pool/captured_session.hpp"
 #include "core/pool/shape_graphs.hpp"
+#include "fake_runner.hpp"
 #include "test_support.hpp"
 
 namespace ortmulti::tests {
@@ -125,6 +127,142 @@ TEST_F(ShapesThatComeAgain, AreNotWantedAfterRefusalsInARow) {
     graphs->not_made(key, "no reason");
   }
   EXPECT_FALSE(wanted_within(100, "another"));
+}
+
+// Graphs whose runners do nothing, on a clock of the test's.
+class ShapesWithGraphs : public ShapesThatComeAgain {
+ protected:
+  using Clock = ShapeGraphs::Clock;
+
+  ShapesWithGraphs() {
+    graphs = std::make_shared<ShapeGraphs>(
+        make_session("add"), ShapeGraphs::Rule(),
+        [this](const auto& /*graphs*/, const std::string& key, std::size_t sessions) {
+          wanted.emplace_back(key, sessions);
+        },
+        [this] { return now; });
+  }
+
+  void add(const std::string& key, std::size_t sessions, std::uint64_t bytes_of_each = 1) {
+    ShapeGraphs::GraphSessions made;
+    made.runners.resize(sessions);
+    for (auto& runners : made.runners) {
+      for (std::size_t i = 0; i < *numbers::graphs_runners; ++i) {
+        runners.push_back(std::make_shared<FakeRunner>(Device::cuda(0)));
+      }
+    }
+    made.bytes_of_each = bytes_of_each;
+    graphs->add(key, std::move(made));
+  }
+  // Makes the first graph of a shape.
+  void make_graph(const std::string& key, std::size_t sessions = 1, std::uint64_t bytes_of_each = 1) {
+    ASSERT_TRUE(wanted_within(2000, key));
+    graphs->want(key, {});
+    add(key, sessions, bytes_of_each);
+  }
+  // For so long, this many at once run by the shape's graph, or ordinarily where they get none; each takes `run` by a
+  // graph, where so many may run beside each other, and `ordinary` else. Returns whether another session was wanted.
+  bool run_for(std::chrono::milliseconds time, const std::string& key, std::size_t at_once, double run,
+               double ordinary = 0) {
+    const Clock::time_point end = now + time;
+    std::deque<std::shared_ptr<Runner>> taken;
+    while (now < end) {
+      const std::size_t runners = *numbers::graphs_runners * graphs->counts().sessions;  // of this shape alone
+      while (taken.size() < std::min(at_once, std::max<std::size_t>(1, runners))) {
+        taken.push_back(graphs->take(key));
+      }
+      const bool by_graph = taken.front() != nullptr;
+      const double beside = static_cast<double>(std::min(at_once, std::max<std::size_t>(1, graphs->counts().sessions)));
+      now += std::chrono::duration_cast<Clock::duration>(
+          std::chrono::duration<double>(by_graph ? run / beside : ordinary / static_cast<double>(at_once)));
+      taken.pop_front();
+      ++(by_graph ? by_graphs : ordinarily);
+      if (by_graph ? graphs->count_graph_run(key) : graphs->count_ordinary_run(key)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  Clock::time_point now = Clock::now();
+  std::size_t by_graphs = 0;
+  std::size_t ordinarily = 0;
+};
+
+TEST_F(ShapesWithGraphs, GetAnotherSessionOnceTheirRunnersAreAllInUse) {
+  make_graph("a");
+  EXPECT_FALSE(run_for(std::chrono::seconds(10), "a", 1, 0.001)) << "one runner is idle";
+  EXPECT_TRUE(run_for(std::chrono::seconds(1), "a", 2, 0.001));
+  graphs->want("a", {});
+  add("a", 1);
+  EXPECT_EQ(graphs->counts().sessions, 2);
+  EXPECT_FALSE(run_for(std::chrono::seconds(3), "a", 2, 0.001));
+  EXPECT_EQ(graphs->counts().sessions, 2) << graphs->counts().why_sessions;
+  EXPECT_NE(graphs->counts().why_sessions.find("1000 with 1, 2000 with 2"), std::string::npos)
+      << graphs->counts().why_sessions;
+}
+
+TEST_F(ShapesWithGraphs, LoseASessionThatGainsLessThanATenth) {
+  make_graph("a");
+  ASSERT_TRUE(run_for(std::chrono::seconds(1), "a", 2, 0.001));
+  graphs->want("a", {});
+  add("a", 1);
+  run_for(std::chrono::seconds(3), "a", 2, 0.00185);  // 1.08 times as many
+  EXPECT_EQ(graphs->counts().sessions, 1) << graphs->counts().why_sessions;
+}
+
+TEST_F(ShapesWithGraphs, AreServedByAnotherSessionAlsoWhereTheSecondOneGainsNothing) {
+  make_graph("a");
+  ASSERT_TRUE(run_for(std::chrono::seconds(1), "a", 3, 0.001));
+  graphs->want("a", {});
+  add("a", 1);
+  EXPECT_TRUE(run_for(std::chrono::seconds(1), "a", 3, 0.002)) << "three runs, two sessions";
+  graphs->want("a", {});
+  add("a", 1);
+  run_for(std::chrono::seconds(1), "a", 3, 0.001);
+  EXPECT_EQ(graphs->counts().sessions, 3) << graphs->counts().why_sessions;
+}
+
+TEST_F(ShapesWithGraphs, HaveTwelveSessionsTogether) {
+  for (const char* key : {"a", "b", "c"}) {
+    make_graph(key, 4);
+  }
+  EXPECT_TRUE(wanted_within(2000, "d"));
+  graphs->want("d", {});
+  EXPECT_EQ(wanted.back(), (std::pair<std::string, std::size_t>{"d", 1}));
+  add("d", 1);
+  EXPECT_FALSE(run_for(std::chrono::seconds(3), "d", 2, 0.001)) << "there are thirteen";
+}
+
+TEST_F(ShapesWithGraphs, RunOrdinarilyWhereLargeGraphsGainNothing) {
+  make_graph("a", 4, std::uint64_t{1} << 30U);
+  run_for(std::chrono::seconds(2), "a", 8, 0.02, 0.04);  // 200 answers a second, with and without
+  EXPECT_EQ(graphs->counts().shapes, 0);
+  EXPECT_EQ(graphs->counts().why_not, "ordinary runs answer 200 requests a second, CUDA graphs 200");
+  EXPECT_FALSE(graphs->making());
+  EXPECT_FALSE(wanted_within(2000, "a")) << "not soon again";
+}
+
+TEST_F(ShapesWithGraphs, StayWhereTheyGain) {
+  make_graph("a", 4, std::uint64_t{1} << 30U);
+  run_for(std::chrono::seconds(3), "a", 8, 0.01, 0.04);
+  EXPECT_EQ(graphs->counts().shapes, 1) << graphs->counts().why_not;
+  EXPECT_GT(ordinarily, 0) << "it was measured";
+  ordinarily = 0;
+  run_for(std::chrono::seconds(20), "a", 8, 0.01, 0.04);
+  EXPECT_EQ(ordinarily, 0) << "not soon again";
+  run_for(std::chrono::seconds(20), "a", 8, 0.01, 0.04);
+  EXPECT_GT(ordinarily, 0);
+}
+
+TEST_F(ShapesWithGraphs, AreNotMeasuredWhereNobodyWaitsOrTheyAreSmall) {
+  make_graph("a", 4, std::uint64_t{1} << 30U);
+  run_for(std::chrono::seconds(3), "a", 3, 0.01, 0.01);
+  EXPECT_EQ(ordinarily, 0);
+  static_cast<void>(graphs->drop_all());
+  make_graph("b", 4, 80'000'000);
+  run_for(std::chrono::seconds(3), "b", 8, 0.01, 0.01);
+  EXPECT_EQ(ordinarily, 0);
 }
 
 }  // namespace

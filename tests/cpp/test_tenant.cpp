@@ -190,11 +190,15 @@ class TenantTest : public RealSessions {
   }
 
   std::atomic<std::int64_t> in_use{1000};  // that nobody counts
+  std::atomic<bool> of_process{true};
   std::atomic<bool> refuses_copies{false};
   std::function<void()> closing;
   std::shared_ptr<Repository> repository = std::make_shared<Repository>(
       Repository::Budgets{{one, 200}, {other, 200}, {cpu, 200}},
-      [this](const Device&) { return std::optional(static_cast<std::uint64_t>(in_use.load())); }, 100);
+      [this](const Device& device) {
+        return device.is_cuda() ? std::optional(UncountedMemory{in_use.load(), of_process.load()}) : std::nullopt;
+      },
+      100);
   std::vector<std::unique_ptr<Loaded>> models;
   Answers answers;
 };
@@ -212,6 +216,14 @@ TEST_F(TenantTest, ALoadReservesItsFilesThenCountsWhatItTookAndSleeps) {
   EXPECT_EQ(used(), 20);
   made->release();
   EXPECT_EQ(used(), 0);
+}
+
+TEST_F(TenantTest, TwoKindsOfMeasurementsAreNotCompared) {
+  const auto made = tenant("m", 40);
+  made->reserve();
+  of_process = false;  // and others use 100
+  made->enter(entering(load(170), 50), 0, false, false);
+  EXPECT_EQ(stats_of("m").model.bytes, 50) << "what is counted";
 }
 
 TEST_F(TenantTest, TheNextLoadReservesWhatThisOneKeepsBesides) {

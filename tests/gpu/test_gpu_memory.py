@@ -94,7 +94,7 @@ def test_who_has_the_memory_of_a_gpu_adds_up_to_what_is_used(large_model: Path) 
         if now.beside is not None and now.others is not None:  # NVML tells the processes apart
             assert sum(size for _, size in now.uses()) == pytest.approx(now.used, rel=0.05)
             assert 100 << 20 < now.beside < 4 << 30
-        text = pool.stats().prometheus()
+        text = ortmulti.metrics({"pool": pool})
         assert f'ortmulti_gpu_memory_bytes{{device="cuda:0",use="weights"}} {now.weights}' in text
         pool.sleep("weights")
         assert ortmulti.gpu_memory(0).weights == before.weights

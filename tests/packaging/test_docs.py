@@ -169,7 +169,7 @@ def test_every_error_and_metric_is_listed() -> None:
     page = (ROOT / "docs/reference/metrics.md").read_text("utf-8")
     with ortmulti.ModelRepository("cpu") as repository:
         repository.add("rows", pools.rows(), version="1")
-        printed = set(re.findall(r"(?m)^# TYPE (\w+) (\w+)", repository.stats().prometheus()))
+        printed = set(re.findall(r"(?m)^# TYPE (\w+) (\w+)", ortmulti.metrics({"models": repository})))
     assert printed == set(re.findall(r"(?m)^\| `(\w+)` \| (\w+)", page))
 
 

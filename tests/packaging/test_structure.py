@@ -27,7 +27,7 @@ CPP_ROOMS = {
     "create": ("base", "memory", "onnx", "cuda", "ort", "weights"),
     "policy": ("base",),
     "pool": ("base", "memory", "onnx", "cuda", "ort", "weights", "policy"),
-    "repository": ("base", "ort", "weights", "policy", "pool"),
+    "repository": ("base", "memory", "ort", "weights", "policy", "pool"),
 }
 
 

@@ -75,7 +75,7 @@ def test_prometheus_has_each_metric_once_and_its_labels() -> None:
         [device] = pool.stats().devices
     assert (device.memory_used, device.memory_total) == (None, None)
     assert "ortmulti_memory_used_bytes{" not in text
-    assert "ortmulti_gpu_memory_bytes{" not in text
+    assert "ortmulti_gpu_memory_bytes{" not in ortmulti.metrics({"pool": pool})
     assert "ortmulti_waiting 0\n" in text
     assert 'ortmulti_device_state{device="cpu",state="ready"} 1\n' in text
     for name in ("device_suspended", "device_asleep", "sleeps_total"):

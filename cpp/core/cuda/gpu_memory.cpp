@@ -1,25 +1,35 @@
 #include "core/cuda/gpu_memory.hpp"
 
-#include <algorithm>
+#include <cstddef>
 #include <numeric>
 
 #include "core/cuda/nvml.hpp"
 
 namespace ortmulti {
 
-std::uint64_t GpuMemory::beside() const noexcept {
-  const std::uint64_t counted = std::accumulate(uses.begin(), uses.end(), std::uint64_t{0});
-  const std::uint64_t all = of_process.value_or(used);
-  return all - std::min(all, counted);
+UncountedMemory GpuMemory::uncounted() const noexcept {
+  auto bytes = static_cast<std::int64_t>(of_process.value_or(used));
+  for (const MemoryUse use : {MemoryUse::weights, MemoryUse::arenas, MemoryUse::graphs}) {
+    bytes -= static_cast<std::int64_t>(uses.at(static_cast<std::size_t>(use)));
+  }
+  return {.bytes = bytes, .of_process = of_process.has_value()};
 }
 
 GpuMemory gpu_memory(CudaStartup& startup, int device) {
+  const CudaDeviceInfo info = startup.describe(device);
   GpuMemory memory;
-  const CudaStartup::Memory driver = startup.memory(device);
-  memory.uses = device_memory::uses(Device::cuda(device));
-  memory.of_process = Nvml::instance().memory_of_process(startup.describe(device));
-  memory.used = driver.total - driver.free;
-  memory.total = driver.total;
+  constexpr int max_tries = 4;  // models may wake and fall asleep meanwhile
+  for (int tried = 0; tried == 0 || (tried < max_tries && memory.uses != device_memory::uses(Device::cuda(device)));
+       ++tried) {
+    memory.uses = device_memory::uses(Device::cuda(device));
+    const CudaStartup::Memory driver = startup.memory(device);
+    memory.of_process = Nvml::instance().memory_of_process(info);
+    memory.used = driver.total - driver.free;
+    memory.total = driver.total;
+  }
+  if (memory.of_process < std::accumulate(memory.uses.begin(), memory.uses.end(), std::uint64_t{0})) {
+    memory.of_process.reset();  // of another process, whose number this one has in its container
+  }
   return memory;
 }
 

@@ -10,13 +10,13 @@ namespace ortmulti {
 
 /// A GPU's memory: who has how many bytes of it.
 struct GpuMemory {
-  MemoryUses uses{};                        ///< Of this process, as it counts them itself.
-  std::optional<std::uint64_t> of_process;  ///< With its context, kernels and handles; none where NVML does not say.
-  std::uint64_t used = 0;                   ///< By all processes.
+  MemoryUses uses{};  ///< Of this process, as it counts them itself.
+  /// With its context, kernels and handles; none where NVML does not say, or says less than is counted.
+  std::optional<std::uint64_t> of_process;
+  std::uint64_t used = 0;  ///< By all processes.
   std::uint64_t total = 0;
 
-  /// What is in use beside those that this process counts: where NVML does not tell the processes apart, others' too.
-  std::uint64_t beside() const noexcept;
+  UncountedMemory uncounted() const noexcept;
 };
 
 /// Throws Error where the device cannot say.

@@ -222,7 +222,9 @@ void CudaMemory::map(const Descriptor* other) {
   }
   check_allocated(result);
   allocation_ = allocation;
-  count(static_cast<std::int64_t>(reserved_));
+  if (other == nullptr) {  // else it is the other's
+    count(static_cast<std::int64_t>(reserved_));
+  }
 }
 
 Descriptor CudaMemory::share() {
@@ -253,7 +255,7 @@ void CudaMemory::give_back() {
   // Nothing refers to it any more; what fails from here on cannot keep it.
   static_cast<void>(driver.mem_release(allocation_));
   allocation_ = 0;
-  count(-static_cast<std::int64_t>(reserved_));
+  count(-static_cast<std::int64_t>(taken()));
 }
 
 CudaMemory::~CudaMemory() {
@@ -275,7 +277,7 @@ CudaMemory::~CudaMemory() {
     static_cast<void>(driver.ctx_synchronize());  // as cuMemFree does
     static_cast<void>(driver.mem_unmap(address_, reserved_));
     static_cast<void>(driver.mem_release(allocation_));
-    count(-static_cast<std::int64_t>(reserved_));
+    count(-static_cast<std::int64_t>(taken()));
   }
   static_cast<void>(driver.mem_address_free(address_, reserved_));
 }

@@ -75,7 +75,7 @@ class CudaMemory : NonCopyable {
   CUcontext context() const noexcept { return context_; }
   std::size_t bytes() const noexcept { return bytes_; }
   CUdeviceptr address() const noexcept { return address_; }
-  /// Bytes of the device that it has now.
+  /// Bytes of the device that it has now; 0 where it is another's memory.
   std::size_t taken() const noexcept { return taken_; }
 
   bool stable() const noexcept { return reserved_ > 0; }

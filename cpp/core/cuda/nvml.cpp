@@ -7,8 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "core/base/fork.hpp"
-
 namespace ortmulti {
 namespace {
 
@@ -40,10 +38,9 @@ Nvml::Nvml(const char* library_name) : library_(dlopen(library_name, RTLD_NOW | 
 }
 
 const Nvml& Nvml::instance() {
-  struct Machine : Nvml {
-    Machine() : Nvml("libnvidia-ml.so.1") {}
-  };
-  return process_singleton<Machine>();
+  // Not a process_singleton: a forked child has no use for it, and opening it takes locks.
+  static const Nvml* const machine = new Nvml("libnvidia-ml.so.1");  // NOLINT(cppcoreguidelines-owning-memory)
+  return *machine;
 }
 
 void* Nvml::find(const CudaDeviceInfo& device) const {

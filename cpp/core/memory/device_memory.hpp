@@ -22,6 +22,12 @@ inline constexpr std::array memory_uses{MemoryUse::weights, MemoryUse::arenas, M
 /// Bytes of each use, in their order.
 using MemoryUses = std::array<std::uint64_t, memory_uses.size()>;
 
+/// What is in use of a device's memory beside shared weights, arenas and graphs: context, kernels, handles, buffers.
+struct UncountedMemory {
+  std::int64_t bytes = 0;
+  bool of_process = false;  ///< Of this process alone. Else others' is in it: only such of one kind can be compared.
+};
+
 /// What has memory that it does not need at the moment, or that only it can count.
 class HasMemory {
  public:

@@ -531,7 +531,10 @@ std::optional<Session::Arena> Session::arena() const {
     const auto found = stats.find(name);
     return found == stats.end() ? 0 : std::strtoull(found->second.c_str(), nullptr, 10);
   };
-  const Arena arena{number("TotalAllocated"), number("InUse"), number("MaxInUse"), live_.get()};
+  static const char all_sessions = 0;  // which have one arena
+  const void* const owner =
+      is_on(options(), "session.use_env_allocators") ? &all_sessions : static_cast<void*>(live_.get());
+  const Arena arena{number("TotalAllocated"), number("InUse"), number("MaxInUse"), owner};
   return arena.held == 0 ? std::nullopt : std::optional(arena);
 }
 

@@ -208,4 +208,12 @@ std::uint64_t ResidencyPolicy::models() const {
 
 std::uint64_t ResidencyPolicy::used() const { return other_ + models(); }
 
+bool ResidencyPolicy::remakes_sessions() const {
+  return std::ranges::any_of(entries_, [](const auto& each) {
+    const Entry& entry = each.second;
+    return entry.state != State::resting && !entry.model.loading &&
+           traits_of(std::max(entry.model.level, entry.target)).frees_runners;
+  });
+}
+
 }  // namespace ortmulti

@@ -112,6 +112,8 @@ class ResidencyPolicy {
   /// Of that the models' own, without set_other().
   std::uint64_t models() const;
   std::uint64_t needed(Id id) const { return needed(entries_.at(id)); }
+  /// Whether the sessions of a model are being made again, or closed.
+  bool remakes_sessions() const;
   /// Requests a second, of late.
   double rate(Id id) const { return entries_.at(id).rate; }
 

@@ -1,114 +1,20 @@
 #include "core/pool/shape_graphs.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
-#include <optional>
 
 #include "core/base/error.hpp"
 #include "core/ort/library.hpp"
 #include "core/policy/numbers.hpp"
-#include "core/pool/captured_runner.hpp"
 
 namespace ortmulti {
-namespace {
 
-/// Makes a request of copies, and of the session's outputs.
-class SampleRequest : public Request {
- public:
-  SampleRequest(const ShapeGraphs::Tensors& sample, const Session& session, bool reversed) {
-    inputs.reserve(sample.size());
-    for (const auto& [name, value] : sample) {
-      inputs.add(name.c_str(), copy(value, reversed));
-    }
-    for (const ValueInfo& output : session.outputs()) {
-      output_names.push_back(output.name.c_str());
-    }
-  }
-
- private:
-  // In the reverse order the elements are others, and still what the model takes: indices, masks.
-  static Ort::Value copy(const Ort::Value& value, bool reversed) {
-    const auto info = value.GetTensorTypeAndShapeInfo();
-    Ort::Value made = new_tensor(info.GetElementType(), info.GetShape());
-    const std::size_t count = info.GetElementCount();
-    const std::size_t bytes = tensor_bytes(value);
-    const std::size_t each = count == 0 ? 0 : bytes / count;
-    const auto* const from = static_cast<const std::byte*>(value.GetTensorRawData());
-    auto* const to = static_cast<std::byte*>(made.GetTensorMutableRawData());
-    for (std::size_t i = 0; i < count; ++i) {
-      std::copy_n(from + (reversed ? count - 1 - i : i) * each, each, to + i * each);
-    }
-    return made;
-  }
-};
-
-// Numbers of a floating-point type; nothing for others.
-std::optional<std::vector<double>> to_numbers(const Ort::Value& value) {
-  const std::size_t count = value.GetTensorTypeAndShapeInfo().GetElementCount();
-  std::vector<double> numbers(count);
-  const auto fill = [&](const auto* from, const auto& convert) {
-    std::transform(from, from + count, numbers.begin(), convert);
-  };
-  const auto as_float = [](const auto& number) { return number.ToFloat(); };
-  const auto as_it_is = [](const auto& number) { return number; };
-  switch (value.GetTensorTypeAndShapeInfo().GetElementType()) {
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
-      fill(value.GetTensorData<float>(), as_it_is);
-      return numbers;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE:
-      fill(value.GetTensorData<double>(), as_it_is);
-      return numbers;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16:
-      fill(value.GetTensorData<Ort::Float16_t>(), as_float);
-      return numbers;
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16:
-      fill(value.GetTensorData<Ort::BFloat16_t>(), as_float);
-      return numbers;
-    default:
-      return std::nullopt;
-  }
-}
-
-bool is_close(const Ort::Value& value, const Ort::Value& expected) {
-  const std::optional<std::vector<double>> wanted = to_numbers(expected);
-  const std::optional<std::vector<double>> numbers = to_numbers(value);
-  if (!wanted || !numbers || wanted->size() != numbers->size()) {
-    return same_bits(value, expected);
-  }
-  double largest = 0;
-  double difference = 0;
-  for (std::size_t i = 0; i < wanted->size(); ++i) {
-    const double one = (*wanted)[i];
-    const double other = (*numbers)[i];
-    if (std::isfinite(one) && std::isfinite(other)) {
-      largest = std::max(largest, std::abs(one));
-      difference = std::max(difference, std::abs(one - other));
-    } else if (one != other && !(std::isnan(one) && std::isnan(other))) {
-      return false;
-    }
-  }
-  return difference <= *numbers::graphs_tolerance * largest;
-}
-
-void check_close(const ShapeGraphs::Tensors& expected, const std::vector<const char*>& names,
-                 const std::vector<Ort::Value>& outputs) {
-  for (const auto& [name, value] : expected) {
-    const auto found = std::ranges::find(names, name);
-    if (found == names.end() || !is_close(outputs[static_cast<std::size_t>(found - names.begin())], value)) {
-      throw Error(ErrorKind::not_implemented, "the output '" + name + "' is another one with fixed shapes");
-    }
-  }
-}
-
-}  // namespace
-
-std::shared_ptr<CapturedRunner> ShapeGraphs::take(const std::string& key) {
+std::shared_ptr<Runner> ShapeGraphs::take(const std::string& key) {
   const MutexLock lock(mutex_);
   for (bool waited = false;; waited = true) {
     given_back_.wait(mutex_, [&]() ORTMULTI_REQUIRES(mutex_) { return graphs_.contains(key) || !awaited(key); });
     const auto found = graphs_.find(key);
-    if (found == graphs_.end()) {
+    if (found == graphs_.end() || gain_.off()) {
       return nullptr;
     }
     const std::shared_ptr<Graph> graph = found->second;
@@ -122,9 +28,9 @@ std::shared_ptr<CapturedRunner> ShapeGraphs::take(const std::string& key) {
       }
       demand_.record_graph_run();
       graph->used = demand_.runs();
-      CapturedRunner* const taken = numbered.runner.get();
+      Runner* const taken = numbered.runner.get();
       ++by_graphs_;
-      return {taken, [self = shared_from_this(), graph, numbered = std::move(numbered)](CapturedRunner*) mutable {
+      return {taken, [self = shared_from_this(), graph, numbered = std::move(numbered)](Runner*) mutable {
                 --self->by_graphs_;
                 std::deque<NumberedRunner> surplus;  // freed without the lock
                 const MutexLock giving_back(self->mutex_);
@@ -153,8 +59,28 @@ std::deque<ShapeGraphs::NumberedRunner> ShapeGraphs::take_surplus(Graph& graph) 
   return surplus;
 }
 
+ShapeGraphs::Graphs ShapeGraphs::take_worthless(bool by_graph) {
+  const auto large = [](const auto& each) { return each.second->bytes_of_each >= *numbers::graphs_measured_above; };
+  const auto waits = [](const auto& each) { return each.second->recent_waits > 0; };
+  const bool measurable = rule_.runs_before_capture > 1 && !making_ && std::ranges::any_of(graphs_, large) &&
+                          std::ranges::any_of(graphs_, waits);
+  Graphs gone;
+  if (gain_.record(now_(), by_graph, measurable)) {
+    gone.swap(graphs_);
+    why_not_ = gain_.why();
+    for (const auto& [key, graph] : gone) {
+      demand_.put_off(key);
+    }
+    given_back_.notify_all();
+  }
+  off_ = gain_.off();
+  return gone;
+}
+
 bool ShapeGraphs::count_ordinary_run(const std::string& key) {
+  Graphs gone;
   const MutexLock lock(mutex_);
+  gone = take_worthless(false);
   const std::size_t by_graphs = rule_.runs_before_capture > 1 ? by_graphs_.load() : 0;  // with 1 a graph grows from few
   const std::size_t sessions = demand_.record_run(key, under_way_.load() + by_graphs);
   if (sessions == 0 || making_ || graphs_.contains(key)) {
@@ -169,13 +95,15 @@ bool ShapeGraphs::count_ordinary_run(const std::string& key) {
 }
 
 bool ShapeGraphs::count_graph_run(const std::string& key) {
+  Graphs gone;
   const MutexLock lock(mutex_);
+  gone = take_worthless(true);
   const auto found = graphs_.find(key);
   if (found == graphs_.end()) {
     return false;
   }
   Graph& graph = *found->second;
-  const InFlight::Clock::time_point now = InFlight::Clock::now();
+  const Clock::time_point now = now_();
   const bool waited = graph.recent_waits > 0;
   graph.recent_waits -= waited ? 1 : 0;
   // Once another number of sessions is tried, a run behind another one of its session has waited, too.
@@ -219,8 +147,7 @@ bool ShapeGraphs::ended_without_sessions(const std::string& key, const std::stri
   const bool cancelled = making_ && making_->cancelled;
   const auto graph = end_making(key);
   if (graph) {
-    graph->worth.try_more(InFlight::Clock::now(), reason);
-    why_not_ = "a further session of a graph: " + reason;
+    graph->worth.try_more(now_(), reason);
   } else if (cancelled) {
     demand_.forget(key);
   }
@@ -254,6 +181,11 @@ void ShapeGraphs::want(const std::string& key, Sample sample) {
   wanted_(shared_from_this(), key, sessions);
 }
 
+const ShapeGraphs::Sample& ShapeGraphs::wanted_sample() const {
+  const MutexLock lock(mutex_);
+  return making_->sample;
+}
+
 std::vector<std::pair<std::string, std::vector<std::int64_t>>> ShapeGraphs::wanted_shapes() const {
   const MutexLock lock(mutex_);
   std::vector<std::pair<std::string, std::vector<std::int64_t>>> shapes;
@@ -263,36 +195,7 @@ std::vector<std::pair<std::string, std::vector<std::int64_t>>> ShapeGraphs::want
   return shapes;
 }
 
-void ShapeGraphs::add(const std::string& key, const std::vector<std::shared_ptr<Session>>& made,
-                      const WhyNot& why_not) {
-  const Sample& sample = [&]() -> const Sample& {
-    const MutexLock lock(mutex_);
-    return making_->sample;  // which stays until the end
-  }();
-  std::deque<NumberedRunner> runners;
-  std::uint64_t bytes = made.size() * *numbers::graphs_handle_bytes;
-  std::vector<std::shared_ptr<CapturedSession>> shared;
-  shared.reserve(made.size());
-  for (const auto& session : made) {
-    shared.push_back(std::make_shared<CapturedSession>(session));
-  }
-  for (std::size_t i = 0; i < *numbers::graphs_runners; ++i) {
-    for (std::size_t number = 0; number < shared.size(); ++number) {
-      SampleRequest one(sample.inputs, *made[number], false);
-      SampleRequest other(sample.inputs, *made[number], true);
-      const auto runner = std::make_shared<CapturedRunner>(shared[number]);
-      if (const std::string reason = why_not(); !reason.empty()) {
-        throw Error(ErrorKind::fail, reason);
-      }
-      check_close(sample.outputs, one.output_names, runner->prove(one, other));
-      bytes += runner->graph_bytes();
-      runners.push_back({runner, number});
-    }
-  }
-  for (const auto& session : made) {
-    const auto arena = session->arena();
-    bytes += arena ? arena->held : 0;
-  }
+void ShapeGraphs::add(const std::string& key, GraphSessions made) {
   std::shared_ptr<Graph> oldest;  // freed without the lock, as are the runners if drop_all() was called
   const MutexLock lock(mutex_);
   const bool cancelled = making_->cancelled;
@@ -304,7 +207,7 @@ void ShapeGraphs::add(const std::string& key, const std::vector<std::shared_ptr<
     return;
   }
   if (graph) {
-    graph->worth.try_more(InFlight::Clock::now(), "");
+    graph->worth.try_more(now_(), "");
   } else {
     if (graphs_.size() >= rule_.max_shapes) {
       const auto found = least_recently_used();
@@ -312,14 +215,16 @@ void ShapeGraphs::add(const std::string& key, const std::vector<std::shared_ptr<
       demand_.forget(found->first);
       graphs_.erase(found);
     }
-    graph = graphs_.emplace(key, std::make_shared<Graph>(made.size())).first->second;
+    graph = graphs_.emplace(key, std::make_shared<Graph>(made.runners.size())).first->second;
   }
-  for (NumberedRunner& numbered : runners) {
-    numbered.session += graph->sessions;
-    graph->idle.push_back(std::move(numbered));
+  for (std::size_t i = 0; i < *numbers::graphs_runners; ++i) {
+    for (std::size_t session = 0; session < made.runners.size(); ++session) {
+      graph->idle.push_back({std::move(made.runners[session].at(i)), graph->sessions + session});
+    }
   }
-  graph->sessions += made.size();
-  graph->bytes_of_each = bytes / made.size();
+  graph->sessions += made.runners.size();
+  graph->recent_waits = 0;  // were for another number of sessions
+  graph->bytes_of_each = made.bytes_of_each;
   demand_.succeeded();
   why_not_.clear();
   given_back_.notify_all();

@@ -17,13 +17,12 @@
 #include "core/ort/session.hpp"
 #include "core/ort/value.hpp"
 #include "core/policy/graph_demand.hpp"
+#include "core/policy/graph_gain.hpp"
 #include "core/policy/in_flight.hpp"
 #include "core/policy/numbers.hpp"
 #include "core/pool/runner.hpp"
 
 namespace ortmulti {
-
-class CapturedRunner;
 
 /// CUDA graphs for input shapes that come again, beside a session's ordinary runs. Each graph has sessions of its own,
 /// which `Wanted` has made. Any thread may use it.
@@ -37,25 +36,34 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
     std::size_t max_shapes = *numbers::graphs_max_shapes;
   };
 
-  /// Called before each capture, without a lock. Returns why nothing may be captured now; empty: it may.
-  using WhyNot = std::function<std::string()>;
   using Tensors = std::vector<std::pair<std::string, Ort::Value>>;
   /// One ordinary run, in the host's memory.
   struct Sample {
     Tensors inputs;
     Tensors outputs;
   };
+  /// Sessions that have a graph, each with runners of it.
+  struct GraphSessions {
+    std::vector<std::vector<std::shared_ptr<Runner>>> runners;  ///< `graphs.runners` of each session.
+    std::uint64_t bytes_of_each = 0;                            ///< Of the device's memory.
+  };
   /// Called by the thread that ran the shape, when so many sessions are wanted for its graph. Has another thread call
   /// add(), not_made() or not_now() later. It must not throw.
   using Wanted =
       std::function<void(const std::shared_ptr<ShapeGraphs>& graphs, const std::string& key, std::size_t sessions)>;
 
-  ShapeGraphs(std::shared_ptr<Session> ordinary, Rule rule, Wanted wanted)
-      : ordinary_(std::move(ordinary)), rule_(rule), wanted_(std::move(wanted)), demand_(rule.runs_before_capture) {}
+  using Clock = InFlight::Clock;
+  ShapeGraphs(std::shared_ptr<Session> ordinary, Rule rule, Wanted wanted,
+              std::function<Clock::time_point()> now = Clock::now)
+      : ordinary_(std::move(ordinary)),
+        rule_(rule),
+        wanted_(std::move(wanted)),
+        now_(std::move(now)),
+        demand_(rule.runs_before_capture) {}
 
   /// Takes a runner that has the graph of these shapes; nobody else uses it until it is released. Waits if all are
   /// taken, or if a graph is awaited. Null: there is no graph.
-  std::shared_ptr<CapturedRunner> take(const std::string& key);
+  std::shared_ptr<Runner> take(const std::string& key);
 
   /// Counts an ordinary run as under way as long as the result lives.
   auto ordinary_run() {
@@ -68,18 +76,18 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
   /// not_now().
   bool count_graph_run(const std::string& key);
   void want(const std::string& key, Sample sample);
-  /// Whether a graph, or another session of one, is being made.
-  bool making() const noexcept { return is_making_; }
+  /// Whether a graph, or another session of one, is being made, or graphs are not used to measure what they gain.
+  bool making() const noexcept { return is_making_ || off_; }
   /// Whether drop_all() cancelled the graph that is being made.
   bool cancelled() const;
   /// Postpones the graph until its shapes have come twice as often.
   void not_now(const std::string& key, const std::string& reason);
   /// The input shapes of the wanted graph.
   std::vector<std::pair<std::string, std::vector<std::int64_t>>> wanted_shapes() const;
-  /// Captures the wanted graph in these sessions, which were created to capture, and proves each: see
-  /// CapturedRunner::prove. Their answers are also compared with the ordinary one, which another optimization may
-  /// differ from by rounding. Throws Error, with nothing added.
-  void add(const std::string& key, const std::vector<std::shared_ptr<Session>>& made, const WhyNot& why_not);
+  /// What is wanted, until add(), not_made() or not_now().
+  const Sample& wanted_sample() const;
+  /// Adds what was made, one session at least.
+  void add(const std::string& key, GraphSessions made);
   /// Says that wanted sessions cannot be made. If the shapes have no graph, they run ordinarily from now on, and the
   /// log says so.
   void not_made(const std::string& key, const std::string& reason);
@@ -92,7 +100,7 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
 
  private:
   struct NumberedRunner {
-    std::shared_ptr<CapturedRunner> runner;
+    std::shared_ptr<Runner> runner;
     std::size_t session;  // its number
   };
   struct Graph {
@@ -114,6 +122,9 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
   };
 
   using Graphs = std::map<std::string, std::shared_ptr<Graph>>;
+
+  /// Takes note of a run's end. Returns graphs that gain too little, to be freed without the lock.
+  Graphs take_worthless(bool by_graph) ORTMULTI_REQUIRES(mutex_);
 
   Graphs::iterator least_recently_used() ORTMULTI_REQUIRES(mutex_);
   /// Whether requests of the shape wait for the graph that is being made.
@@ -139,14 +150,17 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
   const std::shared_ptr<Session> ordinary_;
   const Rule rule_;
   const Wanted wanted_;
+  const std::function<Clock::time_point()> now_;
   mutable Mutex mutex_;
   Condition given_back_;
   GraphDemand demand_ ORTMULTI_GUARDED_BY(mutex_);
+  GraphGain gain_ ORTMULTI_GUARDED_BY(mutex_);
   Graphs graphs_ ORTMULTI_GUARDED_BY(mutex_);
   std::atomic<std::size_t> under_way_ = 0;                      // ordinary runs
   std::atomic<std::size_t> by_graphs_ = 0;                      // runs by graphs
   std::unique_ptr<Making> making_ ORTMULTI_GUARDED_BY(mutex_);  // one at a time; null: none
   std::atomic<bool> is_making_ = false;
+  std::atomic<bool> off_ = false;                    // what gain_ says
   std::string why_not_ ORTMULTI_GUARDED_BY(mutex_);  // why a shape got none, since the last graph that was made
 };
 

@@ -17,11 +17,11 @@ Footprint::Footprint(const Device& device, const ModelFiles& files, std::uint64_
       most_kept_(most_kept),
       later_(on_gpu_ && files.convolves ? cudnn : 0) {}
 
-void Footprint::loaded(std::size_t sessions, std::uint64_t counted, std::optional<std::int64_t> beside,
+void Footprint::loaded(std::size_t sessions, std::uint64_t counted, std::optional<std::int64_t> grown,
                        const std::optional<Session::Arena>& arena) {
   later_ *= sessions;
-  beside_ = beside ? static_cast<std::uint64_t>(std::max<std::int64_t>(0, *beside)) : most_kept_;
-  std::uint64_t seen = on_gpu_ ? counted + beside_ : 0;
+  uncounted_ = grown ? static_cast<std::uint64_t>(std::max<std::int64_t>(0, *grown)) : most_kept_;
+  std::uint64_t seen = on_gpu_ ? counted + uncounted_ : 0;
   if (!on_gpu_ && arena) {  // in the arenas are the weights that are kept in another form
     seen = std::max(files_, arena->used) + arena->most_used - std::min(arena->most_used, arena->used);
   }
@@ -41,7 +41,7 @@ Footprint::Levels Footprint::sleeps(double seconds) const {
 }
 
 std::uint64_t Footprint::kept(std::uint64_t counted) const {
-  return later_ + std::min(taken_ - later_, counted + beside_);
+  return later_ + std::min(taken_ - later_, counted + uncounted_);
 }
 
 }  // namespace ortmulti

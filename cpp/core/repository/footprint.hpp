@@ -29,13 +29,15 @@ class Footprint {
   /// Bytes to reserve for the load.
   std::uint64_t expected() const noexcept { return files_ + most_kept_ + later_; }
 
-  /// Takes note of the load and the first run. `counted`: the bytes that the model is known to have on a GPU. `beside`:
+  /// Takes note of the load and the first run. `counted`: the bytes that the model is known to have on a GPU. `grown`:
   /// by how many bytes that GPU's memory in use has grown that nobody counts; none where nobody can tell. `arena`: on
   /// the CPU, of all sessions.
-  void loaded(std::size_t sessions, std::uint64_t counted, std::optional<std::int64_t> beside,
+  void loaded(std::size_t sessions, std::uint64_t counted, std::optional<std::int64_t> grown,
               const std::optional<Session::Arena>& arena);
 
-  /// Bytes of the model while it is awake. Only after loaded(), like the next ones.
+  /// Bytes of the model that nobody counts. Only after loaded(), like the next ones.
+  std::uint64_t uncounted() const noexcept { return uncounted_; }
+  /// Bytes of the model while it is awake.
   std::uint64_t taken() const noexcept { return taken_; }
   /// The levels that it may sleep at, before its sleep is measured. `seconds`: what a wake of closed sessions takes.
   Levels sleeps(double seconds) const;
@@ -49,7 +51,7 @@ class Footprint {
   const std::uint64_t files_;
   const std::uint64_t most_kept_;
   std::uint64_t later_;
-  std::uint64_t beside_ = 0;
+  std::uint64_t uncounted_ = 0;
   std::uint64_t taken_ = 0;
 };
 

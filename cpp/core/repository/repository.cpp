@@ -56,10 +56,11 @@ class Repository::Turn : NonCopyable {
   const Resident& of_;
 };
 
-Repository::Repository(const Budgets& budgets, Beside beside, std::uint64_t host_budget)
-    : beside_(std::move(beside)), host_budget_(host_budget) {
+Repository::Repository(const Budgets& budgets, Uncounted uncounted, std::uint64_t host_budget)
+    : uncounted_(std::move(uncounted)), host_budget_(host_budget) {
   for (const auto& [device, budget] : budgets) {
-    devices_.try_emplace(to_string(device), device, budget);
+    const auto added = devices_.try_emplace(to_string(device), device, budget).first;
+    added->second.uncounted = uncounted_ ? uncounted_(device) : std::nullopt;
   }
 }
 
@@ -229,7 +230,11 @@ void Repository::measure_other(Managed& on) {
     return;
   }
   on.measured = Clock::now();
-  on.policy.set_other(measure_runs(on));
+  auto other = measure_runs(on);
+  other = other ? other : measure_uncounted(on);
+  if (other) {
+    on.policy.set_other(*other);
+  }
 }
 
 template <typename Call>
@@ -247,13 +252,41 @@ void Repository::for_each_pool(const Managed& on, const Call& call) {
   }
 }
 
-std::uint64_t Repository::measure_runs(const Managed& on) {
-  std::uint64_t bytes = 0;
+std::optional<std::uint64_t> Repository::measure_runs(const Managed& on) {
+  std::optional<std::uint64_t> bytes = 0;
   for_each_pool(on, [&bytes](const Resident& resident, const Pool& pool) {
-    const std::uint64_t now = pool.memory_of_runs(resident.device).value_or(0);
-    bytes += now - std::min(now, resident.memory_of_runs_);
+    const std::optional<std::uint64_t> now = pool.memory_of_runs(resident.device);
+    bytes = now && bytes ? std::optional(*bytes + *now - std::min(*now, resident.memory_of_runs_)) : std::nullopt;
   });
   return bytes;
+}
+
+std::optional<std::uint64_t> Repository::measure_uncounted(const Managed& on) {
+  std::optional<UncountedMemory> now;
+  if (uncounted_) {
+    const MutexUnlock unlocked(mutex_);
+    now = uncounted_(on.device);
+  }
+  if (!now || !on.uncounted || now->of_process != on.uncounted->of_process) {
+    return std::nullopt;
+  }
+  std::int64_t grown = now->bytes - on.uncounted->bytes;
+  for (const auto& [id, resident] : on.residents) {
+    grown -= static_cast<std::int64_t>(resident->uncounted);
+  }
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(0, grown));
+}
+
+std::optional<UncountedMemory> Repository::uncounted(const Device& device, Clock::time_point until) {
+  if (!uncounted_) {
+    return std::nullopt;
+  }
+  if (device.is_cuda()) {
+    const MutexLock lock(mutex_);
+    Managed& on = managed(device);
+    changed_.wait_until(mutex_, until, [&on] { return !on.policy.remakes_sessions(); });
+  }
+  return uncounted_(device);
 }
 
 void Repository::measure(const Device& device) {

@@ -16,6 +16,7 @@
 #include "core/base/device.hpp"
 #include "core/base/error.hpp"
 #include "core/base/mutex.hpp"
+#include "core/memory/device_memory.hpp"
 #include "core/policy/residency_policy.hpp"
 #include "core/pool/pool.hpp"
 #include "core/weights/store.hpp"
@@ -35,6 +36,7 @@ class Repository : public std::enable_shared_from_this<Repository> {
     Device device;
     std::weak_ptr<Pool> pool;
     HostCopy copy = HostCopy::none;  ///< With which it sleeps to make room.
+    std::uint64_t uncounted = 0;     ///< Bytes that its load took and nobody counts.
     /// Makes what has a device of the pool sleep at a level of its model that keeps the runners.
     std::function<std::shared_ptr<DeviceSleep>(const Device&, SleepLevel, HostCopy)> sleeper;
     /// Puts a device to sleep at a level that frees them, after runs of so many seconds at most; throws.
@@ -70,11 +72,11 @@ class Repository : public std::enable_shared_from_this<Repository> {
     std::size_t waking = 0;    ///< Wakes under way, with those that wait for room.
   };
 
-  /// `beside`: the bytes of a device's memory in use that nobody counts; none where it cannot be said. `host_budget`:
-  /// bytes for pinned copies of weights. Beside models, what their arenas and CUDA graphs took later counts.
+  /// `uncounted`: none where it cannot be said. `host_budget`: bytes for pinned copies of weights. Beside models, what
+  /// their arenas and CUDA graphs took later counts; where a session cannot tell, what came to `uncounted`.
   using Budgets = std::vector<std::pair<Device, std::uint64_t>>;
-  using Beside = std::function<std::optional<std::uint64_t>(const Device&)>;
-  explicit Repository(const Budgets& budgets, Beside beside = nullptr, std::uint64_t host_budget = 0);
+  using Uncounted = std::function<std::optional<UncountedMemory>(const Device&)>;
+  explicit Repository(const Budgets& budgets, Uncounted uncounted = nullptr, std::uint64_t host_budget = 0);
 
   /// Takes room for a model that is being loaded, until remove() or add(). `name` is for messages. Throws Error with
   /// ErrorKind::out_of_memory where the bytes exceed the budget.
@@ -99,7 +101,8 @@ class Repository : public std::enable_shared_from_this<Repository> {
   /// It sleeps without a pinned copy from now on.
   void keep_no_copy(const Handle& resident);
 
-  std::optional<std::uint64_t> beside(const Device& device) const { return beside_ ? beside_(device) : std::nullopt; }
+  /// On a GPU waits until no model's sessions are being made again or closed, up to `until`: nobody counts these yet.
+  std::optional<UncountedMemory> uncounted(const Device& device, Clock::time_point until);
 
   /// Measures now what counts beside models.
   void measure(const Device& device);
@@ -122,6 +125,7 @@ class Repository : public std::enable_shared_from_this<Repository> {
     Line for_room;
     std::map<SleepLevel, Line> to_wake;  // from each level: one has the whole link
     Clock::time_point measured;
+    std::optional<UncountedMemory> uncounted;  // before any model
     std::uint64_t most_kept = 0;
     /// Bytes that wakes would find missing, less than 0 where there is room.
     std::shared_ptr<std::atomic<std::int64_t>> crowd = std::make_shared<std::atomic<std::int64_t>>();
@@ -135,8 +139,10 @@ class Repository : public std::enable_shared_from_this<Repository> {
   void acquire(const Handle& resident, std::uint64_t at_least = 0) ORTMULTI_EXCLUDES(mutex_);
   void observe(Managed& on) ORTMULTI_REQUIRES(mutex_);
   void check_wanted(const Handle& resident) ORTMULTI_REQUIRES(mutex_);
-  /// What the models' runs took since their load.
-  std::uint64_t measure_runs(const Managed& on) ORTMULTI_REQUIRES(mutex_);
+  /// What the models' runs took since their load; none where one of them cannot tell.
+  std::optional<std::uint64_t> measure_runs(const Managed& on) ORTMULTI_REQUIRES(mutex_);
+  /// What was taken since the models' loads that nobody counts; none where it cannot be said.
+  std::optional<std::uint64_t> measure_uncounted(const Managed& on) ORTMULTI_REQUIRES(mutex_);
   void measure_other(Managed& on) ORTMULTI_REQUIRES(mutex_);
   /// Graphs of all models there go before any model sleeps. Returns whether there were any.
   bool drop_graphs(Managed& on) ORTMULTI_REQUIRES(mutex_);
@@ -163,7 +169,7 @@ class Repository : public std::enable_shared_from_this<Repository> {
   mutable Mutex mutex_;
   Condition changed_;
   std::map<std::string, Managed> devices_ ORTMULTI_GUARDED_BY(mutex_);
-  const Beside beside_;
+  const Uncounted uncounted_;
   const std::uint64_t host_budget_;
   std::uint64_t copies_ ORTMULTI_GUARDED_BY(mutex_) = 0;  // bytes of the host's memory
 };

@@ -10,6 +10,8 @@
 namespace ortmulti {
 namespace {
 
+// For a moment in which no model's sessions are made or closed.
+constexpr std::chrono::seconds quiet{5};
 constexpr std::chrono::milliseconds one_try{100};  // of a sleep
 constexpr double no_limit = 1e8;                   // seconds
 
@@ -41,7 +43,7 @@ void Tenant::reserve() {
     repository_->wait_for_room(place.reserved);
   }
   for (Place& place : places_) {
-    place.before = repository_->beside(place.device);
+    place.before = uncounted(place.device);
   }
 }
 
@@ -68,6 +70,7 @@ void Tenant::enter(const Repository::Resident& loaded, double seconds, bool pinn
     resident.name = name_;
     resident.device = device;
     resident.copy = copies ? HostCopy::if_possible : HostCopy::none;
+    resident.uncounted = place.footprint.uncounted();
     const auto handle = keep(repository_->add(std::move(resident), model, place.reserved));
     if (device.is_cuda()) {
       measure_sleep(place.footprint, *pool, handle, model.sleeps, copies);
@@ -128,9 +131,14 @@ bool Tenant::sleep(Pool& pool, const Repository::Handle& resident, SleepLevel le
   return false;
 }
 
+std::optional<UncountedMemory> Tenant::uncounted(const Device& device) const {
+  return repository_->uncounted(device, Repository::Clock::now() + quiet);
+}
+
 std::optional<std::int64_t> Tenant::grown(const Place& place) const {
-  const auto now = place.before ? repository_->beside(place.device) : std::nullopt;
-  return now ? std::optional(static_cast<std::int64_t>(*now) - static_cast<std::int64_t>(*place.before)) : std::nullopt;
+  const auto now = place.before ? uncounted(place.device) : std::nullopt;
+  return now && now->of_process == place.before->of_process ? std::optional(now->bytes - place.before->bytes)
+                                                            : std::nullopt;
 }
 
 void Tenant::count_copy(std::uint64_t bytes) {

@@ -46,10 +46,11 @@ class Tenant : NonCopyable {
     Device device;
     Footprint footprint;
     Repository::Handle reserved;
-    std::optional<std::uint64_t> before;  // bytes in use that nobody counts
+    std::optional<UncountedMemory> before;
   };
 
   Repository::Handle keep(Repository::Handle resident);
+  std::optional<UncountedMemory> uncounted(const Device& device) const;
   /// By how many bytes those in use have grown that nobody counts; none where nobody can tell.
   std::optional<std::int64_t> grown(const Place& place) const;
   /// Puts it to sleep, and takes note of what it keeps.

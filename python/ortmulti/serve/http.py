@@ -163,7 +163,9 @@ class Application:
         service, method = self.service, scope["method"]
         if parts == ["metrics"]:
             _check_method(method, "GET", "HEAD")
-            return 200, [(b"content-type", b"text/plain; version=0.0.4")], service.metrics().encode()
+            # It asks the driver for the GPUs' memory.
+            page = await asyncio.to_thread(service.metrics)
+            return 200, [(b"content-type", b"text/plain; version=0.0.4")], page.encode()
         if parts[0] != "v2":
             raise Refused(404, "Not Found")
         if parts[1:2] == ["repository"]:
