@@ -8,8 +8,7 @@
 
 namespace ortmulti {
 
-std::optional<double> GraphGain::rate(Clock::time_point now) const {
-  const Clock::duration taken = now - *began_;
+std::optional<double> GraphGain::rate(Clock::duration taken) const {
   if (taken < *numbers::graphs_gain_measurement || answers_ < *numbers::graphs_gain_min_answers) {
     return std::nullopt;
   }
@@ -27,7 +26,7 @@ bool GraphGain::record(Clock::time_point now, bool by_graph, bool measurable) {
     return false;
   }
   ++answers_;
-  const std::optional<double> found = rate(now);
+  const std::optional<double> found = rate(now - *began_);
   if (!found) {
     return false;
   }
@@ -36,7 +35,7 @@ bool GraphGain::record(Clock::time_point now, bool by_graph, bool measurable) {
     with_ = found;
     return false;
   }
-  const double with = *std::exchange(with_, std::nullopt);
+  const double with = std::exchange(with_, std::nullopt).value_or(0);
   why_ = "ordinary runs answer " + std::to_string(std::lround(*found)) + " requests a second, CUDA graphs " +
          std::to_string(std::lround(with));
   pause_ = pause_ == Clock::duration() ? *numbers::graphs_gain_pause

@@ -23,7 +23,7 @@ class GraphGain {
   const std::string& why() const noexcept { return why_; }
 
  private:
-  std::optional<double> rate(Clock::time_point now) const;
+  std::optional<double> rate(Clock::duration taken) const;
 
   std::optional<Clock::time_point> began_;  // to count
   std::size_t answers_ = 0;                 // since then
