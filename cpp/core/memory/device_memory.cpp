@@ -114,15 +114,12 @@ void give_back(const Device& device) {
 }
 
 Retry lack(const Device& device) {
-  return {.concerns = is_lack_of_memory,
-          .times = 2,
-          .prepare =
-              [&device](std::size_t before) {
-                if (before > 0) {
-                  std::this_thread::sleep_for(held_on);
-                }
-                give_back(device);
-              }};
+  return {.concerns = is_lack_of_memory, .times = 2, .prepare = [&device](std::size_t before) {
+            if (before > 0) {
+              std::this_thread::sleep_for(held_on);
+            }
+            give_back(device);
+          }};
 }
 
 void end() {

@@ -3,31 +3,23 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <future>
-#include <map>
 #include <mutex>
 #include <new>
-#include <set>
 #include <utility>
 
 #include "core/base/fork.hpp"
-#include "core/base/scope_exit.hpp"
 #include "core/base/source.hpp"
 #include "core/base/text.hpp"
 #include "core/cuda/device_sync_guard.hpp"
 #include "core/cuda/memory.hpp"
 #include "core/cuda/startup.hpp"
-#include "core/memory/device_memory.hpp"
 #include "core/ort/advice.hpp"
-#include "core/ort/api_compat.hpp"
 #include "core/ort/checked.hpp"
 #include "core/ort/device_use.hpp"
+#include "core/ort/session_steps.hpp"
 
 namespace ortmulti {
-namespace {
 
-// Adds to an error of exhausted GPU memory how much there is; gives others as they are.
 Error with_device_memory(const Error& error, const Device& device) {
   if (!device.is_cuda() || error.kind() != ErrorKind::out_of_memory) {
     return error;
@@ -41,6 +33,8 @@ Error with_device_memory(const Error& error, const Device& device) {
   }
   return Error(error.kind(), message);
 }
+
+namespace {
 
 // Does a step towards what `made` will hold. An error frees that, and says in what it happened, what to do, and how
 // much memory there is where a GPU's is exhausted. `advise` gets ONNX Runtime's text.
@@ -100,65 +94,6 @@ bool may_run_unasked(const std::vector<Provider>& providers, const SessionOption
     const auto graphs = provider.options.find("enable_cuda_graph");
     return provider.name == "TensorrtExecutionProvider" || (graphs != provider.options.end() && graphs->second != "0");
   });
-}
-
-// A run that ends before its first operator, for what ONNX Runtime does at the end of a run.
-void run_nothing(Ort::Session& session, const std::vector<ValueInfo>& inputs, const std::vector<ValueInfo>& outputs,
-                 Ort::RunOptions options) {
-  try {
-    const RunInputs fed = zeros(inputs);
-    const std::vector<const char*> wanted = name_pointers(outputs);
-    options.SetTerminate();
-    options.SetRunLogSeverityLevel(ORT_LOGGING_LEVEL_FATAL);
-    session.Run(options, fed.names().data(), fed.values(), fed.size(), wanted.data(), wanted.size());
-  } catch (const Ort::Exception&) {  // NOLINT(bugprone-empty-catch): that it was ended
-  } catch (const Error&) {           // NOLINT(bugprone-empty-catch): there are no such inputs
-  }
-}
-
-// An output that is an input of the host's comes back from the device. ONNX Runtime copies it there on one stream and
-// back on another, and waits for neither between (1.31.1): of new sessions on an H100, 4 of 100 had zeros.
-void give_inputs_back(const RunInputs& inputs, const std::vector<const char*>& output_names,
-                      std::vector<Ort::Value>& outputs) {
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const auto same = [name = std::string_view(inputs.names()[i])](const char* output) { return name == output; };
-    const auto found = std::ranges::find_if(output_names, same);
-    const Ort::Value& value = inputs.values()[i];
-    if (found == output_names.end() || value == nullptr || !value.HasValue() || !value.IsTensor() ||
-        device_of(value.GetTensorMemoryInfo()).is_cuda()) {
-      continue;
-    }
-    if (value.GetTensorTypeAndShapeInfo().GetElementType() != ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) {
-      outputs[static_cast<std::size_t>(found - output_names.begin())] = copy_on_host(value);
-    }
-  }
-}
-
-// cuDNN captures a convolution's first run of a shape, and a run of another session spoils that at times, through no
-// call that is known. It says only that the execution failed.
-bool may_have_lost_capture(const Error& error) {
-  const std::string_view text = error.what();
-  return text.find("CUDNN_BACKEND_API_FAILED") != std::string_view::npos ||
-         text.find("CUDNN_STATUS_EXECUTION_FAILED") != std::string_view::npos;
-}
-
-bool has_arena(const Device& device, const SessionOptions& options) {
-  return device.is_cuda() || (device == Device::cpu() && options.enable_cpu_mem_arena);
-}
-
-// The allocator whose arena the session's runs use. Throws Ort::Exception where its provider has no such one.
-Ort::Allocator arena_allocator(const Ort::Session& session, const Device& device) {
-  return {session, device.is_cuda() ? Ort::MemoryInfo("Cuda", OrtArenaAllocator, device.index, OrtMemTypeDefault)
-                                    : Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault)};
-}
-
-// ONNX Runtime never gives back what an arena took first, by default. So that is not to be what a large request needs:
-// here it becomes 1 MB.
-void begin_arena(const Ort::Session& session, const Device& device) {
-  try {
-    static_cast<void>(arena_allocator(session, device).GetAllocation(1));
-  } catch (const Ort::Exception&) {  // NOLINT(bugprone-empty-catch): there is no arena, or no memory for it
-  }
 }
 
 }  // namespace
@@ -372,122 +307,10 @@ Error Session::closed_error() const {
                                       " is closed: create it again, or use it inside its 'with' block");
 }
 
-std::vector<Ort::Value> Session::run(const Ort::RunOptions& run_options, const RunInputs& inputs,
-                                     const std::vector<const char*>& output_names) {
-  std::vector<Ort::Value> outputs;
-  outputs.reserve(output_names.size());
-  for (std::size_t i = 0; i < output_names.size(); ++i) {
-    outputs.emplace_back(nullptr);
-  }
-  const auto lock = lock_for_use();
-  const OrtRunOptions* given = run_options;
-  const Ort::RunOptions& chosen = given == nullptr ? live_->run_options : run_options;
-  const Ort::Value* const values = inputs.values();
-  std::uint64_t shapes = no_shapes;
-  if (device().is_cuda()) {
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      shapes = add_shape(shapes, values[i]);
-    }
-  }
-  const auto run = [&] {
-    run_with_retries(lock, shapes, [&] {
-      live_->session.Run(chosen, inputs.names().data(), values, inputs.size(), output_names.data(), outputs.data(),
-                         outputs.size());
-    });
-  };
-  try {
-    call(std::ref(run));
-  } catch (const Error& error) {
-    rethrow_with_unequal_sizes(error, this->inputs(), inputs);
-  }
-  if (device().is_cuda()) {
-    give_inputs_back(inputs, output_names, outputs);
-  }
-  return outputs;
-}
-
-void Session::call(const std::function<void()>& run) {
-  // A CUDA graph of ONNX Runtime's own, as TensorRT's, belongs to the thread that captured it.
-  if (!device().is_cuda() || !description_->may_run_unasked) {
-    run();
-  } else if (!caller_threads_.call(run)) {
-    throw closed_error();
-  }
-}
-
 std::shared_ptr<const WeightStore> Session::weights(const Lock& /*open*/) const { return live_->weights; }
 
 WeightStore::Hold Session::hold_weights(const Lock& /*open*/) const {
   return live_->weights ? live_->weights->hold() : WeightStore::Hold();
-}
-
-void Session::use_guarded(bool runs, std::uint64_t shapes, bool alone, const auto& work) const {
-  const MindsNoCaptures mode(CudaStartup::instance().driver());
-  const bool may_free = compute_stream_ == nullptr;
-  PlannedShapes::Run planned(live_->planned, shapes);
-  std::optional<DeviceUse> use;
-  std::uint64_t ended = 0;
-  for (bool begun = false; !begun;) {
-    using Work = DeviceSyncGuard::Work;
-    use.reset();
-    ended = DeviceUse::ended_threads();
-    const bool frees = may_free && live_->ended_threads.load() != ended;
-    const bool makes_plans = planned.makes_plans();
-    planned.guard.reset();
-    if (alone || (frees && makes_plans)) {
-      planned.guard = std::make_shared<const DeviceSyncGuard>(device(), Work::both);
-    } else if (frees || makes_plans) {
-      planned.guard =
-          std::make_shared<const DeviceSyncGuard>(device(), frees ? Work::waits_for_device : Work::may_capture);
-    }
-    if (may_free) {
-      use.emplace(device());
-    }
-    // Else a thread ended, or a run with other shapes began, while this one waited.
-    begun = (frees || !may_free || DeviceUse::ended_threads() == ended) && planned.begin();
-  }
-  work();
-  planned.succeeded();
-  if (may_free && runs) {  // to bind inputs may use nothing
-    DeviceUse::ran();
-    live_->ended_threads.store(ended);
-  }
-}
-
-void Session::run_guarded(const Lock& open, std::uint64_t shapes, bool alone, const auto& run) const {
-  const auto weights = hold_weights(open);
-  if (device().is_cuda()) {
-    use_guarded(true, shapes, alone, [&] { run_checked(run); });
-  } else {
-    run_checked(run);
-  }
-}
-
-void Session::run_with_retries(const Lock& open, std::uint64_t shapes, const auto& run) const {
-  using Shrinks = LiveSession::Shrinks;
-  const bool idle = live_->runs.load() == 0;
-  Shrinks wanted = live_->shrinks.load();
-  if ((wanted == Shrinks::in_next_run || (wanted == Shrinks::once_idle && idle)) &&
-      live_->shrinks.compare_exchange_strong(wanted, idle ? Shrinks::no : Shrinks::once_idle)) {
-    shrink();
-  }
-  ++live_->runs;
-  const ScopeExit ended([this] { --live_->runs; });
-  bool alone = false;
-  // ONNX Runtime's check of a kernel may find the error of the one before: twice.
-  const Retry lost_capture{
-      .concerns = may_have_lost_capture, .times = 2, .prepare = [&alone](std::size_t) { alone = true; }};
-  with_retries({device_memory::lack(device()), lost_capture}, [&] { run_guarded(open, shapes, alone, run); });
-}
-
-void Session::run_checked(const auto& run) const {
-  try {
-    run();
-  } catch (const Ort::Exception& exception) {
-    throw with_device_memory(from_onnxruntime(exception, "running " + model() + " on " + to_string(device()),
-                                              advice_on_inputs(inputs(), exception.what())),
-                             device());
-  }
 }
 
 Ort::IoBinding Session::make_binding(const Lock& /*open*/) const {
@@ -504,94 +327,6 @@ void Session::bind_inputs(const Lock& /*open*/, const std::function<void()>& bin
 
 Ort::Allocator Session::make_allocator(const Lock& /*open*/, const Ort::MemoryInfo& memory) const {
   return {live_->session, memory};
-}
-
-void Session::run(const Lock& open, const Ort::RunOptions& run_options, const Ort::IoBinding& binding,
-                  std::uint64_t shapes) const {
-  const OrtRunOptions* given = run_options;
-  run_with_retries(open, shapes,
-                   [&] { live_->session.Run(given == nullptr ? live_->run_options : run_options, binding); });
-}
-
-std::optional<Session::Arena> Session::arena() const {
-  if (closed() || (inherited() && !survives_fork())) {
-    return std::nullopt;
-  }
-  const std::shared_lock open(mutex_, std::try_to_lock);  // who closes it may take long
-  if (!open || !live_ || !has_arena(device(), options())) {
-    return std::nullopt;
-  }
-  std::map<std::string, std::string> stats;
-  try {
-    const Ort::Allocator allocator = arena_allocator(live_->session, device());
-    stats = ort_api_compat::allocator_stats(*static_cast<const OrtAllocator*>(allocator));
-  } catch (const Ort::Exception&) {  // NOLINT(bugprone-empty-catch): the provider has no such allocator
-  }
-  const auto number = [&stats](const char* name) {
-    const auto found = stats.find(name);
-    return found == stats.end() ? 0 : std::strtoull(found->second.c_str(), nullptr, 10);
-  };
-  static const char all_sessions = 0;  // which have one arena
-  const void* const owner =
-      is_on(options(), "session.use_env_allocators") ? &all_sessions : static_cast<void*>(live_.get());
-  const Arena arena{number("TotalAllocated"), number("InUse"), number("MaxInUse"), owner};
-  return arena.held == 0 ? std::nullopt : std::optional(arena);
-}
-
-void Session::shrink_arena(Shrink when) {
-  // A run of this thread that lacks memory may have it, too: POSIX allows that, and glibc's readers pass waiting
-  // writers.
-  const auto open = lock_for_use();
-  using Shrinks = LiveSession::Shrinks;
-  if (device().is_cuda() && when == Shrink::in_next_run) {
-    live_->shrinks.store(Shrinks::in_next_run);
-    return;
-  }
-  live_->shrinks.store(live_->runs.load() == 0 ? Shrinks::no : Shrinks::once_idle);
-  const auto work = [this] { shrink(); };
-  if (!device().is_cuda()) {
-    work();
-    return;
-  }
-  std::future<void> done;
-  try {
-    done = std::async(std::launch::async, work);
-  } catch (const std::system_error&) {
-    work();
-    return;
-  }
-  done.get();
-}
-
-void Session::shrink() const {
-  const Device& on = device();
-  if (!description_->may_run_unasked) {
-    return;
-  }
-  std::string arenas = options().enable_cpu_mem_arena ? "cpu:0" : "";
-  if (on.is_cuda()) {
-    arenas += (arenas.empty() ? "gpu:" : ";gpu:") + std::to_string(on.index);
-  }
-  if (arenas.empty()) {
-    return;
-  }
-  Ort::RunOptions shrinking;
-  shrinking.AddConfigEntry("memory.enable_memory_arena_shrinkage", arenas.c_str());
-  std::optional<MindsNoCaptures> mode;
-  if (on.is_cuda()) {
-    mode.emplace(CudaStartup::instance().driver());
-  }
-  const DeviceSyncGuard guard(on, DeviceSyncGuard::Work::waits_for_device);
-  std::optional<DeviceUse> use;
-  if (on.is_cuda()) {
-    use.emplace(on);
-  }
-  run_nothing(live_->session, inputs(), outputs(), std::move(shrinking));
-}
-
-void Session::run_to_capture(const Lock& /*open*/, const WeightStore::Hold& /*weights*/,
-                             const Ort::RunOptions& run_options, const Ort::IoBinding& binding) const {
-  run_checked([&] { live_->session.Run(run_options, binding); });
 }
 
 void Session::close() {
@@ -633,75 +368,6 @@ bool Session::free_session(bool cancel) {
     }
   }
   return was_open && watched.expired();
-}
-
-namespace {
-
-struct Registry {
-  std::mutex mutex;
-  std::vector<std::weak_ptr<Session>> sessions;
-  std::shared_ptr<HasMemory> arenas;  // of these, once there was one
-
-  std::vector<std::shared_ptr<Session>> all() {
-    const std::lock_guard lock(mutex);
-    std::vector<std::shared_ptr<Session>> all;
-    for (const auto& session : sessions) {
-      if (auto there = session.lock()) {
-        all.push_back(std::move(there));
-      }
-    }
-    return all;
-  }
-};
-
-Registry& live_sessions() { return process_singleton<Registry>(); }
-
-class Arenas : public HasMemory {
- public:
-  void add_uses(const Device& device, MemoryUses& uses) override {
-    std::set<const void*> seen;
-    for (const auto& session : live_sessions().all()) {
-      const auto arena = session->device() == device ? session->arena() : std::nullopt;
-      if (arena && seen.insert(arena->session).second) {
-        const MemoryUse use = session->compute_stream() == nullptr ? MemoryUse::arenas : MemoryUse::graphs;
-        uses.at(static_cast<std::size_t>(use)) += arena->held;
-      }
-    }
-  }
-};
-
-}  // namespace
-
-void register_for_shutdown(const std::shared_ptr<Session>& session) {
-  Registry& live = live_sessions();
-  {
-    const std::lock_guard lock(live.mutex);
-    auto& sessions = live.sessions;
-    std::erase_if(sessions, [](const auto& each) { return each.expired(); });
-    sessions.push_back(session);
-    if (!live.arenas) {
-      live.arenas = std::make_shared<Arenas>();
-      device_memory::add(live.arenas);
-    }
-  }
-  // Handlers run in reverse order: one registered after a device's start runs before that driver's own.
-  static std::once_flag with_cpu;
-  static std::once_flag with_cuda;
-  std::call_once(session->device().is_cuda() ? with_cuda : with_cpu, [] { std::atexit(close_all_sessions); });
-}
-
-void close_all_sessions() {
-  std::vector<std::weak_ptr<Session>> sessions;
-  {
-    Registry& live = live_sessions();
-    const std::lock_guard lock(live.mutex);
-    sessions.swap(live.sessions);
-  }
-  for (const auto& entry : sessions) {
-    if (const std::shared_ptr<Session> session = entry.lock()) {
-      session->free_session(true);
-    }
-  }
 }
 
 }  // namespace ortmulti

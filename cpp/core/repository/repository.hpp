@@ -161,8 +161,8 @@ class Repository : public std::enable_shared_from_this<Repository> {
   void wake_in_turn(const Handle& resident, const DeviceSleep& sleeper) ORTMULTI_EXCLUDES(mutex_);
   bool sleep(const Handle& resident, const DeviceSleep& sleeper, Clock::time_point until) ORTMULTI_EXCLUDES(mutex_);
   /// Has the policy note something of the model, unless that is gone.
-  template <typename Change>
-  void note(const Handle& resident, const Change& change) ORTMULTI_EXCLUDES(mutex_);
+  void note(const Handle& resident, const std::function<void(ResidencyPolicy&, ResidencyPolicy::Id)>& change)
+      ORTMULTI_EXCLUDES(mutex_);
   void notify(Managed& on) ORTMULTI_REQUIRES(mutex_);
   static Error no_room(const Managed& on, const Resident& resident, std::uint64_t at_least);
 
