@@ -79,7 +79,7 @@ def number(name: str, value: object) -> float:
             raise InvalidType(f"{name} is a number, not {value!r}")
         value = float(value)
     if not 0 <= value <= sys.float_info.max:
-        raise InvalidArgument(f"{name} is 0 or more, not {value}")
+        raise InvalidArgument(f"{name} is {'0 or more' if value < 0 else 'a finite number of 0 or more'}, not {value}")
     return value
 
 

@@ -234,7 +234,7 @@ MISTAKES: dict[str, Callable[[ortmulti.Pool], object]] = {
     "unknown device 'tpu'": lambda pool: pool.sleep(devices="tpu"),
     "the pool has no session on cuda:3: it has cpu": lambda pool: pool.sleep(devices=["cpu", "cuda:3"]),
     "timeout is a number, not []": lambda pool: pool.wake(timeout=[]),
-    "timeout is 0 or more, not inf": lambda pool: pool.wake(timeout=float("inf")),
+    "timeout is a finite number of 0 or more, not inf": lambda pool: pool.wake(timeout=float("inf")),
     "no session on cuda:3: it has cpu": lambda pool: pool.wake("cuda:3"),
 }
 
