@@ -179,7 +179,7 @@ std::shared_ptr<const Value> take(py::handle capsule, bool is_bool, py::object s
   const std::shared_ptr<const void> kept = keep(std::move(source));
   value->belong_to(std::shared_ptr<ManagedTensor>(managed, [kept](ManagedTensor* taken) {
     if (taken->deleter != nullptr && Py_IsInitialized() != 0) {
-      const py::gil_scoped_acquire gil;
+      const AcquireGil gil;
       taken->deleter(taken);
     }
   }));

@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <unistd.h>
 
+#include <exception>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -31,6 +32,26 @@ class ReleaseGil : NonCopyable {
 
  private:
   PyThreadState* state_;
+};
+
+/// Acquires the GIL for its lifetime, as pybind11's gil_scoped_acquire does, in daemon threads as above: also where a
+/// destructor of the core's gives a Python object up.
+class AcquireGil : NonCopyable {
+ public:
+  AcquireGil() noexcept {
+    try {
+      gil_.emplace();
+    } catch (const std::exception&) {  // there is no memory for a thread's state
+      std::terminate();
+    } catch (...) {
+      for (;;) {
+        pause();
+      }
+    }
+  }
+
+ private:
+  std::optional<py::gil_scoped_acquire> gil_;
 };
 
 using Nogil = py::call_guard<ReleaseGil>;

@@ -94,7 +94,7 @@ void PoolRequest::prepare(const std::shared_ptr<Session>& session) {
   if (python_.session) {
     return;
   }
-  const py::gil_scoped_acquire gil;
+  const AcquireGil gil;
   convert(freed_without_gil(session), python_.wanted, python_.feed);
   python_.wanted = py::object();
   python_.feed = py::object();
@@ -113,7 +113,7 @@ PoolRequest::~PoolRequest() {  // NOLINT(bugprone-exception-escape): out of memo
   if (delivers_completions()) {
     completions().push([python = std::move(python)] {});  // a worker never waits for the GIL
   } else {
-    const py::gil_scoped_acquire gil;
+    const AcquireGil gil;
     python.reset();
   }
 }

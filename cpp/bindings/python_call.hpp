@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "bindings/errors.hpp"
+#include "bindings/gil.hpp"
 #include "core/base/async_runs.hpp"
 
 namespace ortmulti::bindings {
@@ -31,7 +32,7 @@ class PythonCall {
 
   template <typename... Arguments>
   void operator()(Arguments&&... arguments) const {
-    const pybind11::gil_scoped_acquire gil;
+    const AcquireGil gil;
     try {
       (*call_)(std::forward<Arguments>(arguments)...);
     } catch (const pybind11::error_already_set& failure) {
@@ -44,7 +45,7 @@ class PythonCall {
   void wait() const {
     const auto done = std::make_shared<std::promise<void>>();
     {
-      const pybind11::gil_scoped_acquire gil;
+      const AcquireGil gil;
       (*this)(pybind11::cpp_function([done](const pybind11::object& exception) {
         if (exception.is_none()) {
           done->set_value();

@@ -38,11 +38,11 @@ Function to_function(const py::object& call, auto to_arguments, auto not_called)
     return {};
   }
   const std::shared_ptr<py::object> held(new py::object(call), [](py::object* object) {
-    const py::gil_scoped_acquire gil;
+    const AcquireGil gil;
     delete object;
   });
   return [held, to_arguments, not_called](const auto&... arguments) {
-    const py::gil_scoped_acquire gil;
+    const AcquireGil gil;
     try {
       (*held)(*to_arguments(arguments...));
     } catch (py::error_already_set& error) {
@@ -311,7 +311,7 @@ class PythonPool : NonCopyable {
       return {};
     }
     const auto make_all = [&feeds, make] {
-      const py::gil_scoped_acquire gil;
+      const AcquireGil gil;
       Requests requests;
       for (const py::handle feed : feeds) {
         requests.push_back(make(py::reinterpret_borrow<py::object>(feed)));

@@ -86,7 +86,7 @@ class PythonSource : public Source {
   void interrupt() const noexcept override {
     try {
       if (Py_IsInitialized() != 0) {
-        const py::gil_scoped_acquire gil;
+        const AcquireGil gil;
         const py::error_scope kept;
         if (py::hasattr(python_, "interrupt")) {
           python_.attr("interrupt")();
@@ -109,7 +109,7 @@ class PythonSource : public Source {
   // The bytes that read_into has returned; null where it wrote them.
   std::shared_ptr<const Py_buffer> call(void* target, std::uint64_t size, std::uint64_t offset) const {
     const bool of_python = PyGILState_GetThisThreadState() != nullptr;
-    const py::gil_scoped_acquire gil;
+    const AcquireGil gil;
     Lent buffer(target, size);
     std::shared_ptr<const Py_buffer> bytes;
     std::optional<Error> failure;

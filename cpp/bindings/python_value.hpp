@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "bindings/gil.hpp"
 #include "core/base/error.hpp"
 #include "core/ort/value.hpp"
 
@@ -17,7 +18,7 @@ inline std::shared_ptr<const void> keep(pybind11::object object) {
   }
   return std::shared_ptr<PyObject>(object.release().ptr(), [](PyObject* held) {
     if (Py_IsInitialized() != 0) {
-      const pybind11::gil_scoped_acquire gil;
+      const AcquireGil gil;
       Py_DECREF(held);
     }
   });
@@ -31,7 +32,7 @@ inline std::shared_ptr<const Py_buffer> keep_buffer(pybind11::handle object) {
   }
   return std::shared_ptr<const Py_buffer>(view.release(), [](Py_buffer* held) {
     if (Py_IsInitialized() != 0) {
-      const pybind11::gil_scoped_acquire gil;
+      const AcquireGil gil;
       PyBuffer_Release(held);
     }
     delete held;  // NOLINT(cppcoreguidelines-owning-memory)

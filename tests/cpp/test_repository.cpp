@@ -335,7 +335,6 @@ TEST_F(RepositoryTest, MemoryOfRunsThatNoModelHasAnnouncedCounts) {
   a.runner->arena_now = Session::Arena{10, 0, 0, nullptr};
   join(a, "a", 40);
   Model& b = add("b", 60);
-  b.runner->arena_now = Session::Arena{};
   repository->measure(one);
   EXPECT_EQ(repository->devices().front().used, 40) << "its bytes have what the arena had";
   a.runner->arena_now = Session::Arena{5, 0, 0, nullptr};
@@ -368,7 +367,16 @@ TEST_F(RepositoryTest, WhereASessionCannotTellWhatNobodyCountsAndGrewCounts) {
   of_process = false;
   in_use = 60'000;  // of all processes
   repository->measure(one);
-  EXPECT_EQ(repository->devices().front().used, 65) << "it cannot be compared";
+  EXPECT_EQ(repository->devices().front().used, 40) << "it cannot be compared";
+  of_process = true;
+  Model& b = make();
+  start(b);
+  b.runner->arena_now = Session::Arena{5, 0, 0, nullptr};
+  join(b, "b", 10);
+  b.runner->arena_now = Session::Arena{20, 0, 0, nullptr};
+  in_use = 1015;
+  repository->measure(one);
+  EXPECT_EQ(repository->devices().front().used, 50 + 15 + 5) << "who tells is counted, and what came to nobody's";
 }
 
 TEST_F(RepositoryTest, ArenasAreGivenBackBeforeAWakeFails) {
@@ -400,7 +408,6 @@ TEST_F(RepositoryTest, GraphsGoBeforeAnyModelSleeps) {
   a.runner->arena_now = Session::Arena{};
   join(a, "a", 40);
   Model& b = add("b", 60);
-  b.runner->arena_now = Session::Arena{};
   a.runner->arena_now = Session::Arena{30, 0, 0, nullptr};  // of its graphs
   a.runner->dropping_graphs = [&] { return std::exchange(a.runner->arena_now, Session::Arena{})->held == 30; };
   submit(a);

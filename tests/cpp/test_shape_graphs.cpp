@@ -160,24 +160,20 @@ class ShapesWithGraphs : public ShapesThatComeAgain {
     graphs->want(key, {});
     add(key, sessions, bytes_of_each);
   }
-  // For so long, this many at once run by the shape's graph, or ordinarily where they get none; each takes `run` by a
-  // graph, where so many may run beside each other, and `ordinary` else. Returns whether another session was wanted.
-  bool run_for(std::chrono::milliseconds time, const std::string& key, std::size_t at_once, double run,
-               double ordinary = 0) {
+  // For so long, this many at once run by the shape's graph, one in each session at a time; each takes `run` seconds.
+  // Returns whether another session was wanted.
+  bool run_for(std::chrono::milliseconds time, const std::string& key, std::size_t at_once, double run) {
     const Clock::time_point end = now + time;
     std::deque<std::shared_ptr<Runner>> taken;
     while (now < end) {
-      const std::size_t runners = *numbers::graphs_runners * graphs->counts().sessions;  // of this shape alone
-      while (taken.size() < std::min(at_once, std::max<std::size_t>(1, runners))) {
+      const std::size_t sessions = graphs->counts().sessions;  // of this shape alone
+      while (taken.size() < std::min(at_once, *numbers::graphs_runners * sessions)) {
         taken.push_back(graphs->take(key));
       }
-      const bool by_graph = taken.front() != nullptr;
-      const double beside = static_cast<double>(std::min(at_once, std::max<std::size_t>(1, graphs->counts().sessions)));
       now += std::chrono::duration_cast<Clock::duration>(
-          std::chrono::duration<double>(by_graph ? run / beside : ordinary / static_cast<double>(at_once)));
+          std::chrono::duration<double>(run / static_cast<double>(std::min(at_once, sessions))));
       taken.pop_front();
-      ++(by_graph ? by_graphs : ordinarily);
-      if (by_graph ? graphs->count_graph_run(key) : graphs->count_ordinary_run(key)) {
+      if (graphs->count_graph_run(key)) {
         return true;
       }
     }
@@ -185,8 +181,6 @@ class ShapesWithGraphs : public ShapesThatComeAgain {
   }
 
   Clock::time_point now = Clock::now();
-  std::size_t by_graphs = 0;
-  std::size_t ordinarily = 0;
 };
 
 TEST_F(ShapesWithGraphs, GetAnotherSessionOnceTheirRunnersAreAllInUse) {
@@ -232,37 +226,6 @@ TEST_F(ShapesWithGraphs, HaveTwelveSessionsTogether) {
   EXPECT_EQ(wanted.back(), (std::pair<std::string, std::size_t>{"d", 1}));
   add("d", 1);
   EXPECT_FALSE(run_for(std::chrono::seconds(3), "d", 2, 0.001)) << "there are thirteen";
-}
-
-TEST_F(ShapesWithGraphs, RunOrdinarilyWhereLargeGraphsGainNothing) {
-  make_graph("a", 4, std::uint64_t{1} << 30U);
-  run_for(std::chrono::seconds(2), "a", 8, 0.02, 0.04);  // 200 answers a second, with and without
-  EXPECT_EQ(graphs->counts().shapes, 0);
-  EXPECT_EQ(graphs->counts().why_not, "ordinary runs answer 200 requests a second, CUDA graphs 200");
-  EXPECT_FALSE(graphs->making());
-  EXPECT_FALSE(wanted_within(2000, "a")) << "not soon again";
-}
-
-TEST_F(ShapesWithGraphs, StayWhereTheyGain) {
-  make_graph("a", 4, std::uint64_t{1} << 30U);
-  run_for(std::chrono::seconds(3), "a", 8, 0.01, 0.04);
-  EXPECT_EQ(graphs->counts().shapes, 1) << graphs->counts().why_not;
-  EXPECT_GT(ordinarily, 0) << "it was measured";
-  ordinarily = 0;
-  run_for(std::chrono::seconds(20), "a", 8, 0.01, 0.04);
-  EXPECT_EQ(ordinarily, 0) << "not soon again";
-  run_for(std::chrono::seconds(20), "a", 8, 0.01, 0.04);
-  EXPECT_GT(ordinarily, 0);
-}
-
-TEST_F(ShapesWithGraphs, AreNotMeasuredWhereNobodyWaitsOrTheyAreSmall) {
-  make_graph("a", 4, std::uint64_t{1} << 30U);
-  run_for(std::chrono::seconds(3), "a", 3, 0.01, 0.01);
-  EXPECT_EQ(ordinarily, 0);
-  static_cast<void>(graphs->drop_all());
-  make_graph("b", 4, 80'000'000);
-  run_for(std::chrono::seconds(3), "b", 8, 0.01, 0.01);
-  EXPECT_EQ(ordinarily, 0);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "core/cuda/startup.hpp"
 #include "core/ort/api_compat.hpp"
 #include "core/ort/device_use.hpp"
+#include "core/ort/library.hpp"
 #include "core/ort/session_steps.hpp"
 
 namespace ortmulti {
@@ -68,8 +69,9 @@ std::optional<Session::Arena> Session::arena() const {
     return found == stats.end() ? 0 : std::strtoull(found->second.c_str(), nullptr, 10);
   };
   static const char all_sessions = 0;  // which have one arena
-  const void* const owner =
-      is_on(options(), "session.use_env_allocators") ? &all_sessions : static_cast<void*>(live_.get());
+  const void* const owner = is_on(options(), "session.use_env_allocators") && OnnxRuntime::has_arena(device())
+                                ? &all_sessions
+                                : static_cast<const void*>(live_.get());
   const Arena arena{number("TotalAllocated"), number("InUse"), number("MaxInUse"), owner};
   return arena.held == 0 ? std::nullopt : std::optional(arena);
 }

@@ -29,11 +29,6 @@ void GraphDemand::postpone(const std::string& shape) {
   seen = {.postponed = std::min(seen.postponed + 1, *numbers::graphs_max_postponed), .refused = seen.refused};
 }
 
-void GraphDemand::put_off(const std::string& shape) {
-  Seen& seen = seen_.use(shape);
-  seen = {.postponed = *numbers::graphs_max_postponed, .refused = seen.refused};
-}
-
 bool GraphDemand::refuse(const std::string& shape) {
   seen_.use(shape).refused = true;
   return ++refusals_ == *numbers::graphs_max_refusals;

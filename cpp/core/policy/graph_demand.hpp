@@ -27,8 +27,6 @@ class GraphDemand {
 
   /// Its graph cannot be made now. Its runs count from 0, and twice as many are needed.
   void postpone(const std::string& shape);
-  /// Its graph was worth nothing: as many runs are needed as after any number of postponements.
-  void put_off(const std::string& shape);
   /// Nothing was seen of it.
   void forget(const std::string& shape) { seen_.use(shape) = {}; }
   /// It can have no graph. Returns whether no other shape gets one either, since so many in a row could have none.

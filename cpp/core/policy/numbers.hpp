@@ -248,19 +248,6 @@ inline const Count graphs_runners{"graphs.runners", 2, "runners", "of one sessio
 inline const Count graphs_handle_bytes{"graphs.handle_bytes", 75497472, "bytes",
                                        "that handles of cuBLAS and cuDNN take for each session",
                                        "onnxruntime-gpu 1.31.1 on an H100"};
-inline const Count graphs_measured_above{"graphs.measured_above", 268435456, "bytes",
-                                         "of a graph's session, from which the gain of graphs is measured",
-                                         "ResNet-50 of 32 images takes 1.1 GB and gains nothing with 8 clients, "
-                                         "BERT-base takes 87 MB and gains 2 times (H200)"};
-inline const Ratio graphs_min_gain{"graphs.min_gain", 1.05, "times the rate of ordinary runs",
-                                   "that graphs of such sessions have to reach", "judged"};
-inline const Milliseconds graphs_gain_measurement{"graphs.gain_measurement", 300, "ms",
-                                                  "that runs are counted with graphs, and without, at least", "judged"};
-inline const Count graphs_gain_min_answers{"graphs.gain_min_answers", 24, "answers", "in each of them, at least",
-                                           "judged"};
-inline const Seconds graphs_gain_pause{"graphs.gain_pause", 30, "s",
-                                       "from one measurement to the next; it doubles after each", "judged"};
-inline const Seconds graphs_gain_longest_pause{"graphs.gain_longest_pause", 600, "s", "the same at most", "judged"};
 inline const Count graphs_max_refusals{"graphs.max_refusals", 8, "shapes",
                                        "in a row that got no graph, after which none is made", "judged"};
 inline const Count graphs_recent_waits{

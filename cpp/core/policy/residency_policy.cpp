@@ -211,8 +211,8 @@ std::uint64_t ResidencyPolicy::used() const { return other_ + models(); }
 bool ResidencyPolicy::remakes_sessions() const {
   return std::ranges::any_of(entries_, [](const auto& each) {
     const Entry& entry = each.second;
-    return entry.state != State::resting && !entry.model.loading &&
-           traits_of(std::max(entry.model.level, entry.target)).frees_runners;
+    const SleepLevel level = entry.state == State::falling ? entry.target : entry.model.level;
+    return entry.state != State::resting && !entry.model.loading && traits_of(level).frees_runners;
   });
 }
 

@@ -14,7 +14,7 @@ std::shared_ptr<Runner> ShapeGraphs::take(const std::string& key) {
   for (bool waited = false;; waited = true) {
     given_back_.wait(mutex_, [&]() ORTMULTI_REQUIRES(mutex_) { return graphs_.contains(key) || !awaited(key); });
     const auto found = graphs_.find(key);
-    if (found == graphs_.end() || gain_.off()) {
+    if (found == graphs_.end()) {
       return nullptr;
     }
     const std::shared_ptr<Graph> graph = found->second;
@@ -59,28 +59,8 @@ std::deque<ShapeGraphs::NumberedRunner> ShapeGraphs::take_surplus(Graph& graph) 
   return surplus;
 }
 
-ShapeGraphs::Graphs ShapeGraphs::take_worthless(bool by_graph) {
-  const auto large = [](const auto& each) { return each.second->bytes_of_each >= *numbers::graphs_measured_above; };
-  const auto waits = [](const auto& each) { return each.second->recent_waits > 0; };
-  const bool measurable = rule_.runs_before_capture > 1 && !making_ && std::ranges::any_of(graphs_, large) &&
-                          std::ranges::any_of(graphs_, waits);
-  Graphs gone;
-  if (gain_.record(now_(), by_graph, measurable)) {
-    gone.swap(graphs_);
-    why_not_ = gain_.why();
-    for (const auto& [key, graph] : gone) {
-      demand_.put_off(key);
-    }
-    given_back_.notify_all();
-  }
-  off_ = gain_.off();
-  return gone;
-}
-
 bool ShapeGraphs::count_ordinary_run(const std::string& key) {
-  Graphs gone;
   const MutexLock lock(mutex_);
-  gone = take_worthless(false);
   const std::size_t by_graphs = rule_.runs_before_capture > 1 ? by_graphs_.load() : 0;  // with 1 a graph grows from few
   const std::size_t sessions = demand_.record_run(key, under_way_.load() + by_graphs);
   if (sessions == 0 || making_ || graphs_.contains(key)) {
@@ -95,9 +75,7 @@ bool ShapeGraphs::count_ordinary_run(const std::string& key) {
 }
 
 bool ShapeGraphs::count_graph_run(const std::string& key) {
-  Graphs gone;
   const MutexLock lock(mutex_);
-  gone = take_worthless(true);
   const auto found = graphs_.find(key);
   if (found == graphs_.end()) {
     return false;

@@ -17,7 +17,6 @@
 #include "core/ort/session.hpp"
 #include "core/ort/value.hpp"
 #include "core/policy/graph_demand.hpp"
-#include "core/policy/graph_gain.hpp"
 #include "core/policy/in_flight.hpp"
 #include "core/policy/numbers.hpp"
 #include "core/pool/runner.hpp"
@@ -76,8 +75,8 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
   /// not_now().
   bool count_graph_run(const std::string& key);
   void want(const std::string& key, Sample sample);
-  /// Whether a graph, or another session of one, is being made, or graphs are not used to measure what they gain.
-  bool making() const noexcept { return is_making_ || off_; }
+  /// Whether a graph, or another session of one, is being made.
+  bool making() const noexcept { return is_making_; }
   /// Whether drop_all() cancelled the graph that is being made.
   bool cancelled() const;
   /// Postpones the graph until its shapes have come twice as often.
@@ -123,9 +122,6 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
 
   using Graphs = std::map<std::string, std::shared_ptr<Graph>>;
 
-  /// Takes note of a run's end. Returns graphs that gain too little, to be freed without the lock.
-  Graphs take_worthless(bool by_graph) ORTMULTI_REQUIRES(mutex_);
-
   Graphs::iterator least_recently_used() ORTMULTI_REQUIRES(mutex_);
   /// Whether requests of the shape wait for the graph that is being made.
   bool awaited(const std::string& key) const ORTMULTI_REQUIRES(mutex_) {
@@ -154,13 +150,11 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
   mutable Mutex mutex_;
   Condition given_back_;
   GraphDemand demand_ ORTMULTI_GUARDED_BY(mutex_);
-  GraphGain gain_ ORTMULTI_GUARDED_BY(mutex_);
   Graphs graphs_ ORTMULTI_GUARDED_BY(mutex_);
   std::atomic<std::size_t> under_way_ = 0;                      // ordinary runs
   std::atomic<std::size_t> by_graphs_ = 0;                      // runs by graphs
   std::unique_ptr<Making> making_ ORTMULTI_GUARDED_BY(mutex_);  // one at a time; null: none
   std::atomic<bool> is_making_ = false;
-  std::atomic<bool> off_ = false;                    // what gain_ says
   std::string why_not_ ORTMULTI_GUARDED_BY(mutex_);  // why a shape got none, since the last graph that was made
 };
 

@@ -139,10 +139,14 @@ class Repository : public std::enable_shared_from_this<Repository> {
   void acquire(const Handle& resident, std::uint64_t at_least = 0) ORTMULTI_EXCLUDES(mutex_);
   void observe(Managed& on) ORTMULTI_REQUIRES(mutex_);
   void check_wanted(const Handle& resident) ORTMULTI_REQUIRES(mutex_);
-  /// What the models' runs took since their load; none where one of them cannot tell.
-  std::optional<std::uint64_t> measure_runs(const Managed& on) ORTMULTI_REQUIRES(mutex_);
-  /// What was taken since the models' loads that nobody counts; none where it cannot be said.
-  std::optional<std::uint64_t> measure_uncounted(const Managed& on) ORTMULTI_REQUIRES(mutex_);
+  /// What the models' runs took since their load, of those that tell.
+  struct Runs {
+    std::uint64_t bytes = 0;
+    bool all_tell = true;
+  };
+  Runs measure_runs(const Managed& on) ORTMULTI_REQUIRES(mutex_);
+  /// What was taken since the models' loads that nobody counts; 0 where it cannot be said.
+  std::uint64_t measure_uncounted(const Managed& on) ORTMULTI_REQUIRES(mutex_);
   void measure_other(Managed& on) ORTMULTI_REQUIRES(mutex_);
   /// Graphs of all models there go before any model sleeps. Returns whether there were any.
   bool drop_graphs(Managed& on) ORTMULTI_REQUIRES(mutex_);

@@ -16,11 +16,8 @@ void Repository::measure_other(Managed& on) {
     return;
   }
   on.measured = Clock::now();
-  auto other = measure_runs(on);
-  other = other ? other : measure_uncounted(on);
-  if (other) {
-    on.policy.set_other(*other);
-  }
+  const Runs runs = measure_runs(on);
+  on.policy.set_other(runs.bytes + (runs.all_tell ? 0 : measure_uncounted(on)));
 }
 
 template <typename Call>
@@ -38,27 +35,29 @@ void Repository::for_each_pool(const Managed& on, const Call& call) {
   }
 }
 
-std::optional<std::uint64_t> Repository::measure_runs(const Managed& on) {
-  std::optional<std::uint64_t> bytes = 0;
-  for_each_pool(on, [&bytes](const Resident& resident, const Pool& pool) {
+Repository::Runs Repository::measure_runs(const Managed& on) {
+  Runs runs;
+  for_each_pool(on, [&runs](const Resident& resident, const Pool& pool) {
     const std::optional<std::uint64_t> now = pool.memory_of_runs(resident.device);
-    bytes = now && bytes ? std::optional(*bytes + *now - std::min(*now, resident.memory_of_runs_)) : std::nullopt;
+    runs.all_tell = runs.all_tell && now;
+    runs.bytes += now ? *now - std::min(*now, resident.memory_of_runs_) : 0;
   });
-  return bytes;
+  return runs;
 }
 
-std::optional<std::uint64_t> Repository::measure_uncounted(const Managed& on) {
+std::uint64_t Repository::measure_uncounted(const Managed& on) {
   std::optional<UncountedMemory> now;
   if (uncounted_) {
     const MutexUnlock unlocked(mutex_);
     now = uncounted_(on.device);
   }
   if (!now || !on.uncounted || now->of_process != on.uncounted->of_process) {
-    return std::nullopt;
+    return 0;
   }
   std::int64_t grown = now->bytes - on.uncounted->bytes;
   for (const auto& [id, resident] : on.residents) {
-    grown -= static_cast<std::int64_t>(resident->uncounted);
+    const bool closed = traits_of(on.policy.model(id).level).frees_runners;
+    grown -= closed ? 0 : static_cast<std::int64_t>(resident->uncounted);
   }
   return static_cast<std::uint64_t>(std::max<std::int64_t>(0, grown));
 }

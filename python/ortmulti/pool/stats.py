@@ -89,7 +89,7 @@ class DeviceStats(_Short):
         graph_sessions: Sessions that were made for these, beside the pool's.
         graph_bytes: Of the GPU's memory that these took when they were made: arenas, inputs and outputs, and 72 MiB of
             handles for each, as on an H100.
-        why_no_graph: Why a shape got no graph, or lost it: the last reason since one was made. Empty if there was none.
+        why_no_graph: Why a shape got no graph: the last reason since one was made. Empty if there was none.
         why_graph_sessions: Answers a second that were measured to choose how many sessions a shape's graph has, of one
             of the shapes. Empty if requests have not waited for a graph long enough.
         broken: Reason why the device failed to start or was removed after failures; empty if healthy.

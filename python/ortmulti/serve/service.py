@@ -203,7 +203,7 @@ class Service:
         stats = self.models.stats()
         add_to(page, stats, {})
         add_gpu_memory(page, stats.devices, {})
-        counts = [({"protocol": protocol, "code": code}, count) for (protocol, code), count in self.answers.items()]
+        counts = [({"protocol": protocol, "code": code}, count) for (protocol, code), count in list(self.answers.items())]
         page.add("serve_answers_total", "counter", "Answers, by protocol and code.", counts, {})
         return str(page)
 
