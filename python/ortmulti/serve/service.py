@@ -203,7 +203,8 @@ class Service:
         stats = self.models.stats()
         add_to(page, stats, {})
         add_gpu_memory(page, stats.devices, {})
-        counts = [({"protocol": protocol, "code": code}, count) for (protocol, code), count in list(self.answers.items())]
+        answers = list(self.answers.items())  # the event loop counts on meanwhile
+        counts = [({"protocol": protocol, "code": code}, count) for (protocol, code), count in answers]
         page.add("serve_answers_total", "counter", "Answers, by protocol and code.", counts, {})
         return str(page)
 
