@@ -363,7 +363,7 @@ def test_a_callback_may_wait_for_a_run_that_has_to_be_ended(endless: ortmulti.Po
         ({"timeout": -1}, "timeout is 0 or more"),
         ({"timeout": "1"}, "timeout is a number"),
         ({"timeout": True}, "timeout is a number"),
-        ({"timeout": float("nan")}, "timeout is 0 or more"),
+        ({"timeout": float("nan")}, "timeout is a finite number of 0 or more"),
         ({"priority": "high"}, "priority is an int, not 'high'"),
         ({"priority": None}, "priority is an int, not None"),
         ({"priority": 1 << 31}, "priority is -2147483647 to 2147483647"),
