@@ -14,6 +14,12 @@ namespace ortmulti::bindings {
 
 namespace py = pybind11;
 
+[[noreturn]] inline void wait_for_the_end() noexcept {
+  for (;;) {
+    pause();
+  }
+}
+
 /// Releases the GIL for its lifetime, as pybind11's gil_scoped_release does, in daemon threads too: when one of these
 /// asks for the GIL of an interpreter that is ending, Python before 3.14 ends the thread by unwinding its stack, which
 /// C++ turns into the process's abort. Here the thread waits for the process's end, as with newer Python.
@@ -24,9 +30,7 @@ class ReleaseGil : NonCopyable {
     try {
       PyEval_RestoreThread(state_);
     } catch (...) {  // the unwinding; it must not be left
-      for (;;) {
-        pause();
-      }
+      wait_for_the_end();
     }
   }
 
@@ -44,9 +48,7 @@ class AcquireGil : NonCopyable {
     } catch (const std::exception&) {  // there is no memory for a thread's state
       std::terminate();
     } catch (...) {
-      for (;;) {
-        pause();
-      }
+      wait_for_the_end();
     }
   }
 

@@ -159,8 +159,8 @@ class RepositoryStats:
         """
         from ortmulti.pool.stats import Page, checked_labels
 
-        page, given = Page(), checked_labels(labels, "model")
-        self._add_to(page, given)
+        page = Page()
+        self._add_to(page, checked_labels(labels, "model"))
         return str(page)
 
     def _add_to(self, page: Page, labels: Mapping[str, str]) -> None:

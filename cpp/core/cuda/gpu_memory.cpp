@@ -18,15 +18,16 @@ UncountedMemory GpuMemory::uncounted() const noexcept {
 GpuMemory gpu_memory(CudaStartup& startup, int device) {
   const CudaDeviceInfo info = startup.describe(device);
   GpuMemory memory;
-  constexpr int max_tries = 4;  // models may wake and fall asleep meanwhile
-  for (int tried = 0; tried == 0 || (tried < max_tries && memory.uses != device_memory::uses(Device::cuda(device)));
-       ++tried) {
-    memory.uses = device_memory::uses(Device::cuda(device));
+  MemoryUses uses = device_memory::uses(Device::cuda(device));
+  int tries_left = 4;  // models may wake and fall asleep meanwhile
+  do {
+    memory.uses = uses;
     const CudaStartup::Memory driver = startup.memory(device);
     memory.of_process = Nvml::instance().memory_of_process(info);
     memory.used = driver.total - driver.free;
     memory.total = driver.total;
-  }
+    uses = device_memory::uses(Device::cuda(device));
+  } while (memory.uses != uses && --tries_left > 0);
   if (memory.of_process < std::accumulate(memory.uses.begin(), memory.uses.end(), std::uint64_t{0})) {
     memory.of_process.reset();  // of another process, whose number this one has in its container
   }

@@ -11,7 +11,6 @@
 #include <thread>
 #include <vector>
 
-#include "core/base/error.hpp"
 #include "core/base/fork.hpp"
 
 namespace ortmulti::device_memory {
@@ -21,12 +20,18 @@ struct Keeper {
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<std::weak_ptr<HasMemory>> known;
-  // By GPU: more than 64 are on no host.
-  std::array<std::array<std::atomic<std::int64_t>, memory_uses.size()>, 64> counted{};
+  using Counted = std::array<std::atomic<std::int64_t>, memory_uses.size()>;
+  std::array<Counted, 64> counted{};  // by GPU: more are on no host
   std::thread thread;
   bool ends = false;
   std::atomic<bool> awake{false};
   std::mutex giving_back;
+
+  // Null for what is no GPU.
+  Counted* counted_on(const Device& device) noexcept {
+    const auto index = static_cast<std::size_t>(device.index);
+    return device.is_cuda() && index < counted.size() ? &counted.at(index) : nullptr;
+  }
 
   std::vector<std::shared_ptr<HasMemory>> all() {
     const std::lock_guard lock(mutex);
@@ -69,17 +74,16 @@ void add(const std::shared_ptr<HasMemory>& has) {
 }
 
 void count(const Device& device, MemoryUse use, std::int64_t bytes) noexcept {
-  if (static_cast<std::size_t>(device.index) < keeper().counted.size()) {
-    keeper().counted[static_cast<std::size_t>(device.index)].at(static_cast<std::size_t>(use)) += bytes;
+  if (auto* const counted = keeper().counted_on(device)) {
+    counted->at(static_cast<std::size_t>(use)) += bytes;
   }
 }
 
 MemoryUses uses(const Device& device) {
   const auto all = keeper().all();  // freed without the lock, as in give_back()
   MemoryUses uses{};
-  if (device.is_cuda() && static_cast<std::size_t>(device.index) < keeper().counted.size()) {
-    const auto& counted = keeper().counted[static_cast<std::size_t>(device.index)];
-    std::ranges::transform(counted, uses.begin(),
+  if (const auto* const counted = keeper().counted_on(device)) {
+    std::ranges::transform(*counted, uses.begin(),
                            [](const auto& bytes) { return static_cast<std::uint64_t>(bytes.load()); });
   }
   for (const auto& one : all) {

@@ -33,7 +33,7 @@ class HasMemory {
  public:
   virtual ~HasMemory() = default;
 
-  /// Adds what it has of the device's memory, but for what DeviceMemory::count() was told.
+  /// Adds what it has of the device's memory, but for what device_memory::count() was told.
   virtual void add_uses(const Device& /*device*/, MemoryUses& /*uses*/) {}
   /// Gives back memory of the device that nobody needs now, beside what uses the rest; `all`: also what takes long to
   /// have again.

@@ -103,9 +103,10 @@ inline const Count in_flight_min_answers{"in_flight.min_answers", 4, "answers",
                                          "of each run under way that a measurement has, at least", "judged"};
 inline const Ratio in_flight_min_gain{"in_flight.min_gain", 1.03, "times the rate", "that a larger number has to reach",
                                       "judged"};
-inline const Ratio in_flight_min_gain_of_session{"in_flight.min_gain_of_session", 1.1, "times the rate",
-                                                 "that has to be reached where more runs need a second session",
-                                                 "the session takes as much memory again; judged"};
+inline const Ratio in_flight_min_gain_of_session{
+    "in_flight.min_gain_of_session", 1.1, "times the rate",
+    "that has to be reached where more runs need another session: on the CPU, or of a CUDA graph",
+    "ResNet-50 of 32 images on an H200: three sessions of 1.1 GB answered as many as ordinary runs"};
 inline const Count in_flight_steps_without_gain{"in_flight.steps_without_gain", 2, "steps",
                                                 "without a gain that end a choice",
                                                 "one run more often gains nothing where two do"};
@@ -240,9 +241,6 @@ inline const Count graphs_max_sessions_of_all{
     "graphs.max_sessions_of_all", 12, "sessions", "of all shapes, above which none gets another one",
     "no more runs are under way; BERT-base with 8 lengths and 21 sessions had 6.4 GB on an H200, with 9 to 12 5.4, and "
     "1.05 times the rate"};
-inline const Ratio graphs_min_gain_of_session{
-    "graphs.min_gain_of_session", 1.1, "times the rate", "that another session of a shape has to reach",
-    "ResNet-50 of 32 images on an H200: three sessions of 1.1 GB answered as many as ordinary runs"};
 inline const Count graphs_runners{"graphs.runners", 2, "runners", "of one session",
                                   "one copies while the graph of the other runs"};
 inline const Count graphs_handle_bytes{"graphs.handle_bytes", 75497472, "bytes",

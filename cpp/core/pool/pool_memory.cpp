@@ -74,17 +74,18 @@ std::vector<std::shared_ptr<Runner>> PoolMemory::runners_on(const Device& device
   return runners;
 }
 
+std::vector<std::shared_ptr<Runner>> PoolMemory::enter_for_runners(const Device& device) const {
+  const MutexLock lock = enter();
+  return runners_on(device);
+}
+
 bool PoolMemory::drop_graphs(const Device& device) const {
-  MutexLock lock = enter();
-  const auto runners = runners_on(device);
-  lock.unlock();
+  const auto runners = enter_for_runners(device);
   return std::ranges::count_if(runners, [](const auto& runner) { return runner->drop_graphs(); }) != 0;
 }
 
 std::optional<std::uint64_t> PoolMemory::memory_of_runs(const Device& device) const {
-  MutexLock lock = enter();
-  const auto runners = runners_on(device);
-  lock.unlock();
+  const auto runners = enter_for_runners(device);
   const std::optional<Arenas> arenas = arenas_of(runners);
   if (!arenas) {
     return std::nullopt;
@@ -98,9 +99,7 @@ std::optional<std::uint64_t> PoolMemory::memory_of_runs(const Device& device) co
 }
 
 std::uint64_t PoolMemory::memory(const Device& device) const {
-  MutexLock lock = enter();
-  const auto runners = runners_on(device);
-  lock.unlock();
+  const auto runners = enter_for_runners(device);
   std::uint64_t bytes = memory_of_runs(device).value_or(0);
   std::set<const void*> stores;
   for (const auto& runner : runners) {

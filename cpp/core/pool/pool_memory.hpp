@@ -35,6 +35,7 @@ class PoolMemory : public PoolSleep, public HasMemory {
 
  private:
   std::vector<std::shared_ptr<Runner>> runners_on(const Device& device) const ORTMULTI_REQUIRES(mutex_);
+  std::vector<std::shared_ptr<Runner>> enter_for_runners(const Device& device) const ORTMULTI_EXCLUDES(mutex_);
   /// Gives back memory of the group's runners; their buffers in any case.
   void give_back_from(DeviceGroup& group, const std::vector<std::shared_ptr<Runner>>& runners, bool graphs,
                       std::optional<Session::Shrink> arenas) ORTMULTI_EXCLUDES(mutex_);

@@ -103,7 +103,7 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
     std::size_t session;  // its number
   };
   struct Graph {
-    explicit Graph(std::size_t first) : worth(first, 0, *numbers::graphs_min_gain_of_session) {}
+    explicit Graph(std::size_t first) : worth(first, 0, *numbers::in_flight_min_gain_of_session) {}
 
     std::deque<NumberedRunner> idle;  // the last used first
     std::size_t sessions = 0;

@@ -11,7 +11,7 @@ Repository::Repository(const Budgets& budgets, Uncounted uncounted, std::uint64_
     : uncounted_(std::move(uncounted)), host_budget_(host_budget) {
   for (const auto& [device, budget] : budgets) {
     const auto added = devices_.try_emplace(to_string(device), device, budget).first;
-    added->second.uncounted = uncounted_ ? uncounted_(device) : std::nullopt;
+    added->second.uncounted = uncounted_(device);
   }
 }
 

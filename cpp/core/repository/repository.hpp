@@ -76,7 +76,9 @@ class Repository : public std::enable_shared_from_this<Repository> {
   /// their arenas and CUDA graphs took later counts; where a session cannot tell, what came to `uncounted`.
   using Budgets = std::vector<std::pair<Device, std::uint64_t>>;
   using Uncounted = std::function<std::optional<UncountedMemory>(const Device&)>;
-  explicit Repository(const Budgets& budgets, Uncounted uncounted = nullptr, std::uint64_t host_budget = 0);
+  explicit Repository(
+      const Budgets& budgets, Uncounted uncounted = [](const Device& /*device*/) { return std::nullopt; },
+      std::uint64_t host_budget = 0);
 
   /// Takes room for a model that is being loaded, until remove() or add(). `name` is for messages. Throws Error with
   /// ErrorKind::out_of_memory where the bytes exceed the budget.

@@ -47,7 +47,7 @@ Repository::Runs Repository::measure_runs(const Managed& on) {
 
 std::uint64_t Repository::measure_uncounted(const Managed& on) {
   std::optional<UncountedMemory> now;
-  if (uncounted_) {
+  {
     const MutexUnlock unlocked(mutex_);
     now = uncounted_(on.device);
   }
@@ -63,9 +63,6 @@ std::uint64_t Repository::measure_uncounted(const Managed& on) {
 }
 
 std::optional<UncountedMemory> Repository::uncounted(const Device& device, Clock::time_point until) {
-  if (!uncounted_) {
-    return std::nullopt;
-  }
   if (device.is_cuda()) {
     const MutexLock lock(mutex_);
     Managed& on = managed(device);

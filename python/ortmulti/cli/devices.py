@@ -20,7 +20,7 @@ from ortmulti._runtime import libraries as _libraries
 from ortmulti._runtime import startup
 from ortmulti._runtime.machine import cpu_model, describe_memory
 from ortmulti.devices import plugins
-from ortmulti.devices.nvml import Gpu, Nvml
+from ortmulti.devices.nvml import Nvml
 from ortmulti.devices.provider_options import CUDA
 from ortmulti.errors import DeviceError, Error, LibraryError
 
@@ -59,12 +59,7 @@ def collect() -> dict[str, Any]:
         cuda, problem = _cuda_devices()
         driver = _core.cuda_driver_version()
         cpu = {"device": "cpu", "name": cpu_model(), "cores": _core.usable_cores()}
-        gpus = [
-            _describe_gpu(one, nvml.gpu(*_names(one)), nvml.processes(*_names(one)))
-            if nvml
-            else _describe_gpu(one, None, {})
-            for one in cuda
-        ]
+        gpus = [_describe_gpu(one, nvml) for one in cuda]
         shown = {device.pci_bus_id.lower() for device in cuda}
         hidden = [
             {"name": gpu.name, "uuid": gpu.uuid, "pci_bus_id": gpu.pci_bus_id}
@@ -140,11 +135,9 @@ def _cuda_devices() -> tuple[list[_core.CudaDevice], str | None]:
     return devices, (None if _core.cuda_driver_version() is not None else _core.cuda_driver_problem() or None)
 
 
-def _names(device: _core.CudaDevice) -> tuple[str, str]:
-    return device.uuid, device.pci_bus_id
-
-
-def _describe_gpu(device: _core.CudaDevice, gpu: Gpu | None, processes: dict[int, int | None]) -> dict[str, Any]:
+def _describe_gpu(device: _core.CudaDevice, nvml: Nvml | None) -> dict[str, Any]:
+    gpu = nvml.gpu(device.uuid, device.pci_bus_id) if nvml else None
+    processes = nvml.processes(device.uuid, device.pci_bus_id) if nvml else {}
     free = gpu.memory_free if gpu else None
     return {
         "device": f"cuda:{device.index}",

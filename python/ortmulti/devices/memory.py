@@ -11,6 +11,8 @@ from ortmulti.errors import Error, InvalidArgument
 
 __all__ = ["GpuMemory", "gpu_memory"]
 
+_COUNTED = ("weights", "arenas", "graphs", "buffers")  # by this process
+
 
 @dataclass(frozen=True)
 class GpuMemory:
@@ -43,7 +45,7 @@ class GpuMemory:
 
     def uses(self) -> Iterator[tuple[str, int]]:
         """Yield each known use and its bytes: together they are ``used``, where all are known."""
-        for name in ("weights", "arenas", "graphs", "buffers", "beside", "others"):
+        for name in (*_COUNTED, "beside", "others"):
             if (size := getattr(self, name)) is not None:
                 yield name, size
 
@@ -63,7 +65,7 @@ def gpu_memory(device: Device | str | int) -> GpuMemory:
         raise InvalidArgument(f"{found} is no GPU: a GPU is 'cuda:N'")
     facts = _core.gpu_memory(found.index)
     used, process = facts["used"], facts.pop("of_process")
-    counted = sum(facts[name] for name in ("weights", "arenas", "graphs", "buffers"))
+    counted = sum(facts[name] for name in _COUNTED)
     beside = None if process is None else max(0, process - counted)
     others = None if process is None else max(0, used - process)
     return GpuMemory(device=str(found), beside=beside, others=others, **facts)
@@ -72,9 +74,14 @@ def gpu_memory(device: Device | str | int) -> GpuMemory:
 def memory_of(devices: Iterable[str]) -> Iterator[GpuMemory]:
     """Yield the memory of those that are GPUs, work, and that this process uses already."""
     for name in dict.fromkeys(devices):
-        index = int(name.removeprefix("cuda:")) if name.startswith("cuda:") else None
         try:
-            if index is not None and _core.cuda_has_context(index):  # it would be created by asking
+            if used_gpu(name) is not None:
                 yield gpu_memory(name)
         except Error:
             continue
+
+
+def used_gpu(device: str) -> int | None:
+    """Return CUDA's number of a GPU that this process uses already; asking another one for its memory starts it."""
+    index = int(device.removeprefix("cuda:")) if device.startswith("cuda:") else None
+    return index if index is not None and _core.cuda_has_context(index) else None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ortmulti import _core, checks
-from ortmulti.devices.memory import memory_of
+from ortmulti.devices.memory import memory_of, used_gpu
 from ortmulti.errors import Error, InvalidArgument, InvalidType
 
 __all__ = ["DeviceStats", "Histogram", "Latency", "PoolStats", "metrics"]
@@ -244,8 +244,8 @@ class PoolStats(_Short):
         Raises:
             InvalidArgument, InvalidType: Labels that cannot be.
         """
-        page, given = Page(), checked_labels(labels)
-        self._add_to(page, given)
+        page = Page()
+        self._add_to(page, checked_labels(labels))
         return str(page)
 
     def _add_to(self, page: Page, labels: Mapping[str, str]) -> None:
@@ -256,11 +256,8 @@ class PoolStats(_Short):
 
 
 def _memory(device: str) -> dict[str, int]:
-    if not device.startswith("cuda:"):
-        return {}
-    index = int(device.removeprefix("cuda:"))
     try:
-        if not _core.cuda_has_context(index):  # it would be created by asking
+        if (index := used_gpu(device)) is None:
             return {}
         free, total = _core.cuda_memory(index)
     except Error:
