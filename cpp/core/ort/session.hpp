@@ -197,7 +197,7 @@ class Session : NonCopyable {
   Session(std::shared_ptr<const Description> description, std::shared_ptr<LiveSession> live);
   /// Calls `work` on a GPU, with a DeviceSyncGuard where it makes plans or a thread has ended; `alone`: with one that
   /// nothing goes beside. `runs`: it is a run.
-  void use_guarded(bool runs, std::uint64_t shapes, bool alone, const auto& work) const;
+  void use_guarded(bool runs, std::uint64_t shapes, bool alone, const std::function<void()>& work) const;
   void run_guarded(const Lock& open, std::uint64_t shapes, bool alone, const auto& run) const;
   void shrink() const;
   /// Calls run_guarded(), again where memory was lacking or cuDNN lost a capture.

@@ -89,7 +89,7 @@ void Session::call(const std::function<void()>& run) {
   }
 }
 
-void Session::use_guarded(bool runs, std::uint64_t shapes, bool alone, const auto& work) const {
+void Session::use_guarded(bool runs, std::uint64_t shapes, bool alone, const std::function<void()>& work) const {
   const MindsNoCaptures mode(CudaStartup::instance().driver());
   const bool may_free = compute_stream_ == nullptr;
   PlannedShapes::Run planned(live_->planned, shapes);

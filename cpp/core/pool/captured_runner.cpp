@@ -75,16 +75,16 @@ std::vector<Ort::Value> CapturedRunner::prove(Request& one, Request& other) {
     throw Error(ErrorKind::not_implemented, "two runs of the same inputs do not have the same bits");
   }
   const std::vector<Ort::Value> expected_other = ordinarily(other, others);
-  CapturedGraph& graph = capture(inputs, expected);
+  capture(inputs, expected);
   const auto launched = [&](Request& request, const Tensors& given) {
-    for (Ort::Value& output : graph.outputs) {
+    for (Ort::Value& output : graph_->outputs) {
       const std::vector<std::byte> poison(tensor_bytes(output), std::byte{0xA5});
       if (!poison.empty()) {
         copies_->from_host(output.GetTensorMutableRawData(), poison.data(), poison.size());
       }
     }
     copies_->wait();
-    run_graph(request, given, graph);
+    run_graph(request, given);
     return std::exchange(request.outputs, {});
   };
   if (!all_same_bits(expected_other, launched(other, others)) || !all_same_bits(expected, launched(one, inputs))) {
@@ -94,7 +94,7 @@ std::vector<Ort::Value> CapturedRunner::prove(Request& one, Request& other) {
   return expected;
 }
 
-CapturedRunner::CapturedGraph& CapturedRunner::capture(const Tensors& inputs, const std::vector<Ort::Value>& outputs) {
+void CapturedRunner::capture(const Tensors& inputs, const std::vector<Ort::Value>& outputs) {
   const Retry invalidated{
       .concerns = [](const Error& error) { return dynamic_cast<const CaptureInvalidated*>(&error) != nullptr; },
       .times = 2};
@@ -106,7 +106,6 @@ CapturedRunner::CapturedGraph& CapturedRunner::capture(const Tensors& inputs, co
       throw;
     }
   });
-  return *graph_;
 }
 
 void CapturedRunner::capture_once(const Tensors& inputs, const std::vector<Ort::Value>& outputs,
@@ -162,7 +161,8 @@ CapturedRunner::CapturedGraph CapturedRunner::prepare_graph(const Tensors& input
   return graph;
 }
 
-void CapturedRunner::run_graph(Request& request, const Tensors& inputs, CapturedGraph& graph) {
+void CapturedRunner::run_graph(Request& request, const Tensors& inputs) {
+  CapturedGraph& graph = *graph_;
   Session& session = *captured_.session();
   const auto open = session.lock_for_use();
   const auto weights = session.hold_weights(open);
@@ -197,7 +197,7 @@ void CapturedRunner::run_graph(Request& request, const Tensors& inputs, Captured
 
 void CapturedRunner::run_tensors(Request& request, Tensors& inputs) {
   sort_by_name(inputs);
-  run_graph(request, inputs, *graph_);
+  run_graph(request, inputs);
 }
 
 }  // namespace ortmulti

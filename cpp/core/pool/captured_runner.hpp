@@ -42,12 +42,12 @@ class CapturedRunner : public GpuRunner {
   void run_tensors(Request& request, Tensors& inputs) override;
   /// Captures in the session's own thread, up to three times if captures are invalidated. Throws Error. `outputs`:
   /// those of an ordinary run.
-  CapturedGraph& capture(const Tensors& inputs, const std::vector<Ort::Value>& outputs);
+  void capture(const Tensors& inputs, const std::vector<Ort::Value>& outputs);
   void capture_once(const Tensors& inputs, const std::vector<Ort::Value>& outputs, const Session::Lock& open);
   /// What a graph needs, nothing captured yet.
   CapturedGraph prepare_graph(const Tensors& inputs, const std::vector<Ort::Value>& outputs,
                               const Session::Lock& open) const;
-  void run_graph(Request& request, const Tensors& inputs, CapturedGraph& graph);
+  void run_graph(Request& request, const Tensors& inputs);
 
   CapturedSession& captured_;  // as the base has it
   WakeTime wake_time_;
