@@ -1,6 +1,8 @@
 """Check what is in a wheel and an sdist that were built here: size, files, and no trace of this source tree.
 
-python3 tools/check_wheel.py dist/*.whl dist/*.tar.gz
+python3 tools/check_wheel.py [--with-nghttp2] dist/*.whl dist/*.tar.gz
+
+With --with-nghttp2, as for a release, a wheel must bring nghttp2 along.
 
 Prints a line for each; exit status 1 and a line for each finding where something is wrong.
 """
@@ -22,6 +24,12 @@ PAGE = "ortmulti/bench/diagnose/report/page/"
 PAGE_FILES = ("page.html", "page.css")
 """What the page of a diagnosis is made of, beside its modules."""
 
+LICENSES = ("LICENSE", "LICENSES/nghttp2.txt", "LICENSES/nlohmann-json.txt")
+"""Ours, and those of what an extension is built with or brings along."""
+
+BUNDLED = "ortmulti/libortmulti_nghttp2.so"
+"""The one library that a wheel may bring along: cmake's ORTMULTI_BUNDLE_NGHTTP2."""
+
 TYPES = ("ortmulti/py.typed", "ortmulti/_core.pyi", "ortmulti/__init__.pyi", "ortmulti/pool/__init__.pyi")
 
 WHEEL = re.compile(
@@ -30,7 +38,7 @@ WHEEL = re.compile(
 NEEDED_IN_SDIST = (
     "CHANGELOG.md",
     "CMakeLists.txt",
-    "LICENSE",
+    *LICENSES,
     "Makefile",
     "PKG-INFO",
     "README.md",
@@ -47,17 +55,22 @@ NEEDED_IN_SDIST = (
     "tests/conftest.py",
     "tests/cpp/CMakeLists.txt",
     "tools/fetch_debian_package.sh",
+    "tools/fetch_serve_libraries.sh",
 )
 UNWANTED = re.compile(
     r"(^|/)(__pycache__|build|dist|\.[\w-]+|[\w.]+\.egg-info|results)/|\.(so|pyc|o|onnx|whl)$|(^|/)\.git"
 )
 
 
-def main(paths: Iterable[str]) -> int:
+def main(arguments: Iterable[str]) -> int:
+    paths = list(arguments)
+    bundled = "--with-nghttp2" in paths
     findings = []
-    for path in map(Path, paths):
+    for path in (Path(each) for each in paths if each != "--with-nghttp2"):
         files = dict(read_wheel(path) if path.suffix == ".whl" else read_sdist(path))
         found = [*(check_wheel if path.suffix == ".whl" else check_sdist)(set(files)), *traces(files)]
+        if bundled and path.suffix == ".whl" and BUNDLED not in files:
+            found.append(f"is missing: {BUNDLED}")
         if path.stat().st_size > LIMIT:
             found.append(f"{path.stat().st_size} bytes, more than {LIMIT}")
         print(f"{path.name}: {path.stat().st_size / 1e6:.2f} MB, {len(files)} files")
@@ -84,15 +97,16 @@ def read_sdist(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def check_wheel(names: set[str]) -> Iterator[str]:
-    """The package alone: a folder ortmulti.libs would be libraries that auditwheel had to bundle."""
+    """The package, and nghttp2 at most: a folder ortmulti.libs would be libraries that auditwheel had to bundle."""
     yield from (f"does not belong here: {name}" for name in sorted(names) if not WHEEL.fullmatch(name))
-    extensions = [name for name in names if name.endswith(".so")]
+    extensions = [name for name in names if name.endswith(".so") and name != BUNDLED]
     if len(extensions) != 1:
         yield f"one extension module is expected, not {extensions}"
     yield from (f"type information is missing: {name}" for name in TYPES if name not in names)
     yield from (f"is missing: {PAGE}{name}" for name in PAGE_FILES if f"{PAGE}{name}" not in names)
-    if not any(name.endswith(".dist-info/licenses/LICENSE") for name in names):
-        yield "the license is missing"
+    for license in LICENSES:
+        if not any(name.endswith(f".dist-info/licenses/{license}") for name in names):
+            yield f"the license is missing: {license}"
 
 
 def check_sdist(names: set[str]) -> Iterator[str]:

@@ -1,10 +1,10 @@
 """Does an installed ortmulti work, and work on its own? Needs NumPy and onnxruntime beside it, and nothing else.
 
-    python -I tools/smoke_wheel.py [--onnxruntime FOLDER]
+    python -I tools/smoke_wheel.py [--onnxruntime FOLDER] [--server]
 
 Runs a small model, given as bytes and as a file, and compares with onnxruntime. Then every module and every shared
 library of the process must belong to this environment, to Python or to the system. -I keeps the caller's folder,
-PYTHONPATH and user packages out.
+PYTHONPATH and user packages out. With --server the package must be able to serve HTTP and gRPC, too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ SYSTEM = [Path(folder) for folder in ("/lib", "/lib64", "/usr/lib", "/usr/lib64"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--onnxruntime", type=Path, help="a folder with another release's package onnxruntime")
-    folder: Path | None = parser.parse_args().onnxruntime
+    parser.add_argument("--server", action="store_true", help="the package has a server, and finds nghttp2")
+    arguments = parser.parse_args()
+    folder: Path | None = arguments.onnxruntime
     if folder is not None:
         sys.path.insert(0, str(folder.resolve()))
 
@@ -46,6 +48,8 @@ def main() -> None:
     if ortmulti.__version__ != version:
         raise AssertionError(f"ortmulti is {ortmulti.__version__}, its distribution says {version}")
     compare()
+    if arguments.server and (why_not := why_no_server()):
+        raise AssertionError(why_not)
     import onnxruntime
 
     if folder is not None and folder.resolve() not in Path(onnxruntime.__file__).resolve().parents:
@@ -83,6 +87,13 @@ def compare() -> None:
     for name, result in results.items():
         if result.dtype != np.float32 or not np.array_equal(result, expected):
             raise AssertionError(f"the result {name} is {result!r}, not {expected!r}")
+
+
+def why_no_server() -> str:
+    """What keeps `ortmulti serve` from listening; "": nothing."""
+    from ortmulti import _core
+
+    return _core.why_no_http2() if hasattr(_core, "Front") else "it was built without the server's headers"
 
 
 def modules() -> Iterator[Path]:

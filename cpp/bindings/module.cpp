@@ -33,6 +33,9 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   register_pool(module);
   register_repository(module);  // after register_pool, whose class its signatures have
   register_async(module);
+#ifdef ORTMULTI_HAS_SERVE
+  register_serve(module);
+#endif
 #ifdef ORTMULTI_CHECK_LOCKS
   check_locks();
 #endif

@@ -138,6 +138,9 @@ class PythonPool : NonCopyable {
   }
 
   const std::shared_ptr<Pool>& get() const noexcept { return pool_; }
+  /// One of the first, for its inputs and outputs; null: there is none yet.
+  std::shared_ptr<Session> session() const { return session_.load(); }
+  const Batching& batching() const noexcept { return batching_; }
 
   void set_padding(const Padding& padding) {
     batching_.padding = std::make_shared<const Padding>(padding);
@@ -247,8 +250,8 @@ class PythonPool : NonCopyable {
   }
 
   void warm_up(const py::list& feeds, int runs, const std::shared_ptr<Timeline>& timeline) {
-    const auto session = first_session();
-    if (!session) {
+    const auto first_one = session();
+    if (!first_one) {
       throw Error(ErrorKind::closed, "the pool has no session");
     }
     const WarmUp first =
@@ -288,12 +291,10 @@ class PythonPool : NonCopyable {
     }
   }
 
-  std::shared_ptr<Session> first_session() const { return session_.load(); }
-
   std::shared_ptr<PoolRequest> make_request(const py::object& output_names, const py::object& input_feed,
                                             const Call& call) {
     auto request =
-        std::make_shared<PoolRequest>(first_session(), output_names, input_feed, call.run_options, batching_.padding);
+        std::make_shared<PoolRequest>(session(), output_names, input_feed, call.run_options, batching_.padding);
     call.apply_to(*request);
     return request;
   }
@@ -333,8 +334,8 @@ class PythonPool : NonCopyable {
 
   std::shared_ptr<Pool> pool_;
   Batching batching_;
-  bool warned_of_loop_ = false;                    // with the GIL
-  std::atomic<std::shared_ptr<Session>> session_;  // one of the first, for its inputs and outputs
+  bool warned_of_loop_ = false;  // with the GIL
+  std::atomic<std::shared_ptr<Session>> session_;
 };
 
 }  // namespace ortmulti::bindings

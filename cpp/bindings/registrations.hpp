@@ -19,5 +19,6 @@ void register_value(pybind11::module_& module);
 void register_binding(pybind11::module_& module);
 void register_repository(pybind11::module_& module);
 void register_async(pybind11::module_& module);
+void register_serve(pybind11::module_& module);
 
 }  // namespace ortmulti::bindings

@@ -772,3 +772,78 @@ def run_async(
 def deliver_completions() -> bool: ...
 def open_completions() -> None: ...
 def close_completions() -> None: ...
+
+class FrontCall:
+    @property
+    def grpc(self) -> bool: ...
+    @property
+    def method(self) -> str: ...
+    @property
+    def path(self) -> bytes: ...
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def streamed(self) -> bool: ...
+    @property
+    def peer(self) -> str: ...
+    def count(self, bytes: int) -> bool: ...
+
+class FrontLimits:
+    def __init__(
+        self,
+        *,
+        memory: int,
+        body: int,
+        json: int,
+        header: int,
+        tensors: int,
+        concurrent: int,
+        connections: int,
+        streams: int,
+        receive: float,
+        send: float,
+        idle: float,
+        end: float,
+    ) -> None: ...
+
+class Front:
+    def __init__(
+        self,
+        *,
+        http: Sequence[int],
+        grpc: Sequence[int],
+        limits: FrontLimits,
+        token: str,
+        certificate: str,
+        key: str,
+        loops: int,
+        access_log: bool,
+        traces: bool,
+    ) -> None: ...
+    def next(self) -> tuple[FrontCall, bool] | None: ...
+    def reply(
+        self, call: FrontCall, status: int, headers: Sequence[tuple[str, str]], body: bytes, message: str
+    ) -> None: ...
+    def put_model(
+        self,
+        name: str,
+        version: str,
+        pool: Pool,
+        *,
+        joins: bool,
+        counts_rows: bool,
+        recurrent: bool,
+        max_rows: int,
+        timeout: float | None,
+        may_override: bool,
+        priority: int,
+    ) -> None: ...
+    def counts_of(self, name: str) -> tuple[int, int]: ...
+    def set_ready(self, ready: bool) -> None: ...
+    def end(self) -> None: ...
+    def answers(self) -> dict[tuple[str, str], int]: ...
+    def take_access_log(self) -> list[tuple[str, bytes, bytes, int, int, float]]: ...
+
+def why_no_http2() -> str: ...

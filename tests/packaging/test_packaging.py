@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -72,7 +74,14 @@ def test_workflows_use_what_is_there() -> None:
         assert set(re.findall(r"python: \"([\d.]+)\"", text)) <= set(supported())
     wheels = (WORKFLOWS / "wheels.yml").read_text("utf-8")
     assert re.search(r"runner: \[ubuntu-24\.04, ubuntu-24\.04-arm\]", wheels)
-    assert {"manylinux-x86_64-image", "manylinux-aarch64-image"} <= set(PYPROJECT["tool"]["cibuildwheel"]["linux"])
+    linux = PYPROJECT["tool"]["cibuildwheel"]["linux"]
+    assert {"manylinux-x86_64-image", "manylinux-aarch64-image"} <= set(linux)
+    for command in linux["before-all"]:
+        script, dest = re.fullmatch(r"bash \{project\}/(\S+) (\S+)", command).groups()  # type: ignore[union-attr]
+        assert (ROOT / script).is_file()
+        assert any(value.startswith(dest) for value in linux["environment"].values())
+    assert Path(linux["environment"]["ORTMULTI_BUNDLE_NGHTTP2"]).name == Path(check_wheel.BUNDLED).name
+    assert all(f"{name}: ${{{{ vars.{name} }}}}" in wheels for name in linux["environment-pass"])
 
 
 def test_requirements_of_the_group_that_builds_wheels(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,7 +133,7 @@ WHEEL = {
     "ortmulti/py.typed": b"",
     **{f"{check_wheel.PAGE}{name}": b"" for name in check_wheel.PAGE_FILES},
     "ortmulti-1.2.3.dist-info/METADATA": b"Name: ortmulti\n",
-    "ortmulti-1.2.3.dist-info/licenses/LICENSE": b"",
+    **{f"ortmulti-1.2.3.dist-info/licenses/{name}": b"" for name in check_wheel.LICENSES},
 }
 SDIST = dict.fromkeys(check_wheel.NEEDED_IN_SDIST, b"")
 
@@ -157,7 +166,12 @@ def write_archive(path: Path, files: Mapping[str, bytes]) -> Path:
         ({"ortmulti/__init__.pyi": None}, "type information is missing: ortmulti/__init__.pyi"),
         ({f"{check_wheel.PAGE}page.css": None}, f"is missing: {check_wheel.PAGE}page.css"),
         ({"ortmulti/page.html": b""}, "does not belong here: ortmulti/page.html"),
-        ({"ortmulti-1.2.3.dist-info/licenses/LICENSE": None}, "the license is missing"),
+        ({"ortmulti-1.2.3.dist-info/licenses/LICENSE": None}, "the license is missing: LICENSE"),
+        (
+            {"ortmulti-1.2.3.dist-info/licenses/LICENSES/nghttp2.txt": None},
+            "the license is missing: LICENSES/nghttp2.txt",
+        ),
+        ({check_wheel.BUNDLED: b"\x7fELF"}, ""),
         ({"ortmulti/a.py": f"'{ROOT}/cpp'".encode()}, f"ortmulti/a.py names {ROOT}"),
         ({"ortmulti/a.py": os.urandom(check_wheel.LIMIT)}, "more than 5000000"),
     ],
@@ -168,6 +182,13 @@ def test_what_is_wrong_with_a_wheel_is_named(
     files = {name: content for name, content in {**WHEEL, **changes}.items() if content is not None}
     assert check_wheel.main([str(write_wheel(tmp_path, files))]) == bool(message)
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("bundled", [False, True])
+def test_a_wheel_of_a_release_brings_nghttp2(bundled: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wheel = write_wheel(tmp_path, {**WHEEL, **({check_wheel.BUNDLED: b"\x7fELF"} if bundled else {})})
+    assert check_wheel.main(["--with-nghttp2", str(wheel)]) == (not bundled)
+    assert ("is missing: ortmulti/libortmulti_nghttp2.so" in capsys.readouterr().err) == (not bundled)
 
 
 @pytest.mark.parametrize(
@@ -268,6 +289,49 @@ def test_headers_are_fetched_from_an_archive(tmp_path: Path) -> None:
     archive.unlink()
     assert "cannot fetch" in fetch_headers(tmp_path, tmp_path / "none").stderr
     assert not (tmp_path / "none").exists()
+
+
+# What the build of nghttp2 does, in short.
+NGHTTP2_CMAKE = """
+cmake_minimum_required(VERSION 3.14)
+project(nghttp2 C)
+add_library(nghttp2 STATIC nghttp2.c)
+install(TARGETS nghttp2 ARCHIVE DESTINATION lib)
+install(FILES nghttp2.h DESTINATION include/nghttp2)
+"""
+
+
+@pytest.mark.skipif(not all(map(shutil.which, ("cc", "cmake"))), reason="needs a compiler and cmake")
+def test_libraries_of_the_server_are_fetched_and_built(tmp_path: Path) -> None:
+    dest, name = tmp_path / "serve", "nghttp2-1.2.3"
+    (tmp_path / "v1.2.3").mkdir()
+    (tmp_path / "v1.2.3/json.hpp").write_text("// JSON\n")
+    files = {
+        "CMakeLists.txt": NGHTTP2_CMAKE.encode(),
+        "nghttp2.c": b"int nghttp2_number(void) { return 3; }\n",
+        "nghttp2.h": b"// nghttp2\n",
+    }
+    write_archive(tmp_path / f"v1.2.3/{name}.tar.gz", {f"{name}/{file}": content for file, content in files.items()})
+
+    def fetch(**environment: str) -> subprocess.CompletedProcess[str]:
+        releases = dict.fromkeys(("NGHTTP2_RELEASES", "NLOHMANN_JSON_RELEASES"), tmp_path.as_uri())
+        return subprocess.run(
+            [str(ROOT / "tools/fetch_serve_libraries.sh"), str(dest), "1.2.3", "1.2.3"],
+            env={**os.environ, **releases, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    wrong = fetch(NGHTTP2_SHA256="0" * 64)
+    assert (wrong.returncode, dest.exists()) == (1, False)
+    assert f"{name}.tar.gz has the SHA-256" in wrong.stderr
+    right = fetch(NLOHMANN_JSON_SHA256=hashlib.sha256(b"// JSON\n").hexdigest())
+    assert right.returncode == 0, right.stderr
+    found = {str(path.relative_to(dest)) for path in dest.rglob("*") if path.is_file()}
+    assert found == {"include/nghttp2/nghttp2.h", "include/nlohmann/json.hpp", "lib/libortmulti_nghttp2.so"}
+    assert ctypes.CDLL(str(dest / "lib/libortmulti_nghttp2.so")).nghttp2_number() == 3
 
 
 def test_the_cuda_libraries_of_an_unpacked_release_are_those_of_its_extras(tmp_path: Path) -> None:

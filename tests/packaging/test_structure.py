@@ -28,6 +28,7 @@ CPP_ROOMS = {
     "policy": ("base",),
     "pool": ("base", "memory", "onnx", "cuda", "ort", "weights", "policy"),
     "repository": ("base", "memory", "ort", "weights", "policy", "pool"),
+    "serve": ("base", "onnx", "ort", "pool"),
 }
 
 

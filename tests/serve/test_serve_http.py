@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 import ortmulti
 from ortmulti.errors import InvalidArgument
-from ortmulti.serve.http import Application, Limits, parse_infer
+from ortmulti.serve.http import Application, parse_infer
+from ortmulti.serve.limits import Limits
 from ortmulti.serve.service import Defaults, Refused
 from tests.serve.asgi import ask, ask_json, tensors_of
 from tests.support import onnx_models
@@ -492,7 +493,7 @@ def test_nothing_that_is_sent_is_a_fault_of_the_server(value: Any, tail: bytes, 
     body = json.dumps(value).encode()
     for header in (length, b"%d" % len(body)):
         with contextlib.suppress(InvalidArgument, Refused):
-            parse_infer(body + tail, header, 4)
+            parse_infer(body + tail, header, 4, 10_000)
 
 
 @settings(max_examples=200, deadline=None)

@@ -82,7 +82,7 @@ bool Pool::run_here(Request& request, bool interruptible) {
   check_accepted(request);
   const std::size_t turn = next_group_;
   Worker* worker = idle_worker(request);
-  if (worker == nullptr || worker->group->gate) {
+  if (worker == nullptr || (worker->group->gate && worker->group->device.is_cuda())) {
     return false;
   }
   const RecentAverage& run_time = worker->group->run_time;

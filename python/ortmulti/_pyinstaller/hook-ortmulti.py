@@ -9,7 +9,8 @@ from ortmulti.errors import LibraryError
 _APART = tuple(f"ortmulti.{name}" for name in ("_pyinstaller", "bench", "cli", "ray", "serve"))
 
 hiddenimports = collect_submodules("ortmulti", filter=lambda name: not name.startswith(_APART))
-binaries = []
+# nghttp2, in a wheel that brings it along.
+binaries = collect_dynamic_libs("ortmulti", search_patterns=["libortmulti_*.so"])
 datas = []
 try:
     runtime = find_onnxruntime()

@@ -95,7 +95,7 @@ def serve_command(
     given = {name: value for name, value in locals().items() if name in _SETTINGS and value is not None}
     try:
         from ortmulti.serve.folder import Models
-        from ortmulti.serve.http import Limits
+        from ortmulti.serve.limits import Limits
         from ortmulti.serve.server import Settings, serve
     except ImportError as error:
         raise LibraryError(f'a server needs more packages ({error}): pip install "ortmulti[serve]"') from None

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ortmulti.repository import ModelRepository
-    from ortmulti.serve.http import Application, Limits
+    from ortmulti.serve.http import Application
+    from ortmulti.serve.limits import Limits
 
 __all__ = ["add_to", "app"]
 
@@ -31,7 +32,7 @@ def app(
     Args:
         models: What is served. Models may be added and removed meanwhile.
         limits: What a client may ask for at most; default: `Limits`. Only ``body``, ``tensors`` and ``concurrent`` hold
-            here; ``header``, ``receive``, ``idle`` and ``connections`` are those of ``ortmulti serve``.
+            here; the others are those of ``ortmulti serve``.
         token: Clients send it as ``Authorization: Bearer TOKEN``, but for health; default: none is needed.
         explicit: Whether clients may load and unload models; default False.
         access_log: Whether each request makes a record of the logger ``ortmulti.serve.access``; default False.
@@ -67,8 +68,10 @@ def add_to(
     try:
         from ortmulti.serve import grpc
     except ImportError as error:
-        raise LibraryError(f'gRPC needs more packages ({error}): pip install "ortmulti[serve]"', name="grpc") from None
-    from ortmulti.serve.http import Limits
+        raise LibraryError(
+            f'gRPC needs more packages ({error}): pip install "ortmulti[serve]" grpcio', name="grpc"
+        ) from None
+    from ortmulti.serve.limits import Limits
     from ortmulti.serve.service import Service
 
     grpc.add_to(server, Service(models, explicit=explicit), (limits or Limits()).tensors, token)

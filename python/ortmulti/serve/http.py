@@ -9,12 +9,11 @@ import logging
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from ortmulti import checks
 from ortmulti.errors import Error, InvalidArgument
 from ortmulti.serve.datatypes import bytes_of_array, numbers_of_array
+from ortmulti.serve.limits import Limits
 from ortmulti.serve.service import (
     Answer,
     InferRequest,
@@ -26,7 +25,7 @@ from ortmulti.serve.service import (
     status_and_text,
 )
 
-__all__ = ["Application", "Limits", "parse_infer", "write_answer"]
+__all__ = ["Application", "parse_infer", "write_answer"]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -46,39 +45,11 @@ _HEADER_LENGTH = b"inference-header-content-length"
 _GONE = 499
 # Below it an answer is not made smaller by as much as that costs.
 _COMPRESSED_FROM = 1024
+# Bytes of a request that is no infer: it has no tensors.
+MOST_OF_OTHERS = 1 << 20
+# An extension of the scope: counts bytes of memory for this request; False: there is no room for them.
+COUNT = "ortmulti.count"
 _TRACED = (b"traceparent", b"tracestate", b"baggage")
-
-
-@checks.known_fields
-@dataclass(frozen=True)
-class Limits:
-    """What a client may ask for at most.
-
-    Attributes:
-        body: Bytes of a request, as sent and as decompressed; default 64 MiB.
-        tensors: Inputs, and outputs, of a request; default 1,024.
-        concurrent: Requests under way, of each protocol; beyond it they get 503; default 1,024.
-        header: Bytes of a request's line and headers; default 64 KiB.
-        receive: Seconds that a request may take to arrive; default 60.
-        idle: Seconds for which a connection without a request stays open; default 75.
-        connections: Open connections of HTTP; beyond it further ones are closed at once; default 10,000.
-    """
-
-    body: int = 64 << 20
-    tensors: int = 1024
-    concurrent: int = 1024
-    header: int = 64 << 10
-    receive: float = 60.0
-    idle: float = 75.0
-    connections: int = 10_000
-
-    def __post_init__(self) -> None:
-        """Refuse what is no limit: `InvalidArgument`, or `InvalidType`."""
-        for name in ("body", "tensors", "concurrent", "header", "connections"):
-            checks.integer(name, getattr(self, name), 1, checks.SIZE_MAX)
-        for name in ("receive", "idle"):
-            if checks.number(name, getattr(self, name)) == 0:
-                raise InvalidArgument(f"{name} is more than 0 seconds, not 0")
 
 
 class Application:
@@ -108,15 +79,7 @@ class Application:
         if scope["type"] != "http":
             raise RuntimeError(f"only HTTP is served, not {scope['type']!r}")
         begin = time.perf_counter()
-        try:
-            status, headers, body = await self._answer(scope, receive)
-        except Exception as error:
-            status, text = status_and_text(error)
-            if status == 500:
-                LOGGER.warning("%s %s: %s", scope["method"], _path(scope), error, exc_info=not isinstance(error, Error))
-            headers, body = [_JSON], _dumps({"error": text})
-        if scope["method"] == "HEAD":
-            body = b""
+        status, headers, body = await self.respond(scope, receive)
         if status != _GONE:
             self.service.answers["http", str(status)] += 1
         headers.append((b"content-length", b"%d" % len(body)))
@@ -126,8 +89,24 @@ class Application:
             client = (scope.get("client") or ("-",))[0]
             milliseconds = (time.perf_counter() - begin) * 1e3
             ACCESS.info(
-                "%s %s %s %d %d %.1f ms", client, scope["method"], _path(scope), status, len(body), milliseconds
+                "%s %s %s %d %d %.1f ms", client, scope["method"], _shown(scope), status, len(body), milliseconds
             )
+
+    async def respond(self, scope: Scope, receive: Receive) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+        """Return an answer's status, its headers but for content-length, and its body."""
+        try:
+            status, headers, body = await self._answer(scope, receive)
+        except Exception as error:
+            status, text = status_and_text(error)
+            if status == 500:
+                LOGGER.warning(
+                    "%s %s: %s", scope["method"], _shown(scope), error, exc_info=not isinstance(error, Error)
+                )
+            headers, body = [_JSON], _dumps({"error": text})
+            if isinstance(error, _WrongMethod):
+                headers.append((b"allow", ", ".join(error.allowed).encode()))
+            error.__traceback__ = None  # its frames would keep the body until garbage is collected
+        return status, headers, b"" if scope["method"] == "HEAD" else body
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
         parts = _path(scope).strip("/").split("/")
@@ -183,7 +162,8 @@ class Application:
             _check_method(method, "POST")
             client = scope.get("client")
             caller = f"{client[0]} {client[1]}" if client else None
-            return await self._infer(name, version, headers, await self._body(headers, receive), caller)
+            body = await self._body(scope, headers, receive, self.limits.body)
+            return await self._infer(name, version, headers, body, caller)
         calls = {"": service.model_metadata, "config": service.model_config, "stats": service.statistics}
         if what != "ready" and what not in calls:
             raise Refused(404, "Not Found")
@@ -197,22 +177,23 @@ class Application:
         self, method: str, parts: list[str], headers: Mapping[bytes, bytes], receive: Receive
     ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
         _check_method(method, "POST")
-        body = await self._body(headers, receive)
+        body = await self._body({}, headers, receive, min(self.limits.body, MOST_OF_OTHERS))
         asked = _object(_loads(bytes(body) or b"{}"), "the body")
         if parts == ["index"]:
             return _json(self.service.index(ready=asked.get("ready") is True))
         if len(parts) == 3 and parts[0] == "models" and parts[2] in ("load", "unload"):
             parameters = _object(asked.get("parameters") or {}, "parameters")
             if parts[2] == "load":
-                await asyncio.to_thread(self.service.load, parts[1], parameters)
+                await self.service.run_slowly(self.service.load, parts[1], parameters)
             else:
-                await asyncio.to_thread(self.service.unload, parts[1])
+                await self.service.run_slowly(self.service.unload, parts[1])
             return 200, [_JSON], b""
         raise Refused(404, "Not Found")
 
-    async def _body(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes | memoryview:
+    async def _body(
+        self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes], receive: Receive, limit: int
+    ) -> bytes | memoryview:
         """Return the body. Binary tensors begin at an address that arrays may have, where it came in parts."""
-        limit = self.limits.body
         declared = headers.get(b"content-length", b"")
         if declared.isdigit() and int(declared) > limit:
             raise Refused(413, f"the body has {int(declared)} bytes, and {limit} are allowed")
@@ -228,12 +209,15 @@ class Application:
                 if size > limit:
                     raise Refused(413, f"the body has more than the {limit} bytes that are allowed")
             body = memoryview(b"".join(parts))[before:]
+        elif len(body) > limit:
+            raise Refused(413, f"the body has {len(body)} bytes, and {limit} are allowed")
         if message["type"] == "http.disconnect":
             raise Refused(_GONE, "the client has gone")
         coding = headers.get(b"content-encoding", b"")
         if coding in (b"", b"identity"):
             return body
-        return await asyncio.to_thread(_decompressed, body, coding, limit)
+        count = (scope.get("extensions") or {}).get(COUNT, lambda _bytes: True)
+        return await asyncio.to_thread(_decompressed, body, coding, limit, count)
 
     async def _infer(
         self,
@@ -243,7 +227,8 @@ class Application:
         body: bytes | memoryview,
         caller: str | None = None,
     ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-        request, binary = parse_infer(body, headers.get(_HEADER_LENGTH), self.limits.tensors)
+        self.service.interface(name, version)  # before the body of a model that is not there is read
+        request, binary = parse_infer(body, headers.get(_HEADER_LENGTH), self.limits.tensors, self.limits.json)
         request.model, request.version, request.caller = name, version, caller
         if any(key in headers for key in _TRACED):
             request.trace = {key.decode(): headers[key].decode("latin-1") for key in _TRACED if key in headers}
@@ -277,7 +262,7 @@ class Binary:
 
 
 def parse_infer(
-    body: bytes | memoryview, header_length: bytes | None, most_tensors: int
+    body: bytes | memoryview, header_length: bytes | None, most_tensors: int, most_json: int
 ) -> tuple[InferRequest, Binary]:
     """Read the body of an inference request: JSON, with the binary data of its inputs behind it.
 
@@ -285,9 +270,11 @@ def parse_infer(
         body: The body.
         header_length: Value of the header Inference-Header-Content-Length; None: the body is JSON alone.
         most_tensors: Inputs, and outputs, that are allowed.
+        most_json: Bytes of JSON that are.
 
     Raises:
         InvalidArgument: It is none.
+        Refused: It has more JSON.
     """
     view = memoryview(body)
     at = len(body)
@@ -295,6 +282,12 @@ def parse_infer(
         at = _length(header_length)
         if not 0 <= at <= len(body):
             raise InvalidArgument(f"Inference-Header-Content-Length is 0 to {len(body)} for this body")
+    if at > most_json:
+        raise Refused(
+            413,
+            f"the request has {at} bytes of JSON, and {most_json} are allowed: send larger tensors in the binary form, "
+            "behind the JSON",
+        )
     asked = _object(_loads(bytes(view[:at])), "the request")
     parameters = _object(asked.get("parameters") or {}, "parameters")
     tensors = []
@@ -411,6 +404,11 @@ def _path(scope: Scope) -> str:
     return path.removeprefix(scope.get("root_path", ""))
 
 
+def _shown(scope: Scope) -> str:
+    """Return the path for a line of a log, which nothing in it ends."""
+    return ascii(_path(scope))[1:-1]
+
+
 def _model_of(parts: list[str]) -> tuple[str, str, str]:
     """Split the path NAME[/versions/VERSION][/WHAT] into these three; "" for one that is not there."""
     name, *rest = parts or [""]
@@ -422,37 +420,47 @@ def _model_of(parts: list[str]) -> tuple[str, str, str]:
     return name, version, rest[0] if rest else ""
 
 
+class _WrongMethod(Refused):
+    def __init__(self, method: str, allowed: Sequence[str]) -> None:
+        super().__init__(405, f"the method is {allowed[0]}, not {method[:20]}")
+        self.allowed = allowed
+
+
 def _check_method(method: str, *allowed: str) -> None:
     if method not in allowed:
-        raise Refused(405, f"the method is {allowed[0]}, not {method[:20]}")
+        raise _WrongMethod(method, allowed)
 
 
 _FIRST_STEP = 512
+_MOST_STEP = 1 << 20
 _WINDOWS = {b"gzip": zlib.MAX_WBITS + 16, b"deflate": zlib.MAX_WBITS}
 
 
-def _decompressed(body: bytes | memoryview, coding: bytes, limit: int) -> bytes:
+def _decompressed(body: bytes | memoryview, coding: bytes, limit: int, count: Callable[[int], bool]) -> memoryview:
     window = _WINDOWS.get(coding)
     if window is None:
         raise Refused(415, f"the content encoding is gzip or deflate, not {coding.decode('latin-1')[:20]}")
-    view, plain = memoryview(body), list[bytes]()
-    at = size = 0
-    while at < len(view) or not plain:  # gzip may have several members
-        inflate, step = zlib.decompressobj(window), _FIRST_STEP
-        while not inflate.eof:
-            if at == len(view):
-                raise InvalidArgument(f"the body is not {coding.decode()}: it is incomplete")
-            part = view[at : at + step]
+    view, plain = memoryview(body), bytearray()
+    at, first = 0, True
+    while at < len(view) or first:  # gzip may have several members
+        inflate, step, over, first = zlib.decompressobj(window), _FIRST_STEP, False, False
+        while not over:
+            part, most = view[at : at + step], min(_MOST_STEP, limit + 1 - len(plain))
             try:
-                plain.append(inflate.decompress(part, limit + 1 - size))
+                piece = inflate.decompress(part, most)
             except zlib.error as error:
                 raise InvalidArgument(f"the body is not {coding.decode()}: {error}") from None
-            size += len(plain[-1])
-            if size > limit:
+            if not count(2 * len(piece)):  # it is copied as it grows
+                raise Refused(503, "the server has no memory left for requests, try again later")
+            plain += piece
+            if len(plain) > limit:
                 raise Refused(413, f"the body has more than the {limit} bytes that are allowed, decompressed")
-            at += len(part) - len(inflate.unconsumed_tail) - len(inflate.unused_data)
-            step *= 2  # so that little is read twice, however small the members are
-    return b"".join(plain)
+            over = inflate.eof
+            at += len(part) - len(inflate.unused_data if over else inflate.unconsumed_tail)
+            if at == len(view) and len(piece) < most and not over:
+                raise InvalidArgument(f"the body is not {coding.decode()}: it is incomplete")
+            step = min(2 * step, _MOST_STEP)  # so that little is read twice, however small the members are
+    return memoryview(plain)
 
 
 def _accepted(header: bytes) -> bytes | None:

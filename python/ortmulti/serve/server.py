@@ -6,34 +6,26 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 import socket
-import ssl
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import grpc
-import uvicorn
 
 from ortmulti.errors import Error, InvalidArgument, without_folders
 from ortmulti.remote.concurrency import interrupt_all
 from ortmulti.repository import ModelRepository
 from ortmulti.serve.folder import Models, ServedModel
-from ortmulti.serve.grpc import Handlers, add_to
-from ortmulti.serve.http import Application, Limits
-from ortmulti.serve.protocol import protocol_with
-from ortmulti.serve.service import Service
+from ortmulti.serve.front import Front, in_thread
+from ortmulti.serve.limits import Limits
+from ortmulti.serve.service import Refused, Service
 
 __all__ = ["Settings", "serve"]
 
 LOGGER = logging.getLogger("ortmulti.serve")
-
-# Seconds of gRPC's end: for what is under way, for clients to be told that it is one, and for idle streams.
-_AS_LONG_AS_IT_TAKES = 1e6
-_TO_STOP = 0.05
-_FOR_STREAMS = 1.0
 
 
 @dataclass(frozen=True)
@@ -46,10 +38,10 @@ class Settings:
         repository: Arguments of `ModelRepository`.
         explicit: Whether clients may load and unload models.
         id: The server's name in its metadata.
-        token: See `Application`.
+        token: Clients send it as ``Authorization: Bearer TOKEN``, but for health; None: nobody needs one.
         certificate, key: Files of TLS, for both protocols; None: plain.
         limits: See `Limits`.
-        access_log: Whether each HTTP request makes a record of the logger ``ortmulti.serve.access``.
+        access_log: Whether each answer makes a record of the logger ``ortmulti.serve.access``.
         exit_on_error: Whether a model that cannot be loaded at the start ends the server; else it serves the others.
     """
 
@@ -75,30 +67,15 @@ OnLoaded = Callable[[int, int, str], object]
 def serve(
     models: Models, settings: Settings, on_listening: OnListening | None = None, on_loaded: OnLoaded | None = None
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C; what a byte was read of is answered then. A second signal ends the process.
+    """Serve until SIGTERM or Ctrl-C; what a byte was read of is answered then, within `Limits.end` seconds. A second
+    signal ends the process.
 
     Health is answered while models load. Clients see "ready" once all of them are there.
 
     Raises:
         Error: Models cannot be loaded, of which each is named, or an address cannot be listened on.
     """
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_Server(models, settings, on_listening, on_loaded).run())
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:  # there is none for this Python
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
-
-
-class _Uvicorn(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield  # the server has handlers of its own
+    asyncio.run(_Server(models, settings, on_listening, on_loaded).run())
 
 
 class _Server:
@@ -109,17 +86,12 @@ class _Server:
         self._settings = settings
         self._on_listening = on_listening or (lambda _http, _grpc: None)
         self._on_loaded = on_loaded or (lambda _there, _total, _following: None)
-        if settings.certificate is not None and settings.key is not None:
-            try:
-                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.certificate, settings.key)
-            except OSError as error:  # ssl.SSLError too
-                raise InvalidArgument(
-                    f"'{settings.certificate}' and '{settings.key}' are no certificate and its key: {error}"
-                ) from error
         self._stop = asyncio.Event()
         self._repository = ModelRepository(**settings.repository)
         self._service = Service(self._repository, explicit=settings.explicit, reload=self._reload, name=settings.id)
         self._service.ready = False  # until all models are there
+        self._front: Front | None = None
+        self._putting = threading.Lock()  # so that of two loads of a name the later one stays
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -127,10 +99,8 @@ class _Server:
             loop.add_signal_handler(number, self._signalled, number)
         loading: asyncio.Task[None] | None = None
         try:
-            http, http_address = self._start_http()
-            rpc, grpc_address = await self._start_grpc()
-            listening = None if http is None else asyncio.create_task(http[0].serve(sockets=[http[1]]))
-            self._on_listening(http_address, grpc_address)
+            self._front, addresses = self._listen()
+            self._on_listening(*addresses)
             loading = asyncio.create_task(asyncio.to_thread(self._load_all))
             stopped = asyncio.create_task(self._stop.wait())
             try:
@@ -140,23 +110,12 @@ class _Server:
                     await stopped
             finally:
                 self._service.ready = False
-                if http is not None:
-                    http[0].should_exit = True
-                await asyncio.gather(*(each for each in (listening, rpc and self._stop_grpc(*rpc)) if each))
+                interrupt_all()  # a load from an object store may take minutes
+                await self._front.end()
         finally:
-            interrupt_all()  # a load from an object store may take minutes
-            await asyncio.to_thread(self._repository.close)
+            await in_thread(self._repository.close)
             if loading is not None:  # a model that was being loaded is refused by the repository
                 await asyncio.gather(loading, return_exceptions=True)
-
-    async def _stop_grpc(self, server: grpc.aio.Server, handlers: Handlers) -> None:
-        async with handlers.held():
-            stopped = asyncio.create_task(server.stop(_AS_LONG_AS_IT_TAKES))
-            await asyncio.sleep(_TO_STOP)
-        while handlers.under_way:
-            await asyncio.sleep(_TO_STOP)
-        await server.stop(_FOR_STREAMS)  # which may stay open with nothing to answer
-        await stopped
 
     def _signalled(self, number: int) -> None:
         if self._stop.is_set():
@@ -164,58 +123,25 @@ class _Server:
         LOGGER.info("ends, once what was received is answered; a second signal ends at once")
         self._stop.set()
 
-    def _start_http(self) -> tuple[tuple[_Uvicorn, socket.socket] | None, str]:
+    def _listen(self) -> tuple[Front, tuple[str, str]]:
         settings = self._settings
-        if not settings.http:
-            return None, ""
-        application = Application(self._service, settings.limits, settings.token, access_log=settings.access_log)
-        config = uvicorn.Config(
-            application,
-            http=protocol_with(settings.limits, self._service.answers),
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=int(settings.limits.idle),
-            ssl_certfile=settings.certificate,
-            ssl_keyfile=settings.key,
+        _allow_descriptors(settings.limits.connections)
+        sockets = _inherited() or {
+            protocol: [_listener(address)] if address else []
+            for protocol, address in (("http", settings.http), ("grpc", settings.grpc))
+        }
+        http, grpc = (", ".join(map(_described, each)) for each in (sockets.get("http", []), sockets.get("grpc", [])))
+        front = Front(
+            self._service,
+            http=[each.detach() for each in sockets.get("http", [])],
+            grpc=[each.detach() for each in sockets.get("grpc", [])],
+            limits=settings.limits,
+            token=settings.token,
+            certificate=settings.certificate,
+            key=settings.key,
+            access_log=settings.access_log,
         )
-        host, port = _address(settings.http)
-        try:
-            listener = socket.create_server(
-                (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
-            )
-        except OSError as error:
-            raise InvalidArgument(f"cannot listen on {settings.http}: {error.strerror}") from error
-        return (_Uvicorn(config), listener), _described(listener)
-
-    async def _start_grpc(self) -> tuple[tuple[grpc.aio.Server, Handlers] | None, str]:
-        settings = self._settings
-        if not settings.grpc:
-            return None, ""
-        _address(settings.grpc)
-        server = grpc.aio.server(
-            options=[
-                ("grpc.max_receive_message_length", settings.limits.body),
-                ("grpc.max_send_message_length", -1),
-                ("grpc.max_metadata_size", settings.limits.header),
-                ("grpc.so_reuseport", 0),
-            ],
-            maximum_concurrent_rpcs=settings.limits.concurrent,
-        )
-        handlers = add_to(server, self._service, settings.limits.tensors, settings.token)
-        try:
-            if settings.certificate is None or settings.key is None:
-                port = server.add_insecure_port(settings.grpc)
-            else:
-                pair = (settings.key.read_bytes(), settings.certificate.read_bytes())
-                port = server.add_secure_port(settings.grpc, grpc.ssl_server_credentials([pair]))
-        except RuntimeError as error:
-            raise InvalidArgument(f"cannot listen on {settings.grpc}: is another server there?") from error
-        await server.start()
-        return (server, handlers), f"{settings.grpc.rpartition(':')[0]}:{port}"
+        return front, (http, grpc)
 
     def _load_all(self) -> None:
         models, refused = self._models.all()
@@ -236,6 +162,8 @@ class _Server:
             raise _not_loaded(refused) from next(iter(refused.values()))
         self._wake_what_fits()
         self._service.ready = True
+        assert self._front is not None
+        self._front.look()
         there = len(models.keys() - refused.keys())
         self._on_loaded(there, there, "")
 
@@ -251,6 +179,12 @@ class _Server:
         options = {"version": model.version, **model.options}
         self._repository.add(model.name, model.model(), verify=model.check, **options)
         self._service.refused.pop(model.name, None)
+        self._put(model.name)
+
+    def _put(self, name: str) -> None:
+        with self._putting, contextlib.suppress(Refused):  # unloaded meanwhile
+            if self._front is not None:
+                self._front.put_model(name)
 
     def _note(self, model: ServedModel) -> None:
         for part in model.ignored:
@@ -276,6 +210,7 @@ class _Server:
                 options.pop(kept, None)
             self._repository.load(name, model.model(), options=options, verify=model.check)
             self._note(model)
+            self._put(name)
         else:
             self._add(model)
 
@@ -289,13 +224,64 @@ def _not_loaded(refused: Mapping[str, Error]) -> Error:
     return Error("\n".join([f"{len(texts)} models were not loaded, {names}: mend or remove them", *lines]))
 
 
-def _address(given: str) -> tuple[str, int]:
-    host, _, port = given.rpartition(":")
+# Beside connections: files of models, libraries, threads of a store.
+_OTHER_DESCRIPTORS = 256
+
+
+def _allow_descriptors(connections: int) -> None:
+    """Raise the soft limit of open files (``ulimit -n``) to what so many connections need, as far as it may be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _OTHER_DESCRIPTORS
+    if resource.RLIM_INFINITY != soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        if most < wanted:
+            LOGGER.warning(
+                "limits.connections is %d, and this process may have %d files open: clients wait, and models do not "
+                "load, once these are used up; allow it %d (ulimit -n, LimitNOFILE=), or set connections lower",
+                connections, most, wanted,
+            )  # fmt: skip
+
+
+# systemd hands listening sockets over from this one on, and names them.
+_FIRST_DESCRIPTOR = 3
+
+
+def _inherited() -> dict[str, list[socket.socket]]:
+    """Return the sockets of a systemd.socket unit, by their FileDescriptorName: http or grpc.
+
+    Raises:
+        InvalidArgument: One has another name.
+    """
+    if os.environ.get("LISTEN_PID") != str(os.getpid()):
+        return {}
+    names = os.environ.get("LISTEN_FDNAMES", "").split(":")
+    found: dict[str, list[socket.socket]] = {}
+    for number in range(int(os.environ.get("LISTEN_FDS", "0"))):
+        name = names[number] if number < len(names) else ""
+        if name not in ("http", "grpc"):
+            raise InvalidArgument(f"a socket of systemd's is named http or grpc (FileDescriptorName=), not {name!r}")
+        found.setdefault(name, []).append(socket.socket(fileno=_FIRST_DESCRIPTOR + number))
+    for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
+        os.environ.pop(name, None)
+    return found
+
+
+def _listener(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise InvalidArgument(f"an address is HOST:PORT, such as 127.0.0.1:8000, not {given!r}")
-    return host.strip("[]"), int(port)
+        raise InvalidArgument(f"an address is HOST:PORT, such as 127.0.0.1:8000, not {address!r}")
+    host = host.strip("[]")
+    try:
+        return socket.create_server(
+            (host, int(port)), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=4096
+        )
+    except OSError as error:
+        raise InvalidArgument(f"cannot listen on {address}: {error.strerror}") from error
 
 
 def _described(listener: socket.socket) -> str:
+    if listener.family not in (socket.AF_INET, socket.AF_INET6):
+        return f"unix:{listener.getsockname()!s}"
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ortmulti._core import __version__
 from ortmulti.errors import (
@@ -56,6 +58,8 @@ EXTENSIONS = [
 _UNNAMED = "1"
 _NANOSECONDS = 10**9
 _MICROSECONDS = 10**6
+
+_T = TypeVar("_T")
 # An explicit priority is at most this far from the default one.
 _MOST_PRIORITY = 2**31 - 1
 
@@ -125,7 +129,7 @@ class Defaults(NamedTuple):
 _NO_DEFAULTS = Defaults()
 
 
-class _Interface:
+class Interface:
     """A loaded model's inputs and outputs. They belong to one pool of the name."""
 
     def __init__(self, pool: Pool) -> None:
@@ -190,8 +194,12 @@ class Service:
         self.refused: dict[str, str] = {}  # why a model was not loaded, by name
         self.defaults: dict[str, Defaults] = {}  # by model
         self.answers: Counter[tuple[str, str]] = Counter()  # by protocol and code
+        # Answers that this object did not see, and what they count for in a model's statistics: see `Front`.
+        self.other_answers: Callable[[], Mapping[tuple[str, str], int]] = dict
+        self.other_counts: Callable[[str], tuple[int, int]] = lambda _name: (0, 0)
         self._reload = reload or models.load
-        self._interfaces: dict[str, _Interface] = {}
+        self._slow = ThreadPoolExecutor(4, "ortmulti-load")
+        self._interfaces: dict[str, Interface] = {}
         self._last: dict[str, int] = {}
         self._inferences: Counter[str] = Counter()  # rows, of models that join them
 
@@ -203,8 +211,8 @@ class Service:
         stats = self.models.stats()
         add_to(page, stats, {})
         add_gpu_memory(page, stats.devices, {})
-        answers = list(self.answers.items())  # the event loop counts on meanwhile
-        counts = [({"protocol": protocol, "code": code}, count) for (protocol, code), count in answers]
+        answers = self.answers + Counter(self.other_answers())
+        counts = [({"protocol": protocol, "code": code}, count) for (protocol, code), count in answers.items()]
         page.add("serve_answers_total", "counter", "Answers, by protocol and code.", counts, {})
         return str(page)
 
@@ -225,7 +233,7 @@ class Service:
 
     def model_metadata(self, name: str, version: str = "") -> dict[str, Any]:
         """Return a model's inputs and outputs."""
-        interface, present = self._interface(name, version)
+        interface, present = self.interface(name, version)
 
         def described(values: Mapping[str, Declared]) -> list[dict[str, Any]]:
             return [{"name": one.name, "datatype": one.datatype, "shape": one.shape} for one in values.values()]
@@ -240,9 +248,9 @@ class Service:
 
     def model_config(self, name: str, version: str = "") -> dict[str, Any]:
         """Return what Triton's model configuration would say of a model."""
-        interface, _ = self._interface(name, version)
+        interface, _ = self.interface(name, version)
         batching = interface.batching
-        most = self._defaults(name).max_batch_size or (batching.max_size if batching else 0)
+        most = self.defaults_of(name).max_batch_size or (batching.max_size if batching else 0)
 
         def described(values: Mapping[str, Declared]) -> list[dict[str, Any]]:
             return [
@@ -283,7 +291,7 @@ class Service:
     def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
         """Return the counts of a model, or of all that are loaded."""
         if name:
-            self._interface(name, version)
+            self.interface(name, version)
         return {
             "model_stats": [
                 self._statistics(model.name, model.pool)
@@ -300,11 +308,12 @@ class Service:
         done, failed = (sum(getattr(each, what) for each in devices) for what in ("done", "failed"))
         sums = {what: sum(getattr(each, what).sum for each in devices) for what in ("total", "queue", "copy", "run")}
         none = duration(0, 0.0)
+        inferences, last = self.other_counts(name)
         return {
             "name": name,
             "version": pool.version or _UNNAMED,
-            "last_inference": self._last.get(name, 0),
-            "inference_count": max(done, self._inferences[name]),
+            "last_inference": max(last, self._last.get(name, 0)),
+            "inference_count": max(done, inferences + self._inferences[name]),
             "execution_count": sum(each.runs for each in devices),
             "inference_stats": {
                 "success": duration(done, sums["total"]),
@@ -334,6 +343,10 @@ class Service:
                 for name, reason in self.refused.copy().items()
             ]
         return found
+
+    async def run_slowly(self, call: Callable[..., _T], *args: Any) -> _T:
+        """Run what may take minutes, such as a load, in a thread for which nothing else waits."""
+        return await asyncio.get_running_loop().run_in_executor(self._slow, call, *args)
 
     def load(self, name: str, parameters: Mapping[str, Any]) -> None:
         """Load a model, or load it again."""
@@ -365,12 +378,12 @@ class Service:
 
     async def infer(self, request: InferRequest) -> Answer:
         """Run a model once."""
-        defaults = self._defaults(request.model)
+        defaults = self.defaults_of(request.model)
         most = defaults.max_batch_size
         timeout = _timeout(request.parameters.get("timeout"), defaults)
         priority = _priority(request.parameters.get("priority"), defaults.priority)
         while True:
-            interface, version = self._interface(request.model, request.version)
+            interface, version = self.interface(request.model, request.version)
             feed = _feed(interface, request)
             interface.check_not_empty(feed)
             rows = interface.rows(feed, most)
@@ -390,7 +403,7 @@ class Service:
                 # Another one was loaded in its place, and takes the request that the former did not.
                 if self._interfaces.get(request.model) is interface:
                     del self._interfaces[request.model]
-                if self._interface(request.model, request.version)[0].pool is interface.pool:
+                if self.interface(request.model, request.version)[0].pool is interface.pool:
                     raise
                 continue
             finally:
@@ -400,10 +413,16 @@ class Service:
             self._inferences[request.model] += rows
             return Answer(request.model, version, list(zip(outputs, values, strict=True)))
 
-    def _defaults(self, name: str) -> Defaults:
+    def defaults_of(self, name: str) -> Defaults:
+        """Return what the model's requests have."""
         return self.defaults.get(name, _NO_DEFAULTS)
 
-    def _interface(self, name: str, version: str) -> tuple[_Interface, str]:
+    def interface(self, name: str, version: str = "") -> tuple[Interface, str]:
+        """Return a loaded model's inputs and outputs, and its version.
+
+        Raises:
+            Refused: It is not loaded, or has another version.
+        """
         try:
             pool = self.models[name].pool
         except NotFound:
@@ -415,11 +434,11 @@ class Service:
             raise Refused(404, f"Request for unknown model: '{name}' version {version[:20]} is not found")
         interface = self._interfaces.get(name)
         if interface is None or interface.pool is not pool:
-            interface = self._interfaces[name] = _Interface(pool)
+            interface = self._interfaces[name] = Interface(pool)
         return interface, present
 
 
-def _feed(interface: _Interface, request: InferRequest) -> dict[str, NDArray[Any]]:
+def _feed(interface: Interface, request: InferRequest) -> dict[str, NDArray[Any]]:
     feed: dict[str, NDArray[Any]] = {}
     for tensor in request.inputs:
         declared = interface.inputs.get(tensor.name) or interface.optional.get(tensor.name)
@@ -448,7 +467,7 @@ def _feed(interface: _Interface, request: InferRequest) -> dict[str, NDArray[Any
     return feed
 
 
-def _outputs(interface: _Interface, request: InferRequest) -> list[Declared]:
+def _outputs(interface: Interface, request: InferRequest) -> list[Declared]:
     for name in request.outputs:
         if name not in interface.outputs:
             raise InvalidArgument(f"unexpected inference output '{name[:200]}' for model '{request.model}'")

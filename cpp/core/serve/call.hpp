@@ -1,0 +1,114 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/base/non_copyable.hpp"
+#include "core/serve/admission.hpp"
+#include "core/serve/buffer.hpp"
+
+namespace ortmulti::serve {
+
+/// Names are in lower case.
+using Headers = std::vector<std::pair<std::string, std::string>>;
+
+/// The first value of this name; null: there is none.
+inline const std::string* find(const Headers& headers, std::string_view name) {
+  const auto found = std::ranges::find(headers, name, &Headers::value_type::first);
+  return found == headers.end() ? nullptr : &found->second;
+}
+
+enum class Protocol : std::uint8_t { http, grpc };
+
+/// gRPC's codes, by their numbers.
+enum class GrpcStatus : std::uint8_t {
+  ok = 0,
+  cancelled = 1,
+  unknown = 2,
+  invalid_argument = 3,
+  deadline_exceeded = 4,
+  not_found = 5,
+  resource_exhausted = 8,
+  unimplemented = 12,
+  internal = 13,
+  unavailable = 14,
+  unauthenticated = 16,
+};
+/// 400, 401, 404, 413, 429, 499, 501, 503, 504 as gRPC says it; internal for others.
+GrpcStatus to_grpc(int http_status) noexcept;
+
+/// Part of a body to send: memory, and whose it is.
+struct Piece {
+  std::string_view bytes;
+  std::shared_ptr<const void> owner;
+};
+Piece piece_of(std::string text);
+
+/// The answer to a call.
+struct Reply {
+  int status = 200;  ///< HTTP's; gRPC's is to_grpc() of it, ok for 200.
+  Headers headers;   ///< Beside content-length, which the connection adds; gRPC has none of them.
+  std::vector<Piece>
+      body;             ///< Of gRPC: one message, without the five bytes before it. None where the status is not 200.
+  std::string message;  ///< Of gRPC where the status is not 200, UTF-8.
+  std::size_t size() const noexcept {
+    std::size_t size = 0;
+    for (const Piece& piece : body) {
+      size += piece.bytes.size();
+    }
+    return size;
+  }
+};
+/// {"error": text} for HTTP, the text for gRPC.
+Reply refusal(Protocol protocol, int status, std::string_view text);
+
+/// One request of a client: of HTTP, or a message of gRPC. It is filled in by a connection, in the thread of its loop,
+/// and belongs to whoever answers it from Router::finish() on.
+class Call : NonCopyable {
+ public:
+  Call(Protocol of, BufferPool& buffers, Admission& admission)
+      : protocol(of), body(buffers), bytes(admission), bytes_beside(admission) {}
+  virtual ~Call() = default;
+
+  const Protocol protocol;
+  std::string method;  ///< "POST"; gRPC has no other.
+  std::string
+      path;  ///< As sent, without the query: "/v2/models/a%20b/infer", "/inference.GRPCInferenceService/ModelInfer".
+  std::string query;  ///< Behind "?".
+  Headers headers;
+  Buffer body;            ///< Of gRPC: a message. Without transfer coding; content coding is as sent.
+  bool streamed = false;  ///< Of a call of gRPC with a stream of requests, each of which is a Call.
+  std::string peer;       ///< "127.0.0.1 51234": of the connection.
+
+  // Of admission: freed with the call.
+  Admission::Bytes bytes;         ///< Of its body, or its answer.
+  Admission::Bytes bytes_beside;  ///< Of what whoever answers it makes of its body. Connections leave it alone.
+  Admission::Place place;
+
+  // For its connection alone.
+  std::uint64_t connection = 0;
+  std::int64_t stream = 0;
+};
+
+/// What a connection asks about its calls. It is called in the thread of the connection's loop, and does not wait.
+class Router {
+ public:
+  virtual ~Router() = default;
+  /// The headers are there, the body is not. A reply: it is refused, the rest of its body is not wanted.
+  virtual std::unique_ptr<Reply> begin(Call& call) = 0;
+  /// All of it is there. Its answer comes by Connection::reply(), once, now or later. Of a loop: later, see
+  /// Loop::reply().
+  virtual void finish(std::shared_ptr<Call> call) = 0;
+  /// The connection itself answered with this status: what it got is no call, or too large, or too slow.
+  virtual void answered_itself(int /*status*/) noexcept {}
+  /// The client has gone, or does not want the answer any more. reply() may still come and is ignored.
+  virtual void gone(const std::shared_ptr<Call>& call) = 0;
+};
+
+}  // namespace ortmulti::serve

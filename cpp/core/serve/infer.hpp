@@ -1,0 +1,129 @@
+#pragma once
+
+#include <onnxruntime_cxx_api.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/base/mutex.hpp"
+#include "core/pool/padding.hpp"
+#include "core/pool/pool.hpp"
+#include "core/pool/request.hpp"
+#include "core/serve/call.hpp"
+
+namespace ortmulti::serve {
+
+/// An input or output of a model as the protocol names it.
+struct Declared {
+  std::string name;
+  std::string datatype;  ///< "FP32"; empty: the protocol has no word for it.
+  ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  std::vector<std::int64_t> shape;  ///< -1: any size.
+};
+
+/// A model as clients may ask for it. It does not keep the pool.
+struct ServedModel {
+  std::string name;
+  std::string version;  ///< As clients see it: "1" for a model without.
+  std::weak_ptr<Pool> pool;
+  std::vector<Declared> inputs;
+  std::vector<Declared> optional;  ///< Initializers that may be given.
+  std::vector<Declared> outputs;
+  bool joins = false;        ///< Requests run together.
+  bool counts_rows = false;  ///< ... along the first axis.
+  bool recurrent = false;    ///< Empty inputs would end the process.
+  std::size_t max_rows = 0;  ///< Of a request; 0: any number.
+  std::shared_ptr<const Padding> padding;
+  std::optional<double> timeout;  ///< Seconds of a request without one.
+  bool may_override = true;       ///< A request may have an earlier deadline.
+  int priority = 1;               ///< The protocol's, of a request without one.
+
+  // For statistics.
+  mutable std::atomic<std::uint64_t> inferences{0};  ///< Rows, where they are joined; else requests.
+  mutable std::atomic<std::int64_t> last{0};         ///< Milliseconds since 1970 of the last answer.
+  /// Of the last runs on the CPU, an average. 0: none is known.
+  mutable std::atomic<std::chrono::nanoseconds> run_time{};
+  mutable std::atomic<int> surprises{0};  ///< Runs that took long although they were expected to be short.
+};
+
+/// The models that infer is answered for without Python. Any thread may use it.
+class ServedModels : NonCopyable {
+ public:
+  /// In the place of one of the same name, whose statistics it continues.
+  void put(std::shared_ptr<const ServedModel> model);
+  void remove(const std::string& name);
+  /// Null: there is none.
+  std::shared_ptr<const ServedModel> find(std::string_view name) const;
+
+ private:
+  mutable Mutex mutex_;
+  std::map<std::string, std::shared_ptr<const ServedModel>, std::less<>> models_ ORTMULTI_GUARDED_BY(mutex_);
+};
+
+/// A call of infer that a pool runs. Inputs are views of the call's body where their alignment allows that.
+class InferRequest : public Request {
+ public:
+  struct Output {
+    const Declared* declared;
+    bool binary;  ///< Over HTTP; else it is JSON.
+  };
+  /// Memory that inputs lie in.
+  struct Memory {
+    struct Block {
+      std::shared_ptr<std::byte[]> memory;
+      std::size_t size = 0;
+    };
+    std::vector<Block> blocks;
+    Block body;
+
+    bool has(const void* address) const noexcept;
+  };
+
+  InferRequest(std::shared_ptr<Call> of, std::shared_ptr<const ServedModel> asked)
+      : call(std::move(of)), model(std::move(asked)) {}
+  ~InferRequest() override { inputs = RunInputs(); }  // before what they lie in
+
+  const std::shared_ptr<Call> call;
+  const std::shared_ptr<const ServedModel> model;
+  std::string id;
+  std::vector<Output> wanted;
+  std::size_t row_count = 1;      ///< As statistics count it.
+  bool deadline_of_call = false;  ///< The deadline is that of gRPC's call, not that of the request in it.
+  std::shared_ptr<Memory> memory = std::make_shared<Memory>();
+  std::size_t counted = 0;  ///< Bytes of the call before the memory of tensors was counted there.
+};
+
+/// What became of a call: one of these.
+struct Begun {
+  std::shared_ptr<InferRequest> request;  ///< The pool has it, and its receiver gets it.
+  bool ended = false;                     ///< ... but not this one: it has ended already.
+  std::unique_ptr<Reply> reply;           ///< It is refused.
+  bool not_mine = false;                  ///< Python is to answer it.
+};
+
+/// Reads a call of infer and has the pool of its model run it, or runs it here where that takes less than to hand it
+/// over. `receiver` may be called before this returns, with this
+/// request or with others. It takes a time for JSON: some 50 ns a byte.
+Begun begin_infer(const std::shared_ptr<Call>& call, const ServedModels& models, const Limits& limits,
+                  const std::shared_ptr<Receiver>& receiver);
+
+/// The answer of a request that its receiver got. Nothing: its pool was closed before it ran, and Python is to answer
+/// the call after all. Called once.
+std::optional<Reply> reply_of(InferRequest& request);
+
+/// Nobody waits for the answer any more; the receiver gets the request all the same.
+void cancel(const std::shared_ptr<InferRequest>& request);
+
+/// As refusal(); for a call of a stream, which goes on, an answer with the error. `id`: the request's.
+Reply refused(const Call& call, int status, std::string_view text, std::string_view id = {});
+
+}  // namespace ortmulti::serve

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <exception>
+#include <string>
+
+namespace ortmulti::serve {
+
+/// What a client is told of a failure: the status of HTTP, and a text in UTF-8 without folders of this host.
+struct PublicError {
+  int status = 500;
+  std::string text;
+};
+PublicError public_error(const std::exception_ptr& error);
+
+/// The first line of a message without ONNX Runtime's prefix and without folders: as ortmulti.errors in Python.
+std::string without_folders(const std::string& message);
+
+}  // namespace ortmulti::serve
