@@ -99,7 +99,13 @@ class PythonFront : NonCopyable {
     front_.reset();
   }
 
-  std::optional<Calls::Event> next() { return calls_->next(); }
+  std::optional<Calls::Event> next() {
+    auto event = calls_->next();
+    if (event) {
+      event->first = freed_without_gil(std::move(event->first));
+    }
+    return event;
+  }
 
   void reply(const std::shared_ptr<serve::Call>& call, int status, const serve::Headers& headers, const py::bytes& body,
              std::string message) {

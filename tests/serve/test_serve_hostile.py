@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serve.test_serve_process import ASKED, SIMPLE, Server, asked, infer, receive_all, rpc_of, serving
+from tests.serve.server import ASKED, SIMPLE, Server, asked, infer, receive_all, rpc_of, serving
 from tests.support import onnx_models
 from tests.support.pools import HANG
 

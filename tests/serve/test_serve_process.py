@@ -8,14 +8,12 @@ import json
 import os
 import re
 import signal
-import socket
 import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPSConnection
+from http.client import HTTPSConnection
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ import onnx
 import pytest
 
 from tests.serve.asgi import tensors_of
+from tests.serve.server import ASKED, SIMPLE, Server, asked, infer, receive_all, rpc_of, serving
 from tests.support import onnx_models
 from tests.support.pools import ENDLESS, HANG, endless_feed
 from tests.support.processes import child_environment
@@ -31,74 +30,6 @@ from tests.support.processes import child_environment
 grpc = pytest.importorskip("grpc")
 messages = pytest.importorskip("ortmulti.serve.messages")
 message = messages.message
-
-SIMPLE = onnx_models.parsed("(float[n] x) => (float[n] y) { y = Neg(x) }").SerializeToString()
-ASKED = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [2], "data": [1, -2]}]}).encode()
-
-
-def rpc_of(channel: Any, name: str) -> Any:
-    """This call over a channel of grpc or grpc.aio."""
-    streams = name == "ModelStreamInfer"
-    return (channel.stream_stream if streams else channel.unary_unary)(
-        f"/inference.GRPCInferenceService/{name}",
-        request_serializer=message("ModelInferRequest" if streams else f"{name}Request").SerializeToString,
-        response_deserializer=message(f"{name}Response").FromString,
-    )
-
-
-def asked(model: str = "simple", request_id: str = "", **feed: np.ndarray) -> Any:
-    """A request over gRPC with these arrays of float32; none: 5 as x."""
-    request = message("ModelInferRequest")(model_name=model, id=request_id)
-    for name, value in (feed or {"x": np.array([5], np.float32)}).items():
-        request.inputs.add(name=name, datatype="FP32", shape=value.shape)
-        request.raw_input_contents.append(value.tobytes())
-    return request
-
-
-@dataclass
-class Server:
-    process: subprocess.Popen[str]
-    http: str
-    grpc: str
-
-    def connect(self) -> HTTPConnection:
-        return HTTPConnection(self.http, timeout=HANG)
-
-    def ask(self, path: str, body: bytes | None = None, **headers: str) -> tuple[int, bytes]:
-        connection = self.connect()
-        connection.request("GET" if body is None else "POST", path, body, headers)
-        answer = connection.getresponse()
-        found = answer.status, answer.read()
-        connection.close()
-        return found
-
-    def socket(self) -> socket.socket:
-        host, _, port = self.http.rpartition(":")
-        return socket.create_connection((host, int(port)), timeout=HANG)
-
-    def rpc(self, name: str, request: Any = None, **metadata: str) -> Any:
-        with grpc.insecure_channel(self.grpc) as channel:
-            sent = request or message(f"{name}Request")()
-            return rpc_of(channel, name)(sent, timeout=HANG, metadata=tuple(metadata.items()))
-
-
-@contextlib.contextmanager
-def serving(*arguments: str | Path, wait: str = "ready") -> Iterator[Server]:
-    command = [sys.executable, "-m", "ortmulti.cli", "serve", *map(str, arguments), "--devices", "cpu"]
-    addresses = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
-    process = subprocess.Popen(
-        [*command, *addresses], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=child_environment()
-    )
-    try:
-        assert process.stdout is not None
-        found = re.match(r"listening: HTTP (\S+), gRPC (\S+)", process.stdout.readline())
-        assert found, process.communicate()[1]
-        if wait:
-            assert process.stdout.readline().startswith(wait), process.communicate()[1]
-        yield Server(process, found[1], found[2])
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @pytest.fixture(scope="module")
@@ -118,10 +49,6 @@ def server(folder: Path) -> Iterator[Server]:
     )
     with serving(settings, "--model-control", "explicit") as running:
         yield running
-
-
-def infer(server: Server) -> tuple[int, bytes]:
-    return server.ask("/v2/models/simple/infer", ASKED)
 
 
 def test_both_protocols_are_answered(server: Server) -> None:
@@ -230,13 +157,6 @@ def accepts(server: Server) -> bool:
     except ConnectionError:
         return False
     return True
-
-
-def receive_all(client: socket.socket) -> bytes:
-    received = b""
-    while data := client.recv(1 << 16):
-        received += data
-    return received
 
 
 @pytest.mark.parametrize(
