@@ -495,13 +495,27 @@ TEST(Http1, TellsTheRouterOfAClientThatIsLost) {
   EXPECT_FALSE(sending.has_output());
 }
 
-TEST(Http1, EndsAtOnceWithoutARequest) {
+TEST(Http1, EndsSoonWithoutARequest) {
   for (const std::string& sent : {std::string(), std::string("\r\n"), get("/")}) {
     Exchange exchange;
     exchange.send(sent);
+    exchange.take();
     exchange.connection->end(exchange.now);
+    EXPECT_FALSE(exchange.connection->finished());
+    EXPECT_EQ(exchange.to_deadline(), 0.25);
     EXPECT_TRUE(exchange.connection->finished());
   }
+}
+
+TEST(Http1, AnswersAtTheEndARequestThatIsOnItsWay) {
+  Exchange exchange;
+  exchange.send(get("/1"));
+  exchange.take();
+  exchange.connection->end(exchange.now);
+  exchange.send(get("/2"));
+  EXPECT_EQ(exchange.status(), 200);
+  EXPECT_TRUE(exchange.closing());
+  EXPECT_TRUE(exchange.connection->finished());
 }
 
 TEST(Http1, AnswersAtTheEndWhatWasBegun) {

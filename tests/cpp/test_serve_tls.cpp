@@ -478,6 +478,8 @@ TEST(Tls, SaysThatItEnds) {
   Link idle;
   idle.run();
   idle.connection().end(idle.exchange.now);
+  EXPECT_FALSE(idle.connection().finished());
+  idle.connection().on_time(idle.connection().deadline().value_or(idle.exchange.now));
   EXPECT_TRUE(idle.connection().finished());
   idle.run();
   EXPECT_TRUE(idle.client.closed);

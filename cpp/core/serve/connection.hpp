@@ -40,7 +40,8 @@ class Connection : NonCopyable {
   /// The answer to a call of this connection.
   virtual void reply(Call& call, Reply reply, Clock::time_point now) = 0;
 
-  /// Nothing new is accepted. What a byte was read of is still answered; then it is finished.
+  /// No more than one further request is accepted, and soon. What a byte was read of is still answered; then it is
+  /// finished.
   virtual void end(Clock::time_point now) = 0;
   /// To be closed once what to_send() says is sent.
   virtual bool finished() const = 0;

@@ -16,6 +16,8 @@ constexpr std::size_t input_size = Http1Input::first_capacity;
 constexpr std::size_t most_read = std::size_t{512} << 10;  ///< At a time, so that other connections have their turn.
 constexpr std::size_t small_head = 4096;                   ///< Is not counted: health is answered without a budget too.
 constexpr std::chrono::seconds linger{2};
+// At the end a client may be sending its next request, which would be lost if the connection closed at once.
+constexpr std::chrono::milliseconds last_chance{250};
 
 /// Whether a name stands for this machine whatever a name server says.
 bool is_local(std::string_view host) {
@@ -320,11 +322,9 @@ void Http1Connection::sent(std::size_t bytes, Clock::time_point now) {
   }
 }
 
-void Http1Connection::end(Clock::time_point /*now*/) {
+void Http1Connection::end(Clock::time_point now) {
   ending_ = true;
-  if (state_ == State::receiving && !begun()) {
-    state_ = State::done;
-  }
+  idle_until_ = std::min(idle_until_, now + last_chance);
 }
 
 std::optional<Connection::Clock::time_point> Http1Connection::deadline() const {
