@@ -17,10 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ortmulti import _core
 from tests.support import onnx_models
 from tests.support.pools import HANG
 from tests.support.processes import child_environment
 
+if reason := _core.why_no_http2() if hasattr(_core, "Front") else "this build has no server":
+    pytest.skip(reason, allow_module_level=True)
 grpc = pytest.importorskip("grpc")
 message = pytest.importorskip("ortmulti.serve.messages").message
 
