@@ -23,8 +23,9 @@ std::size_t length_at(std::string_view bytes) noexcept {
   return length;
 }
 
-// The bytes of the character that begins here; 0: none does.
-std::size_t character(std::string_view text) noexcept {
+}  // namespace
+
+std::size_t utf8_character(std::string_view text) noexcept {
   const auto byte = [text](std::size_t at) { return static_cast<unsigned char>(text[at]); };
   const auto follows = [&](std::size_t at, unsigned from = 0x80, unsigned to = 0xBF) {
     return at < text.size() && byte(at) >= from && byte(at) <= to;
@@ -45,8 +46,6 @@ std::size_t character(std::string_view text) noexcept {
   return 0;
 }
 
-}  // namespace
-
 bool is_utf8(std::string_view text) noexcept {
   constexpr std::uint64_t high_bits = 0x8080808080808080;
   while (!text.empty()) {
@@ -54,7 +53,7 @@ bool is_utf8(std::string_view text) noexcept {
     if (text.size() >= sizeof(word)) {
       std::memcpy(&word, text.data(), sizeof(word));
     }
-    const std::size_t size = (word & high_bits) == 0 ? sizeof(word) : character(text);
+    const std::size_t size = (word & high_bits) == 0 ? sizeof(word) : utf8_character(text);
     if (size == 0) {
       return false;
     }

@@ -12,6 +12,8 @@
 namespace ortmulti::serve {
 
 bool is_utf8(std::string_view text) noexcept;
+/// The bytes of the character with which a text begins that is not empty; 0: it begins with none.
+std::size_t utf8_character(std::string_view text) noexcept;
 
 /// A byte of a BOOL that is neither 0 nor 1 is undefined as a bool: it becomes 1.
 void normalize_bools(std::span<std::byte> bytes) noexcept;

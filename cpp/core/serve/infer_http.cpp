@@ -7,6 +7,7 @@
 
 #include "core/base/text.hpp"
 #include "core/serve/json_request.hpp"
+#include "core/serve/route.hpp"
 
 namespace ortmulti::serve {
 namespace {
@@ -28,13 +29,6 @@ std::string decoded(std::string_view path) {
     i += code ? 2 : 0;
   }
   return out;
-}
-
-// The part before the next "/", which is taken off with it.
-std::string_view take_part(std::string_view& path) {
-  const std::string_view part = path.substr(0, path.find('/'));
-  path.remove_prefix(std::min(part.size() + 1, path.size()));
-  return part;
 }
 
 void check_object(const SentValue& value, const char* what) {
@@ -183,14 +177,14 @@ std::optional<InferPath> infer_path(std::string_view path) {
   while (path.ends_with('/')) {
     path.remove_suffix(1);
   }
-  if (take_part(path) != "v2" || take_part(path) != "models") {
+  if (take_path_part(path) != "v2" || take_path_part(path) != "models") {
     return std::nullopt;
   }
   InferPath found;
-  found.model = take_part(path);
+  found.model = take_path_part(path);
   if (path.starts_with("versions/")) {
-    take_part(path);
-    found.version = take_part(path);
+    take_path_part(path);
+    found.version = take_path_part(path);
   }
   return !found.model.empty() && path == "infer" ? std::optional(std::move(found)) : std::nullopt;
 }

@@ -361,8 +361,8 @@ void Loop::begin_end() {
   }
 }
 
-// Whoever still waits is told so, as far as sockets take it at once: who waits for an answer by the owner, and who has
-// sent a part of a request by its connection, for which the time to do so is over.
+// Tells whoever still waits, as far as sockets take it at once. The owner tells who waits for an answer. Who has sent a
+// part of a request is told by its connection: its time is over.
 void Loop::cut_off() {
   owner_.cut_off();
   settle(all_rounds);

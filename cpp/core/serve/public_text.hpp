@@ -5,7 +5,7 @@
 
 namespace ortmulti::serve {
 
-/// What a client is told of a failure: the status of HTTP, and a text in UTF-8 without folders of this host.
+/// What a client is told of a failure: a status of HTTP and a text. The text is UTF-8 and names no folder of this host.
 struct PublicError {
   int status = 500;
   std::string text;

@@ -13,14 +13,6 @@ constexpr std::string_view service = "inference.GRPCInferenceService";
 // More fields of a message than these are not skipped over one by one.
 constexpr int most_fields = 4096;
 
-// The part up to the next slash, which is taken off the path with it.
-std::string_view take_path_part(std::string_view& path) {
-  const std::size_t slash = path.find('/');
-  const std::string_view part = path.substr(0, slash);
-  path.remove_prefix(slash == std::string_view::npos ? path.size() : slash + 1);
-  return part;
-}
-
 std::string_view without_slashes(std::string_view path) {
   const std::size_t first = path.find_first_not_of('/');
   return first == std::string_view::npos ? "" : path.substr(first, path.find_last_not_of('/') - first + 1);
@@ -166,6 +158,13 @@ Reply check(std::string_view request, bool ready) {
 }
 
 }  // namespace
+
+std::string_view take_path_part(std::string_view& path) {
+  const std::size_t slash = path.find('/');
+  const std::string_view part = path.substr(0, slash);
+  path.remove_prefix(slash == std::string_view::npos ? path.size() : slash + 1);
+  return part;
+}
 
 Route route_of(const Call& call) { return call.protocol == Protocol::http ? http_route(call) : grpc_route(call.path); }
 

@@ -20,6 +20,9 @@ enum class Route : std::uint8_t {
 };
 Route route_of(const Call& call);
 
+/// The part up to the next slash, which is taken off the path with it.
+std::string_view take_path_part(std::string_view& path);
+
 constexpr bool is_health(Route route) { return route == Route::live || route == Route::ready || route == Route::check; }
 constexpr bool needs_token(Route route) { return !is_health(route) && route != Route::model_ready; }
 
