@@ -85,12 +85,20 @@ bool PoolMemory::drop_graphs(const Device& device) const {
 }
 
 std::optional<std::uint64_t> PoolMemory::memory_of_runs(const Device& device) const {
-  const auto runners = enter_for_runners(device);
+  std::uint64_t bytes = 0;
+  std::vector<std::shared_ptr<Runner>> runners;
+  {
+    const MutexLock lock = enter();
+    runners = runners_on(device);
+    const DeviceGroup* const group = find_group(device);
+    // ONNX Runtime keeps a set of handles for each run that ever was under way beside others.
+    bytes = group != nullptr && group->in_flight ? group->in_flight->grown() * *numbers::graphs_handle_bytes : 0;
+  }
   const std::optional<Arenas> arenas = arenas_of(runners);
   if (!arenas) {
     return std::nullopt;
   }
-  std::uint64_t bytes = arenas->held;
+  bytes += arenas->held;
   std::set<const void*> sessions;
   for (const auto& runner : runners) {
     bytes += sessions.insert(runner->session()).second ? runner->graphs().bytes : 0;

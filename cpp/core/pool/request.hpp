@@ -85,6 +85,7 @@ class Request {
 
   // The question. Names and the inputs' memory are kept by whoever keeps the request.
   RunInputs inputs;
+  std::shared_ptr<const std::byte> pinned_inputs;  ///< Where the inputs lie, if all are in one piece of pinned memory.
   std::vector<const char*> output_names;
   /// Null: the session's own. A run with the request's own options can be ended.
   const Ort::RunOptions* run_options = nullptr;

@@ -47,6 +47,8 @@ class Runner {
   virtual std::optional<Session::Arena> arena() noexcept { return std::nullopt; }
   /// Session::shrink_arena().
   virtual void shrink_arena(Session::Shrink /*when*/) {}
+  /// Memory of the host for the inputs of a joint run, from which the device copies by itself; null: any will do.
+  virtual std::shared_ptr<std::byte> memory_for_inputs(std::size_t /*bytes*/) noexcept { return nullptr; }
   /// Gives back what the runner itself keeps.
   virtual void free_buffers() {}
   /// Bytes of the inputs of its largest run since the last call; 0: there was no run.
