@@ -250,7 +250,10 @@ def test_bodies_are_compressed_as_the_client_wants(app: Application) -> None:
         assert (status, headers["content-encoding"]) == (200, coding)
         assert len(content) < len(plain) / 5
         assert expand(content) == plain
-    assert "content-encoding" not in ask(app, INFER, asked, accept_encoding="gzip;q=0")[1]
+    for refused in ("gzip;q=0", "gzip; q=0.0", "gzip;Q=0.000"):
+        assert "content-encoding" not in ask(app, INFER, asked, accept_encoding=refused)[1]
+    assert ask(app, INFER, gzip.compress(asked), content_encoding="GZIP")[2] == plain  # their case does not matter
+    assert ask(app, INFER, asked, accept_encoding="br, GZip")[1]["content-encoding"] == "gzip"
     for size in (1, 700, len(asked)):  # of the members
         members = b"".join(gzip.compress(asked[at : at + size]) for at in range(0, len(asked), size))
         assert ask(app, INFER, members, content_encoding="gzip")[2] == plain
