@@ -276,6 +276,17 @@ def test_health_metadata_configuration_and_statistics(app: Application, models: 
     models.add("joined", onnx_models.matmul(), batching=ortmulti.Batching(8, max_delay_ms=2))
     config = ask_json(app, "/v2/models/joined/config")[1]
     assert (config["max_batch_size"], config["input"][0]["dims"]) == (8, [64])
+    # Clients for Triton read these whatever they say: image_client.py the format, tritony whether an input is optional.
+    read = [
+        (name, config["input"][0][name]) for name in ("format", "optional", "allow_ragged_batch", "is_shape_tensor")
+    ]
+    assert read == [
+        ("format", "FORMAT_NONE"),
+        ("optional", False),
+        ("allow_ragged_batch", False),
+        ("is_shape_tensor", False),
+    ]
+    assert (config["output"][0]["label_filename"], config["output"][0]["is_shape_tensor"]) == ("", False)
     assert config["dynamic_batching"]["max_queue_delay_microseconds"] == 2000
     models.remove("joined")
 
