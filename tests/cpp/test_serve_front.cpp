@@ -934,6 +934,20 @@ class GrpcClient {
   std::uint32_t ask_often(const std::string& path, std::size_t count) {
     return ask_with(path, std::string(5 * count, '\0'), {});
   }
+  // A new stream, of which messages may come. Returns it.
+  std::uint32_t open(const std::string& path, const Headers& more = {}) {
+    std::string head;
+    Headers headers{{":method", "POST"},         {":scheme", "http"}, {":path", path},
+                    {":authority", "localhost"}, {"te", "trailers"},  {"content-type", "application/grpc"}};
+    headers.insert(headers.end(), more.begin(), more.end());
+    for (const auto& [name, value] : headers) {  // literal, without Huffman's code
+      (((head += '\0') += static_cast<char>(name.size())) += name) += static_cast<char>(value.size());
+      head += value;
+    }
+    const std::uint32_t stream = std::exchange(next_, next_ + 2);
+    send_frame(headers_frame, end_headers, stream, head);
+    return stream;
+  }
   // The message of the next answer of any stream; empty: it has none.
   std::string answer() {
     std::string message;
@@ -968,16 +982,7 @@ class GrpcClient {
     return text;
   }
   std::uint32_t ask_with(const std::string& path, const std::string& messages, const Headers& more) {
-    std::string head;
-    Headers headers{{":method", "POST"},         {":scheme", "http"}, {":path", path},
-                    {":authority", "localhost"}, {"te", "trailers"},  {"content-type", "application/grpc"}};
-    headers.insert(headers.end(), more.begin(), more.end());
-    for (const auto& [name, value] : headers) {  // literal, without Huffman's code
-      (((head += '\0') += static_cast<char>(name.size())) += name) += static_cast<char>(value.size());
-      head += value;
-    }
-    const std::uint32_t stream = std::exchange(next_, next_ + 2);
-    send_frame(headers_frame, end_headers, stream, head);
+    const std::uint32_t stream = open(path, more);
     send_frame(data, end_stream, stream, messages);
     return stream;
   }
@@ -1035,6 +1040,18 @@ TEST_F(ServeGrpc, AnswersHealthItselfAndTheRestByOthers) {
   front->reply(call, text_reply("\x0a\x01n"));
   EXPECT_EQ(client.answer(), "\x0a\x01n");
   EXPECT_EQ(grpc_count("OK"), 4U);
+}
+
+// Clients of reflection send one message and wait, with their stream open.
+TEST_F(ServeGrpc, RefusesMethodsOfOtherServicesAtTheirHeaders) {
+  ASSERT_NO_FATAL_FAILURE(start_grpc());
+  if (IsSkipped()) {
+    return;
+  }
+  GrpcClient client(port);
+  client.open("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo");
+  EXPECT_EQ(client.answer(), "");
+  EXPECT_EQ(grpc_count("UNIMPLEMENTED"), 1U);
 }
 
 // Answers all calls at once, with nothing, in one loop.
@@ -1161,8 +1178,12 @@ TEST_F(ServeRoute, KnowsPaths) {
   EXPECT_EQ(grpc(service + "ModelInfer"), Route::infer);
   EXPECT_EQ(grpc(service + "ModelStreamInfer"), Route::infer);
   EXPECT_EQ(grpc("/grpc.health.v1.Health/Check"), Route::check);
-  for (const char* path : {"", "/", "ServerLive", "/ServerLive", "/inference.GRPCInferenceService/ModelConfig"}) {
-    EXPECT_EQ(grpc(path), Route::other) << path;
+  EXPECT_EQ(grpc(service + "ModelConfig"), Route::other);
+  for (const char* path :
+       {"", "/", "ServerLive", "/ServerLive", "/grpc.health.v1.Health/Watch", "/inference.GRPCInferenceService",
+        "inference.GRPCInferenceService/ServerLive", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"}) {
+    EXPECT_EQ(grpc(path), Route::unknown) << path;
+    EXPECT_TRUE(needs_token(grpc(path))) << path;
   }
 }
 

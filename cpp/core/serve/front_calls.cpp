@@ -6,6 +6,7 @@
 
 #include "core/base/error.hpp"
 #include "core/pool/pool.hpp"
+#include "core/serve/asked.hpp"
 #include "core/serve/route.hpp"
 
 namespace ortmulti::serve {
@@ -133,6 +134,9 @@ std::unique_ptr<Reply> FrontCalls::begin(Call& call) {
       }
       return refuse(std::move(reply));
     }
+  }
+  if (route == Route::unknown) {  // not when its client ends its stream, which may wait for an answer
+    return refuse(refusal(call.protocol, 501, "there is no method " + repr(shortened(call.path, most_name))));
   }
   // Its place is taken when its body is there: else who sends none would keep others out.
   if (!is_health(route) && shared_->admission.requests() >= shared_->options.limits.concurrent) {

@@ -47,12 +47,8 @@ Route grpc_route(std::string_view path) {
   if (path == "/grpc.health.v1.Health/Check") {
     return Route::check;
   }
-  if (!path.starts_with('/')) {
-    return Route::other;
-  }
-  path.remove_prefix(1);
-  if (take_path_part(path) != service) {
-    return Route::other;
+  if (!take_path_part(path).empty() || take_path_part(path) != service || path.empty()) {
+    return Route::unknown;
   }
   if (path == "ModelInfer" || path == "ModelStreamInfer") {
     return Route::infer;

@@ -17,6 +17,7 @@ enum class Route : std::uint8_t {
   model_ready,  ///< Not answered here, but for everybody.
   infer,
   other,
+  unknown,  ///< A method of gRPC that is of no service here.
 };
 Route route_of(const Call& call);
 

@@ -213,7 +213,7 @@ class Application:
             raise Refused(413, f"the body has {len(body)} bytes, and {limit} are allowed")
         if message["type"] == "http.disconnect":
             raise Refused(_GONE, "the client has gone")
-        coding = headers.get(b"content-encoding", b"")
+        coding = headers.get(b"content-encoding", b"").lower()
         if coding in (b"", b"identity"):
             return body
         count = (scope.get("extensions") or {}).get(COUNT, lambda _bytes: True)
@@ -464,12 +464,11 @@ def _decompressed(body: bytes | memoryview, coding: bytes, limit: int, count: Ca
 
 
 def _accepted(header: bytes) -> bytes | None:
-    if not header:
-        return None
-    wanted = [
-        part.partition(b";")[0].strip() for part in header.split(b",") if not part.replace(b" ", b"").endswith(b";q=0")
-    ]
-    return next((coding for coding in wanted if coding in _WINDOWS), None)
+    for part in header.lower().replace(b" ", b"").split(b","):
+        coding, _, weight = part.partition(b";")
+        if coding in _WINDOWS and weight.rstrip(b".0") != b"q=":
+            return coding
+    return None
 
 
 def _compressed(content: bytes, coding: bytes) -> bytes:

@@ -252,12 +252,15 @@ class Service:
         batching = interface.batching
         most = self.defaults_of(name).max_batch_size or (batching.max_size if batching else 0)
 
-        def described(values: Mapping[str, Declared]) -> list[dict[str, Any]]:
+        def described(values: Mapping[str, Declared], **more: Any) -> list[dict[str, Any]]:
             return [
                 {
                     "name": one.name,
                     "data_type": one.data_type,
                     "dims": one.shape[1:] if most else one.shape,
+                    "is_shape_tensor": False,
+                    "is_non_linear_format_io": False,
+                    **more,
                 }
                 for one in values.values()
             ]
@@ -268,8 +271,8 @@ class Service:
             "backend": "onnxruntime",
             "version_policy": {"latest": {"num_versions": 1}},
             "max_batch_size": most,
-            "input": described(interface.inputs),
-            "output": described(interface.outputs),
+            "input": described(interface.inputs, format="FORMAT_NONE", allow_ragged_batch=False, optional=False),
+            "output": described(interface.outputs, label_filename=""),
             "instance_group": [
                 {
                     "name": f"{name}_{number}",
