@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import ortmulti
 from ortmulti.errors import InvalidArgument
+from ortmulti.serve.compression import COMPRESSED_FROM
 from ortmulti.serve.http import Application, parse_infer
 from ortmulti.serve.limits import Limits
 from ortmulti.serve.service import Defaults, Refused
@@ -234,7 +235,7 @@ def test_what_cannot_be_read_is_refused(
 
 
 def test_bodies_are_compressed_as_the_client_wants(app: Application) -> None:
-    rows = 100
+    rows = 2000
     tensors = [
         {"name": name, "datatype": "INT32", "shape": [rows, 4], "data": [1] * 4 * rows} for name in ("INPUT0", "INPUT1")
     ]
@@ -250,7 +251,12 @@ def test_bodies_are_compressed_as_the_client_wants(app: Application) -> None:
         assert (status, headers["content-encoding"]) == (200, coding)
         assert len(content) < len(plain) / 5
         assert expand(content) == plain
+    assert len(plain) > COMPRESSED_FROM
     assert "content-encoding" not in ask(app, INFER, asked, accept_encoding="gzip;q=0")[1]
+    for tensor in tensors:
+        tensor.update(shape=[1, 4], data=[1] * 4)
+    small = json.dumps({"inputs": tensors}).encode()
+    assert "content-encoding" not in ask(app, INFER, small, accept_encoding="gzip")[1]
     for size in (1, 700, len(asked)):  # of the members
         members = b"".join(gzip.compress(asked[at : at + size]) for at in range(0, len(asked), size))
         assert ask(app, INFER, members, content_encoding="gzip")[2] == plain
