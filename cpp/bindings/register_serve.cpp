@@ -1,5 +1,6 @@
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -79,12 +80,14 @@ std::vector<serve::Declared> declared(const std::vector<ValueInfo>& values) {
 class PythonFront : NonCopyable {
  public:
   PythonFront(const std::vector<int>& http, const std::vector<int>& grpc, const Limits& limits, std::string token,
-              std::string certificate, std::string key, std::size_t loops, bool access_log, bool traces) {
+              std::string certificate, std::string key, std::size_t compressed_from, std::size_t loops, bool access_log,
+              bool traces) {
     Front::Options options{
         .limits = limits,
         .token = std::move(token),
         .certificate = std::move(certificate),
         .key = std::move(key),
+        .compressed_from = compressed_from,
         .loops = loops,
         .access_log = access_log,
         .traces = traces,
@@ -147,6 +150,7 @@ class PythonFront : NonCopyable {
                             : std::pair(model->inferences.load(), model->last.load());
   }
 
+  void renew_certificate() { front_->renew_certificate(); }
   void set_ready(bool ready) { front_->set_ready(ready); }
   void end() {
     front_->end();
@@ -179,6 +183,21 @@ std::vector<std::pair<py::bytes, py::bytes>> headers_of(const serve::Call& call)
   return {call.headers.begin(), call.headers.end()};
 }
 
+// An answer that is to be compressed: its headers and its body.
+std::optional<std::pair<std::vector<std::pair<py::bytes, py::bytes>>, py::bytes>> plain_of(const serve::Call& call) {
+  if (!call.plain) {
+    return std::nullopt;
+  }
+  const Reply& plain = *call.plain;
+  py::bytes body(nullptr, plain.size());
+  char* at = PyBytes_AS_STRING(body.ptr());
+  for (const serve::Piece& piece : plain.body) {
+    at = std::ranges::copy(piece.bytes, at).out;
+  }
+  return std::pair(std::vector<std::pair<py::bytes, py::bytes>>(plain.headers.begin(), plain.headers.end()),
+                   std::move(body));
+}
+
 }  // namespace
 
 void register_serve(py::module_& module) {
@@ -189,6 +208,8 @@ void register_serve(py::module_& module) {
       .def_property_readonly("headers", &headers_of)
       .def_property_readonly("body", [](const serve::Call& call) { return py::bytes(call.body.text()); })
       .def_readonly("streamed", &serve::Call::streamed)
+      .def_readonly("compressed", &serve::Call::compressed)
+      .def_property_readonly("plain", &plain_of)
       .def_readonly("peer", &serve::Call::peer)
       .def(
           "count",
@@ -201,14 +222,15 @@ void register_serve(py::module_& module) {
            "concurrent"_a, "connections"_a, "streams"_a, "receive"_a, "send"_a, "idle"_a, "end"_a);
   py::class_<PythonFront>(module, "Front")
       .def(py::init<const std::vector<int>&, const std::vector<int>&, const Limits&, std::string, std::string,
-                    std::string, std::size_t, bool, bool>(),
-           py::kw_only(), "http"_a, "grpc"_a, "limits"_a, "token"_a, "certificate"_a, "key"_a, "loops"_a,
-           "access_log"_a, "traces"_a)
+                    std::string, std::size_t, std::size_t, bool, bool>(),
+           py::kw_only(), "http"_a, "grpc"_a, "limits"_a, "token"_a, "certificate"_a, "key"_a, "compressed_from"_a,
+           "loops"_a, "access_log"_a, "traces"_a)
       .def("next", &PythonFront::next, Nogil())
       .def("reply", &PythonFront::reply, "call"_a, "status"_a, "headers"_a, "body"_a, "message"_a)
       .def("put_model", &PythonFront::put_model, "name"_a, "version"_a, "pool"_a, py::kw_only(), "joins"_a,
            "counts_rows"_a, "recurrent"_a, "max_rows"_a, "timeout"_a, "may_override"_a, "priority"_a)
       .def("counts_of", &PythonFront::counts_of, "name"_a, Nogil())
+      .def("renew_certificate", &PythonFront::renew_certificate, Nogil())
       .def("set_ready", &PythonFront::set_ready, "ready"_a)
       .def("end", &PythonFront::end, Nogil())
       .def("answers", &PythonFront::answers)

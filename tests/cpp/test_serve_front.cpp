@@ -866,6 +866,47 @@ TEST_F(ServeModel, HandsTracedCallsToOthers) {
   EXPECT_EQ(others.wait_for(1).front()->body.text(), body);
 }
 
+TEST_F(ServeModel, HandsLargeAnswersToOthersWhereClientsAcceptCompressedOnes) {
+  options.compressed_from = 100;
+  start();
+  serve_add();
+  Client client(port);
+  const auto ask = [&](std::size_t rows, const std::string& accepted) {
+    const std::string body = question(rows, 1, false);
+    client.send("POST /v2/models/add/infer HTTP/1.1\r\nhost: localhost\r\naccept-encoding: " + accepted +
+                "\r\ncontent-length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+  };
+  constexpr std::size_t rows = 1000;
+  for (const char* accepted : {"", "br", "*"}) {
+    ask(rows, accepted);
+    EXPECT_TRUE(right(client.answer(), rows, 1, false)) << accepted;
+  }
+  for (const char* accepted : {"gzip", "br, deflate"}) {
+    ask(rows, accepted);
+    const auto call = others.wait_for(1).front();
+    ASSERT_TRUE(call->plain.has_value());
+    EXPECT_GE(front->admission().bytes(), 3 * call->plain->size()) << "the answer, and what compressing it takes";
+    front->reply(call, text_reply("packed"));
+    EXPECT_EQ(client.answer().body, "packed");
+    others.forget();
+  }
+  EXPECT_EQ(count("200"), 5U);
+  EXPECT_EQ(front->models().find("add")->inferences.load(), 5U);
+}
+
+TEST_F(ServeModel, SendsLargeAnswersAsTheyAreWhereTheMemoryLacks) {
+  options.compressed_from = 100;
+  options.limits.memory = 60'000;
+  start();
+  serve_add();
+  Client client(port);
+  constexpr std::size_t rows = 2000;  // 24 kB
+  const std::string body = question(rows, 1, true);
+  const std::size_t head = body.size() - rows * 3 * sizeof(float);
+  const std::string length = "inference-header-content-length: " + std::to_string(head) + "\r\n";
+  EXPECT_TRUE(right(client.post("/v2/models/add/infer", body, "accept-encoding: gzip\r\n" + length), rows, 1, true));
+}
+
 TEST_F(ServeModel, ComputesNothingForWhoHasGone) {
   pool = Pool::make({});
   pool->expect(Device::cpu(), 1);  // requests wait for a session
@@ -930,23 +971,14 @@ class GrpcClient {
   std::uint32_t ask(const std::string& path, const std::string& message, const Headers& more = {}) {
     return ask_with(path, std::string(1, '\0') + number(message.size(), 4) + message, more);
   }
+  std::uint32_t ask_compressed(const std::string& path, const std::string& message, const Headers& more) {
+    return ask_with(path, std::string(1, '\1') + number(message.size(), 4) + message, more);
+  }
+  // Headers of a new stream alone.
+  std::uint32_t begin(const std::string& path) { return begin_with(path, {}); }
   // Empty messages of a new stream.
   std::uint32_t ask_often(const std::string& path, std::size_t count) {
     return ask_with(path, std::string(5 * count, '\0'), {});
-  }
-  // A new stream, of which messages may come. Returns it.
-  std::uint32_t open(const std::string& path, const Headers& more = {}) {
-    std::string head;
-    Headers headers{{":method", "POST"},         {":scheme", "http"}, {":path", path},
-                    {":authority", "localhost"}, {"te", "trailers"},  {"content-type", "application/grpc"}};
-    headers.insert(headers.end(), more.begin(), more.end());
-    for (const auto& [name, value] : headers) {  // literal, without Huffman's code
-      (((head += '\0') += static_cast<char>(name.size())) += name) += static_cast<char>(value.size());
-      head += value;
-    }
-    const std::uint32_t stream = std::exchange(next_, next_ + 2);
-    send_frame(headers_frame, end_headers, stream, head);
-    return stream;
   }
   // The message of the next answer of any stream; empty: it has none.
   std::string answer() {
@@ -982,8 +1014,21 @@ class GrpcClient {
     return text;
   }
   std::uint32_t ask_with(const std::string& path, const std::string& messages, const Headers& more) {
-    const std::uint32_t stream = open(path, more);
+    const std::uint32_t stream = begin_with(path, more);
     send_frame(data, end_stream, stream, messages);
+    return stream;
+  }
+  std::uint32_t begin_with(const std::string& path, const Headers& more) {
+    std::string head;
+    Headers headers{{":method", "POST"},         {":scheme", "http"}, {":path", path},
+                    {":authority", "localhost"}, {"te", "trailers"},  {"content-type", "application/grpc"}};
+    headers.insert(headers.end(), more.begin(), more.end());
+    for (const auto& [name, value] : headers) {  // literal, without Huffman's code
+      (((head += '\0') += static_cast<char>(name.size())) += name) += static_cast<char>(value.size());
+      head += value;
+    }
+    const std::uint32_t stream = std::exchange(next_, next_ + 2);
+    send_frame(headers_frame, end_headers, stream, head);
     return stream;
   }
   void send_frame(char type, char flags, std::uint32_t stream, const std::string& payload) {
@@ -1042,16 +1087,36 @@ TEST_F(ServeGrpc, AnswersHealthItselfAndTheRestByOthers) {
   EXPECT_EQ(grpc_count("OK"), 4U);
 }
 
-// Clients of reflection send one message and wait, with their stream open.
-TEST_F(ServeGrpc, RefusesMethodsOfOtherServicesAtTheirHeaders) {
+TEST_F(ServeGrpc, HandsCompressedMessagesToOthers) {
   ASSERT_NO_FATAL_FAILURE(start_grpc());
   if (IsSkipped()) {
     return;
   }
   GrpcClient client(port);
-  client.open("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo");
-  EXPECT_EQ(client.answer(), "");
-  EXPECT_EQ(grpc_count("UNIMPLEMENTED"), 1U);
+  const std::string check = "/grpc.health.v1.Health/Check";
+  for (const std::string& path : {service + "ModelInfer", service + "ServerReady", check}) {
+    client.ask_compressed(path, "packed", {{"grpc-encoding", "gzip"}});
+    const auto call = others.wait_for(1).front();
+    EXPECT_TRUE(call->compressed);
+    EXPECT_EQ(call->path, path);
+    EXPECT_EQ(call->body.text(), "packed");
+    front->reply(call, text_reply("plain"));
+    EXPECT_EQ(client.answer(), "plain");
+    others.forget();
+  }
+}
+
+TEST_F(ServeGrpc, RefusesUnknownMethodsAtTheirHeaders) {
+  ASSERT_NO_FATAL_FAILURE(start_grpc());
+  if (IsSkipped()) {
+    return;
+  }
+  GrpcClient client(port);
+  for (const char* path : {"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "/a/b"}) {
+    client.begin(path);  // and does not end
+    EXPECT_EQ(client.answer(), "");
+  }
+  EXPECT_EQ(grpc_count("UNIMPLEMENTED"), 2U);
 }
 
 // Answers all calls at once, with nothing, in one loop.
@@ -1178,13 +1243,19 @@ TEST_F(ServeRoute, KnowsPaths) {
   EXPECT_EQ(grpc(service + "ModelInfer"), Route::infer);
   EXPECT_EQ(grpc(service + "ModelStreamInfer"), Route::infer);
   EXPECT_EQ(grpc("/grpc.health.v1.Health/Check"), Route::check);
-  EXPECT_EQ(grpc(service + "ModelConfig"), Route::other);
-  for (const char* path :
-       {"", "/", "ServerLive", "/ServerLive", "/grpc.health.v1.Health/Watch", "/inference.GRPCInferenceService",
-        "inference.GRPCInferenceService/ServerLive", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"}) {
+  for (const char* method : {"ModelConfig", "ModelMetadata", "ModelStatistics", "RepositoryIndex",
+                             "RepositoryModelLoad", "RepositoryModelUnload", "ServerMetadata"}) {
+    EXPECT_EQ(grpc(service + method), Route::other) << method;
+  }
+  for (const char* path : {"", "/", "ServerLive", "/ServerLive", "/inference.GRPCInferenceService/Model",
+                           "/inference.GRPCInferenceService/ServerLive/", "/inference.GRPCInferenceService",
+                           "/grpc.health.v1.Health/Watch", "/grpc.health.v1.Health/ServerLive",
+                           "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"}) {
     EXPECT_EQ(grpc(path), Route::unknown) << path;
     EXPECT_TRUE(needs_token(grpc(path))) << path;
   }
+  EXPECT_TRUE(has_request_stream(service + "ModelStreamInfer"));
+  EXPECT_FALSE(has_request_stream(service + "ModelInfer"));
 }
 
 TEST_F(ServeRoute, ChecksHealth) {

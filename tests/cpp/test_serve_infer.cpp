@@ -340,8 +340,6 @@ TEST_F(ServeInfer, WhatIsNotKnownHereIsPythons) {
   EXPECT_TRUE(begin(grpc(wire_field(1, "other"))).not_mine);
   model->pool.lock()->close(true);
   EXPECT_TRUE(begin(http(json_request)).not_mine);
-  models.remove("add");
-  EXPECT_TRUE(begin(http(json_request)).not_mine);
 }
 
 std::string grpc_request() {

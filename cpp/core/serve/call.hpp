@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -82,9 +83,13 @@ class Call : NonCopyable {
       path;  ///< As sent, without the query: "/v2/models/a%20b/infer", "/inference.GRPCInferenceService/ModelInfer".
   std::string query;  ///< Behind "?".
   Headers headers;
-  Buffer body;            ///< Of gRPC: a message. Without transfer coding; content coding is as sent.
-  bool streamed = false;  ///< Of a call of gRPC with a stream of requests, each of which is a Call.
-  std::string peer;       ///< "127.0.0.1 51234": of the connection.
+  Buffer body;              ///< Of gRPC: a message. Without transfer coding; content coding is as sent.
+  bool compressed = false;  ///< Of gRPC: the message is, as its header grpc-encoding says: gzip or deflate.
+  bool streamed = false;    ///< Of a call of gRPC with a stream of requests, each of which is a Call.
+  std::string peer;         ///< "127.0.0.1 51234": of the connection.
+
+  /// The answer of whoever answers last: to be compressed, and sent.
+  std::optional<Reply> plain;
 
   // Of admission: freed with the call.
   Admission::Bytes bytes;         ///< Of its body, or its answer.

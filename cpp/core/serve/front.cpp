@@ -118,6 +118,8 @@ void Front::reply(const std::shared_ptr<Call>& call, Reply reply) {
       [calls = &side.calls, call, reply = std::move(reply)]() mutable { calls->reply(call, std::move(reply)); });
 }
 
+void Front::renew_certificate() { state_->shared->load_certificate(); }
+
 void Front::end() {
   const auto state = state_;
   state->end(Loop::Clock::now() + duration_of(state->shared->options.limits.end));

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -26,6 +27,9 @@ class Front : NonCopyable {
     std::string token;  ///< Clients send it as "authorization: Bearer TOKEN", but for health; empty: none is needed.
     std::string certificate;  ///< Files of TLS, of both protocols, in PEM: a chain and its key. Empty: plain.
     std::string key;
+    /// An answer of infer with so many bytes is handed to `other` where its client accepts gzip or deflate, to be
+    /// compressed: Call::plain.
+    std::size_t compressed_from = std::numeric_limits<std::size_t>::max();
     std::size_t loops = 1;  ///< Event loops of each protocol.
     bool access_log = false;
     bool traces = false;  ///< Calls that say which trace they belong to are handed to `other`, too.
@@ -55,6 +59,10 @@ class Front : NonCopyable {
   void set_ready(bool ready) noexcept;
   /// Answers a call that `other` got. Any thread may call it, also after the end.
   void reply(const std::shared_ptr<Call>& call, Reply reply);
+
+  /// Reads the files of TLS again, for connections that come from now on. Any thread may call it. Throws Error where
+  /// they cannot be used; then those that were read before stay.
+  void renew_certificate();
 
   /// Accepts no more connections; what a byte was read of is answered, for limits.end at most, and then cut off.
   /// Returns when all threads have ended. Any thread may call it but those of loops, also twice.

@@ -6,7 +6,6 @@
 
 #include "core/base/error.hpp"
 #include "core/pool/pool.hpp"
-#include "core/serve/asked.hpp"
 #include "core/serve/route.hpp"
 
 namespace ortmulti::serve {
@@ -96,16 +95,27 @@ FrontShared::FrontShared(Front::Options given)
       admission(options.limits),
       buffers(options.limits.memory / share_kept),
       most_others(options.limits.concurrent - options.limits.concurrent / share_of_infer),
-      access_log(most_logged) {}
+      access_log(most_logged) {
+  load_certificate();
+}
+
+void FrontShared::load_certificate() {
+  if (options.certificate.empty()) {
+    return;
+  }
+  Contexts loaded{std::make_shared<const TlsContext>(options.certificate, options.key, "http/1.1"),
+                  std::make_shared<const TlsContext>(options.certificate, options.key, "h2")};
+  const MutexLock lock(mutex_);
+  std::swap(tls_, loaded);  // the old ones are freed without the lock
+}
+
+std::shared_ptr<const TlsContext> FrontShared::tls(Protocol protocol) const {
+  const MutexLock lock(mutex_);
+  return protocol == Protocol::http ? tls_.http : tls_.grpc;
+}
 
 FrontCalls::FrontCalls(std::shared_ptr<FrontShared> shared, Protocol protocol)
-    : shared_(std::move(shared)), protocol_(protocol) {
-  const Front::Options& options = shared_->options;
-  if (!options.certificate.empty()) {
-    tls_ = std::make_shared<const TlsContext>(options.certificate, options.key,
-                                              protocol == Protocol::http ? "http/1.1" : "h2");
-  }
-}
+    : shared_(std::move(shared)), protocol_(protocol) {}
 
 void FrontCalls::attach(Loop& loop) {
   loop_ = &loop;
@@ -116,7 +126,8 @@ std::unique_ptr<Connection> FrontCalls::connect(std::string peer, std::uint64_t 
   const Shared shared{*this, shared_->admission, shared_->buffers};
   auto plain = protocol_ == Protocol::http ? make_http1(shared, std::move(peer), number, now)
                                            : make_http2(shared, std::move(peer), number, now);
-  return tls_ == nullptr ? std::move(plain) : make_tls(tls_, std::move(plain), shared_->options.limits, now);
+  auto tls = shared_->tls(protocol_);
+  return tls == nullptr ? std::move(plain) : make_tls(std::move(tls), std::move(plain), shared_->options.limits, now);
 }
 
 std::unique_ptr<Reply> FrontCalls::begin(Call& call) {
@@ -135,8 +146,9 @@ std::unique_ptr<Reply> FrontCalls::begin(Call& call) {
       return refuse(std::move(reply));
     }
   }
-  if (route == Route::unknown) {  // not when its client ends its stream, which may wait for an answer
-    return refuse(refusal(call.protocol, 501, "there is no method " + repr(shortened(call.path, most_name))));
+  if (route ==
+      Route::unknown) {  // before a message of it: such as reflection's are answered before the client has ended
+    return refuse(unknown_method(call));
   }
   // Its place is taken when its body is there: else who sends none would keep others out.
   if (!is_health(route) && shared_->admission.requests() >= shared_->options.limits.concurrent) {
@@ -161,14 +173,14 @@ void FrontCalls::attempt(const std::shared_ptr<Call>& call, const std::function<
 
 void FrontCalls::route(const std::shared_ptr<Call>& call) {
   const Route route = route_of(*call);
-  if (is_health(route)) {
+  if (is_health(route) && !call->compressed) {
     answer(call, health(*call, route, shared_->ready.load()));
     return;
   }
   call->place = shared_->admission.request();
   if (call->place == nullptr) {
     answer(call, refused(*call, 503, busy(*shared_)));
-  } else if (route == Route::infer && !(shared_->options.traces && traced(call->headers))) {
+  } else if (route == Route::infer && !call->compressed && !(shared_->options.traces && traced(call->headers))) {
     infer(call);
   } else {
     hand_over(call);
@@ -240,11 +252,27 @@ void FrontCalls::finished(const std::shared_ptr<Request>& finished) {
 }
 
 void FrontCalls::written(const std::shared_ptr<Call>& call, std::optional<Reply> reply) {
-  if (reply) {
-    this->reply(call, std::move(*reply));
-  } else if (under_way_.contains(call.get())) {
-    hand_over(call);
+  if (!under_way_.contains(call.get())) {
+    return;
   }
+  if (reply && !to_be_compressed(*call, *reply)) {
+    answer(call, std::move(*reply));
+    return;
+  }
+  call->plain = std::move(reply);
+  hand_over(call);
+}
+
+// Counts what a compression takes; without the memory or the places for it, the answer is sent as it is.
+bool FrontCalls::to_be_compressed(Call& call, const Reply& reply) const {
+  const Front::Options& options = shared_->options;
+  const std::string* const accepted = find(call.headers, "accept-encoding");
+  constexpr std::size_t copies = 2;  // beside the answer: of all of it, and compressed
+  return call.protocol == Protocol::http && reply.status == 200 && reply.size() >= options.compressed_from &&
+         accepted != nullptr &&
+         (accepted->find("gzip") != std::string::npos || accepted->find("deflate") != std::string::npos) &&
+         options.other && shared_->others < shared_->most_others && call.bytes.grow_to(reply.size()) &&
+         call.bytes_beside.grow_to(call.bytes_beside.count() + copies * reply.size());
 }
 
 void FrontCalls::hand_over(const std::shared_ptr<Call>& call) {
@@ -274,6 +302,10 @@ FrontCalls::UnderWay& FrontCalls::note(const std::shared_ptr<Call>& call) {
 
 void FrontCalls::reply(const std::shared_ptr<Call>& call, Reply reply) {
   if (under_way_.contains(call.get())) {
+    if (call->plain) {
+      call->plain.reset();
+      call->bytes_beside.resize_down(0);
+    }
     answer(call, std::move(reply));
   }
 }

@@ -14,6 +14,7 @@
 
 #include "core/base/async_runs.hpp"
 #include "core/base/hand_over_queue.hpp"
+#include "core/base/mutex.hpp"
 #include "core/base/non_copyable.hpp"
 #include "core/serve/front.hpp"
 #include "core/serve/infer.hpp"
@@ -35,7 +36,13 @@ class AnswerCounts : NonCopyable {
 
 /// What the loops of a server share. Calls keep it: they count in its admission, and their bodies are its buffers'.
 struct FrontShared : NonCopyable {
+  /// Throws Error where TLS cannot be served as asked.
   explicit FrontShared(Front::Options given);
+
+  /// Reads the files of TLS; new connections have what is in them. Throws Error, and then the contexts stay.
+  void load_certificate();
+  /// Null: connections are plain.
+  std::shared_ptr<const TlsContext> tls(Protocol protocol) const;
 
   Front::Options options;
   const std::string authorization;  ///< Empty: none is needed.
@@ -49,12 +56,18 @@ struct FrontShared : NonCopyable {
   std::atomic<bool> ready{false};
   AnswerCounts answers;
   HandOverQueue<Front::Access> access_log;
+
+ private:
+  struct Contexts {
+    std::shared_ptr<const TlsContext> http, grpc;
+  };
+  mutable Mutex mutex_;
+  Contexts tls_ ORTMULTI_GUARDED_BY(mutex_);
 };
 
 /// The calls of one loop: routes them, and brings their answers back. All functions are called by the loop's thread.
 class FrontCalls : public Router, public Loop::Owner, NonCopyable {
  public:
-  /// Throws Error where it cannot serve TLS as asked.
   FrontCalls(std::shared_ptr<FrontShared> shared, Protocol protocol);
   Protocol protocol() const noexcept { return protocol_; }
   /// Called before the loop starts.
@@ -92,6 +105,7 @@ class FrontCalls : public Router, public Loop::Owner, NonCopyable {
   void finished(const std::shared_ptr<Request>& finished);
   /// None: Python is to answer.
   void written(const std::shared_ptr<Call>& call, std::optional<Reply> reply);
+  bool to_be_compressed(Call& call, const Reply& reply) const;
   void hand_over(const std::shared_ptr<Call>& call);
   UnderWay& note(const std::shared_ptr<Call>& call);
   void answer(const std::shared_ptr<Call>& call, Reply reply);
@@ -102,7 +116,6 @@ class FrontCalls : public Router, public Loop::Owner, NonCopyable {
 
   const std::shared_ptr<FrontShared> shared_;
   const Protocol protocol_;
-  std::shared_ptr<const TlsContext> tls_;  // null: connections are plain
   Loop* loop_ = nullptr;
   std::shared_ptr<Receiver> receiver_;
   CallsUnderWay under_way_;

@@ -1,8 +1,7 @@
-#include "core/serve/http2_connection.hpp"
-
-#if ORTMULTI_HAS_NGHTTP2
-
 #include <utility>
+
+#include "core/serve/http2_connection.hpp"
+#include "core/serve/route.hpp"
 
 namespace ortmulti::serve {
 namespace {
@@ -218,5 +217,3 @@ void Http2Connection::end_requests(Http2Stream& stream) {
 }
 
 }  // namespace ortmulti::serve
-
-#endif

@@ -12,12 +12,12 @@
 #include "core/serve/infer_grpc.hpp"
 #include "core/serve/infer_http.hpp"
 #include "core/serve/public_text.hpp"
+#include "core/serve/route.hpp"
 #include "core/serve/tensors.hpp"
 
 namespace ortmulti::serve {
 namespace {
 
-constexpr std::string_view grpc_service = "/inference.GRPCInferenceService/";
 // To hand a request over takes the loop about as long, and a switch of threads that others pay for.
 constexpr std::chrono::microseconds longest_run_here{30};
 // A model with so many runs that took so long, though they are short, is never run here again: its input may decide.
@@ -173,12 +173,7 @@ Begun begin_http(const std::shared_ptr<Call>& call, const ServedModels& models, 
 
 Begun begin_grpc(const std::shared_ptr<Call>& call, const ServedModels& models, const Limits& limits,
                  const std::shared_ptr<Receiver>& receiver) {
-  std::string_view path = call->path;
-  if (!path.starts_with(grpc_service)) {
-    return python_answers();
-  }
-  path.remove_prefix(grpc_service.size());
-  if (path != "ModelInfer" && path != "ModelStreamInfer") {
+  if (route_of(*call) != Route::infer) {
     return python_answers();
   }
   GrpcRequest sent;
@@ -213,15 +208,6 @@ void ServedModels::put(std::shared_ptr<const ServedModel> model) {
     model->last = std::max(model->last.load(), place->last.load());
   }
   before = std::exchange(place, std::move(model));
-}
-
-void ServedModels::remove(const std::string& name) {
-  std::shared_ptr<const ServedModel> before;
-  const MutexLock lock(mutex_);
-  if (const auto found = models_.find(name); found != models_.end()) {
-    before = std::move(found->second);
-    models_.erase(found);
-  }
 }
 
 std::shared_ptr<const ServedModel> ServedModels::find(std::string_view name) const {

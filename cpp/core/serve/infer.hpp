@@ -60,7 +60,6 @@ class ServedModels : NonCopyable {
  public:
   /// In the place of one of the same name, whose statistics it continues.
   void put(std::shared_ptr<const ServedModel> model);
-  void remove(const std::string& name);
   /// Null: there is none.
   std::shared_ptr<const ServedModel> find(std::string_view name) const;
 

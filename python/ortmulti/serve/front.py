@@ -17,8 +17,9 @@ from typing import Any
 from urllib.parse import unquote
 
 from ortmulti import _core
-from ortmulti.errors import LibraryError
+from ortmulti.errors import Error, LibraryError
 from ortmulti.pool.pool import members_of
+from ortmulti.serve.compression import COMPRESSED_FROM, compressed, decompressed
 from ortmulti.serve.http import ACCESS, COUNT, Application, Scope
 from ortmulti.serve.limits import Limits
 from ortmulti.serve.rpc import TRACED, Rpc
@@ -30,6 +31,33 @@ LOGGER = logging.getLogger("ortmulti.serve")
 
 # Seconds between two looks at what health says, and at the access log.
 _LOOK = 0.2
+# Seconds between two looks at the files of TLS.
+_RENEW = 60
+
+
+class Certificate:
+    """Files of TLS, which may be renewed.
+
+    Args:
+        files: The files.
+    """
+
+    def __init__(self, *files: Path) -> None:
+        self._files = files
+        self._seen = [_state(file) for file in files]
+
+    def look(self, renew: Callable[[], None]) -> None:
+        """Call `renew` if a file has changed since the last look. Its error is logged."""
+        seen = [_state(file) for file in self._files]
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            renew()
+        except Error as error:
+            LOGGER.error("the renewed certificate is not used, and the one from before stays: %s", error)
+        else:
+            LOGGER.info("new connections have the renewed certificate in %s", self._files[0])
 
 
 class Front:
@@ -40,7 +68,7 @@ class Front:
         http, grpc: Descriptors of sockets that listen, which this takes.
         limits: See `Limits`.
         token: Clients send it as ``Authorization: Bearer TOKEN``, but for health; None: nobody needs one.
-        certificate, key: Files of TLS, for both protocols; None: plain.
+        certificate, key: Files of TLS, for both protocols, which are read again when they have changed; None: plain.
         access_log: Whether each answer makes a record of the logger ``ortmulti.serve.access``.
 
     Raises:
@@ -68,9 +96,11 @@ class Front:
         self._service = service
         self._application = Application(service, limits)
         self._rpc = Rpc(service, limits.tensors)
+        self._most_bytes = limits.body
         self._tasks: dict[_core.FrontCall, asyncio.Task[None]] = {}
         self._loop = asyncio.get_running_loop()
         self._access_log = access_log
+        self._certificate = Certificate(*(file for file in (certificate, key) if file))
         self._front = _core.Front(
             http=http,
             grpc=grpc,
@@ -78,6 +108,7 @@ class Front:
             token=token or "",
             certificate=str(certificate or ""),
             key=str(key or ""),
+            compressed_from=COMPRESSED_FROM,
             loops=loops(),
             access_log=access_log,
             traces="opentelemetry" in sys.modules,
@@ -86,7 +117,9 @@ class Front:
         service.other_counts = self._front.counts_of
         self._thread = threading.Thread(target=self._take_calls, name="ortmulti-serve-calls", daemon=True)
         self._thread.start()
-        self._looks = asyncio.create_task(self._look())
+        self._looks = [asyncio.create_task(self._look())]
+        if certificate:
+            self._looks.append(asyncio.create_task(self._renew()))
 
     def put_model(self, name: str) -> None:
         """Have the core answer `infer` of this model, as it is loaded now."""
@@ -112,8 +145,7 @@ class Front:
     async def end(self) -> None:
         """Answer what a byte was read of, within the limit ``end``; then nothing listens and nothing is open."""
         await in_thread(self._front.end)
-        self._looks.cancel()
-        for task in self._tasks.copy().values():
+        for task in [*self._looks, *self._tasks.copy().values()]:
             task.cancel()
         await in_thread(self._thread.join)
         self._log()
@@ -145,6 +177,10 @@ class Front:
             self._front.reply(call, 500, [], b"", "the request failed")
 
     async def _answer_http(self, call: _core.FrontCall) -> None:
+        if call.plain is not None:
+            accepted = dict(call.headers).get(b"accept-encoding", b"")
+            self._reply_http(call, 200, *await compressed(*call.plain, accepted))
+            return
         host, _, port = call.peer.rpartition(" ")
         scope: Scope = {
             "type": "http",
@@ -158,7 +194,9 @@ class Front:
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": call.body}
 
-        status, headers, body = await self._application.respond(scope, receive)
+        self._reply_http(call, *await self._application.respond(scope, receive))
+
+    def _reply_http(self, call: _core.FrontCall, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
         self._front.reply(call, status, [(name.decode(), value.decode("latin-1")) for name, value in headers], body, "")
 
     async def _answer_rpc(self, call: _core.FrontCall) -> None:
@@ -166,7 +204,11 @@ class Front:
             name.decode(): value.decode("latin-1") for name, value in call.headers if name.decode() in TRACED
         }
         try:
-            body = await self._rpc.respond(call.path.decode("latin-1"), call.body, trace, call.peer)
+            sent = call.body
+            if call.compressed:
+                coding = dict(call.headers)[b"grpc-encoding"]
+                sent = bytes(await asyncio.to_thread(decompressed, sent, coding, self._most_bytes, call.count))
+            body = await self._rpc.respond(call.path.decode("latin-1"), sent, trace, call.peer)
         except Exception as error:
             status, text = status_and_text(error)
             if status == 500:
@@ -186,6 +228,11 @@ class Front:
                 LOGGER.exception("looking at the models' states failed")
             await asyncio.sleep(_LOOK)
 
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(_RENEW)
+            await asyncio.to_thread(self._certificate.look, self._front.renew_certificate)
+
     def _log(self) -> None:
         if not self._access_log:
             return
@@ -193,6 +240,15 @@ class Front:
             ACCESS.info(
                 "%s %s %s %d %d %.1f ms", peer.split(" ")[0], _shown(method), _shown(path), status, size, seconds * 1e3
             )
+
+
+def _state(file: Path) -> tuple[int, ...]:
+    """Return what is another if the file was replaced or written; () where it cannot be looked at."""
+    try:
+        found = file.stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _shown(sent: bytes) -> str:

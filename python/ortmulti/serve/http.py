@@ -7,11 +7,11 @@ import hmac
 import json
 import logging
 import time
-import zlib
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from ortmulti.errors import Error, InvalidArgument
+from ortmulti.serve.compression import compressed, decompressed
 from ortmulti.serve.datatypes import bytes_of_array, numbers_of_array
 from ortmulti.serve.limits import Limits
 from ortmulti.serve.service import (
@@ -43,8 +43,6 @@ _BINARY = (b"content-type", b"application/octet-stream")
 _HEADER_LENGTH = b"inference-header-content-length"
 # Of a request without an answer, as nginx has it in its log.
 _GONE = 499
-# Below it an answer is not made smaller by as much as that costs.
-_COMPRESSED_FROM = 1024
 # Bytes of a request that is no infer: it has no tensors.
 MOST_OF_OTHERS = 1 << 20
 # An extension of the scope: counts bytes of memory for this request; False: there is no room for them.
@@ -217,7 +215,7 @@ class Application:
         if coding in (b"", b"identity"):
             return body
         count = (scope.get("extensions") or {}).get(COUNT, lambda _bytes: True)
-        return await asyncio.to_thread(_decompressed, body, coding, limit, count)
+        return await asyncio.to_thread(decompressed, body, coding, limit, count)
 
     async def _infer(
         self,
@@ -237,10 +235,7 @@ class Application:
         sent = [_JSON]
         if header_length is not None:
             sent = [_BINARY, (_HEADER_LENGTH, b"%d" % header_length)]
-        if len(content) >= _COMPRESSED_FROM and (coding := _accepted(headers.get(b"accept-encoding", b""))):
-            content = _compressed(content, coding)
-            sent.append((b"content-encoding", coding))
-        return 200, sent, content
+        return 200, *await compressed(sent, content, headers.get(b"accept-encoding", b""))
 
 
 # A request's body, and an answer's.
@@ -429,51 +424,6 @@ class _WrongMethod(Refused):
 def _check_method(method: str, *allowed: str) -> None:
     if method not in allowed:
         raise _WrongMethod(method, allowed)
-
-
-_FIRST_STEP = 512
-_MOST_STEP = 1 << 20
-_WINDOWS = {b"gzip": zlib.MAX_WBITS + 16, b"deflate": zlib.MAX_WBITS}
-
-
-def _decompressed(body: bytes | memoryview, coding: bytes, limit: int, count: Callable[[int], bool]) -> memoryview:
-    window = _WINDOWS.get(coding)
-    if window is None:
-        raise Refused(415, f"the content encoding is gzip or deflate, not {coding.decode('latin-1')[:20]}")
-    view, plain = memoryview(body), bytearray()
-    at, first = 0, True
-    while at < len(view) or first:  # gzip may have several members
-        inflate, step, over, first = zlib.decompressobj(window), _FIRST_STEP, False, False
-        while not over:
-            part, most = view[at : at + step], min(_MOST_STEP, limit + 1 - len(plain))
-            try:
-                piece = inflate.decompress(part, most)
-            except zlib.error as error:
-                raise InvalidArgument(f"the body is not {coding.decode()}: {error}") from None
-            if not count(2 * len(piece)):  # it is copied as it grows
-                raise Refused(503, "the server has no memory left for requests, try again later")
-            plain += piece
-            if len(plain) > limit:
-                raise Refused(413, f"the body has more than the {limit} bytes that are allowed, decompressed")
-            over = inflate.eof
-            at += len(part) - len(inflate.unused_data if over else inflate.unconsumed_tail)
-            if at == len(view) and len(piece) < most and not over:
-                raise InvalidArgument(f"the body is not {coding.decode()}: it is incomplete")
-            step = min(2 * step, _MOST_STEP)  # so that little is read twice, however small the members are
-    return memoryview(plain)
-
-
-def _accepted(header: bytes) -> bytes | None:
-    for part in header.lower().replace(b" ", b"").split(b","):
-        coding, _, weight = part.partition(b";")
-        if coding in _WINDOWS and weight.rstrip(b".0") != b"q=":
-            return coding
-    return None
-
-
-def _compressed(content: bytes, coding: bytes) -> bytes:
-    deflate = zlib.compressobj(1, zlib.DEFLATED, _WINDOWS[coding])
-    return deflate.compress(content) + deflate.flush()
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:
