@@ -67,7 +67,7 @@ class IdleThreads : public PoolWithFakes {
   }
 
   // So many runners of one session.
-  void add_runners(std::size_t count, const std::optional<std::size_t>& at_first, const Device& device) {
+  void add_runners(const std::optional<std::size_t>& at_first, const Device& device) {
     for (std::size_t i = 0; i < count; ++i) {
       const auto runner = std::make_shared<FakeRunner>(device, this);
       runner->action = [this, self = runner.get()](Request&) {
@@ -119,8 +119,8 @@ class IdleThreads : public PoolWithFakes {
     }
     return times;
   }
-  static void wait_for_ends(int count) {
-    while (ended_threads < count) {
+  static void wait_for_ends(int ends) {
+    while (ended_threads < ends) {
       std::this_thread::yield();
     }
   }
@@ -134,7 +134,7 @@ class IdleThreads : public PoolWithFakes {
 };
 
 TEST_F(IdleThreads, EndButForTheFirstAndOthersTakeTheirPlaces) {
-  add_runners(count, count, Device::cuda(0));
+  add_runners(count, Device::cuda(0));
   EXPECT_FALSE(look(2 * until_due)) << "nothing has run";
   run_all();
   EXPECT_TRUE(look(until_due));
@@ -150,7 +150,7 @@ TEST_F(IdleThreads, EndButForTheFirstAndOthersTakeTheirPlaces) {
 }
 
 TEST_F(IdleThreads, LeaveWhatTheyHadToTheNextRunWhereOneComes) {
-  add_runners(count, count, Device::cuda(0));
+  add_runners(count, Device::cuda(0));
   run_all();
   look(until_due + 1);
   wait_for_ends(count - 1);
@@ -160,7 +160,7 @@ TEST_F(IdleThreads, LeaveWhatTheyHadToTheNextRunWhereOneComes) {
 }
 
 TEST_F(IdleThreads, EndBetweenTwoRunsByGraphsWhileRequestsWait) {
-  add_runners(count, count, Device::cuda(0));
+  add_runners(count, Device::cuda(0));
   run_all();
   by_session = false;
   hold_all();
@@ -177,7 +177,7 @@ TEST_F(IdleThreads, EndBetweenTwoRunsByGraphsWhileRequestsWait) {
 }
 
 TEST_F(IdleThreads, StayWhereTheNumberOfRunsWasGiven) {
-  add_runners(count, std::nullopt, Device::cuda(0));
+  add_runners(std::nullopt, Device::cuda(0));
   run_all();
   EXPECT_FALSE(look(2 * until_due));
   run_all();
@@ -185,7 +185,7 @@ TEST_F(IdleThreads, StayWhereTheNumberOfRunsWasGiven) {
 }
 
 TEST_F(IdleThreads, StayOnTheCpu) {
-  add_runners(count, count, Device::cpu());
+  add_runners(count, Device::cpu());
   run_all();
   EXPECT_FALSE(look(2 * until_due));
   run_all();
@@ -193,7 +193,7 @@ TEST_F(IdleThreads, StayOnTheCpu) {
 }
 
 TEST_F(IdleThreads, StayWhereTheSystemHasNoThread) {
-  add_runners(count, count, Device::cuda(0));
+  add_runners(count, Device::cuda(0));
   for (const auto& runner : runners) {
     runner->action = [self = runner.get()](Request&) {
       thread_local const NoThreads none;
@@ -208,7 +208,7 @@ TEST_F(IdleThreads, StayWhereTheSystemHasNoThread) {
 }
 
 TEST_F(IdleThreads, AreJoinedWithThoseThatTookTheirPlaces) {
-  add_runners(count, count, Device::cuda(0));
+  add_runners(count, Device::cuda(0));
   for (int times = 1; times <= 3; ++times) {
     run_all();
     look(until_due + 1);
@@ -223,7 +223,7 @@ TEST_F(IdleThreads, AreReplacedBesideAnyRequests) {
   constexpr std::size_t clients = 4;
   constexpr std::size_t each = 500;
   std::atomic<int> runs{0};
-  add_runners(count, count, Device::cuda(0));
+  add_runners(count, Device::cuda(0));
   for (const auto& runner : runners) {
     runner->action = [&runs, self = runner.get()](Request&) {
       count_end();
