@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/scope_exit.hpp"
 #include "core/policy/idle_memory.hpp"
 #include "core/policy/numbers.hpp"
 #include "failing_threads.hpp"
@@ -23,10 +24,7 @@ std::atomic<int> ended_threads{0};
 
 // Counts the end of the calling thread.
 void count_end() {
-  struct End {
-    ~End() { ++ended_threads; }
-  };
-  thread_local const End end;
+  thread_local const ScopeExit end([] { ++ended_threads; });
   static_cast<void>(end);
 }
 
@@ -239,6 +237,7 @@ TEST_F(IdleThreads, AreReplacedBesideAnyRequests) {
       }
     });
     std::vector<std::jthread> threads;
+    threads.reserve(clients);
     for (std::size_t client = 0; client < clients; ++client) {
       threads.emplace_back([this] {
         for (std::size_t i = 0; i < each; ++i) {
