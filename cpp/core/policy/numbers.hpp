@@ -288,6 +288,11 @@ inline const Count idle_min_unused{"idle.min_unused", 16777216, "bytes", "in an 
 inline const Count idle_looks_until_graphs{"idle.looks_until_graphs", 12, "looks",
                                            "without a request after which CUDA graphs go",
                                            "they take longer to come back than memory"};
+inline const Count idle_looks_until_threads{
+    "idle.looks_until_threads", 12, "looks",
+    "without an ordinary run by a thread of a GPU after which another thread takes its place, where in_flight is "
+    "measured",
+    "ONNX Runtime keeps handles for each thread, 72 MiB on an H200; as long as graphs, judged"};
 inline const Count idle_max_tries{"idle.max_tries", 6, "looks", "for which memory stays due while runs are in the way",
                                   "judged"};
 
@@ -316,6 +321,10 @@ inline const Ratio residency_asked_again{"residency.asked_again", 1, "s",
                                          "until a model that refused to sleep is asked again", "judged"};
 inline const Ratio residency_asked_again_late{"residency.asked_again_late", 10, "s", "the same after most_refusals",
                                               "judged"};
+inline const Count residency_cudnn_bytes{
+    "residency.cudnn_bytes", 80000000, "bytes",
+    "that cuDNN takes for each session that convolves, outside of the arena, at one of its first shapes",
+    "onnxruntime-gpu 1.31.1 with cuDNN 9.19 on an H200: each of 12 sessions, often after it was measured"};
 
 }  // namespace numbers
 }  // namespace ortmulti

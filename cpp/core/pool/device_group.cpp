@@ -254,6 +254,27 @@ Worker* DeviceGroup::idle_worker() const {
   return found;
 }
 
+bool DeviceGroup::renew_idle_threads() {
+  const bool renewed_before = std::exchange(renewed_threads_, false);
+  bool any_ran = false;
+  std::set<const void*> sessions;
+  for (Worker* worker : workers) {
+    const bool ran = worker->runner && worker->runner->take_session_run();
+    const bool first = sessions.insert(worker->session).second;
+    any_ran = any_ran || ran;
+    if (in_flight && device.is_cuda() && !first && worker->idle_thread.look(ran)) {
+      worker->renews = true;
+      renewed_threads_ = true;
+    }
+  }
+  return renewed_before && !any_ran;
+}
+
+bool DeviceGroup::watches_threads() const {
+  return renewed_threads_ ||
+         std::ranges::any_of(workers, [](const Worker* worker) { return worker->idle_thread.watched(); });
+}
+
 bool DeviceGroup::active() const noexcept {
   return busy_ != 0 || sleep_ == SleepState::giving_back || sleep_ == SleepState::waking;
 }

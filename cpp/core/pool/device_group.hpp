@@ -67,7 +67,7 @@ struct Worker {
   /// Whether it has something to run, or runs it.
   bool busy() const noexcept { return state == State::forming || state == State::given || state == State::running; }
   /// Whether its thread has something to do. A run may also be done by a caller's thread.
-  bool called() const noexcept { return state != State::idle && state != State::running; }
+  bool called() const noexcept { return renews || (state != State::idle && state != State::running); }
   bool idle() const noexcept { return state == State::idle; }
   /// When a forming batch with the request has to begin, so that there is time before its deadline.
   Clock::time_point begin_by(const Request& request) const;
@@ -88,7 +88,10 @@ struct Worker {
   Request::Clock::time_point wakes;  ///< When it wakes up by itself while it is idle; far in the past: never.
   Request::Clock::time_point freed;  ///< When its last run had ended.
   BatchWait batch_wait;
+  IdleThread idle_thread;
+  bool renews = false;  ///< Another thread shall take the place of `thread`.
   Condition wake;
+  std::jthread before;  ///< The thread that had the place, which has left it.
   std::jthread thread;
 };
 
@@ -177,6 +180,12 @@ class DeviceGroup {
   Worker* next_to_start(std::size_t at_once) const;
   /// An idle worker of the session with the fewest runs; null: none.
   Worker* idle_worker() const;
+  /// Where measurements choose the number of runs, has each thread that ran no session for a while replaced, but for
+  /// the first one of each session; the caller notifies it. Returns whether threads were replaced a look ago and no
+  /// session ran since, whose next run would free what ONNX Runtime keeps for them.
+  bool renew_idle_threads();
+  /// Whether a later look at threads may find something although no request comes.
+  bool watches_threads() const;
   /// Whether something runs there, or the device gives memory back, or it wakes.
   bool active() const noexcept;
 
@@ -272,7 +281,8 @@ class DeviceGroup {
   bool known_ = false;
   bool removed_ = false;
   bool grows_from_one_ = false;
-  bool never_came_ = false;  // it is broken since none of its sessions came
+  bool never_came_ = false;       // it is broken since none of its sessions came
+  bool renewed_threads_ = false;  // in the last look
   std::string broken_;
 
   Suspension suspension_;

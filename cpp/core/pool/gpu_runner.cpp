@@ -101,6 +101,7 @@ void GpuRunner::run(Request& request) {
 
 std::vector<Ort::Value> GpuRunner::run_session(Request& request, const Tensors& inputs, const Session::Lock& open,
                                                const Ort::RunOptions& run_options) {
+  note_session_run();
   const ScopeExit unbind([this] {  // what is bound may be the caller's
     binding_.ClearBoundInputs();
     binding_.ClearBoundOutputs();

@@ -54,6 +54,9 @@ class Runner {
   /// Bytes of the inputs of its largest run since the last call; 0: there was no run.
   std::uint64_t take_largest() noexcept { return largest_.exchange(0, std::memory_order_relaxed); }
 
+  /// Whether its session ran since the last call; graphs beside it do not count.
+  bool take_session_run() noexcept { return session_ran_.exchange(false, std::memory_order_relaxed); }
+
   /// Why no more runners of the device may run at the same time; empty: they may. Nothing: ask again.
   virtual std::optional<std::string> why_no_more() noexcept { return ""; }
   /// Called when measurements chose the number that runs at first.
@@ -65,9 +68,12 @@ class Runner {
  protected:
   /// To be called when a run begins.
   void note_run(std::uint64_t input_bytes) noexcept;
+  /// To be called when its session is run.
+  void note_session_run() noexcept { session_ran_.store(true, std::memory_order_relaxed); }
 
  private:
   std::atomic<std::uint64_t> largest_{0};
+  std::atomic<bool> session_ran_{false};
 };
 
 /// Runs requests with a session.

@@ -28,6 +28,16 @@ void Workers::start(Worker& worker) {
   worker.state = Worker::State::idle;
 }
 
+bool Workers::renew(Worker& worker) {
+  worker.renews = false;
+  try {
+    worker.before = std::exchange(worker.thread, std::jthread([this, &worker] { work(worker); }));
+    return true;
+  } catch (const std::system_error&) {
+    return false;
+  }
+}
+
 std::string Workers::start_more(DeviceGroup& group, std::size_t at_once) {
   try {
     while (Worker* const next = group.next_to_start(at_once)) {
@@ -94,6 +104,12 @@ void Workers::work(Worker& worker) {
     worker.wakes = {};
     if (worker.state == Worker::State::ending) {
       return;
+    }
+    if (worker.renews) {
+      if (renew(worker)) {
+        return;
+      }
+      continue;
     }
     if (worker.state == Worker::State::waking_device) {
       wake_up(worker);

@@ -36,6 +36,8 @@ class Workers : public JointRuns {
 
  private:
   void work(Worker& worker) ORTMULTI_EXCLUDES(mutex_);
+  /// Has another thread take the place of the calling one, which then ends. False if the system has no thread.
+  bool renew(Worker& worker) ORTMULTI_REQUIRES(mutex_);
   /// `at_once`: it got its requests as its last run ended.
   void run_batch(Worker& worker, bool at_once) ORTMULTI_REQUIRES(mutex_);
   /// Runs requests of a failed joint run again: in halves, down to single ones.
