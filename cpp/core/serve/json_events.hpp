@@ -19,8 +19,8 @@ double marked(double value, std::string_view token) noexcept;
 /// What is wrong with a text that is no JSON.
 std::string why_no_json(std::string_view text);
 
-/// What readers of a request's JSON have in common: numbers become values, and errors are kept. As a list is opened, its
-/// numbers may be read by `cursor()`.
+/// What readers of a request's JSON have in common: numbers become values, and errors are kept. As a list is opened,
+/// its numbers may be read by `cursor()`.
 template <typename Reader>
 class JsonEvents {
  public:

@@ -74,8 +74,8 @@ class JsonCursor {
 
  private:
   static void skip_blanks(std::string_view& text) noexcept {
-    while (!text.empty() && (text.front() == ' ' || text.front() == '\n' || text.front() == '\t' ||
-                             text.front() == '\r')) {
+    while (!text.empty() &&
+           (text.front() == ' ' || text.front() == '\n' || text.front() == '\t' || text.front() == '\r')) {
       text.remove_prefix(1);
     }
   }

@@ -10,11 +10,10 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 from ortmulti import _core
 from ortmulti.errors import LibraryError
@@ -40,6 +39,7 @@ class Front:
         http, grpc: Descriptors of sockets that listen, which this takes.
         limits: See `Limits`.
         token: Clients send it as ``Authorization: Bearer TOKEN``, but for health; None: nobody needs one.
+        allowed_hosts: As `Settings` has them.
         certificate, key: Files of TLS, for both protocols; None: plain.
         access_log: Whether each answer makes a record of the logger ``ortmulti.serve.access``.
 
@@ -56,6 +56,7 @@ class Front:
         grpc: list[int],
         limits: Limits,
         token: str | None,
+        allowed_hosts: Sequence[str],
         certificate: Path | None,
         key: Path | None,
         access_log: bool,
@@ -76,6 +77,7 @@ class Front:
             grpc=grpc,
             limits=_core.FrontLimits(**vars(limits)),
             token=token or "",
+            allowed_hosts=list(allowed_hosts),
             certificate=str(certificate or ""),
             key=str(key or ""),
             loops=loops(),
@@ -149,7 +151,7 @@ class Front:
         scope: Scope = {
             "type": "http",
             "method": call.method,
-            "path": unquote(call.path.decode("latin-1")),
+            "path": call.path.decode("utf-8", "replace"),
             "headers": call.headers,
             "client": (host, int(port)) if port.isdigit() else None,
             "extensions": {COUNT: call.count},
@@ -166,7 +168,8 @@ class Front:
             name.decode(): value.decode("latin-1") for name, value in call.headers if name.decode() in TRACED
         }
         try:
-            body = await self._rpc.respond(call.path.decode("latin-1"), call.body, trace, call.peer)
+            path = call.path.decode("latin-1")
+            body = await self._rpc.respond(path, call.body, trace, call.peer, call.count)
         except Exception as error:
             status, text = status_and_text(error)
             if status == 500:
