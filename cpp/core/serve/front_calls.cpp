@@ -278,7 +278,8 @@ void FrontCalls::hand_over(const std::shared_ptr<Call>& call) {
     answer(call, refused(*call, 503, std::to_string(shared_->others) + " requests that are no infer are under way"));
     return;
   }
-  if (!call->bytes_beside.grow_to(call->body.size())) {  // Python has a body of its own
+  // Python has a body of its own. That of HTTP it counts where it keeps it: not for a model that is not there.
+  if (call->protocol == Protocol::grpc && !call->bytes_beside.grow_to(call->body.size())) {
     answer(call, refused(*call, 503, "the server has no memory for this request now"));
     return;
   }

@@ -224,6 +224,7 @@ class Application:
         coding = headers.get(b"content-encoding", b"")
         if coding in (b"", b"identity"):
             return body
+        need_memory(_count_of(scope), len(body))
         return await asyncio.to_thread(_decompressed, body, coding, limit, _count_of(scope))
 
     async def _infer(
@@ -238,7 +239,7 @@ class Application:
         self.service.interface(name, version)  # before the body of a model that is not there is read
         json_bytes = _length(headers.get(_HEADER_LENGTH, b"%d" % len(body)))
         if json_bytes <= self.limits.json:  # else it is refused
-            need_memory(count, _OBJECTS * min(json_bytes, len(body)))
+            need_memory(count, len(body) + _OBJECTS * min(json_bytes, len(body)))
         request, binary = parse_infer(body, headers.get(_HEADER_LENGTH), self.limits.tensors, self.limits.json)
         request.model, request.version, request.caller = name, version, caller
         if any(key in headers for key in _TRACED):
