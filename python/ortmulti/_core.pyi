@@ -816,6 +816,7 @@ class Front:
         grpc: Sequence[int],
         limits: FrontLimits,
         token: str,
+        allowed_hosts: Sequence[str],
         certificate: str,
         key: str,
         loops: int,
