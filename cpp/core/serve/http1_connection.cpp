@@ -29,7 +29,6 @@ std::optional<unsigned> hexadecimal(std::string_view text) {
   return error == std::errc() && end == text.data() + 2 ? std::optional(value) : std::nullopt;
 }
 
-/// A path without percent signs: what follows one as it is sent is looked at here alone.
 std::string decoded(std::string_view path) {
   std::string out;
   out.reserve(path.size());
