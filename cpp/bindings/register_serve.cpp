@@ -80,11 +80,12 @@ std::vector<serve::Declared> declared(const std::vector<ValueInfo>& values) {
 class PythonFront : NonCopyable {
  public:
   PythonFront(const std::vector<int>& http, const std::vector<int>& grpc, const Limits& limits, std::string token,
-              std::string certificate, std::string key, std::size_t compressed_from, std::size_t loops, bool access_log,
-              bool traces) {
+              std::vector<std::string> allowed_hosts, std::string certificate, std::string key,
+              std::size_t compressed_from, std::size_t loops, bool access_log, bool traces) {
     Front::Options options{
         .limits = limits,
         .token = std::move(token),
+        .allowed_hosts = std::move(allowed_hosts),
         .certificate = std::move(certificate),
         .key = std::move(key),
         .compressed_from = compressed_from,
@@ -147,7 +148,7 @@ class PythonFront : NonCopyable {
   std::pair<std::uint64_t, std::int64_t> counts_of(const std::string& name) const {
     const auto model = front_->models().find(name);
     return model == nullptr ? std::pair<std::uint64_t, std::int64_t>()
-                            : std::pair(model->inferences.load(), model->last.load());
+                            : std::pair(model->counts->inferences.load(), model->counts->last.load());
   }
 
   void renew_certificate() { front_->renew_certificate(); }
@@ -221,10 +222,10 @@ void register_serve(py::module_& module) {
       .def(py::init(&make_limits), py::kw_only(), "memory"_a, "body"_a, "json"_a, "header"_a, "tensors"_a,
            "concurrent"_a, "connections"_a, "streams"_a, "receive"_a, "send"_a, "idle"_a, "end"_a);
   py::class_<PythonFront>(module, "Front")
-      .def(py::init<const std::vector<int>&, const std::vector<int>&, const Limits&, std::string, std::string,
-                    std::string, std::size_t, std::size_t, bool, bool>(),
-           py::kw_only(), "http"_a, "grpc"_a, "limits"_a, "token"_a, "certificate"_a, "key"_a, "compressed_from"_a,
-           "loops"_a, "access_log"_a, "traces"_a)
+      .def(py::init<const std::vector<int>&, const std::vector<int>&, const Limits&, std::string,
+                    std::vector<std::string>, std::string, std::string, std::size_t, std::size_t, bool, bool>(),
+           py::kw_only(), "http"_a, "grpc"_a, "limits"_a, "token"_a, "allowed_hosts"_a, "certificate"_a, "key"_a,
+           "compressed_from"_a, "loops"_a, "access_log"_a, "traces"_a)
       .def("next", &PythonFront::next, Nogil())
       .def("reply", &PythonFront::reply, "call"_a, "status"_a, "headers"_a, "body"_a, "message"_a)
       .def("put_model", &PythonFront::put_model, "name"_a, "version"_a, "pool"_a, py::kw_only(), "joins"_a,

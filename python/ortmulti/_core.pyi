@@ -820,6 +820,7 @@ class Front:
         grpc: Sequence[int],
         limits: FrontLimits,
         token: str,
+        allowed_hosts: Sequence[str],
         certificate: str,
         key: str,
         compressed_from: int,

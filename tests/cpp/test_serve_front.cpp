@@ -329,6 +329,53 @@ TEST_F(ServeFront, AsksForTheTokenBeforeTheBody) {
   EXPECT_EQ(others.wait_for(2).back()->path, "/v2/models/a/ready");
 }
 
+TEST_F(ServeFront, LooksAtOneFormOfAPathForTheToken) {
+  options.token = "secret";
+  start();
+  EXPECT_EQ(Client(port).get("/v2%2Fhealth/l%69ve").status, 200);
+  for (const char* path : {"/v2/models/a%2Fversions/ready", "/v2/models/a/versions%2F/ready", "/v2/models%2fa/config",
+                           "/v2/models/a%2Fready%2Finfer", "/%76%32/repository/index"}) {
+    EXPECT_EQ(Client(port).get(path).status, 401) << path;
+  }
+  const Client ready(port);
+  ready.send("GET /v2/models/a%20b%/%72eady HTTP/1.1\r\nhost: localhost\r\n\r\n");
+  EXPECT_EQ(others.wait_for(1).back()->path, "/v2/models/a b%/ready");
+}
+
+TEST_F(ServeFront, RefusesOtherNames) {
+  options.allowed_hosts = {"example.org", "[::1]"};
+  start();
+  const auto asked = [&](const std::string& host) {
+    Client client(port);
+    client.send("POST /v2/models/a/infer HTTP/1.1\r\nhost: " + host + "\r\ncontent-length: 9\r\n\r\n");
+    return client.answer().status;
+  };
+  for (const char* host :
+       {"evil.test", "example.org.evil.test", "127.0.0.1", "", "[::2]:80", "[::1", "example.orgx:80"}) {
+    EXPECT_EQ(asked(host), 403) << host;
+  }
+  EXPECT_EQ(Client(port).get("/v2/health/live").status, 200) << "health is for everybody";
+  std::size_t there = 0;
+  for (const char* host : {"example.org", "Example.ORG:8000", "[::1]:8000", "[::1]"}) {
+    const Client client(port);
+    client.send(std::string("GET /v2 HTTP/1.1\r\nhost: ") + host + "\r\n\r\n");
+    EXPECT_EQ(others.wait_for(++there).size(), there) << host;
+  }
+}
+
+TEST_F(ServeFront, HandsNoLargeBodiesToOthersButOfInfer) {
+  start();
+  const std::string large((std::size_t{64} << 10) + 1, ' ');
+  for (const char* path : {"/v2/repository/index", "/v2/repository/models/a/load", "/v2/models/a", "/x"}) {
+    EXPECT_EQ(Client(port).post(path, large).status, 413) << path;
+  }
+  Client client(port);
+  auto answered = std::async(std::launch::async, [&] { return client.post("/v2/models/a/infer", large); });
+  const auto call = others.wait_for(1).front();
+  front->reply(call, text_reply("here"));
+  EXPECT_EQ(answered.get().body, "here");
+}
+
 TEST_F(ServeFront, RefusesBeyondTheLimitOfRequests) {
   options.limits.concurrent = 2;
   start();
@@ -800,7 +847,7 @@ TEST_F(ServeModel, AnswersInferForManyClients) {
   });
   EXPECT_EQ(good.load(), 400);
   EXPECT_EQ(count("200"), 400U);
-  EXPECT_EQ(front->models().find("add")->inferences.load(), 8U * 50);
+  EXPECT_EQ(front->models().find("add")->counts->inferences.load(), 8U * 50);
 }
 
 TEST_F(ServeModel, ReadsAndWritesLongBodies) {
@@ -928,7 +975,7 @@ TEST_F(ServeModel, ComputesNothingForWhoHasGone) {
   EXPECT_TRUE(becomes([&] { return pool->stats().waiting == 1 && front->admission().requests() == 1; }));
   add_session(*pool, tests::make_session("add"), {}, {});
   EXPECT_TRUE(right(clients.front()->answer(), 1, 1, false));
-  EXPECT_EQ(front->models().find("add")->inferences.load(), 1U);
+  EXPECT_EQ(front->models().find("add")->counts->inferences.load(), 1U);
 }
 
 TEST_F(ServeModel, EndsBesideRequestsThatWait) {
@@ -1139,7 +1186,7 @@ class ServeLoop : public testing::Test, public Loop::Owner, public Router {
   }
   void finished(Requests /*requests*/) override {}
   void cut_off() override {}
-  void quiet() override {}
+  bool tidy() override { return true; }
   std::unique_ptr<Reply> begin(Call& /*call*/) override { return nullptr; }
   void finish(std::shared_ptr<Call> call) override {
     if (++answered == 1) {

@@ -268,6 +268,7 @@ void Workers::conclude(Worker& worker, const std::shared_ptr<Request>& request, 
 bool Workers::end_run(Worker& worker, Request& request, const RunEnd& end, Requests& finished) {
   DeviceGroup& group = *worker.group;
   const bool failed = end.error != nullptr;
+  const bool refused = failed && kind_of(end.error) == ErrorKind::queue_full;  // by its prepare()
   request.ran_on = group.device;
   if (failed) {
     request.run_error_ = end.error;
@@ -282,14 +283,14 @@ bool Workers::end_run(Worker& worker, Request& request, const RunEnd& end, Reque
   if (const auto& [timeline, id] = request.trace; timeline) {
     timeline->add("queue", to_ns(request.submitted), to_ns(request.started), to_string(group.device), id);
   }
-  if (failed && group.broken().empty()) {
+  if (failed && !refused && group.broken().empty()) {
     if (!end.why_broken.empty()) {
       take_out(group, end.why_broken, finished);
     } else if (const auto suspicion = DeviceGroup::may_try_elsewhere(request) ? group.suspect(worker, end) : nullptr) {
       group.mark_retried(request, suspicion);
       return false;
     }
-  } else if (failed && any_usable() && DeviceGroup::may_move(request)) {
+  } else if (failed && !refused && any_usable() && DeviceGroup::may_move(request)) {
     group.mark_retried(request);  // the device broke under another request's run
     return false;
   }
@@ -300,7 +301,7 @@ bool Workers::end_run(Worker& worker, Request& request, const RunEnd& end, Reque
     }
   }
   if (options_.batching.enabled() && (!failed || request.run_size == 1)) {
-    joining_.note(request.caller, failed);
+    joining_.note(request.caller, failed && !refused);
   }
   if (request.given_up_) {
     // It was counted when its deadline passed.

@@ -25,6 +25,7 @@ class Front : NonCopyable {
   struct Options {
     Limits limits;
     std::string token;  ///< Clients send it as "authorization: Bearer TOKEN", but for health; empty: none is needed.
+    std::vector<std::string> allowed_hosts;  ///< Names by which clients may ask, but for health; none: any.
     std::string certificate;  ///< Files of TLS, of both protocols, in PEM: a chain and its key. Empty: plain.
     std::string key;
     /// An answer of infer with so many bytes is handed to `other` where its client accepts gzip or deflate, to be
@@ -40,7 +41,7 @@ class Front : NonCopyable {
     /// thread.
     std::function<void(const std::shared_ptr<Call>&)> gone;
   };
-  /// An answer, for the log.
+  /// An answer, for the log. Of HTTP, the path is decoded.
   struct Access {
     std::string peer, method, path;
     int status = 0;

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "core/base/error.hpp"
+#include "core/base/text.hpp"
 #include "core/pool/pool.hpp"
 #include "core/serve/route.hpp"
 
@@ -15,6 +16,8 @@ namespace {
 constexpr std::size_t most_in_loop = std::size_t{64} << 10;
 constexpr std::size_t most_numbers = 8192;
 constexpr std::size_t most_workers = 2;
+// Of a request that is no infer: it has no tensors.
+constexpr std::size_t most_of_others = std::size_t{64} << 10;
 constexpr std::size_t most_logged = 8192;
 // Is sent without a budget, as health is.
 constexpr std::size_t small_answer = 4096;
@@ -44,6 +47,16 @@ bool traced(const Headers& headers) {
 
 std::string busy(const FrontShared& shared) {
   return std::to_string(shared.admission.requests()) + " requests are under way, which is the limit";
+}
+
+// "Example.org:8000" is "example.org".
+bool is_allowed_host(const Headers& headers, const std::vector<std::string>& allowed) {
+  const std::string* const host = find(headers, "host");
+  if (allowed.empty() || host == nullptr) {
+    return allowed.empty();
+  }
+  const std::size_t bracket = host->starts_with('[') ? std::min(host->find(']'), host->size()) : 0;
+  return std::ranges::find(allowed, lower_case(host->substr(0, host->find(':', bracket)))) != allowed.end();
 }
 
 // For an exception that is under way: of lack of memory, or of `other`.
@@ -119,7 +132,7 @@ FrontCalls::FrontCalls(std::shared_ptr<FrontShared> shared, Protocol protocol)
 
 void FrontCalls::attach(Loop& loop) {
   loop_ = &loop;
-  receiver_ = loop.mailbox();
+  receiver_ = std::make_shared<CountedAnswers>(loop.mailbox());
 }
 
 std::unique_ptr<Connection> FrontCalls::connect(std::string peer, std::uint64_t number, Loop::Clock::time_point now) {
@@ -146,9 +159,11 @@ std::unique_ptr<Reply> FrontCalls::begin(Call& call) {
       return refuse(std::move(reply));
     }
   }
-  if (route ==
-      Route::unknown) {  // before a message of it: such as reflection's are answered before the client has ended
+  if (route == Route::unknown) {  // before its messages: clients of reflection wait with their stream open
     return refuse(unknown_method(call));
+  }
+  if (!is_health(route) && !is_allowed_host(call.headers, shared_->options.allowed_hosts)) {
+    return refuse(refusal(call.protocol, 403, "this server is not to be asked by this name: see --allowed-hosts"));
   }
   // Its place is taken when its body is there: else who sends none would keep others out.
   if (!is_health(route) && shared_->admission.requests() >= shared_->options.limits.concurrent) {
@@ -180,19 +195,24 @@ void FrontCalls::route(const std::shared_ptr<Call>& call) {
   call->place = shared_->admission.request();
   if (call->place == nullptr) {
     answer(call, refused(*call, 503, busy(*shared_)));
-  } else if (route == Route::infer && !call->compressed && !(shared_->options.traces && traced(call->headers))) {
-    infer(call);
+  } else if (route == Route::infer && !call->compressed) {
+    // What Python answers is within the limits, too.
+    infer(call, shared_->options.traces && traced(call->headers) ? shared_->none : shared_->models);
+  } else if (route != Route::infer && call->body.size() > most_of_others) {
+    answer(call, refused(*call, 413,
+                         "the body has " + std::to_string(call->body.size()) + " bytes, and " +
+                             std::to_string(most_of_others) + " are allowed here"));
   } else {
     hand_over(call);
   }
 }
 
-void FrontCalls::infer(const std::shared_ptr<Call>& call) {
+void FrontCalls::infer(const std::shared_ptr<Call>& call, const ServedModels& models) {
   note(call);
   shared_->busy = loop_->now().time_since_epoch().count();
-  const auto work = [shared = shared_.get(), call, receiver = receiver_]() -> Begun {
+  const auto work = [shared = shared_.get(), &models, call, receiver = receiver_]() -> Begun {
     try {
-      return begin_infer(call, shared->models, shared->options.limits, receiver);
+      return begin_infer(call, models, shared->options.limits, receiver);
     } catch (...) {
       return {.request = nullptr, .reply = std::make_unique<Reply>(failure_of(*call))};
     }
@@ -232,7 +252,8 @@ void FrontCalls::finished(Requests requests) {
 
 void FrontCalls::finished(const std::shared_ptr<Request>& finished) {
   const auto request = std::static_pointer_cast<InferRequest>(finished);
-  if (!under_way_.contains(request->call.get())) {
+  const auto found = under_way_.find(request->call.get());
+  if (found == under_way_.end()) {
     return;
   }
   const auto work = [request]() -> std::optional<Reply> {
@@ -242,7 +263,11 @@ void FrontCalls::finished(const std::shared_ptr<Request>& finished) {
       return failure_of(*request->call);
     }
   };
-  if (!long_answer(*request) || !in_worker([this, request, work]() -> Mailbox::Task {
+  const bool is_long = long_answer(*request);
+  if (is_long) {
+    found->second.request.reset();
+  }
+  if (!is_long || !in_worker([this, request, work]() -> Mailbox::Task {
         return [this, request, reply = work()]() mutable {
           attempt(request->call, [&] { written(request->call, std::move(reply)); });
         };
@@ -284,6 +309,11 @@ void FrontCalls::hand_over(const std::shared_ptr<Call>& call) {
     answer(call, refused(*call, 503, std::to_string(shared_->others) + " requests that are no infer are under way"));
     return;
   }
+  // Python has a body of its own. That of HTTP it counts where it keeps it: not for a model that is not there.
+  if (call->protocol == Protocol::grpc && !call->bytes_beside.grow_to(call->body.size())) {
+    answer(call, refused(*call, 503, "the server has no memory for this request now"));
+    return;
+  }
   UnderWay& under_way = note(call);
   under_way.request.reset();
   under_way.where = Where::other;
@@ -314,7 +344,7 @@ void FrontCalls::answer(const std::shared_ptr<Call>& call, Reply reply) {
   const auto found = under_way_.find(call.get());
   const auto took = found == under_way_.end() ? Loop::Clock::duration(0) : Loop::Clock::now() - found->second.since;
   if (reply.size() > small_answer && !call->bytes.grow_to(reply.size())) {  // it would stay until its client takes it
-    reply = refused(*call, 503, "the server has no memory left for answers, try again later");
+    reply = refused(*call, 503, no_memory_for_answers);
   }
   count(*call, reply, took);
   call->place.reset();
@@ -340,6 +370,7 @@ void FrontCalls::count(const Call& call, const Reply& reply, Loop::Clock::durati
 }
 
 void FrontCalls::gone(const std::shared_ptr<Call>& call) {
+  call->gone = true;
   const auto found = under_way_.find(call.get());
   if (found == under_way_.end()) {
     return;
@@ -368,10 +399,13 @@ void FrontCalls::cut_off() {
   }
 }
 
-void FrontCalls::quiet() {
-  if (loop_->now().time_since_epoch().count() >= shared_->busy.load() + Loop::Clock::duration(quiet_for).count()) {
-    shared_->buffers.trim();  // else another loop uses them
+bool FrontCalls::tidy() {
+  const auto quiet_from = shared_->busy.load() + Loop::Clock::duration(quiet_for).count();
+  const bool quiet = loop_->now().time_since_epoch().count() >= quiet_from;  // of all loops
+  if (quiet) {
+    shared_->buffers.trim();
   }
+  return quiet;
 }
 
 bool FrontCalls::in_worker(std::function<Mailbox::Task()> work) {

@@ -52,6 +52,7 @@ struct FrontShared : NonCopyable {
   std::atomic<std::size_t> others{0};     ///< Calls that `other` has.
   std::atomic<Loop::Clock::rep> busy{0};  ///< When the last infer came.
   ServedModels models;
+  const ServedModels none;
   AsyncRuns workers;  ///< Read and write long JSON.
   std::atomic<bool> ready{false};
   AnswerCounts answers;
@@ -81,7 +82,7 @@ class FrontCalls : public Router, public Loop::Owner, NonCopyable {
   std::unique_ptr<Connection> connect(std::string peer, std::uint64_t number, Loop::Clock::time_point now) override;
   void finished(Requests requests) override;
   void cut_off() override;
-  void quiet() override;
+  bool tidy() override;
 
   /// The answer of `other`. Of a call that is not under way any more: nothing.
   void reply(const std::shared_ptr<Call>& call, Reply reply);
@@ -93,14 +94,14 @@ class FrontCalls : public Router, public Loop::Owner, NonCopyable {
   enum class Where : std::uint8_t { here, other };
   struct UnderWay {
     std::shared_ptr<Call> call;
-    std::shared_ptr<InferRequest> request;  // null: a worker reads it, or it is `other`'s
+    std::shared_ptr<InferRequest> request;  // null: a worker reads or writes it, or it is `other`'s
     Where where = Where::here;
     Loop::Clock::time_point since;
   };
   using CallsUnderWay = std::unordered_map<const Call*, UnderWay>;
 
   void route(const std::shared_ptr<Call>& call);
-  void infer(const std::shared_ptr<Call>& call);
+  void infer(const std::shared_ptr<Call>& call, const ServedModels& models);
   void begun(const std::shared_ptr<Call>& call, Begun begun);
   void finished(const std::shared_ptr<Request>& finished);
   /// None: Python is to answer.

@@ -59,6 +59,8 @@ void Http2Connection::on_header(const nghttp2_frame& frame, std::string_view nam
     call.query = value.substr(std::min(end + 1, value.size()));
   } else if (name == ":method") {
     call.method = value;
+  } else if (name == ":authority") {
+    call.headers.emplace_back("host", value);
   } else if (!name.starts_with(':')) {
     call.headers.emplace_back(name, value);
   }

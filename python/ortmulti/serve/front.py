@@ -10,11 +10,10 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 from ortmulti import _core
 from ortmulti.errors import Error, LibraryError
@@ -68,6 +67,7 @@ class Front:
         http, grpc: Descriptors of sockets that listen, which this takes.
         limits: See `Limits`.
         token: Clients send it as ``Authorization: Bearer TOKEN``, but for health; None: nobody needs one.
+        allowed_hosts: As `Settings` has them.
         certificate, key: Files of TLS, for both protocols, which are read again when they have changed; None: plain.
         access_log: Whether each answer makes a record of the logger ``ortmulti.serve.access``.
 
@@ -84,6 +84,7 @@ class Front:
         grpc: list[int],
         limits: Limits,
         token: str | None,
+        allowed_hosts: Sequence[str],
         certificate: Path | None,
         key: Path | None,
         access_log: bool,
@@ -106,6 +107,7 @@ class Front:
             grpc=grpc,
             limits=_core.FrontLimits(**vars(limits)),
             token=token or "",
+            allowed_hosts=list(allowed_hosts),
             certificate=str(certificate or ""),
             key=str(key or ""),
             compressed_from=COMPRESSED_FROM,
@@ -185,7 +187,7 @@ class Front:
         scope: Scope = {
             "type": "http",
             "method": call.method,
-            "path": unquote(call.path.decode("latin-1")),
+            "path": call.path.decode("utf-8", "replace"),
             "headers": call.headers,
             "client": (host, int(port)) if port.isdigit() else None,
             "extensions": {COUNT: call.count},
@@ -208,7 +210,8 @@ class Front:
             if call.compressed:
                 coding = dict(call.headers)[b"grpc-encoding"]
                 sent = bytes(await asyncio.to_thread(decompressed, sent, coding, self._most_bytes, call.count))
-            body = await self._rpc.respond(call.path.decode("latin-1"), sent, trace, call.peer)
+            path = call.path.decode("latin-1")
+            body = await self._rpc.respond(path, sent, trace, call.peer, call.count)
         except Exception as error:
             status, text = status_and_text(error)
             if status == 500:

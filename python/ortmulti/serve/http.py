@@ -25,10 +25,12 @@ from ortmulti.serve.service import (
     status_and_text,
 )
 
-__all__ = ["Application", "parse_infer", "write_answer"]
+__all__ = ["Application", "Count", "need_memory", "parse_infer", "uncounted", "write_answer"]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+# Counts bytes of memory for a request; False: there is no room for them.
+Count = Callable[[int], bool]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 LOGGER = logging.getLogger("ortmulti.serve")
@@ -44,9 +46,15 @@ _HEADER_LENGTH = b"inference-header-content-length"
 # Of a request without an answer, as nginx has it in its log.
 _GONE = 499
 # Bytes of a request that is no infer: it has no tensors.
-MOST_OF_OTHERS = 1 << 20
-# An extension of the scope: counts bytes of memory for this request; False: there is no room for them.
+MOST_OF_OTHERS = 64 << 10
+# An extension of the scope: a `Count`.
 COUNT = "ortmulti.count"
+# Bytes of objects that a byte of JSON may become: an empty list has 80, and three bytes.
+_OBJECTS = 30
+# Of an answer, each byte of an array is in a piece, in the body and in what is sent.
+COPIES = 3
+# Of a number that is sent as JSON: an object, a place in a list, and its text.
+_NUMBER = 64
 _TRACED = (b"traceparent", b"tracestate", b"baggage")
 
 
@@ -161,7 +169,7 @@ class Application:
             client = scope.get("client")
             caller = f"{client[0]} {client[1]}" if client else None
             body = await self._body(scope, headers, receive, self.limits.body)
-            return await self._infer(name, version, headers, body, caller)
+            return await self._infer(name, version, headers, body, caller, _count_of(scope))
         calls = {"": service.model_metadata, "config": service.model_config, "stats": service.statistics}
         if what != "ready" and what not in calls:
             raise Refused(404, "Not Found")
@@ -182,9 +190,9 @@ class Application:
         if len(parts) == 3 and parts[0] == "models" and parts[2] in ("load", "unload"):
             parameters = _object(asked.get("parameters") or {}, "parameters")
             if parts[2] == "load":
-                await self.service.run_slowly(self.service.load, parts[1], parameters)
-            else:
-                await self.service.run_slowly(self.service.unload, parts[1])
+                self.service.check_load(parameters)
+            del asked, parameters, body  # they would take memory until it has its turn
+            await self.service.run_slowly(getattr(self.service, parts[2]), parts[1])
             return 200, [_JSON], b""
         raise Refused(404, "Not Found")
 
@@ -214,8 +222,8 @@ class Application:
         coding = headers.get(b"content-encoding", b"").lower()
         if coding in (b"", b"identity"):
             return body
-        count = (scope.get("extensions") or {}).get(COUNT, lambda _bytes: True)
-        return await asyncio.to_thread(decompressed, body, coding, limit, count)
+        need_memory(_count_of(scope), len(body))
+        return await asyncio.to_thread(decompressed, body, coding, limit, _count_of(scope))
 
     async def _infer(
         self,
@@ -223,14 +231,21 @@ class Application:
         version: str,
         headers: Mapping[bytes, bytes],
         body: bytes | memoryview,
-        caller: str | None = None,
+        caller: str | None,
+        count: Count,
     ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
         self.service.interface(name, version)  # before the body of a model that is not there is read
+        json_bytes = _length(headers.get(_HEADER_LENGTH, b"%d" % len(body)))
+        if json_bytes <= self.limits.json:  # else it is refused
+            need_memory(count, len(body) + _OBJECTS * min(json_bytes, len(body)))
         request, binary = parse_infer(body, headers.get(_HEADER_LENGTH), self.limits.tensors, self.limits.json)
         request.model, request.version, request.caller = name, version, caller
         if any(key in headers for key in _TRACED):
             request.trace = {key.decode(): headers[key].decode("latin-1") for key in _TRACED if key in headers}
         answer = await self.service.infer(request)
+        for declared, array in answer.outputs:
+            as_bytes = binary.of.get(declared.name, binary.all)
+            need_memory(count, COPIES * array.nbytes if as_bytes else _NUMBER * array.size + COPIES * array.nbytes)
         content, header_length = write_answer(answer, request.id, binary)
         sent = [_JSON]
         if header_length is not None:
@@ -424,6 +439,22 @@ class _WrongMethod(Refused):
 def _check_method(method: str, *allowed: str) -> None:
     if method not in allowed:
         raise _WrongMethod(method, allowed)
+
+
+def _count_of(scope: Mapping[str, Any]) -> Count:
+    count: Count = (scope.get("extensions") or {}).get(COUNT, uncounted)
+    return count
+
+
+def uncounted(_bytes: int) -> bool:
+    """Have room for everything: a server that is not ours counts for itself."""
+    return True
+
+
+def need_memory(count: Count, size: int) -> None:
+    """Raise `Refused` where the server has no room for so many bytes."""
+    if not count(max(size, 0)):
+        raise Refused(503, "the server has no memory left for requests, try again later")
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

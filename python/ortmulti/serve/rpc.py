@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 
 from ortmulti.errors import InvalidArgument
 from ortmulti.serve.datatypes import bytes_of_array
-from ortmulti.serve.http import MOST_OF_OTHERS
+from ortmulti.serve.http import COPIES, MOST_OF_OTHERS, Count, need_memory, uncounted
 from ortmulti.serve.messages import message
 from ortmulti.serve.service import (
     InferRequest,
@@ -35,6 +35,9 @@ _CONTENTS = {
     "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents",
 }  # fmt: skip
 _SERVING, _NOT_SERVING = 1, 2
+# Bytes that a byte of a message takes when it is parsed, and when its values are in a list.
+_PARSED = 3
+_LISTED = 10
 
 _Response = message("ModelInferResponse")
 
@@ -65,14 +68,16 @@ class Rpc:
         }
 
     def _load(self, asked: Any) -> Mapping[str, Any]:
-        self._service.load(asked.model_name, asked.parameters)
+        self._service.load(asked.model_name)
         return {}
 
     def _unload(self, asked: Any) -> Mapping[str, Any]:
         self._service.unload(asked.model_name)
         return {}
 
-    async def respond(self, path: str, body: bytes, trace: Mapping[str, str], caller: str) -> bytes:
+    async def respond(
+        self, path: str, body: bytes, trace: Mapping[str, str], caller: str, count: Count = uncounted
+    ) -> bytes:
         """Answer a message of a call, by its path: ``/inference.GRPCInferenceService/ModelInfer``.
 
         Each message of a stream is answered alone; an error is an answer there.
@@ -85,15 +90,18 @@ class Rpc:
         if (service, name) == (HEALTH, "Check"):
             return self._check(_parsed("HealthCheckRequest", body))
         if service == SERVICE and name in ("ModelInfer", STREAM):
+            need_memory(count, _PARSED * len(body))
             asked = _parsed("ModelInferRequest", body)
-            answer = self._stream(asked, trace, caller) if name == STREAM else self._infer(asked, trace, caller)
-            return _serialized(await answer)
+            answer = self._stream if name == STREAM else self._infer
+            return _serialized(await answer(asked, trace, caller, count))
         call = self.calls.get(name) if service == SERVICE else None
         if call is None:
             raise Refused(501, f"there is no method {path[:200]!r}")
         if len(body) > MOST_OF_OTHERS:
             raise Refused(413, f"the message has {len(body)} bytes, and {MOST_OF_OTHERS} are allowed for {name}")
         asked = _parsed(f"{name}Request", body)
+        if name == "RepositoryModelLoad":
+            self._service.check_load(asked.parameters)
         slow = name in ("RepositoryModelLoad", "RepositoryModelUnload")
         fields = await self._service.run_slowly(call, asked) if slow else call(asked)
         return _serialized(json_format.ParseDict(fields, message(f"{name}Response")(), ignore_unknown_fields=True))
@@ -104,15 +112,16 @@ class Rpc:
         status = _SERVING if self._service.is_ready() else _NOT_SERVING
         return _serialized(message("HealthCheckResponse")(status=status))
 
-    async def _stream(self, asked: Any, trace: Mapping[str, str], caller: str) -> Any:
+    async def _stream(self, asked: Any, trace: Mapping[str, str], caller: str, count: Count) -> Any:
         answered = message("ModelStreamInferResponse")
         try:
-            return answered(infer_response=await self._infer(asked, trace, caller))
+            return answered(infer_response=await self._infer(asked, trace, caller, count))
         except Exception as error:
             return answered(error_message=status_and_text(error)[1], infer_response=_Response(id=asked.id))
 
-    async def _infer(self, asked: Any, trace: Mapping[str, str], caller: str) -> Any:
+    async def _infer(self, asked: Any, trace: Mapping[str, str], caller: str, count: Count) -> Any:
         self._service.interface(asked.model_name, asked.model_version)  # before inputs for none are read
+        need_memory(count, _LISTED * (asked.ByteSize() - sum(map(len, asked.raw_input_contents))))
         request = InferRequest(
             asked.model_name,
             asked.model_version,
@@ -124,6 +133,7 @@ class Rpc:
             caller,
         )
         answer = await self._service.infer(request)
+        need_memory(count, sum(COPIES * array.nbytes for _declared, array in answer.outputs))
         response = _Response(model_name=answer.model, model_version=answer.version, id=asked.id)
         for declared, array in answer.outputs:
             response.outputs.add(name=declared.name, datatype=declared.datatype, shape=array.shape)

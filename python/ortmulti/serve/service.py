@@ -351,11 +351,16 @@ class Service:
         """Run what may take minutes, such as a load, in a thread for which nothing else waits."""
         return await asyncio.get_running_loop().run_in_executor(self._slow, call, *args)
 
-    def load(self, name: str, parameters: Mapping[str, Any]) -> None:
-        """Load a model, or load it again."""
+    def check_load(self, parameters: Mapping[str, Any]) -> None:
+        """Refuse a load with these parameters of a request."""
         self._check_explicit()
         if parameters:
-            raise Refused(501, f"a model is loaded from its file alone: leave out {', '.join(map(repr, parameters))}")
+            names = ", ".join(map(repr, parameters))
+            raise Refused(501, f"a model is loaded from its file alone: leave out {names:.200}")
+
+    def load(self, name: str) -> None:
+        """Load a model, or load it again."""
+        self._check_explicit()
         try:
             self._reload(name)
         except NotFound:
