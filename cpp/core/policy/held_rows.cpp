@@ -29,18 +29,16 @@ void HeldRows::record(const Run& run, std::size_t most) noexcept {
 }
 
 void HeldRows::look_for_changes(const Run& run, bool changed, std::size_t most) noexcept {
-  if (!changed) {
-    same_ = same_.count() == 0 ? run.time : std::min(same_, run.time);
+  if (!changed) {  // which may have waited for plans of others all the same
     return;
   }
-  if (!is_dear(run)) {
+  if (run.time < *numbers::held_rows_min_change) {
     changes_ = 0;
     return;
   }
   change_ = changes_ == 0 ? run.time : std::min(change_, run.time);
   if (++changes_ == *numbers::held_rows_min_changes) {
     hold(run.rows, most);
-    same_ = {};
   }
 }
 
@@ -57,6 +55,8 @@ void HeldRows::try_held(const Run& run, bool changed) noexcept {
   if (!pays_ && ++runs_ == *numbers::held_rows_trial) {
     held_ = 0;
     never_ = true;
+  } else if (pays_) {
+    runs_ = 0;
   }
 }
 

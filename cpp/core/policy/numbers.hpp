@@ -170,7 +170,8 @@ inline const Ratio held_rows_min_ratio{"held_rows.min_ratio", 4, "times a run of
 inline const Count held_rows_min_changes{"held_rows.min_changes", 3, "runs",
                                          "of other sizes in a row that took so long, before a number is held",
                                          "a first run of a size may load kernels, the third one does not"};
-inline const Count held_rows_trial{"held_rows.trial", 8, "runs", "of the held size, in which it has to pay", "judged"};
+inline const Count held_rows_trial{"held_rows.trial", 32, "runs", "of the held size, in which it has to pay",
+                                   "the first ones wait for plans of those that were under way"};
 inline const Count held_rows_proof_after{
     "held_rows.proof_after", 256, "runs", "after which a run of another size shows whether that still takes long",
     "BERT-base on an H200: three runs beside a capture of graphs took 150 ms, and no later one did"};
