@@ -1,7 +1,7 @@
 // Any bytes of a client of HTTP/2, behind its preface: they are answered or the connection ends. It never reads on
 // without end, every call that was handed over is answered or gone, and all that was counted is given back. The first
-// byte says how the bytes are cut and when calls are answered; bytes from 240 on stand for frames that are right, 239 for
-// headers and 238 for a frame that the next bytes are the content of.
+// byte says how the bytes are cut and when calls are answered; bytes from 240 on stand for frames that are right, 239
+// for headers and 238 for a frame that the next bytes are the content of.
 #include <algorithm>
 #include <array>
 #include <chrono>

@@ -69,6 +69,7 @@ def infer_json() -> Iterator[bytes]:
         {"id": "7", "inputs": [x, text, flags, binary], "outputs": outputs, "parameters": parameters},
         {"inputs": [{**x, "data": [float("nan"), float("-inf"), 9007199254740993, 1e-400]}], "outputs": []},
         {"inputs": [{**x, "shape": [-1, "2", 1.5, 2**70], "parameters": {"shared_memory_region": "r"}}]},
+        {"inputs": ["2", x]},  # refused before values are read
     ):
         yield json.dumps(document).encode()
         yield json.dumps(document, ensure_ascii=False, indent=1).encode()
