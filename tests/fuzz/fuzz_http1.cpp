@@ -54,10 +54,16 @@ constexpr std::string_view fragments[] = {
     "Origin: http://a\r\n",
 };
 
+/// Beyond the limits below; what is larger takes time and shows nothing else.
+constexpr std::size_t most_text = 60'000;
+
 /// Bytes stand for themselves, for what requests are made of, or for many bytes.
 std::string requests_of(std::span<const std::uint8_t> data) {
   std::string text;
   for (const std::uint8_t byte : data.first(std::min<std::size_t>(data.size(), 200))) {
+    if (text.size() >= most_text) {
+      break;
+    }
     if (byte >= 250) {
       text.append(20'000, static_cast<char>('a' + byte % 2));
     } else if (byte < 128 || byte >= 240) {
@@ -170,7 +176,7 @@ class Server final : public serve::Router {
   serve::Connection::Clock::time_point now_{std::chrono::hours(1)};
 };
 
-using Random = std::mt19937;
+using Random = std::minstd_rand;
 
 std::size_t some(Random& random) {
   constexpr std::size_t sizes[] = {1, 2, 3, 17, 100, 5000, 1'000'000};
@@ -253,16 +259,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   require(whole.output.find_first_of('\0') == std::string::npos || text.find('\0') != std::string::npos, "a zero byte");
   Random random(static_cast<Random::result_type>(size * 31 + (size > 0 ? data[size - 1] : 0)));
-  for (int round = 0; round < 3; ++round) {
-    Server cut;
-    play(cut, text, random);
-    require(cut.calls == whole.calls, "other calls");
-    require(cut.output == whole.output, "other answers");
-    cut.close();
-    Server ending;
-    play_with_ends(ending, text, random);
-    ending.close();
-  }
+  Server cut;
+  play(cut, text, random);
+  require(cut.calls == whole.calls, "other calls");
+  require(cut.output == whole.output, "other answers");
+  cut.close();
+  Server ending;
+  play_with_ends(ending, text, random);
+  ending.close();
   whole.close();
   return 0;
 }

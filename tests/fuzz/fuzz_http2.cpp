@@ -1,6 +1,7 @@
 // Any bytes of a client of HTTP/2, behind its preface: they are answered or the connection ends. It never reads on
 // without end, every call that was handed over is answered or gone, and all that was counted is given back. The first
-// byte says how the bytes are cut and when calls are answered; bytes from 240 on stand for frames that are right.
+// byte says how the bytes are cut and when calls are answered; bytes from 240 on stand for frames that are right, 239
+// for headers and 238 for a frame that the next bytes are the content of.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -50,8 +51,27 @@ std::string bytes_of(const std::uint8_t* data, std::size_t size) {
   constexpr std::string_view stream = "/inference.GRPCInferenceService/ModelStreamInfer";
   std::string bytes;
   std::uint32_t last = 1;  // an even one is wrong
-  for (std::size_t i = 0; i < size; ++i) {
-    switch (data[i]) {
+  std::string_view rest(reinterpret_cast<const char*>(data), size);
+  const auto next = [&](std::size_t count) {
+    const std::string_view part = rest.substr(0, count);
+    rest.remove_prefix(part.size());
+    return part;
+  };
+  while (!rest.empty()) {
+    const char byte = next(1)[0];
+    switch (static_cast<std::uint8_t>(byte)) {
+      case 238: {  // type, flags and length, which also says whether it is of the connection
+        const std::string_view kind = next(3);
+        if (kind.size() == 3) {
+          bytes += frame(kind[0] & 0xF, kind[1], kind[2] < 0 ? 0 : last, next(kind[2] & 0x3FU));
+        }
+        break;
+      }
+      case 239: {  // fields, in any of HPACK's forms
+        const std::string_view length = next(1);
+        bytes += frame(1, 4, last += 2, next(length.empty() ? 0 : length[0] & 0x7FU));
+        break;
+      }
       case 240:
         bytes += headers(4, last += 2, unary);
         break;
@@ -101,7 +121,7 @@ std::string bytes_of(const std::uint8_t* data, std::size_t size) {
         bytes += frame(6, 0, 0, "12345678");
         break;
       default:
-        bytes += static_cast<char>(data[i]);
+        bytes += byte;
         break;
     }
   }
@@ -152,15 +172,16 @@ void send_all(Connection& connection, Connection::Clock::time_point now) {
   }
 }
 
+/// Cut into so many bytes each; after many pieces, which take time, all that is left is one.
 void feed(Connection& connection, std::string_view bytes, std::size_t cut, Calls& calls) {
-  while (!bytes.empty() && !connection.finished()) {
+  for (int pieces = 0; !bytes.empty() && !connection.finished(); ++pieces) {
     const std::span<std::byte> room = connection.room();
     if (room.empty()) {
       send_all(connection, calls.now);
       require(!connection.room().empty() || connection.finished(), "it never reads on");
       continue;
     }
-    const std::size_t size = std::min({cut, room.size(), bytes.size()});
+    const std::size_t size = std::min({pieces < 200 ? cut : bytes.size(), room.size(), bytes.size()});
     std::memcpy(room.data(), bytes.data(), size);
     connection.received(size, calls.now);
     bytes.remove_prefix(size);

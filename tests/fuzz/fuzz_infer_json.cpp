@@ -1,5 +1,6 @@
 // Any bytes as the JSON of an inference request: it is read twice, or refused once. Values are written within their
 // tensor alone, and what is kept is no more than the bytes can say.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -34,10 +35,12 @@ void check_values(std::string_view text, const JsonRequest& request, ONNXTensorE
     each.push_back(&writer);
   }
   read_json_values(text, each);
+  const bool objects = std::ranges::all_of(
+      request.input, [](const JsonRequest::Input& input) { return input.self.is(SentValue::Kind::object); });
   for (std::size_t i = 0; i < writers.size(); ++i) {
     const SentValues& values = request.input[i].values;
     const bool numbers =
-        request.input[i].data.is(SentValue::Kind::list) && !values.uneven && values.count > 0 &&
+        objects && request.input[i].data.is(SentValue::Kind::list) && !values.uneven && values.count > 0 &&
         values.only(SentValues::bit(SentValue::Kind::integer) | SentValues::bit(SentValue::Kind::real));
     require(!numbers || type != ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE || writers[i].complete(),
             "a value was counted, and not written");

@@ -19,7 +19,9 @@ ALL_CHUNKED, ALL_POST, NAME, NEW_LINE, EMPTY_LINE, CHUNK, LONG_CHUNK, LAST_CHUNK
 )
 MANY = 250
 
-# Of fuzz_http2.cpp: the first byte says how the rest is cut.
+# Of fuzz_http2.cpp: the first byte says how the rest is cut. Behind FRAME are its type, flags and length, behind FIELDS
+# their length.
+FRAME, FIELDS = 238, 239
 CALL, STREAM, REFUSED, OPEN_HEAD, TRAILERS, DATA, END, EMPTY_END, LARGE, EMPTY_MESSAGES = range(240, 250)
 RESET, RESET_OTHER, WINDOW, SMALL_WINDOWS, CONTINUATION, PING = range(250, 256)
 
@@ -44,6 +46,15 @@ def http2() -> Iterator[bytes]:
     yield bytes([5, REFUSED, END, CALL, RESET, CALL, RESET_OTHER, PING, PING])
     yield bytes([6, SMALL_WINDOWS, CALL, END, WINDOW, WINDOW, STREAM, DATA, END])
     yield bytes([8, OPEN_HEAD, CONTINUATION, END, CALL, DATA, TRAILERS])
+    head = b"\x83\x86\x44\x02/a\x41\x01a\x5f\x10application/grpc"  # the last three are added to HPACK's table
+    text = b"\x40\x03a-b\x81\x1f\x00\x03c-d\x01e"  # one in Huffman's code, which is added too; one that is not
+    again = b"\x83\x86\xc1\xc0\xbf\xbe"  # all of the table
+    cleared = b"\x20" + head
+    fields = [bytes([FIELDS, len(block)]) + block for block in (head, head + text, again, cleared)]
+    yield bytes([9]) + bytes([END]).join(fields) + bytes([DATA, EMPTY_END])
+    settings, priority, goaway = (4, 0, 0x86), (2, 0, 5), (7, 0, 0x88)  # from 0x80 on: of the connection
+    frames = [bytes([FRAME, *kind]) + bytes(kind[2] & 0x3F) for kind in (settings, priority, (0, 8, 6), goaway)]
+    yield bytes([30, CALL]) + b"".join(frames) + bytes([EMPTY_END, CALL, END])
 
 
 def infer_json() -> Iterator[bytes]:
@@ -58,6 +69,7 @@ def infer_json() -> Iterator[bytes]:
         {"id": "7", "inputs": [x, text, flags, binary], "outputs": outputs, "parameters": parameters},
         {"inputs": [{**x, "data": [float("nan"), float("-inf"), 9007199254740993, 1e-400]}], "outputs": []},
         {"inputs": [{**x, "shape": [-1, "2", 1.5, 2**70], "parameters": {"shared_memory_region": "r"}}]},
+        {"inputs": ["2", x]},  # refused before values are read
     ):
         yield json.dumps(document).encode()
         yield json.dumps(document, ensure_ascii=False, indent=1).encode()
