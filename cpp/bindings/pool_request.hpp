@@ -12,8 +12,12 @@
 #include "bindings/run_request.hpp"
 #include "core/pool/pool.hpp"
 #include "core/pool/request.hpp"
+#include "core/pool/request_timing.hpp"
 
 namespace ortmulti::bindings {
+
+/// The arguments of ortmulti.RequestTiming.
+pybind11::tuple to_tuple(const RequestTiming& timing);
 
 /// A pool's request of Python values, which it keeps. Whoever frees it need not have the GIL.
 class PoolRequest : public Request, NonCopyable {

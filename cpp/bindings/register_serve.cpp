@@ -1,5 +1,7 @@
 #include <pybind11/stl.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -8,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -20,6 +23,7 @@
 #include "core/onnx/element_types.hpp"
 #include "core/serve/front.hpp"
 #include "core/serve/nghttp2.hpp"
+#include "core/serve/route.hpp"
 
 namespace ortmulti::bindings {
 
@@ -31,14 +35,18 @@ using serve::Front;
 using serve::Limits;
 using serve::Reply;
 
-/// What the loops hand to Python, in order: calls, and those of them whose clients have gone.
+/// What the loops hand to Python, in order: calls, those of them whose clients have gone, and those with an answer.
 class Calls : NonCopyable {
  public:
-  using Event = std::pair<std::shared_ptr<serve::Call>, bool>;
+  struct Event {
+    std::shared_ptr<serve::Call> call;
+    bool gone = false;
+    std::optional<Reply> reply = std::nullopt;
+  };
 
-  void put(std::shared_ptr<serve::Call> call, bool gone) {
+  void put(Event event) {
     const MutexLock lock(mutex_);
-    events_.emplace_back(std::move(call), gone);
+    events_.push_back(std::move(event));
     changed_.notify_one();
   }
   void close() {
@@ -75,7 +83,44 @@ std::vector<serve::Declared> declared(const std::vector<ValueInfo>& values) {
   return all;
 }
 
-/// `Front` of `_core`: what `ortmulti serve` listens with.
+// (status, headers, body, message): of gRPC the body is a message, or there is a message with an error.
+py::tuple to_tuple(Reply reply) {
+  auto body =
+      py::reinterpret_steal<py::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<py::ssize_t>(reply.size())));
+  if (!body) {
+    throw py::error_already_set();
+  }
+  py::list headers;
+  for (const auto& [name, value] : reply.headers) {
+    headers.append(py::make_tuple(py::bytes(name), py::bytes(value)));
+  }
+  char* to = PyBytes_AS_STRING(body.ptr());
+  {
+    const ReleaseGil nogil;
+    for (const serve::Piece& piece : std::exchange(reply.body, {})) {
+      to = std::ranges::copy(piece.bytes, to).out;
+    }
+  }
+  return py::make_tuple(reply.status, headers, body, reply.message);
+}
+
+// None: the call is not refused.
+py::object to_object(std::unique_ptr<Reply> reply) {
+  return reply == nullptr ? py::object(py::none()) : py::object(to_tuple(std::move(*reply)));
+}
+
+std::optional<std::pair<py::bytes, py::bytes>> target_of(const serve::Call& call) {
+  const auto target = serve::target_of(call);
+  return target ? std::optional(std::pair<py::bytes, py::bytes>(target->model, target->version)) : std::nullopt;
+}
+
+// As the core refuses it: of a stream, by an answer.
+py::tuple refuse(const serve::Call& call, int status, const std::string& text) {
+  const auto target = call.streamed ? serve::target_of(call) : std::nullopt;
+  return to_tuple(serve::refused(call, status, text, target ? target->id : ""));
+}
+
+/// `Front` of `_core`: what `ortmulti serve` listens with, and what answers infer for other servers in the process.
 class PythonFront : NonCopyable {
  public:
   PythonFront(const std::vector<int>& http, const std::vector<int>& grpc, const Limits& limits, std::string token,
@@ -88,24 +133,59 @@ class PythonFront : NonCopyable {
         .loops = loops,
         .access_log = access_log,
         .traces = traces,
-        .other = [calls = calls_](std::shared_ptr<serve::Call> call) { calls->put(std::move(call), false); },
-        .gone = [calls = calls_](const std::shared_ptr<serve::Call>& call) { calls->put(call, true); }};
+        .other = [calls = calls_](std::shared_ptr<serve::Call> call) { calls->put({.call = std::move(call)}); },
+        .gone = [calls =
+                     calls_](const std::shared_ptr<serve::Call>& call) { calls->put({.call = call, .gone = true}); },
+        .answered = [calls = calls_](
+                        std::shared_ptr<serve::Call> call,
+                        Reply reply) { calls->put({.call = std::move(call), .reply = std::move(reply)}); }};
     const ReleaseGil nogil;
     front_ = std::make_unique<Front>(std::move(options), http, grpc);
   }
   ~PythonFront() {
     const ReleaseGil nogil;
+    if (getpid() != process_) {             // a fork's child has none of its threads
+      static_cast<void>(front_.release());  // NOLINT(bugprone-unused-return-value)
+      return;
+    }
     calls_->close();
     front_.reset();
   }
 
-  std::optional<Calls::Event> next() {
-    auto event = calls_->next();
-    if (event) {
-      event->first = freed_without_gil(std::move(event->first));
+  // (call, whether its client has gone, its answer): nothing after the end.
+  std::optional<py::tuple> next() {
+    auto event = without_gil([this] { return calls_->next(); });
+    if (!event) {
+      return std::nullopt;
     }
-    return event;
+    py::object reply = py::none();
+    if (event->reply) {
+      reply = to_tuple(std::move(*event->reply));
+    }
+    return py::make_tuple(freed_without_gil(std::move(event->call)), event->gone, reply);
   }
+
+  std::shared_ptr<serve::Call> call(bool grpc, std::string method, std::string path, serve::Headers headers,
+                                    std::string peer, bool streamed) {
+    auto call = freed_without_gil(front_->call(grpc ? serve::Protocol::grpc : serve::Protocol::http));
+    call->method = std::move(method);
+    call->path = std::move(path);
+    call->headers = std::move(headers);
+    call->peer = std::move(peer);
+    call->streamed = streamed;
+    return call;
+  }
+  std::shared_ptr<serve::Call> instead_of(serve::Call& other, bool with_body) {
+    return freed_without_gil(front_->instead_of(other, with_body));
+  }
+  py::object begin(serve::Call& call) {
+    return to_object(without_gil([&] { return front_->begin(call); }));
+  }
+  py::object receive(serve::Call& call, std::string_view bytes) {
+    return to_object(without_gil([&] { return front_->receive(call, bytes); }));
+  }
+  void ask(std::shared_ptr<serve::Call> call) { front_->ask(std::move(call)); }
+  void forget(std::shared_ptr<serve::Call> call) { front_->forget(std::move(call)); }
 
   void reply(const std::shared_ptr<serve::Call>& call, int status, const serve::Headers& headers, const py::bytes& body,
              std::string message) {
@@ -165,6 +245,7 @@ class PythonFront : NonCopyable {
  private:
   const std::shared_ptr<Calls> calls_ = std::make_shared<Calls>();
   std::unique_ptr<Front> front_;
+  const pid_t process_ = getpid();
 };
 
 Limits make_limits(std::size_t memory, std::size_t body, std::size_t json, std::size_t header, std::size_t tensors,
@@ -190,12 +271,13 @@ void register_serve(py::module_& module) {
       .def_property_readonly("body", [](const serve::Call& call) { return py::bytes(call.body.text()); })
       .def_readonly("streamed", &serve::Call::streamed)
       .def_readonly("peer", &serve::Call::peer)
-      .def(
-          "count",
-          [](serve::Call& call, std::size_t bytes) {
-            return call.bytes_beside.grow_to(call.bytes_beside.count() + bytes);
-          },
-          "bytes"_a);
+      .def_readonly("asked", &serve::Call::asked)
+      .def_property_readonly("health", [](const serve::Call& call) { return serve::is_health(serve::route_of(call)); })
+      .def_property_readonly("target", &target_of)
+      .def_property_readonly(
+          "timing",
+          [](const serve::Call& call) { return call.timing ? py::object(to_tuple(*call.timing)) : py::none(); })
+      .def("refuse", &refuse, "status"_a, "text"_a);
   py::class_<Limits>(module, "FrontLimits")
       .def(py::init(&make_limits), py::kw_only(), "memory"_a, "body"_a, "json"_a, "header"_a, "tensors"_a,
            "concurrent"_a, "connections"_a, "streams"_a, "receive"_a, "send"_a, "idle"_a, "end"_a);
@@ -204,7 +286,13 @@ void register_serve(py::module_& module) {
                     std::string, std::size_t, bool, bool>(),
            py::kw_only(), "http"_a, "grpc"_a, "limits"_a, "token"_a, "certificate"_a, "key"_a, "loops"_a,
            "access_log"_a, "traces"_a)
-      .def("next", &PythonFront::next, Nogil())
+      .def("next", &PythonFront::next)
+      .def("call", &PythonFront::call, "grpc"_a, "method"_a, "path"_a, "headers"_a, "peer"_a, "streamed"_a)
+      .def("instead_of", &PythonFront::instead_of, "other"_a, "with_body"_a)
+      .def("begin", &PythonFront::begin, "call"_a)
+      .def("receive", &PythonFront::receive, "call"_a, "bytes"_a)
+      .def("ask", &PythonFront::ask, "call"_a, Nogil())
+      .def("forget", &PythonFront::forget, "call"_a, Nogil())
       .def("reply", &PythonFront::reply, "call"_a, "status"_a, "headers"_a, "body"_a, "message"_a)
       .def("put_model", &PythonFront::put_model, "name"_a, "version"_a, "pool"_a, py::kw_only(), "joins"_a,
            "counts_rows"_a, "recurrent"_a, "max_rows"_a, "timeout"_a, "may_override"_a, "priority"_a)
@@ -214,6 +302,7 @@ void register_serve(py::module_& module) {
       .def("answers", &PythonFront::answers)
       .def("take_access_log", &PythonFront::take_access_log);
   module.def("why_no_http2", &serve::why_no_http2);
+  module.def("to_grpc", [](int status) { return static_cast<int>(serve::to_grpc(status)); }, "status"_a);
 }
 
 }  // namespace ortmulti::bindings

@@ -4,12 +4,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "core/base/non_copyable.hpp"
+#include "core/pool/request_timing.hpp"
 #include "core/serve/admission.hpp"
 #include "core/serve/buffer.hpp"
 
@@ -72,8 +74,7 @@ Reply refusal(Protocol protocol, int status, std::string_view text);
 /// and belongs to whoever answers it from Router::finish() on.
 class Call : NonCopyable {
  public:
-  Call(Protocol of, BufferPool& buffers, Admission& admission)
-      : protocol(of), body(buffers), bytes(admission), bytes_beside(admission) {}
+  Call(Protocol of, BufferPool& buffers, Admission& admission) : protocol(of), body(buffers), bytes(admission) {}
   virtual ~Call() = default;
 
   const Protocol protocol;
@@ -84,12 +85,14 @@ class Call : NonCopyable {
   Headers headers;
   Buffer body;            ///< Of gRPC: a message. Without transfer coding; content coding is as sent.
   bool streamed = false;  ///< Of a call of gRPC with a stream of requests, each of which is a Call.
-  std::string peer;       ///< "127.0.0.1 51234": of the connection.
+  std::string peer;       ///< "127.0.0.1 51234": of the connection. Empty: unknown.
+  bool asked = false;     ///< By Front::ask(): it has no connection.
 
   // Of admission: freed with the call.
-  Admission::Bytes bytes;         ///< Of its body, or its answer.
-  Admission::Bytes bytes_beside;  ///< Of what whoever answers it makes of its body. Connections leave it alone.
+  Admission::Bytes bytes;  ///< Of its body, or its answer.
   Admission::Place place;
+
+  std::optional<RequestTiming> timing;  ///< Of its run, for whoever asked.
 
   // For its connection alone.
   std::uint64_t connection = 0;

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -35,6 +36,8 @@ class Front : NonCopyable {
     /// Called as a client goes whose call `other` has, and where the server ends before its answer. In that loop's
     /// thread.
     std::function<void(const std::shared_ptr<Call>&)> gone;
+    /// Called with the answer to a call that ask() got. In the thread of a loop.
+    std::function<void(std::shared_ptr<Call>, Reply)> answered;
   };
   /// An answer, for the log.
   struct Access {
@@ -55,6 +58,22 @@ class Front : NonCopyable {
   void set_ready(bool ready) noexcept;
   /// Answers a call that `other` got. Any thread may call it, also after the end.
   void reply(const std::shared_ptr<Call>& call, Reply reply);
+
+  // Calls that another server received. They are admitted and answered as those of connections, but not counted in
+  // answers(), nor logged. Any thread may call these.
+  /// A call without a body. It may outlive this.
+  std::shared_ptr<Call> call(Protocol protocol);
+  /// A call in the place of another one, which is kept meanwhile: without content coding, and with its body or another.
+  std::shared_ptr<Call> instead_of(Call& other, bool with_body);
+  /// Its headers are there. A reply: it is refused, and its body is not wanted.
+  std::unique_ptr<Reply> begin(Call& call);
+  /// More of its body. A reply: it is refused.
+  std::unique_ptr<Reply> receive(Call& call, std::string_view bytes);
+  /// All of it is there. Its answer goes to `answered`. Or else the call goes to `other`, without reply() after it:
+  /// then it may be asked again.
+  void ask(std::shared_ptr<Call> call);
+  /// Nobody waits for its answer any more.
+  void forget(std::shared_ptr<Call> call);
 
   /// Accepts no more connections; what a byte was read of is answered, for limits.end at most, and then cut off.
   /// Returns when all threads have ended. Any thread may call it but those of loops, also twice.

@@ -97,6 +97,11 @@ FrontShared::FrontShared(Front::Options given)
       most_others(options.limits.concurrent - options.limits.concurrent / share_of_infer),
       access_log(most_logged) {}
 
+std::shared_ptr<Call> kept(std::shared_ptr<const FrontShared> shared, std::shared_ptr<Call> call) {
+  const auto kept = std::make_shared<const Kept>(Kept{std::move(shared), std::move(call)});
+  return {kept, kept->call.get()};
+}
+
 FrontCalls::FrontCalls(std::shared_ptr<FrontShared> shared, Protocol protocol)
     : shared_(std::move(shared)), protocol_(protocol) {
   const Front::Options& options = shared_->options;
@@ -142,8 +147,7 @@ std::unique_ptr<Reply> FrontCalls::begin(Call& call) {
 }
 
 void FrontCalls::finish(std::shared_ptr<Call> call) {
-  const auto kept = std::make_shared<const Kept>(Kept{shared_, std::move(call)});
-  const std::shared_ptr<Call> held(kept, kept->call.get());
+  const std::shared_ptr<Call> held = kept(shared_, std::move(call));
   attempt(held, [&] { route(held); });
 }
 
@@ -161,10 +165,12 @@ void FrontCalls::route(const std::shared_ptr<Call>& call) {
     answer(call, health(*call, route, shared_->ready.load()));
     return;
   }
-  call->place = shared_->admission.request();
+  if (call->place == nullptr) {  // else it is asked again
+    call->place = shared_->admission.request();
+  }
   if (call->place == nullptr) {
     answer(call, refused(*call, 503, busy(*shared_)));
-  } else if (route == Route::infer && !(shared_->options.traces && traced(call->headers))) {
+  } else if (route == Route::infer && (call->asked || !shared_->options.traces || !traced(call->headers))) {
     infer(call);
   } else {
     hand_over(call);
@@ -248,6 +254,11 @@ void FrontCalls::hand_over(const std::shared_ptr<Call>& call) {
     answer(call, refused(*call, 404, "Not Found"));
     return;
   }
+  if (call->asked) {
+    under_way_.erase(call.get());
+    shared_->options.other(call);
+    return;
+  }
   if (shared_->others >= shared_->most_others) {
     answer(call, refused(*call, 503, std::to_string(shared_->others) + " requests that are no infer are under way"));
     return;
@@ -282,9 +293,17 @@ void FrontCalls::answer(const std::shared_ptr<Call>& call, Reply reply) {
   }
   count(*call, reply, took);
   call->place.reset();
-  loop_->reply(call, std::move(reply));
+  send(call, std::move(reply));
   if (found != under_way_.end()) {
     forget(found);
+  }
+}
+
+void FrontCalls::send(const std::shared_ptr<Call>& call, Reply reply) {
+  if (call->asked) {
+    shared_->options.answered(call, std::move(reply));
+  } else {
+    loop_->reply(call, std::move(reply));
   }
 }
 
@@ -296,6 +315,9 @@ FrontCalls::UnderWay FrontCalls::forget(const CallsUnderWay::iterator& found) {
 }
 
 void FrontCalls::count(const Call& call, const Reply& reply, Loop::Clock::duration took) {
+  if (call.asked) {
+    return;
+  }
   shared_->answers.add(call.protocol, reply.status);
   if (shared_->options.access_log) {
     shared_->access_log.push(
@@ -326,7 +348,7 @@ void FrontCalls::cut_off() {
     if (under_way.request != nullptr || under_way.where == Where::other) {
       const Reply reply = refusal(call->protocol, 503, "the server ends");
       count(*call, reply, loop_->now() - under_way.since);
-      loop_->reply(call, reply);
+      send(call, reply);
     }
     gone(call);
   }

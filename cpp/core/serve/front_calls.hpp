@@ -51,7 +51,11 @@ struct FrontShared : NonCopyable {
   HandOverQueue<Front::Access> access_log;
 };
 
-/// The calls of one loop: routes them, and brings their answers back. All functions are called by the loop's thread.
+/// The call, which keeps what it needs as long as anybody has it.
+std::shared_ptr<Call> kept(std::shared_ptr<const FrontShared> shared, std::shared_ptr<Call> call);
+
+/// The calls of one loop: routes them, and brings their answers back. All functions but begin() are called by the
+/// loop's thread.
 class FrontCalls : public Router, public Loop::Owner, NonCopyable {
  public:
   /// Throws Error where it cannot serve TLS as asked.
@@ -95,6 +99,7 @@ class FrontCalls : public Router, public Loop::Owner, NonCopyable {
   void hand_over(const std::shared_ptr<Call>& call);
   UnderWay& note(const std::shared_ptr<Call>& call);
   void answer(const std::shared_ptr<Call>& call, Reply reply);
+  void send(const std::shared_ptr<Call>& call, Reply reply);
   UnderWay forget(const CallsUnderWay::iterator& found);
   void count(const Call& call, const Reply& reply, Loop::Clock::duration took);
   /// Whether a worker will do the work, and then have this loop do what it returns.

@@ -46,7 +46,7 @@ std::shared_ptr<const ServedModel> find_model(const ServedModels& models, std::s
 }
 
 std::uint64_t number_of(const std::string& peer) {
-  return std::max(std::uint64_t{std::hash<std::string>()(peer)}, std::uint64_t{1});
+  return peer.empty() ? 0 : std::max(std::uint64_t{std::hash<std::string>()(peer)}, std::uint64_t{1});
 }
 
 // The value of gRPC's header grpc-timeout: at most eight digits, and a unit.
@@ -161,10 +161,18 @@ Begun submit(const std::shared_ptr<Call>& call, std::shared_ptr<const ServedMode
   return begun;
 }
 
+bool is_grpc_infer(std::string_view path) {
+  if (!path.starts_with(grpc_service)) {
+    return false;
+  }
+  path.remove_prefix(grpc_service.size());
+  return path == "ModelInfer" || path == "ModelStreamInfer";
+}
+
 Begun begin_http(const std::shared_ptr<Call>& call, const ServedModels& models, const Limits& limits,
                  const std::shared_ptr<Receiver>& receiver) {
-  const auto path = call->method == "POST" ? infer_path(call->path) : std::nullopt;
-  auto model = path ? find_model(models, path->model, path->version) : nullptr;
+  const auto target = target_of(*call);
+  auto model = target ? find_model(models, target->model, target->version) : nullptr;
   if (!model || find(call->headers, "content-encoding") != nullptr) {
     return python_answers();
   }
@@ -173,12 +181,7 @@ Begun begin_http(const std::shared_ptr<Call>& call, const ServedModels& models, 
 
 Begun begin_grpc(const std::shared_ptr<Call>& call, const ServedModels& models, const Limits& limits,
                  const std::shared_ptr<Receiver>& receiver) {
-  std::string_view path = call->path;
-  if (!path.starts_with(grpc_service)) {
-    return python_answers();
-  }
-  path.remove_prefix(grpc_service.size());
-  if (path != "ModelInfer" && path != "ModelStreamInfer") {
+  if (!is_grpc_infer(call->path)) {
     return python_answers();
   }
   GrpcRequest sent;
@@ -238,6 +241,23 @@ bool InferRequest::Memory::has(const void* address) const noexcept {
   return address != nullptr && (within(body) || std::ranges::any_of(blocks, within));
 }
 
+std::optional<Target> target_of(const Call& call) {
+  if (call.protocol == Protocol::http) {
+    auto path = call.method == "POST" ? infer_path(call.path) : std::nullopt;
+    return path ? std::optional<Target>({std::move(path->model), std::move(path->version), {}}) : std::nullopt;
+  }
+  if (!is_grpc_infer(call.path)) {
+    return std::nullopt;
+  }
+  Target target;
+  try {
+    GrpcRequest sent = read_grpc(call.body.text(), 0);
+    target = {std::move(sent.model), std::move(sent.version), std::move(sent.id)};
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): begin_infer() says so
+  }
+  return target;
+}
+
 Begun begin_infer(const std::shared_ptr<Call>& call, const ServedModels& models, const Limits& limits,
                   const std::shared_ptr<Receiver>& receiver) {
   try {
@@ -268,6 +288,7 @@ std::optional<Reply> reply_of(InferRequest& request) {
     request.model->inferences += request.row_count;
     request.model->last = milliseconds_now();
     note_run(request);
+    request.call->timing = timing_of(request);
     return reply;
   } catch (const std::exception&) {
     return refused(request, std::current_exception());

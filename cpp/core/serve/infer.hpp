@@ -102,6 +102,15 @@ class InferRequest : public Request {
   std::size_t counted = 0;  ///< Bytes of the call before the memory of tensors was counted there.
 };
 
+/// What a call of infer asks for. Of a message that cannot be read all of it is empty.
+struct Target {
+  std::string model;
+  std::string version;  ///< May be empty.
+  std::string id;       ///< The request's, over gRPC.
+};
+/// Nothing: it is no call of infer.
+std::optional<Target> target_of(const Call& call);
+
 /// What became of a call: one of these.
 struct Begun {
   std::shared_ptr<InferRequest> request;  ///< The pool has it, and its receiver gets it.
