@@ -170,17 +170,17 @@ bool PoolRequest::cancel(const std::shared_ptr<PoolRequest>& request) {
   });
 }
 
-py::tuple to_tuple(const RequestTiming& timing) {
+std::tuple<double, double, double, double, std::string, std::size_t> to_python(const RequestTiming& timing) {
   const auto seconds = [](auto duration) { return std::chrono::duration<double>(duration).count(); };
-  return py::make_tuple(seconds(timing.queued), seconds(timing.joined), seconds(timing.copied), seconds(timing.ran),
-                        to_string(timing.ran_on), timing.run_size);
+  return {seconds(timing.queued), seconds(timing.joined),   seconds(timing.copied),
+          seconds(timing.ran),    to_string(timing.ran_on), timing.run_size};
 }
 
 py::object PoolRequest::timing() const {
   if (outcome != Outcome::done) {
     return py::none();
   }
-  return to_tuple(timing_of(*this));
+  return py::cast(to_python(timing_of(*this)));
 }
 
 bool PoolRequest::follow(const py::object& follower, const py::object& complete) {

@@ -3,8 +3,11 @@
 #include <pybind11/pybind11.h>
 
 #include <atomic>
+#include <cstddef>
 #include <memory>
 #include <optional>
+#include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -17,7 +20,7 @@
 namespace ortmulti::bindings {
 
 /// The arguments of ortmulti.RequestTiming.
-pybind11::tuple to_tuple(const RequestTiming& timing);
+std::tuple<double, double, double, double, std::string, std::size_t> to_python(const RequestTiming& timing);
 
 /// A pool's request of Python values, which it keeps. Whoever frees it need not have the GIL.
 class PoolRequest : public Request, NonCopyable {

@@ -83,16 +83,18 @@ std::vector<serve::Declared> declared(const std::vector<ValueInfo>& values) {
   return all;
 }
 
-// (status, headers, body, message): of gRPC the body is a message, or there is a message with an error.
-py::tuple to_tuple(Reply reply) {
+using PythonHeaders = std::vector<std::pair<py::bytes, py::bytes>>;
+PythonHeaders to_python(const serve::Headers& headers) { return {headers.begin(), headers.end()}; }
+serve::Headers from_python(const PythonHeaders& headers) { return {headers.begin(), headers.end()}; }
+
+// Status, headers, body and message: of gRPC the body is a message, or there is a message with an error.
+using PythonReply = std::tuple<int, PythonHeaders, py::bytes, std::string>;
+
+PythonReply to_python(Reply reply) {
   auto body =
       py::reinterpret_steal<py::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<py::ssize_t>(reply.size())));
   if (!body) {
     throw py::error_already_set();
-  }
-  py::list headers;
-  for (const auto& [name, value] : reply.headers) {
-    headers.append(py::make_tuple(py::bytes(name), py::bytes(value)));
   }
   char* to = PyBytes_AS_STRING(body.ptr());
   {
@@ -101,12 +103,12 @@ py::tuple to_tuple(Reply reply) {
       to = std::ranges::copy(piece.bytes, to).out;
     }
   }
-  return py::make_tuple(reply.status, headers, body, reply.message);
+  return {reply.status, to_python(reply.headers), std::move(body), std::move(reply.message)};
 }
 
-// None: the call is not refused.
-py::object to_object(std::unique_ptr<Reply> reply) {
-  return reply == nullptr ? py::object(py::none()) : py::object(to_tuple(std::move(*reply)));
+// Nothing: the call is not refused.
+std::optional<PythonReply> to_python(std::unique_ptr<Reply> reply) {
+  return reply == nullptr ? std::nullopt : std::optional(to_python(std::move(*reply)));
 }
 
 std::optional<std::pair<py::bytes, py::bytes>> target_of(const serve::Call& call) {
@@ -115,9 +117,9 @@ std::optional<std::pair<py::bytes, py::bytes>> target_of(const serve::Call& call
 }
 
 // As the core refuses it: of a stream, by an answer.
-py::tuple refuse(const serve::Call& call, int status, const std::string& text) {
+PythonReply refuse(const serve::Call& call, int status, const std::string& text) {
   const auto target = call.streamed ? serve::target_of(call) : std::nullopt;
-  return to_tuple(serve::refused(call, status, text, target ? target->id : ""));
+  return to_python(serve::refused(call, status, text, target ? target->id : ""));
 }
 
 /// `Front` of `_core`: what `ortmulti serve` listens with, and what answers infer for other servers in the process.
@@ -152,25 +154,22 @@ class PythonFront : NonCopyable {
     front_.reset();
   }
 
-  // (call, whether its client has gone, its answer): nothing after the end.
-  std::optional<py::tuple> next() {
+  // A call, whether its client has gone, and its answer. Nothing after the end.
+  std::optional<std::tuple<std::shared_ptr<serve::Call>, bool, std::optional<PythonReply>>> next() {
     auto event = without_gil([this] { return calls_->next(); });
     if (!event) {
       return std::nullopt;
     }
-    py::object reply = py::none();
-    if (event->reply) {
-      reply = to_tuple(std::move(*event->reply));
-    }
-    return py::make_tuple(freed_without_gil(std::move(event->call)), event->gone, reply);
+    auto reply = event->reply ? std::optional(to_python(std::move(*event->reply))) : std::nullopt;
+    return std::tuple(freed_without_gil(std::move(event->call)), event->gone, std::move(reply));
   }
 
-  std::shared_ptr<serve::Call> call(bool grpc, std::string method, std::string path, serve::Headers headers,
+  std::shared_ptr<serve::Call> call(bool grpc, std::string method, std::string path, const PythonHeaders& headers,
                                     std::string peer, bool streamed) {
     auto call = freed_without_gil(front_->call(grpc ? serve::Protocol::grpc : serve::Protocol::http));
     call->method = std::move(method);
     call->path = std::move(path);
-    call->headers = std::move(headers);
+    call->headers = from_python(headers);
     call->peer = std::move(peer);
     call->streamed = streamed;
     return call;
@@ -178,18 +177,19 @@ class PythonFront : NonCopyable {
   std::shared_ptr<serve::Call> instead_of(serve::Call& other, bool with_body) {
     return freed_without_gil(front_->instead_of(other, with_body));
   }
-  py::object begin(serve::Call& call) {
-    return to_object(without_gil([&] { return front_->begin(call); }));
+  std::optional<PythonReply> begin(serve::Call& call) {
+    return to_python(without_gil([&] { return front_->begin(call); }));
   }
-  py::object receive(serve::Call& call, std::string_view bytes) {
-    return to_object(without_gil([&] { return front_->receive(call, bytes); }));
+  std::optional<PythonReply> receive(serve::Call& call, const py::bytes& bytes) {
+    const std::string_view text = bytes;
+    return to_python(without_gil([&] { return front_->receive(call, text); }));
   }
   void ask(std::shared_ptr<serve::Call> call) { front_->ask(std::move(call)); }
   void forget(std::shared_ptr<serve::Call> call) { front_->forget(std::move(call)); }
 
-  void reply(const std::shared_ptr<serve::Call>& call, int status, const serve::Headers& headers, const py::bytes& body,
+  void reply(const std::shared_ptr<serve::Call>& call, int status, const PythonHeaders& headers, const py::bytes& body,
              std::string message) {
-    Reply reply{.status = status, .headers = headers, .body = {}, .message = std::move(message)};
+    Reply reply{.status = status, .headers = from_python(headers), .body = {}, .message = std::move(message)};
     reply.body.push_back(serve::piece_of(body));
     const ReleaseGil nogil;
     front_->reply(call, std::move(reply));
@@ -256,10 +256,6 @@ Limits make_limits(std::size_t memory, std::size_t body, std::size_t json, std::
           Seconds(receive), Seconds(send), Seconds(idle), Seconds(end)};
 }
 
-std::vector<std::pair<py::bytes, py::bytes>> headers_of(const serve::Call& call) {
-  return {call.headers.begin(), call.headers.end()};
-}
-
 }  // namespace
 
 void register_serve(py::module_& module) {
@@ -267,7 +263,7 @@ void register_serve(py::module_& module) {
       .def_property_readonly("grpc", [](const serve::Call& call) { return call.protocol == serve::Protocol::grpc; })
       .def_readonly("method", &serve::Call::method)
       .def_property_readonly("path", [](const serve::Call& call) { return py::bytes(call.path); })
-      .def_property_readonly("headers", &headers_of)
+      .def_property_readonly("headers", [](const serve::Call& call) { return to_python(call.headers); })
       .def_property_readonly("body", [](const serve::Call& call) { return py::bytes(call.body.text()); })
       .def_readonly("streamed", &serve::Call::streamed)
       .def_readonly("peer", &serve::Call::peer)
@@ -276,7 +272,7 @@ void register_serve(py::module_& module) {
       .def_property_readonly("target", &target_of)
       .def_property_readonly(
           "timing",
-          [](const serve::Call& call) { return call.timing ? py::object(to_tuple(*call.timing)) : py::none(); })
+          [](const serve::Call& call) { return call.timing ? std::optional(to_python(*call.timing)) : std::nullopt; })
       .def("refuse", &refuse, "status"_a, "text"_a);
   py::class_<Limits>(module, "FrontLimits")
       .def(py::init(&make_limits), py::kw_only(), "memory"_a, "body"_a, "json"_a, "header"_a, "tensors"_a,

@@ -16,7 +16,7 @@ import ortmulti
 from ortmulti import _core
 from ortmulti.errors import LibraryError
 from ortmulti.serve.limits import Limits
-from tests.serve.asgi import ask_json, tensors_of
+from tests.serve.asgi import answer, ask_json, tensors_of
 from tests.support import onnx_models
 from tests.support.pools import ENDLESS, HANG, endless_feed
 from tests.support.processes import check_child
@@ -94,19 +94,10 @@ def test_a_task_that_is_cancelled_ends_its_run(models: ortmulti.ModelRepository)
     app = ortmulti.serve.app(models)
     body = json.dumps({"inputs": tensors_of(endless_feed())}).encode()
 
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body}
-
-    async def send(_message: Any) -> None:
-        raise AssertionError("nobody waits for it")
-
     async def run() -> None:
-        scope = {"type": "http", "method": "POST", "path": "/v2/models/endless/infer", "headers": []}
-        task = asyncio.create_task(app(scope, receive, send))
-        [device] = models["endless"].stats().devices
-        while device.busy == 0:
+        task = asyncio.create_task(answer(app, "/v2/models/endless/infer", body))
+        while models["endless"].stats().devices[0].busy == 0:
             await asyncio.sleep(0)
-            [device] = models["endless"].stats().devices
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -148,6 +139,8 @@ def test_a_model_that_is_loaded_again_is_asked_at_once(models: ortmulti.ModelRep
         assert ask_json(app, INFER, ASKED)[1]["model_version"] == version
         assert ask_json(app, f"/v2/models/simple/versions/{version}/infer", ASKED)[0] == 200
     assert ask_json(app, "/v2/models/simple/versions/8/infer", ASKED)[0] == 404
+    models["simple"].replace_model(SIMPLE.replace(b"Neg", b"Abs"))
+    assert ask_json(app, INFER, ASKED)[1]["outputs"][0]["data"] == [1, 2]
     models.remove("simple")
     assert ask_json(app, INFER, ASKED) == (404, {"error": "Request for unknown model: 'simple' is not found"})
 
