@@ -174,8 +174,8 @@ class PythonFront : NonCopyable {
     call->streamed = streamed;
     return call;
   }
-  std::shared_ptr<serve::Call> instead_of(serve::Call& other, bool with_body) {
-    return freed_without_gil(front_->instead_of(other, with_body));
+  std::shared_ptr<serve::Call> instead_of(serve::Call& other, std::optional<std::size_t> size) {
+    return freed_without_gil(front_->instead_of(other, size));
   }
   std::optional<PythonReply> begin(serve::Call& call) {
     return to_python(without_gil([&] { return front_->begin(call); }));
@@ -284,7 +284,7 @@ void register_serve(py::module_& module) {
            "access_log"_a, "traces"_a)
       .def("next", &PythonFront::next)
       .def("call", &PythonFront::call, "grpc"_a, "method"_a, "path"_a, "headers"_a, "peer"_a, "streamed"_a)
-      .def("instead_of", &PythonFront::instead_of, "other"_a, "with_body"_a)
+      .def("instead_of", &PythonFront::instead_of, "other"_a, "size"_a)
       .def("begin", &PythonFront::begin, "call"_a)
       .def("receive", &PythonFront::receive, "call"_a, "bytes"_a)
       .def("ask", &PythonFront::ask, "call"_a, Nogil())

@@ -1025,15 +1025,17 @@ TEST_F(ServeAsked, TakesThePlaceOfAnother) {
   packed->peer = "a 1";
   front->ask(packed);
   others.wait_for(1);
-  const auto plain = front->instead_of(*packed, false);
-  EXPECT_EQ(plain->headers, (Headers{{"accept", "x"}}));
+  const std::string question = this->question(1, 1, false);
+  const auto plain = front->instead_of(*packed, question.size());
+  EXPECT_EQ(plain->headers, (Headers{{"accept", "x"}, {"content-length", std::to_string(question.size())}}));
+  EXPECT_EQ(front->begin(*plain), nullptr) << "it has the only place";
   EXPECT_EQ(plain->peer + plain->path + plain->method, "a 1/v2/models/unknown/inferPOST");
   EXPECT_EQ(plain->body.size(), 0U);
   plain->path = "/v2/models/add/infer";
-  EXPECT_EQ(front->receive(*plain, question(1, 1, false)), nullptr);
+  EXPECT_EQ(front->receive(*plain, question), nullptr);
   front->ask(plain);
-  EXPECT_TRUE(answered(1)) << "it has the only place";
-  EXPECT_EQ(front->instead_of(*packed, true)->body.text(), "a body");
+  EXPECT_TRUE(answered(1));
+  EXPECT_EQ(front->instead_of(*packed, std::nullopt)->body.text(), "a body");
 }
 
 // A client of gRPC that reads messages, not headers.

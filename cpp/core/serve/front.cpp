@@ -23,13 +23,6 @@ std::optional<std::size_t> number_in(const Headers& headers, std::string_view na
   return value == nullptr ? std::nullopt : whole_number<std::size_t>(*value);
 }
 
-// Has tensors behind JSON lie where they are used.
-void align(Call& call) {
-  if (const auto json = number_in(call.headers, "inference-header-content-length")) {
-    call.body.align(*json);
-  }
-}
-
 // Has room for so many further bytes of the body. A reply: there is none.
 std::unique_ptr<Reply> make_room(Call& call, std::size_t bytes, const Limits& limits) {
   if (bytes > limits.body - call.body.size()) {
@@ -155,7 +148,7 @@ std::shared_ptr<Call> Front::call(Protocol protocol) {
   return kept(shared, std::move(call));
 }
 
-std::shared_ptr<Call> Front::instead_of(Call& other, bool with_body) {
+std::shared_ptr<Call> Front::instead_of(Call& other, std::optional<std::size_t> size) {
   auto call = this->call(other.protocol);
   call->method = other.method;
   call->path = other.path;
@@ -166,10 +159,10 @@ std::shared_ptr<Call> Front::instead_of(Call& other, bool with_body) {
     return header.first != "content-encoding" && header.first != "content-length";
   });
   call->place = std::move(other.place);
-  if (with_body) {
-    call->body = std::move(other.body);  // whose bytes the other call counts
+  if (size) {
+    call->headers.emplace_back("content-length", std::to_string(*size));
   } else {
-    align(*call);
+    call->body = std::move(other.body);  // whose bytes the other call counts
   }
   return call;
 }
@@ -178,7 +171,9 @@ std::unique_ptr<Reply> Front::begin(Call& call) {
   if (auto reply = state_->sides.front().calls.begin(call)) {
     return reply;
   }
-  align(call);
+  if (const auto json = number_in(call.headers, "inference-header-content-length")) {
+    call.body.align(*json);  // so that the tensors behind it are used where they are
+  }
   const auto length = number_in(call.headers, "content-length");
   return length ? make_room(call, *length, state_->shared->options.limits) : nullptr;
 }

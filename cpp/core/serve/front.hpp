@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -63,8 +64,9 @@ class Front : NonCopyable {
   // answers(), nor logged. Any thread may call these.
   /// A call without a body. It may outlive this.
   std::shared_ptr<Call> call(Protocol protocol);
-  /// A call in the place of another one, which is kept meanwhile: without content coding, and with its body or another.
-  std::shared_ptr<Call> instead_of(Call& other, bool with_body);
+  /// A call in the place of another one, which is kept meanwhile: without content coding, and with its body. Or else
+  /// with another body of this size, which begin() looks at.
+  std::shared_ptr<Call> instead_of(Call& other, std::optional<std::size_t> size);
   /// Its headers are there. A reply: it is refused, and its body is not wanted.
   std::unique_ptr<Reply> begin(Call& call);
   /// More of its body. A reply: it is refused.

@@ -140,7 +140,8 @@ std::unique_ptr<Reply> FrontCalls::begin(Call& call) {
     }
   }
   // Its place is taken when its body is there: else who sends none would keep others out.
-  if (!is_health(route) && shared_->admission.requests() >= shared_->options.limits.concurrent) {
+  if (!is_health(route) && call.place == nullptr &&
+      shared_->admission.requests() >= shared_->options.limits.concurrent) {
     return refuse(refusal(call.protocol, 503, busy(*shared_)));
   }
   return nullptr;

@@ -14,14 +14,13 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortmulti import _core
 from ortmulti.errors import Error, LibraryError
 from ortmulti.pool.pool import members_of, span_of
-from ortmulti.serve.http import Http, Reply, accepted, compressed, decompress
+from ortmulti.serve.http import Http, Reply, accepted, compressed, decompressed
 from ortmulti.serve.limits import Limits
 from ortmulti.serve.service import Refused, Service, status_and_text
 
@@ -83,6 +82,7 @@ class Front:
         check_built()
         self._service = service
         self._http, self._rpc = Http(service), rpc
+        self._most = limits.body
         self._asked: dict[_core.FrontCall, tuple[asyncio.AbstractEventLoop, asyncio.Future[Any]]] = {}
         self._tasks: dict[_core.FrontCall, asyncio.Task[None]] = {}
         self._access_log = access_log
@@ -167,11 +167,11 @@ class Front:
             infer = call.target is not None
             coding = headers.get(b"content-encoding", b"")
             if coding not in (b"", b"identity"):
-                sent, call = call, self._core.instead_of(call, False)
-                if refused := await asyncio.to_thread(decompress, sent.body, coding, partial(self.receive, call)):
+                call, refused = await asyncio.to_thread(self._decompressed, call, coding)
+                if refused:
                     return refused
             elif infer and (coding or not call.asked):
-                call = self._core.instead_of(call, True)
+                call = self._core.instead_of(call, None)
             if not infer:
                 return await self._answer_other(call)
             reply = await self._infer(call, headers)
@@ -188,6 +188,19 @@ class Front:
             reply.headers.extend(error.headers if isinstance(error, Refused) else ())
             error.__traceback__ = None  # its frames would keep the body until garbage is collected
             return reply
+
+    def _decompressed(self, call: _core.FrontCall, coding: bytes) -> tuple[_core.FrontCall, Reply | None]:
+        body, size = call.body, 0
+        for piece in decompressed(body, coding):  # once for its size, so that its memory does not grow
+            size += len(piece)
+            if size > self._most:
+                break
+        plain = self._core.instead_of(call, size)
+        refused = self.begin(plain)
+        for piece in () if refused else decompressed(body, coding):
+            if refused := self.receive(plain, piece):
+                break
+        return plain, refused
 
     async def _answer_other(self, call: _core.FrontCall) -> Reply:
         if call.health:

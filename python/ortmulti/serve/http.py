@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -13,7 +13,7 @@ from ortmulti._core import FrontCall
 from ortmulti.errors import InvalidArgument
 from ortmulti.serve.service import Refused, Service
 
-__all__ = ["MOST_OF_OTHERS", "Http", "Reply", "accepted", "compressed", "decompress"]
+__all__ = ["MOST_OF_OTHERS", "Http", "Reply", "accepted", "compressed", "decompressed"]
 
 _JSON = (b"content-type", b"application/json")
 # Bytes of a request that is no infer: it has no tensors.
@@ -145,8 +145,8 @@ _MOST_STEP = 1 << 20
 _WINDOWS = {b"gzip": zlib.MAX_WBITS + 16, b"deflate": zlib.MAX_WBITS}
 
 
-def decompress(body: bytes, coding: bytes, receive: Callable[[bytes], Reply | None]) -> Reply | None:
-    """Hand on what a body is decompressed. Returns the answer with which a part of it was refused.
+def decompressed(body: bytes, coding: bytes) -> Iterator[bytes]:
+    """Decompress a body, in pieces of at most 1 MiB.
 
     Raises:
         Refused: The coding is another one.
@@ -164,14 +164,12 @@ def decompress(body: bytes, coding: bytes, receive: Callable[[bytes], Reply | No
                 piece = inflate.decompress(part, _MOST_STEP)
             except zlib.error as error:
                 raise InvalidArgument(f"the body is not {coding.decode()}: {error}") from None
-            if refused := receive(piece):
-                return refused
+            yield piece
             over = inflate.eof
             at += len(part) - len(inflate.unused_data if over else inflate.unconsumed_tail)
             if at == len(view) and len(piece) < _MOST_STEP and not over:
                 raise InvalidArgument(f"the body is not {coding.decode()}: it is incomplete")
             step = min(2 * step, _MOST_STEP)  # so that little is read twice, however small the members are
-    return None
 
 
 def accepted(header: bytes) -> bytes | None:
