@@ -109,7 +109,10 @@ def test_a_task_that_is_cancelled_ends_its_run(models: ortmulti.ModelRepository)
 
 def test_a_client_that_goes_before_its_body_is_there_is_not_counted(models: ortmulti.ModelRepository) -> None:
     app = ortmulti.serve.app(models)
-    messages = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
+    messages: list[dict[str, Any]] = [
+        {"type": "http.request", "body": b"{", "more_body": True},
+        {"type": "http.disconnect"},
+    ]
 
     async def receive() -> dict[str, Any]:
         return messages.pop(0)
