@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from ortmulti._core import FrontCall
+from ortmulti import _core
 from ortmulti.errors import InvalidArgument
 from ortmulti.serve.service import Refused, Service
 
@@ -46,7 +46,7 @@ class Http:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def respond(self, call: FrontCall) -> Reply:
+    async def respond(self, call: _core.FrontCall) -> Reply:
         """Answer a call.
 
         Raises:
@@ -83,7 +83,7 @@ class Http:
         _check_method(method, "GET", "HEAD")
         return _json(calls[what](name, version))
 
-    async def _repository(self, call: FrontCall, parts: list[str]) -> Reply:
+    async def _repository(self, call: _core.FrontCall, parts: list[str]) -> Reply:
         _check_method(call.method, "POST")
         body = call.body
         if len(body) > MOST_OF_OTHERS:

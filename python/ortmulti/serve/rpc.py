@@ -8,7 +8,7 @@ from typing import Any
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 
-from ortmulti._core import FrontCall
+from ortmulti import _core
 from ortmulti.serve.http import MOST_OF_OTHERS, Reply
 from ortmulti.serve.messages import message
 from ortmulti.serve.service import Refused, Service
@@ -47,7 +47,7 @@ class Rpc:
         self._service.unload(asked.model_name)
         return {}
 
-    async def respond(self, call: FrontCall) -> Reply:
+    async def respond(self, call: _core.FrontCall) -> Reply:
         """Answer a call, by its path: ``/inference.GRPCInferenceService/ServerMetadata``.
 
         Raises:
