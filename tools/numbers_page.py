@@ -61,6 +61,12 @@ WITHOUT = (
         "trial ground",
     ),
     (
+        "`HeldRows`",
+        "one number of rows for joint runs with convolutions",
+        "HELD_EVIDENCE",
+        "H200",
+    ),
+    (
         "`SideBySide`",
         "one thread or all cores for a run on the CPU",
         "0.67, p99 4.4 instead of 0.4 ms (an LSTM of 0.3 ms, 2 clients, 2 cores)",

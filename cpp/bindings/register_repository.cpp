@@ -180,6 +180,16 @@ void register_repository(py::module_& module) {
       .def(py::init(&make_repository), py::arg("budgets"), py::arg("host_budget"))
       .def("reserve", &reserve, py::arg("name"), py::arg("devices"), py::arg("bytes"), py::arg("convolves"))
       .def("why_no_more", &Repository::why_no_more, py::arg("device"), Nogil())
+      .def(
+          "grow_from_one",
+          [](const std::shared_ptr<Repository>& self, const PythonPool& pool) {
+            const ReleaseGil nogil;
+            pool.get()->grow_from_one([repository = std::weak_ptr(self)](const Device& device) {
+              const auto held = repository.lock();
+              return held ? std::string(held->why_no_more(device)) : "the repository is closed";
+            });
+          },
+          py::arg("pool"))
       .def("residents", [](const Repository& self) { return to_list([&] { return self.residents(); }); })
       .def("devices", [](const Repository& self) { return to_list([&] { return self.devices(); }); });
 }

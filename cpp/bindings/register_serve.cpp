@@ -116,6 +116,11 @@ std::optional<std::pair<py::bytes, py::bytes>> target_of(const serve::Call& call
   return target ? std::optional(std::pair<py::bytes, py::bytes>(target->model, target->version)) : std::nullopt;
 }
 
+// An answer that is to be compressed, and the coding.
+std::optional<std::pair<PythonReply, std::string>> plain_of(const serve::Call& call) {
+  return call.plain ? std::optional(std::pair(to_python(call.plain->reply), call.plain->coding)) : std::nullopt;
+}
+
 // As the core refuses it: of a stream, by an answer.
 PythonReply refuse(const serve::Call& call, int status, const std::string& text) {
   const auto target = call.streamed ? serve::target_of(call) : std::nullopt;
@@ -126,12 +131,15 @@ PythonReply refuse(const serve::Call& call, int status, const std::string& text)
 class PythonFront : NonCopyable {
  public:
   PythonFront(const std::vector<int>& http, const std::vector<int>& grpc, const Limits& limits, std::string token,
-              std::string certificate, std::string key, std::size_t loops, bool access_log, bool traces) {
+              std::vector<std::string> allowed_hosts, std::string certificate, std::string key,
+              std::size_t compressed_from, std::size_t loops, bool access_log, bool traces) {
     Front::Options options{
         .limits = limits,
         .token = std::move(token),
+        .allowed_hosts = std::move(allowed_hosts),
         .certificate = std::move(certificate),
         .key = std::move(key),
+        .compressed_from = compressed_from,
         .loops = loops,
         .access_log = access_log,
         .traces = traces,
@@ -224,9 +232,10 @@ class PythonFront : NonCopyable {
   std::pair<std::uint64_t, std::int64_t> counts_of(const std::string& name) const {
     const auto model = front_->models().find(name);
     return model == nullptr ? std::pair<std::uint64_t, std::int64_t>()
-                            : std::pair(model->inferences.load(), model->last.load());
+                            : std::pair(model->counts->inferences.load(), model->counts->last.load());
   }
 
+  void renew_certificate() { front_->renew_certificate(); }
   void set_ready(bool ready) { front_->set_ready(ready); }
   void end() {
     front_->end();
@@ -259,13 +268,21 @@ Limits make_limits(std::size_t memory, std::size_t body, std::size_t json, std::
 }  // namespace
 
 void register_serve(py::module_& module) {
-  py::class_<serve::Call, std::shared_ptr<serve::Call>>(module, "FrontCall")
+  py::class_<serve::Call, std::shared_ptr<serve::Call>>(module, "FrontCall", py::buffer_protocol())
+      .def_buffer([](const serve::Call& call) {
+        const std::string_view body = call.body.text();
+        return py::buffer_info(reinterpret_cast<const std::uint8_t*>(body.data()),
+                               static_cast<py::ssize_t>(body.size()));
+      })
       .def_property_readonly("grpc", [](const serve::Call& call) { return call.protocol == serve::Protocol::grpc; })
       .def_readonly("method", &serve::Call::method)
       .def_property_readonly("path", [](const serve::Call& call) { return py::bytes(call.path); })
       .def_property_readonly("headers", [](const serve::Call& call) { return to_python(call.headers); })
-      .def_property_readonly("body", [](const serve::Call& call) { return py::bytes(call.body.text()); })
+      // Not a copy: it may be large, and is counted once.
+      .def_property_readonly("body", [](const py::object& call) { return py::memoryview(call); })
       .def_readonly("streamed", &serve::Call::streamed)
+      .def_readonly("compressed", &serve::Call::compressed)
+      .def("plain", &plain_of)
       .def_readonly("peer", &serve::Call::peer)
       .def_readonly("asked", &serve::Call::asked)
       .def_property_readonly("health", [](const serve::Call& call) { return serve::is_health(serve::route_of(call)); })
@@ -278,10 +295,10 @@ void register_serve(py::module_& module) {
       .def(py::init(&make_limits), py::kw_only(), "memory"_a, "body"_a, "json"_a, "header"_a, "tensors"_a,
            "concurrent"_a, "connections"_a, "streams"_a, "receive"_a, "send"_a, "idle"_a, "end"_a);
   py::class_<PythonFront>(module, "Front")
-      .def(py::init<const std::vector<int>&, const std::vector<int>&, const Limits&, std::string, std::string,
-                    std::string, std::size_t, bool, bool>(),
-           py::kw_only(), "http"_a, "grpc"_a, "limits"_a, "token"_a, "certificate"_a, "key"_a, "loops"_a,
-           "access_log"_a, "traces"_a)
+      .def(py::init<const std::vector<int>&, const std::vector<int>&, const Limits&, std::string,
+                    std::vector<std::string>, std::string, std::string, std::size_t, std::size_t, bool, bool>(),
+           py::kw_only(), "http"_a, "grpc"_a, "limits"_a, "token"_a, "allowed_hosts"_a, "certificate"_a, "key"_a,
+           "compressed_from"_a, "loops"_a, "access_log"_a, "traces"_a)
       .def("next", &PythonFront::next)
       .def("call", &PythonFront::call, "grpc"_a, "method"_a, "path"_a, "headers"_a, "peer"_a, "streamed"_a)
       .def("instead_of", &PythonFront::instead_of, "other"_a, "size"_a)
@@ -293,6 +310,7 @@ void register_serve(py::module_& module) {
       .def("put_model", &PythonFront::put_model, "name"_a, "version"_a, "pool"_a, py::kw_only(), "joins"_a,
            "counts_rows"_a, "recurrent"_a, "max_rows"_a, "timeout"_a, "may_override"_a, "priority"_a)
       .def("counts_of", &PythonFront::counts_of, "name"_a, Nogil())
+      .def("renew_certificate", &PythonFront::renew_certificate, Nogil())
       .def("set_ready", &PythonFront::set_ready, "ready"_a)
       .def("end", &PythonFront::end, Nogil())
       .def("answers", &PythonFront::answers)

@@ -381,9 +381,11 @@ class ModelRepository(Closing):
                 False, the model is not added. Do not close the pool. Default: none.
             load_options: Arguments of `ortmulti.load`, without ``progress``. ``devices``: some of the
                 repository's; default: all of them. With several, a request wakes the model where there is most room,
-                and further devices while requests wait. ``in_flight``: default 1 on GPUs, since ONNX Runtime keeps
-                72 MiB on an H200 for each. With ``cuda_graph="auto"``, the default, graphs are made while a quarter of
-                the budget is free, and all of them go before a model has to sleep; so does a second session on the CPU.
+                and further devices while requests wait. ``in_flight``: on GPUs ``"auto"``, the default, begins with 1,
+                since ONNX Runtime keeps 72 MiB on an H200 for each. More are tried while requests wait and a quarter of
+                the budget is free. With ``Batching(pad=...)`` it is 1. With ``cuda_graph="auto"``, the default, graphs
+                are made while a quarter of the budget is free, and all of them go before a model has to sleep; so does
+                a second session on the CPU.
                 ``warmup``: default True, so that what the first run allocates is measured; if the inputs that it makes
                 do not fit, a warning says so and the model is loaded without.
 
@@ -729,7 +731,8 @@ class ModelRepository(Closing):
         options = dict(entry.options)
         devices = self._chosen(options.pop("devices", None))
         warmup = options.pop("warmup", True)
-        if any(device.startswith("cuda:") for device in devices):
+        batching = options.get("batching")
+        if batching is not None and batching.pad is not None and any(device.startswith("cuda:") for device in devices):
             options.setdefault("in_flight", 1)
         options["loading"] = replace(options.get("loading") or DEFAULT, version=options.pop("version", ""))
         tenant = self._core.reserve(name, devices, *size_of(entry.model))
@@ -740,6 +743,7 @@ class ModelRepository(Closing):
             seconds = time.monotonic() - start
             members = members_of(pool)
             members.limit_sessions(self._core.why_no_more)
+            self._core.grow_from_one(members.core)
             members.warm_up(warmup)  # not by `load`: a wake of a session makes no first run
             tenant.enter(
                 members.core, members.timeline._core, _closer(pool), seconds, entry.pinned, protect=entry.protect

@@ -59,6 +59,7 @@ class FakeRunner : public Runner {
   }
   void free_buffers() override { ++freed; }
   using Runner::note_run;
+  using Runner::note_session_run;
 
   void terminate(Request& request) noexcept override {
     const std::lock_guard lock(mutex_);

@@ -142,6 +142,18 @@ TEST_F(StagedCopiesTest, WhatIsSentAndFetchedInTurnsDoesNotMix) {
   EXPECT_EQ(back, second);
 }
 
+TEST_F(StagedCopiesTest, PinnedMemoryNeedsNoBuffer) {
+  StagedCopies copies(startup, 0);
+  const std::string text = some_text(5 * mebibyte);
+  PinnedBuffers pinned(text.size(), 1);
+  pinned.pin(startup, "cuda:0");
+  std::copy(text.begin(), text.end(), pinned[0]);
+  const CudaMemory memory(startup, 0, text.size(), "it takes");
+  copies.from_pinned(pointer(memory), pinned[0], text.size());
+  copies.wait();
+  EXPECT_EQ(cuda.read(memory.address(), text.size()), text);
+}
+
 TEST_F(StagedCopiesTest, CopyBetweenAndOnDevices) {
   startup.make_current(1);
   const CudaMemory there(startup, 1, 4, "it takes");

@@ -1,13 +1,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -385,6 +388,89 @@ TEST_F(JoiningTest, WhereNothingIsKnownTheRequestThatDiffersIsFoundAtOnce) {
   EXPECT_EQ(values_of(ask({1, 2, 5})), (std::vector<float>{1, 2, 5}));
   EXPECT_EQ(pool->stats().audits, 3U);
   EXPECT_EQ(pool->stats().audit_differences, 1U);
+}
+
+// A session with one plan: a run of another size than the one before takes two seconds more.
+class OnePlanTest : public JoiningTest {
+ protected:
+  OnePlanTest() {
+    pool =
+        Pool::make({.max_waiting = {}, .batching = {8, milliseconds(0), 0, {}}, .now = [this] { return now.load(); }});
+    runner = add(Device::cuda(0));
+    runner->action = [this](Request& request) {
+      const std::lock_guard lock(mutex);  // two sessions run
+      const Shape shape = shape_of(request.inputs.values()[0]);
+      now = now.load() + (sizes.empty() || sizes.back() != shape[0] ? milliseconds(2000) : milliseconds(5));
+      sizes.push_back(shape[0]);
+      request.outputs.push_back(with(numbers(request.inputs.values()[0]), shape));
+    };
+  }
+  // Its answer.
+  std::vector<float> ask_rows(std::int64_t rows, float value) {
+    auto request = answers.request();
+    request->output_names = {"y"};
+    request->inputs.add("x", tensor({rows, 1}, value));
+    request->caller = ++total;
+    submit(request);
+    answers.wait_for(total);
+    return numbers(request->outputs.at(0));
+  }
+
+  std::atomic<Pool::Clock::time_point> now{Pool::Clock::time_point(hours(1))};
+  std::mutex mutex;
+};
+
+TEST_F(OnePlanTest, ARunThatWouldBePaddedWaitsForMoreOrForTheOneUnderWay) {
+  for (int i = 0; i < 20; ++i) {
+    ask_rows(3 + i % 2, 1);  // four rows are held
+  }
+  const auto second = add(Device::cuda(0), runner->session());
+  second->action = runner->action;
+  const auto send = [this] {
+    auto request = answers.request();
+    request->output_names = {"y"};
+    request->inputs.add("x", tensor({1, 1}, 1));
+    request->caller = ++total;
+    return submit(request);
+  };
+  const std::size_t before = runner->runs().size() + second->runs().size();
+  const auto begun = [&] { return runner->runs().size() + second->runs().size() - before; };
+  runner->hold();
+  second->hold();
+  send();
+  while (begun() < 1) {
+    std::this_thread::yield();
+  }
+  send();
+  send();
+  send();
+  EXPECT_EQ(pool->stats().waiting, 3U) << "one run is under way, and three rows are no full one";
+  send();
+  while (begun() < 2) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(pool->stats().waiting, 0U);
+  send();
+  EXPECT_EQ(pool->stats().waiting, 1U);
+  runner->release();
+  second->release();
+  answers.wait_for(total);
+  EXPECT_EQ(begun(), 3U);
+}
+
+TEST_F(OnePlanTest, RunsArePaddedToOneSize) {
+  for (int i = 0; i < 20; ++i) {
+    const std::int64_t rows = 3 + i % 2;
+    EXPECT_EQ(ask_rows(rows, static_cast<float>(i)),
+              std::vector(static_cast<std::size_t>(rows), static_cast<float>(i)));
+  }
+  EXPECT_EQ(std::vector(sizes.end() - 8, sizes.end()), std::vector<std::int64_t>(8, 4));
+  EXPECT_NE(pool->stats().devices[0].why_rows.find("runs are padded to 4 rows"), std::string::npos);
+  const std::size_t before = sizes.size();
+  EXPECT_EQ(ask_rows(6, 1), std::vector<float>(6, 1)) << "more rows are padded, too, from the next run on";
+  EXPECT_EQ(ask_rows(5, 2), std::vector<float>(5, 2));
+  EXPECT_EQ(std::vector(sizes.begin() + static_cast<std::ptrdiff_t>(before), sizes.end()),
+            (std::vector<std::int64_t>{6, 8}));
 }
 
 class AuditTest : public RealSessions {

@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <future>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <thread>
@@ -232,6 +234,71 @@ TEST_P(PoolDeadlines, ACallerIsFreeThoughItsRunGoesOn) {
   EXPECT_EQ(stats.run.count(), 1U);
   EXPECT_EQ(answers.count(), 1U) << "it was answered twice";
   EXPECT_EQ(kind_of(*late), ErrorKind::deadline);
+}
+
+// Three runs of one session may be under way on a GPU.
+class GrowingPool : public PoolWithFakes {
+ protected:
+  void make(const Pool::WhyNot& why_not) {
+    pool = Pool::make({.max_waiting = {}, .batching = {}, .now = [this] { return now.load(); }, .cores = 16});
+    std::vector<std::shared_ptr<Runner>> runners;
+    for (int i = 0; i < 3; ++i) {
+      const auto runner = std::make_shared<FakeRunner>(Device::cuda(0), this);
+      runner->action = [this](Request&) { now = now.load() + milliseconds(5); };
+      fakes.push_back(runner);
+      runners.push_back(runner);
+    }
+    pool->grow_from_one(why_not);
+    pool->add(runners, 3);
+  }
+  void answer(std::size_t count) {
+    const std::size_t before = done;
+    for (std::size_t i = 0; i < count; ++i) {
+      submit();
+    }
+    answers.wait_for(done = before + count);
+  }
+
+  std::atomic<Pool::Clock::time_point> now{Pool::Clock::time_point(std::chrono::hours(1))};
+  std::vector<std::shared_ptr<FakeRunner>> fakes;
+  std::size_t done = 0;
+};
+
+TEST_F(GrowingPool, HasOneRunAtFirst) {
+  make({});
+  for (const auto& fake : fakes) {
+    fake->hold();
+  }
+  submit();
+  submit();
+  const auto runs = [this] {
+    return std::accumulate(fakes.begin(), fakes.end(), std::size_t{0},
+                           [](std::size_t sum, const auto& fake) { return sum + fake->runs().size(); });
+  };
+  while (runs() == 0) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(pool->stats().devices[0].in_flight, 1U);
+  EXPECT_EQ(pool->stats().waiting, 1U);
+  EXPECT_EQ(runs(), 1U);
+  for (const auto& fake : fakes) {
+    fake->release();
+  }
+  answers.wait_for(2);
+}
+
+TEST_F(GrowingPool, TriesMoreUnlessSomebodyIsAgainstIt) {
+  make([](const Device&) { return std::string("the budget is used up"); });
+  answer(200);
+  EXPECT_EQ(pool->stats().devices[0].in_flight, 1U);
+  EXPECT_NE(pool->stats().devices[0].why_in_flight.find("no more were tried: the budget is used up"), std::string::npos)
+      << pool->stats().devices[0].why_in_flight;
+  pool->close(true);
+  fakes.clear();
+  make([](const Device&) { return std::string(); });
+  answer(400);
+  EXPECT_NE(pool->stats().devices[0].why_in_flight.find(" with 3"), std::string::npos)
+      << pool->stats().devices[0].why_in_flight;
 }
 
 }  // namespace

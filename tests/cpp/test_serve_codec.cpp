@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -101,6 +102,40 @@ TEST(ServeJson, WhatIsNoneIsRefused) {
   EXPECT_EQ(read_json(R"({"id":"\ud83d\ude00"})", most).id.text, "\xF0\x9F\x98\x80");
 }
 
+// Of the first two numbers one is read ahead, the other by the reader of all JSON.
+TEST(ServeJson, NumbersThatAreReadAheadHaveTheSameBits) {
+  const auto both = [](const std::string& text) {
+    // What is no number keeps those behind it from being read ahead.
+    const auto values = doubles(R"({"inputs":[{"data":[)" + text + R"(,1e-0,)" + text + "]}]}", 3);
+    EXPECT_EQ(std::bit_cast<std::uint64_t>(values[0]), std::bit_cast<std::uint64_t>(values[2])) << text;
+  };
+  for (const char* text :
+       {"0", "-0", "-0.0", "1", "-7", "123456789012345678", "1234567890123456789", "18446744073709551615",
+        "18446744073709551616", "-9223372036854775809", "9007199254740993", "0.1", "1e99", "1E-99", "1.5e+9", "1e100",
+        "5e-324", "2.2250738585072011e-308", "12345678901234567890123456789012345678901234567890.5"}) {
+    both(text);
+  }
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 10'000; ++i) {
+    const auto value = std::bit_cast<double>(random());
+    if (std::isfinite(value)) {
+      both(number(value));
+    }
+  }
+}
+
+TEST(ServeJson, ListsOfNumbersAreRefusedAsAllJsonIs) {
+  for (const char* list : {"[1,]", "[1,,2]", "[,1]", "[01]", "[1.]", "[.5]", "[1.5e]", "[-]", "[+1]", "[1 2]", "[1",
+                           "[1,", "[1]]", "[1}", "[1e999]", "[0x1]"}) {
+    const std::string text = std::string(R"({"inputs":[{"data":)") + list + "}]}";
+    EXPECT_TRUE(refusal_of(text).starts_with("failed to parse the request JSON buffer: ")) << text;
+  }
+  const std::string place = "parse error at line 1, column 25";
+  EXPECT_NE(refusal_of(R"({"inputs":[{"data":[1,2,]}]})").find(place), std::string::npos)
+      << refusal_of(R"({"inputs":[{"data":[1,2,]}]})");
+  EXPECT_EQ(doubles("{\"inputs\":[{\"data\":[ 1 ,\n2\t,\r[3],[ ] ]}]}", 3), (std::vector<double>{1, 2, 3}));
+}
+
 TEST(ServeJson, NanAndInfinityAreReadAsPythonWritesThem) {
   const auto values = doubles(R"({"id":"NaN \" Infinity","inputs":[{"data":[NaN, Infinity,-Infinity,0e-1,1.5]}]})", 5);
   EXPECT_TRUE(std::isnan(values[0]));
@@ -197,15 +232,12 @@ TEST(ServeNumbers, Utf8IsThatOfTheStandard) {
 }
 
 TEST(ServePath, TheModelAndItsVersionAreThePaths) {
-  const auto found = infer_path("//v2/models/a%20b%2f/versions/7/infer/");
-  EXPECT_FALSE(found) << "a decoded slash is a slash";
   const auto parts = [](const char* path) {
     const auto split = infer_path(path);
     return split ? split->model + " " + split->version : "none";
   };
-  EXPECT_EQ(parts("/v2/models/a%20b/infer"), "a b ");
-  EXPECT_EQ(parts("/v2/models/a%2/versions/7/infer"), "a%2 7");
-  EXPECT_EQ(parts("/v2/models/a%zz/infer"), "a%zz ");
+  EXPECT_EQ(parts("/v2/models/a b/infer"), "a b ");
+  EXPECT_EQ(parts("//v2/models/a%20/versions/7/infer/"), "a%20 7") << "it is decoded already";
   for (const char* path : {"/", "", "/v2/models//infer", "/v2/models/x", "/v2/models/x/infer/y", "/v2/models/infer",
                            "/v3/models/x/infer", "/v2/models/x/versions/infer", "/v2/models/x/ready"}) {
     EXPECT_FALSE(infer_path(path)) << path;

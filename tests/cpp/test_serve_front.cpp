@@ -27,6 +27,7 @@
 
 #include "core/pool/pool.hpp"
 #include "core/pool/runners.hpp"
+#include "core/serve/coding.hpp"
 #include "core/serve/front.hpp"
 #include "core/serve/loop.hpp"
 #include "core/serve/nghttp2.hpp"
@@ -340,6 +341,53 @@ TEST_F(ServeFront, AsksForTheTokenBeforeTheBody) {
   const Client ready(port);
   ready.send("GET /v2/models/a/ready HTTP/1.1\r\nhost: localhost\r\n\r\n");
   EXPECT_EQ(others.wait_for(2).back()->path, "/v2/models/a/ready");
+}
+
+TEST_F(ServeFront, LooksAtOneFormOfAPathForTheToken) {
+  options.token = "secret";
+  start();
+  EXPECT_EQ(Client(port).get("/v2%2Fhealth/l%69ve").status, 200);
+  for (const char* path : {"/v2/models/a%2Fversions/ready", "/v2/models/a/versions%2F/ready", "/v2/models%2fa/config",
+                           "/v2/models/a%2Fready%2Finfer", "/%76%32/repository/index"}) {
+    EXPECT_EQ(Client(port).get(path).status, 401) << path;
+  }
+  const Client ready(port);
+  ready.send("GET /v2/models/a%20b%/%72eady HTTP/1.1\r\nhost: localhost\r\n\r\n");
+  EXPECT_EQ(others.wait_for(1).back()->path, "/v2/models/a b%/ready");
+}
+
+TEST_F(ServeFront, RefusesOtherNames) {
+  options.allowed_hosts = {"example.org", "[::1]"};
+  start();
+  const auto asked = [&](const std::string& host) {
+    Client client(port);
+    client.send("POST /v2/models/a/infer HTTP/1.1\r\nhost: " + host + "\r\ncontent-length: 9\r\n\r\n");
+    return client.answer().status;
+  };
+  for (const char* host :
+       {"evil.test", "example.org.evil.test", "127.0.0.1", "", "[::2]:80", "[::1", "example.orgx:80"}) {
+    EXPECT_EQ(asked(host), 403) << host;
+  }
+  EXPECT_EQ(Client(port).get("/v2/health/live").status, 200) << "health is for everybody";
+  std::size_t there = 0;
+  for (const char* host : {"example.org", "Example.ORG:8000", "[::1]:8000", "[::1]"}) {
+    const Client client(port);
+    client.send(std::string("GET /v2 HTTP/1.1\r\nhost: ") + host + "\r\n\r\n");
+    EXPECT_EQ(others.wait_for(++there).size(), there) << host;
+  }
+}
+
+TEST_F(ServeFront, HandsNoLargeBodiesToOthersButOfInfer) {
+  start();
+  const std::string large((std::size_t{64} << 10) + 1, ' ');
+  for (const char* path : {"/v2/repository/index", "/v2/repository/models/a/load", "/v2/models/a", "/x"}) {
+    EXPECT_EQ(Client(port).post(path, large).status, 413) << path;
+  }
+  Client client(port);
+  auto answered = std::async(std::launch::async, [&] { return client.post("/v2/models/a/infer", large); });
+  const auto call = others.wait_for(1).front();
+  front->reply(call, text_reply("here"));
+  EXPECT_EQ(answered.get().body, "here");
 }
 
 TEST_F(ServeFront, RefusesBeyondTheLimitOfRequests) {
@@ -813,7 +861,7 @@ TEST_F(ServeModel, AnswersInferForManyClients) {
   });
   EXPECT_EQ(good.load(), 400);
   EXPECT_EQ(count("200"), 400U);
-  EXPECT_EQ(front->models().find("add")->inferences.load(), 8U * 50);
+  EXPECT_EQ(front->models().find("add")->counts->inferences.load(), 8U * 50);
 }
 
 TEST_F(ServeModel, ReadsAndWritesLongBodies) {
@@ -879,6 +927,47 @@ TEST_F(ServeModel, HandsTracedCallsToOthers) {
   EXPECT_EQ(others.wait_for(1).front()->body.text(), body);
 }
 
+TEST_F(ServeModel, HandsLargeAnswersToOthersWhereClientsAcceptCompressedOnes) {
+  options.compressed_from = 100;
+  start();
+  serve_add();
+  Client client(port);
+  const auto ask = [&](std::size_t rows, const std::string& accepted) {
+    const std::string body = question(rows, 1, false);
+    client.send("POST /v2/models/add/infer HTTP/1.1\r\nhost: localhost\r\naccept-encoding: " + accepted +
+                "\r\ncontent-length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+  };
+  constexpr std::size_t rows = 1000;
+  for (const char* accepted : {"", "br", "*"}) {
+    ask(rows, accepted);
+    EXPECT_TRUE(right(client.answer(), rows, 1, false)) << accepted;
+  }
+  for (const char* accepted : {"gzip", "br, deflate"}) {
+    ask(rows, accepted);
+    const auto call = others.wait_for(1).front();
+    ASSERT_TRUE(call->plain.has_value());
+    EXPECT_GE(front->admission().bytes(), 3 * call->plain->reply.size()) << "the answer, and what compressing it takes";
+    front->reply(call, text_reply("packed"));
+    EXPECT_EQ(client.answer().body, "packed");
+    others.forget();
+  }
+  EXPECT_EQ(count("200"), 5U);
+  EXPECT_EQ(front->models().find("add")->counts->inferences.load(), 5U);
+}
+
+TEST_F(ServeModel, SendsLargeAnswersAsTheyAreWhereTheMemoryLacks) {
+  options.compressed_from = 100;
+  options.limits.memory = 60'000;
+  start();
+  serve_add();
+  Client client(port);
+  constexpr std::size_t rows = 2000;  // 24 kB
+  const std::string body = question(rows, 1, true);
+  const std::size_t head = body.size() - rows * 3 * sizeof(float);
+  const std::string length = "inference-header-content-length: " + std::to_string(head) + "\r\n";
+  EXPECT_TRUE(right(client.post("/v2/models/add/infer", body, "accept-encoding: gzip\r\n" + length), rows, 1, true));
+}
+
 TEST_F(ServeModel, ComputesNothingForWhoHasGone) {
   pool = Pool::make({});
   pool->expect(Device::cpu(), 1);  // requests wait for a session
@@ -900,7 +989,7 @@ TEST_F(ServeModel, ComputesNothingForWhoHasGone) {
   EXPECT_TRUE(becomes([&] { return pool->stats().waiting == 1 && front->admission().requests() == 1; }));
   add_session(*pool, tests::make_session("add"), {}, {});
   EXPECT_TRUE(right(clients.front()->answer(), 1, 1, false));
-  EXPECT_EQ(front->models().find("add")->inferences.load(), 1U);
+  EXPECT_EQ(front->models().find("add")->counts->inferences.load(), 1U);
 }
 
 TEST_F(ServeModel, EndsBesideRequestsThatWait) {
@@ -974,7 +1063,7 @@ TEST_F(ServeAsked, IsAnsweredAsThoseOfConnections) {
   asked.reset();
   EXPECT_TRUE(becomes([&] { return front->admission().bytes() == 0; }));
   EXPECT_TRUE(front->answers().empty()) << "whoever asked counts them";
-  EXPECT_EQ(front->models().find("add")->inferences.load(), 1U);
+  EXPECT_EQ(front->models().find("add")->counts->inferences.load(), 1U);
 }
 
 TEST_F(ServeAsked, MayBeAskedAgain) {
@@ -1005,6 +1094,22 @@ TEST_F(ServeAsked, HasLimits) {
   EXPECT_EQ(front->receive(*second, std::string(100'000, ' '))->status, 503) << "there is no memory for both";
 }
 
+TEST_F(ServeAsked, HasItsLargeAnswerCompressedByWhoeverAsked) {
+  options.compressed_from = 1;
+  open();
+  serve_add();
+  auto asked = call(question(1, 1, false));
+  asked->headers.emplace_back("accept-encoding", "gzip");
+  front->ask(asked);
+  EXPECT_EQ(others.wait_for(1).front(), asked);
+  ASSERT_TRUE(asked->plain.has_value());
+  EXPECT_EQ(asked->plain->coding, "gzip");
+  EXPECT_TRUE(asked->timing.has_value());
+  others.forget();
+  asked.reset();
+  EXPECT_TRUE(becomes([&] { return front->admission().requests() == 0 && front->admission().bytes() == 0; }));
+}
+
 TEST_F(ServeAsked, IsNotComputedOnceItIsForgotten) {
   pool = Pool::make({});
   pool->expect(Device::cpu(), 1);  // requests wait for a session
@@ -1029,6 +1134,7 @@ TEST_F(ServeAsked, TakesThePlaceOfAnother) {
   const auto plain = front->instead_of(*packed, question.size());
   EXPECT_EQ(plain->headers, (Headers{{"accept", "x"}, {"content-length", std::to_string(question.size())}}));
   EXPECT_EQ(front->begin(*plain), nullptr) << "it has the only place";
+  EXPECT_EQ(plain->since, packed->since) << "of its deadline";
   EXPECT_EQ(plain->peer + plain->path + plain->method, "a 1/v2/models/unknown/inferPOST");
   EXPECT_EQ(plain->body.size(), 0U);
   plain->path = "/v2/models/add/infer";
@@ -1049,6 +1155,11 @@ class GrpcClient {
   std::uint32_t ask(const std::string& path, const std::string& message, const Headers& more = {}) {
     return ask_with(path, std::string(1, '\0') + number(message.size(), 4) + message, more);
   }
+  std::uint32_t ask_compressed(const std::string& path, const std::string& message, const Headers& more) {
+    return ask_with(path, std::string(1, '\1') + number(message.size(), 4) + message, more);
+  }
+  // Headers of a new stream alone.
+  std::uint32_t begin(const std::string& path) { return begin_with(path, {}); }
   // Empty messages of a new stream.
   std::uint32_t ask_often(const std::string& path, std::size_t count) {
     return ask_with(path, std::string(5 * count, '\0'), {});
@@ -1087,6 +1198,11 @@ class GrpcClient {
     return text;
   }
   std::uint32_t ask_with(const std::string& path, const std::string& messages, const Headers& more) {
+    const std::uint32_t stream = begin_with(path, more);
+    send_frame(data, end_stream, stream, messages);
+    return stream;
+  }
+  std::uint32_t begin_with(const std::string& path, const Headers& more) {
     std::string head;
     Headers headers{{":method", "POST"},         {":scheme", "http"}, {":path", path},
                     {":authority", "localhost"}, {"te", "trailers"},  {"content-type", "application/grpc"}};
@@ -1097,7 +1213,6 @@ class GrpcClient {
     }
     const std::uint32_t stream = std::exchange(next_, next_ + 2);
     send_frame(headers_frame, end_headers, stream, head);
-    send_frame(data, end_stream, stream, messages);
     return stream;
   }
   void send_frame(char type, char flags, std::uint32_t stream, const std::string& payload) {
@@ -1156,6 +1271,38 @@ TEST_F(ServeGrpc, AnswersHealthItselfAndTheRestByOthers) {
   EXPECT_EQ(grpc_count("OK"), 4U);
 }
 
+TEST_F(ServeGrpc, HandsCompressedMessagesToOthers) {
+  ASSERT_NO_FATAL_FAILURE(start_grpc());
+  if (IsSkipped()) {
+    return;
+  }
+  GrpcClient client(port);
+  const std::string check = "/grpc.health.v1.Health/Check";
+  for (const std::string& path : {service + "ModelInfer", service + "ServerReady", check}) {
+    client.ask_compressed(path, "packed", {{"grpc-encoding", "gzip"}});
+    const auto call = others.wait_for(1).front();
+    EXPECT_TRUE(call->compressed);
+    EXPECT_EQ(call->path, path);
+    EXPECT_EQ(call->body.text(), "packed");
+    front->reply(call, text_reply("plain"));
+    EXPECT_EQ(client.answer(), "plain");
+    others.forget();
+  }
+}
+
+TEST_F(ServeGrpc, RefusesUnknownMethodsAtTheirHeaders) {
+  ASSERT_NO_FATAL_FAILURE(start_grpc());
+  if (IsSkipped()) {
+    return;
+  }
+  GrpcClient client(port);
+  for (const char* path : {"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "/a/b"}) {
+    client.begin(path);  // and does not end
+    EXPECT_EQ(client.answer(), "");
+  }
+  EXPECT_EQ(grpc_count("UNIMPLEMENTED"), 2U);
+}
+
 // Answers all calls at once, with nothing, in one loop.
 class ServeLoop : public testing::Test, public Loop::Owner, public Router {
  protected:
@@ -1176,7 +1323,7 @@ class ServeLoop : public testing::Test, public Loop::Owner, public Router {
   }
   void finished(Requests /*requests*/) override {}
   void cut_off() override {}
-  void quiet() override {}
+  bool tidy() override { return true; }
   std::unique_ptr<Reply> begin(Call& /*call*/) override { return nullptr; }
   void finish(std::shared_ptr<Call> call) override {
     if (++answered == 1) {
@@ -1280,9 +1427,37 @@ TEST_F(ServeRoute, KnowsPaths) {
   EXPECT_EQ(grpc(service + "ModelInfer"), Route::infer);
   EXPECT_EQ(grpc(service + "ModelStreamInfer"), Route::infer);
   EXPECT_EQ(grpc("/grpc.health.v1.Health/Check"), Route::check);
-  for (const char* path : {"", "/", "ServerLive", "/ServerLive", "/inference.GRPCInferenceService/ModelConfig"}) {
-    EXPECT_EQ(grpc(path), Route::other) << path;
+  for (const char* method : {"ModelConfig", "ModelMetadata", "ModelStatistics", "RepositoryIndex",
+                             "RepositoryModelLoad", "RepositoryModelUnload", "ServerMetadata"}) {
+    EXPECT_EQ(grpc(service + method), Route::other) << method;
   }
+  for (const char* path : {"", "/", "ServerLive", "/ServerLive", "/inference.GRPCInferenceService/Model",
+                           "/inference.GRPCInferenceService/ServerLive/", "/inference.GRPCInferenceService",
+                           "/grpc.health.v1.Health/Watch", "/grpc.health.v1.Health/ServerLive",
+                           "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"}) {
+    EXPECT_EQ(grpc(path), Route::unknown) << path;
+    EXPECT_TRUE(needs_token(grpc(path))) << path;
+  }
+  EXPECT_TRUE(has_request_stream(service + "ModelStreamInfer"));
+  EXPECT_FALSE(has_request_stream(service + "ModelInfer"));
+}
+
+TEST(ServeCoding, IsTheFirstThatTheClientAccepts) {
+  const auto accepted = [](const char* header, bool binary) {
+    return accepted_coding({{"accept-encoding", header}}, binary);
+  };
+  for (const char* header : {"gzip", "GZip ;q=0.5", "gzip;q=1.000"}) {
+    EXPECT_EQ(accepted(header, false), "gzip") << header;
+    EXPECT_EQ(accepted(header, true), "gzip") << header;
+  }
+  for (const char* header : {"br, deflate;q=0.1,gzip", "deflate,", "gzip; q=0.0, deflate"}) {
+    EXPECT_EQ(accepted(header, false), "deflate") << header;
+    EXPECT_EQ(accepted(header, true), "") << header;
+  }
+  for (const char* header : {"", ",", ";", "*", "br", "xgzip", "gzip;q=0", "gzip;q=0.000", "identity"}) {
+    EXPECT_EQ(accepted(header, false), "") << header;
+  }
+  EXPECT_EQ(accepted_coding({}, false), "");
 }
 
 TEST_F(ServeRoute, ChecksHealth) {

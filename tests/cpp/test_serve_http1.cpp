@@ -13,7 +13,7 @@ namespace {
 
 TEST(Http1, ReadsRequestsHoweverTheyAreCut) {
   const std::pair<std::string, std::vector<std::string>> cases[] = {
-      {get("/v2/a%20b?x=1?y"), {"GET /v2/a%20b?x=1?y []"}},
+      {get("/v2/a%20b?x=1%20?y"), {"GET /v2/a b?x=1%20?y []"}},
       {"\r\n\r\n" + get("/"), {"GET /? []"}},
       {post("hello"), {"POST /p? [hello]"}},
       {post("") + post("b"), {"POST /p? []", "POST /p? [b]"}},

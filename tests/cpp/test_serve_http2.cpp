@@ -1,12 +1,5 @@
-#include <gtest/gtest.h>
-
-#include "core/base/error.hpp"
-#include "core/serve/connection.hpp"
-#include "core/serve/nghttp2.hpp"
-
-#if ORTMULTI_HAS_NGHTTP2
-
 #include <dlfcn.h>
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
@@ -23,6 +16,11 @@
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "core/base/error.hpp"
+#include "core/onnx/wire.hpp"
+#include "core/serve/connection.hpp"
+#include "core/serve/nghttp2.hpp"
 
 namespace ortmulti::serve {
 namespace {
@@ -494,7 +492,8 @@ TEST_F(Http2, RefusesWrongMessages) {
       {message_of("a") + message_of("b"), {"3", "more than one message was sent: this method takes one"}},
       {message_of("a") + "x", {"3", "more than one message was sent: this method takes one"}},
       {"\1" + message_of("a").substr(1),
-       {"12", "compressed messages are not supported: send them as they are (identity)"}},
+       {"13", "the message is marked as compressed, and the header grpc-encoding does not say how"}},
+      {"\2" + message_of("a").substr(1), {"3", "the message does not begin as gRPC's do"}},
       {std::string("\0\xFF\xFF\xFF\xFF", 5), {"8", "the message has 4294967295 bytes: 67108864 are allowed"}},
   };
   for (const auto& [body, expected] : cases) {
@@ -502,13 +501,90 @@ TEST_F(Http2, RefusesWrongMessages) {
     pump();
     EXPECT_EQ(status(id), expected.first) << expected.second;
     EXPECT_EQ(stream(id).headers["grpc-message"], expected.second);
-    EXPECT_EQ(stream(id).headers["grpc-accept-encoding"], "identity");
+    EXPECT_EQ(stream(id).headers["grpc-accept-encoding"], "identity,gzip,deflate");
   }
   const auto id = client->open(stream_path, message_of("abc").substr(0, 7));
   pump();
   EXPECT_EQ(stream(id).headers["grpc-message"], "the stream ended within a message");
   EXPECT_TRUE(router.finished.empty());
   EXPECT_EQ(admission->bytes(), 0);
+}
+
+TEST_F(Http2, HandsCompressedMessagesOverAsTheyAre) {
+  const std::string sent = "\1" + message_of("packed").substr(1);
+  for (const char* encoding : {"gzip", "deflate"}) {
+    router.calls.clear();
+    const auto id = client->open(unary_path, sent, true, {{"grpc-encoding", encoding}});
+    pump();
+    ASSERT_EQ(router.calls.size(), 1);
+    EXPECT_TRUE(router.calls[0]->compressed);
+    EXPECT_EQ(router.calls[0]->body.text(), "packed");
+    answer(0, "plain");
+    pump();
+    EXPECT_EQ(stream(id).data, message_of("plain"));
+    EXPECT_EQ(stream(id).headers["grpc-accept-encoding"], "identity,gzip,deflate");
+  }
+  router.calls.clear();
+  const auto id = client->open(stream_path, message_of("plain") + sent, false, {{"grpc-encoding", "gzip"}});
+  pump();
+  EXPECT_FALSE(router.calls.at(0)->compressed) << "each message says it";
+  answer(0, "");
+  pump();
+  EXPECT_TRUE(router.calls.at(0)->compressed);
+  client->reset(id);
+}
+
+TEST_F(Http2, RefusesEncodingsThatItDoesNotKnow) {
+  for (const char* encoding : {"zstd", "gzip,deflate", ""}) {
+    const std::vector<std::pair<std::string, std::string>> more{{"grpc-encoding", encoding}};
+    const auto id = client->open(unary_path, "\1" + message_of("packed").substr(1), true, more);
+    pump();
+    EXPECT_EQ(status(id), "12") << encoding;
+    EXPECT_EQ(stream(id).headers["grpc-message"],
+              std::string("the grpc-encoding '") + encoding +
+                  "' is not known: compress messages with gzip or deflate, or send them as they are");
+    EXPECT_EQ(stream(id).headers["grpc-accept-encoding"], "identity,gzip,deflate");
+    const auto plain = client->open(unary_path, message_of("x"), true, more);
+    pump();
+    EXPECT_EQ(router.finished.size(), 1) << "nothing is compressed";
+    answer(0, "y");
+    pump();
+    EXPECT_EQ(status(plain), "0");
+    router.calls.clear();
+    router.finished.clear();
+  }
+}
+
+TEST_F(Http2, RawContentsAreAligned) {
+  for (std::size_t name = 1; name < 9; ++name) {
+    const std::string raw = some_bytes(100'000);
+    const std::string head = wire_field(1, std::string(name, 'm')) + wire_header(7, raw.size());
+    const auto id = client->open(unary_path, message_of(head + raw));
+    pump();
+    const Call& call = *router.calls.at(0);
+    EXPECT_EQ(call.body.text(), head + raw);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(call.body.data() + head.size()) % 64, 0) << name;
+    client->reset(id);
+    pump();
+  }
+}
+
+TEST_F(Http2, MemoryOfAMessageIsTakenAtOnce) {
+  const std::string body = some_bytes(600'000);
+  const auto id = client->open(unary_path, message_of(body).substr(0, 20'000), false);
+  pump();
+  const std::size_t counted = admission->bytes();
+  EXPECT_GE(counted, 16'000) << "what has arrived";
+  EXPECT_LT(counted, 40'000) << "and not what was announced";
+  client->send(id, message_of(body).substr(20'000), true);
+  pump();
+  EXPECT_EQ(router.finished.at(0), body);
+  client->reset(id);
+  pump();
+  // The same memory, which is there by now, is counted as a whole.
+  client->open(unary_path, message_of(body).substr(0, 20'000), false);
+  pump();
+  EXPECT_GE(admission->bytes(), 600'000);
 }
 
 TEST_F(Http2, BytesOfAllRequestsHaveABudget) {
@@ -1183,5 +1259,3 @@ TEST(Nghttp2, TheBundledOneLiesBesideThisProgram) {
 
 }  // namespace
 }  // namespace ortmulti::serve
-
-#endif

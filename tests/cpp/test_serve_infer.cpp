@@ -181,8 +181,8 @@ TEST_F(ServeInfer, AnswersJson) {
   EXPECT_EQ(reply.headers, (Headers{{"content-type", "application/json"}}));
   EXPECT_EQ(text(reply), R"({"model_name":"add","model_version":"3","outputs":[{"name":"sum","datatype":"FP32",)"
                          R"("shape":[1,3],"data":[11.0,22.0,33.0]}],"id":"7"})");
-  EXPECT_EQ(model->inferences, 1U);
-  EXPECT_GT(model->last, 0);
+  EXPECT_EQ(model->counts->inferences, 1U);
+  EXPECT_GT(model->counts->last, 0);
 }
 
 TEST_F(ServeInfer, TensorsAreViewsOfTheBodyWhereTheyMayBe) {
@@ -326,6 +326,85 @@ TEST_F(ServeInfer, LimitsAreKept) {
   EXPECT_EQ(ask(call).status, 503);
 }
 
+TEST_F(ServeInfer, RowsAreCountedBeforeMemoryIsTakenForThem) {
+  const auto model = serve_add();
+  model->max_rows = 1;
+  Limits few;
+  few.memory = 8;
+  Admission full(few);
+  const auto call = http(R"({"inputs":[{"name":"x","shape":[2,3],"datatype":"FP32","data":[1,2,3,4,5,6]}]})");
+  call->bytes = Admission::Bytes(full);
+  EXPECT_EQ(ask(call).status, 400);
+}
+
+TEST_F(ServeInfer, StringsCountWithWhatTheyTakeBesideTheirBytes) {
+  EXPECT_EQ(string_tensor_bytes(1000, 0), 1000 * sizeof(std::string));
+  EXPECT_EQ(string_tensor_bytes(1, 1'000'000), sizeof(std::string) + 1'000'000 + 24);
+  EXPECT_EQ(string_tensor_bytes(10, 160), 10 * (sizeof(std::string) + 40));
+  serve_identity(ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING);
+  Limits few;
+  few.memory = 20 * sizeof(std::string);
+  Admission little(few);
+  for (const std::size_t count : {10U, 30U}) {
+    const std::string zeros(count * 4, '\0');
+    const auto call = binary(zeros, "[" + std::to_string(count) + "]", "BYTES", 0, "same");
+    call->bytes = Admission::Bytes(little);
+    EXPECT_EQ(ask(call).status, count == 10 ? 200 : 503);
+  }
+}
+
+TEST_F(ServeInfer, AnswersCountFromTheRunOn) {
+  receiver = std::make_shared<CountedAnswers>(receiver);
+  const auto model = serve_add();
+  constexpr std::size_t rows = 20'000;
+  const std::string data(rows * three.size(), '\0');
+  const std::string shape = "[" + std::to_string(rows) + ",3]";
+  const auto call = binary(data, shape);
+  const Begun begun = begin(call);
+  const auto request = begun.ended ? begun.request : finished();
+  const std::size_t answer = data.size() * model->outputs.size();
+  EXPECT_EQ(request->answer_bytes.count(), answer);
+  EXPECT_EQ(admission.bytes(), answer) << "the body is its connection's";
+  EXPECT_EQ(answer_of(*request).status, 200);
+  EXPECT_EQ(call->bytes.count(), answer);
+  EXPECT_EQ(model->answer_size.expected(data.size()), answer);
+  // Where there is no room, nothing is computed.
+  Limits few;
+  few.memory = answer;
+  Admission full(few);
+  Admission::Bytes others(full);
+  others.set(answer * 3 / 4);
+  const auto refused = binary(data, shape);
+  refused->bytes = Admission::Bytes(full);
+  const Begun none = begin(refused);
+  ASSERT_NE(none.reply, nullptr);
+  EXPECT_EQ(none.reply->status, 503);
+  EXPECT_NE(text(*none.reply).find("memory left for answers"), std::string::npos);
+  EXPECT_EQ(model->counts->inferences, 1U);
+}
+
+TEST_F(ServeInfer, AnAnswerThatIsLargerThanExpectedIsDropped) {
+  receiver = std::make_shared<CountedAnswers>(receiver);
+  const auto model = serve_add();
+  constexpr std::size_t rows = 20'000;
+  const std::string data(rows * three.size(), '\0');
+  model->answer_size.note(1, 1);
+  for (int i = 0; i < 300; ++i) {
+    model->answer_size.note(1000, 1);
+  }
+  Limits few;
+  few.memory = data.size() - 1;
+  Admission full(few);
+  const auto call = binary(data, "[" + std::to_string(rows) + ",3]");
+  call->bytes = Admission::Bytes(full);
+  const Begun begun = begin(call);
+  ASSERT_EQ(begun.reply, nullptr) << text(*begun.reply);
+  const auto request = begun.ended ? begun.request : finished();
+  EXPECT_TRUE(request->outputs.empty());
+  EXPECT_EQ(full.bytes(), 0U);
+  EXPECT_EQ(answer_of(*request).status, 503);
+}
+
 TEST_F(ServeInfer, WhatIsNotKnownHereIsPythons) {
   const auto model = serve_add();
   EXPECT_TRUE(begin(http(json_request, 0, "other")).not_mine);
@@ -339,8 +418,6 @@ TEST_F(ServeInfer, WhatIsNotKnownHereIsPythons) {
   EXPECT_TRUE(begin(call).not_mine);
   EXPECT_TRUE(begin(grpc(wire_field(1, "other"))).not_mine);
   model->pool.lock()->close(true);
-  EXPECT_TRUE(begin(http(json_request)).not_mine);
-  models.remove("add");
   EXPECT_TRUE(begin(http(json_request)).not_mine);
 }
 
@@ -377,7 +454,7 @@ TEST_F(ServeInfer, RowsOfJointRunsAreCounted) {
   options.batching.max_size = 8;
   const auto model = serve_add(options);
   EXPECT_EQ(data(ask(binary(three + three, "[2,3]"))).substr(0, 2 * sums.size()), sums + sums);
-  EXPECT_EQ(model->inferences, 2U);
+  EXPECT_EQ(model->counts->inferences, 2U);
 }
 
 TEST_F(ServeInfer, AFullQueueIsSaid) {
@@ -403,6 +480,28 @@ TEST_F(ServeInfer, ALateAnswerIsSaid) {
   EXPECT_EQ(ask(call).status, 504);
   runner->release();
   EXPECT_EQ(finished(), held.request);
+}
+
+TEST_F(ServeInfer, ADeadlineBeginsWithTheRequestsHead) {
+  const auto runner = serve_held();
+  const auto call = binary(three, "[1,3]", "FP32", 0, "add", R"(,"parameters":{"timeout":50000000})");
+  const Begun held = begin(call);
+  EXPECT_EQ(held.request->deadline, call->since + 50s);
+  const auto other = grpc(grpc_request());
+  other->headers = {{"grpc-timeout", "40S"}};
+  const Begun waiting = begin(other);
+  EXPECT_EQ(waiting.request->deadline, other->since + 40s);
+  runner->release();
+  finished();
+  finished();
+}
+
+TEST_F(ServeInfer, NothingIsReadForAClientThatHasGone) {
+  const auto runner = serve_held();
+  const auto call = http("no JSON");
+  call->gone = true;
+  EXPECT_EQ(ask(call).status, 499);
+  EXPECT_TRUE(runner->runs().empty());
 }
 
 TEST_F(ServeInfer, NothingIsRunForAClientThatHasGone) {
@@ -446,8 +545,11 @@ TEST_F(ServeInfer, ARunThatFailsIsSaid) {
 
 TEST_F(ServeInfer, StatisticsGoOnWithAnotherPool) {
   const auto before = serve_add();
-  before->inferences = 5;
-  EXPECT_EQ(serve_add()->inferences, 5U);
+  before->counts->inferences = 5;
+  const auto after = serve_add();
+  EXPECT_EQ(after->counts->inferences, 5U);
+  before->counts->inferences += 2;  // of requests that still ran
+  EXPECT_EQ(after->counts->inferences, 7U);
 }
 
 }  // namespace

@@ -28,6 +28,21 @@ def test_staged_inputs_and_outputs_are_those_of_a_session(rows: int) -> None:
         assert stats.copy.count == 18
 
 
+@pytest.mark.parametrize("rows", [1, 3, 9_000])  # 9,000: joint runs have more than 4 MiB, which threads share
+def test_requests_that_are_joined_get_the_answers_of_a_session(rows: int) -> None:
+    wanted = expected(rows, 8)
+    with ortmulti.load(MODEL, "cuda:0", batching=ortmulti.Batching(max_size=8 * rows, max_delay_ms=1000)) as pool:
+        for _ in range(30):
+            futures = [pool.submit(None, feed(number, rows)) for number in range(8)]
+            for number, future in enumerate(futures):
+                atol = 5e-3 * np.abs(wanted[number]).max()  # numbers of 10 bits, in another order
+                np.testing.assert_allclose(future.result()[0], wanted[number], rtol=0, atol=atol)
+        assert pool.stats().devices[0].batch_size.mean > 7
+        pool.trim()  # gives back the memory in which they were joined
+        [result] = pool.run(None, feed(5, rows))
+        np.testing.assert_allclose(result, wanted[5], rtol=0, atol=5e-3 * np.abs(wanted[5]).max())
+
+
 def test_outputs_stay_on_the_gpu() -> None:
     torch = pytest.importorskip("torch")
     wanted = expected(3, 8)

@@ -73,6 +73,11 @@ def test_a_configuration_is_read_as_far_as_it_means_something() -> None:
         "optimization.input_pinned_memory",
     ]
     assert pbtxt.read("") == pbtxt.Config({}, None, False, 1, "", "model.onnx", None, 0, [], [], [])
+    tensors = pbtxt.read("""
+        input { name: "a" dims: 3 optional: true format: FORMAT_NCHW dtype: TYPE_FP32 }
+        output { name: "b" label_filename: "names" }
+    """)
+    assert tensors.ignored == ["input.format of 'a'", "input.dtype of 'a'", "output.label_filename of 'b'"]
     for value, trusted in (("true", True), ("no", False)):
         text = f"parameters {{ key: 'trust_batching' value: {{ string_value: '{value}' }} }}"
         read = pbtxt.read(f"max_batch_size: 8 dynamic_batching {{}} {text}")

@@ -22,7 +22,17 @@ import onnx
 import pytest
 
 from tests.serve.asgi import tensors_of
-from tests.serve.server import ASKED, SIMPLE, Server, asked, infer, receive_all, rpc_of, serving
+from tests.serve.server import (
+    ASKED,
+    SIMPLE,
+    Server,
+    asked,
+    infer,
+    make_certificate,
+    receive_all,
+    rpc_of,
+    serving,
+)
 from tests.support import onnx_models
 from tests.support.pools import ENDLESS, HANG, endless_feed
 from tests.support.processes import child_environment
@@ -477,37 +487,6 @@ def test_an_address_that_is_taken_is_told(server: Server, folder: Path) -> None:
         )
         assert ended.returncode == 1
         assert f"cannot listen on {address}" in ended.stderr
-
-
-def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """A key and a certificate for 127.0.0.1, as files."""
-    x509 = pytest.importorskip("cryptography.x509")
-    import datetime
-    import ipaddress
-
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.datetime.now(datetime.UTC)
-    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(names, critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    (folder / "certificate.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    (folder / "key.pem").write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return folder / "certificate.pem", folder / "key.pem"
 
 
 def test_tls_and_a_token(folder: Path, tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ struct StagedCopies::Transfer {
 };
 
 void StagedCopies::share(std::size_t bytes, const std::function<void(int)>& part) {
-  const int helpers = bytes < shared_from ? 0 : std::min(max_copy_helpers(), parts - 1);
+  const int helpers = bytes < copy_shared_from ? 0 : std::min(max_copy_helpers(), parts - 1);
   if (helpers < 1) {
     part(0);
     return;
@@ -144,6 +144,10 @@ void StagedCopies::share(std::size_t bytes, const std::function<void(int)>& part
 void StagedCopies::from_host(void* target, const void* source, std::size_t bytes) {
   Transfer transfer{static_cast<const unsigned char*>(source), static_cast<unsigned char*>(target), bytes};
   share(bytes, [&](int part) { send(transfer, part); });
+}
+
+void StagedCopies::from_pinned(void* target, const void* source, std::size_t bytes) {
+  check(driver_.memcpy_htod_async(to_address(target), source, bytes, stream_.get()));
 }
 
 void StagedCopies::to_host(void* target, const void* source, std::size_t bytes) {

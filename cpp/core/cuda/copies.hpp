@@ -18,6 +18,9 @@ int max_copy_helpers();
 /// the work: part 0 alone would do all of it. Throws the error of one of them.
 void share_copy(int helpers, const std::function<void(int)>& part);
 
+/// Bytes from which several threads copy: for fewer, others would come too late.
+inline constexpr std::size_t copy_shared_from = 4U << 20U;
+
 /// Copies between any memory and one GPU's on a stream of their own, so that they go on beside what runs there: the
 /// host's through pinned buffers of a fixed size, chunk by chunk, while the chunk before is on its way, by several
 /// threads where there is much. Not for several threads at once. All throw Error, and need the device's context to be
@@ -28,6 +31,8 @@ class StagedCopies {
 
   /// `source` may be changed on return, but what it held is on the GPU after wait() alone.
   void from_host(void* target, const void* source, std::size_t bytes);
+  /// From pinned memory, by the GPU alone: it must not change before wait().
+  void from_pinned(void* target, const void* source, std::size_t bytes);
   /// Done on return.
   void to_host(void* target, const void* source, std::size_t bytes);
   /// From this GPU's memory or another one's; done after wait().
@@ -37,8 +42,7 @@ class StagedCopies {
 
  private:
   static constexpr std::size_t chunk = 1U << 20U;
-  static constexpr int parts = 4;                        // threads that copy at the same time, with two buffers each
-  static constexpr std::size_t shared_from = 4U << 20U;  // bytes: below it other threads would come too late
+  static constexpr int parts = 4;  // threads that copy at the same time, with two buffers each
 
   struct Transfer;
 

@@ -88,6 +88,7 @@ bool WireMessage::next(WireField& field) {
       break;
     case Wire::bytes:
       length = varint();
+      field.begin = at_;  // also of a field that is cut off
       skip(length);
       break;
     default:
@@ -123,13 +124,7 @@ void WireMessage::skip(std::uint64_t length) {
 }
 
 void add_integers(const WireField& field, std::vector<std::int64_t>& integers) {
-  if (field.wire == Wire::varint) {
-    integers.push_back(static_cast<std::int64_t>(field.value));
-  } else if (field.wire == Wire::bytes) {
-    for (WireMessage packed(field); !packed.at_end();) {
-      integers.push_back(static_cast<std::int64_t>(packed.varint()));
-    }
-  }
+  for_integers(field, [&](std::uint64_t value) { integers.push_back(static_cast<std::int64_t>(value)); });
 }
 
 std::string operator_name(const std::string& domain, const std::string& type) {

@@ -19,6 +19,8 @@ class ModelBytes {
  public:
   /// Bytes in memory, which outlive this object.
   ModelBytes(const unsigned char* bytes, std::uint64_t size) : size_(size), window_(bytes), window_size_(size) {}
+  explicit ModelBytes(std::string_view bytes)
+      : ModelBytes(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()) {}
   /// A source, which outlives this object.
   explicit ModelBytes(const Source& source) : source_(&source), open_(source.open()), size_(source.size()) {}
 
@@ -86,7 +88,16 @@ class WireMessage {
   std::uint64_t end_;
 };
 
-/// Adds the integers of a repeated field, packed or one by one.
+/// Each integer of a repeated field, packed or one by one.
+void for_integers(const WireField& field, const auto& call) {
+  if (field.wire == Wire::varint) {
+    call(field.value);
+  } else if (field.wire == Wire::bytes) {
+    for (WireMessage packed(field); !packed.at_end();) {
+      call(packed.varint());
+    }
+  }
+}
 void add_integers(const WireField& field, std::vector<std::int64_t>& integers);
 
 /// The text in a message's field of this number; empty if there is none.

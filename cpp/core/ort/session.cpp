@@ -61,14 +61,18 @@ std::string names_of(const std::vector<ValueInfo>& values) {
   return names.empty() ? "none" : names;
 }
 
+bool asks_for_own_stream(const Provider& provider) {
+  const auto option = provider.options.find("user_compute_stream");
+  return option != provider.options.end() && option->second == Session::own_compute_stream;
+}
+
 // The providers' options, with a new stream where they ask for one of the session's own.
 std::vector<Provider> with_compute_stream(std::vector<Provider> providers, const Device& device,
                                           std::unique_ptr<const CudaStream>& stream) {
   for (Provider& provider : providers) {
-    const auto option = provider.options.find("user_compute_stream");
-    if (device.is_cuda() && option != provider.options.end() && option->second == Session::own_compute_stream) {
+    if (device.is_cuda() && asks_for_own_stream(provider)) {
       stream = std::make_unique<const CudaStream>(CudaStartup::instance(), device.index);
-      option->second = std::to_string(reinterpret_cast<std::uintptr_t>(stream->get()));
+      provider.options["user_compute_stream"] = std::to_string(reinterpret_cast<std::uintptr_t>(stream->get()));
     }
   }
   return providers;
@@ -183,7 +187,18 @@ Session::Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOp
     const ScopedSpan span(timeline, "create session", name);
     {
       const DeviceSyncGuard guard(device, DeviceSyncGuard::Work::waits_for_device);
-      live->session = open_session(runtime, model, ort_options);
+      const auto open = [&] { live->session = open_session(runtime, model, ort_options); };
+      if (std::ranges::any_of(description->providers, asks_for_own_stream)) {
+        in_own_thread([&] {
+          std::optional<ScopedContext> current;
+          if (device.is_cuda()) {
+            current.emplace(CudaStartup::instance(), device.index);
+          }
+          open();
+        });
+      } else {
+        open();
+      }
     }
     if (threads) {
       threads->dismiss_spare();
@@ -329,6 +344,8 @@ Ort::Allocator Session::make_allocator(const Lock& /*open*/, const Ort::MemoryIn
   return {live_->session, memory};
 }
 
+void Session::in_own_thread(const std::function<void()>& work) { own_thread_.call(work); }
+
 void Session::close() {
   if (free_session(false)) {
     // Threads that have ended created it, each in a heap of its own, and the C library keeps what is freed of these.
@@ -339,6 +356,7 @@ void Session::close() {
 bool Session::free_session(bool cancel) {
   async_runs_.close(cancel);  // while the session can still be used: they may be waiting for their turn
   caller_threads_.close();
+  own_thread_.close(false);
   closed_.store(true, std::memory_order_release);
   if (inherited()) {
     // Freeing it would wait for threads that only the parent has: the session's own, or one that was running it. Left

@@ -48,7 +48,8 @@ class Session : NonCopyable {
   /// Keeps close() waiting for its lifetime.
   using Lock = std::shared_lock<std::shared_mutex>;
 
-  /// Creates the session in the calling thread, which has its device current afterwards.
+  /// The calling thread has the session's device current afterwards. It creates the session, unless this is to have a
+  /// stream of its own: then in_own_thread() does.
   Session(OnnxRuntime& runtime, const ModelSource& model, const SessionOptions& options,
           std::vector<Provider> providers, Timeline* timeline, const Weights& weights = {});
   ~Session();
@@ -128,6 +129,10 @@ class Session : NonCopyable {
   /// user_compute_stream; else null.
   CUstream compute_stream() const noexcept { return compute_stream_; }
   static constexpr const char* own_compute_stream = "18446744073709551615";
+  /// Has work done by the thread that created a session with `own_compute_stream`. Kernels of such a session use the
+  /// handles of cuBLAS and cuDNN of that thread, and ONNX Runtime makes more of them for each other thread that runs it
+  /// (1.31.1), which no kernel uses. Throws what the work throws, and Error after close(). The work must not close it.
+  void in_own_thread(const std::function<void()>& work);
 
   /// Bytes of the memory on its device that ONNX Runtime keeps for the session's runs.
   struct Arena {
@@ -219,6 +224,7 @@ class Session : NonCopyable {
   CUstream compute_stream_ = nullptr;  // what `live_` has
   AsyncRuns async_runs_;
   CallerThreads caller_threads_;
+  AsyncRuns own_thread_;
 };
 
 /// The device on which these providers run: that of the first one that names a GPU or a plug-in's device, else the CPU.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "core/policy/numbers.hpp"
 
@@ -44,6 +45,24 @@ class IdleMemory {
   std::size_t quiet_ = 0;     // looks
   std::size_t tries_left_ = 0;
   bool graphs_ = false;  // there may be some
+};
+
+/// Decides when a thread ends that ran a session on a GPU, since ONNX Runtime keeps handles for it: once it did not run
+/// the session for a while. The caller looks as often as at IdleMemory. Not thread-safe.
+class IdleThread {
+ public:
+  /// `ran`: whether it ran the session since the last look. Returns whether it shall end; another one has run nothing.
+  bool look(bool ran) {
+    looks_ = ran ? 0 : looks_ ? *looks_ + 1 : looks_;
+    const bool due = looks_ && *looks_ == *numbers::idle_looks_until_threads;
+    looks_ = due ? std::nullopt : looks_;
+    return due;
+  }
+  /// Whether it ran the session: a later look may find something although no request comes.
+  bool watched() const noexcept { return looks_.has_value(); }
+
+ private:
+  std::optional<std::size_t> looks_;  // since it ran the session; none: it did not
 };
 
 }  // namespace ortmulti

@@ -162,6 +162,25 @@ inline const Count rows_per_run_long_ago{"rows_per_run.long_ago", 512, "runs",
                                          "after which what was measured is forgotten", "judged"};
 inline const Ratio rows_per_run_weight_of_newest{"rows_per_run.weight_of_newest", 0.25, "of the average",
                                                  "that the newest run is, at least", "judged"};
+inline const Milliseconds held_rows_min_change{
+    "held_rows.min_change", 200, "ms", "that a run of another size takes at least where rows are held at one number",
+    "ResNet-50 on an H200: 1.6 s, in which cuDNN plans 53 convolutions; a run of the same size takes 5 ms"};
+inline const Ratio held_rows_min_ratio{"held_rows.min_ratio", 4, "times a run of the same size",
+                                       "that a run of another one takes at least, else", "padding costs up to twice"};
+inline const Count held_rows_min_changes{"held_rows.min_changes", 3, "runs",
+                                         "of other sizes in a row that took so long, before a number is held",
+                                         "a first run of a size may load kernels, the third one does not"};
+inline const Count held_rows_trial{"held_rows.trial", 8, "runs", "of the held size, in which it has to pay", "judged"};
+inline const Count held_rows_proof_after{
+    "held_rows.proof_after", 256, "runs", "after which a run of another size shows whether that still takes long",
+    "BERT-base on an H200: three runs beside a capture of graphs took 150 ms, and no later one did"};
+inline const Count held_rows_later_proofs{"held_rows.later_proofs", 16, "times as many runs",
+                                          "pass until the next such run", "judged"};
+inline const Count held_rows_more_after{"held_rows.more_after", 64, "runs",
+                                        "half of them full while more waited, after which twice the rows are held",
+                                        "a fifth of a second where a run takes 3 ms"};
+inline const Count held_rows_fewer_after{"held_rows.fewer_after", 512, "runs",
+                                         "of at most a quarter of the rows, after which fewer are held", "judged"};
 inline const Count run_cost_few_tries{"run_cost.few_tries", 2, "runs",
                                       "after which a size is known that costs about as much as expected",
                                       "another may have been of shapes new to a GPU"};
@@ -269,6 +288,11 @@ inline const Count idle_min_unused{"idle.min_unused", 16777216, "bytes", "in an 
 inline const Count idle_looks_until_graphs{"idle.looks_until_graphs", 12, "looks",
                                            "without a request after which CUDA graphs go",
                                            "they take longer to come back than memory"};
+inline const Count idle_looks_until_threads{
+    "idle.looks_until_threads", 12, "looks",
+    "without an ordinary run by a thread of a GPU after which another thread takes its place, where in_flight is "
+    "measured",
+    "ONNX Runtime keeps handles for each thread, 72 MiB on an H200; as long as graphs, judged"};
 inline const Count idle_max_tries{"idle.max_tries", 6, "looks", "for which memory stays due while runs are in the way",
                                   "judged"};
 
@@ -297,6 +321,10 @@ inline const Ratio residency_asked_again{"residency.asked_again", 1, "s",
                                          "until a model that refused to sleep is asked again", "judged"};
 inline const Ratio residency_asked_again_late{"residency.asked_again_late", 10, "s", "the same after most_refusals",
                                               "judged"};
+inline const Count residency_cudnn_bytes{
+    "residency.cudnn_bytes", 80000000, "bytes",
+    "that cuDNN takes for each session that convolves, outside of the arena, at one of its first shapes",
+    "onnxruntime-gpu 1.31.1 with cuDNN 9.19 on an H200: each of 12 sessions, often after it was measured"};
 
 }  // namespace numbers
 }  // namespace ortmulti

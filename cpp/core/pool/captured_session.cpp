@@ -52,13 +52,12 @@ CapturedSession::CapturedSession(std::shared_ptr<Session> session) : GpuSession(
   check_graph_holds(own.outputs(), placement->outputs_on_device, "output", own.model());
   CudaStartup& startup = CudaStartup::instance();
   const ScopedContext current(startup, own.device().index);
-  renew_thread();
   launched_ = std::make_unique<CudaEvent>(startup, own.device().index);
 }
 
 void CapturedSession::in_thread(const std::function<void(const Session::Lock& open)>& work) {
   const std::lock_guard lock(thread_mutex_);
-  threads_.back()->call([&] {
+  const auto alone = [&] {
     const Unlogged tried;
     CudaStartup& startup = CudaStartup::instance();
     const ScopedContext current(startup, session()->device().index);
@@ -66,7 +65,12 @@ void CapturedSession::in_thread(const std::function<void(const Session::Lock& op
     const std::lock_guard running(slot_);
     startup.check(launched_->wait(), launching);
     work(open);
-  });
+  };
+  if (threads_.empty()) {
+    session()->in_own_thread(alone);
+  } else {
+    threads_.back()->call(alone);
+  }
 }
 
 void CapturedSession::renew_thread() {

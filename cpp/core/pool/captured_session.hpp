@@ -38,13 +38,12 @@ class CapturedSession : public GpuSession {
 
   OneShape& shape() noexcept { return shape_; }
 
-  /// Has one thread do it, since ONNX Runtime then keeps what a thread ran with for that thread. No graph runs
-  /// meanwhile, and the device's context is current. Nothing is logged there: a try that fails harms nobody, and its
-  /// error has the reason.
+  /// Has the thread do it that created the session, so that ONNX Runtime makes no handles for another one. No graph
+  /// runs meanwhile, and the device's context is current. Nothing is logged there: a try that fails harms nobody, and
+  /// its error has the reason.
   void in_thread(const std::function<void(const Session::Lock& open)>& work);
-  /// After a capture failed, which may have left what ONNX Runtime has for that thread amid one of its own. The threads
-  /// before stay as long as the session: graphs that were captured there use the handles that ONNX Runtime frees with a
-  /// thread, and the workspaces of these.
+  /// After a capture failed, which may have left what ONNX Runtime has for that thread amid one of its own: another
+  /// thread does it from now on. The threads before stay as long as this object.
   void renew_thread();
   /// Behind what was launched before, on whichever stream. Returns when it is expected to end.
   LaunchTimes::Launch launch(const CudaGraph& graph, CUstream stream, const void* shape);
@@ -60,7 +59,7 @@ class CapturedSession : public GpuSession {
   Mutex launch_times_mutex_;
   LaunchTimes launch_times_ ORTMULTI_GUARDED_BY(launch_times_mutex_);
   std::mutex thread_mutex_;
-  std::vector<std::unique_ptr<AsyncRuns>> threads_;  // the last one is in use
+  std::vector<std::unique_ptr<AsyncRuns>> threads_;  // the last one is in use; none: the session's own
 };
 
 }  // namespace ortmulti

@@ -41,13 +41,36 @@ Worker::Clock::time_point Worker::begin_by(const Request& request) const {
 }
 
 std::size_t DeviceGroup::most_rows(const Request& request, const Batching& batching) {
-  const bool chooses = device == Device::cpu() && !batching.padding && !request.batch_key_.empty();
-  return chooses ? rows_per_run.use(request.batch_key_).choose(batching.max_size) : batching.max_size;
+  const std::string& key = request.batch_key_;
+  if (batching.padding || key.empty()) {
+    return batching.max_size;
+  }
+  return may_hold_rows(batching)   ? held_rows.use(key).choose(batching.max_size)
+         : device == Device::cpu() ? rows_per_run.use(key).choose(batching.max_size)
+                                   : batching.max_size;
 }
 
-void DeviceGroup::note_rows(const std::string& batch_key, std::size_t rows, std::chrono::nanoseconds taken) {
-  if (device == Device::cpu() && !batch_key.empty()) {
-    rows_per_run.use(batch_key).record(rows, taken);
+bool DeviceGroup::holds_rows(const std::string& batch_key, const Batching& batching) {
+  return may_hold_rows(batching) && held_rows.has(batch_key) && held_rows.use(batch_key).holds();
+}
+
+bool DeviceGroup::may_hold_rows(const Batching& batching) const {
+  return device.is_cuda() && batching.enabled() && batching.sizes.empty() && !batching.padding;
+}
+
+std::size_t DeviceGroup::padded_rows(const std::string& batch_key, std::size_t rows, const Batching& batching) {
+  return holds_rows(batch_key, batching) ? held_rows.use(batch_key).padded(rows) : batching.padded(rows);
+}
+
+void DeviceGroup::note_rows(const std::string& batch_key, const HeldRows::Run& run, std::chrono::nanoseconds part,
+                            const Batching& batching) {
+  if (batch_key.empty()) {
+    return;
+  }
+  if (may_hold_rows(batching)) {
+    held_rows.use(batch_key).record(run, batching.max_size);
+  } else if (device == Device::cpu()) {
+    rows_per_run.use(batch_key).record(run.rows, part);
   }
 }
 
@@ -79,6 +102,9 @@ DeviceStats DeviceGroup::stats() const {
   stats.in_flight = at_once();
   stats.why_in_flight = in_flight ? in_flight->why() : "";
   stats.why_padding = cost.why();
+  if (const HeldRows* const latest = held_rows.latest()) {
+    stats.why_rows = latest->why();
+  }
   if (const RowsPerRun* const latest = rows_per_run.latest()) {
     stats.why_rows = latest->why();
   }
@@ -122,6 +148,16 @@ void DeviceGroup::add(Worker& worker, const std::optional<std::size_t>& at_first
   if (at_first && !another) {
     // Fewer runs of one thread than cores would leave some of them idle.
     in_flight.emplace(*at_first + (in_flight ? in_flight->limit() : 0), device == Device::cpu() ? cores : 0);
+    if (grows_from_one_) {
+      grow_from_one();
+    }
+  }
+}
+
+void DeviceGroup::grow_from_one() {
+  grows_from_one_ = device.is_cuda();
+  if (grows_from_one_ && in_flight) {
+    in_flight.emplace(1, *numbers::in_flight_first);
   }
 }
 
@@ -216,6 +252,27 @@ Worker* DeviceGroup::idle_worker() const {
     }
   }
   return found;
+}
+
+bool DeviceGroup::renew_idle_threads() {
+  const bool renewed_before = std::exchange(renewed_threads_, false);
+  bool any_ran = false;
+  std::set<const void*> sessions;
+  for (Worker* worker : workers) {
+    const bool ran = worker->runner && worker->runner->take_session_run();
+    const bool first = sessions.insert(worker->session).second;
+    any_ran = any_ran || ran;
+    if (in_flight && device.is_cuda() && !first && worker->idle_thread.look(ran)) {
+      worker->renews = true;
+      renewed_threads_ = true;
+    }
+  }
+  return renewed_before && !any_ran;
+}
+
+bool DeviceGroup::watches_threads() const {
+  return renewed_threads_ ||
+         std::ranges::any_of(workers, [](const Worker* worker) { return worker->idle_thread.watched(); });
 }
 
 bool DeviceGroup::active() const noexcept {

@@ -13,6 +13,7 @@
 #include "core/base/mutex.hpp"
 #include "core/base/recently_used.hpp"
 #include "core/policy/batch_wait.hpp"
+#include "core/policy/held_rows.hpp"
 #include "core/policy/idle_memory.hpp"
 #include "core/policy/in_flight.hpp"
 #include "core/policy/numbers.hpp"
@@ -50,6 +51,8 @@ struct RunEnd {
   std::string why_broken;               ///< Why the device can run nothing any more; empty: it can.
   SharedTime::Part time{0};             ///< The run's share of the device's time.
   std::chrono::nanoseconds copying{0};  ///< Inputs into a joint run, and answers out of it.
+  std::size_t rows = 0;                 ///< Of a joint run, with those that pad it.
+  bool by_graph = false;                ///< The run was a CUDA graph's.
   bool unjoined = false;                ///< Each request of the joint run has to run alone.
 };
 
@@ -64,7 +67,7 @@ struct Worker {
   /// Whether it has something to run, or runs it.
   bool busy() const noexcept { return state == State::forming || state == State::given || state == State::running; }
   /// Whether its thread has something to do. A run may also be done by a caller's thread.
-  bool called() const noexcept { return state != State::idle && state != State::running; }
+  bool called() const noexcept { return renews || (state != State::idle && state != State::running); }
   bool idle() const noexcept { return state == State::idle; }
   /// When a forming batch with the request has to begin, so that there is time before its deadline.
   Clock::time_point begin_by(const Request& request) const;
@@ -85,7 +88,10 @@ struct Worker {
   Request::Clock::time_point wakes;  ///< When it wakes up by itself while it is idle; far in the past: never.
   Request::Clock::time_point freed;  ///< When its last run had ended.
   BatchWait batch_wait;
+  IdleThread idle_thread;
+  bool renews = false;  ///< Another thread shall take the place of `thread`.
   Condition wake;
+  std::jthread before;  ///< The thread that had the place, which has left it.
   std::jthread thread;
 };
 
@@ -117,7 +123,8 @@ class DeviceGroup {
   IdleMemory idle_memory;
   SharedTime time;
   RunCost cost;                               ///< Of runs whose requests have lengths.
-  RecentlyUsed<RowsPerRun> rows_per_run{64};  ///< Of runs of other requests, by their batch keys.
+  RecentlyUsed<RowsPerRun> rows_per_run{64};  ///< Of runs of other requests, by their batch keys: on the CPU
+  RecentlyUsed<HeldRows> held_rows{64};       ///< and on a GPU.
   std::optional<std::uint64_t> trimmed_at;    // bytes of the arenas, when the next runs were to give some back
 
   // Its sessions.
@@ -131,12 +138,19 @@ class DeviceGroup {
   const std::string& broken() const noexcept { return broken_; }
   bool is_expected() const noexcept { return expected_ > 0; }
   std::size_t busy() const noexcept { return busy_; }
+  /// On a GPU one run is under way at first. See Workers::grow_from_one().
+  void grow_from_one();
   /// How many runs may be under way.
   std::size_t at_once() const { return in_flight ? in_flight->limit() : workers.size(); }
   /// The rows that a run may have which begins with this request.
   std::size_t most_rows(const Request& request, const Batching& batching);
-  /// Notes a run of requests with this key.
-  void note_rows(const std::string& batch_key, std::size_t rows, std::chrono::nanoseconds taken);
+  /// Whether joint runs of requests with this key have one number of rows, as HeldRows chose.
+  bool holds_rows(const std::string& batch_key, const Batching& batching);
+  /// To which a run of so many rows of requests with this key is padded.
+  std::size_t padded_rows(const std::string& batch_key, std::size_t rows, const Batching& batching);
+  /// Notes a run of requests with this key, and its part of the device's time.
+  void note_rows(const std::string& batch_key, const HeldRows::Run& run, std::chrono::nanoseconds part,
+                 const Batching& batching);
   DeviceStats stats() const;
 
   void expect(std::size_t sessions);
@@ -166,6 +180,12 @@ class DeviceGroup {
   Worker* next_to_start(std::size_t at_once) const;
   /// An idle worker of the session with the fewest runs; null: none.
   Worker* idle_worker() const;
+  /// Where measurements choose the number of runs, has each thread that ran no session for a while replaced, but for
+  /// the first one of each session; the caller notifies it. Returns whether threads were replaced a look ago and no
+  /// session ran since, whose next run would free what ONNX Runtime keeps for them.
+  bool renew_idle_threads();
+  /// Whether a later look at threads may find something although no request comes.
+  bool watches_threads() const;
   /// Whether something runs there, or the device gives memory back, or it wakes.
   bool active() const noexcept;
 
@@ -250,6 +270,8 @@ class DeviceGroup {
 
  private:
   DeviceState state() const;
+  /// Whether a number of rows may be held there.
+  bool may_hold_rows(const Batching& batching) const;
   /// Whether undecided suspicions could suffice to suspend it. Until then it gets no request that is not its own.
   bool awaits_verdicts();
 
@@ -258,7 +280,9 @@ class DeviceGroup {
   std::size_t expected_ = 0;  // sessions on their way
   bool known_ = false;
   bool removed_ = false;
-  bool never_came_ = false;  // it is broken since none of its sessions came
+  bool grows_from_one_ = false;
+  bool never_came_ = false;       // it is broken since none of its sessions came
+  bool renewed_threads_ = false;  // in the last look
   std::string broken_;
 
   Suspension suspension_;

@@ -23,7 +23,7 @@ Worker* Dispatcher::idle_worker(const Request& request) {
       continue;
     }
     const bool probe = probe_due(group, request);
-    if (!probe && !group.takes(request)) {
+    if (!probe && (!group.takes(request) || waits_for_more(group, request))) {
       continue;
     }
     if (probe || best == nullptr ||
@@ -39,6 +39,31 @@ Worker* Dispatcher::idle_worker(const Request& request) {
     next_group_ = best_index + 1;
   }
   return best;
+}
+
+std::size_t Dispatcher::rows_waiting(DeviceGroup& group, const Request& alike) {
+  std::size_t rows = 0;
+  std::size_t left = std::min<std::size_t>(8 * options_.batching.max_size, 512);  // others could be many
+  group.each_waiting(waiting_.for_any(), [&](const Request& request) ORTMULTI_REQUIRES(mutex_) {
+    rows += request.batch_key_ == alike.batch_key_ ? request.size_.rows : 0;
+    return rows < options_.batching.max_size && --left > 0;
+  });
+  return rows;
+}
+
+bool Dispatcher::waits_for_more(DeviceGroup& group, const Request& request) {
+  const std::string& key = request.batch_key_;
+  if (!joins_others(request) || !group.holds_rows(key, options_.batching)) {
+    return false;
+  }
+  const bool queued = request.phase_ == Request::Phase::waiting;
+  const std::size_t rows = rows_waiting(group, request) + (queued ? 0 : request.size_.rows);
+  return rows < group.padded_rows(key, 1, options_.batching) && std::ranges::any_of(
+                                                                    group.workers,
+                                                                    [&key](const Worker* worker) {
+                                                                      return worker->busy() && !worker->batch.empty() &&
+                                                                             worker->batch.front()->batch_key_ == key;
+                                                                    });
 }
 
 void Dispatcher::assign(Worker& worker, const std::shared_ptr<Request>& request) const {
@@ -163,7 +188,7 @@ std::shared_ptr<Request> Dispatcher::next_for(DeviceGroup& group, std::size_t ot
     return false;
   });
   next = next == nullptr ? late : next;
-  return next == nullptr ? nullptr : unqueue(*next);
+  return next == nullptr || waits_for_more(group, *next) ? nullptr : unqueue(*next);
 }
 
 void Dispatcher::hand_over(Worker& worker) {

@@ -40,6 +40,40 @@ void GpuRunner::prepare() {
   copies_ = std::move(copies);
 }
 
+std::shared_ptr<std::byte> GpuRunner::memory_for_inputs(std::size_t bytes) noexcept {
+  constexpr std::size_t worth_pinning = 1U << 20U;  // what is less passes through buffers that are pinned already
+  if (bytes < worth_pinning) {
+    return nullptr;
+  }
+  const MutexLock lock(pinned_mutex_);
+  if (pinned_ && pinned_bytes_ >= bytes && pinned_.use_count() == 1) {
+    return pinned_;
+  }
+  pinned_.reset();
+  pinned_bytes_ = 0;
+  try {
+    CudaStartup& startup = CudaStartup::instance();
+    const ScopedContext current(startup, device().index);
+    auto buffer = std::make_unique<PinnedBuffers>(bytes, 1);
+    buffer->pin(startup, device_name());
+    std::byte* const begin = reinterpret_cast<std::byte*>((*buffer)[0]);
+    pinned_ = {begin, [owned = buffer.get(), index = device().index](std::byte* /*begin*/) {
+                 const ScopedContext freeing(CudaStartup::instance(), index, std::nothrow);
+                 delete owned;  // NOLINT(cppcoreguidelines-owning-memory)
+               }};
+    static_cast<void>(buffer.release());
+    pinned_bytes_ = bytes;
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the inputs are copied once more, then
+  }
+  return pinned_;
+}
+
+void GpuRunner::free_memory_for_inputs() {
+  std::shared_ptr<std::byte> freed;  // without the lock
+  const MutexLock lock(pinned_mutex_);
+  freed.swap(pinned_);
+}
+
 void GpuRunner::run(Request& request) {
   prepare();
   request.copying = {};
@@ -67,6 +101,7 @@ void GpuRunner::run(Request& request) {
 
 std::vector<Ort::Value> GpuRunner::run_session(Request& request, const Tensors& inputs, const Session::Lock& open,
                                                const Ort::RunOptions& run_options) {
+  note_session_run();
   const ScopeExit unbind([this] {  // what is bound may be the caller's
     binding_.ClearBoundInputs();
     binding_.ClearBoundOutputs();
@@ -122,6 +157,8 @@ void GpuRunner::copy_in(void* target, const RequestTensor& input) {
   }
   if (input.device.is_cuda()) {
     copies_->from_device(target, input.device.index, input.data, input.bytes);
+  } else if (input.pinned) {
+    copies_->from_pinned(target, input.data, input.bytes);
   } else {
     copies_->from_host(target, input.data, input.bytes);
   }

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/mutex.hpp"
 #include "core/base/non_copyable.hpp"
 #include "core/base/timeline.hpp"
 #include "core/cuda/copies.hpp"
@@ -28,6 +29,7 @@ class GpuRunner : public SessionRunner, NonCopyable {
   void prepare();
   /// For one thread at a time, with a request that is prepared.
   void run(Request& request) override;
+  std::shared_ptr<std::byte> memory_for_inputs(std::size_t bytes) noexcept override;
 
  protected:
   using Tensors = std::vector<RequestTensor>;
@@ -48,6 +50,8 @@ class GpuRunner : public SessionRunner, NonCopyable {
   /// Has the session run the inputs: copies of those that the GPU reads and that lie elsewhere. Returns the outputs.
   std::vector<Ort::Value> run_session(Request& request, const Tensors& inputs, const Session::Lock& open,
                                       const Ort::RunOptions& run_options);
+  /// Gives back memory_for_inputs(), unless a request has it: then with that. Any thread may call it.
+  void free_memory_for_inputs();
   void copy_in(void* target, const RequestTensor& input);
   /// Fills in the request's outputs from those of a run. `copy_on_device`: outputs on the device are copied, too.
   void answer(Request& request, std::vector<Ort::Value> outputs, bool copy_on_device);
@@ -64,6 +68,10 @@ class GpuRunner : public SessionRunner, NonCopyable {
   Ort::Value copy_to(const CudaMemory& memory, const Ort::Value& value);
 
   Ort::IoBinding binding_{nullptr};
+
+  Mutex pinned_mutex_;
+  std::shared_ptr<std::byte> pinned_ ORTMULTI_GUARDED_BY(pinned_mutex_);  // kept from one joint run to the next
+  std::size_t pinned_bytes_ ORTMULTI_GUARDED_BY(pinned_mutex_) = 0;
 };
 
 }  // namespace ortmulti

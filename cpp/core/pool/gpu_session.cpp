@@ -98,6 +98,7 @@ std::optional<std::vector<RequestTensor>> tensors_of(const Request& request, con
     tensor.data = value.GetTensorRawData();
     tensor.device = device_of(value.GetTensorMemoryInfo());
     tensor.value = &value;
+    tensor.pinned = request.pinned_inputs != nullptr;
     tensor.to_copy = tensor.device != session.session()->device() && tensor.bytes != 0 &&
                      session.reads_on_device(tensor.name, tensor.bytes);
     tensors.push_back(std::move(tensor));

@@ -78,6 +78,7 @@ struct RequestTensor {
   Device device;                      ///< Where it lies.
   const Ort::Value* value = nullptr;  ///< The request's.
   bool to_copy = false;               ///< To the session's device, before it runs.
+  bool pinned = false;                ///< It lies in pinned memory of the host.
 };
 
 /// The request's inputs; nothing where one is no tensor of elements of a fixed size.

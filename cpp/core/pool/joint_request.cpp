@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -9,8 +10,11 @@
 #include <utility>
 
 #include "core/base/error.hpp"
+#include "core/cuda/copies.hpp"
 #include "core/onnx/element_types.hpp"
+#include "core/ort/value.hpp"
 #include "core/pool/batch_traits.hpp"
+#include "core/pool/gpu_session.hpp"
 
 namespace ortmulti {
 namespace {
@@ -55,6 +59,10 @@ void copy_block(const HostTensor& block, const HostTensor& source, const std::by
       to -= size(i) * to_steps[i];
     }
   }
+}
+
+std::size_t bytes_of(const HostTensor& tensor) {
+  return steps_of(tensor)[0] * static_cast<std::size_t>(tensor.rank == 0 ? 1 : tensor.shape[0]);
 }
 
 Ort::Value new_tensor_like(const HostTensor& tensor) {
@@ -107,7 +115,8 @@ RequestTrace joint_trace(const Requests& requests) {
 
 }  // namespace
 
-std::shared_ptr<Request> join(const Requests& requests, const std::vector<JointSize>& sizes, const Batching& batching) {
+std::shared_ptr<Request> join(const Requests& requests, const std::vector<JointSize>& sizes, const Batching& batching,
+                              Runner* runner) {
   const std::size_t axis = batching.axis;
   const JointSize size = sum_of(sizes);
   JointSize run;
@@ -117,33 +126,55 @@ std::shared_ptr<Request> join(const Requests& requests, const std::vector<JointS
   joint->trace = joint_trace(requests);
   joint->output_names = requests.front()->output_names;
   joint->endable = true;
-  for (std::size_t i = 0; i < requests.front()->inputs.size(); ++i) {
-    const char* const name = requests.front()->inputs.names()[i];
-    const Padding* const padding = batching.padding.get();
-    const Layout layout{padding == nullptr ? nullptr : Padding::find(padding->inputs, name), run.longest};
+  const Padding* const padding = batching.padding.get();
+  const RunInputs& inputs = requests.front()->inputs;
+  std::vector<Layout> layouts;
+  std::vector<HostTensor> wholes;
+  std::vector<std::size_t> begins{0};  // in one piece of memory
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    layouts.push_back({padding == nullptr ? nullptr : Padding::find(padding->inputs, inputs.names()[i]), run.longest});
     HostTensor whole;
     static_cast<void>(describe(*requests.front(), i, whole));
-    whole = layout.part(whole, axis, run);
-    Ort::Value value = new_tensor_like(whole);
+    wholes.push_back(layouts[i].part(whole, axis, run));
+    begins.push_back(begins[i] + aligned(bytes_of(wholes[i])));
+  }
+  const auto memory = runner == nullptr ? nullptr : runner->memory_for_inputs(begins.back());
+  joint->pinned_inputs = memory;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const Layout& layout = layouts[i];
+    const HostTensor& whole = wholes[i];
+    Ort::Value value = memory ? tensor_over(memory.get() + begins[i], whole.type,
+                                            {whole.shape.begin(), whole.shape.begin() + whole.rank}, Device::cpu())
+                              : new_tensor_like(whole);
     auto* to = static_cast<std::byte*>(value.GetTensorMutableRawData());
     if (layout.padded != nullptr && size.rows * run.longest != size.elements) {
       fill(to, tensor_bytes(value) / layout.padded->value.size(), layout.padded->value);
     }
-    std::size_t row = 0;
-    for (std::size_t k = 0; k < requests.size(); ++k) {
-      HostTensor own;
-      static_cast<void>(describe(*requests[k], i, own));
-      copy_block(own, own, static_cast<const std::byte*>(own.data), whole,
-                 to + layout.begin(whole, axis, row, sizes[k], padding));
-      row += sizes[k].rows;
+    std::vector<std::size_t> firsts{0};
+    for (const JointSize& own : sizes) {
+      firsts.push_back(firsts.back() + own.rows);
+    }
+    std::atomic<std::size_t> next{0};
+    const auto copy_some = [&](int /*part*/) {
+      for (std::size_t k = next++; k < requests.size(); k = next++) {
+        HostTensor own;
+        static_cast<void>(describe(*requests[k], i, own));
+        copy_block(own, own, static_cast<const std::byte*>(own.data), whole,
+                   to + layout.begin(whole, axis, firsts[k], sizes[k], padding));
+      }
+    };
+    if (memory && bytes_of(whole) >= copy_shared_from) {
+      share_copy(max_copy_helpers(), copy_some);
+    } else {
+      copy_some(0);
     }
     // Values that occur, as the model may not take others.
     const HostTensor last = layout.part(whole, axis, {1, run.longest, 0, 0});
     const std::size_t step = steps_of(whole)[axis];
-    for (; row < run.rows; ++row) {
+    for (std::size_t row = size.rows; row < run.rows; ++row) {
       copy_block(last, whole, to + (size.rows - 1) * step, whole, to + row * step);
     }
-    joint->inputs.add(name, std::move(value));
+    joint->inputs.add(inputs.names()[i], std::move(value));
   }
   return joint;
 }

@@ -56,16 +56,6 @@ std::size_t JointRuns::at_once_anywhere() const {
   return std::max<std::size_t>(1, runs);
 }
 
-std::size_t JointRuns::rows_waiting(Worker& worker, const Request& alike) {
-  std::size_t rows = 0;
-  std::size_t left = std::min<std::size_t>(8 * options_.batching.max_size, 512);  // others could be many
-  worker.group->each_waiting(waiting_.for_any(), [&](const Request& request) ORTMULTI_REQUIRES(mutex_) {
-    rows += request.batch_key_ == alike.batch_key_ ? request.size_.rows : 0;
-    return rows < options_.batching.max_size && --left > 0;
-  });
-  return rows;
-}
-
 bool JointRuns::holds_up_others(const Worker& worker) {
   bool found = false;
   worker.group->each_waiting(waiting_.for_any(), [&](const Request& request) ORTMULTI_REQUIRES(mutex_) {
@@ -133,24 +123,32 @@ void JointRuns::gather(Worker& worker, bool at_once) {
 }
 
 JointRuns::Audit JointRuns::audit(Worker& worker, const std::shared_ptr<Request>& request, const JointSize& size,
-                                  const std::vector<JointSize>& sizes, const std::set<std::string>& random) const {
+                                  const std::vector<JointSize>& sizes, const Batching& batching, bool in_size,
+                                  const std::set<std::string>& random) const {
   const Clock::time_point began = options_.now();
   const auto run = [&worker](const std::shared_ptr<Request>& copy) {
     static const Ort::RunOptions ordinary;  // no CUDA graph is to be made of it
     copy->run_options = &ordinary;
     worker.runner->run(*copy);
   };
+  const auto differs_in_size = [&] {
+    const auto filled = copy_in_size_of(request, size, sizes, batching);
+    run(filled);
+    return compare(*request, *part_of(*filled, size, sizes, batching), random);
+  };
   Audit found;
   try {
-    const auto alone = copy_alone(request, size, options_.batching);
-    run(alone);
-    const Difference difference = compare(*request, *alone, random);
-    if (difference && !difference.in_shape && !(difference.in_floats && difference.widely)) {
-      const auto filled = copy_in_size_of(request, size, sizes, options_.batching);
-      run(filled);
-      found.by_size = !compare(*request, *part_of(*filled, size, sizes, options_.batching), random);
+    if (in_size) {
+      found.difference = differs_in_size().text;
+    } else {
+      const auto alone = copy_alone(request, size, batching);
+      run(alone);
+      const Difference difference = compare(*request, *alone, random);
+      if (difference && !difference.in_shape && !(difference.in_floats && difference.widely)) {
+        found.by_size = !differs_in_size();
+      }
+      found.difference = difference.text;
     }
-    found.difference = difference.text;
   } catch (...) {  // which says nothing of the joint run's answer
     found = {};
   }
@@ -189,10 +187,17 @@ RunEnd JointRuns::run_joint(Worker& worker, const Requests& batch) {
   std::vector<JointSize> sizes;
   std::chrono::nanoseconds copying{0};
   const Clock::time_point started = Clock::now();
+  Batching batching = options_.batching;
+  std::ranges::transform(batch, std::back_inserter(sizes), &Request::size_);
+  const std::size_t rows = sum_of(sizes).rows;
+  const std::string key = batch.front()->batch_key_;
+  const bool held = worker.group->holds_rows(key, batching);
+  if (held) {
+    batching.sizes = {worker.group->padded_rows(key, rows, batching)};
+  }
   try {
     const MutexUnlock unlocked(mutex_);
-    std::ranges::transform(batch, std::back_inserter(sizes), &Request::size_);
-    joint = join(batch, sizes, options_.batching);
+    joint = join(batch, sizes, batching, worker.runner.get());
     copying = Clock::now() - started;
   } catch (...) {
     end.error = std::current_exception();
@@ -202,8 +207,9 @@ RunEnd JointRuns::run_joint(Worker& worker, const Requests& batch) {
   if (wanted) {
     end = run_one(worker, *joint);
     if (!end.error && !full()) {
-      due = joining_.audit(batch.front()->batch_key_, batch.size(), sum_of(sizes).rows, end.time);
+      due = joining_.audit(key, batch.size(), rows, end.time);
     }
+    end.rows = batching.padded(rows);
   }
   const std::set<std::string>& random = joining_.outputs().random;  // which stay, while requests come
   std::vector<Audit> found;
@@ -212,13 +218,13 @@ RunEnd JointRuns::run_joint(Worker& worker, const Requests& batch) {
     if (wanted && !end.error) {
       try {
         const Clock::time_point began = Clock::now();
-        split(*joint, batch, sizes, options_.batching);
+        split(*joint, batch, sizes, batching);
         end.copying = copying + (Clock::now() - began);
         if (!due.which.empty() && alike(batch)) {
           due.are_alike(batch.size());
         }
         for (const std::size_t which : due.which) {
-          found.push_back(audit(worker, batch[which], sizes[which], sizes, random));
+          found.push_back(audit(worker, batch[which], sizes[which], sizes, batching, held, random));
         }
       } catch (const Error& cannot) {
         end.error = std::current_exception();
@@ -241,7 +247,7 @@ RunEnd JointRuns::run_joint(Worker& worker, const Requests& batch) {
     joint.reset();  // much memory, which others need not wait for
   }
   if (end.unjoined) {
-    joining_.stop(batch.front()->batch_key_);
+    joining_.stop(key);
     note_stop(text_of(end.error), ORT_LOGGING_LEVEL_WARNING);
   } else {
     note_audits(due, found, end);
@@ -302,6 +308,7 @@ RunEnd JointRuns::run_one(Worker& worker, Request& request) const {
   }
   end.time = group.time.end(begun, options_.now());
   worker.in_run = nullptr;
+  end.by_graph = request.by_graph;
   worker.group->counts.graph_runs += request.by_graph ? 1 : 0;
   return end;
 }

@@ -25,8 +25,6 @@ class JointRuns : public Dispatcher {
   void gather(Worker& worker, bool at_once) ORTMULTI_REQUIRES(mutex_);
   /// Lets waiting requests join the forming batch.
   void take_waiting(Worker& worker) ORTMULTI_REQUIRES(mutex_);
-  /// Rows of waiting requests that could join this one, as many as matter.
-  std::size_t rows_waiting(Worker& worker, const Request& alike) ORTMULTI_REQUIRES(mutex_);
   /// What asked so far were trials of the model.
   void forget_clients() ORTMULTI_REQUIRES(mutex_);
 
@@ -43,9 +41,11 @@ class JointRuns : public Dispatcher {
     bool by_size = false;    ///< It comes from the run's size, not from other requests.
     std::chrono::nanoseconds time{0};
   };
-  /// Runs a request of a joint run alone, and compares. `random`: outputs that differ from run to run.
+  /// Runs a request of a joint run alone, and compares. `in_size`: in a run of the same size, filled with copies of it.
+  /// `random`: outputs that differ from run to run.
   Audit audit(Worker& worker, const std::shared_ptr<Request>& request, const JointSize& size,
-              const std::vector<JointSize>& sizes, const std::set<std::string>& random) const ORTMULTI_EXCLUDES(mutex_);
+              const std::vector<JointSize>& sizes, const Batching& batching, bool in_size,
+              const std::set<std::string>& random) const ORTMULTI_EXCLUDES(mutex_);
   /// Applies the results of a joint run's audits to it and to later ones.
   void note_audits(const Joining::Audit& done, const std::vector<Audit>& found, RunEnd& end) ORTMULTI_REQUIRES(mutex_);
 };

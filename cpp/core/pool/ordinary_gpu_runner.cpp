@@ -44,6 +44,7 @@ void OrdinaryGpuRunner::run(Request& request) {
 
 void OrdinaryGpuRunner::free_buffers() {
   shared_->free_blocks();
+  free_memory_for_inputs();
   frees_staged_ = true;
   // A run uses them, and may be this thread's, or wait for this one since it lacks memory: it frees them when it ends.
   while (frees_staged_ && !in_run_) {

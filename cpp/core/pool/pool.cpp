@@ -163,8 +163,10 @@ bool Pool::close(bool cancel_waiting, std::optional<std::chrono::milliseconds> p
   std::thread timer = std::move(timer_);
   lock.unlock();
   for (Worker* const worker : ending) {
-    if (worker->thread.joinable()) {
-      worker->thread.join();
+    for (std::jthread* const thread : {&worker->thread, &worker->before}) {
+      if (thread->joinable()) {
+        thread->join();
+      }
     }
   }
   if (timer.joinable()) {

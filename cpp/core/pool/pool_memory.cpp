@@ -85,12 +85,20 @@ bool PoolMemory::drop_graphs(const Device& device) const {
 }
 
 std::optional<std::uint64_t> PoolMemory::memory_of_runs(const Device& device) const {
-  const auto runners = enter_for_runners(device);
+  std::uint64_t bytes = 0;
+  std::vector<std::shared_ptr<Runner>> runners;
+  {
+    const MutexLock lock = enter();
+    runners = runners_on(device);
+    const DeviceGroup* const group = find_group(device);
+    // ONNX Runtime keeps a set of handles for each run that ever was under way beside others.
+    bytes = group != nullptr && group->in_flight ? group->in_flight->grown() * *numbers::graphs_handle_bytes : 0;
+  }
   const std::optional<Arenas> arenas = arenas_of(runners);
   if (!arenas) {
     return std::nullopt;
   }
-  std::uint64_t bytes = arenas->held;
+  bytes += arenas->held;
   std::set<const void*> sessions;
   for (const auto& runner : runners) {
     bytes += sessions.insert(runner->session()).second ? runner->graphs().bytes : 0;
@@ -156,6 +164,7 @@ bool PoolMemory::give_back_surplus() {
     DeviceGroup* group;  // which stays as long as the pool
     bool graphs;
     bool quiet;
+    bool threads;  // that ended, and no run has freed what they had
     std::vector<std::shared_ptr<Runner>> runners;
   };
   std::vector<Due> due;
@@ -173,11 +182,17 @@ bool PoolMemory::give_back_surplus() {
       for (const Worker* worker : group->workers) {
         largest = std::max(largest, worker->runner ? worker->runner->take_largest() : 0);
       }
-      if (const IdleMemory::Due what = group->idle_memory.look(largest); what.memory || what.graphs) {
-        due.push_back({group.get(), what.graphs, largest == 0, runners_on(group->device)});
+      const bool threads = group->renew_idle_threads();
+      for (Worker* worker : group->workers) {
+        if (worker->renews) {
+          worker->wake.notify_one();
+        }
+      }
+      if (const IdleMemory::Due what = group->idle_memory.look(largest); what.memory || what.graphs || threads) {
+        due.push_back({group.get(), what.graphs, largest == 0, threads, runners_on(group->device)});
       }
     }
-    watched = watched || !looks || group->idle_memory.watched();
+    watched = watched || !looks || group->idle_memory.watched() || group->watches_threads();
   }
   for (const Due& one : due) {
     lock.unlock();
@@ -188,10 +203,10 @@ bool PoolMemory::give_back_surplus() {
     one.group->counts.trims += given_back ? 1 : 0;
     lock.unlock();
     std::optional<Session::Shrink> arenas;
-    if (one.graphs || !before || before->unused >= *numbers::idle_min_unused) {
+    if (one.threads || one.graphs || !before || before->unused >= *numbers::idle_min_unused) {
       // The session itself may not be run any more: graphs have sessions of their own.
       const bool no_run_came = at && !given_back;
-      arenas = one.quiet || no_run_came ? Session::Shrink::now : Session::Shrink::in_next_run;
+      arenas = one.threads || one.quiet || no_run_came ? Session::Shrink::now : Session::Shrink::in_next_run;
     }
     give_back_from(*one.group, one.runners, one.graphs, arenas);
     const std::optional<Arenas> after = arenas_of(one.runners);

@@ -80,11 +80,13 @@ class Request {
   virtual ~Request() = default;
 
   /// Called by the runner before it runs. Fills in names and inputs as this session has them, for requests that were
-  /// made before there was a session. Throws what is wrong with the question.
+  /// made before there was a session. Throws what is wrong with the question; ErrorKind::queue_full: it is not to run
+  /// at all, now, which is no fault of it.
   virtual void prepare(const std::shared_ptr<Session>& /*session*/) {}
 
   // The question. Names and the inputs' memory are kept by whoever keeps the request.
   RunInputs inputs;
+  std::shared_ptr<const std::byte> pinned_inputs;  ///< Where the inputs lie, if all are in one piece of pinned memory.
   std::vector<const char*> output_names;
   /// Null: the session's own. A run with the request's own options can be ended.
   const Ort::RunOptions* run_options = nullptr;

@@ -47,10 +47,15 @@ class Runner {
   virtual std::optional<Session::Arena> arena() noexcept { return std::nullopt; }
   /// Session::shrink_arena().
   virtual void shrink_arena(Session::Shrink /*when*/) {}
+  /// Memory of the host for the inputs of a joint run, from which the device copies by itself; null: any will do.
+  virtual std::shared_ptr<std::byte> memory_for_inputs(std::size_t /*bytes*/) noexcept { return nullptr; }
   /// Gives back what the runner itself keeps.
   virtual void free_buffers() {}
   /// Bytes of the inputs of its largest run since the last call; 0: there was no run.
   std::uint64_t take_largest() noexcept { return largest_.exchange(0, std::memory_order_relaxed); }
+
+  /// Whether its session ran since the last call; graphs beside it do not count.
+  bool take_session_run() noexcept { return session_ran_.exchange(false, std::memory_order_relaxed); }
 
   /// Why no more runners of the device may run at the same time; empty: they may. Nothing: ask again.
   virtual std::optional<std::string> why_no_more() noexcept { return ""; }
@@ -63,9 +68,12 @@ class Runner {
  protected:
   /// To be called when a run begins.
   void note_run(std::uint64_t input_bytes) noexcept;
+  /// To be called when its session is run.
+  void note_session_run() noexcept { session_ran_.store(true, std::memory_order_relaxed); }
 
  private:
   std::atomic<std::uint64_t> largest_{0};
+  std::atomic<bool> session_ran_{false};
 };
 
 /// Runs requests with a session.

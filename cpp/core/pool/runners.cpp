@@ -48,6 +48,7 @@ void SessionRunner::run_with(const std::shared_ptr<Session>& session, Request& r
     bytes += bytes_of(request.inputs.values()[i]);
   }
   note_run(bytes);
+  note_session_run();
   request.outputs.clear();
   const ScopedSpan span(request.trace, "run", device_name_);
   request.outputs =

@@ -15,9 +15,27 @@ std::int64_t to_ns(Request::Clock::time_point time) {
 
 }  // namespace
 
+void Workers::grow_from_one(WhyNot why_not) {
+  const MutexLock lock = enter();
+  why_not_ = std::move(why_not);
+  for (const auto& group : groups_) {
+    group->grow_from_one();
+  }
+}
+
 void Workers::start(Worker& worker) {
   worker.thread = std::jthread([this, &worker] { work(worker); });  // which waits for the lock
   worker.state = Worker::State::idle;
+}
+
+bool Workers::renew(Worker& worker) {
+  worker.renews = false;
+  try {
+    worker.before = std::exchange(worker.thread, std::jthread([this, &worker] { work(worker); }));
+    return true;
+  } catch (const std::system_error&) {
+    return false;
+  }
 }
 
 std::string Workers::start_more(DeviceGroup& group, std::size_t at_once) {
@@ -87,6 +105,12 @@ void Workers::work(Worker& worker) {
     if (worker.state == Worker::State::ending) {
       return;
     }
+    if (worker.renews) {
+      if (renew(worker)) {
+        return;
+      }
+      continue;
+    }
     if (worker.state == Worker::State::waking_device) {
       wake_up(worker);
       continue;
@@ -127,7 +151,9 @@ void Workers::run_batch(Worker& worker, bool at_once) {
   }
   const Clock::time_point began = options_.now();
   const auto as_it_is = [&](const Request& request) ORTMULTI_REQUIRES(mutex_) {
-    return options_.batching.leaves(request.size_) || !joins_others(request);
+    const std::size_t rows = request.size_.rows;
+    return !joins_others(request) || (options_.batching.leaves(request.size_) &&
+                                      worker.group->padded_rows(request.batch_key_, rows, options_.batching) == rows);
   };
   if (batch.size() == 1 && as_it_is(*batch.front())) {
     joint = run_one(worker, *batch.front());
@@ -161,9 +187,14 @@ void Workers::run_batch(Worker& worker, bool at_once) {
   if (!joint.error && !batch.empty()) {
     joining_.succeeded_together(batch.front()->batch_key_);
     const std::chrono::nanoseconds time = options_.now() - began;
-    worker.batch_wait.record_run(size.rows, rows_waiting(worker, *batch.front()), time);
+    worker.batch_wait.record_run(size.rows, rows_waiting(*worker.group, *batch.front()), time);
     if (size.longest == 0 && joint.time.count() > 0) {  // else all of them were cancelled
-      worker.group->note_rows(batch.front()->batch_key_, size.rows, joint.time + joint.copying);
+      const HeldRows::Run run{.rows = size.rows,
+                              .padded = std::max(size.rows, joint.rows),
+                              .more = !worker.group->waiting.empty() || !waiting_.for_any().empty(),
+                              .by_graph = joint.by_graph,
+                              .time = time};
+      worker.group->note_rows(batch.front()->batch_key_, run, joint.time + joint.copying, options_.batching);
     } else if (joint.time.count() > 0) {
       const std::size_t elements = options_.batching.padding->elements(size);
       worker.group->cost.record(size.rows, options_.batching.rounded(size.longest), joint.time);
@@ -207,8 +238,12 @@ void Workers::adapt(Worker& worker, std::size_t answers, std::optional<std::size
   if (group.in_flight->record(options_.now(), answers, waiting, most, elements) || group.in_flight->asked()) {
     std::optional<std::string> why_not;
     {
+      const WhyNot others = why_not_;
       const MutexUnlock unlocked(mutex_);
       why_not = worker.runner->why_no_more();
+      if (others && why_not && why_not->empty()) {
+        why_not = others(group.device);
+      }
     }
     if (why_not && group.in_flight->asked()) {  // else another thread was told meanwhile
       why_not = why_not->empty() ? start_more(group, group.in_flight->next()) : *why_not;
@@ -233,6 +268,7 @@ void Workers::conclude(Worker& worker, const std::shared_ptr<Request>& request, 
 bool Workers::end_run(Worker& worker, Request& request, const RunEnd& end, Requests& finished) {
   DeviceGroup& group = *worker.group;
   const bool failed = end.error != nullptr;
+  const bool refused = failed && kind_of(end.error) == ErrorKind::queue_full;  // by its prepare()
   request.ran_on = group.device;
   if (failed) {
     request.run_error_ = end.error;
@@ -247,14 +283,14 @@ bool Workers::end_run(Worker& worker, Request& request, const RunEnd& end, Reque
   if (const auto& [timeline, id] = request.trace; timeline) {
     timeline->add("queue", to_ns(request.submitted), to_ns(request.started), to_string(group.device), id);
   }
-  if (failed && group.broken().empty()) {
+  if (failed && !refused && group.broken().empty()) {
     if (!end.why_broken.empty()) {
       take_out(group, end.why_broken, finished);
     } else if (const auto suspicion = DeviceGroup::may_try_elsewhere(request) ? group.suspect(worker, end) : nullptr) {
       group.mark_retried(request, suspicion);
       return false;
     }
-  } else if (failed && any_usable() && DeviceGroup::may_move(request)) {
+  } else if (failed && !refused && any_usable() && DeviceGroup::may_move(request)) {
     group.mark_retried(request);  // the device broke under another request's run
     return false;
   }
@@ -265,7 +301,7 @@ bool Workers::end_run(Worker& worker, Request& request, const RunEnd& end, Reque
     }
   }
   if (options_.batching.enabled() && (!failed || request.run_size == 1)) {
-    joining_.note(request.caller, failed);
+    joining_.note(request.caller, failed && !refused);
   }
   if (request.given_up_) {
     // It was counted when its deadline passed.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +12,13 @@ namespace ortmulti {
 
 /// The part of Pool that its threads are in: each has a runner, and takes requests until the pool closes.
 class Workers : public JointRuns {
+ public:
+  /// Why a device must not have more runs under way; empty: it may.
+  using WhyNot = std::function<std::string(const Device&)>;
+  /// Has each GPU begin with one run under way, which takes the least memory, unless a number was given. `why_not` is
+  /// asked before it gets more.
+  void grow_from_one(WhyNot why_not);
+
  protected:
   using JointRuns::JointRuns;
 
@@ -28,11 +36,15 @@ class Workers : public JointRuns {
 
  private:
   void work(Worker& worker) ORTMULTI_EXCLUDES(mutex_);
+  /// Has another thread take the place of the calling one, which then ends. False if the system has no thread.
+  bool renew(Worker& worker) ORTMULTI_REQUIRES(mutex_);
   /// `at_once`: it got its requests as its last run ended.
   void run_batch(Worker& worker, bool at_once) ORTMULTI_REQUIRES(mutex_);
   /// Runs requests of a failed joint run again: in halves, down to single ones.
   void run_again(Worker& worker, Requests batch, const RunEnd& joint, Requests& finished) ORTMULTI_REQUIRES(mutex_);
   void wake_up(Worker& worker) ORTMULTI_REQUIRES(mutex_);
+
+  WhyNot why_not_ ORTMULTI_GUARDED_BY(mutex_);  // null: nobody is asked
 };
 
 }  // namespace ortmulti

@@ -2,20 +2,15 @@
 
 #include <algorithm>
 
+#include "core/policy/numbers.hpp"
+
 namespace ortmulti {
-namespace {
-
-// What cuDNN takes for each session that convolves, outside of ONNX Runtime's arena, at one of its first shapes: often
-// after the measurement (onnxruntime-gpu 1.31.1 with cuDNN 9.19 on an H200: 80 MB for each of 12 sessions).
-constexpr std::uint64_t cudnn = 80'000'000;
-
-}  // namespace
 
 Footprint::Footprint(const Device& device, const ModelFiles& files, std::uint64_t most_kept)
     : on_gpu_(device.is_cuda()),
       files_(files.bytes),
       most_kept_(most_kept),
-      later_(on_gpu_ && files.convolves ? cudnn : 0) {}
+      later_(on_gpu_ && files.convolves ? *numbers::residency_cudnn_bytes : 0) {}
 
 void Footprint::loaded(std::size_t sessions, std::uint64_t counted, std::optional<std::int64_t> grown,
                        const std::optional<Session::Arena>& arena) {

@@ -1,6 +1,7 @@
 #include "core/serve/admission.hpp"
 
 #include <algorithm>
+#include <limits>
 
 namespace ortmulti::serve {
 namespace {
@@ -38,6 +39,16 @@ bool Admission::Bytes::grow_to(std::size_t bytes) noexcept {
   } while (!admission_->bytes_.compare_exchange_weak(counted, counted + (bytes - count_)));
   count_ = bytes;
   return true;
+}
+
+Admission::Bytes Admission::Bytes::another() const noexcept {
+  Bytes other;
+  other.admission_ = admission_;
+  return other;
+}
+
+std::size_t Admission::Bytes::limit() const noexcept {
+  return admission_ == nullptr ? std::numeric_limits<std::size_t>::max() : admission_->limits_.memory;
 }
 
 void Admission::Bytes::set(std::size_t bytes) noexcept {

@@ -36,7 +36,13 @@ class Admission : NonCopyable {
     /// back, grow_to() then fails.
     void set(std::size_t bytes) noexcept;
     void resize_down(std::size_t bytes) noexcept;
+    /// Counts here what was counted there.
+    void take_over(Bytes& other) noexcept { count_ += std::exchange(other.count_, 0); }
+    /// One that counts for the same admission, and counts nothing yet.
+    Bytes another() const noexcept;
     std::size_t count() const noexcept { return count_; }
+    /// The budget, of all that is counted.
+    std::size_t limit() const noexcept;
 
    private:
     Admission* admission_ = nullptr;  ///< Null: nothing is counted.

@@ -15,8 +15,6 @@ constexpr std::size_t small_output = 4096;
 struct Outputs {
   std::vector<Ort::Value> values;
   std::vector<std::shared_ptr<const void>> owners;
-  // Where an output lies in an input: ONNX Runtime returns an input that is also an output as it is.
-  std::shared_ptr<const InferRequest::Memory> inputs;
 };
 
 // Strings in the protocol's binary form: each with its length before it.
@@ -86,8 +84,11 @@ std::vector<Answer> take_answers(InferRequest& request) {
     answers.reserve(outputs->values.size());
     for (const Ort::Value& value : outputs->values) {
       answers.push_back(answer_of(value, outputs));
-      if (request.memory->has(answers.back().bytes.data())) {
-        outputs->inputs = request.memory;
+      // ONNX Runtime returns an input that is also an output as it is. The memory of all inputs is not kept for it.
+      if (Answer& answer = answers.back(); request.memory->has(answer.bytes.data())) {
+        const auto copy = std::make_shared<const std::string>(answer.bytes);
+        answer.bytes = *copy;
+        answer.owner = copy;
       }
     }
   }

@@ -36,6 +36,8 @@ GrpcStatus to_grpc(int http_status) noexcept {
       return GrpcStatus::invalid_argument;
     case 401:
       return GrpcStatus::unauthenticated;
+    case 403:
+      return GrpcStatus::permission_denied;
     case 404:
       return GrpcStatus::not_found;
     case 413:

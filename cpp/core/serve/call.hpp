@@ -1,6 +1,8 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -36,13 +38,14 @@ enum class GrpcStatus : std::uint8_t {
   invalid_argument = 3,
   deadline_exceeded = 4,
   not_found = 5,
+  permission_denied = 7,
   resource_exhausted = 8,
   unimplemented = 12,
   internal = 13,
   unavailable = 14,
   unauthenticated = 16,
 };
-/// 400, 401, 404, 413, 429, 499, 501, 503, 504 as gRPC says it; internal for others.
+/// 400, 401, 403, 404, 413, 429, 499, 501, 503, 504 as gRPC says it; internal for others.
 GrpcStatus to_grpc(int http_status) noexcept;
 
 /// Part of a body to send: memory, and whose it is.
@@ -79,14 +82,26 @@ class Call : NonCopyable {
 
   const Protocol protocol;
   std::string method;  ///< "POST"; gRPC has no other.
-  std::string
-      path;  ///< As sent, without the query: "/v2/models/a%20b/infer", "/inference.GRPCInferenceService/ModelInfer".
+  /// Without the query, and decoded: "/v2/models/a b/infer", "/inference.GRPCInferenceService/ModelInfer".
+  std::string path;
   std::string query;  ///< Behind "?".
   Headers headers;
-  Buffer body;            ///< Of gRPC: a message. Without transfer coding; content coding is as sent.
-  bool streamed = false;  ///< Of a call of gRPC with a stream of requests, each of which is a Call.
-  std::string peer;       ///< "127.0.0.1 51234": of the connection. Empty: unknown.
-  bool asked = false;     ///< By Front::ask(): it has no connection.
+  Buffer body;              ///< Of gRPC: a message. Without transfer coding; content coding is as sent.
+  bool compressed = false;  ///< Of gRPC: the message is, as its header grpc-encoding says: gzip or deflate.
+  bool streamed = false;    ///< Of a call of gRPC with a stream of requests, each of which is a Call.
+  std::string peer;         ///< "127.0.0.1 51234": of the connection. Empty: unknown.
+  bool asked = false;       ///< By Front::ask(): it has no connection.
+  std::chrono::steady_clock::time_point since =
+      std::chrono::steady_clock::now();  ///< When its headers were there; of a message of a stream, when it began.
+  std::atomic<bool> gone{false};         ///< Nobody waits for its answer.
+
+  /// The core's answer, which whoever answers last compresses and sends.
+  struct Plain {
+    Reply reply;
+    std::string coding;      ///< "gzip" or "deflate".
+    Admission::Bytes bytes;  ///< Of what is made of it.
+  };
+  std::optional<Plain> plain;
 
   // Of admission: freed with the call.
   Admission::Bytes bytes;  ///< Of its body, or its answer.

@@ -128,37 +128,35 @@ void ValueWriter::write(Element element) noexcept {
 }
 
 template <typename Element>
-void ValueWriter::write_integer(auto value, const char* dtype) {
+void ValueWriter::write_integer(auto value) {
   if (std::in_range<Element>(value)) {
     write(static_cast<Element>(value));
   } else if (!std::is_same_v<Element, std::uint64_t> && !std::is_same_v<Element, std::uint32_t> &&
              !std::in_range<std::int64_t>(value)) {
     fail("Python int too large to convert to C long");
   } else {
-    fail("Python integer " + std::to_string(value) + " out of bounds for " + dtype);
+    fail("Python integer " + std::to_string(value) + " out of bounds for " + find_element_type(type_)->dtype);
   }
 }
 
 void ValueWriter::put_integer(auto value) {
-  const ElementType* const type = find_element_type(type_);
-  const char* const dtype = type == nullptr ? "" : type->dtype;
   switch (type_) {
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8:
-      return write_integer<std::int8_t>(value, dtype);
+      return write_integer<std::int8_t>(value);
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16:
-      return write_integer<std::int16_t>(value, dtype);
+      return write_integer<std::int16_t>(value);
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32:
-      return write_integer<std::int32_t>(value, dtype);
+      return write_integer<std::int32_t>(value);
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64:
-      return write_integer<std::int64_t>(value, dtype);
+      return write_integer<std::int64_t>(value);
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8:
-      return write_integer<std::uint8_t>(value, dtype);
+      return write_integer<std::uint8_t>(value);
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16:
-      return write_integer<std::uint16_t>(value, dtype);
+      return write_integer<std::uint16_t>(value);
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32:
-      return write_integer<std::uint32_t>(value, dtype);
+      return write_integer<std::uint32_t>(value);
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64:
-      return write_integer<std::uint64_t>(value, dtype);
+      return write_integer<std::uint64_t>(value);
     default:
       return write_float(static_cast<double>(value));
   }

@@ -57,7 +57,7 @@ class ValueWriter {
   template <typename Element>
   void write(Element element) noexcept;
   template <typename Element>
-  void write_integer(auto value, const char* dtype);
+  void write_integer(auto value);
   void put_integer(auto value);
   void write_float(double value);
   void fail(std::string problem);

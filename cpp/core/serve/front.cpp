@@ -155,6 +155,7 @@ std::shared_ptr<Call> Front::instead_of(Call& other, std::optional<std::size_t> 
   call->query = other.query;
   call->streamed = other.streamed;
   call->peer = other.peer;
+  call->since = other.since;
   std::ranges::copy_if(other.headers, std::back_inserter(call->headers), [](const auto& header) {
     return header.first != "content-encoding" && header.first != "content-length";
   });
@@ -199,6 +200,8 @@ void Front::forget(std::shared_ptr<Call> call) {
   State::Side& side = state_->sides.front();
   side.loop.mailbox()->put([calls = &side.calls, call = std::move(call)] { calls->gone(call); });
 }
+
+void Front::renew_certificate() { state_->shared->load_certificate(); }
 
 void Front::end() {
   const auto state = state_;

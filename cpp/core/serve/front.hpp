@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -26,8 +27,12 @@ class Front : NonCopyable {
   struct Options {
     Limits limits;
     std::string token;  ///< Clients send it as "authorization: Bearer TOKEN", but for health; empty: none is needed.
+    std::vector<std::string> allowed_hosts;  ///< Names by which clients may ask, but for health; none: any.
     std::string certificate;  ///< Files of TLS, of both protocols, in PEM: a chain and its key. Empty: plain.
     std::string key;
+    /// An answer of infer with so many bytes is handed to `other` where its client accepts gzip or deflate, to be
+    /// compressed: Call::plain.
+    std::size_t compressed_from = std::numeric_limits<std::size_t>::max();
     std::size_t loops = 1;  ///< Event loops of each protocol.
     bool access_log = false;
     bool traces = false;  ///< Calls that say which trace they belong to are handed to `other`, too.
@@ -40,7 +45,7 @@ class Front : NonCopyable {
     /// Called with the answer to a call that ask() got. In the thread of a loop.
     std::function<void(std::shared_ptr<Call>, Reply)> answered;
   };
-  /// An answer, for the log.
+  /// An answer, for the log. Of HTTP, the path is decoded.
   struct Access {
     std::string peer, method, path;
     int status = 0;
@@ -76,6 +81,10 @@ class Front : NonCopyable {
   void ask(std::shared_ptr<Call> call);
   /// Nobody waits for its answer any more.
   void forget(std::shared_ptr<Call> call);
+
+  /// Reads the files of TLS again, for connections that come from now on. Any thread may call it. Throws Error where
+  /// they cannot be used; then those that were read before stay.
+  void renew_certificate();
 
   /// Accepts no more connections; what a byte was read of is answered, for limits.end at most, and then cut off.
   /// Returns when all threads have ended. Any thread may call it but those of loops, also twice.

@@ -5,7 +5,9 @@
 #include <string_view>
 
 #include "core/base/error.hpp"
+#include "core/base/text.hpp"
 #include "core/pool/pool.hpp"
+#include "core/serve/coding.hpp"
 #include "core/serve/route.hpp"
 
 namespace ortmulti::serve {
@@ -15,26 +17,11 @@ namespace {
 constexpr std::size_t most_in_loop = std::size_t{64} << 10;
 constexpr std::size_t most_numbers = 8192;
 constexpr std::size_t most_workers = 2;
-constexpr std::size_t most_logged = 8192;
+// Of a request that is no infer: it has no tensors.
+constexpr std::size_t most_of_others = std::size_t{64} << 10;
 // Is sent without a budget, as health is.
 constexpr std::size_t small_answer = 4096;
-// Of the places for requests, what is left for infer whatever holds Python up.
-constexpr std::size_t share_of_infer = 4;
 constexpr std::chrono::seconds quiet_for{3};
-// Of the memory for clients, what is kept for the next bodies.
-constexpr std::size_t share_kept = 16;
-
-constexpr std::array<const char*, 17> grpc_names{
-    "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
-    "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
-    "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
-    "DATA_LOSS", "UNAUTHENTICATED"};
-
-// A call, and what it needs as long as anybody has it.
-struct Kept {
-  std::shared_ptr<const FrontShared> shared;
-  std::shared_ptr<Call> call;  // freed first
-};
 
 bool traced(const Headers& headers) {
   return std::ranges::any_of(headers, [](const auto& header) {
@@ -44,6 +31,16 @@ bool traced(const Headers& headers) {
 
 std::string busy(const FrontShared& shared) {
   return std::to_string(shared.admission.requests()) + " requests are under way, which is the limit";
+}
+
+// "Example.org:8000" is "example.org".
+bool is_allowed_host(const Headers& headers, const std::vector<std::string>& allowed) {
+  const std::string* const host = find(headers, "host");
+  if (allowed.empty() || host == nullptr) {
+    return allowed.empty();
+  }
+  const std::size_t bracket = host->starts_with('[') ? std::min(host->find(']'), host->size()) : 0;
+  return std::ranges::find(allowed, lower_case(host->substr(0, host->find(':', bracket)))) != allowed.end();
 }
 
 // For an exception that is under way: of lack of memory, or of `other`.
@@ -67,60 +64,20 @@ bool long_answer(const InferRequest& request) {
 
 }  // namespace
 
-void AnswerCounts::add(Protocol protocol, int http_status) noexcept {
-  const auto at = protocol == Protocol::http ? static_cast<std::size_t>(http_status)
-                                             : static_cast<std::size_t>(to_grpc(http_status));
-  auto& count = protocol == Protocol::http ? http_[std::min(at, http_.size() - 1)] : grpc_[at];
-  count.fetch_add(1, std::memory_order_relaxed);
-}
-
-std::map<std::pair<std::string, std::string>, std::uint64_t> AnswerCounts::all() const {
-  std::map<std::pair<std::string, std::string>, std::uint64_t> all;
-  for (std::size_t i = 0; i < http_.size(); ++i) {
-    if (const std::uint64_t count = http_[i].load(std::memory_order_relaxed); count > 0) {
-      all[{"http", std::to_string(i)}] = count;
-    }
-  }
-  for (std::size_t i = 0; i < grpc_.size(); ++i) {
-    if (const std::uint64_t count = grpc_[i].load(std::memory_order_relaxed); count > 0) {
-      all[{"grpc", grpc_names[i]}] = count;
-    }
-  }
-  return all;
-}
-
-FrontShared::FrontShared(Front::Options given)
-    : options(std::move(given)),
-      authorization(options.token.empty() ? "" : "Bearer " + options.token),
-      admission(options.limits),
-      buffers(options.limits.memory / share_kept),
-      most_others(options.limits.concurrent - options.limits.concurrent / share_of_infer),
-      access_log(most_logged) {}
-
-std::shared_ptr<Call> kept(std::shared_ptr<const FrontShared> shared, std::shared_ptr<Call> call) {
-  const auto kept = std::make_shared<const Kept>(Kept{std::move(shared), std::move(call)});
-  return {kept, kept->call.get()};
-}
-
 FrontCalls::FrontCalls(std::shared_ptr<FrontShared> shared, Protocol protocol)
-    : shared_(std::move(shared)), protocol_(protocol) {
-  const Front::Options& options = shared_->options;
-  if (!options.certificate.empty()) {
-    tls_ = std::make_shared<const TlsContext>(options.certificate, options.key,
-                                              protocol == Protocol::http ? "http/1.1" : "h2");
-  }
-}
+    : shared_(std::move(shared)), protocol_(protocol) {}
 
 void FrontCalls::attach(Loop& loop) {
   loop_ = &loop;
-  receiver_ = loop.mailbox();
+  receiver_ = std::make_shared<CountedAnswers>(loop.mailbox());
 }
 
 std::unique_ptr<Connection> FrontCalls::connect(std::string peer, std::uint64_t number, Loop::Clock::time_point now) {
   const Shared shared{*this, shared_->admission, shared_->buffers};
   auto plain = protocol_ == Protocol::http ? make_http1(shared, std::move(peer), number, now)
                                            : make_http2(shared, std::move(peer), number, now);
-  return tls_ == nullptr ? std::move(plain) : make_tls(tls_, std::move(plain), shared_->options.limits, now);
+  auto tls = shared_->tls(protocol_);
+  return tls == nullptr ? std::move(plain) : make_tls(std::move(tls), std::move(plain), shared_->options.limits, now);
 }
 
 std::unique_ptr<Reply> FrontCalls::begin(Call& call) {
@@ -138,6 +95,12 @@ std::unique_ptr<Reply> FrontCalls::begin(Call& call) {
       }
       return refuse(std::move(reply));
     }
+  }
+  if (route == Route::unknown) {  // before its messages: clients of reflection wait with their stream open
+    return refuse(unknown_method(call));
+  }
+  if (!is_health(route) && !is_allowed_host(call.headers, shared_->options.allowed_hosts)) {
+    return refuse(refusal(call.protocol, 403, "this server is not to be asked by this name: see --allowed-hosts"));
   }
   // Its place is taken when its body is there: else who sends none would keep others out.
   if (!is_health(route) && call.place == nullptr &&
@@ -162,7 +125,7 @@ void FrontCalls::attempt(const std::shared_ptr<Call>& call, const std::function<
 
 void FrontCalls::route(const std::shared_ptr<Call>& call) {
   const Route route = route_of(*call);
-  if (is_health(route)) {
+  if (is_health(route) && !call->compressed) {
     answer(call, health(*call, route, shared_->ready.load()));
     return;
   }
@@ -171,8 +134,13 @@ void FrontCalls::route(const std::shared_ptr<Call>& call) {
   }
   if (call->place == nullptr) {
     answer(call, refused(*call, 503, busy(*shared_)));
-  } else if (route == Route::infer && (call->asked || !shared_->options.traces || !traced(call->headers))) {
+  } else if (route == Route::infer && !call->compressed &&
+             (call->asked || !shared_->options.traces || !traced(call->headers))) {
     infer(call);
+  } else if (route != Route::infer && call->body.size() > most_of_others) {
+    answer(call, refused(*call, 413,
+                         "the body has " + std::to_string(call->body.size()) + " bytes, and " +
+                             std::to_string(most_of_others) + " are allowed here"));
   } else {
     hand_over(call);
   }
@@ -223,7 +191,8 @@ void FrontCalls::finished(Requests requests) {
 
 void FrontCalls::finished(const std::shared_ptr<Request>& finished) {
   const auto request = std::static_pointer_cast<InferRequest>(finished);
-  if (!under_way_.contains(request->call.get())) {
+  const auto found = under_way_.find(request->call.get());
+  if (found == under_way_.end()) {
     return;
   }
   const auto work = [request]() -> std::optional<Reply> {
@@ -233,7 +202,11 @@ void FrontCalls::finished(const std::shared_ptr<Request>& finished) {
       return failure_of(*request->call);
     }
   };
-  if (!long_answer(*request) || !in_worker([this, request, work]() -> Mailbox::Task {
+  const bool is_long = long_answer(*request);
+  if (is_long) {
+    found->second.request.reset();
+  }
+  if (!is_long || !in_worker([this, request, work]() -> Mailbox::Task {
         return [this, request, reply = work()]() mutable {
           attempt(request->call, [&] { written(request->call, std::move(reply)); });
         };
@@ -243,11 +216,35 @@ void FrontCalls::finished(const std::shared_ptr<Request>& finished) {
 }
 
 void FrontCalls::written(const std::shared_ptr<Call>& call, std::optional<Reply> reply) {
-  if (reply) {
-    this->reply(call, std::move(*reply));
-  } else if (under_way_.contains(call.get())) {
-    hand_over(call);
+  if (!under_way_.contains(call.get())) {
+    return;
   }
+  if (reply) {
+    call->plain = to_be_compressed(*call, *reply);
+    if (!call->plain) {
+      answer(call, std::move(*reply));
+      return;
+    }
+  }
+  hand_over(call);
+}
+
+// Without the memory or the places for it, the answer is sent as it is.
+std::optional<Call::Plain> FrontCalls::to_be_compressed(Call& call, Reply& reply) const {
+  const std::size_t size = reply.size();
+  if (call.protocol != Protocol::http || reply.status != 200 || size < shared_->options.compressed_from ||
+      !shared_->options.other || shared_->others >= shared_->most_others) {
+    return std::nullopt;
+  }
+  const bool binary = find(reply.headers, "inference-header-content-length") != nullptr;
+  Call::Plain plain{
+      .reply = {}, .coding = std::string(accepted_coding(call.headers, binary)), .bytes = call.bytes.another()};
+  constexpr std::size_t copies = 2;  // beside the answer: of all of it, and compressed
+  if (plain.coding.empty() || !call.bytes.grow_to(size) || !plain.bytes.grow_to(copies * size)) {
+    return std::nullopt;
+  }
+  plain.reply = std::move(reply);
+  return plain;
 }
 
 void FrontCalls::hand_over(const std::shared_ptr<Call>& call) {
@@ -282,6 +279,7 @@ FrontCalls::UnderWay& FrontCalls::note(const std::shared_ptr<Call>& call) {
 
 void FrontCalls::reply(const std::shared_ptr<Call>& call, Reply reply) {
   if (under_way_.contains(call.get())) {
+    call->plain.reset();
     answer(call, std::move(reply));
   }
 }
@@ -290,7 +288,7 @@ void FrontCalls::answer(const std::shared_ptr<Call>& call, Reply reply) {
   const auto found = under_way_.find(call.get());
   const auto took = found == under_way_.end() ? Loop::Clock::duration(0) : Loop::Clock::now() - found->second.since;
   if (reply.size() > small_answer && !call->bytes.grow_to(reply.size())) {  // it would stay until its client takes it
-    reply = refused(*call, 503, "the server has no memory left for answers, try again later");
+    reply = refused(*call, 503, no_memory_for_answers);
   }
   count(*call, reply, took);
   call->place.reset();
@@ -327,6 +325,7 @@ void FrontCalls::count(const Call& call, const Reply& reply, Loop::Clock::durati
 }
 
 void FrontCalls::gone(const std::shared_ptr<Call>& call) {
+  call->gone = true;
   const auto found = under_way_.find(call.get());
   if (found == under_way_.end()) {
     return;
@@ -355,10 +354,13 @@ void FrontCalls::cut_off() {
   }
 }
 
-void FrontCalls::quiet() {
-  if (loop_->now().time_since_epoch().count() >= shared_->busy.load() + Loop::Clock::duration(quiet_for).count()) {
-    shared_->buffers.trim();  // else another loop uses them
+bool FrontCalls::tidy() {
+  const auto quiet_from = shared_->busy.load() + Loop::Clock::duration(quiet_for).count();
+  const bool quiet = loop_->now().time_since_epoch().count() >= quiet_from;  // of all loops
+  if (quiet) {
+    shared_->buffers.trim();
   }
+  return quiet;
 }
 
 bool FrontCalls::in_worker(std::function<Mailbox::Task()> work) {

@@ -1,6 +1,10 @@
 #include <algorithm>
+#include <charconv>
 #include <new>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "core/base/text.hpp"
@@ -18,6 +22,23 @@ constexpr std::size_t small_head = 4096;                   ///< Is not counted: 
 constexpr std::chrono::seconds linger{2};
 // At the end a client may be sending its next request, which would be lost if the connection closed at once.
 constexpr std::chrono::milliseconds last_chance{250};
+
+std::optional<unsigned> hexadecimal(std::string_view text) {
+  unsigned value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+  return error == std::errc() && end == text.data() + 2 ? std::optional(value) : std::nullopt;
+}
+
+std::string decoded(std::string_view path) {
+  std::string out;
+  out.reserve(path.size());
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    const auto code = path[i] == '%' && i + 2 < path.size() ? hexadecimal(path.substr(i + 1, 2)) : std::nullopt;
+    out += code ? static_cast<char>(*code) : path[i];
+    i += code ? 2 : 0;
+  }
+  return out;
+}
 
 /// Whether a name stands for this machine whatever a name server says.
 bool is_local(std::string_view host) {
@@ -225,7 +246,7 @@ void Http1Connection::begin_call(Clock::time_point now) {
   Http1Parser::Head& head = parser_.head();
   call_ = std::make_shared<Call>(Protocol::http, shared_.buffers, shared_.admission);
   call_->method = std::move(head.method);
-  call_->path = std::move(head.path);
+  call_->path = decoded(head.path);
   call_->query = std::move(head.query);
   call_->headers = std::move(head.headers);
   call_->peer = peer_;

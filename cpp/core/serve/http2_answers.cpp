@@ -1,14 +1,13 @@
-#include "core/serve/http2_connection.hpp"
-
-#if ORTMULTI_HAS_NGHTTP2
-
 #include <array>
 #include <limits>
 #include <utility>
 
+#include "core/serve/http2_connection.hpp"
+
 namespace ortmulti::serve {
 namespace {
 
+constexpr std::string_view accepted_encodings = "identity,gzip,deflate";
 constexpr std::size_t most_message = 4096;  // of an error, as sent: clients take 8 KiB of headers
 
 nghttp2_nv field(std::string_view name, std::string_view value) {
@@ -82,7 +81,8 @@ void Http2Connection::answer(Http2Stream& stream, Reply reply, std::shared_ptr<C
     nghttp2_.session_resume_data(session_.get(), stream.id);  // fails where it waits for nothing
     return;
   }
-  const std::array fields = {field(":status", "200"), field("content-type", "application/grpc")};
+  const std::array fields = {field(":status", "200"), field("content-type", "application/grpc"),
+                             field("grpc-accept-encoding", accepted_encodings)};
   respond(stream, fields, true);
 }
 
@@ -98,7 +98,7 @@ void Http2Connection::finish(Http2Stream& stream, Reply reply) {
   const std::string status = std::to_string(static_cast<int>(to_grpc(reply.status)));
   const std::string message = percent_encoded(reply.message);
   const std::array fields = {field(":status", "200"), field("content-type", "application/grpc"),
-                             field("grpc-status", status), field("grpc-accept-encoding", "identity"),
+                             field("grpc-status", status), field("grpc-accept-encoding", accepted_encodings),
                              field("grpc-message", message)};
   respond(stream, std::span(fields).first(message.empty() ? 4 : 5), false);
 }
@@ -182,5 +182,3 @@ void Http2Connection::on_sent_frame(const nghttp2_frame& frame) {
 }
 
 }  // namespace ortmulti::serve
-
-#endif

@@ -1,16 +1,13 @@
 #include "core/serve/http2_connection.hpp"
 
-#include "core/base/error.hpp"
-#include "core/serve/connection.hpp"
-
-#if ORTMULTI_HAS_NGHTTP2
-
 #include <array>
 #include <limits>
 #include <new>
 #include <utility>
 
+#include "core/base/error.hpp"
 #include "core/base/scope_exit.hpp"
+#include "core/serve/connection.hpp"
 
 namespace ortmulti::serve {
 namespace {
@@ -312,6 +309,9 @@ void Http2Connection::drop_call(Http2Stream& stream) {
   const std::shared_ptr<Call> call = std::move(stream.call);
   if (std::exchange(stream.under_way, false)) {
     shared_.router.gone(call);
+  } else if (call != nullptr) {  // the stream keeps its head until the client has closed it
+    call->body = {};
+    call->bytes.resize_down(0);
   }
 }
 
@@ -348,16 +348,3 @@ std::unique_ptr<Connection> make_http2(const Shared& shared, std::string peer, s
 }
 
 }  // namespace ortmulti::serve
-
-#else
-
-namespace ortmulti::serve {
-
-std::unique_ptr<Connection> make_http2(const Shared& /*shared*/, std::string /*peer*/, std::uint64_t /*number*/,
-                                       Connection::Clock::time_point /*now*/) {
-  throw Error(ErrorKind::library, why_no_http2());
-}
-
-}  // namespace ortmulti::serve
-
-#endif

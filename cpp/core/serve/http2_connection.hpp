@@ -1,9 +1,5 @@
 #pragma once
 
-#include "core/serve/nghttp2.hpp"
-
-#if ORTMULTI_HAS_NGHTTP2
-
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -19,6 +15,7 @@
 #include "core/serve/connection.hpp"
 #include "core/serve/http2_output.hpp"
 #include "core/serve/http2_stream.hpp"
+#include "core/serve/nghttp2.hpp"
 
 namespace ortmulti::serve {
 
@@ -151,5 +148,3 @@ class Http2Connection final : public Connection {
 };
 
 }  // namespace ortmulti::serve
-
-#endif

@@ -1,8 +1,7 @@
-#include "core/serve/http2_connection.hpp"
-
-#if ORTMULTI_HAS_NGHTTP2
-
 #include <utility>
+
+#include "core/serve/http2_connection.hpp"
+#include "core/serve/route.hpp"
 
 namespace ortmulti::serve {
 namespace {
@@ -60,6 +59,8 @@ void Http2Connection::on_header(const nghttp2_frame& frame, std::string_view nam
     call.query = value.substr(std::min(end + 1, value.size()));
   } else if (name == ":method") {
     call.method = value;
+  } else if (name == ":authority") {
+    call.headers.emplace_back("host", value);
   } else if (!name.starts_with(':')) {
     call.headers.emplace_back(name, value);
   }
@@ -218,5 +219,3 @@ void Http2Connection::end_requests(Http2Stream& stream) {
 }
 
 }  // namespace ortmulti::serve
-
-#endif

@@ -14,16 +14,12 @@
 
 namespace ortmulti::serve {
 
-/// Whether clients send any number of messages to a method; else it is one.
-inline bool has_request_stream(std::string_view path) {
-  return path == "/inference.GRPCInferenceService/ModelStreamInfer";
-}
-
 /// A message of gRPC as it arrives: five bytes, of which one says whether it is compressed and four how long it is, and
 /// then the body of a call.
 class GrpcMessage {
  public:
-  /// Takes bytes up to the message's end, and removes them from `bytes`. A reply: the message is refused.
+  /// Takes bytes up to the message's end, and removes them from `bytes`. A reply: the message is refused. Its memory is
+  /// taken at once and counted as it is written, as HTTP's is: before, it takes no room in the machine's.
   std::optional<Reply> take(Call& call, std::string_view& bytes, const Limits& limits);
   bool complete() const noexcept { return prefix_size_ == prefix_.size() && rest_ == 0; }
   /// Of the next one nothing has arrived.
@@ -34,12 +30,11 @@ class GrpcMessage {
   static std::array<char, 5> prefix(std::size_t length) noexcept;
 
  private:
-  bool reserve(Call& call, std::size_t bytes);
+  std::optional<Reply> begin(Call& call, const Limits& limits);
 
   std::array<char, 5> prefix_{};
   std::size_t prefix_size_ = 0;
-  std::size_t rest_ = 0;      ///< Of its length, not there yet.
-  std::size_t reserved_ = 0;  ///< Bytes of the body that there is room for, and that are counted.
+  std::size_t rest_ = 0;  ///< Of its length, not there yet.
 };
 
 /// Bytes behind the message that is answered. The stream's window bounds them.

@@ -7,17 +7,20 @@
 
 #include "core/base/error.hpp"
 #include "core/base/text.hpp"
+#include "core/ort/value.hpp"
 #include "core/serve/answer.hpp"
 #include "core/serve/asked.hpp"
 #include "core/serve/infer_grpc.hpp"
 #include "core/serve/infer_http.hpp"
 #include "core/serve/public_text.hpp"
+#include "core/serve/route.hpp"
 #include "core/serve/tensors.hpp"
 
 namespace ortmulti::serve {
 namespace {
 
-constexpr std::string_view grpc_service = "/inference.GRPCInferenceService/";
+constexpr const char* gone = "the client has gone";
+constexpr std::size_t small_answer = std::size_t{64} << 10;  // is not worth to be expected
 // To hand a request over takes the loop about as long, and a switch of threads that others pay for.
 constexpr std::chrono::microseconds longest_run_here{30};
 // A model with so many runs that took so long, though they are short, is never run here again: its input may decide.
@@ -86,7 +89,7 @@ void set_deadline_of_call(InferRequest& request) {
     return;
   }
   if (const auto timeout = call_timeout(*request.call)) {
-    const Request::Clock::time_point end = Request::Clock::now() + *timeout;
+    const Request::Clock::time_point end = request.call->since + *timeout;
     request.deadline_of_call = !request.deadline || end < *request.deadline;
     request.deadline = request.deadline_of_call ? end : *request.deadline;
   }
@@ -123,6 +126,20 @@ void note_run(const InferRequest& request) {
   average.store(known.count() == 0 ? run : known + change, std::memory_order_relaxed);
 }
 
+std::size_t bytes_of(const Ort::Value& output) {
+  if (!output || !output.IsTensor()) {
+    return 0;
+  }
+  const auto info = output.GetTensorTypeAndShapeInfo();
+  if (info.GetElementType() != ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) {
+    return tensor_bytes(output);
+  }
+  // With its binary form, which is made in two steps.
+  const std::size_t characters = output.GetStringTensorDataLength();
+  constexpr std::size_t each = sizeof(std::size_t) + sizeof(std::uint32_t);
+  return string_tensor_bytes(info.GetElementCount(), characters) + info.GetElementCount() * each + 2 * characters;
+}
+
 // Has the pool run what was asked.
 Begun submit(const std::shared_ptr<Call>& call, std::shared_ptr<const ServedModel> model, const Asked& asked,
              const std::shared_ptr<Receiver>& receiver) {
@@ -138,12 +155,19 @@ Begun submit(const std::shared_ptr<Call>& call, std::shared_ptr<const ServedMode
     request->memory->body = {call->body.memory(), call->body.size()};
     fill_in(*request, asked);
     set_deadline_of_call(*request);
+    if (!request->expect_answer()) {
+      throw Refused(503, no_memory_for_answers);
+    }
+    if (call->gone) {
+      throw Refused(499, gone);
+    }
     request->endable = true;
     request->takes_rows = true;
     request->caller = number_of(call->peer);
     request->receiver = receiver;
     if (is_short(*request) && pool->run_here(*request, true)) {
       begun.ended = true;
+      request->count_answer();
     } else if (!pool->submit(request, Request::Clock::now())) {
       throw pool->reject();
     }
@@ -161,14 +185,6 @@ Begun submit(const std::shared_ptr<Call>& call, std::shared_ptr<const ServedMode
   return begun;
 }
 
-bool is_grpc_infer(std::string_view path) {
-  if (!path.starts_with(grpc_service)) {
-    return false;
-  }
-  path.remove_prefix(grpc_service.size());
-  return path == "ModelInfer" || path == "ModelStreamInfer";
-}
-
 Begun begin_http(const std::shared_ptr<Call>& call, const ServedModels& models, const Limits& limits,
                  const std::shared_ptr<Receiver>& receiver) {
   const auto target = target_of(*call);
@@ -181,7 +197,7 @@ Begun begin_http(const std::shared_ptr<Call>& call, const ServedModels& models, 
 
 Begun begin_grpc(const std::shared_ptr<Call>& call, const ServedModels& models, const Limits& limits,
                  const std::shared_ptr<Receiver>& receiver) {
-  if (!is_grpc_infer(call->path)) {
+  if (route_of(*call) != Route::infer) {
     return python_answers();
   }
   GrpcRequest sent;
@@ -193,7 +209,7 @@ Begun begin_grpc(const std::shared_ptr<Call>& call, const ServedModels& models, 
   auto model = find_model(models, sent.model, sent.version);
   const std::string id = sent.id;
   try {
-    const Asked asked = check_grpc(std::move(sent), limits.tensors);  // what Python gets is within the limits, too
+    const Asked asked = check_grpc(std::move(sent), limits.tensors);
     return model ? submit(call, std::move(model), asked, receiver) : python_answers();
   } catch (const Refused& wrong) {
     return answered(refused(*call, wrong.status, wrong.text, id));
@@ -207,30 +223,82 @@ std::int64_t milliseconds_now() {
 
 }  // namespace
 
-void ServedModels::put(std::shared_ptr<const ServedModel> model) {
+void ServedModels::put(const std::shared_ptr<ServedModel>& model) {
   std::shared_ptr<const ServedModel> before;  // freed without the lock
   const MutexLock lock(mutex_);
   std::shared_ptr<const ServedModel>& place = models_[model->name];
   if (place) {
-    model->inferences += place->inferences;
-    model->last = std::max(model->last.load(), place->last.load());
+    model->counts = place->counts;
   }
-  before = std::exchange(place, std::move(model));
-}
-
-void ServedModels::remove(const std::string& name) {
-  std::shared_ptr<const ServedModel> before;
-  const MutexLock lock(mutex_);
-  if (const auto found = models_.find(name); found != models_.end()) {
-    before = std::move(found->second);
-    models_.erase(found);
-  }
+  before = std::exchange(place, model);
 }
 
 std::shared_ptr<const ServedModel> ServedModels::find(std::string_view name) const {
   const MutexLock lock(mutex_);
   const auto found = models_.find(name);
   return found == models_.end() ? nullptr : found->second;
+}
+
+void CountedAnswers::receive(Requests finished) noexcept {
+  for (const auto& request : finished) {
+    static_cast<InferRequest&>(*request).count_answer();
+  }
+  receiver_->receive(std::move(finished));
+}
+
+std::size_t string_tensor_bytes(std::size_t count, std::size_t characters) noexcept {
+  // Strings of up to 15 bytes lie in themselves. Longer ones have up to 48 bytes, or 24 more than they need.
+  constexpr std::size_t own = 24;
+  constexpr std::size_t most_for_one = 3;
+  return count * sizeof(std::string) + std::min(most_for_one * characters, characters + own * count);
+}
+
+void InferRequest::prepare(const std::shared_ptr<Session>& /*session*/) {
+  if (!expect_answer()) {
+    answer_dropped = true;
+    throw Error(ErrorKind::queue_full, no_memory_for_answers);
+  }
+}
+
+bool InferRequest::expect_answer() noexcept {
+  // One that takes more is computed where there is nothing else: only the last answers may have been so large.
+  const std::size_t most = call->bytes.limit() / 2;
+  const bool has_text = std::ranges::any_of(wanted, [](const Output& output) { return !output.binary; });
+  const std::size_t text = has_text ? std::min(model->text_size.expected(input_bytes), most / 2) : 0;
+  const std::size_t expected = std::min(model->answer_size.expected(input_bytes), most) + text;
+  if (expected <= small_answer) {
+    return true;
+  }
+  text_bytes = text;
+  return answer_bytes.grow_to(expected);
+}
+
+void InferRequest::count_answer() noexcept {
+  if (outcome != Outcome::done) {  // of a request that was given up, the run may still write outputs
+    return;
+  }
+  try {
+    std::size_t bytes = 0;
+    for (const Ort::Value& output : outputs) {
+      bytes += bytes_of(output);
+    }
+    if (rows.outputs) {
+      for (const JointOutputs::Output& output : rows.outputs->tensors) {
+        bytes += rows.count * output.row_bytes;
+      }
+    }
+    model->answer_size.note(input_bytes, bytes);
+    bytes += text_bytes;
+    answer_dropped = bytes > small_answer && !answer_bytes.grow_to(bytes);
+    answer_bytes.resize_down(bytes);
+    text_bytes = std::min(text_bytes, answer_bytes.count());
+  } catch (const std::exception&) {  // for lack of memory
+    answer_dropped = true;
+  }
+  if (answer_dropped) {
+    clear_outputs();
+    answer_bytes.resize_down(0);
+  }
 }
 
 bool InferRequest::Memory::has(const void* address) const noexcept {
@@ -242,14 +310,17 @@ bool InferRequest::Memory::has(const void* address) const noexcept {
 }
 
 std::optional<Target> target_of(const Call& call) {
-  if (call.protocol == Protocol::http) {
-    auto path = call.method == "POST" ? infer_path(call.path) : std::nullopt;
-    return path ? std::optional<Target>({std::move(path->model), std::move(path->version), {}}) : std::nullopt;
-  }
-  if (!is_grpc_infer(call.path)) {
+  if (route_of(call) != Route::infer) {
     return std::nullopt;
   }
+  if (call.protocol == Protocol::http) {
+    auto path = infer_path(call.path);
+    return path ? std::optional<Target>({std::move(path->model), std::move(path->version), {}}) : std::nullopt;
+  }
   Target target;
+  if (call.compressed) {
+    return target;
+  }
   try {
     GrpcRequest sent = read_grpc(call.body.text(), 0);
     target = {std::move(sent.model), std::move(sent.version), std::move(sent.id)};
@@ -260,6 +331,9 @@ std::optional<Target> target_of(const Call& call) {
 
 Begun begin_infer(const std::shared_ptr<Call>& call, const ServedModels& models, const Limits& limits,
                   const std::shared_ptr<Receiver>& receiver) {
+  if (call->gone) {  // it waited for a worker
+    return answered(refused(*call, 499, gone));
+  }
   try {
     return (call->protocol == Protocol::http ? begin_http : begin_grpc)(call, models, limits, receiver);
   } catch (const Refused& wrong) {
@@ -271,22 +345,29 @@ Begun begin_infer(const std::shared_ptr<Call>& call, const ServedModels& models,
 }
 
 std::optional<Reply> reply_of(InferRequest& request) {
+  if (request.answer_dropped) {
+    return refused(*request.call, 503, no_memory_for_answers, request.id);
+  }
   if (request.outcome != Request::Outcome::done) {
     if (kind_of(request.error) == ErrorKind::closed) {
       request.call->bytes.resize_down(request.counted);
       return std::nullopt;
     }
     if (request.outcome == Request::Outcome::cancelled) {
-      return refused(*request.call, 499, "the client has gone", request.id);
+      return refused(*request.call, 499, gone, request.id);
     }
     return refused(request, request.error);
   }
+  if (request.call->gone) {  // it waited for a worker
+    return refused(*request.call, 499, gone, request.id);
+  }
+  request.call->bytes.take_over(request.answer_bytes);
   try {
     const std::vector<Answer> answers = take_answers(request);
     Reply reply =
         request.call->protocol == Protocol::http ? write_http(request, answers) : write_grpc(request, answers);
-    request.model->inferences += request.row_count;
-    request.model->last = milliseconds_now();
+    request.model->counts->inferences += request.row_count;
+    request.model->counts->last = milliseconds_now();
     note_run(request);
     request.call->timing = timing_of(request);
     return reply;

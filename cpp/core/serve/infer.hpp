@@ -18,6 +18,7 @@
 #include "core/pool/padding.hpp"
 #include "core/pool/pool.hpp"
 #include "core/pool/request.hpp"
+#include "core/serve/answer_size.hpp"
 #include "core/serve/call.hpp"
 
 namespace ortmulti::serve {
@@ -48,8 +49,13 @@ struct ServedModel {
   int priority = 1;               ///< The protocol's, of a request without one.
 
   // For statistics.
-  mutable std::atomic<std::uint64_t> inferences{0};  ///< Rows, where they are joined; else requests.
-  mutable std::atomic<std::int64_t> last{0};         ///< Milliseconds since 1970 of the last answer.
+  struct Counts {
+    std::atomic<std::uint64_t> inferences{0};  ///< Rows, where they are joined; else requests.
+    std::atomic<std::int64_t> last{0};         ///< Milliseconds since 1970 of the last answer.
+  };
+  std::shared_ptr<Counts> counts = std::make_shared<Counts>();
+  mutable AnswerSize answer_size;  ///< Of outputs.
+  mutable AnswerSize text_size;    ///< Of those that are JSON, as text.
   /// Of the last runs on the CPU, an average. 0: none is known.
   mutable std::atomic<std::chrono::nanoseconds> run_time{};
   mutable std::atomic<int> surprises{0};  ///< Runs that took long although they were expected to be short.
@@ -58,9 +64,8 @@ struct ServedModel {
 /// The models that infer is answered for without Python. Any thread may use it.
 class ServedModels : NonCopyable {
  public:
-  /// In the place of one of the same name, whose statistics it continues.
-  void put(std::shared_ptr<const ServedModel> model);
-  void remove(const std::string& name);
+  /// In the place of one of the same name, with which it has its counts in common: requests of that one may still run.
+  void put(const std::shared_ptr<ServedModel>& model);
   /// Null: there is none.
   std::shared_ptr<const ServedModel> find(std::string_view name) const;
 
@@ -89,8 +94,15 @@ class InferRequest : public Request {
   };
 
   InferRequest(std::shared_ptr<Call> of, std::shared_ptr<const ServedModel> asked)
-      : call(std::move(of)), model(std::move(asked)) {}
+      : call(std::move(of)), model(std::move(asked)), answer_bytes(call->bytes.another()) {}
   ~InferRequest() override { inputs = RunInputs(); }  // before what they lie in
+
+  /// Throws Error where there is no memory for the answer: others were computed since it was submitted.
+  void prepare(const std::shared_ptr<Session>& session) override;
+  /// Whether there is memory for its answer, as far as one can tell.
+  [[nodiscard]] bool expect_answer() noexcept;
+  /// Counts its answer, which is there now. Without memory for it, it is freed.
+  void count_answer() noexcept;
 
   const std::shared_ptr<Call> call;
   const std::shared_ptr<const ServedModel> model;
@@ -99,7 +111,12 @@ class InferRequest : public Request {
   std::size_t row_count = 1;      ///< As statistics count it.
   bool deadline_of_call = false;  ///< The deadline is that of gRPC's call, not that of the request in it.
   std::shared_ptr<Memory> memory = std::make_shared<Memory>();
-  std::size_t counted = 0;  ///< Bytes of the call before the memory of tensors was counted there.
+  std::size_t counted = 0;      ///< Bytes of the call before the memory of tensors was counted there.
+  std::size_t input_bytes = 0;  ///< Of tensors.
+  /// What the answer is expected to take, and then what it takes; with its text.
+  Admission::Bytes answer_bytes;
+  std::size_t text_bytes = 0;               ///< Of these, those of text, which is not written yet.
+  std::atomic<bool> answer_dropped{false};  ///< There was no memory for it.
 };
 
 /// What a call of infer asks for. Of a message that cannot be read all of it is empty.
@@ -128,6 +145,22 @@ Begun begin_infer(const std::shared_ptr<Call>& call, const ServedModels& models,
 /// The answer of a request that its receiver got. Nothing: its pool was closed before it ran, and Python is to answer
 /// the call after all. Called once.
 std::optional<Reply> reply_of(InferRequest& request);
+
+/// Counts the answers of requests as they are computed, and hands them on: others are computed meanwhile.
+class CountedAnswers : public Receiver {
+ public:
+  explicit CountedAnswers(std::shared_ptr<Receiver> receiver) : receiver_(std::move(receiver)) {}
+  void receive(Requests finished) noexcept override;
+
+ private:
+  const std::shared_ptr<Receiver> receiver_;
+};
+
+/// What a string of these bytes takes as an element of a tensor: the string itself, and memory of its own where it is
+/// long.
+std::size_t string_tensor_bytes(std::size_t count, std::size_t characters) noexcept;
+
+constexpr const char* no_memory_for_answers = "the server has no memory left for answers, try again later";
 
 /// Nobody waits for the answer any more; the receiver gets the request all the same.
 void cancel(const std::shared_ptr<InferRequest>& request);

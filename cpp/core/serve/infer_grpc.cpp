@@ -1,14 +1,13 @@
 #include "core/serve/infer_grpc.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <optional>
 #include <utility>
 
 #include "core/base/error.hpp"
-#include "core/onnx/element_types.hpp"
 #include "core/onnx/wire.hpp"
+#include "core/serve/infer_grpc_fields.hpp"
 
 namespace ortmulti::serve {
 namespace {
@@ -19,53 +18,11 @@ using Kind = SentValue::Kind;
 namespace request_field {
 constexpr std::uint64_t model = 1, version = 2, id = 3, parameters = 4, inputs = 5, outputs = 6, raw = 7;
 }
-namespace tensor_field {
-constexpr std::uint64_t name = 1, datatype = 2, shape = 3, parameters = 4, contents = 5;
-}
-namespace response_field {
-constexpr std::uint64_t model = 1, version = 2, id = 3, parameters = 4, outputs = 5, raw = 6;
-}
-namespace stream_field {
-constexpr std::uint64_t error = 1, response = 2;
-}
-
-// The field of InferTensorContents that has a datatype's values.
-struct ContentsField {
-  std::string_view datatype;
-  std::uint64_t number;
-  Wire wire;
-  Kind kind;
-  bool is_signed;
-};
-constexpr ContentsField contents_fields[] = {
-    {"BOOL", 1, Wire::varint, Kind::boolean, false},   {"INT8", 2, Wire::varint, Kind::integer, true},
-    {"INT16", 2, Wire::varint, Kind::integer, true},   {"INT32", 2, Wire::varint, Kind::integer, true},
-    {"INT64", 3, Wire::varint, Kind::integer, true},   {"UINT8", 4, Wire::varint, Kind::integer, false},
-    {"UINT16", 4, Wire::varint, Kind::integer, false}, {"UINT32", 4, Wire::varint, Kind::integer, false},
-    {"UINT64", 5, Wire::varint, Kind::integer, false}, {"FP32", 6, Wire::fixed32, Kind::real, false},
-    {"FP64", 7, Wire::fixed64, Kind::real, false},     {"BYTES", 8, Wire::bytes, Kind::text, false},
-};
-
-const ContentsField* contents_field(std::string_view datatype) {
-  const auto* const found = std::ranges::find(contents_fields, datatype, &ContentsField::datatype);
-  return found == std::end(contents_fields) ? nullptr : found;
-}
-
-[[noreturn]] void malformed() { throw Error(ErrorKind::invalid_protobuf, "Exception deserializing request!"); }
-
-ModelBytes bytes_of(std::string_view message) {
-  return {reinterpret_cast<const unsigned char*>(message.data()), message.size()};
-}
-
-// The bytes of a field of this message.
-std::string_view bytes_in(std::string_view message, const WireField& field) {
-  return message.substr(field.begin, field.end - field.begin);
-}
 
 std::string text_in(std::string_view message, const WireField& field) {
   const std::string_view text = bytes_in(message, field);
   if (!is_utf8(text)) {
-    malformed();
+    malformed_request();
   }
   return std::string(text);
 }
@@ -75,17 +32,6 @@ Number number_in(std::string_view message, const WireField& field) {
   Number number{};
   std::memcpy(&number, message.data() + field.end - sizeof(Number), sizeof(Number));
   return number;
-}
-
-// Each varint of a repeated field, packed or not.
-void for_varints(const WireField& field, const auto& call) {
-  if (field.wire == Wire::varint) {
-    call(field.value);
-  } else if (field.wire == Wire::bytes) {
-    for (WireMessage packed(field); !packed.at_end();) {
-      call(packed.varint());
-    }
-  }
 }
 
 // Of an InferParameter, whose last field counts.
@@ -137,7 +83,7 @@ GrpcRequest::Input read_input(std::string_view message, const WireField& field) 
   WireMessage tensor(field);
   for (WireField one; tensor.next(one);) {
     if (one.number == tensor_field::shape) {
-      for_varints(one, [&input](std::uint64_t size) { input.shape.add(static_cast<std::int64_t>(size)); });
+      for_integers(one, [&input](std::uint64_t size) { input.shape.add(static_cast<std::int64_t>(size)); });
     } else if (one.wire != Wire::bytes) {
       continue;  // of another type than the field has: as an unknown one
     } else if (one.number == tensor_field::name) {
@@ -209,85 +155,11 @@ void read_field(std::string_view message, const WireField& field, std::size_t mo
   }
 }
 
-// Calls `call` with each field of the contents that has the input's values.
-void for_contents(const AskedInput& input, const ContentsField& wanted, const auto& call) {
-  const std::string_view message(reinterpret_cast<const char*>(input.binary.data()), input.binary.size());
-  ModelBytes bytes = bytes_of(message);
-  WireMessage tensor(bytes);
-  for (WireField field; tensor.next(field);) {
-    if (field.number != tensor_field::contents || field.wire != Wire::bytes) {
-      continue;
-    }
-    WireMessage contents(field);
-    for (WireField one; contents.next(one);) {
-      if (one.number == wanted.number) {
-        call(message, one);
-      }
-    }
-  }
-}
-
-void put_varint(const ContentsField& wanted, std::uint64_t value, ValueWriter& writer) {
-  constexpr std::uint64_t int32_field = 2;
-  constexpr std::uint64_t uint32_field = 4;
-  if (wanted.kind == Kind::boolean) {
-    writer.put(value != 0);
-  } else if (wanted.number == int32_field) {
-    writer.put(std::int64_t{static_cast<std::int32_t>(value)});
-  } else if (wanted.number == uint32_field) {
-    writer.put(std::uint64_t{static_cast<std::uint32_t>(value)});
-  } else if (wanted.is_signed) {
-    writer.put(static_cast<std::int64_t>(value));
-  } else {
-    writer.put(value);
-  }
-}
-
-template <typename Number>
-void put_fixed(std::string_view message, const WireField& field, ValueWriter& writer) {
-  const bool packed = field.wire == Wire::bytes;
-  std::uint64_t at = packed ? field.begin : field.end - sizeof(Number);
-  for (; at < field.end; at += sizeof(Number)) {
-    Number number{};
-    std::memcpy(&number, message.data() + at, sizeof(Number));
-    writer.put(static_cast<double>(number));
-  }
-}
-
-// A field as it is written where it is not its default.
-void add_text(std::string& out, std::uint64_t number, std::string_view text) {
-  if (!text.empty()) {
-    out += wire_header(number, text.size());
-    out += text;
-  }
-}
-
-std::string final_response() {
-  static const auto& entry = *new std::string(  // NOLINT(cppcoreguidelines-owning-memory): leaked
-      wire_field(response_field::parameters, wire_field(1, "triton_final_response") + wire_field(2, wire_field(1, 1))));
-  return entry;
-}
-
-std::string described(const Answer& answer) {
-  std::string tensor;
-  add_text(tensor, tensor_field::name, answer.declared->name);
-  add_text(tensor, tensor_field::datatype, answer.declared->datatype);
-  if (!answer.shape.empty()) {
-    std::string shape;
-    for (const std::int64_t size : answer.shape) {
-      // A field's value without the byte of its number.
-      shape += std::string_view(wire_field(1, static_cast<std::uint64_t>(size))).substr(1);
-    }
-    add_text(tensor, tensor_field::shape, shape);
-  }
-  return tensor;
-}
-
 }  // namespace
 
 GrpcRequest read_grpc(std::string_view message, std::size_t most_tensors) {
   GrpcRequest request;
-  ModelBytes bytes = bytes_of(message);
+  ModelBytes bytes(message);
   WireMessage fields(bytes);
   for (WireField field; fields.next(field);) {
     // Those that are read are all texts and messages.
@@ -296,6 +168,33 @@ GrpcRequest read_grpc(std::string_view message, std::size_t most_tensors) {
     }
   }
   return request;
+}
+
+std::size_t raw_bytes(std::string_view message) {
+  constexpr int most_fields = 4096;
+  std::size_t binary = 0;
+  try {
+    ModelBytes bytes(message);
+    WireMessage fields(bytes);
+    WireField field;
+    for (int i = 0; i < most_fields && fields.next(field); ++i) {
+      binary += field.number == request_field::raw ? field.end - field.begin : 0;
+    }
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): read_grpc() says it
+  }
+  return binary;
+}
+
+std::optional<std::size_t> raw_begin(std::string_view beginning) {
+  WireField field;
+  const auto found = [&] { return field.number == request_field::raw && field.wire == Wire::bytes && field.begin > 0; };
+  try {
+    ModelBytes bytes(beginning);
+    for (WireMessage fields(bytes); !found() && fields.next(field);) {
+    }
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the field is cut off
+  }
+  return found() ? std::optional(static_cast<std::size_t>(field.begin)) : std::nullopt;
 }
 
 Asked check_grpc(GrpcRequest request, std::size_t most_tensors) {
@@ -313,7 +212,7 @@ Asked check_grpc(GrpcRequest request, std::size_t most_tensors) {
     GrpcRequest::Input& sent = request.inputs[i];
     check_no_shared_memory(sent.shared_memory);
     const bool raw = request.raw_count != 0;
-    if (!raw && contents_field(sent.datatype) == nullptr) {
+    if (!raw && !has_contents(sent.datatype)) {
       refuse(repr(shortened(sent.datatype, 20)) + " of input '" + shortened(sent.name, most_name) +
              "' is sent in raw_input_contents");
     }
@@ -338,87 +237,6 @@ Asked check_grpc(GrpcRequest request, std::size_t most_tensors) {
   asked.timeout = std::move(request.timeout);
   asked.priority = std::move(request.priority);
   return asked;
-}
-
-SentValues count_contents(const AskedInput& input) {
-  const ContentsField& wanted = *contents_field(input.datatype);
-  SentValues values;
-  values.kinds = SentValues::bit(wanted.kind);
-  for_contents(input, wanted, [&](std::string_view /*message*/, const WireField& field) {
-    if (wanted.kind == Kind::text) {
-      values.count += field.wire == Wire::bytes ? 1 : 0;
-      values.characters += field.end - field.begin;
-    } else if (wanted.wire == Wire::varint) {
-      for_varints(field, [&values](std::uint64_t /*value*/) { ++values.count; });
-    } else {
-      const std::size_t width = wanted.wire == Wire::fixed32 ? 4 : 8;
-      if (field.wire == Wire::bytes && (field.end - field.begin) % width != 0) {
-        malformed();
-      }
-      values.count += field.wire == Wire::bytes ? (field.end - field.begin) / width : field.wire == wanted.wire ? 1 : 0;
-    }
-  });
-  return values;
-}
-
-void read_contents(const AskedInput& input, ValueWriter& writer) {
-  const ContentsField& wanted = *contents_field(input.datatype);
-  for_contents(input, wanted, [&](std::string_view message, const WireField& field) {
-    if (field.wire != Wire::bytes && field.wire != wanted.wire) {
-      return;
-    }
-    if (wanted.kind == Kind::text) {
-      writer.put(bytes_in(message, field));
-    } else if (wanted.wire == Wire::varint) {
-      for_varints(field, [&](std::uint64_t value) { put_varint(wanted, value, writer); });
-    } else if (wanted.wire == Wire::fixed32) {
-      put_fixed<float>(message, field, writer);
-    } else {
-      put_fixed<double>(message, field, writer);
-    }
-  });
-}
-
-Reply write_grpc(const InferRequest& request, const std::vector<Answer>& answers) {
-  std::string head;
-  add_text(head, response_field::model, request.model->name);
-  add_text(head, response_field::version, request.model->version);
-  add_text(head, response_field::id, request.id);
-  head += request.call->streamed ? final_response() : std::string();
-  std::size_t size = 0;
-  std::vector<std::string> before;  // each output's bytes
-  before.reserve(answers.size());
-  for (const Answer& answer : answers) {
-    const std::string tensor = described(answer);
-    head += wire_header(response_field::outputs, tensor.size());
-    head += tensor;
-    before.push_back(wire_header(response_field::raw, answer.bytes.size()));
-    size += before.back().size() + answer.bytes.size();
-  }
-  BodyWriter body;
-  if (request.call->streamed) {
-    body.text() = wire_header(stream_field::response, head.size() + size);
-  }
-  body.text() += head;
-  for (std::size_t i = 0; i < answers.size(); ++i) {
-    body.text() += before[i];
-    body.add(answers[i].bytes, answers[i].owner);
-  }
-  Reply reply;
-  reply.body = body.take();
-  return reply;
-}
-
-Reply stream_error(std::string_view text, std::string_view id) {
-  std::string response;
-  add_text(response, response_field::id, id);
-  response += final_response();
-  Reply reply;
-  std::string message;
-  add_text(message, stream_field::error, text);
-  add_text(message, stream_field::response, response);
-  reply.body.push_back(piece_of(std::move(message)));
-  return reply;
 }
 
 }  // namespace ortmulti::serve

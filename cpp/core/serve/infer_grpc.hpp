@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,11 +44,18 @@ struct GrpcRequest {
 /// At most so many inputs, outputs and raw contents are kept. Throws Error with ErrorKind::invalid_protobuf.
 GrpcRequest read_grpc(std::string_view message, std::size_t most_tensors);
 
+/// Bytes of the raw contents among the first fields of a message: those that take no time to read. It may be none.
+std::size_t raw_bytes(std::string_view message);
+
+/// Where the first raw contents begin in a message that begins with these bytes. Nothing: not among them.
+std::optional<std::size_t> raw_begin(std::string_view beginning);
+
 /// What does not depend on the model. Throws Refused.
 Asked check_grpc(GrpcRequest request, std::size_t most_tensors);
 
-/// Counts the values of an input that has no raw contents, and writes them. The datatype is one of those that have a
-/// field.
+/// Whether values of this datatype have a field of the message, beside raw contents.
+bool has_contents(std::string_view datatype);
+/// Counts the values of an input that has no raw contents, and writes them.
 SentValues count_contents(const AskedInput& input);
 void read_contents(const AskedInput& input, ValueWriter& writer);
 

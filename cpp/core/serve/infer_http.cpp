@@ -1,7 +1,6 @@
 #include "core/serve/infer_http.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <span>
 #include <utility>
 
@@ -13,23 +12,6 @@ namespace ortmulti::serve {
 namespace {
 
 using Kind = SentValue::Kind;
-
-std::optional<unsigned> hexadecimal(std::string_view text) {
-  unsigned value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
-  return error == std::errc() && end == text.data() + 2 ? std::optional(value) : std::nullopt;
-}
-
-std::string decoded(std::string_view path) {
-  std::string out;
-  out.reserve(path.size());
-  for (std::size_t i = 0; i < path.size(); ++i) {
-    const auto code = path[i] == '%' && i + 2 < path.size() ? hexadecimal(path.substr(i + 1, 2)) : std::nullopt;
-    out += code ? static_cast<char>(*code) : path[i];
-    i += code ? 2 : 0;
-  }
-  return out;
-}
 
 void check_object(const SentValue& value, const char* what) {
   if (!value.is(Kind::object)) {
@@ -166,11 +148,6 @@ std::size_t about_json_bytes(const InferRequest& request, const std::vector<Answ
 }  // namespace
 
 std::optional<InferPath> infer_path(std::string_view path) {
-  std::string plain;
-  if (path.find('%') != std::string_view::npos) {
-    plain = decoded(path);
-    path = plain;
-  }
   while (path.starts_with('/')) {
     path.remove_prefix(1);
   }
@@ -229,12 +206,14 @@ Asked read_http(const Call& call, const Limits& limits) {
 
 Reply write_http(const InferRequest& request, const std::vector<Answer>& answers) {
   Admission::Bytes& counted = request.call->bytes;
-  const std::size_t before = counted.count();
-  if (!counted.grow_to(before + about_json_bytes(request, answers))) {
+  const std::size_t before = counted.count() - request.text_bytes;
+  const std::size_t json = about_json_bytes(request, answers);
+  if (!counted.grow_to(before + json)) {
     return refused(*request.call, 503, "the server has no memory for the answer now: ask for it in the binary form");
   }
   BodyWriter body;
   std::string& head = body.text();
+  head.reserve(json);  // as it grows, it would be there twice; what is not written takes no memory
   head += R"({"model_name":)";
   append_json_text(head, request.model->name);
   head += R"(,"model_version":)";
@@ -253,6 +232,9 @@ Reply write_http(const InferRequest& request, const std::vector<Answer>& answers
   }
   head += '}';
   counted.resize_down(before);
+  if (json > 0) {
+    request.model->text_size.note(request.input_bytes, head.size());
+  }
   Reply reply;
   if (has_binary) {
     reply.headers = {{"content-type", "application/octet-stream"},

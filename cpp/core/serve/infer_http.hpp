@@ -12,7 +12,7 @@
 
 namespace ortmulti::serve {
 
-/// The model and version, which may be empty, of "/v2/models/NAME[/versions/VERSION]/infer".
+/// The model and version, which may be empty, of "/v2/models/NAME[/versions/VERSION]/infer", decoded.
 struct InferPath {
   std::string model;
   std::string version;

@@ -1,73 +1,19 @@
 #include "core/serve/json_request.hpp"
 
 #include <algorithm>
-#include <charconv>
-#include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
+
+#include "core/serve/json_events.hpp"
 
 namespace ortmulti::serve {
 namespace {
 
-using nlohmann::json;
 using Kind = SentValue::Kind;
 
 constexpr std::size_t max_depth = 256;
-constexpr const char* failed = "failed to parse the request JSON buffer: ";
-
-// Python's json has NaN and Infinity, which JSON has not. They are read as zeros that nobody writes like this; the
-// blank ends the number.
-constexpr std::string_view nan_mark = "0e-0001";
-constexpr std::string_view infinity_mark = "0e-0002";
-
-double marked(double value, std::string_view token) noexcept {
-  if (token == nan_mark) {
-    return std::numeric_limits<double>::quiet_NaN();
-  }
-  if (token.ends_with(infinity_mark)) {
-    const double infinity = std::numeric_limits<double>::infinity();
-    return token == infinity_mark ? infinity : token.front() == '-' ? -infinity : value;
-  }
-  return value;
-}
-
-// The text with marks in their place; nothing where it has none.
-std::optional<std::string> with_marks(std::string_view text) {
-  constexpr std::string_view words[] = {"NaN", "Infinity"};
-  constexpr std::string_view marks[] = {nan_mark, infinity_mark};
-  if (std::ranges::none_of(words, [text](auto word) { return text.find(word) != std::string_view::npos; })) {
-    return std::nullopt;
-  }
-  std::string out;
-  bool quoted = false;
-  char before = '[';  // the last one that is no blank
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char letter = text[i];
-    const bool begins = !quoted && (before == '[' || before == ',' || before == ':' ||
-                                    (before == '-' && letter == 'I' && text[i - 1] == '-'));
-    const std::size_t word = letter == 'N' ? 0 : 1;
-    if (begins && text.substr(i).starts_with(words[word])) {
-      out += marks[word];
-      out += ' ';
-      i += words[word].size() - 1;
-      before = '0';
-      continue;
-    }
-    if (quoted && letter == '\\' && i + 1 < text.size()) {
-      out += letter;
-      ++i;
-    } else if (letter == '"') {
-      quoted = !quoted;
-    }
-    out += text[i];
-    if (letter != ' ' && letter != '\t' && letter != '\n' && letter != '\r') {
-      before = letter;
-    }
-  }
-  return out;
-}
 
 std::string printed(double value) {
   std::string text;
@@ -75,62 +21,7 @@ std::string printed(double value) {
   return text == "NaN" ? "nan" : text == "Infinity" ? "inf" : text == "-Infinity" ? "-inf" : text;
 }
 
-bool is_integer(std::string_view token) noexcept { return token.find_first_of(".eE") == std::string_view::npos; }
-
-std::string explained(const std::string& what) {
-  if (what.find("surrogate") != std::string::npos) {
-    return "surrogates not allowed";
-  }
-  std::string_view text = what;
-  text.remove_prefix(std::min(text.find("] ") + 2, text.size()));
-  text = text.substr(0, text.find("; last read"));
-  constexpr std::size_t most = 100;
-  return is_utf8(text) ? shortened(text, most) : "it is not UTF-8";
-}
-
-// What both readers have in common: numbers become values, and errors are kept.
-template <typename Reader>
-class Events {
- public:
-  bool null() { return self().value({Kind::null}); }
-  bool boolean(bool value) { return self().value({Kind::boolean, value}); }
-  bool number_integer(json::number_integer_t value) { return self().number(value); }
-  bool number_unsigned(json::number_unsigned_t value) { return self().number(value); }
-  bool number_float(json::number_float_t value, const std::string& token) {
-    return is_integer(token) ? self().large_integer(value, token) : self().number(marked(value, token));
-  }
-  bool binary(json::binary_t& /*value*/) { return false; }
-  bool start_object(std::size_t /*size*/) { return self().open(Kind::object); }
-  bool start_array(std::size_t /*size*/) { return self().open(Kind::list); }
-  bool end_object() { return self().close(); }
-  bool end_array() { return self().close(); }
-  bool parse_error(std::size_t /*position*/, const std::string& /*token*/, const json::exception& error) {
-    return fail(explained(error.what()));
-  }
-
-  void read(std::string_view text) {
-    const std::optional<std::string> with = with_marks(text);
-    text = with ? std::string_view(*with) : text;
-    if (!json::sax_parse(text.data(), text.data() + text.size(), &self())) {
-      refuse(failed + problem_);
-    }
-  }
-
-  /// Ends the reading.
-  bool fail(std::string problem) {
-    problem_ = std::move(problem);
-    return false;
-  }
-
- private:
-  friend Reader;
-  Events() = default;
-  Reader& self() { return static_cast<Reader&>(*this); }
-
-  std::string problem_;
-};
-
-class RequestReader : public Events<RequestReader> {
+class RequestReader : public JsonEvents<RequestReader> {
  public:
   RequestReader(JsonRequest& into, std::size_t most_tensors) : into_(into), most_(most_tensors) { places_.reserve(8); }
 
@@ -200,6 +91,12 @@ class RequestReader : public Events<RequestReader> {
       return fail("it is nested too deeply");
     }
     places_.push_back({place, part});
+    if (place == Place::data) {
+      cursor().read_numbers([this](const JsonNumber& number) {
+        note_child();
+        add_element(number.real ? Kind::real : Kind::integer);
+      });
+    }
     return true;
   }
   bool close() {
@@ -465,84 +362,12 @@ SentValue* RequestReader::begin(Slot slot, JsonRequest::Output& output) {
   }
 }
 
-// Writes values as they come. Of several `inputs`, and of several `data`, the last one is written last.
-class ValueReader : public Events<ValueReader> {
- public:
-  explicit ValueReader(const std::vector<ValueWriter*>& writers) : writers_(writers) {}
-
-  bool key(const std::string& name) {
-    if (depth_ == 1) {
-      in_inputs_ = name == "inputs";
-    } else if (depth_ == 3 && in_inputs_) {
-      at_data_ = name == "data";
-    }
-    return true;
-  }
-  bool string(const std::string& text) {
-    if (into_ != nullptr) {
-      into_->put(std::string_view(text));
-    }
-    return true;
-  }
-  bool number(auto number) {
-    if (into_ != nullptr) {
-      into_->put(number);
-    }
-    return true;
-  }
-  bool large_integer(double value, const std::string& /*token*/) {
-    if (into_ != nullptr) {
-      into_->put_large_integer(value);
-    }
-    return true;
-  }
-  bool value(const SentValue& sent) {
-    if (into_ != nullptr && sent.is(Kind::boolean)) {
-      into_->put(sent.truthy);
-    }
-    return true;
-  }
-  bool open(Kind kind) {
-    if (in_inputs_ && depth_ == 1) {
-      input_ = 0;
-    } else if (in_inputs_ && depth_ == 2) {
-      at_data_ = false;
-      ++input_;
-    } else if (in_inputs_ && depth_ == 3 && at_data_ && kind == Kind::list && input_ <= writers_.size()) {
-      into_ = writers_[input_ - 1];
-      if (into_ != nullptr) {
-        into_->restart();
-      }
-    }
-    ++depth_;
-    return true;
-  }
-  bool close() {
-    if (--depth_ == 3) {
-      into_ = nullptr;
-    }
-    return true;
-  }
-
- private:
-  const std::vector<ValueWriter*>& writers_;
-  std::size_t depth_ = 0;
-  std::size_t input_ = 0;  // counted from 1
-  bool in_inputs_ = false;
-  bool at_data_ = false;
-  ValueWriter* into_ = nullptr;
-};
-
 }  // namespace
 
 JsonRequest read_json(std::string_view text, std::size_t most_tensors) {
   JsonRequest request;
   RequestReader(request, most_tensors).read(text);
   return request;
-}
-
-void read_json_values(std::string_view text, const std::vector<ValueWriter*>& writers) {
-  ValueReader(writers).read(text);
 }
 
 }  // namespace ortmulti::serve

@@ -29,7 +29,7 @@ constexpr std::size_t rounds_in_turn = 4;
 constexpr std::size_t all_rounds = std::numeric_limits<std::size_t>::max();
 // Until a process without a free descriptor tries again to accept.
 constexpr auto pause_of_accepting = 50ms;
-constexpr auto until_quiet = 10s;
+constexpr auto until_tidy = 10s;
 // A connection that is not done with its time when it was told waits so long at least.
 constexpr auto least_wait = 1ms;
 
@@ -125,7 +125,7 @@ void Loop::reply(std::shared_ptr<Call> call, Reply reply) { answers_.push_back({
 
 void Loop::work() noexcept {
   const Pool::NoWaiting by_others;
-  now_ = busy_ = Clock::now();
+  now_ = Clock::now();
   for (;;) {
     succeeds([this] { turn(); });  // what a turn did not do is due in the next one
     const Clock::time_point until{Clock::duration(end_until_.load())};
@@ -148,12 +148,13 @@ void Loop::turn() {
     const epoll_event& event = events[static_cast<std::size_t>(i)];
     succeeds([&] { on_event(event.data.u64, event.events); });
   }
-  if (count > 0) {
-    busy_ = now_;
-    told_quiet_ = false;
-  } else if (!told_quiet_ && now_ - busy_ >= until_quiet) {
-    told_quiet_ = true;
-    owner_.quiet();
+  if (tidy_at_ && now_ >= *tidy_at_) {
+    tidy_at_.reset();
+    if (!owner_.tidy()) {
+      tidy_at_ = now_ + until_tidy;
+    }
+  } else if (!tidy_at_ && count > 0) {
+    tidy_at_ = now_ + until_tidy;
   }
   if (!ending_ && end_until_.load() != Clock::time_point::max().time_since_epoch().count()) {
     begin_end();
@@ -180,8 +181,8 @@ int Loop::patience() const {
   if (accept_again_) {
     first = std::min(first, *accept_again_);
   }
-  if (!told_quiet_) {
-    first = std::min(first, busy_ + until_quiet);
+  if (tidy_at_) {
+    first = std::min(first, *tidy_at_);
   }
   if (ending_) {
     first = std::min(first, Clock::time_point(Clock::duration(end_until_.load())));

@@ -35,8 +35,9 @@ class Loop : NonCopyable {
     virtual void finished(Requests requests) = 0;
     /// The time to end is over: what is under way is answered now, by reply().
     virtual void cut_off() = 0;
-    /// Nothing happened for some seconds.
-    virtual void quiet() = 0;
+    /// Called some seconds after something happened, however much happens: memory that is not needed any more may be
+    /// given back. False: it is to be called again.
+    virtual bool tidy() = 0;
   };
   struct Options {
     std::vector<std::shared_ptr<const Socket>> listeners;  ///< They do not block. Other loops may have them too.
@@ -120,8 +121,7 @@ class Loop : NonCopyable {
   bool ending_ = false;
 
   Clock::time_point now_;
-  Clock::time_point busy_;  // when something happened last
-  bool told_quiet_ = true;
+  std::optional<Clock::time_point> tidy_at_;
   std::optional<Clock::time_point> accept_again_;  // no listener is watched until then
   std::uint64_t next_ = 0;
   std::unordered_map<std::uint64_t, std::unique_ptr<Link>> links_;

@@ -1,7 +1,5 @@
 #include "core/serve/nghttp2.hpp"
 
-#if ORTMULTI_HAS_NGHTTP2
-
 #include <dlfcn.h>
 
 #include <mutex>
@@ -92,17 +90,3 @@ std::string why_no_http2() {
 }
 
 }  // namespace ortmulti::serve
-
-#else
-
-namespace ortmulti::serve {
-
-std::string why_no_http2() {
-  return "gRPC needs nghttp2, whose headers were missing when ortmulti was built; install them (Debian: "
-         "libnghttp2-dev, "
-         "or set NGHTTP2_INCLUDE_DIR) and build again";
-}
-
-}  // namespace ortmulti::serve
-
-#endif

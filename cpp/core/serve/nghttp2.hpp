@@ -1,19 +1,15 @@
 #pragma once
 
+#include <nghttp2/nghttp2.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#if ORTMULTI_HAS_NGHTTP2
-#include <nghttp2/nghttp2.h>
-#endif
 
 namespace ortmulti::serve {
 
 /// Why make_http2() cannot work in this process, and what to do; empty: it can.
 std::string why_no_http2();
-
-#if ORTMULTI_HAS_NGHTTP2
 
 /// nghttp2's functions that a server calls, without their prefix.
 #define ORTMULTI_NGHTTP2_FUNCTIONS(each)                      \
@@ -71,7 +67,5 @@ Nghttp2 load_nghttp2(const std::vector<std::string>& names);
 
 /// Where a wheel has its own copy: beside the file that this code is in. Empty: that file has no known folder.
 std::string bundled_nghttp2();
-
-#endif
 
 }  // namespace ortmulti::serve

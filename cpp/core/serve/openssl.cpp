@@ -64,10 +64,4 @@ const OpenSsl* find_openssl(std::string* reason) {
   return openssl ? &*openssl : nullptr;
 }
 
-std::string why_no_tls() {
-  std::string reason;
-  find_openssl(&reason);
-  return reason;
-}
-
 }  // namespace ortmulti::serve

@@ -6,9 +6,6 @@
 
 namespace ortmulti::serve {
 
-/// Why TLS cannot work in this process, and what to do; empty: it can.
-std::string why_no_tls();
-
 /// OpenSSL's objects, of which only the library knows what is in them.
 struct SslMethod;
 struct SslContext;

@@ -1,17 +1,33 @@
 #include "core/serve/route.hpp"
 
-#include <array>
+#include <algorithm>
+#include <iterator>
+#include <optional>
 #include <string>
 #include <utility>
 
+#include "core/base/error.hpp"
 #include "core/base/text.hpp"
+#include "core/onnx/wire.hpp"
+#include "core/serve/infer_grpc.hpp"
 
 namespace ortmulti::serve {
 namespace {
 
 constexpr std::string_view service = "inference.GRPCInferenceService";
-// More fields of a message than these are not skipped over one by one.
-constexpr int most_fields = 4096;
+constexpr std::string_view health_service = "grpc.health.v1.Health";
+constexpr std::string_view stream_path = "/inference.GRPCInferenceService/ModelStreamInfer";
+
+struct Method {
+  std::string_view name;
+  Route route;
+};
+constexpr Method methods[] = {
+    {"ModelInfer", Route::infer},      {"ModelStreamInfer", Route::infer},    {"ServerLive", Route::live},
+    {"ServerReady", Route::ready},     {"ModelReady", Route::model_ready},    {"ServerMetadata", Route::other},
+    {"ModelMetadata", Route::other},   {"ModelConfig", Route::other},         {"ModelStatistics", Route::other},
+    {"RepositoryIndex", Route::other}, {"RepositoryModelLoad", Route::other}, {"RepositoryModelUnload", Route::other},
+};
 
 std::string_view without_slashes(std::string_view path) {
   const std::size_t first = path.find_first_not_of('/');
@@ -44,70 +60,16 @@ Route http_route(const Call& call) {
 }
 
 Route grpc_route(std::string_view path) {
-  if (path == "/grpc.health.v1.Health/Check") {
-    return Route::check;
-  }
   if (!path.starts_with('/')) {
-    return Route::other;
+    return Route::unknown;
   }
   path.remove_prefix(1);
-  if (take_path_part(path) != service) {
-    return Route::other;
+  const std::string_view named = take_path_part(path);
+  if (named == health_service && path == "Check") {
+    return Route::check;
   }
-  if (path == "ModelInfer" || path == "ModelStreamInfer") {
-    return Route::infer;
-  }
-  return path == "ServerLive"    ? Route::live
-         : path == "ServerReady" ? Route::ready
-         : path == "ModelReady"  ? Route::model_ready
-                                 : Route::other;
-}
-
-// A field of a message in protobuf's wire format.
-struct Field {
-  std::uint64_t number = 0;
-  std::string_view bytes;  // of one that has a length
-};
-
-std::optional<std::uint64_t> take_varint(std::string_view& message) noexcept {
-  constexpr unsigned longest = 64;
-  std::uint64_t value = 0;
-  for (unsigned shift = 0; shift < longest && !message.empty(); shift += 7) {
-    const auto byte = static_cast<unsigned char>(message.front());
-    message.remove_prefix(1);
-    value |= static_cast<std::uint64_t>(byte & 0x7FU) << shift;
-    if (byte < 0x80) {
-      return value;
-    }
-  }
-  return std::nullopt;
-}
-
-// None: it is no message.
-std::optional<Field> take_field(std::string_view& message) noexcept {
-  enum : unsigned { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
-  const auto tag = take_varint(message);
-  if (!tag) {
-    return std::nullopt;
-  }
-  Field field{*tag >> 3U, {}};
-  const auto kind = static_cast<unsigned>(*tag & 7U);
-  std::uint64_t length = kind == fixed64 ? 8 : 4;
-  if (kind == varint || kind == bytes) {
-    const auto value = take_varint(message);
-    if (!value) {
-      return std::nullopt;
-    }
-    length = kind == bytes ? *value : 0;
-  } else if (kind != fixed64 && kind != fixed32) {
-    return std::nullopt;
-  }
-  if (length > message.size()) {
-    return std::nullopt;
-  }
-  field.bytes = message.substr(0, kind == bytes ? length : 0);
-  message.remove_prefix(length);
-  return field;
+  const auto* const method = std::ranges::find(methods, path, &Method::name);
+  return named == service && method != std::end(methods) ? method->route : Route::unknown;
 }
 
 Reply json_reply(int status, const char* text) {
@@ -142,12 +104,14 @@ Reply message(char number) {
 
 Reply check(std::string_view request, bool ready) {
   std::string_view asked;
-  while (!request.empty()) {
-    const auto field = take_field(request);
-    if (!field) {
-      return refusal(Protocol::grpc, 400, "the request is no HealthCheckRequest");
+  try {
+    ModelBytes bytes(request);
+    WireMessage fields(bytes);
+    for (WireField field; fields.next(field);) {
+      asked = field.number == 1 ? request.substr(field.begin, field.end - field.begin) : asked;
     }
-    asked = field->number == 1 ? field->bytes : asked;
+  } catch (const Error&) {
+    return refusal(Protocol::grpc, 400, "the request is no HealthCheckRequest");
   }
   constexpr std::size_t most_quoted = 100;
   if (!asked.empty() && asked != service) {
@@ -168,6 +132,15 @@ std::string_view take_path_part(std::string_view& path) {
 
 Route route_of(const Call& call) { return call.protocol == Protocol::http ? http_route(call) : grpc_route(call.path); }
 
+bool has_request_stream(std::string_view path) noexcept { return path == stream_path; }
+
+Reply unknown_method(const Call& call) {
+  constexpr std::size_t most_quoted = 200;
+  return refusal(Protocol::grpc, 501,
+                 "there is no method '" + call.path.substr(0, most_quoted) + "': the server has those of " +
+                     std::string(service) + ", and " + std::string(health_service) + "/Check");
+}
+
 bool same_secret(std::string_view given, std::string_view expected) noexcept {
   volatile unsigned char differences = given.size() == expected.size() ? 0 : 1;
   for (std::size_t i = 0; i < given.size() && !expected.empty(); ++i) {
@@ -185,23 +158,13 @@ Reply health(const Call& call, Route route, bool ready) {
   return route == Route::check ? check(call.body.text(), ready) : message(route == Route::live || ready ? 1 : 0);
 }
 
-std::size_t bytes_to_parse(const Call& call) noexcept {
+std::size_t bytes_to_parse(const Call& call) {
   if (call.protocol == Protocol::http) {
     const std::string* header = find(call.headers, "inference-header-content-length");
     const auto json = header == nullptr ? std::nullopt : whole_number<std::size_t>(*header);
     return json ? std::min(*json, call.body.size()) : call.body.size();
   }
-  constexpr std::uint64_t raw_input_contents = 7;
-  std::string_view message = call.body.text();
-  std::size_t binary = 0;
-  for (int i = 0; i < most_fields && !message.empty(); ++i) {
-    const auto field = take_field(message);
-    if (!field) {
-      break;
-    }
-    binary += field->number == raw_input_contents ? field->bytes.size() : 0;
-  }
-  return call.body.size() - binary;
+  return call.body.size() - raw_bytes(call.body.text());
 }
 
 }  // namespace ortmulti::serve

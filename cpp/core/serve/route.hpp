@@ -17,8 +17,14 @@ enum class Route : std::uint8_t {
   model_ready,  ///< Not answered here, but for everybody.
   infer,
   other,
+  unknown,  ///< No method of gRPC's that the server has. A path of HTTP is somebody else's to know.
 };
 Route route_of(const Call& call);
+
+/// Whether clients send any number of messages to a method of gRPC; else it is one.
+bool has_request_stream(std::string_view path) noexcept;
+/// What calls of an unknown method are answered.
+Reply unknown_method(const Call& call);
 
 /// The part up to the next slash, which is taken off the path with it.
 std::string_view take_path_part(std::string_view& path);
@@ -32,7 +38,7 @@ bool same_secret(std::string_view given, std::string_view expected) noexcept;
 /// What live, ready and check answer.
 Reply health(const Call& call, Route route, bool ready);
 
-/// Bytes of an infer's body that take long to read: all but binary tensors. Of a message that is none, its size.
-std::size_t bytes_to_parse(const Call& call) noexcept;
+/// Bytes of an infer's body that take long to read: all but binary tensors.
+std::size_t bytes_to_parse(const Call& call);
 
 }  // namespace ortmulti::serve

@@ -18,17 +18,16 @@ class TlsContext : NonCopyable {
   /// offer only others are refused, those that offer none may speak it. Throws Error with ErrorKind::invalid_argument,
   /// and ErrorKind::library where OpenSSL is missing.
   TlsContext(const std::string& certificate, const std::string& key, const std::string& protocol);
-  ~TlsContext();
 
   const OpenSsl& openssl() const noexcept { return openssl_; }
-  SslContext* get() const noexcept { return context_; }
+  SslContext* get() const noexcept { return context_.get(); }
 
  private:
   void load(const std::string& certificate, const std::string& key);
 
   const OpenSsl& openssl_;
   std::string protocol_;  ///< Behind a byte that says how long it is.
-  SslContext* context_;
+  std::unique_ptr<SslContext, decltype(OpenSsl::ssl_ctx_free)> context_;
 };
 
 /// A connection that has `inner` in TLS. What `inner` sends counts as sent when the client takes it, so what its

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,7 +18,8 @@ from .output import say, steps
 
 # Options of the command line that a TOML file may have, too.
 _SETTINGS = {"http", "grpc", "devices", "gpu_memory", "host_memory", "batching", "model_control", "exit_on_error", "id",
-             "share", "token_file", "tls_certificate", "tls_key", "access_log", "limits", "custom_ops"}  # fmt: skip
+             "share", "token_file", "allowed_hosts", "tls_certificate", "tls_key", "access_log", "limits",
+             "custom_ops"}  # fmt: skip
 
 
 def _refuse_port(given: str | None) -> None:
@@ -83,6 +85,14 @@ def serve_command(
     token_file: Annotated[
         Path | None, typer.Option(help="Clients must send the token in this file: Authorization: Bearer TOKEN.")
     ] = None,
+    allowed_hosts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[,NAME]",
+            help="Refuse requests whose Host header has another name, but for health: so no web page reaches the "
+            "server by a name of its own. [any name]",
+        ),
+    ] = None,
     tls_certificate: Annotated[Path | None, typer.Option(help="A PEM file, for TLS; with --tls-key.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its key, a PEM file.")] = None,
     access_log: Annotated[bool | None, typer.Option("--access-log", help="Print a line for each HTTP request.")] = None,
@@ -124,6 +134,7 @@ def serve_command(
         explicit=settings.get("model_control") == "explicit",
         id=str(settings.get("id", "ortmulti")),
         token=None if token is None else _token(Path(token)),
+        allowed_hosts=_hosts(settings.get("allowed_hosts", ())),
         certificate=None if certificate is None else Path(certificate),
         key=None if key is None else Path(key),
         limits=Limits(**settings.get("limits", {})),
@@ -152,6 +163,17 @@ def _say(text: str) -> None:
 
 def _address(text: str) -> str:
     return "" if text in ("off", "") else text
+
+
+def _hosts(given: Any) -> tuple[str, ...]:
+    """Return names as Host headers have them, but for ports."""
+    names = [name.strip().lower() for name in (given.split(",") if isinstance(given, str) else given)]
+    for name in names:
+        if not re.fullmatch(r"\[?[0-9a-f:.]*:[0-9a-f:.]*\]?|[^:/\[\]]+", name) or re.fullmatch(r"[^:]*:\d+", name):
+            raise InvalidArgument(
+                f"a name of allowed_hosts is a host without a port, such as example.org, not {name!r}"
+            )
+    return tuple(f"[{name}]" if ":" in name and not name.startswith("[") else name for name in names)
 
 
 def _batching(given: Any) -> Any:

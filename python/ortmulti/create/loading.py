@@ -62,7 +62,8 @@ class Loading:
         version: Label of the model in `Pool.stats` and in Prometheus's text, such as ``"2"``; default: none.
         trim_after: Seconds after which memory comes back, default 10. When for so long no request was half as large as
             the largest, by the bytes of its inputs, what ONNX Runtime keeps and no run uses is given back. Less than
-            16 MiB stays. None: never by itself. docs/memory.md.
+            16 MiB stays. With ``in_flight="auto"``, threads of a GPU that did no ordinary run for six times as long
+            give back handles. None: never by itself. docs/memory.md.
         when_late: What to do with a request that would be answered after its ``timeout``, by the time that runs took of
             late and the requests before it. ``"try"``, the default: it waits, and may be lucky. ``"reject"``: it fails
             at once with `DeadlineExceeded`, so that its sender can ask elsewhere. Until each device has answered 8

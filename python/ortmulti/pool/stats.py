@@ -122,7 +122,8 @@ class DeviceStats(_Short):
             length, by runs of these lengths and numbers of rows, up to twice as many. Empty before the first run.
         why_rows: With another ``Batching`` on the CPU, what was measured to choose how many rows are joined. It is the
             time of each row, in runs of up to so many and more than half of that. 0.05 ms are added to each run. The
-            figures are of requests like the last ones.
+            figures are of requests like the last ones. On a GPU: to how many rows runs are padded, and why; empty where
+            they are not.
     """
 
     device: str

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
-from urllib.parse import quote
 
 from ortmulti import _core
 from ortmulti.serve.front import ACCESS, Front, check_built
@@ -59,7 +58,7 @@ class Application:
         method, client = scope["method"], scope.get("client")
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         front, peer = self._here(), f"{client[0]} {client[1]}" if client else ""
-        call = front.call(False, method, quote(path), list(scope["headers"]), peer)
+        call = front.call(False, method, path, list(scope["headers"]), peer)
         status, headers, body, _ = (
             front.begin(call) or await _received(front, call, receive) or await front.answer(call)
         )

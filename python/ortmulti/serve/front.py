@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 from ortmulti import _core
 from ortmulti.errors import Error, LibraryError
 from ortmulti.pool.pool import members_of, span_of
-from ortmulti.serve.http import Http, Reply, accepted, compressed, decompressed
+from ortmulti.serve.certificate import Certificate
+from ortmulti.serve.compression import COMPRESSED_FROM, compressed, decompressed
+from ortmulti.serve.http import Http, Reply
 from ortmulti.serve.limits import Limits
 from ortmulti.serve.service import Refused, Service, status_and_text
 
@@ -35,8 +37,8 @@ ACCESS = logging.getLogger("ortmulti.serve.access")
 
 # Seconds between two looks at what health says, and at the access log.
 _LOOK = 0.2
-# Below it an answer is not made smaller by as much as that costs.
-_COMPRESSED_FROM = 1024
+# Seconds between two looks at the files of TLS.
+_RENEW = 60
 _TRACED = (b"traceparent", b"tracestate", b"baggage")
 
 
@@ -58,7 +60,8 @@ class Front:
         token: Clients send it as ``Authorization: Bearer TOKEN``, but for health; None: nobody needs one.
         rpc: What answers over gRPC; None: there is no gRPC.
         http, grpc: Descriptors of sockets that listen, which this takes.
-        certificate, key: Files of TLS, for both protocols; None: plain.
+        allowed_hosts: As `Settings` has them.
+        certificate, key: Files of TLS, for both protocols, which are read again when they have changed; None: plain.
         access_log: Whether each answer of the sockets makes a record of the logger ``ortmulti.serve.access``.
 
     Raises:
@@ -75,6 +78,7 @@ class Front:
         rpc: Rpc | None = None,
         http: Sequence[int] = (),
         grpc: Sequence[int] = (),
+        allowed_hosts: Sequence[str] = (),
         certificate: Path | None = None,
         key: Path | None = None,
         access_log: bool = False,
@@ -91,8 +95,10 @@ class Front:
             grpc=list(grpc),
             limits=_core.FrontLimits(**vars(limits)),
             token=token or "",
+            allowed_hosts=list(allowed_hosts),
             certificate=str(certificate or ""),
             key=str(key or ""),
+            compressed_from=COMPRESSED_FROM,
             loops=loops(),
             access_log=access_log,
             traces="opentelemetry" in sys.modules,
@@ -101,7 +107,9 @@ class Front:
         service.core_counts = self._core.counts_of
         if http or grpc:
             self._loop = asyncio.get_running_loop()
-            self._looks = asyncio.create_task(self._look())
+            self._looks = [asyncio.create_task(self._look())]
+            if certificate and key:
+                self._looks.append(asyncio.create_task(self._renew(Certificate(certificate, key))))
         self._thread = threading.Thread(
             target=_take_calls, args=(self._core, weakref.ref(self)), name="ortmulti-serve-calls", daemon=True
         )
@@ -138,8 +146,7 @@ class Front:
     async def end(self) -> None:
         """Answer what a byte was read of, within the limit ``end``; then nothing listens and nothing is open."""
         await in_thread(self._core.end)
-        self._looks.cancel()
-        for task in self._tasks.copy().values():
+        for task in [*self._looks, *self._tasks.copy().values()]:
             task.cancel()
         await in_thread(self._thread.join)
         self._log()
@@ -149,7 +156,7 @@ class Front:
     def call(
         self, grpc: bool, method: str, path: str, headers: list[tuple[bytes, bytes]], peer: str, streamed: bool = False
     ) -> _core.FrontCall:
-        """Make a call. ``path`` is as a client sends it, ``peer`` stands for its connection."""
+        """Make a call. ``path`` is decoded, ``peer`` stands for its connection."""
         return self._core.call(grpc, method, path, headers, peer, streamed)
 
     def begin(self, call: _core.FrontCall) -> Reply | None:
@@ -163,23 +170,18 @@ class Front:
     async def answer(self, call: _core.FrontCall) -> Reply:
         """Answer a call that is all there."""
         try:
+            if plain := await _compressed(call):
+                return plain
             headers = dict(call.headers)
             infer = call.target is not None
-            coding = headers.get(b"content-encoding", b"")
+            coding = _coding_of(call, headers)
             if coding not in (b"", b"identity"):
                 call, refused = await asyncio.to_thread(self._decompressed, call, coding)
                 if refused:
                     return refused
             elif infer and (coding or not call.asked):
                 call = self._core.instead_of(call, None)
-            if not infer:
-                return await self._answer_other(call)
-            reply = await self._infer(call, headers)
-            wanted = None if call.grpc else accepted(headers.get(b"accept-encoding", b""))
-            if wanted is not None and reply.status == 200 and len(reply.body) >= _COMPRESSED_FROM:
-                content = compressed(reply.body, wanted)
-                return Reply(200, [*reply.headers, (b"content-encoding", wanted)], content)
-            return reply
+            return await (self._infer(call, headers) if infer else self._answer_other(call))
         except Exception as error:
             status, text = status_and_text(error)
             if status == 500:
@@ -242,7 +244,7 @@ class Front:
         self._asked[call] = loop, future
         try:
             self._core.ask(call)
-            return _reply(await future)
+            return _reply(await future) or await _compressed(call)
         except BaseException:  # cancelled
             self._core.forget(call)
             raise
@@ -302,6 +304,11 @@ class Front:
                 LOGGER.exception("looking at the models' states failed")
             await asyncio.sleep(_LOOK)
 
+    async def _renew(self, certificate: Certificate) -> None:
+        while True:
+            await asyncio.sleep(_RENEW)
+            await asyncio.to_thread(certificate.look, self._core.renew_certificate)
+
     def _log(self) -> None:
         if not self._access_log:
             return
@@ -331,6 +338,21 @@ def _settle(future: asyncio.Future[Any], reply: Any) -> None:
 
 def _reply(found: Any) -> Reply | None:
     return None if found is None else Reply(*found)
+
+
+def _coding_of(call: _core.FrontCall, headers: Mapping[bytes, bytes]) -> bytes:
+    if call.grpc:
+        return headers.get(b"grpc-encoding", b"") if call.compressed else b""
+    return headers.get(b"content-encoding", b"").lower()
+
+
+async def _compressed(call: _core.FrontCall) -> Reply | None:
+    """Return the core's answer to the call, which is to be compressed, if there is one."""
+    if (plain := call.plain()) is None:
+        return None
+    reply, coding = Reply(*plain[0]), plain[1]
+    content = await asyncio.to_thread(compressed, reply.body, coding)
+    return Reply(reply.status, [*reply.headers, (b"content-encoding", coding.encode())], content)
 
 
 def _text(sent: bytes) -> str:

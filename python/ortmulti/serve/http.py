@@ -1,23 +1,18 @@
-"""What Python answers over HTTP, and the compression of bodies."""
+"""What Python answers over HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import zlib
-from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 from ortmulti import _core
 from ortmulti.errors import InvalidArgument
 from ortmulti.serve.service import Refused, Service
 
-__all__ = ["MOST_OF_OTHERS", "Http", "Reply", "accepted", "compressed", "decompressed"]
+__all__ = ["Http", "Reply"]
 
 _JSON = (b"content-type", b"application/json")
-# Bytes of a request that is no infer: it has no tensors.
-MOST_OF_OTHERS = 1 << 20
 
 
 class Reply(NamedTuple):
@@ -54,7 +49,7 @@ class Http:
             Error: As the library's calls.
         """
         service, method = self._service, call.method
-        parts = unquote(call.path.decode("latin-1")).strip("/").split("/")
+        parts = call.path.decode("utf-8", "replace").strip("/").split("/")
         if parts == ["metrics"]:
             _check_method(method, "GET", "HEAD")
             # It asks the driver for the GPUs' memory.
@@ -85,18 +80,15 @@ class Http:
 
     async def _repository(self, call: _core.FrontCall, parts: list[str]) -> Reply:
         _check_method(call.method, "POST")
-        body = call.body
-        if len(body) > MOST_OF_OTHERS:
-            raise Refused(413, f"the body has {len(body)} bytes, and {MOST_OF_OTHERS} are allowed")
-        asked = _object(_loads(body or b"{}"), "the body")
+        asked = _object(_loads(bytes(call.body) or b"{}"), "the body")
         if parts == ["index"]:
             return _json(self._service.index(ready=asked.get("ready") is True))
         if len(parts) == 3 and parts[0] == "models" and parts[2] in ("load", "unload"):
             parameters = _object(asked.get("parameters") or {}, "parameters")
             if parts[2] == "load":
-                await self._service.run_slowly(self._service.load, parts[1], parameters)
-            else:
-                await self._service.run_slowly(self._service.unload, parts[1])
+                self._service.check_load(parameters)
+            del asked, parameters  # they would take memory until it has its turn
+            await self._service.run_slowly(getattr(self._service, parts[2]), parts[1])
             return Reply(200, [_JSON], b"")
         raise Refused(404, "Not Found")
 
@@ -136,51 +128,3 @@ def _check_method(method: str, *allowed: str) -> None:
     if method not in allowed:
         headers = [(b"allow", ", ".join(allowed).encode())]
         raise Refused(405, f"the method is {allowed[0]}, not {method[:20]}", headers)
-
-
-# Compression.
-
-_FIRST_STEP = 512
-_MOST_STEP = 1 << 20
-_WINDOWS = {b"gzip": zlib.MAX_WBITS + 16, b"deflate": zlib.MAX_WBITS}
-
-
-def decompressed(body: bytes, coding: bytes) -> Iterator[bytes]:
-    """Decompress a body, in pieces of at most 1 MiB.
-
-    Raises:
-        Refused: The coding is another one.
-        InvalidArgument: The body is not of this coding.
-    """
-    window = _WINDOWS.get(coding)
-    if window is None:
-        raise Refused(415, f"the content encoding is gzip or deflate, not {coding.decode('latin-1')[:20]}")
-    view, at, first = memoryview(body), 0, True
-    while at < len(view) or first:  # gzip may have several members
-        inflate, step, over, first = zlib.decompressobj(window), _FIRST_STEP, False, False
-        while not over:
-            part = view[at : at + step]
-            try:
-                piece = inflate.decompress(part, _MOST_STEP)
-            except zlib.error as error:
-                raise InvalidArgument(f"the body is not {coding.decode()}: {error}") from None
-            yield piece
-            over = inflate.eof
-            at += len(part) - len(inflate.unused_data if over else inflate.unconsumed_tail)
-            if at == len(view) and len(piece) < _MOST_STEP and not over:
-                raise InvalidArgument(f"the body is not {coding.decode()}: it is incomplete")
-            step = min(2 * step, _MOST_STEP)  # so that little is read twice, however small the members are
-
-
-def accepted(header: bytes) -> bytes | None:
-    """Return the coding that a client wants first, of those that are there, by its Accept-Encoding."""
-    wanted: Sequence[bytes] = [
-        part.partition(b";")[0].strip() for part in header.split(b",") if not part.replace(b" ", b"").endswith(b";q=0")
-    ]
-    return next((coding for coding in wanted if coding in _WINDOWS), None)
-
-
-def compressed(content: bytes, coding: bytes) -> bytes:
-    """Compress an answer."""
-    deflate = zlib.compressobj(1, zlib.DEFLATED, _WINDOWS[coding])
-    return deflate.compress(content) + deflate.flush()

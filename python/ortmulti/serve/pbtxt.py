@@ -266,6 +266,8 @@ def _tensors(config: _Config, batched: bool) -> tuple[list[Tensor], list[str]]:
             word = stated.one("data_type")  # or its number
             data_type = word if isinstance(word, str) else ""
             tensors.append(Tensor(kind, name, data_type, [-1] * batched + dims if dims else []))
+            stated.one("optional")  # as the model says
+            ignored += [f"{kind}.{field} of {name!r}" for field in stated.unused()]
     return tensors, ignored
 
 

@@ -9,7 +9,7 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 
 from ortmulti import _core
-from ortmulti.serve.http import MOST_OF_OTHERS, Reply
+from ortmulti.serve.http import Reply
 from ortmulti.serve.messages import message
 from ortmulti.serve.service import Refused, Service
 
@@ -40,7 +40,7 @@ class Rpc:
         }
 
     def _load(self, asked: Any) -> Mapping[str, Any]:
-        self._service.load(asked.model_name, asked.parameters)
+        self._service.load(asked.model_name)
         return {}
 
     def _unload(self, asked: Any) -> Mapping[str, Any]:
@@ -51,20 +51,17 @@ class Rpc:
         """Answer a call, by its path: ``/inference.GRPCInferenceService/ServerMetadata``.
 
         Raises:
-            Refused: There is no such method, or the message is none of its.
+            Refused: The message is none of this method.
             Error: As the library's calls.
         """
-        path, body = call.path.decode("latin-1"), call.body
-        service, _, name = path.removeprefix("/").partition("/")
-        answer = self.calls.get(name) if service == SERVICE else None
-        if answer is None:
-            raise Refused(501, f"there is no method {path[:200]!r}")
-        if len(body) > MOST_OF_OTHERS:
-            raise Refused(413, f"the message has {len(body)} bytes, and {MOST_OF_OTHERS} are allowed for {name}")
+        name = call.path.decode().rpartition("/")[2]
+        answer = self.calls[name]  # the core refuses other methods
         try:
-            asked = message(f"{name}Request").FromString(body)
+            asked = message(f"{name}Request").FromString(bytes(call.body))
         except DecodeError as error:
             raise Refused(400, f"the message is no {name}Request: {error}") from None
+        if name == "RepositoryModelLoad":
+            self._service.check_load(asked.parameters)
         slow = name in ("RepositoryModelLoad", "RepositoryModelUnload")
         fields = await self._service.run_slowly(answer, asked) if slow else answer(asked)
         response = json_format.ParseDict(fields, message(f"{name}Response")(), ignore_unknown_fields=True)

@@ -40,6 +40,7 @@ class Settings:
         explicit: Whether clients may load and unload models.
         id: The server's name in its metadata.
         token: Clients send it as ``Authorization: Bearer TOKEN``, but for health; None: nobody needs one.
+        allowed_hosts: Names that a Host header may have, without ports; none: any. Health is for everybody.
         certificate, key: Files of TLS, for both protocols; None: plain.
         limits: See `Limits`.
         access_log: Whether each answer makes a record of the logger ``ortmulti.serve.access``.
@@ -52,6 +53,7 @@ class Settings:
     explicit: bool = False
     id: str = "ortmulti"
     token: str | None = None
+    allowed_hosts: tuple[str, ...] = ()
     certificate: Path | None = None
     key: Path | None = None
     limits: Limits = field(default_factory=Limits)
@@ -139,6 +141,7 @@ class _Server:
             rpc=Rpc(self._service),
             http=[each.detach() for each in sockets.get("http", [])],
             grpc=[each.detach() for each in sockets.get("grpc", [])],
+            allowed_hosts=settings.allowed_hosts,
             certificate=settings.certificate,
             key=settings.key,
             access_log=settings.access_log,

@@ -195,12 +195,15 @@ class Service:
         batching = interface.batching
         most = self.defaults_of(name).max_batch_size or (batching.max_size if batching else 0)
 
-        def described(values: Sequence[Declared]) -> list[dict[str, Any]]:
+        def described(values: Sequence[Declared], **more: Any) -> list[dict[str, Any]]:
             return [
                 {
                     "name": one.name,
                     "data_type": one.data_type,
                     "dims": one.shape[1:] if most else one.shape,
+                    "is_shape_tensor": False,
+                    "is_non_linear_format_io": False,
+                    **more,
                 }
                 for one in values
             ]
@@ -211,8 +214,8 @@ class Service:
             "backend": "onnxruntime",
             "version_policy": {"latest": {"num_versions": 1}},
             "max_batch_size": most,
-            "input": described(interface.inputs),
-            "output": described(interface.outputs),
+            "input": described(interface.inputs, format="FORMAT_NONE", allow_ragged_batch=False, optional=False),
+            "output": described(interface.outputs, label_filename=""),
             "instance_group": [
                 {
                     "name": f"{name}_{number}",
@@ -291,11 +294,16 @@ class Service:
         """Run what may take minutes, such as a load, in a thread for which nothing else waits."""
         return await asyncio.get_running_loop().run_in_executor(self._slow, call, *args)
 
-    def load(self, name: str, parameters: Mapping[str, Any]) -> None:
-        """Load a model, or load it again."""
+    def check_load(self, parameters: Mapping[str, Any]) -> None:
+        """Refuse a load with these parameters of a request."""
         self._check_explicit()
         if parameters:
-            raise Refused(501, f"a model is loaded from its file alone: leave out {', '.join(map(repr, parameters))}")
+            names = ", ".join(map(repr, parameters))
+            raise Refused(501, f"a model is loaded from its file alone: leave out {names:.200}")
+
+    def load(self, name: str) -> None:
+        """Load a model, or load it again."""
+        self._check_explicit()
         try:
             self._reload(name)
         except NotFound:
