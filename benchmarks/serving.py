@@ -113,7 +113,7 @@ async def grpc_client(server: Serve, count: int, found: Counter[str]) -> None:
     import grpc
     import numpy as np
 
-    from ortmulti.serve.messages import message
+    from benchmarks.messages import message
 
     asked = message("ModelInferRequest")(model_name="m")
     asked.inputs.add(name="x", datatype="FP32", shape=[2])
@@ -286,9 +286,22 @@ async def hostile_case(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {**found, "grown_mb": round(grown, 1), "status": status, "right": good}
 
 
+async def ask(app: Any, headers: list[tuple[bytes, bytes]], body: bytes) -> tuple[int, bytes]:
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/v2/models/m/infer", "headers": headers}
+    await app(scope, receive, send)
+    return sent[0]["status"], sent[1]["body"]
+
+
 async def bodies_case(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
     import ortmulti
-    from ortmulti.serve.service import status_and_text
 
     path = folder / "m.onnx"
     path.write_bytes(one_node(VERSIONS["1"]))
@@ -304,16 +317,13 @@ async def bodies_case(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
         app = ortmulti.serve.app(models)
         before = 0
         for number in range(spec["bodies"]):
-            body, headers = changed(plain, rng), {}
+            body, headers = changed(plain, rng), []
             if number % 2:
                 length = len(head) if rng.random() < 0.7 else rng.randint(-1, 200)
-                body, headers = changed(head + data, rng), {b"inference-header-content-length": b"%d" % length}
-            try:
-                status = (await app._infer("m", "", headers, body))[0]
-            except Exception as error:
-                status, text = status_and_text(error)
-                if status >= 500 and status != 501:
-                    found[f"wrong {status} {error!r} {text} {body!r} {headers}"[:500]] += 1
+                body, headers = changed(head + data, rng), [(b"inference-header-content-length", b"%d" % length)]
+            status, answer = await ask(app, headers, body)
+            if status >= 500 and status != 501:
+                found[f"wrong {status} {answer!r} {body!r} {headers}"[:500]] += 1
             found[f"status {status}"] += 1
             if number == spec["bodies"] // 10:
                 before = process.memory_info().rss

@@ -170,14 +170,17 @@ bool PoolRequest::cancel(const std::shared_ptr<PoolRequest>& request) {
   });
 }
 
+std::tuple<double, double, double, double, std::string, std::size_t> to_python(const RequestTiming& timing) {
+  const auto seconds = [](auto duration) { return std::chrono::duration<double>(duration).count(); };
+  return {seconds(timing.queued), seconds(timing.joined),   seconds(timing.copied),
+          seconds(timing.ran),    to_string(timing.ran_on), timing.run_size};
+}
+
 py::object PoolRequest::timing() const {
   if (outcome != Outcome::done) {
     return py::none();
   }
-  const auto seconds = [](auto duration) { return std::chrono::duration<double>(duration).count(); };
-  const auto joined = assigned == Clock::time_point() ? started : assigned;
-  return py::make_tuple(seconds(joined - submitted + waiting_for_session), seconds(started - joined), seconds(copying),
-                        seconds(ended - started - waiting_for_session - copying), to_string(ran_on), run_size);
+  return py::cast(to_python(timing_of(*this)));
 }
 
 bool PoolRequest::follow(const py::object& follower, const py::object& complete) {

@@ -3,8 +3,11 @@
 #include <pybind11/pybind11.h>
 
 #include <atomic>
+#include <cstddef>
 #include <memory>
 #include <optional>
+#include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -12,8 +15,12 @@
 #include "bindings/run_request.hpp"
 #include "core/pool/pool.hpp"
 #include "core/pool/request.hpp"
+#include "core/pool/request_timing.hpp"
 
 namespace ortmulti::bindings {
+
+/// The arguments of ortmulti.RequestTiming.
+std::tuple<double, double, double, double, std::string, std::size_t> to_python(const RequestTiming& timing);
 
 /// A pool's request of Python values, which it keeps. Whoever frees it need not have the GIL.
 class PoolRequest : public Request, NonCopyable {

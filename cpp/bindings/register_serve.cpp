@@ -1,4 +1,5 @@
 #include <pybind11/stl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -9,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -21,6 +23,7 @@
 #include "core/onnx/element_types.hpp"
 #include "core/serve/front.hpp"
 #include "core/serve/nghttp2.hpp"
+#include "core/serve/route.hpp"
 
 namespace ortmulti::bindings {
 
@@ -32,14 +35,18 @@ using serve::Front;
 using serve::Limits;
 using serve::Reply;
 
-/// What the loops hand to Python, in order: calls, and those of them whose clients have gone.
+/// What the loops hand to Python, in order: calls, those of them whose clients have gone, and those with an answer.
 class Calls : NonCopyable {
  public:
-  using Event = std::pair<std::shared_ptr<serve::Call>, bool>;
+  struct Event {
+    std::shared_ptr<serve::Call> call;
+    bool gone = false;
+    std::optional<Reply> reply = std::nullopt;
+  };
 
-  void put(std::shared_ptr<serve::Call> call, bool gone) {
+  void put(Event event) {
     const MutexLock lock(mutex_);
-    events_.emplace_back(std::move(call), gone);
+    events_.push_back(std::move(event));
     changed_.notify_one();
   }
   void close() {
@@ -76,7 +83,51 @@ std::vector<serve::Declared> declared(const std::vector<ValueInfo>& values) {
   return all;
 }
 
-/// `Front` of `_core`: what `ortmulti serve` listens with.
+using PythonHeaders = std::vector<std::pair<py::bytes, py::bytes>>;
+PythonHeaders to_python(const serve::Headers& headers) { return {headers.begin(), headers.end()}; }
+serve::Headers from_python(const PythonHeaders& headers) { return {headers.begin(), headers.end()}; }
+
+// Status, headers, body and message: of gRPC the body is a message, or there is a message with an error.
+using PythonReply = std::tuple<int, PythonHeaders, py::bytes, std::string>;
+
+PythonReply to_python(Reply reply) {
+  auto body =
+      py::reinterpret_steal<py::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<py::ssize_t>(reply.size())));
+  if (!body) {
+    throw py::error_already_set();
+  }
+  char* to = PyBytes_AS_STRING(body.ptr());
+  {
+    const ReleaseGil nogil;
+    for (const serve::Piece& piece : std::exchange(reply.body, {})) {
+      to = std::ranges::copy(piece.bytes, to).out;
+    }
+  }
+  return {reply.status, to_python(reply.headers), std::move(body), std::move(reply.message)};
+}
+
+// Nothing: the call is not refused.
+std::optional<PythonReply> to_python(std::unique_ptr<Reply> reply) {
+  return reply == nullptr ? std::nullopt : std::optional(to_python(std::move(*reply)));
+}
+
+std::optional<std::pair<py::bytes, py::bytes>> target_of(const serve::Call& call) {
+  const auto target = serve::target_of(call);
+  return target ? std::optional(std::pair<py::bytes, py::bytes>(target->model, target->version)) : std::nullopt;
+}
+
+// An answer that is to be compressed, and the coding.
+std::optional<std::pair<PythonReply, std::string>> plain_of(const serve::Call& call) {
+  return call.plain ? std::optional(std::pair(to_python(call.plain->reply), call.plain->coding)) : std::nullopt;
+}
+
+// As the core refuses it: of a stream, by an answer.
+PythonReply refuse(const serve::Call& call, int status, const std::string& text) {
+  const auto target = call.streamed ? serve::target_of(call) : std::nullopt;
+  return to_python(serve::refused(call, status, text, target ? target->id : ""));
+}
+
+/// `Front` of `_core`: what `ortmulti serve` listens with, and what answers infer for other servers in the process.
 class PythonFront : NonCopyable {
  public:
   PythonFront(const std::vector<int>& http, const std::vector<int>& grpc, const Limits& limits, std::string token,
@@ -92,28 +143,61 @@ class PythonFront : NonCopyable {
         .loops = loops,
         .access_log = access_log,
         .traces = traces,
-        .other = [calls = calls_](std::shared_ptr<serve::Call> call) { calls->put(std::move(call), false); },
-        .gone = [calls = calls_](const std::shared_ptr<serve::Call>& call) { calls->put(call, true); }};
+        .other = [calls = calls_](std::shared_ptr<serve::Call> call) { calls->put({.call = std::move(call)}); },
+        .gone = [calls =
+                     calls_](const std::shared_ptr<serve::Call>& call) { calls->put({.call = call, .gone = true}); },
+        .answered = [calls = calls_](
+                        std::shared_ptr<serve::Call> call,
+                        Reply reply) { calls->put({.call = std::move(call), .reply = std::move(reply)}); }};
     const ReleaseGil nogil;
     front_ = std::make_unique<Front>(std::move(options), http, grpc);
   }
   ~PythonFront() {
     const ReleaseGil nogil;
+    if (getpid() != process_) {             // a fork's child has none of its threads
+      static_cast<void>(front_.release());  // NOLINT(bugprone-unused-return-value)
+      return;
+    }
     calls_->close();
     front_.reset();
   }
 
-  std::optional<Calls::Event> next() {
-    auto event = calls_->next();
-    if (event) {
-      event->first = freed_without_gil(std::move(event->first));
+  // A call, whether its client has gone, and its answer. Nothing after the end.
+  std::optional<std::tuple<std::shared_ptr<serve::Call>, bool, std::optional<PythonReply>>> next() {
+    auto event = without_gil([this] { return calls_->next(); });
+    if (!event) {
+      return std::nullopt;
     }
-    return event;
+    auto reply = event->reply ? std::optional(to_python(std::move(*event->reply))) : std::nullopt;
+    return std::tuple(freed_without_gil(std::move(event->call)), event->gone, std::move(reply));
   }
 
-  void reply(const std::shared_ptr<serve::Call>& call, int status, const serve::Headers& headers, const py::bytes& body,
+  std::shared_ptr<serve::Call> call(bool grpc, std::string method, std::string path, const PythonHeaders& headers,
+                                    std::string peer, bool streamed) {
+    auto call = freed_without_gil(front_->call(grpc ? serve::Protocol::grpc : serve::Protocol::http));
+    call->method = std::move(method);
+    call->path = std::move(path);
+    call->headers = from_python(headers);
+    call->peer = std::move(peer);
+    call->streamed = streamed;
+    return call;
+  }
+  std::shared_ptr<serve::Call> instead_of(serve::Call& other, std::optional<std::size_t> size) {
+    return freed_without_gil(front_->instead_of(other, size));
+  }
+  std::optional<PythonReply> begin(serve::Call& call) {
+    return to_python(without_gil([&] { return front_->begin(call); }));
+  }
+  std::optional<PythonReply> receive(serve::Call& call, const py::bytes& bytes) {
+    const std::string_view text = bytes;
+    return to_python(without_gil([&] { return front_->receive(call, text); }));
+  }
+  void ask(std::shared_ptr<serve::Call> call) { front_->ask(std::move(call)); }
+  void forget(std::shared_ptr<serve::Call> call) { front_->forget(std::move(call)); }
+
+  void reply(const std::shared_ptr<serve::Call>& call, int status, const PythonHeaders& headers, const py::bytes& body,
              std::string message) {
-    Reply reply{.status = status, .headers = headers, .body = {}, .message = std::move(message)};
+    Reply reply{.status = status, .headers = from_python(headers), .body = {}, .message = std::move(message)};
     reply.body.push_back(serve::piece_of(body));
     const ReleaseGil nogil;
     front_->reply(call, std::move(reply));
@@ -170,6 +254,7 @@ class PythonFront : NonCopyable {
  private:
   const std::shared_ptr<Calls> calls_ = std::make_shared<Calls>();
   std::unique_ptr<Front> front_;
+  const pid_t process_ = getpid();
 };
 
 Limits make_limits(std::size_t memory, std::size_t body, std::size_t json, std::size_t header, std::size_t tensors,
@@ -180,44 +265,32 @@ Limits make_limits(std::size_t memory, std::size_t body, std::size_t json, std::
           Seconds(receive), Seconds(send), Seconds(idle), Seconds(end)};
 }
 
-std::vector<std::pair<py::bytes, py::bytes>> headers_of(const serve::Call& call) {
-  return {call.headers.begin(), call.headers.end()};
-}
-
-// An answer that is to be compressed: its headers and its body.
-std::optional<std::pair<std::vector<std::pair<py::bytes, py::bytes>>, py::bytes>> plain_of(const serve::Call& call) {
-  if (!call.plain) {
-    return std::nullopt;
-  }
-  const Reply& plain = *call.plain;
-  py::bytes body(nullptr, plain.size());
-  char* at = PyBytes_AS_STRING(body.ptr());
-  for (const serve::Piece& piece : plain.body) {
-    at = std::ranges::copy(piece.bytes, at).out;
-  }
-  return std::pair(std::vector<std::pair<py::bytes, py::bytes>>(plain.headers.begin(), plain.headers.end()),
-                   std::move(body));
-}
-
 }  // namespace
 
 void register_serve(py::module_& module) {
-  py::class_<serve::Call, std::shared_ptr<serve::Call>>(module, "FrontCall")
+  py::class_<serve::Call, std::shared_ptr<serve::Call>>(module, "FrontCall", py::buffer_protocol())
+      .def_buffer([](const serve::Call& call) {
+        const std::string_view body = call.body.text();
+        return py::buffer_info(reinterpret_cast<const std::uint8_t*>(body.data()),
+                               static_cast<py::ssize_t>(body.size()));
+      })
       .def_property_readonly("grpc", [](const serve::Call& call) { return call.protocol == serve::Protocol::grpc; })
       .def_readonly("method", &serve::Call::method)
       .def_property_readonly("path", [](const serve::Call& call) { return py::bytes(call.path); })
-      .def_property_readonly("headers", &headers_of)
-      .def_property_readonly("body", [](const serve::Call& call) { return py::bytes(call.body.text()); })
+      .def_property_readonly("headers", [](const serve::Call& call) { return to_python(call.headers); })
+      // Not a copy: it may be large, and is counted once.
+      .def_property_readonly("body", [](const py::object& call) { return py::memoryview(call); })
       .def_readonly("streamed", &serve::Call::streamed)
       .def_readonly("compressed", &serve::Call::compressed)
-      .def_property_readonly("plain", &plain_of)
+      .def("plain", &plain_of)
       .def_readonly("peer", &serve::Call::peer)
-      .def(
-          "count",
-          [](serve::Call& call, std::size_t bytes) {
-            return call.bytes_beside.grow_to(call.bytes_beside.count() + bytes);
-          },
-          "bytes"_a);
+      .def_readonly("asked", &serve::Call::asked)
+      .def_property_readonly("health", [](const serve::Call& call) { return serve::is_health(serve::route_of(call)); })
+      .def_property_readonly("target", &target_of)
+      .def_property_readonly(
+          "timing",
+          [](const serve::Call& call) { return call.timing ? std::optional(to_python(*call.timing)) : std::nullopt; })
+      .def("refuse", &refuse, "status"_a, "text"_a);
   py::class_<Limits>(module, "FrontLimits")
       .def(py::init(&make_limits), py::kw_only(), "memory"_a, "body"_a, "json"_a, "header"_a, "tensors"_a,
            "concurrent"_a, "connections"_a, "streams"_a, "receive"_a, "send"_a, "idle"_a, "end"_a);
@@ -226,7 +299,13 @@ void register_serve(py::module_& module) {
                     std::vector<std::string>, std::string, std::string, std::size_t, std::size_t, bool, bool>(),
            py::kw_only(), "http"_a, "grpc"_a, "limits"_a, "token"_a, "allowed_hosts"_a, "certificate"_a, "key"_a,
            "compressed_from"_a, "loops"_a, "access_log"_a, "traces"_a)
-      .def("next", &PythonFront::next, Nogil())
+      .def("next", &PythonFront::next)
+      .def("call", &PythonFront::call, "grpc"_a, "method"_a, "path"_a, "headers"_a, "peer"_a, "streamed"_a)
+      .def("instead_of", &PythonFront::instead_of, "other"_a, "size"_a)
+      .def("begin", &PythonFront::begin, "call"_a)
+      .def("receive", &PythonFront::receive, "call"_a, "bytes"_a)
+      .def("ask", &PythonFront::ask, "call"_a, Nogil())
+      .def("forget", &PythonFront::forget, "call"_a, Nogil())
       .def("reply", &PythonFront::reply, "call"_a, "status"_a, "headers"_a, "body"_a, "message"_a)
       .def("put_model", &PythonFront::put_model, "name"_a, "version"_a, "pool"_a, py::kw_only(), "joins"_a,
            "counts_rows"_a, "recurrent"_a, "max_rows"_a, "timeout"_a, "may_override"_a, "priority"_a)
@@ -237,6 +316,7 @@ void register_serve(py::module_& module) {
       .def("answers", &PythonFront::answers)
       .def("take_access_log", &PythonFront::take_access_log);
   module.def("why_no_http2", &serve::why_no_http2);
+  module.def("to_grpc", [](int status) { return static_cast<int>(serve::to_grpc(status)); }, "status"_a);
 }
 
 }  // namespace ortmulti::bindings

@@ -28,6 +28,7 @@
 
 #include "core/pool/pool.hpp"
 #include "core/pool/runners.hpp"
+#include "core/serve/coding.hpp"
 #include "core/serve/front.hpp"
 #include "core/serve/loop.hpp"
 #include "core/serve/nghttp2.hpp"
@@ -206,9 +207,17 @@ class Others {
     }
     changed_.notify_all();
   }
+  void answered(Reply reply) {
+    {
+      const std::lock_guard lock(mutex_);
+      answers_.push_back(std::move(reply));
+    }
+    changed_.notify_all();
+  }
   // The calls there are, once they are so many.
   std::vector<std::shared_ptr<Call>> wait_for(std::size_t count) { return wait(calls_, count); }
   std::vector<std::shared_ptr<Call>> wait_for_gone(std::size_t count) { return wait(gone_, count); }
+  std::vector<Reply> wait_for_answers(std::size_t count) { return wait(answers_, count); }
   void forget() {
     const std::lock_guard lock(mutex_);
     calls_.clear();
@@ -216,7 +225,8 @@ class Others {
   }
 
  private:
-  std::vector<std::shared_ptr<Call>> wait(const std::vector<std::shared_ptr<Call>>& list, std::size_t count) {
+  template <typename Item>
+  std::vector<Item> wait(const std::vector<Item>& list, std::size_t count) {
     std::unique_lock lock(mutex_);
     EXPECT_TRUE(changed_.wait_for(lock, patience, [&] { return list.size() >= count; }));
     return list;
@@ -226,6 +236,7 @@ class Others {
   std::condition_variable changed_;
   std::vector<std::shared_ptr<Call>> calls_;
   std::vector<std::shared_ptr<Call>> gone_;
+  std::vector<Reply> answers_;
 };
 
 Reply text_reply(std::string text, int status = 200) {
@@ -240,6 +251,9 @@ class ServeFront : public testing::Test {
   ServeFront() {
     options.other = [this](std::shared_ptr<Call> call) { others.take(std::move(call)); };
     options.gone = [this](const std::shared_ptr<Call>& call) { others.lose(call); };
+    options.answered = [this](const std::shared_ptr<Call>& /*call*/, Reply reply) {
+      others.answered(std::move(reply));
+    };
   }
 
   void start() {
@@ -937,13 +951,13 @@ TEST_F(ServeModel, HandsLargeAnswersToOthersWhereClientsAcceptCompressedOnes) {
     ask(rows, accepted);
     const auto call = others.wait_for(1).front();
     ASSERT_TRUE(call->plain.has_value());
-    EXPECT_GE(front->admission().bytes(), 3 * call->plain->size()) << "the answer, and what compressing it takes";
+    EXPECT_GE(front->admission().bytes(), 3 * call->plain->reply.size()) << "the answer, and what compressing it takes";
     front->reply(call, text_reply("packed"));
     EXPECT_EQ(client.answer().body, "packed");
     others.forget();
   }
   EXPECT_EQ(count("200"), 5U);
-  EXPECT_EQ(front->models().find("add")->inferences.load(), 5U);
+  EXPECT_EQ(front->models().find("add")->counts->inferences.load(), 5U);
 }
 
 TEST_F(ServeModel, SendsLargeAnswersAsTheyAreWhereTheMemoryLacks) {
@@ -1010,6 +1024,129 @@ TEST_F(ServeModel, GoesBeforeItsRequestsAreAnswered) {
   EXPECT_TRUE(becomes([&] { return pool->stats().waiting == 1; }));
   front.reset();
   EXPECT_EQ(client.answer().status, 503);
+}
+
+// Calls that another server in the process received.
+class ServeAsked : public ServeModel {
+ protected:
+  void SetUp() override {
+    ServeModel::SetUp();
+    if (!IsSkipped()) {
+      open();
+    }
+  }
+  void open() { front = std::make_unique<Front>(options, std::vector<int>{}, std::vector<int>{}); }
+
+  std::shared_ptr<Call> call(const std::string& body, const std::string& path = "/v2/models/add/infer") {
+    auto call = front->call(Protocol::http);
+    call->method = "POST";
+    call->path = path;
+    EXPECT_EQ(front->begin(*call), nullptr);
+    EXPECT_EQ(front->receive(*call, body.substr(0, 10)), nullptr);
+    EXPECT_EQ(front->receive(*call, body.substr(std::min<std::size_t>(10, body.size()))), nullptr);
+    return call;
+  }
+  // Whether the last of so many answers is that of question(1, 1, false).
+  bool answered(std::size_t count) {
+    const Reply reply = others.wait_for_answers(count).back();
+    std::string body;
+    for (const Piece& piece : reply.body) {
+      body += piece.bytes;
+    }
+    return right({reply.status, "", body}, 1, 1, false);
+  }
+};
+
+TEST_F(ServeAsked, IsAnsweredAsThoseOfConnections) {
+  serve_add();
+  auto asked = call(question(1, 1, false));
+  front->ask(asked);
+  EXPECT_TRUE(answered(1));
+  EXPECT_TRUE(asked->timing.has_value());
+  EXPECT_EQ(front->admission().requests(), 0U);
+  EXPECT_GT(front->admission().bytes(), 0U);
+  asked.reset();
+  EXPECT_TRUE(becomes([&] { return front->admission().bytes() == 0; }));
+  EXPECT_TRUE(front->answers().empty()) << "whoever asked counts them";
+  EXPECT_EQ(front->models().find("add")->counts->inferences.load(), 1U);
+}
+
+TEST_F(ServeAsked, MayBeAskedAgain) {
+  const auto asked = call(question(1, 1, false));
+  front->ask(asked);
+  EXPECT_EQ(others.wait_for(1).front(), asked);
+  EXPECT_EQ(front->admission().requests(), 1U) << "it is under way, whoever answers it";
+  serve_add();
+  front->ask(asked);
+  EXPECT_TRUE(answered(1));
+  EXPECT_EQ(front->admission().requests(), 0U);
+}
+
+TEST_F(ServeAsked, HasLimits) {
+  options.token = "secret";
+  options.limits.body = 100'000;
+  options.limits.memory = 150'000;
+  open();
+  const auto first = front->call(Protocol::http);
+  EXPECT_EQ(front->begin(*first)->status, 401);
+  first->headers = {{"authorization", "Bearer secret"}, {"content-length", "100001"}};
+  EXPECT_EQ(front->begin(*first)->status, 413);
+  first->headers[1].second = "100000";
+  EXPECT_EQ(front->begin(*first), nullptr);
+  EXPECT_EQ(front->receive(*first, std::string(100'000, ' ')), nullptr);
+  EXPECT_EQ(front->receive(*first, "x")->status, 413);
+  const auto second = front->call(Protocol::grpc);
+  EXPECT_EQ(front->receive(*second, std::string(100'000, ' '))->status, 503) << "there is no memory for both";
+}
+
+TEST_F(ServeAsked, HasItsLargeAnswerCompressedByWhoeverAsked) {
+  options.compressed_from = 1;
+  open();
+  serve_add();
+  auto asked = call(question(1, 1, false));
+  asked->headers.emplace_back("accept-encoding", "gzip");
+  front->ask(asked);
+  EXPECT_EQ(others.wait_for(1).front(), asked);
+  ASSERT_TRUE(asked->plain.has_value());
+  EXPECT_EQ(asked->plain->coding, "gzip");
+  EXPECT_TRUE(asked->timing.has_value());
+  others.forget();
+  asked.reset();
+  EXPECT_TRUE(becomes([&] { return front->admission().requests() == 0 && front->admission().bytes() == 0; }));
+}
+
+TEST_F(ServeAsked, IsNotComputedOnceItIsForgotten) {
+  pool = Pool::make({});
+  pool->expect(Device::cpu(), 1);  // requests wait for a session
+  serve();
+  const auto asked = call(question(1, 1, false));
+  front->ask(asked);
+  EXPECT_TRUE(becomes([&] { return pool->stats().waiting == 1; }));
+  front->forget(asked);
+  EXPECT_TRUE(becomes([&] { return pool->stats().waiting == 0; }));
+}
+
+TEST_F(ServeAsked, TakesThePlaceOfAnother) {
+  options.limits.concurrent = 1;
+  open();
+  serve_add();
+  const auto packed = call("a body", "/v2/models/unknown/infer");
+  packed->headers = {{"content-encoding", "gzip"}, {"content-length", "6"}, {"accept", "x"}};
+  packed->peer = "a 1";
+  front->ask(packed);
+  others.wait_for(1);
+  const std::string question = this->question(1, 1, false);
+  const auto plain = front->instead_of(*packed, question.size());
+  EXPECT_EQ(plain->headers, (Headers{{"accept", "x"}, {"content-length", std::to_string(question.size())}}));
+  EXPECT_EQ(front->begin(*plain), nullptr) << "it has the only place";
+  EXPECT_EQ(plain->since, packed->since) << "of its deadline";
+  EXPECT_EQ(plain->peer + plain->path + plain->method, "a 1/v2/models/unknown/inferPOST");
+  EXPECT_EQ(plain->body.size(), 0U);
+  plain->path = "/v2/models/add/infer";
+  EXPECT_EQ(front->receive(*plain, question), nullptr);
+  front->ask(plain);
+  EXPECT_TRUE(answered(1));
+  EXPECT_EQ(front->instead_of(*packed, std::nullopt)->body.text(), "a body");
 }
 
 // A client of gRPC that reads messages, not headers.
@@ -1308,6 +1445,24 @@ TEST_F(ServeRoute, KnowsPaths) {
   }
   EXPECT_TRUE(has_request_stream(service + "ModelStreamInfer"));
   EXPECT_FALSE(has_request_stream(service + "ModelInfer"));
+}
+
+TEST(ServeCoding, IsTheFirstThatTheClientAccepts) {
+  const auto accepted = [](const char* header, bool binary) {
+    return accepted_coding({{"accept-encoding", header}}, binary);
+  };
+  for (const char* header : {"gzip", "GZip ;q=0.5", "gzip;q=1.000"}) {
+    EXPECT_EQ(accepted(header, false), "gzip") << header;
+    EXPECT_EQ(accepted(header, true), "gzip") << header;
+  }
+  for (const char* header : {"br, deflate;q=0.1,gzip", "deflate,", "gzip; q=0.0, deflate"}) {
+    EXPECT_EQ(accepted(header, false), "deflate") << header;
+    EXPECT_EQ(accepted(header, true), "") << header;
+  }
+  for (const char* header : {"", ",", ";", "*", "br", "xgzip", "gzip;q=0", "gzip;q=0.000", "identity"}) {
+    EXPECT_EQ(accepted(header, false), "") << header;
+  }
+  EXPECT_EQ(accepted_coding({}, false), "");
 }
 
 TEST_F(ServeRoute, ChecksHealth) {

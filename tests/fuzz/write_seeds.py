@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ortmulti.serve.messages import message
+from benchmarks.messages import message
 
 # Of fuzz_http1.cpp: 128 + the number of a fragment; from 250 on 20,000 bytes.
 POST, GET, HEAD, HOST, LENGTH_5, LENGTH_40000, CHUNKED, CLOSE, KEEP_ALIVE, EXPECT = range(128, 138)

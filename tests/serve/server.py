@@ -25,7 +25,7 @@ from tests.support.processes import child_environment
 if reason := _core.why_no_http2() if hasattr(_core, "Front") else "this build has no server":
     pytest.skip(reason, allow_module_level=True)
 grpc = pytest.importorskip("grpc")
-message = pytest.importorskip("ortmulti.serve.messages").message
+message = pytest.importorskip("benchmarks.messages").message
 
 SIMPLE = onnx_models.parsed("(float[n] x) => (float[n] y) { y = Neg(x) }").SerializeToString()
 ASKED = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [2], "data": [1, -2]}]}).encode()

@@ -13,7 +13,7 @@ import pytest
 
 from ortmulti import _core
 from ortmulti.errors import InvalidArgument
-from ortmulti.serve.front import Certificate
+from ortmulti.serve.certificate import Certificate
 from ortmulti.serve.limits import Limits
 from tests.serve.server import make_certificate
 from tests.support.pools import HANG
@@ -32,6 +32,7 @@ class Server:
             grpc=[sockets[1].detach()],
             limits=_core.FrontLimits(**vars(Limits())),
             token="",
+            allowed_hosts=[],
             certificate=str(self.files[0]),
             key=str(self.files[1]),
             compressed_from=1,

@@ -38,7 +38,7 @@ from tests.support.pools import ENDLESS, HANG, endless_feed
 from tests.support.processes import child_environment
 
 grpc = pytest.importorskip("grpc")
-messages = pytest.importorskip("ortmulti.serve.messages")
+messages = pytest.importorskip("benchmarks.messages")
 message = messages.message
 
 
@@ -547,7 +547,7 @@ def test_messages_are_those_of_tritons_client() -> None:
         }
 
     compared = 0
-    for name in messages._MESSAGES:
+    for name in messages.ALL:
         if name in theirs.message_types_by_name:
             ours, other = fields(message(name).DESCRIPTOR), fields(theirs.message_types_by_name[name])
             _assert_part(ours, other, name)

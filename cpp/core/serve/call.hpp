@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/base/non_copyable.hpp"
+#include "core/pool/request_timing.hpp"
 #include "core/serve/admission.hpp"
 #include "core/serve/buffer.hpp"
 
@@ -76,8 +77,7 @@ Reply refusal(Protocol protocol, int status, std::string_view text);
 /// and belongs to whoever answers it from Router::finish() on.
 class Call : NonCopyable {
  public:
-  Call(Protocol of, BufferPool& buffers, Admission& admission)
-      : protocol(of), body(buffers), bytes(admission), bytes_beside(admission) {}
+  Call(Protocol of, BufferPool& buffers, Admission& admission) : protocol(of), body(buffers), bytes(admission) {}
   virtual ~Call() = default;
 
   const Protocol protocol;
@@ -89,18 +89,25 @@ class Call : NonCopyable {
   Buffer body;              ///< Of gRPC: a message. Without transfer coding; content coding is as sent.
   bool compressed = false;  ///< Of gRPC: the message is, as its header grpc-encoding says: gzip or deflate.
   bool streamed = false;    ///< Of a call of gRPC with a stream of requests, each of which is a Call.
-  std::string peer;         ///< "127.0.0.1 51234": of the connection.
-  const std::chrono::steady_clock::time_point since =
+  std::string peer;         ///< "127.0.0.1 51234": of the connection. Empty: unknown.
+  bool asked = false;       ///< By Front::ask(): it has no connection.
+  std::chrono::steady_clock::time_point since =
       std::chrono::steady_clock::now();  ///< When its headers were there; of a message of a stream, when it began.
   std::atomic<bool> gone{false};         ///< Nobody waits for its answer.
 
-  /// The answer of whoever answers last: to be compressed, and sent.
-  std::optional<Reply> plain;
+  /// The core's answer, which whoever answers last compresses and sends.
+  struct Plain {
+    Reply reply;
+    std::string coding;      ///< "gzip" or "deflate".
+    Admission::Bytes bytes;  ///< Of what is made of it.
+  };
+  std::optional<Plain> plain;
 
   // Of admission: freed with the call.
-  Admission::Bytes bytes;         ///< Of its body, or its answer.
-  Admission::Bytes bytes_beside;  ///< Of what whoever answers it makes of its body. Connections leave it alone.
+  Admission::Bytes bytes;  ///< Of its body, or its answer.
   Admission::Place place;
+
+  std::optional<RequestTiming> timing;  ///< Of its run, for whoever asked.
 
   // For its connection alone.
   std::uint64_t connection = 0;

@@ -6,8 +6,10 @@
 #include <chrono>
 #include <deque>
 #include <iterator>
+#include <optional>
 
 #include "core/base/mutex.hpp"
+#include "core/base/text.hpp"
 #include "core/serve/front_calls.hpp"
 #include "core/serve/loop.hpp"
 
@@ -15,6 +17,21 @@ namespace ortmulti::serve {
 namespace {
 
 using Listeners = std::vector<std::shared_ptr<const Socket>>;
+
+std::optional<std::size_t> number_in(const Headers& headers, std::string_view name) {
+  const std::string* const value = find(headers, name);
+  return value == nullptr ? std::nullopt : whole_number<std::size_t>(*value);
+}
+
+// Has room for so many further bytes of the body. A reply: there is none.
+std::unique_ptr<Reply> make_room(Call& call, std::size_t bytes, const Limits& limits) {
+  if (bytes > limits.body - call.body.size()) {
+    return std::make_unique<Reply>(
+        refusal(call.protocol, 413, "the request's body is larger than " + std::to_string(limits.body) + " bytes"));
+  }
+  call.body.room(bytes);
+  return nullptr;
+}
 
 // They are owned before anything else may throw.
 Listeners listening(const std::vector<int>& descriptors) {
@@ -50,6 +67,9 @@ struct Front::State : NonCopyable {
     const std::size_t all = (http.empty() ? 0 : loops) + (grpc.empty() ? 0 : loops);
     add(Protocol::http, http, loops, all);
     add(Protocol::grpc, grpc, loops, all);
+    if (sides.empty()) {  // one for ask() alone
+      sides.emplace_back(shared, Protocol::http, Loop::Options{{}, 0, 1});
+    }
     for (Side& side : sides) {  // whether there can be connections at all: gRPC needs a library
       side.calls.connect("", 0, Loop::Clock::now());
     }
@@ -59,6 +79,7 @@ struct Front::State : NonCopyable {
     // Calls may be kept longer, by threads in which what is caught here must not be freed.
     shared->options.other = nullptr;
     shared->options.gone = nullptr;
+    shared->options.answered = nullptr;
   }
 
   void add(Protocol protocol, const Listeners& listeners, std::size_t loops, std::size_t all) {
@@ -99,7 +120,9 @@ struct Front::State : NonCopyable {
 };
 
 Front::Front(Options options, const std::vector<int>& http, const std::vector<int>& grpc) {
-  keep_freed_memory();
+  if (!http.empty() || !grpc.empty()) {  // else the process is not this server's
+    keep_freed_memory();
+  }
   const Listeners of_http = listening(http);
   const Listeners of_grpc = listening(grpc);
   state_ = std::make_shared<State>(std::move(options), of_http, of_grpc);
@@ -116,6 +139,66 @@ void Front::reply(const std::shared_ptr<Call>& call, Reply reply) {
   State::Side& side = state_->sides[call->connection % state_->sides.size()];
   side.loop.mailbox()->put(
       [calls = &side.calls, call, reply = std::move(reply)]() mutable { calls->reply(call, std::move(reply)); });
+}
+
+std::shared_ptr<Call> Front::call(Protocol protocol) {
+  const std::shared_ptr<FrontShared>& shared = state_->shared;
+  auto call = std::make_shared<Call>(protocol, shared->buffers, shared->admission);
+  call->asked = true;
+  return kept(shared, std::move(call));
+}
+
+std::shared_ptr<Call> Front::instead_of(Call& other, std::optional<std::size_t> size) {
+  auto call = this->call(other.protocol);
+  call->method = other.method;
+  call->path = other.path;
+  call->query = other.query;
+  call->streamed = other.streamed;
+  call->peer = other.peer;
+  call->since = other.since;
+  std::ranges::copy_if(other.headers, std::back_inserter(call->headers), [](const auto& header) {
+    return header.first != "content-encoding" && header.first != "content-length";
+  });
+  call->place = std::move(other.place);
+  if (size) {
+    call->headers.emplace_back("content-length", std::to_string(*size));
+  } else {
+    call->body = std::move(other.body);  // whose bytes the other call counts
+  }
+  return call;
+}
+
+std::unique_ptr<Reply> Front::begin(Call& call) {
+  if (auto reply = state_->sides.front().calls.begin(call)) {
+    return reply;
+  }
+  if (const auto json = number_in(call.headers, "inference-header-content-length")) {
+    call.body.align(*json);  // so that the tensors behind it are used where they are
+  }
+  const auto length = number_in(call.headers, "content-length");
+  return length ? make_room(call, *length, state_->shared->options.limits) : nullptr;
+}
+
+std::unique_ptr<Reply> Front::receive(Call& call, std::string_view bytes) {
+  if (auto reply = make_room(call, bytes.size(), state_->shared->options.limits)) {
+    return reply;
+  }
+  call.body.append(bytes);
+  if (!call.bytes.grow_to(call.body.resident())) {
+    return std::make_unique<Reply>(
+        refusal(call.protocol, 503, "the server has no memory left for requests, try again later"));
+  }
+  return nullptr;
+}
+
+void Front::ask(std::shared_ptr<Call> call) {
+  State::Side& side = state_->sides.front();
+  side.loop.mailbox()->put([calls = &side.calls, call = std::move(call)] { calls->finish(call); });
+}
+
+void Front::forget(std::shared_ptr<Call> call) {
+  State::Side& side = state_->sides.front();
+  side.loop.mailbox()->put([calls = &side.calls, call = std::move(call)] { calls->gone(call); });
 }
 
 void Front::renew_certificate() { state_->shared->load_certificate(); }

@@ -6,7 +6,9 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -40,6 +42,8 @@ class Front : NonCopyable {
     /// Called as a client goes whose call `other` has, and where the server ends before its answer. In that loop's
     /// thread.
     std::function<void(const std::shared_ptr<Call>&)> gone;
+    /// Called with the answer to a call that ask() got. In the thread of a loop.
+    std::function<void(std::shared_ptr<Call>, Reply)> answered;
   };
   /// An answer, for the log. Of HTTP, the path is decoded.
   struct Access {
@@ -60,6 +64,23 @@ class Front : NonCopyable {
   void set_ready(bool ready) noexcept;
   /// Answers a call that `other` got. Any thread may call it, also after the end.
   void reply(const std::shared_ptr<Call>& call, Reply reply);
+
+  // Calls that another server received. They are admitted and answered as those of connections, but not counted in
+  // answers(), nor logged. Any thread may call these.
+  /// A call without a body. It may outlive this.
+  std::shared_ptr<Call> call(Protocol protocol);
+  /// A call in the place of another one, which is kept meanwhile: without content coding, and with its body. Or else
+  /// with another body of this size, which begin() looks at.
+  std::shared_ptr<Call> instead_of(Call& other, std::optional<std::size_t> size);
+  /// Its headers are there. A reply: it is refused, and its body is not wanted.
+  std::unique_ptr<Reply> begin(Call& call);
+  /// More of its body. A reply: it is refused.
+  std::unique_ptr<Reply> receive(Call& call, std::string_view bytes);
+  /// All of it is there. Its answer goes to `answered`. Or else the call goes to `other`, without reply() after it:
+  /// then it may be asked again.
+  void ask(std::shared_ptr<Call> call);
+  /// Nobody waits for its answer any more.
+  void forget(std::shared_ptr<Call> call);
 
   /// Reads the files of TLS again, for connections that come from now on. Any thread may call it. Throws Error where
   /// they cannot be used; then those that were read before stay.

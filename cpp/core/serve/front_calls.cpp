@@ -7,6 +7,7 @@
 #include "core/base/error.hpp"
 #include "core/base/text.hpp"
 #include "core/pool/pool.hpp"
+#include "core/serve/coding.hpp"
 #include "core/serve/route.hpp"
 
 namespace ortmulti::serve {
@@ -18,26 +19,9 @@ constexpr std::size_t most_numbers = 8192;
 constexpr std::size_t most_workers = 2;
 // Of a request that is no infer: it has no tensors.
 constexpr std::size_t most_of_others = std::size_t{64} << 10;
-constexpr std::size_t most_logged = 8192;
 // Is sent without a budget, as health is.
 constexpr std::size_t small_answer = 4096;
-// Of the places for requests, what is left for infer whatever holds Python up.
-constexpr std::size_t share_of_infer = 4;
 constexpr std::chrono::seconds quiet_for{3};
-// Of the memory for clients, what is kept for the next bodies.
-constexpr std::size_t share_kept = 16;
-
-constexpr std::array<const char*, 17> grpc_names{
-    "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
-    "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
-    "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
-    "DATA_LOSS", "UNAUTHENTICATED"};
-
-// A call, and what it needs as long as anybody has it.
-struct Kept {
-  std::shared_ptr<const FrontShared> shared;
-  std::shared_ptr<Call> call;  // freed first
-};
 
 bool traced(const Headers& headers) {
   return std::ranges::any_of(headers, [](const auto& header) {
@@ -80,53 +64,6 @@ bool long_answer(const InferRequest& request) {
 
 }  // namespace
 
-void AnswerCounts::add(Protocol protocol, int http_status) noexcept {
-  const auto at = protocol == Protocol::http ? static_cast<std::size_t>(http_status)
-                                             : static_cast<std::size_t>(to_grpc(http_status));
-  auto& count = protocol == Protocol::http ? http_[std::min(at, http_.size() - 1)] : grpc_[at];
-  count.fetch_add(1, std::memory_order_relaxed);
-}
-
-std::map<std::pair<std::string, std::string>, std::uint64_t> AnswerCounts::all() const {
-  std::map<std::pair<std::string, std::string>, std::uint64_t> all;
-  for (std::size_t i = 0; i < http_.size(); ++i) {
-    if (const std::uint64_t count = http_[i].load(std::memory_order_relaxed); count > 0) {
-      all[{"http", std::to_string(i)}] = count;
-    }
-  }
-  for (std::size_t i = 0; i < grpc_.size(); ++i) {
-    if (const std::uint64_t count = grpc_[i].load(std::memory_order_relaxed); count > 0) {
-      all[{"grpc", grpc_names[i]}] = count;
-    }
-  }
-  return all;
-}
-
-FrontShared::FrontShared(Front::Options given)
-    : options(std::move(given)),
-      authorization(options.token.empty() ? "" : "Bearer " + options.token),
-      admission(options.limits),
-      buffers(options.limits.memory / share_kept),
-      most_others(options.limits.concurrent - options.limits.concurrent / share_of_infer),
-      access_log(most_logged) {
-  load_certificate();
-}
-
-void FrontShared::load_certificate() {
-  if (options.certificate.empty()) {
-    return;
-  }
-  Contexts loaded{std::make_shared<const TlsContext>(options.certificate, options.key, "http/1.1"),
-                  std::make_shared<const TlsContext>(options.certificate, options.key, "h2")};
-  const MutexLock lock(mutex_);
-  std::swap(tls_, loaded);  // the old ones are freed without the lock
-}
-
-std::shared_ptr<const TlsContext> FrontShared::tls(Protocol protocol) const {
-  const MutexLock lock(mutex_);
-  return protocol == Protocol::http ? tls_.http : tls_.grpc;
-}
-
 FrontCalls::FrontCalls(std::shared_ptr<FrontShared> shared, Protocol protocol)
     : shared_(std::move(shared)), protocol_(protocol) {}
 
@@ -166,15 +103,15 @@ std::unique_ptr<Reply> FrontCalls::begin(Call& call) {
     return refuse(refusal(call.protocol, 403, "this server is not to be asked by this name: see --allowed-hosts"));
   }
   // Its place is taken when its body is there: else who sends none would keep others out.
-  if (!is_health(route) && shared_->admission.requests() >= shared_->options.limits.concurrent) {
+  if (!is_health(route) && call.place == nullptr &&
+      shared_->admission.requests() >= shared_->options.limits.concurrent) {
     return refuse(refusal(call.protocol, 503, busy(*shared_)));
   }
   return nullptr;
 }
 
 void FrontCalls::finish(std::shared_ptr<Call> call) {
-  const auto kept = std::make_shared<const Kept>(Kept{shared_, std::move(call)});
-  const std::shared_ptr<Call> held(kept, kept->call.get());
+  const std::shared_ptr<Call> held = kept(shared_, std::move(call));
   attempt(held, [&] { route(held); });
 }
 
@@ -192,12 +129,14 @@ void FrontCalls::route(const std::shared_ptr<Call>& call) {
     answer(call, health(*call, route, shared_->ready.load()));
     return;
   }
-  call->place = shared_->admission.request();
+  if (call->place == nullptr) {  // else it is asked again
+    call->place = shared_->admission.request();
+  }
   if (call->place == nullptr) {
     answer(call, refused(*call, 503, busy(*shared_)));
-  } else if (route == Route::infer && !call->compressed) {
-    // What Python answers is within the limits, too.
-    infer(call, shared_->options.traces && traced(call->headers) ? shared_->none : shared_->models);
+  } else if (route == Route::infer && !call->compressed &&
+             (call->asked || !shared_->options.traces || !traced(call->headers))) {
+    infer(call);
   } else if (route != Route::infer && call->body.size() > most_of_others) {
     answer(call, refused(*call, 413,
                          "the body has " + std::to_string(call->body.size()) + " bytes, and " +
@@ -207,12 +146,12 @@ void FrontCalls::route(const std::shared_ptr<Call>& call) {
   }
 }
 
-void FrontCalls::infer(const std::shared_ptr<Call>& call, const ServedModels& models) {
+void FrontCalls::infer(const std::shared_ptr<Call>& call) {
   note(call);
   shared_->busy = loop_->now().time_since_epoch().count();
-  const auto work = [shared = shared_.get(), &models, call, receiver = receiver_]() -> Begun {
+  const auto work = [shared = shared_.get(), call, receiver = receiver_]() -> Begun {
     try {
-      return begin_infer(call, models, shared->options.limits, receiver);
+      return begin_infer(call, shared->models, shared->options.limits, receiver);
     } catch (...) {
       return {.request = nullptr, .reply = std::make_unique<Reply>(failure_of(*call))};
     }
@@ -280,24 +219,32 @@ void FrontCalls::written(const std::shared_ptr<Call>& call, std::optional<Reply>
   if (!under_way_.contains(call.get())) {
     return;
   }
-  if (reply && !to_be_compressed(*call, *reply)) {
-    answer(call, std::move(*reply));
-    return;
+  if (reply) {
+    call->plain = to_be_compressed(*call, *reply);
+    if (!call->plain) {
+      answer(call, std::move(*reply));
+      return;
+    }
   }
-  call->plain = std::move(reply);
   hand_over(call);
 }
 
-// Counts what a compression takes; without the memory or the places for it, the answer is sent as it is.
-bool FrontCalls::to_be_compressed(Call& call, const Reply& reply) const {
-  const Front::Options& options = shared_->options;
-  const std::string* const accepted = find(call.headers, "accept-encoding");
+// Without the memory or the places for it, the answer is sent as it is.
+std::optional<Call::Plain> FrontCalls::to_be_compressed(Call& call, Reply& reply) const {
+  const std::size_t size = reply.size();
+  if (call.protocol != Protocol::http || reply.status != 200 || size < shared_->options.compressed_from ||
+      !shared_->options.other || shared_->others >= shared_->most_others) {
+    return std::nullopt;
+  }
+  const bool binary = find(reply.headers, "inference-header-content-length") != nullptr;
+  Call::Plain plain{
+      .reply = {}, .coding = std::string(accepted_coding(call.headers, binary)), .bytes = call.bytes.another()};
   constexpr std::size_t copies = 2;  // beside the answer: of all of it, and compressed
-  return call.protocol == Protocol::http && reply.status == 200 && reply.size() >= options.compressed_from &&
-         accepted != nullptr &&
-         (accepted->find("gzip") != std::string::npos || accepted->find("deflate") != std::string::npos) &&
-         options.other && shared_->others < shared_->most_others && call.bytes.grow_to(reply.size()) &&
-         call.bytes_beside.grow_to(call.bytes_beside.count() + copies * reply.size());
+  if (plain.coding.empty() || !call.bytes.grow_to(size) || !plain.bytes.grow_to(copies * size)) {
+    return std::nullopt;
+  }
+  plain.reply = std::move(reply);
+  return plain;
 }
 
 void FrontCalls::hand_over(const std::shared_ptr<Call>& call) {
@@ -305,13 +252,13 @@ void FrontCalls::hand_over(const std::shared_ptr<Call>& call) {
     answer(call, refused(*call, 404, "Not Found"));
     return;
   }
-  if (shared_->others >= shared_->most_others) {
-    answer(call, refused(*call, 503, std::to_string(shared_->others) + " requests that are no infer are under way"));
+  if (call->asked) {
+    under_way_.erase(call.get());
+    shared_->options.other(call);
     return;
   }
-  // Python has a body of its own. That of HTTP it counts where it keeps it: not for a model that is not there.
-  if (call->protocol == Protocol::grpc && !call->bytes_beside.grow_to(call->body.size())) {
-    answer(call, refused(*call, 503, "the server has no memory for this request now"));
+  if (shared_->others >= shared_->most_others) {
+    answer(call, refused(*call, 503, std::to_string(shared_->others) + " requests that are no infer are under way"));
     return;
   }
   UnderWay& under_way = note(call);
@@ -332,10 +279,7 @@ FrontCalls::UnderWay& FrontCalls::note(const std::shared_ptr<Call>& call) {
 
 void FrontCalls::reply(const std::shared_ptr<Call>& call, Reply reply) {
   if (under_way_.contains(call.get())) {
-    if (call->plain) {
-      call->plain.reset();
-      call->bytes_beside.resize_down(0);
-    }
+    call->plain.reset();
     answer(call, std::move(reply));
   }
 }
@@ -348,9 +292,17 @@ void FrontCalls::answer(const std::shared_ptr<Call>& call, Reply reply) {
   }
   count(*call, reply, took);
   call->place.reset();
-  loop_->reply(call, std::move(reply));
+  send(call, std::move(reply));
   if (found != under_way_.end()) {
     forget(found);
+  }
+}
+
+void FrontCalls::send(const std::shared_ptr<Call>& call, Reply reply) {
+  if (call->asked) {
+    shared_->options.answered(call, std::move(reply));
+  } else {
+    loop_->reply(call, std::move(reply));
   }
 }
 
@@ -362,6 +314,9 @@ FrontCalls::UnderWay FrontCalls::forget(const CallsUnderWay::iterator& found) {
 }
 
 void FrontCalls::count(const Call& call, const Reply& reply, Loop::Clock::duration took) {
+  if (call.asked) {
+    return;
+  }
   shared_->answers.add(call.protocol, reply.status);
   if (shared_->options.access_log) {
     shared_->access_log.push(
@@ -393,7 +348,7 @@ void FrontCalls::cut_off() {
     if (under_way.request != nullptr || under_way.where == Where::other) {
       const Reply reply = refusal(call->protocol, 503, "the server ends");
       count(*call, reply, loop_->now() - under_way.since);
-      loop_->reply(call, reply);
+      send(call, reply);
     }
     gone(call);
   }

@@ -1,72 +1,21 @@
 #pragma once
 
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
-#include <utility>
 
-#include "core/base/async_runs.hpp"
-#include "core/base/hand_over_queue.hpp"
-#include "core/base/mutex.hpp"
 #include "core/base/non_copyable.hpp"
-#include "core/serve/front.hpp"
+#include "core/serve/front_shared.hpp"
 #include "core/serve/infer.hpp"
 #include "core/serve/loop.hpp"
-#include "core/serve/tls.hpp"
 
 namespace ortmulti::serve {
 
-/// Counts of answers. Any thread may use it.
-class AnswerCounts : NonCopyable {
- public:
-  void add(Protocol protocol, int http_status) noexcept;
-  std::map<std::pair<std::string, std::string>, std::uint64_t> all() const;
-
- private:
-  std::array<std::atomic<std::uint64_t>, 600> http_{};
-  std::array<std::atomic<std::uint64_t>, 17> grpc_{};
-};
-
-/// What the loops of a server share. Calls keep it: they count in its admission, and their bodies are its buffers'.
-struct FrontShared : NonCopyable {
-  /// Throws Error where TLS cannot be served as asked.
-  explicit FrontShared(Front::Options given);
-
-  /// Reads the files of TLS; new connections have what is in them. Throws Error, and then the contexts stay.
-  void load_certificate();
-  /// Null: connections are plain.
-  std::shared_ptr<const TlsContext> tls(Protocol protocol) const;
-
-  Front::Options options;
-  const std::string authorization;  ///< Empty: none is needed.
-  Admission admission;
-  BufferPool buffers;
-  const std::size_t most_others;
-  std::atomic<std::size_t> others{0};     ///< Calls that `other` has.
-  std::atomic<Loop::Clock::rep> busy{0};  ///< When the last infer came.
-  ServedModels models;
-  const ServedModels none;
-  AsyncRuns workers;  ///< Read and write long JSON.
-  std::atomic<bool> ready{false};
-  AnswerCounts answers;
-  HandOverQueue<Front::Access> access_log;
-
- private:
-  struct Contexts {
-    std::shared_ptr<const TlsContext> http, grpc;
-  };
-  mutable Mutex mutex_;
-  Contexts tls_ ORTMULTI_GUARDED_BY(mutex_);
-};
-
-/// The calls of one loop: routes them, and brings their answers back. All functions are called by the loop's thread.
+/// The calls of one loop: routes them, and brings their answers back. All functions but begin() are called by the
+/// loop's thread.
 class FrontCalls : public Router, public Loop::Owner, NonCopyable {
  public:
   FrontCalls(std::shared_ptr<FrontShared> shared, Protocol protocol);
@@ -101,15 +50,17 @@ class FrontCalls : public Router, public Loop::Owner, NonCopyable {
   using CallsUnderWay = std::unordered_map<const Call*, UnderWay>;
 
   void route(const std::shared_ptr<Call>& call);
-  void infer(const std::shared_ptr<Call>& call, const ServedModels& models);
+  void infer(const std::shared_ptr<Call>& call);
   void begun(const std::shared_ptr<Call>& call, Begun begun);
   void finished(const std::shared_ptr<Request>& finished);
   /// None: Python is to answer.
   void written(const std::shared_ptr<Call>& call, std::optional<Reply> reply);
-  bool to_be_compressed(Call& call, const Reply& reply) const;
+  /// Takes the reply if its client wants it so.
+  std::optional<Call::Plain> to_be_compressed(Call& call, Reply& reply) const;
   void hand_over(const std::shared_ptr<Call>& call);
   UnderWay& note(const std::shared_ptr<Call>& call);
   void answer(const std::shared_ptr<Call>& call, Reply reply);
+  void send(const std::shared_ptr<Call>& call, Reply reply);
   UnderWay forget(const CallsUnderWay::iterator& found);
   void count(const Call& call, const Reply& reply, Loop::Clock::duration took);
   /// Whether a worker will do the work, and then have this loop do what it returns.

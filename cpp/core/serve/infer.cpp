@@ -49,7 +49,7 @@ std::shared_ptr<const ServedModel> find_model(const ServedModels& models, std::s
 }
 
 std::uint64_t number_of(const std::string& peer) {
-  return std::max(std::uint64_t{std::hash<std::string>()(peer)}, std::uint64_t{1});
+  return peer.empty() ? 0 : std::max(std::uint64_t{std::hash<std::string>()(peer)}, std::uint64_t{1});
 }
 
 // The value of gRPC's header grpc-timeout: at most eight digits, and a unit.
@@ -187,8 +187,8 @@ Begun submit(const std::shared_ptr<Call>& call, std::shared_ptr<const ServedMode
 
 Begun begin_http(const std::shared_ptr<Call>& call, const ServedModels& models, const Limits& limits,
                  const std::shared_ptr<Receiver>& receiver) {
-  const auto path = call->method == "POST" ? infer_path(call->path) : std::nullopt;
-  auto model = path ? find_model(models, path->model, path->version) : nullptr;
+  const auto target = target_of(*call);
+  auto model = target ? find_model(models, target->model, target->version) : nullptr;
   if (!model || find(call->headers, "content-encoding") != nullptr) {
     return python_answers();
   }
@@ -209,7 +209,7 @@ Begun begin_grpc(const std::shared_ptr<Call>& call, const ServedModels& models, 
   auto model = find_model(models, sent.model, sent.version);
   const std::string id = sent.id;
   try {
-    const Asked asked = check_grpc(std::move(sent), limits.tensors);  // what Python gets is within the limits, too
+    const Asked asked = check_grpc(std::move(sent), limits.tensors);
     return model ? submit(call, std::move(model), asked, receiver) : python_answers();
   } catch (const Refused& wrong) {
     return answered(refused(*call, wrong.status, wrong.text, id));
@@ -309,6 +309,26 @@ bool InferRequest::Memory::has(const void* address) const noexcept {
   return address != nullptr && (within(body) || std::ranges::any_of(blocks, within));
 }
 
+std::optional<Target> target_of(const Call& call) {
+  if (route_of(call) != Route::infer) {
+    return std::nullopt;
+  }
+  if (call.protocol == Protocol::http) {
+    auto path = infer_path(call.path);
+    return path ? std::optional<Target>({std::move(path->model), std::move(path->version), {}}) : std::nullopt;
+  }
+  Target target;
+  if (call.compressed) {
+    return target;
+  }
+  try {
+    GrpcRequest sent = read_grpc(call.body.text(), 0);
+    target = {std::move(sent.model), std::move(sent.version), std::move(sent.id)};
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): begin_infer() says so
+  }
+  return target;
+}
+
 Begun begin_infer(const std::shared_ptr<Call>& call, const ServedModels& models, const Limits& limits,
                   const std::shared_ptr<Receiver>& receiver) {
   if (call->gone) {  // it waited for a worker
@@ -349,6 +369,7 @@ std::optional<Reply> reply_of(InferRequest& request) {
     request.model->counts->inferences += request.row_count;
     request.model->counts->last = milliseconds_now();
     note_run(request);
+    request.call->timing = timing_of(request);
     return reply;
   } catch (const std::exception&) {
     return refused(request, std::current_exception());

@@ -119,6 +119,15 @@ class InferRequest : public Request {
   std::atomic<bool> answer_dropped{false};  ///< There was no memory for it.
 };
 
+/// What a call of infer asks for. Of a message that cannot be read all of it is empty.
+struct Target {
+  std::string model;
+  std::string version;  ///< May be empty.
+  std::string id;       ///< The request's, over gRPC.
+};
+/// Nothing: it is no call of infer.
+std::optional<Target> target_of(const Call& call);
+
 /// What became of a call: one of these.
 struct Begun {
   std::shared_ptr<InferRequest> request;  ///< The pool has it, and its receiver gets it.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ortmulti.pool.members import Members
     from ortmulti.pool.rows import RowVerdict
 
-__all__ = ["Batching", "Pool", "Requests", "StandIn", "members_of", "rows_of"]
+__all__ = ["Batching", "Pool", "Requests", "StandIn", "members_of", "rows_of", "span_of"]
 
 _Self = TypeVar("_Self", bound="Requests")
 _SelfPool = TypeVar("_SelfPool", bound="Pool")
@@ -657,6 +657,11 @@ class StandIn(Requests):
 def members_of(pool: Pool) -> Members:
     """Return the sessions of a pool, for what keeps several pools."""
     return pool._members
+
+
+def span_of(pool: Pool) -> RequestSpan | None:
+    """Begin the span of a request that is not made by the pool's own calls; None: nobody wants it."""
+    return pool._span()
 
 
 def rows_of(pool: Pool) -> RowVerdict | None:

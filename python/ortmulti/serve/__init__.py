@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ortmulti.repository import ModelRepository
-    from ortmulti.serve.http import Application
+    from ortmulti.serve.asgi import Application
     from ortmulti.serve.limits import Limits
 
 __all__ = ["add_to", "app"]
@@ -31,13 +31,16 @@ def app(
 
     Args:
         models: What is served. Models may be added and removed meanwhile.
-        limits: What a client may ask for at most; default: `Limits`. Only ``body``, ``tensors`` and ``concurrent`` hold
-            here; the others are those of ``ortmulti serve``.
+        limits: What a client may ask for at most; default: `Limits`. Here ``memory``, ``body``, ``json``, ``tensors``
+            and ``concurrent`` hold; the others are those of ``ortmulti serve``.
         token: Clients send it as ``Authorization: Bearer TOKEN``, but for health; default: none is needed.
         explicit: Whether clients may load and unload models; default False.
         access_log: Whether each request makes a record of the logger ``ortmulti.serve.access``; default False.
+
+    Raises:
+        LibraryError: This build has no server: headers were missing as it was built.
     """
-    from ortmulti.serve.http import Application
+    from ortmulti.serve.asgi import Application
     from ortmulti.serve.service import Service
 
     return Application(Service(models, explicit=explicit), limits, token, access_log=access_log)
@@ -54,14 +57,14 @@ def add_to(
     """Add the protocol's gRPC service, and gRPC's health service, to a server of `grpc.aio` before it starts.
 
     The server itself limits messages (``grpc.max_receive_message_length``, 4 MiB by default) and requests at a time
-    (``maximum_concurrent_rpcs``). Of ``limits`` only ``tensors`` holds here.
+    (``maximum_concurrent_rpcs``), too.
 
     Args:
         server: Of `grpc.aio`.
         models: As for `app`; so are the others.
 
     Raises:
-        LibraryError: grpcio or protobuf is missing.
+        LibraryError: grpcio or protobuf is missing, or this build has no server.
     """
     from ortmulti.errors import LibraryError
 
@@ -74,4 +77,4 @@ def add_to(
     from ortmulti.serve.limits import Limits
     from ortmulti.serve.service import Service
 
-    grpc.add_to(server, Service(models, explicit=explicit), (limits or Limits()).tensors, token)
+    grpc.add_to(server, Service(models, explicit=explicit), limits or Limits(), token)

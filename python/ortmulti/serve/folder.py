@@ -15,9 +15,8 @@ from ortmulti.create.model import Model
 from ortmulti.errors import Error, InvalidArgument, NoSuchFile, NotFound
 from ortmulti.pool.pool import rows_of
 from ortmulti.serve import pbtxt
-from ortmulti.serve.datatypes import Declared
 from ortmulti.serve.pbtxt import Tensor
-from ortmulti.serve.service import Defaults
+from ortmulti.serve.service import Declared, Defaults
 
 if TYPE_CHECKING:
     from ortmulti.create.model import ModelLike

@@ -1,4 +1,4 @@
-"""What `ortmulti serve` listens with, and what of its clients' calls Python answers.
+"""The core's server in Python: its listening sockets, calls that another server received, and what Python answers.
 
 The core answers `infer` and health. All else comes here, into an event loop that cannot hold those up.
 """
@@ -6,70 +6,63 @@ The core answers `infer` and health. All else comes here, into an event loop tha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortmulti import _core
 from ortmulti.errors import Error, LibraryError
-from ortmulti.pool.pool import members_of
+from ortmulti.pool.pool import members_of, span_of
+from ortmulti.serve.certificate import Certificate
 from ortmulti.serve.compression import COMPRESSED_FROM, compressed, decompressed
-from ortmulti.serve.http import ACCESS, COUNT, Application, Scope
+from ortmulti.serve.http import Http, Reply
 from ortmulti.serve.limits import Limits
-from ortmulti.serve.rpc import TRACED, Rpc
-from ortmulti.serve.service import Service, status_and_text
+from ortmulti.serve.service import Refused, Service, status_and_text
 
-__all__ = ["Front", "in_thread"]
+if TYPE_CHECKING:
+    from ortmulti.pool.pool import RequestSpan
+    from ortmulti.serve.rpc import Rpc
+
+__all__ = ["ACCESS", "Front", "check_built", "in_thread"]
 
 LOGGER = logging.getLogger("ortmulti.serve")
+ACCESS = logging.getLogger("ortmulti.serve.access")
 
 # Seconds between two looks at what health says, and at the access log.
 _LOOK = 0.2
 # Seconds between two looks at the files of TLS.
 _RENEW = 60
+_TRACED = (b"traceparent", b"tracestate", b"baggage")
 
 
-class Certificate:
-    """Files of TLS, which may be renewed.
-
-    Args:
-        files: The files.
-    """
-
-    def __init__(self, *files: Path) -> None:
-        self._files = files
-        self._seen = [_state(file) for file in files]
-
-    def look(self, renew: Callable[[], None]) -> None:
-        """Call `renew` if a file has changed since the last look. Its error is logged."""
-        seen = [_state(file) for file in self._files]
-        if seen == self._seen:
-            return
-        self._seen = seen
-        try:
-            renew()
-        except Error as error:
-            LOGGER.error("the renewed certificate is not used, and the one from before stays: %s", error)
-        else:
-            LOGGER.info("new connections have the renewed certificate in %s", self._files[0])
+def check_built() -> None:
+    """Raise LibraryError if this build has no server."""
+    if not hasattr(_core, "Front"):
+        raise LibraryError(
+            "this build of ortmulti has no server: nlohmann/json's or nghttp2's headers were missing as it was "
+            "built (apt-get install nlohmann-json3-dev libnghttp2-dev, and install ortmulti again)"
+        )
 
 
 class Front:
-    """The listening sockets of a server.
+    """Answers calls: those of its listening sockets, for which it is made in an event loop, and those of other servers.
 
     Args:
         service: What answers.
-        http, grpc: Descriptors of sockets that listen, which this takes.
         limits: See `Limits`.
         token: Clients send it as ``Authorization: Bearer TOKEN``, but for health; None: nobody needs one.
+        rpc: What answers over gRPC; None: there is no gRPC.
+        http, grpc: Descriptors of sockets that listen, which this takes.
         allowed_hosts: As `Settings` has them.
         certificate, key: Files of TLS, for both protocols, which are read again when they have changed; None: plain.
-        access_log: Whether each answer makes a record of the logger ``ortmulti.serve.access``.
+        access_log: Whether each answer of the sockets makes a record of the logger ``ortmulti.serve.access``.
 
     Raises:
         InvalidArgument: The files are no certificate and its key.
@@ -79,32 +72,27 @@ class Front:
     def __init__(
         self,
         service: Service,
-        *,
-        http: list[int],
-        grpc: list[int],
         limits: Limits,
-        token: str | None,
-        allowed_hosts: Sequence[str],
-        certificate: Path | None,
-        key: Path | None,
-        access_log: bool,
+        token: str | None = None,
+        *,
+        rpc: Rpc | None = None,
+        http: Sequence[int] = (),
+        grpc: Sequence[int] = (),
+        allowed_hosts: Sequence[str] = (),
+        certificate: Path | None = None,
+        key: Path | None = None,
+        access_log: bool = False,
     ) -> None:
-        if not hasattr(_core, "Front"):
-            raise LibraryError(
-                "this build of ortmulti has no server: nlohmann/json's or nghttp2's headers were missing as it was "
-                "built (apt-get install nlohmann-json3-dev libnghttp2-dev, and install ortmulti again)"
-            )
+        check_built()
         self._service = service
-        self._application = Application(service, limits)
-        self._rpc = Rpc(service, limits.tensors)
-        self._most_bytes = limits.body
+        self._http, self._rpc = Http(service), rpc
+        self._most = limits.body
+        self._asked: dict[_core.FrontCall, tuple[asyncio.AbstractEventLoop, asyncio.Future[Any]]] = {}
         self._tasks: dict[_core.FrontCall, asyncio.Task[None]] = {}
-        self._loop = asyncio.get_running_loop()
         self._access_log = access_log
-        self._certificate = Certificate(*(file for file in (certificate, key) if file))
-        self._front = _core.Front(
-            http=http,
-            grpc=grpc,
+        self._core = _core.Front(
+            http=list(http),
+            grpc=list(grpc),
             limits=_core.FrontLimits(**vars(limits)),
             token=token or "",
             allowed_hosts=list(allowed_hosts),
@@ -115,22 +103,32 @@ class Front:
             access_log=access_log,
             traces="opentelemetry" in sys.modules,
         )
-        service.other_answers = self._front.answers
-        service.other_counts = self._front.counts_of
-        self._thread = threading.Thread(target=self._take_calls, name="ortmulti-serve-calls", daemon=True)
+        service.core_answers = self._core.answers
+        service.core_counts = self._core.counts_of
+        if http or grpc:
+            self._loop = asyncio.get_running_loop()
+            self._looks = [asyncio.create_task(self._look())]
+            if certificate and key:
+                self._looks.append(asyncio.create_task(self._renew(Certificate(certificate, key))))
+        self._thread = threading.Thread(
+            target=_take_calls, args=(self._core, weakref.ref(self)), name="ortmulti-serve-calls", daemon=True
+        )
         self._thread.start()
-        self._looks = [asyncio.create_task(self._look())]
-        if certificate:
-            self._looks.append(asyncio.create_task(self._renew()))
+        weakref.finalize(self, _end, self._core, os.getpid())
 
-    def put_model(self, name: str) -> None:
-        """Have the core answer `infer` of this model, as it is loaded now."""
-        interface, version = self._service.interface(name)
+    def put_model(self, name: str, version: str = "") -> _core.Pool:
+        """Have the core answer `infer` of this model, as it is loaded now. Returns its pool.
+
+        Raises:
+            Refused: It is not loaded, or has another version.
+        """
+        interface, present = self._service.interface(name, version)
         defaults = self._service.defaults_of(name)
-        self._front.put_model(
+        pool = members_of(interface.pool).core
+        self._core.put_model(
             name,
-            version,
-            members_of(interface.pool).core,
+            present,
+            pool,
             joins=interface.joins,
             counts_rows=interface.batching is not None,
             recurrent=interface.recurrent,
@@ -139,29 +137,145 @@ class Front:
             may_override=defaults.may_override,
             priority=defaults.priority,
         )
+        return pool
 
     def look(self) -> None:
         """Say to clients whether the server is ready."""
-        self._front.set_ready(self._service.is_ready())
+        self._core.set_ready(self._service.is_ready())
 
     async def end(self) -> None:
         """Answer what a byte was read of, within the limit ``end``; then nothing listens and nothing is open."""
-        await in_thread(self._front.end)
+        await in_thread(self._core.end)
         for task in [*self._looks, *self._tasks.copy().values()]:
             task.cancel()
         await in_thread(self._thread.join)
         self._log()
 
-    # Calls.
+    # Calls of other servers, from any event loop.
 
-    def _take_calls(self) -> None:
-        while (event := self._front.next()) is not None:
-            call, gone = event
-            try:
+    def call(
+        self, grpc: bool, method: str, path: str, headers: list[tuple[bytes, bytes]], peer: str, streamed: bool = False
+    ) -> _core.FrontCall:
+        """Make a call. ``path`` is decoded, ``peer`` stands for its connection."""
+        return self._core.call(grpc, method, path, headers, peer, streamed)
+
+    def begin(self, call: _core.FrontCall) -> Reply | None:
+        """Look at a call before its body is read. Returns the answer with which it is refused."""
+        return _reply(self._core.begin(call))
+
+    def receive(self, call: _core.FrontCall, body: bytes) -> Reply | None:
+        """Add to a call's body. Returns the answer with which that is refused."""
+        return _reply(self._core.receive(call, body))
+
+    async def answer(self, call: _core.FrontCall) -> Reply:
+        """Answer a call that is all there."""
+        try:
+            if plain := await _compressed(call):
+                return plain
+            headers = dict(call.headers)
+            infer = call.target is not None
+            coding = _coding_of(call, headers)
+            if coding not in (b"", b"identity"):
+                call, refused = await asyncio.to_thread(self._decompressed, call, coding)
+                if refused:
+                    return refused
+            elif infer and (coding or not call.asked):
+                call = self._core.instead_of(call, None)
+            return await (self._infer(call, headers) if infer else self._answer_other(call))
+        except Exception as error:
+            status, text = status_and_text(error)
+            if status == 500:
+                LOGGER.warning("%s: %s", _shown(call.path), error, exc_info=not isinstance(error, Error))
+            reply = Reply(*call.refuse(status, text))
+            reply.headers.extend(error.headers if isinstance(error, Refused) else ())
+            error.__traceback__ = None  # its frames would keep the body until garbage is collected
+            return reply
+
+    def _decompressed(self, call: _core.FrontCall, coding: bytes) -> tuple[_core.FrontCall, Reply | None]:
+        body, size = call.body, 0
+        for piece in decompressed(body, coding):  # once for its size, so that its memory does not grow
+            size += len(piece)
+            if size > self._most:
+                break
+        plain = self._core.instead_of(call, size)
+        refused = self.begin(plain)
+        for piece in () if refused else decompressed(body, coding):
+            if refused := self.receive(plain, piece):
+                break
+        return plain, refused
+
+    async def _answer_other(self, call: _core.FrontCall) -> Reply:
+        if call.health:
+            self.look()
+        if call.asked and (reply := await self._ask(call)):
+            return reply
+        if not call.grpc:
+            return await self._http.respond(call)
+        assert self._rpc is not None
+        return await self._rpc.respond(call)
+
+    async def _infer(self, call: _core.FrontCall, headers: Mapping[bytes, bytes]) -> Reply:
+        span = self._span(call, headers)
+        try:
+            reply = await self._run(call)
+        except BaseException as error:
+            if span is not None:
+                span.end(None, error, isinstance(error, asyncio.CancelledError), None)
+            raise
+        if span is not None:
+            failure = None if call.timing else Error(reply.message or reply.body.decode(errors="replace"))
+            span.end(None, failure, False, call.timing)
+        return reply
+
+    async def _run(self, call: _core.FrontCall) -> Reply:
+        put = None
+        while (reply := await self._ask(call)) is None:
+            # The core does not know the model, or knows one that was closed: another one may have taken its place.
+            name, version = map(_text, call.target or ())
+            before, put = put, await asyncio.to_thread(self.put_model, name, version)
+            if put is before:
+                raise Refused(503, "the service cannot take the request now")
+        return reply
+
+    async def _ask(self, call: _core.FrontCall) -> Reply | None:
+        """Return the core's answer; None: it is to come from Python."""
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        self._asked[call] = loop, future
+        try:
+            self._core.ask(call)
+            return _reply(await future) or await _compressed(call)
+        except BaseException:  # cancelled
+            self._core.forget(call)
+            raise
+        finally:
+            self._asked.pop(call, None)
+
+    def _span(self, call: _core.FrontCall, headers: Mapping[bytes, bytes]) -> RequestSpan | None:
+        """Begin the request's span, of the caller's trace, where `ortmulti.otel` records any."""
+        if "ortmulti.otel" not in sys.modules:
+            return None
+        from opentelemetry import context, propagate
+
+        caller = {key.decode(): headers[key].decode("latin-1") for key in _TRACED if key in headers}
+        token = context.attach(propagate.extract(caller))
+        try:
+            return span_of(self._service.interface(*map(_text, call.target or ()))[0].pool)
+        except Refused:  # the core's answer will say so
+            return None
+        finally:
+            context.detach(token)
+
+    # Calls of the sockets, for which the core has no answer.
+
+    def take(self, call: _core.FrontCall, gone: bool, reply: Any) -> None:
+        """Take what the core hands over. Called by one thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            if not call.asked:
                 self._loop.call_soon_threadsafe(self._drop if gone else self._begin, call)
-            except RuntimeError:  # the loop has ended
-                return
-            del event, call  # it counts in the memory for clients
+            elif asked := self._asked.pop(call, None):
+                loop, future = asked
+                loop.call_soon_threadsafe(_settle, future, reply)
 
     def _begin(self, call: _core.FrontCall) -> None:
         self._tasks[call] = task = asyncio.create_task(self._answer(call))
@@ -173,52 +287,11 @@ class Front:
 
     async def _answer(self, call: _core.FrontCall) -> None:
         try:
-            await (self._answer_rpc(call) if call.grpc else self._answer_http(call))
+            reply = await self.answer(call)
         except Exception:  # else its client would wait for ever, and its place be taken
             LOGGER.exception("the answer to %s failed", call.path)
-            self._front.reply(call, 500, [], b"", "the request failed")
-
-    async def _answer_http(self, call: _core.FrontCall) -> None:
-        if call.plain is not None:
-            accepted = dict(call.headers).get(b"accept-encoding", b"")
-            self._reply_http(call, 200, *await compressed(*call.plain, accepted))
-            return
-        host, _, port = call.peer.rpartition(" ")
-        scope: Scope = {
-            "type": "http",
-            "method": call.method,
-            "path": call.path.decode("utf-8", "replace"),
-            "headers": call.headers,
-            "client": (host, int(port)) if port.isdigit() else None,
-            "extensions": {COUNT: call.count},
-        }
-
-        async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": call.body}
-
-        self._reply_http(call, *await self._application.respond(scope, receive))
-
-    def _reply_http(self, call: _core.FrontCall, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-        self._front.reply(call, status, [(name.decode(), value.decode("latin-1")) for name, value in headers], body, "")
-
-    async def _answer_rpc(self, call: _core.FrontCall) -> None:
-        trace: Mapping[str, str] = {
-            name.decode(): value.decode("latin-1") for name, value in call.headers if name.decode() in TRACED
-        }
-        try:
-            sent = call.body
-            if call.compressed:
-                coding = dict(call.headers)[b"grpc-encoding"]
-                sent = bytes(await asyncio.to_thread(decompressed, sent, coding, self._most_bytes, call.count))
-            path = call.path.decode("latin-1")
-            body = await self._rpc.respond(path, sent, trace, call.peer, call.count)
-        except Exception as error:
-            status, text = status_and_text(error)
-            if status == 500:
-                LOGGER.warning("%s", error)
-            self._front.reply(call, status, [], b"", text)
-        else:
-            self._front.reply(call, 200, [], body, "")
+            reply = Reply(500, [], b"", "the request failed")
+        self._core.reply(call, *reply)
 
     # What is looked at now and then.
 
@@ -231,27 +304,59 @@ class Front:
                 LOGGER.exception("looking at the models' states failed")
             await asyncio.sleep(_LOOK)
 
-    async def _renew(self) -> None:
+    async def _renew(self, certificate: Certificate) -> None:
         while True:
             await asyncio.sleep(_RENEW)
-            await asyncio.to_thread(self._certificate.look, self._front.renew_certificate)
+            await asyncio.to_thread(certificate.look, self._core.renew_certificate)
 
     def _log(self) -> None:
         if not self._access_log:
             return
-        for peer, method, path, status, size, seconds in self._front.take_access_log():
+        for peer, method, path, status, size, seconds in self._core.take_access_log():
             ACCESS.info(
                 "%s %s %s %d %d %.1f ms", peer.split(" ")[0], _shown(method), _shown(path), status, size, seconds * 1e3
             )
 
 
-def _state(file: Path) -> tuple[int, ...]:
-    """Return what is another if the file was replaced or written; () where it cannot be looked at."""
-    try:
-        found = file.stat()
-    except OSError:
-        return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+def _take_calls(core: _core.Front, front: weakref.ref[Front]) -> None:
+    while (event := core.next()) is not None:
+        if (owner := front()) is None:
+            return
+        owner.take(*event)
+        del event, owner  # the call counts in the memory for clients
+
+
+def _end(core: _core.Front, process: int) -> None:
+    if os.getpid() == process:  # a fork's child has none of its threads
+        core.end()
+
+
+def _settle(future: asyncio.Future[Any], reply: Any) -> None:
+    if not future.done():
+        future.set_result(reply)
+
+
+def _reply(found: Any) -> Reply | None:
+    return None if found is None else Reply(*found)
+
+
+def _coding_of(call: _core.FrontCall, headers: Mapping[bytes, bytes]) -> bytes:
+    if call.grpc:
+        return headers.get(b"grpc-encoding", b"") if call.compressed else b""
+    return headers.get(b"content-encoding", b"").lower()
+
+
+async def _compressed(call: _core.FrontCall) -> Reply | None:
+    """Return the core's answer to the call, which is to be compressed, if there is one."""
+    if (plain := call.plain()) is None:
+        return None
+    reply, coding = Reply(*plain[0]), plain[1]
+    content = await asyncio.to_thread(compressed, reply.body, coding)
+    return Reply(reply.status, [*reply.headers, (b"content-encoding", coding.encode())], content)
+
+
+def _text(sent: bytes) -> str:
+    return sent.decode(errors="replace")
 
 
 def _shown(sent: bytes) -> str:

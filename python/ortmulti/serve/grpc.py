@@ -1,103 +1,81 @@
-"""The Open Inference Protocol over gRPC, for a server of `grpc.aio` of one's own."""
+"""The Open Inference Protocol over gRPC, for a server of `grpc.aio` of one's own: its calls go the way of those of
+`ortmulti serve`.
+"""
 
 from __future__ import annotations
 
-import hmac
-import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
 import grpc
 
-from ortmulti.serve.rpc import HEALTH, SERVICE, STREAM, TRACED, Rpc
-from ortmulti.serve.service import Refused, Service, status_and_text
+from ortmulti import _core
+from ortmulti.serve.front import Front
+from ortmulti.serve.http import Reply
+from ortmulti.serve.limits import Limits
+from ortmulti.serve.rpc import SERVICE, Rpc
+from ortmulti.serve.service import Service
 
 __all__ = ["add_to"]
 
-LOGGER = logging.getLogger("ortmulti.serve")
-
-_CODES = {
-    400: grpc.StatusCode.INVALID_ARGUMENT,
-    401: grpc.StatusCode.UNAUTHENTICATED,
-    404: grpc.StatusCode.NOT_FOUND,
-    501: grpc.StatusCode.UNIMPLEMENTED,
-    503: grpc.StatusCode.UNAVAILABLE,
-}
-_OPEN_TO_ALL = ("ServerLive", "ServerReady", "ModelReady", "Check")
+_HEALTH = "grpc.health.v1.Health"
+_STREAM = "ModelStreamInfer"
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class _Handlers:
-    def __init__(self, service: Service, most_tensors: int, token: str | None) -> None:
-        self.rpc = Rpc(service, most_tensors)
+    def __init__(self, service: Service, front: Front) -> None:
         self._service = service
-        self._expected = None if token is None else f"Bearer {token}"
+        self._front = front
 
     async def answer(self, path: str, body: bytes, context: Any) -> bytes:
-        try:
-            trace = self._trace(path, context)
-            answer = await self.rpc.respond(path, body, trace, context.peer())
-        except Exception as error:
-            await self._abort(context, error)
-        self._service.answers["grpc", "OK"] += 1
-        return answer
+        call = self._call(path, context)
+        return await self._message(self._front.begin(call) or await self._reply(call, body), context)
 
     async def stream(self, path: str, bodies: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        """Answers each request of a stream in turn; an error is an answer, and the stream goes on."""
-        try:
-            trace = self._trace(path, context)
-        except Refused as error:
-            await self._abort(context, error)
+        """Answer each request of a stream in turn; an error is an answer, and the stream goes on."""
+        if refused := self._front.begin(self._call(path, context)):
+            await self._message(refused, context)
         async for body in bodies:
-            yield await self.answer_of_stream(path, body, trace, context)
+            yield await self._message(await self._reply(self._call(path, context, True), body), context)
 
-    async def answer_of_stream(self, path: str, body: bytes, trace: Mapping[str, str], context: Any) -> bytes:
-        try:
-            answer = await self.rpc.respond(path, body, trace, context.peer())
-        except Refused as error:  # no message of the protocol's
-            await self._abort(context, error)
-        self._service.answers["grpc", "OK"] += 1
-        return answer
+    def _call(self, path: str, context: Any, streamed: bool = False) -> _core.FrontCall:
+        metadata = context.invocation_metadata() or ()
+        headers = [(key.encode(), value.encode()) for key, value in metadata if isinstance(value, str)]
+        return self._front.call(True, "POST", path, headers, context.peer(), streamed)
 
-    def _trace(self, path: str, context: Any) -> Mapping[str, str]:
-        """Raise `Refused` without the token; return what the caller says of its span."""
-        metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
-        if (
-            self._expected is not None
-            and path.rpartition("/")[2] not in _OPEN_TO_ALL
-            and not hmac.compare_digest(metadata.get("authorization", "").encode(), self._expected.encode())
-        ):
-            raise Refused(401, "a token is needed: authorization: Bearer TOKEN")
-        return {key: metadata[key] for key in TRACED if key in metadata}
+    async def _reply(self, call: _core.FrontCall, body: bytes) -> Reply:
+        return self._front.receive(call, body) or await self._front.answer(call)
 
-    async def _abort(self, context: Any, error: Exception) -> None:
-        status, text = status_and_text(error)
-        if status == 500:
-            LOGGER.warning("%s", error)
-        code = _CODES.get(status, grpc.StatusCode.INTERNAL)
+    async def _message(self, reply: Reply, context: Any) -> bytes:
+        code = _CODES[_core.to_grpc(reply.status)]
         self._service.answers["grpc", code.name] += 1
-        await context.abort(code, text)
+        if code is not grpc.StatusCode.OK:
+            await context.abort(code, reply.message)
+        return reply.body
 
 
-def add_to(server: grpc.aio.Server, service: Service, most_tensors: int = 1024, token: str | None = None) -> None:
+def add_to(server: grpc.aio.Server, service: Service, limits: Limits, token: str | None = None) -> None:
     """Add the protocol's service, and gRPC's health service, to a server of `grpc.aio`.
 
     Args:
         server: It has not been started.
         service: What answers.
-        most_tensors: Inputs, and outputs, of a request.
+        limits: See `Limits`.
         token: Clients send it as the metadata ``authorization: Bearer TOKEN``, but for health; None: none is needed.
     """
-    handlers = _Handlers(service, most_tensors, token)
+    rpc = Rpc(service)
+    handlers = _Handlers(service, Front(service, limits, token, rpc=rpc))
 
     def unary(service: str, name: str) -> Any:
         return grpc.unary_unary_rpc_method_handler(partial(handlers.answer, f"/{service}/{name}"))
 
-    methods = {name: unary(SERVICE, name) for name in (*handlers.rpc.calls, "ModelInfer")}
-    methods[STREAM] = grpc.stream_stream_rpc_method_handler(partial(handlers.stream, f"/{SERVICE}/{STREAM}"))
+    methods = {name: unary(SERVICE, name) for name in (*rpc.calls, "ServerLive", "ServerReady", "ModelInfer")}
+    methods[_STREAM] = grpc.stream_stream_rpc_method_handler(partial(handlers.stream, f"/{SERVICE}/{_STREAM}"))
     server.add_generic_rpc_handlers(
         (
             grpc.method_handlers_generic_handler(SERVICE, methods),
-            grpc.method_handlers_generic_handler(HEALTH, {"Check": unary(HEALTH, "Check")}),
+            grpc.method_handlers_generic_handler(_HEALTH, {"Check": unary(_HEALTH, "Check")}),
         )
     )

@@ -1,4 +1,4 @@
-"""The messages of the Open Inference Protocol for gRPC, in a pool of descriptors of their own.
+"""The messages of the Open Inference Protocol for gRPC that Python answers, in a pool of descriptors of their own.
 
 In protobuf's default pool the same names would clash with those of tritonclient and kserve in one process. A table has
 each message's fields: their numbers are the protocol's.
@@ -6,17 +6,18 @@ each message's fields: their numbers are the protocol's.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-__all__ = ["message"]
+__all__ = ["MESSAGES", "describe", "message"]
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _PACKAGE = "inference"
 
 # "name=number:type"; "*" repeated, "{}" a map with this type of values and strings as keys, "|" one of a choice.
-_MESSAGES = {
+MESSAGES = {
     "ServerLiveRequest": "",
     "ServerLiveResponse": "live=1:bool",
     "ServerReadyRequest": "",
@@ -29,21 +30,6 @@ _MESSAGES = {
     "ModelMetadataResponse": "name=1:string versions=2:string* platform=3:string inputs=4:TensorMetadata* "
     "outputs=5:TensorMetadata*",
     "ModelMetadataResponse.TensorMetadata": "name=1:string datatype=2:string shape=3:int64*",
-    "InferParameter": "bool_param=1:bool| int64_param=2:int64| string_param=3:string| double_param=4:double| "
-    "uint64_param=5:uint64|",
-    "InferTensorContents": "bool_contents=1:bool* int_contents=2:int32* int64_contents=3:int64* "
-    "uint_contents=4:uint32* uint64_contents=5:uint64* fp32_contents=6:float* fp64_contents=7:double* "
-    "bytes_contents=8:bytes*",
-    "ModelInferRequest": "model_name=1:string model_version=2:string id=3:string parameters=4:InferParameter{} "
-    "inputs=5:InferInputTensor* outputs=6:InferRequestedOutputTensor* raw_input_contents=7:bytes*",
-    "ModelInferRequest.InferInputTensor": "name=1:string datatype=2:string shape=3:int64* "
-    "parameters=4:InferParameter{} contents=5:InferTensorContents",
-    "ModelInferRequest.InferRequestedOutputTensor": "name=1:string parameters=2:InferParameter{}",
-    "ModelInferResponse": "model_name=1:string model_version=2:string id=3:string parameters=4:InferParameter{} "
-    "outputs=5:InferOutputTensor* raw_output_contents=6:bytes*",
-    "ModelInferResponse.InferOutputTensor": "name=1:string datatype=2:string shape=3:int64* "
-    "parameters=4:InferParameter{} contents=5:InferTensorContents",
-    "ModelStreamInferResponse": "error_message=1:string infer_response=2:ModelInferResponse",
     "ModelConfigRequest": "name=1:string version=2:string",
     "ModelConfigResponse": "config=1:ModelConfig",
     "ModelConfig": "name=1:string platform=2:string backend=17:string max_batch_size=4:int32 input=5:ModelInput* "
@@ -71,8 +57,6 @@ _MESSAGES = {
     "parameters=3:ModelRepositoryParameter{}",
     "RepositoryModelUnloadResponse": "",
     "ModelRepositoryParameter": "bool_param=1:bool| int64_param=2:int64| string_param=3:string| bytes_param=4:bytes|",
-    "HealthCheckRequest": "service=1:string",
-    "HealthCheckResponse": "status=1:int32",
 }
 _ENUMS = {
     "DataType": "INVALID BOOL UINT8 UINT16 UINT32 UINT64 INT8 INT16 INT32 INT64 FP16 FP32 FP64 STRING BF16",
@@ -106,14 +90,15 @@ def _add_field(to: descriptor_pb2.DescriptorProto, text: str) -> None:
         field.type = getattr(_Field, f"TYPE_{plain.upper()}")
 
 
-def _describe() -> descriptor_pool.DescriptorPool:
+def describe(messages: Mapping[str, str]) -> descriptor_pool.DescriptorPool:
+    """Make a pool of messages, by their tables of fields."""
     file = descriptor_pb2.FileDescriptorProto(name="ortmulti/serve.proto", package=_PACKAGE, syntax="proto3")
     for name, values in _ENUMS.items():
         enum = file.enum_type.add(name=name)
         for number, value in enumerate(values.split()):
             enum.value.add(name=_PREFIXES[name] + value, number=number)
     made: dict[str, descriptor_pb2.DescriptorProto] = {}
-    for name, fields in _MESSAGES.items():
+    for name, fields in messages.items():
         outer, _, inner = name.rpartition(".")
         made[name] = made[outer].nested_type.add(name=inner) if outer else file.message_type.add(name=name)
         for field in fields.split():
@@ -123,9 +108,9 @@ def _describe() -> descriptor_pool.DescriptorPool:
     return pool
 
 
-_POOL = _describe()
+_POOL = describe(MESSAGES)
 
 
-def message(name: str) -> Any:
+def message(name: str, pool: descriptor_pool.DescriptorPool = _POOL) -> Any:
     """Return the class of a message, by its name without the package."""
-    return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))

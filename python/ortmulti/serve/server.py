@@ -21,6 +21,7 @@ from ortmulti.repository import ModelRepository
 from ortmulti.serve.folder import Models, ServedModel
 from ortmulti.serve.front import Front, in_thread
 from ortmulti.serve.limits import Limits
+from ortmulti.serve.rpc import Rpc
 from ortmulti.serve.service import Refused, Service
 
 __all__ = ["Settings", "serve"]
@@ -135,10 +136,11 @@ class _Server:
         http, grpc = (", ".join(map(_described, each)) for each in (sockets.get("http", []), sockets.get("grpc", [])))
         front = Front(
             self._service,
+            settings.limits,
+            settings.token,
+            rpc=Rpc(self._service),
             http=[each.detach() for each in sockets.get("http", [])],
             grpc=[each.detach() for each in sockets.get("grpc", [])],
-            limits=settings.limits,
-            token=settings.token,
             allowed_hosts=settings.allowed_hosts,
             certificate=settings.certificate,
             key=settings.key,
