@@ -248,15 +248,20 @@ class GrowingPool : public PoolWithFakes {
       fakes.push_back(runner);
       runners.push_back(runner);
     }
-    pool->grow_from_one(why_not);
     pool->add(runners, 3);
+    pool->grow_from_one(why_not);
   }
   void answer(std::size_t count) {
-    const std::size_t before = done;
+    for (const auto& fake : fakes) {
+      fake->hold();  // so that requests wait
+    }
     for (std::size_t i = 0; i < count; ++i) {
       submit();
     }
-    answers.wait_for(done = before + count);
+    for (const auto& fake : fakes) {
+      fake->release();
+    }
+    answers.wait_for(done += count);
   }
 
   std::atomic<Pool::Clock::time_point> now{Pool::Clock::time_point(std::chrono::hours(1))};
