@@ -63,8 +63,8 @@ WITHOUT = (
     (
         "`HeldRows`",
         "one number of rows for joint runs with convolutions",
-        "0.01 to 0.5 (ResNet-50, 128 clients on two GPUs: 64 and 4,500 images a second instead of 8,578)",
-        "H200",
+        "0.01 (ResNet-50, 128 clients of two GPUs: 64 images a second instead of 8,575)",
+        "2 x H200, `serve-1.31.1-2xh200`",
     ),
     (
         "`SideBySide`",

@@ -168,7 +168,12 @@ class PythonFront : NonCopyable {
     if (!event) {
       return std::nullopt;
     }
-    auto reply = event->reply ? std::optional(to_python(std::move(*event->reply))) : std::nullopt;
+    std::optional<PythonReply> reply;
+    try {
+      reply = event->reply ? std::optional(to_python(std::move(*event->reply))) : std::nullopt;
+    } catch (const std::exception&) {  // else nobody would take the next call
+      reply = PythonReply(503, {}, py::bytes(), "the server has no memory left for this answer");
+    }
     return std::tuple(freed_without_gil(std::move(event->call)), event->gone, std::move(reply));
   }
 

@@ -147,7 +147,7 @@ TEST_F(StagedCopiesTest, PinnedMemoryNeedsNoBuffer) {
   const std::string text = some_text(5 * mebibyte);
   PinnedBuffers pinned(text.size(), 1);
   pinned.pin(startup, "cuda:0");
-  std::copy(text.begin(), text.end(), pinned[0]);
+  std::ranges::copy(text, pinned[0]);
   const CudaMemory memory(startup, 0, text.size(), "it takes");
   copies.from_pinned(pointer(memory), pinned[0], text.size());
   copies.wait();

@@ -170,6 +170,19 @@ TEST_F(HeldRowsTest, FewerRowsAreHeldAfterAWhileOfFew) {
   EXPECT_EQ(run(1), 4U);
 }
 
+TEST_F(HeldRowsTest, ARequestOfMoreRowsThanAreJoinedSaysNothing) {
+  hold(32);
+  held.record({.rows = 1000, .padded = 1000, .more = false, .by_graph = false, .time = change}, most);
+  EXPECT_EQ(run(3), 32U);
+}
+
+TEST_F(HeldRowsTest, NothingIsHeldOnceMemoryIsShort) {
+  hold(4);
+  held.give_up();
+  EXPECT_EQ(run(3), 3U);
+  EXPECT_FALSE(held.holds());
+}
+
 TEST_F(HeldRowsTest, ARequestOfMoreRowsTakesThemAtOnce) {
   hold(4);
   held.record({.rows = 12, .padded = 12, .more = false, .by_graph = false, .time = change}, most);

@@ -408,7 +408,7 @@ class OnePlanTest : public JoiningTest {
   }
   // Whether it gets its own answer: as many numbers from `value` on.
   bool is_answered(std::int64_t rows, float value) {
-    auto request = answers.request();
+    const auto request = answers.request();
     request->output_names = {"y"};
     request->inputs.add("x", tensor({rows, 1}, value));
     request->caller = ++total;
@@ -430,7 +430,7 @@ TEST_F(OnePlanTest, ARunThatWouldBePaddedWaitsForMoreOrForTheOneUnderWay) {
   const auto second = add(Device::cuda(0), runner->session());
   second->action = runner->action;
   const auto send = [this] {
-    auto request = answers.request();
+    const auto request = answers.request();
     request->output_names = {"y"};
     request->inputs.add("x", tensor({1, 1}, 1));
     request->caller = ++total;
@@ -459,6 +459,42 @@ TEST_F(OnePlanTest, ARunThatWouldBePaddedWaitsForMoreOrForTheOneUnderWay) {
   second->release();
   answers.wait_for(total);
   EXPECT_EQ(begun(), 3U);
+}
+
+TEST_F(OnePlanTest, WhoeverWaitsForMoreHasTheFirstTurn) {
+  for (int i = 0; i < 20; ++i) {
+    is_answered(3 + i % 2, 1);  // four rows are held
+  }
+  const auto second = add(Device::cuda(0), runner->session());
+  second->action = runner->action;
+  runner->hold();
+  second->hold();
+  const auto send = [this](std::int64_t rows) {
+    const auto request = answers.request();
+    request->output_names = {"y"};
+    request->inputs.add("x", tensor({rows, 1}, 1));
+    request->caller = ++total;
+    return submit(request);
+  };
+  const std::size_t before = runner->runs().size() + second->runs().size();
+  const auto begun = [&](std::size_t count) {
+    while (runner->runs().size() + second->runs().size() - before < count) {
+      std::this_thread::yield();
+    }
+  };
+  send(3);
+  begun(1);
+  const auto first = send(3);
+  EXPECT_EQ(pool->stats().waiting, 1U);
+  const auto later = send(3);  // together they are a full run, but do not fit into one
+  begun(2);
+  EXPECT_EQ(pool->stats().waiting, 1U);
+  EXPECT_TRUE(pool->cancel(later)) << "it waits, and the first one runs";
+  runner->release();
+  second->release();
+  answers.wait_for(total);
+  EXPECT_EQ(first->outcome, Outcome::done);
+  EXPECT_EQ(later->outcome, Outcome::cancelled);
 }
 
 TEST_F(OnePlanTest, RunsArePaddedToOneSize) {

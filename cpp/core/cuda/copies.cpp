@@ -195,6 +195,12 @@ void StagedCopies::from_device(void* target, int source_device, const void* sour
   check(driver_.memcpy_peer_async(to_address(target), here, to_address(source), there, bytes, stream_.get()));
 }
 
+void StagedCopies::settle() noexcept {
+  if (driver_.event_record(done_.get(), stream_.get()) == CUDA_SUCCESS) {
+    static_cast<void>(done_.wait());
+  }
+}
+
 void StagedCopies::wait() {
   check(driver_.event_record(done_.get(), stream_.get()));
   check(done_.wait());

@@ -38,6 +38,8 @@ class StagedCopies {
   /// From this GPU's memory or another one's; done after wait().
   void from_device(void* target, int source_device, const void* source, std::size_t bytes);
   void wait();
+  /// After a copy failed: returns when the others are done, or failed, too.
+  void settle() noexcept;
   CUstream stream() const noexcept { return stream_.get(); }
 
  private:

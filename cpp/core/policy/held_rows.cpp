@@ -17,6 +17,9 @@ void HeldRows::record(const Run& run, std::size_t most) noexcept {
   }
   const bool changed = before_ != 0 && run.padded != before_;
   before_ = run.padded;
+  if (run.rows > most) {
+    return;  // one request with more rows than are joined
+  }
   if (!holds()) {
     look_for_changes(run, changed, most);
   } else if (!pays_) {
@@ -53,8 +56,7 @@ void HeldRows::try_held(const Run& run, bool changed) noexcept {
   same_ = same_.count() == 0 ? run.time : std::min(same_, run.time);
   pays_ = *numbers::held_rows_min_ratio * same_ <= change_;
   if (!pays_ && ++runs_ == *numbers::held_rows_trial) {
-    held_ = 0;
-    never_ = true;
+    give_up();
   } else if (pays_) {
     runs_ = 0;
   }
@@ -91,8 +93,13 @@ void HeldRows::follow(const Run& run, std::size_t most) noexcept {
 }
 
 void HeldRows::hold(std::size_t rows, std::size_t most) noexcept {
-  held_ = std::max(rows, std::min(most, std::bit_ceil(rows)));
+  held_ = std::min(most, std::bit_ceil(rows));
   runs_ = full_ = largest_ = 0;
+}
+
+void HeldRows::give_up() noexcept {
+  held_ = 0;
+  never_ = true;
 }
 
 std::string HeldRows::why() const {

@@ -29,6 +29,8 @@ class HeldRows {
   std::size_t padded(std::size_t rows) const noexcept { return rows < held_ && !proving_ ? held_ : rows; }
   /// `most`: rows that were asked for.
   void record(const Run& run, std::size_t most) noexcept;
+  /// Holds nothing from now on: larger runs lack memory.
+  void give_up() noexcept;
   /// Whether a number is held.
   bool holds() const noexcept { return held_ > 0; }
   /// What was measured, as a text; empty where nothing is held.

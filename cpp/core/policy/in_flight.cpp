@@ -111,7 +111,6 @@ void InFlight::try_more(Clock::time_point now, const std::string& why_not) {
     return;
   }
   limit_ = next(limit_);
-  largest_ = std::max(largest_, limit_);
   left_out_ = limit_;
   grew_ = true;
 }

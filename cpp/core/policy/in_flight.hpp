@@ -21,11 +21,9 @@ class InFlight {
   /// The limit is `first` until something was measured, and never less. The first larger one is `second` or more, which
   /// takes a session more, and has to gain more for that. `min_gain`: that any larger number has to reach.
   explicit InFlight(std::size_t first, std::size_t second = 0, double min_gain = *numbers::in_flight_min_gain)
-      : first_(first), second_(second), min_gain_(min_gain), limit_(first), largest_(first) {}
+      : first_(first), second_(second), min_gain_(min_gain), limit_(first) {}
 
   std::size_t limit() const noexcept { return limit_; }
-  /// By how much the limit was raised at most.
-  std::size_t grown() const noexcept { return largest_ - first_; }
   /// Whether numbers are being measured.
   bool choosing() const noexcept { return choosing_; }
   /// Whether try_more() is to come.
@@ -66,7 +64,6 @@ class InFlight {
   std::size_t second_;
   double min_gain_;
   std::size_t limit_;
-  std::size_t largest_;  // limit that ever was
   std::size_t most_ = 0;
   bool choosing_ = false;
   bool grew_ = false;

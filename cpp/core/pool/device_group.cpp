@@ -54,6 +54,12 @@ bool DeviceGroup::holds_rows(const std::string& batch_key, const Batching& batch
   return may_hold_rows(batching) && held_rows.has(batch_key) && held_rows.use(batch_key).holds();
 }
 
+void DeviceGroup::stop_holding_rows(const std::string& batch_key) {
+  if (held_rows.has(batch_key)) {
+    held_rows.use(batch_key).give_up();
+  }
+}
+
 bool DeviceGroup::may_hold_rows(const Batching& batching) const {
   return device.is_cuda() && batching.enabled() && batching.sizes.empty() && !batching.padding;
 }
@@ -268,6 +274,13 @@ bool DeviceGroup::renew_idle_threads() {
     }
   }
   return renewed_before && !any_ran;
+}
+
+std::size_t DeviceGroup::threads_with_handles() const {
+  std::set<const void*> sessions;
+  return static_cast<std::size_t>(std::ranges::count_if(workers, [&sessions](const Worker* worker) {
+    return !sessions.insert(worker->session).second && worker->runner && worker->idle_thread.watched();
+  }));
 }
 
 bool DeviceGroup::watches_threads() const {

@@ -50,6 +50,7 @@ struct RunEnd {
   std::exception_ptr error;             ///< Null: it succeeded.
   std::string why_broken;               ///< Why the device can run nothing any more; empty: it can.
   SharedTime::Part time{0};             ///< The run's share of the device's time.
+  std::chrono::nanoseconds whole{0};    ///< From its begin to its end.
   std::chrono::nanoseconds copying{0};  ///< Inputs into a joint run, and answers out of it.
   std::size_t rows = 0;                 ///< Of a joint run, with those that pad it.
   bool by_graph = false;                ///< The run was a CUDA graph's.
@@ -146,6 +147,8 @@ class DeviceGroup {
   std::size_t most_rows(const Request& request, const Batching& batching);
   /// Whether joint runs of requests with this key have one number of rows, as HeldRows chose.
   bool holds_rows(const std::string& batch_key, const Batching& batching);
+  /// After a run lacked memory: runs of such requests are padded no more.
+  void stop_holding_rows(const std::string& batch_key);
   /// To which a run of so many rows of requests with this key is padded.
   std::size_t padded_rows(const std::string& batch_key, std::size_t rows, const Batching& batching);
   /// Notes a run of requests with this key, and its part of the device's time.
@@ -184,6 +187,8 @@ class DeviceGroup {
   /// the first one of each session; the caller notifies it. Returns whether threads were replaced a look ago and no
   /// session ran since, whose next run would free what ONNX Runtime keeps for them.
   bool renew_idle_threads();
+  /// Threads beside the first one of each session for which ONNX Runtime keeps handles, as of the last look.
+  std::size_t threads_with_handles() const;
   /// Whether a later look at threads may find something although no request comes.
   bool watches_threads() const;
   /// Whether something runs there, or the device gives memory back, or it wakes.

@@ -23,7 +23,7 @@ Worker* Dispatcher::idle_worker(const Request& request) {
       continue;
     }
     const bool probe = probe_due(group, request);
-    if (!probe && (!group.takes(request) || waits_for_more(group, request))) {
+    if (!probe && (!group.takes(request) || (!full() && may_wait_for_more(group, request)))) {
       continue;
     }
     if (probe || best == nullptr ||
@@ -51,19 +51,30 @@ std::size_t Dispatcher::rows_waiting(DeviceGroup& group, const Request& alike) {
   return rows;
 }
 
-bool Dispatcher::waits_for_more(DeviceGroup& group, const Request& request) {
+bool Dispatcher::may_wait_for_more(DeviceGroup& group, const Request& request) const {
   const std::string& key = request.batch_key_;
   if (!joins_others(request) || !group.holds_rows(key, options_.batching)) {
     return false;
   }
-  const bool queued = request.phase_ == Request::Phase::waiting;
-  const std::size_t rows = rows_waiting(group, request) + (queued ? 0 : request.size_.rows);
-  return rows < group.padded_rows(key, 1, options_.batching) && std::ranges::any_of(
-                                                                    group.workers,
-                                                                    [&key](const Worker* worker) {
-                                                                      return worker->busy() && !worker->batch.empty() &&
-                                                                             worker->batch.front()->batch_key_ == key;
-                                                                    });
+  const std::chrono::nanoseconds wait = 2 * group.run_time.value();  // for the end of a run, and its own
+  const bool late = request.deadline && (!group.knows_run_time() || Clock::now() + wait > *request.deadline);
+  return !late && std::ranges::any_of(group.workers, [&key](const Worker* worker) {
+    return worker->busy() && !worker->batch.empty() && worker->batch.front()->batch_key_ == key;
+  });
+}
+
+bool Dispatcher::waits_for_more(DeviceGroup& group, const Request& request) {
+  return may_wait_for_more(group, request) &&
+         rows_waiting(group, request) < group.padded_rows(request.batch_key_, 1, options_.batching);
+}
+
+void Dispatcher::begin_full_runs(const Request& request) {
+  for (const auto& group : groups_) {
+    if (group->usable() && group->is_for(request) && group->holds_rows(request.batch_key_, options_.batching) &&
+        !waits_for_more(*group, request)) {
+      give_waiting(*group);
+    }
+  }
 }
 
 void Dispatcher::assign(Worker& worker, const std::shared_ptr<Request>& request) const {
@@ -135,6 +146,7 @@ void Dispatcher::enqueue(const std::shared_ptr<Request>& request) {
   waiting_.insert(queue_of(*request), request);
   hurry(*request);
   wake_for(*request);
+  begin_full_runs(*request);
 }
 
 std::shared_ptr<Request> Dispatcher::unqueue(Request& request) {
@@ -169,6 +181,7 @@ std::shared_ptr<Request> Dispatcher::next_for(DeviceGroup& group, std::size_t ot
   Request* next = nullptr;
   Request* late = nullptr;  // for nothing: requests after it might become late because of it
   std::size_t max_late = 1000;
+  const std::string* waiting = nullptr;  // key of those that wait for more: others need not wait with them
   group.each_waiting(waiting_.for_any(), [&](Request& request) ORTMULTI_REQUIRES(mutex_) {
     const bool has_place = group.has_place_for(request, others);
     const bool takes = has_place && (group.takes(request) || probe_due(group, request));
@@ -177,6 +190,10 @@ std::shared_ptr<Request> Dispatcher::next_for(DeviceGroup& group, std::size_t ot
     }
     if (!has_place) {
       return false;  // nor for those of lower priorities
+    }
+    if (takes && ((waiting != nullptr && *waiting == request.batch_key_) || waits_for_more(group, request))) {
+      waiting = &request.batch_key_;
+      return --max_late > 0;
     }
     if (takes && group.would_be_late(request)) {
       late = late == nullptr ? &request : late;
@@ -188,7 +205,7 @@ std::shared_ptr<Request> Dispatcher::next_for(DeviceGroup& group, std::size_t ot
     return false;
   });
   next = next == nullptr ? late : next;
-  return next == nullptr || waits_for_more(group, *next) ? nullptr : unqueue(*next);
+  return next == nullptr ? nullptr : unqueue(*next);
 }
 
 void Dispatcher::hand_over(Worker& worker) {

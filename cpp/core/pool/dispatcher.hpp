@@ -22,9 +22,13 @@ class Dispatcher : public PoolState {
   bool joins_others(const Request& request) const ORTMULTI_REQUIRES(mutex_);
   /// Rows of waiting requests that could be joined with this one, as many as matter.
   std::size_t rows_waiting(DeviceGroup& group, const Request& alike) ORTMULTI_REQUIRES(mutex_);
-  /// Whether a run that begins with this request would be padded, while another one of such requests is under way. Then
-  /// it waits for more of them, or for the end of that run: all take as long as full ones.
+  /// Whether another run of requests like this one is under way, and all take as long as full ones: then it may wait
+  /// for the end of that run, if it is answered in time all the same.
+  bool may_wait_for_more(DeviceGroup& group, const Request& request) const ORTMULTI_REQUIRES(mutex_);
+  /// Whether it waits so in the queue, since no full run of such requests waits there.
   bool waits_for_more(DeviceGroup& group, const Request& request) ORTMULTI_REQUIRES(mutex_);
+  /// Begins runs that became full by this request, which waits: with those whose turn it is.
+  void begin_full_runs(const Request& request) ORTMULTI_REQUIRES(mutex_);
   bool probe_due(const DeviceGroup& group, const Request& request) const ORTMULTI_REQUIRES(mutex_);
   void note_probe(const Worker& worker, const Request& request) const ORTMULTI_REQUIRES(mutex_);
   void assign(Worker& worker, const std::shared_ptr<Request>& request) const ORTMULTI_REQUIRES(mutex_);

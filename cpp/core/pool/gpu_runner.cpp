@@ -46,6 +46,9 @@ std::shared_ptr<std::byte> GpuRunner::memory_for_inputs(std::size_t bytes) noexc
     return nullptr;
   }
   const MutexLock lock(pinned_mutex_);
+  if (bytes >= refused_bytes_) {
+    return nullptr;
+  }
   if (pinned_ && pinned_bytes_ >= bytes && pinned_.use_count() == 1) {
     return pinned_;
   }
@@ -56,14 +59,14 @@ std::shared_ptr<std::byte> GpuRunner::memory_for_inputs(std::size_t bytes) noexc
     const ScopedContext current(startup, device().index);
     auto buffer = std::make_unique<PinnedBuffers>(bytes, 1);
     buffer->pin(startup, device_name());
-    std::byte* const begin = reinterpret_cast<std::byte*>((*buffer)[0]);
-    pinned_ = {begin, [owned = buffer.get(), index = device().index](std::byte* /*begin*/) {
+    auto* const begin = reinterpret_cast<std::byte*>((*buffer)[0]);
+    pinned_ = {begin, [owned = buffer.release(), index = device().index](std::byte* /*begin*/) {  // also if that throws
                  const ScopedContext freeing(CudaStartup::instance(), index, std::nothrow);
                  delete owned;  // NOLINT(cppcoreguidelines-owning-memory)
                }};
-    static_cast<void>(buffer.release());
     pinned_bytes_ = bytes;
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the inputs are copied once more, then
+  } catch (const std::exception&) {  // the inputs are copied once more, then
+    refused_bytes_ = bytes;
   }
   return pinned_;
 }
@@ -131,18 +134,23 @@ void GpuRunner::bind_inputs(const Tensors& inputs, const Session::Lock& open) {
   }
   CUdeviceptr next = staged_ ? staged_->address() : 0;
   std::vector<Ort::Value> copied;
-  for (const RequestTensor& input : inputs) {
-    if (!input.to_copy) {
-      copied.emplace_back(nullptr);
-      continue;
+  try {
+    for (const RequestTensor& input : inputs) {
+      if (!input.to_copy) {
+        copied.emplace_back(nullptr);
+        continue;
+      }
+      void* const at = to_pointer(next);
+      next += aligned(input.bytes);
+      copy_in(at, input);
+      copied.push_back(tensor_over(at, input.type, input.shape, device()));
     }
-    void* const at = to_pointer(next);
-    next += aligned(input.bytes);
-    copy_in(at, input);
-    copied.push_back(tensor_over(at, input.type, input.shape, device()));
-  }
-  if (bytes != 0) {
-    copies_->wait();
+    if (bytes != 0) {
+      copies_->wait();
+    }
+  } catch (...) {
+    copies_->settle();  // they read pinned memory, which others get
+    throw;
   }
   shared_->session()->bind_inputs(open, [&] {
     for (std::size_t i = 0; i < inputs.size(); ++i) {

@@ -2,6 +2,8 @@
 
 #include <onnxruntime_cxx_api.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -72,6 +74,7 @@ class GpuRunner : public SessionRunner, NonCopyable {
   Mutex pinned_mutex_;
   std::shared_ptr<std::byte> pinned_ ORTMULTI_GUARDED_BY(pinned_mutex_);  // kept from one joint run to the next
   std::size_t pinned_bytes_ ORTMULTI_GUARDED_BY(pinned_mutex_) = 0;
+  std::size_t refused_bytes_ ORTMULTI_GUARDED_BY(pinned_mutex_) = SIZE_MAX;  // that could not be pinned
 };
 
 }  // namespace ortmulti

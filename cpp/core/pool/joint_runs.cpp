@@ -187,16 +187,21 @@ RunEnd JointRuns::run_joint(Worker& worker, const Requests& batch) {
   std::vector<JointSize> sizes;
   std::chrono::nanoseconds copying{0};
   const Clock::time_point started = Clock::now();
-  Batching batching = options_.batching;
-  std::ranges::transform(batch, std::back_inserter(sizes), &Request::size_);
-  const std::size_t rows = sum_of(sizes).rows;
-  const std::string key = batch.front()->batch_key_;
-  const bool held = worker.group->holds_rows(key, batching);
-  if (held) {
-    batching.sizes = {worker.group->padded_rows(key, rows, batching)};
+  const std::string& key = batch.front()->batch_key_;
+  std::size_t rows = 0;
+  for (const auto& request : batch) {
+    rows += request->size_.rows;
   }
+  const bool held = worker.group->holds_rows(key, options_.batching);
+  const std::size_t padded = held ? worker.group->padded_rows(key, rows, options_.batching) : 0;
+  Batching batching;
   try {
     const MutexUnlock unlocked(mutex_);
+    batching = options_.batching;
+    if (held) {
+      batching.sizes = {padded};
+    }
+    std::ranges::transform(batch, std::back_inserter(sizes), &Request::size_);
     joint = join(batch, sizes, batching, worker.runner.get());
     copying = Clock::now() - started;
   } catch (...) {
@@ -306,6 +311,7 @@ RunEnd JointRuns::run_one(Worker& worker, Request& request) const {
       end.why_broken = worker.runner->why_broken();
     }
   }
+  end.whole = options_.now() - now;
   end.time = group.time.end(begun, options_.now());
   worker.in_run = nullptr;
   end.by_graph = request.by_graph;

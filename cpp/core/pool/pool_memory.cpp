@@ -91,8 +91,7 @@ std::optional<std::uint64_t> PoolMemory::memory_of_runs(const Device& device) co
     const MutexLock lock = enter();
     runners = runners_on(device);
     const DeviceGroup* const group = find_group(device);
-    // ONNX Runtime keeps a set of handles for each run that ever was under way beside others.
-    bytes = group != nullptr && group->in_flight ? group->in_flight->grown() * *numbers::graphs_handle_bytes : 0;
+    bytes = group == nullptr ? 0 : group->threads_with_handles() * *numbers::graphs_handle_bytes;
   }
   const std::optional<Arenas> arenas = arenas_of(runners);
   if (!arenas) {

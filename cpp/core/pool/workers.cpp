@@ -160,6 +160,9 @@ void Workers::run_batch(Worker& worker, bool at_once) {
     conclude(worker, batch.front(), joint, finished);
   } else if (!batch.empty()) {
     joint = run_joint(worker, batch);
+    if (joint.error && kind_of(joint.error) == ErrorKind::out_of_memory) {
+      worker.group->stop_holding_rows(batch.front()->batch_key_);
+    }
     const bool movable = std::ranges::all_of(
         batch, [](const auto& request) { return DeviceGroup::may_try_elsewhere(*request) || !request->wanted(); });
     const auto suspicion = joint.error && movable ? worker.group->suspect(worker, joint) : nullptr;
@@ -193,7 +196,7 @@ void Workers::run_batch(Worker& worker, bool at_once) {
                               .padded = std::max(size.rows, joint.rows),
                               .more = !worker.group->waiting.empty() || !waiting_.for_any().empty(),
                               .by_graph = joint.by_graph,
-                              .time = time};
+                              .time = joint.whole};
       worker.group->note_rows(batch.front()->batch_key_, run, joint.time + joint.copying, options_.batching);
     } else if (joint.time.count() > 0) {
       const std::size_t elements = options_.batching.padding->elements(size);
@@ -241,8 +244,10 @@ void Workers::adapt(Worker& worker, std::size_t answers, std::optional<std::size
       const WhyNot others = why_not_;
       const MutexUnlock unlocked(mutex_);
       why_not = worker.runner->why_no_more();
-      if (others && why_not && why_not->empty()) {
-        why_not = others(group.device);
+      try {
+        why_not = others && why_not && why_not->empty() ? others(group.device) : why_not;
+      } catch (const std::exception& error) {
+        why_not = error.what();
       }
     }
     if (why_not && group.in_flight->asked()) {  // else another thread was told meanwhile

@@ -21,14 +21,16 @@ class AnswerSize {
   }
 
  private:
+  static constexpr double unknown = 1e18;
+
   static void follow(std::atomic<double>& known, double seen) noexcept {
     constexpr double share = 1.0 / 8;
     const double before = known;
-    known = seen >= before ? seen : before - (before - seen) * share;
+    known = seen >= before || before >= unknown ? seen : before - (before - seen) * share;
   }
 
   std::atomic<double> per_byte_{1};
-  std::atomic<double> largest_{1e18};  // not known yet
+  std::atomic<double> largest_{unknown};
 };
 
 }  // namespace ortmulti::serve

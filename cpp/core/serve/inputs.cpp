@@ -352,7 +352,7 @@ std::byte* Inputs::allocate(std::size_t bytes) {
 
 void Inputs::set(Made& made, const SentShape& shape, const void* data) {
   static constexpr std::byte nothing{};
-  request_.input_bytes += static_cast<std::size_t>(*shape.elements()) * element_bytes(*made.declared);
+  request_.input_bytes += static_cast<std::size_t>(shape.elements().value_or(0)) * element_bytes(*made.declared);
   data = data == nullptr ? &nothing : data;
   if (shape.count > HostTensor::max_dimensions) {
     made.value = value_over(data, made.declared->type, shape.sizes.data(), shape.count);

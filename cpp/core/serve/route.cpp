@@ -34,7 +34,7 @@ std::string_view without_slashes(std::string_view path) {
   return first == std::string_view::npos ? "" : path.substr(first, path.find_last_not_of('/') - first + 1);
 }
 
-// As sent, percent signs and all: a name with a slash in it is one part here, and for whoever answers.
+// Decoded: a model's name has no slash.
 Route http_route(const Call& call) {
   std::string_view path = without_slashes(call.path);
   if (path == "v2/health/live") {

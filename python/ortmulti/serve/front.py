@@ -322,7 +322,10 @@ def _take_calls(core: _core.Front, front: weakref.ref[Front]) -> None:
     while (event := core.next()) is not None:
         if (owner := front()) is None:
             return
-        owner.take(*event)
+        try:
+            owner.take(*event)
+        except Exception:  # of this call alone: others wait for theirs
+            LOGGER.exception("a call could not be taken")
         del event, owner  # the call counts in the memory for clients
 
 
