@@ -40,46 +40,6 @@ Worker::Clock::time_point Worker::begin_by(const Request& request) const {
   return *request.deadline - std::max<Clock::duration>(left, 2 * group->run_time.value());
 }
 
-std::size_t DeviceGroup::most_rows(const Request& request, const Batching& batching) {
-  const std::string& key = request.batch_key_;
-  if (batching.padding || key.empty()) {
-    return batching.max_size;
-  }
-  return may_hold_rows(batching)   ? held_rows.use(key).choose(batching.max_size)
-         : device == Device::cpu() ? rows_per_run.use(key).choose(batching.max_size)
-                                   : batching.max_size;
-}
-
-bool DeviceGroup::holds_rows(const std::string& batch_key, const Batching& batching) {
-  return may_hold_rows(batching) && held_rows.has(batch_key) && held_rows.use(batch_key).holds();
-}
-
-void DeviceGroup::stop_holding_rows(const std::string& batch_key) {
-  if (held_rows.has(batch_key)) {
-    held_rows.use(batch_key).give_up();
-  }
-}
-
-bool DeviceGroup::may_hold_rows(const Batching& batching) const {
-  return device.is_cuda() && batching.enabled() && batching.sizes.empty() && !batching.padding;
-}
-
-std::size_t DeviceGroup::padded_rows(const std::string& batch_key, std::size_t rows, const Batching& batching) {
-  return holds_rows(batch_key, batching) ? held_rows.use(batch_key).padded(rows) : batching.padded(rows);
-}
-
-void DeviceGroup::note_rows(const std::string& batch_key, const HeldRows::Run& run, std::chrono::nanoseconds part,
-                            const Batching& batching) {
-  if (batch_key.empty()) {
-    return;
-  }
-  if (may_hold_rows(batching)) {
-    held_rows.use(batch_key).record(run, batching.max_size);
-  } else if (device == Device::cpu()) {
-    rows_per_run.use(batch_key).record(run.rows, part);
-  }
-}
-
 DeviceStats DeviceGroup::stats() const {
   DeviceStats stats = counts;
   stats.device = device;

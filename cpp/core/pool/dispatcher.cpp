@@ -41,42 +41,6 @@ Worker* Dispatcher::idle_worker(const Request& request) {
   return best;
 }
 
-std::size_t Dispatcher::rows_waiting(DeviceGroup& group, const Request& alike) {
-  std::size_t rows = 0;
-  std::size_t left = std::min<std::size_t>(8 * options_.batching.max_size, 512);  // others could be many
-  group.each_waiting(waiting_.for_any(), [&](const Request& request) ORTMULTI_REQUIRES(mutex_) {
-    rows += request.batch_key_ == alike.batch_key_ ? request.size_.rows : 0;
-    return rows < options_.batching.max_size && --left > 0;
-  });
-  return rows;
-}
-
-bool Dispatcher::may_wait_for_more(DeviceGroup& group, const Request& request) const {
-  const std::string& key = request.batch_key_;
-  if (!joins_others(request) || !group.holds_rows(key, options_.batching)) {
-    return false;
-  }
-  const std::chrono::nanoseconds wait = 2 * group.run_time.value();  // for the end of a run, and its own
-  const bool late = request.deadline && (!group.knows_run_time() || Clock::now() + wait > *request.deadline);
-  return !late && std::ranges::any_of(group.workers, [&key](const Worker* worker) {
-    return worker->busy() && !worker->batch.empty() && worker->batch.front()->batch_key_ == key;
-  });
-}
-
-bool Dispatcher::waits_for_more(DeviceGroup& group, const Request& request) {
-  return may_wait_for_more(group, request) &&
-         rows_waiting(group, request) < group.padded_rows(request.batch_key_, 1, options_.batching);
-}
-
-void Dispatcher::begin_full_runs(const Request& request) {
-  for (const auto& group : groups_) {
-    if (group->usable() && group->is_for(request) && group->holds_rows(request.batch_key_, options_.batching) &&
-        !waits_for_more(*group, request)) {
-      give_waiting(*group);
-    }
-  }
-}
-
 void Dispatcher::assign(Worker& worker, const std::shared_ptr<Request>& request) const {
   worker.batch.push_back(request);
   request->phase_ = Request::Phase::running;
@@ -282,10 +246,6 @@ bool Dispatcher::join_forming(const std::shared_ptr<Request>& request) {
     }
   }
   return false;
-}
-
-bool Dispatcher::joins_others(const Request& request) const {
-  return !request.batch_key_.empty() && joining_.joins(request.batch_key_, request.caller);
 }
 
 void Dispatcher::fail_all(RequestQueue& queue, const std::exception_ptr& error, Requests& finished,
