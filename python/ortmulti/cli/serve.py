@@ -197,10 +197,12 @@ def _memory(given: Any) -> Any:
 
 
 def _token(path: Path) -> str:
+    from ortmulti.serve.arguments import token_of
+
     try:
         token = path.read_text(encoding="utf-8").strip()
     except OSError as error:
         raise InvalidArgument(f"the token's file '{path}' cannot be read: {error.strerror}") from error
-    if not token:
-        raise InvalidArgument(f"the token's file '{path}' is empty")
-    return token
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"the token's file '{path}' is not UTF-8") from None
+    return token_of(token, f"the token in '{path}'")
