@@ -35,6 +35,8 @@ async def answer(
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
+        if not messages:
+            await asyncio.Event().wait()  # the client stays
         return messages.pop(0)
 
     async def send(message: Any) -> None:

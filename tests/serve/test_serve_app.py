@@ -132,6 +132,79 @@ def test_a_client_that_goes_before_its_body_is_there_is_not_counted(models: ortm
     assert not app.service.answers
 
 
+def test_nothing_is_computed_for_a_client_that_has_gone(models: ortmulti.ModelRepository) -> None:
+    models.add("endless", ENDLESS, warmup=False)
+    app = ortmulti.serve.app(models)
+    messages = [{"type": "http.request", "body": json.dumps({"inputs": tensors_of(endless_feed())}).encode()}]
+
+    async def receive() -> dict[str, Any]:
+        if messages:
+            return messages.pop(0)
+        while models["endless"].stats().devices[0].busy == 0:
+            await asyncio.sleep(0)
+        return {"type": "http.disconnect"}
+
+    async def send(_message: Any) -> None:
+        pass
+
+    scope = {"type": "http", "method": "POST", "path": "/v2/models/endless/infer", "headers": []}
+    asyncio.run(asyncio.wait_for(app(scope, receive, send), HANG))
+    while models["endless"].stats().devices[0].busy:
+        pass
+    assert not app.service.answers
+
+
+@pytest.mark.parametrize("after", ["an error", "a message"])
+def test_a_server_may_have_no_news_of_its_clients(models: ortmulti.ModelRepository, after: str) -> None:
+    messages = [{"type": "http.request", "body": json.dumps(ASKED).encode()}]
+    messages += [{"type": "http.request"}] * (after == "a message")
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": INFER, "headers": []}
+    asyncio.run(ortmulti.serve.app(models)(scope, receive, send))
+    assert sent[0]["status"] == 200
+
+
+def test_a_websocket_is_closed_with_a_reason(models: ortmulti.ModelRepository) -> None:
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(ortmulti.serve.app(models)({"type": "websocket", "path": "/v2"}, receive, send))
+    assert [(each["type"], each["code"]) for each in sent] == [("websocket.close", 1003)]
+    assert "only HTTP is served" in sent[0]["reason"]
+
+
+WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"models": None}, ortmulti.InvalidType, "models is an ortmulti.ModelRepository, not None: for example"),
+    ({"limits": {"body": 1}}, ortmulti.InvalidType, r"limits is a Limits or None, not .*serve.limits.Limits\(body="),
+    ({"token": 5}, ortmulti.InvalidType, "token is a str or None, not int"),
+    ({"token": ""}, ortmulti.InvalidArgument, "token is empty: give the token"),
+    *(
+        ({"token": token}, ortmulti.InvalidArgument, "token has a blank, a line's end or a control character")
+        for token in ("a b", "ab\n", "a\nb", "a\x7f", "\t")
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "error", "text"), WRONG)
+def test_what_cannot_be_served_is_told_at_once(
+    models: ortmulti.ModelRepository, given: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        ortmulti.serve.app(**{"models": models, **given})
+
+
 def test_the_memory_for_requests_is_limited(models: ortmulti.ModelRepository) -> None:
     app = ortmulti.serve.app(models, limits=Limits(memory=200_000))
     large = {"inputs": tensors_of({"x": np.ones(100_000, np.float32)})}
@@ -241,6 +314,16 @@ def test_the_service_may_be_added_to_a_server(grpc: Any, models: ortmulti.ModelR
         assert caught.value.code() is grpc.StatusCode.INTERNAL  # as of a server whose message it is
 
     in_server(grpc, models, work)
+
+
+def test_what_cannot_be_added_to_a_server_is_told_at_once(grpc: Any, models: ortmulti.ModelRepository) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor() as executor, pytest.raises(ortmulti.InvalidType, match=r"make it with grpc.aio.server"):
+        ortmulti.serve.add_to(grpc.server(executor), models)
+    for given, error, text in WRONG:
+        with pytest.raises(error, match=text):
+            ortmulti.serve.add_to(None, **{"models": models, **given})
 
 
 def test_a_stream_of_a_server_answers_each_request(grpc: Any, models: ortmulti.ModelRepository) -> None:

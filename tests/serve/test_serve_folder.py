@@ -252,6 +252,13 @@ def test_a_toml_file_may_name_a_folder_of_versions(tmp_path: Path) -> None:
     assert models.find("text").version == "3"
 
 
+def test_a_model_of_a_toml_file_may_have_no_batching(tmp_path: Path) -> None:
+    text = "[models.a]\npath = 'a'\nbatching = false\n[models.b]\npath = 'b'\n[models.c]\npath = 'c'\nbatching = '8:1'"
+    models = Models([touch(tmp_path / "s.toml", text)], {"batching": ortmulti.Batching(32)})
+    found = [model.options["batching"] for model in models.all()[0].values()]
+    assert found == [None, ortmulti.Batching(32), ortmulti.Batching(8, 1)]
+
+
 @pytest.mark.parametrize(
     ("files", "places", "error"),
     [
@@ -274,6 +281,38 @@ def test_a_toml_file_may_name_a_folder_of_versions(tmp_path: Path) -> None:
         ({"s.toml": "[models.a]\nversion = 1"}, ["s.toml"], r"\[models.a\] has no path"),
         ({"s.toml": "[models.a]\npath = 'a'\nloading = { trim_after = 'x' }"}, ["s.toml"], "trim_after .* is a number"),
         ({"s.toml": "[models.a]\npath = 'a'\nbatching = { max_siz = 3 }"}, ["s.toml"], "did you mean 'max_size'"),
+        ({"s.toml": "[models.a]\npath = 'a'\nbatching = 3.5"}, ["s.toml"], r"s.toml: \[models.a\]: batching is SIZE"),
+        ({"s.toml": "[models.a]\npath = 'a'\nbatching = true"}, ["s.toml"], r"s.toml: \[models.a\]: batching is SIZE"),
+        ({"s.toml": "[models.a]\npath = 'a'\nbatching = 'off'"}, ["s.toml"], "and false for none"),
+        (
+            {"s.toml": "[models.a]\npath = 'a'\ngpu_memory = 'x'"},
+            ["s.toml"],
+            r"s.toml: \[models.a\]: a model's table has no 'gpu_memory'.*: it may have batching, .*path, .*version",
+        ),
+        *(
+            ({"s.toml": f"{key} = {value}"}, ["s.toml"], f"s.toml: {key} is .*, not ")
+            for key, value in (
+                ("http", "8000"),
+                ("grpc", "false"),
+                ("devices", "true"),
+                ("gpu_memory", "true"),
+                ("batching", "true"),
+                ("allowed_hosts", "5"),
+                ("allowed_hosts", "[5]"),
+                ("limits", "5"),
+                ("model_control", "true"),
+                ("exit_on_error", "1"),
+                ("access_log", "'x'"),
+                ("share", "'x'"),
+                ("id", "5"),
+                ("token_file", "5"),
+                ("custom_ops", "5"),
+            )
+        ),
+        ({"s.toml": "limits = { body = 'x' }"}, ["s.toml"], "s.toml: limits: body is an int, not 'x'"),
+        ({"s.toml": "limits = { bodi = 5 }"}, ["s.toml"], "s.toml: limits: .*did you mean 'body'"),
+        ({"s.toml": "batching = { max_size = 'x' }"}, ["s.toml"], "s.toml: batching: max_size is an int"),
+        ({"s.toml": "htp = 'off'"}, ["s.toml"], "s.toml: 'htp' is no setting of a server .did you mean 'http'"),
         ({}, ["missing.toml"], "there is no file"),
     ],
 )

@@ -464,10 +464,13 @@ def test_an_initializer_may_be_an_optional_input_of_a_configuration(tmp_path: Pa
     ("arguments", "error"),
     [
         (["--http", "8000"], "an address is HOST:PORT, such as 127.0.0.1:8000, not '8000'"),
+        (["--http", "off", "--grpc", "off"], "a server needs an address: give HOST:PORT"),
         (["--batching", "x"], "batching is SIZE or SIZE:MS"),
         (["--tls-key", "k.pem"], "TLS needs both"),
         (["--tls-key", "k.pem", "--tls-certificate", "c.pem"], "cannot use the certificate in c.pem: "),
         (["--token-file", "missing"], "the token's file 'missing' cannot be read"),
+        (["--token-file", os.devnull], "the token in '/dev/null' is empty"),
+        (["--token-file", __file__], ".py' has a blank, a line's end or a control character"),
         (["missing.onnx"], "there is no model file or folder 'missing.onnx'"),
         (["--custom-ops", "missing.so"], "the library of custom operators 'missing.so' does not exist"),
     ],

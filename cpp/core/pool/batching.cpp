@@ -79,7 +79,9 @@ void Batching::check_inputs(const std::vector<ValueInfo>& inputs) const {
               "batching joins requests along dimension " + std::to_string(axis) + ", but input '" + unfit->name + "' " +
                   (size == none ? "has no such dimension" : "has the fixed size " + text + " there") +
                   (found.size() == 1 ? "" : ", unlike other inputs") +
-                  ": export the model with a dynamic dimension, or load it without batching" + advice);
+                  ": export the model with a dynamic dimension, or load it without batching "
+                  "(batching=None; batching = false of its table in a TOML file)" +
+                  advice);
 }
 
 bool Batching::fits(const JointSize& run, std::size_t elements) const noexcept {

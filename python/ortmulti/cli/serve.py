@@ -16,11 +16,6 @@ from ortmulti.errors import InvalidArgument, LibraryError
 from .options import CustomOps, device_names, library_paths, path_or_url
 from .output import say, steps
 
-# Options of the command line that a TOML file may have, too.
-_SETTINGS = {"http", "grpc", "devices", "gpu_memory", "host_memory", "batching", "model_control", "exit_on_error", "id",
-             "share", "token_file", "allowed_hosts", "tls_certificate", "tls_key", "access_log", "limits",
-             "custom_ops"}  # fmt: skip
-
 
 def _refuse_port(given: str | None) -> None:
     if given is not None:
@@ -102,21 +97,20 @@ def serve_command(
     Requests are answered until SIGTERM or Ctrl-C, and then those of which a byte was read. A second signal ends at
     once.
     """
-    given = {name: value for name, value in locals().items() if name in _SETTINGS and value is not None}
+    given = dict(locals())
     try:
         from ortmulti.serve.folder import Models
         from ortmulti.serve.limits import Limits
         from ortmulti.serve.server import Settings, serve
+        from ortmulti.serve.toml import SETTINGS, batching_of
     except ImportError as error:
         raise LibraryError(f'a server needs more packages ({error}): pip install "ortmulti[serve]"') from None
     models = Models(places)
-    if unknown := models.settings.keys() - _SETTINGS:
-        raise InvalidArgument(f"{min(unknown)!r} is no setting of a server: they are {', '.join(sorted(_SETTINGS))}")
-    settings = {**models.settings, **given}
+    settings = models.settings | {name: given[name] for name in SETTINGS.keys() & given if given[name] is not None}
     models.name = name or ""
     models.custom_ops = library_paths(settings.get("custom_ops"))
     if joins := settings.get("batching"):
-        models.options["batching"] = _batching(joins)
+        models.options["batching"] = batching_of(joins)
     if settings.get("share"):
         models.options["share"] = "host"
     repository = {"devices": device_names(settings.get("devices", "all"))}
@@ -176,18 +170,6 @@ def _hosts(given: Any) -> tuple[str, ...]:
     return tuple(f"[{name}]" if ":" in name and not name.startswith("[") else name for name in names)
 
 
-def _batching(given: Any) -> Any:
-    from ortmulti.pool.configuration import Batching
-
-    if isinstance(given, dict):
-        return Batching(**given)
-    size, _, delay = str(given).partition(":")
-    try:
-        return Batching(int(size), float(delay or 0))
-    except ValueError as error:
-        raise InvalidArgument(f"batching is SIZE or SIZE:MS, such as 32:2, not {given!r} ({error})") from None
-
-
 def _memory(given: Any) -> Any:
     """Return a share of a text such as 0.5; sizes stay as they are."""
     try:
@@ -197,10 +179,12 @@ def _memory(given: Any) -> Any:
 
 
 def _token(path: Path) -> str:
+    from ortmulti.serve.arguments import token_of
+
     try:
         token = path.read_text(encoding="utf-8").strip()
     except OSError as error:
         raise InvalidArgument(f"the token's file '{path}' cannot be read: {error.strerror}") from error
-    if not token:
-        raise InvalidArgument(f"the token's file '{path}' is empty")
-    return token
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"the token's file '{path}' is not UTF-8") from None
+    return token_of(token, f"the token in '{path}'")

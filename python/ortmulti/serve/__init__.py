@@ -38,11 +38,15 @@ def app(
         access_log: Whether each request makes a record of the logger ``ortmulti.serve.access``; default False.
 
     Raises:
+        InvalidArgument: The token is empty, or has blanks or control characters.
+        InvalidType: One of them is something else.
         LibraryError: This build has no server: headers were missing as it was built.
     """
+    from ortmulti.serve.arguments import check
     from ortmulti.serve.asgi import Application
     from ortmulti.serve.service import Service
 
+    check(models, limits, token)
     return Application(Service(models, explicit=explicit), limits, token, access_log=access_log)
 
 
@@ -64,6 +68,7 @@ def add_to(
         models: As for `app`; so are the others.
 
     Raises:
+        InvalidArgument, InvalidType: As for `app`.
         LibraryError: grpcio or protobuf is missing, or this build has no server.
     """
     from ortmulti.errors import LibraryError
@@ -74,7 +79,9 @@ def add_to(
         raise LibraryError(
             f'gRPC needs more packages ({error}): pip install "ortmulti[serve]" grpcio', name="grpc"
         ) from None
+    from ortmulti.serve.arguments import check
     from ortmulti.serve.limits import Limits
     from ortmulti.serve.service import Service
 
+    check(models, limits, token)
     grpc.add_to(server, Service(models, explicit=explicit), limits or Limits(), token)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -52,6 +53,11 @@ class Application:
         if scope["type"] == "lifespan":
             await _lifespan(receive, send)
             return
+        if scope["type"] == "websocket":
+            # Before it was accepted: servers answer 403. The reason is for those that pass it on.
+            reason = "only HTTP is served here: POST to /v2/models/NAME/infer"
+            await send({"type": "websocket.close", "code": 1003, "reason": reason})
+            return
         if scope["type"] != "http":
             raise RuntimeError(f"only HTTP is served, not {scope['type']!r}")
         begin = time.perf_counter()
@@ -60,7 +66,7 @@ class Application:
         front, peer = self._here(), f"{client[0]} {client[1]}" if client else ""
         call = front.call(False, method, path, list(scope["headers"]), peer)
         status, headers, body, _ = (
-            front.begin(call) or await _received(front, call, receive) or await front.answer(call)
+            front.begin(call) or await _received(front, call, receive) or await _answered(front, call, receive)
         )
         del call  # it counts in the memory for clients
         if status != _GONE:
@@ -93,6 +99,23 @@ async def _received(front: Front, call: _core.FrontCall, receive: Receive) -> Re
             return refused
         more = message.get("more_body", False)
     return None
+
+
+async def _answered(front: Front, call: _core.FrontCall, receive: Receive) -> Reply:
+    """Answer a call that is all there, unless its client goes first: then nothing more is computed for it."""
+    answer = asyncio.ensure_future(front.answer(call))
+    message = asyncio.ensure_future(receive())
+    try:
+        await asyncio.wait({answer, message}, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done() and message.exception() is None and message.result()["type"] == "http.disconnect":
+            return Reply(*call.refuse(_GONE, "the client has gone"))
+        return await answer
+    finally:
+        answer.cancel()  # which forgets the call in the core
+        message.cancel()
+        await asyncio.wait({answer, message})
+        if not message.cancelled():
+            message.exception()  # of a server that has no more messages: asyncio would log it
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

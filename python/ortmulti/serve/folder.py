@@ -10,11 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ortmulti import checks
 from ortmulti.create.model import Model
 from ortmulti.errors import Error, InvalidArgument, NoSuchFile, NotFound
 from ortmulti.pool.pool import rows_of
-from ortmulti.serve import pbtxt
+from ortmulti.serve import pbtxt, toml
 from ortmulti.serve.pbtxt import Tensor
 from ortmulti.serve.service import Declared, Defaults
 
@@ -28,7 +27,6 @@ LOGGER = logging.getLogger("ortmulti.serve")
 
 _CONFIG = "config.pbtxt"
 _MODEL = "model.onnx"
-_FILES = {"token_file", "tls_certificate", "tls_key"}
 # /v2/models/stats are the counts of all models.
 _TAKEN = {"stats"}
 
@@ -281,7 +279,7 @@ class Models:
 
     def _declared(self, path: Path | str, table: Mapping[str, Any], name: str) -> ServedModel:
         """Return a model of a TOML file; of a folder, the newest version."""
-        says = _Table.of(table)
+        says = toml.Table.of(table)
         is_folder = isinstance(path, Path) and path.is_dir()
         found = self._model_in(Path(path), name) if is_folder else None
         if is_folder and found is None:
@@ -293,53 +291,14 @@ class Models:
         return replace(model, options={**model.options, **says.options}, keep=says.keep, defaults=defaults)
 
     def _from_toml(self, path: Path) -> list[Callable[[], list[_Place]]]:
-        import tomllib
-
-        try:
-            read = tomllib.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise NoSuchFile(f"there is no file '{path}': check the path") from None
-        except ValueError as error:  # tomllib.TOMLDecodeError, UnicodeDecodeError
-            raise InvalidArgument(f"{path}: {error}") from None
-        models = read.pop("models", {})
-        for name in _FILES & read.keys():  # beside the TOML file, as the models are
-            read[name] = str(path.parent / str(read[name]))
-        if libraries := read.get("custom_ops"):
-            libraries = [libraries] if isinstance(libraries, str) else libraries
-            read["custom_ops"] = [path.parent / str(library) for library in libraries]
-        self.settings.update(read)
-        if not isinstance(models, dict) or not all(isinstance(model, dict) for model in models.values()):
-            raise InvalidArgument(f"{path}: each model is a table, such as [models.bert] with path = 'bert.onnx'")
+        settings, models = toml.read(path)
+        self.settings.update(settings)
         found = []
         for name, table in models.items():
-            if not isinstance(given := table.get("path"), str):
-                raise InvalidArgument(f"{path}: [models.{name}] has no path")
-            try:
-                _Table.of(table)
-            except (AttributeError, TypeError, InvalidArgument) as error:
-                raise InvalidArgument(f"{path}: [models.{name}]: {error}") from None
+            given = table["path"]
             place = given if "://" in given else path.parent / given
             found.append(_Place(name, place, partial(self._declared, place, table)))
         return [lambda: found]
-
-
-class _Table(NamedTuple):
-    """What a table of a TOML file says; made anew for each load, since options of sessions can be changed."""
-
-    options: dict[str, Any]
-    version: str
-    timeout: float | None
-    keep: Any
-
-    @classmethod
-    def of(cls, table: Mapping[str, Any]) -> _Table:
-        options = {name: value for name, value in table.items() if name != "path"}
-        timeout = options.pop("timeout", None)
-        version = str(options.pop("version", "1"))
-        keep = options.pop("keep", None)
-        if timeout is not None:
-            checks.number("timeout", timeout)
-        return cls(_objects(options), version, timeout, keep)
 
 
 def _versions(folder: Path) -> list[Path]:
@@ -360,26 +319,3 @@ def _may_be_model(folder: Path) -> bool:
 def _model_file(path: Path) -> Path | None:
     """Return the file of a version. In Triton's form for several files it lies in a folder of that name."""
     return next((file for file in (path, path / _MODEL) if file.is_file()), None)
-
-
-def _objects(options: dict[str, Any]) -> dict[str, Any]:
-    """Make the objects of ortmulti that tables stand for."""
-    from ortmulti.create.loading import Loading
-    from ortmulti.options.session_options import SessionOptions
-    from ortmulti.pool.configuration import Batching, CudaGraph, Warmup
-
-    kinds: dict[str, Any] = {"batching": Batching, "cuda_graph": CudaGraph, "loading": Loading, "warmup": Warmup}
-    made: dict[str, Any] = {}
-    for name, value in options.items():
-        if name in kinds and isinstance(value, dict):
-            made[name] = kinds[name](**value)
-        elif name == "options" and isinstance(value, dict):
-            made[name] = session = SessionOptions()
-            for key, setting in value.items():
-                if "." in key:
-                    session.add_session_config_entry(key, str(setting))
-                else:
-                    setattr(session, key, setting)
-        else:
-            made[name] = value
-    return made

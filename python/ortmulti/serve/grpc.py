@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 
 from ortmulti import _core
+from ortmulti.errors import InvalidType
 from ortmulti.serve.front import Front
 from ortmulti.serve.http import Reply
 from ortmulti.serve.limits import Limits
@@ -65,6 +66,8 @@ def add_to(server: grpc.aio.Server, service: Service, limits: Limits, token: str
         limits: See `Limits`.
         token: Clients send it as the metadata ``authorization: Bearer TOKEN``, but for health; None: none is needed.
     """
+    if not isinstance(server, grpc.aio.Server):
+        raise InvalidType(f"server is one of grpc.aio, not {server!r}: make it with grpc.aio.server()")
     rpc = Rpc(service)
     handlers = _Handlers(service, Front(service, limits, token, rpc=rpc))
 

@@ -133,6 +133,8 @@ class _Server:
             protocol: [_listener(address)] if address else []
             for protocol, address in (("http", settings.http), ("grpc", settings.grpc))
         }
+        if not any(sockets.values()):
+            raise InvalidArgument("a server needs an address: give HOST:PORT for HTTP or gRPC, not off for both")
         http, grpc = (", ".join(map(_described, each)) for each in (sockets.get("http", []), sockets.get("grpc", [])))
         front = Front(
             self._service,
