@@ -195,13 +195,20 @@ TEST(ServeNumbers, WhatATypeHasNotIsAProblem) {
     return writer.problem();
   };
   EXPECT_EQ(problem(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8, std::int64_t{-129}),
-            "Python integer -129 out of bounds for int8");
+            "-129 is outside the range of INT8, -128 to 127");
   EXPECT_EQ(problem(ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64, std::int64_t{-1}),
-            "Python integer -1 out of bounds for uint64");
+            "-1 is outside the range of UINT64, 0 to 18446744073709551615");
   EXPECT_EQ(problem(ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64, ~std::uint64_t{0}), "");
-  EXPECT_EQ(problem(ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, 3.4028235677973366e38), "overflow encountered in cast");
+  EXPECT_EQ(problem(ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, 3.4028235677973366e38),
+            "3.4028235677973366e+38 is outside the range of FP32, -3.4028235e+38 to 3.4028235e+38");
   EXPECT_EQ(problem(ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, 3.4028235677973362e38), "");
-  EXPECT_EQ(problem(ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16, 65520.0), "overflow encountered in cast");
+  EXPECT_EQ(problem(ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16, 65520.0),
+            "65520.0 is outside the range of FP16, -65504 to 65504");
+  EXPECT_EQ(problem(ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16, 3.4e38),
+            "3.4e+38 is outside the range of BF16, -3.3895314e+38 to 3.3895314e+38");
+  EXPECT_NE(problem(ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16, -1e300), "");
+  EXPECT_EQ(problem(ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16, 3.39e38), "");
+  EXPECT_EQ(problem(ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16, std::numeric_limits<double>::infinity()), "");
   EXPECT_NE(problem(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, 1.5), "");
   EXPECT_NE(problem(ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, std::string_view("1")), "");
 }

@@ -328,20 +328,25 @@ TEST_F(ServeFront, AsksForTheTokenBeforeTheBody) {
   start();
   EXPECT_EQ(Client(port).get("/v2/health/live").status, 200);
   const std::string head = "POST /v2/models/a/infer HTTP/1.1\r\nhost: localhost\r\n";
-  for (const char* given : {"", "authorization: Bearer secres\r\n", "authorization: Bearer secret1\r\n",
-                            "authorization: secret\r\n", "authorization: Bearer \r\n"}) {
+  for (const char* given :
+       {"", "authorization: Bearer secres\r\n", "authorization: Bearer secret1\r\n", "authorization: secret\r\n",
+        "authorization: Bearer \r\n", "authorization: Bearersecret\r\n", "authorization: Basic secret\r\n"}) {
     Client client(port);
     client.send(head + given + "content-length: 1000000\r\n\r\n");
     EXPECT_EQ(client.answer().status, 401) << given;
   }
-  EXPECT_EQ(count("401"), 5U);
+  EXPECT_EQ(count("401"), 7U);
   Client client(port);
   client.send(head + "authorization: Bearer secret\r\ncontent-length: 0\r\n\r\n");
   front->reply(others.wait_for(1).front(), text_reply("good"));
   EXPECT_EQ(client.answer().body, "good");
+  Client other(port);  // the scheme has no case
+  other.send(head + "authorization: bEARER   secret\r\ncontent-length: 0\r\n\r\n");
+  front->reply(others.wait_for(2).back(), text_reply("good"));
+  EXPECT_EQ(other.answer().body, "good");
   const Client ready(port);
   ready.send("GET /v2/models/a/ready HTTP/1.1\r\nhost: localhost\r\n\r\n");
-  EXPECT_EQ(others.wait_for(2).back()->path, "/v2/models/a/ready");
+  EXPECT_EQ(others.wait_for(3).back()->path, "/v2/models/a/ready");
 }
 
 TEST_F(ServeFront, LooksAtOneFormOfAPathForTheToken) {

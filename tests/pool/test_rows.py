@@ -445,7 +445,9 @@ def test_a_new_model_is_judged_before_it_takes_over(caplog: pytest.LogCaptureFix
 )
 def test_inputs_that_can_never_be_joined_are_refused(inputs: str, body: str, why: str) -> None:
     made = case(body, inputs, "string[n] y" if "string" in inputs else "int64 y" if "seq" in inputs else "float[n,8] y")
-    with pytest.raises(InvalidArgument, match=f"joins requests along dimension 0, but {why}.*load it without batching"):
+    with pytest.raises(
+        InvalidArgument, match=f"joins requests along dimension 0, but {why}.*load it without batching .batching=None"
+    ):
         ortmulti.load(made, "cpu", batching=Batching(4))
     ortmulti.load(made, "cpu").close()
 

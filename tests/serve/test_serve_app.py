@@ -7,6 +7,7 @@ import gc
 import json
 import threading
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -169,6 +170,34 @@ def test_a_server_may_have_no_news_of_its_clients(models: ortmulti.ModelReposito
     scope = {"type": "http", "method": "POST", "path": INFER, "headers": []}
     asyncio.run(ortmulti.serve.app(models)(scope, receive, send))
     assert sent[0]["status"] == 200
+
+
+def test_the_reason_of_a_failed_load_is_kept(
+    models: ortmulti.ModelRepository, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "m.onnx"
+    file.write_bytes(SIMPLE)
+    models.add("m", file)
+    app = ortmulti.serve.app(models, explicit=True)
+
+    def index() -> tuple[str, str]:
+        [found] = [one for one in ask_json(app, "/v2/repository/index", {})[1] if one["name"] == "m"]
+        return found["state"], found["reason"]
+
+    def load(what: str = "load") -> int:
+        return ask_json(app, f"/v2/repository/models/m/{what}", {})[0]
+
+    file.write_bytes(b"no model")
+    with caplog.at_level("WARNING", "ortmulti.serve"):
+        assert load() == 400
+    assert "a client's load of the model 'm' failed: " in caplog.text
+    state, reason = index()
+    assert state == "READY", "the one from before is"
+    assert "this is not an ONNX model" in reason
+    assert (load("unload"), index()) == (200, ("UNAVAILABLE", "unloaded"))
+    assert (load(), index()) == (400, ("UNAVAILABLE", reason))
+    file.write_bytes(SIMPLE)
+    assert (load(), index()) == (200, ("READY", ""))
 
 
 def test_a_websocket_is_closed_with_a_reason(models: ortmulti.ModelRepository) -> None:

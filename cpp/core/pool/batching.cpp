@@ -80,7 +80,7 @@ void Batching::check_inputs(const std::vector<ValueInfo>& inputs) const {
                   (size == none ? "has no such dimension" : "has the fixed size " + text + " there") +
                   (found.size() == 1 ? "" : ", unlike other inputs") +
                   ": export the model with a dynamic dimension, or load it without batching "
-                  "(batching=None; batching = false of its table in a TOML file)" +
+                  "(batching=None, or batching = false in a TOML file)" +
                   advice);
 }
 

@@ -33,14 +33,15 @@ void append_escaped(std::string& out, char letter) {
 }  // namespace
 
 const char* type_name(Kind kind) noexcept {
-  constexpr std::array<const char*, 8> names = {"NoneType", "NoneType", "bool", "int", "float", "str", "list", "dict"};
+  constexpr std::array<const char*, 8> names = {"nothing",  "null",     "a boolean", "a number",
+                                                "a number", "a string", "a list",    "an object"};
   return names.at(static_cast<std::size_t>(kind));
 }
 
 std::string repr(const SentValue& value) {
   switch (value.kind) {
     case Kind::boolean:
-      return value.truthy ? "True" : "False";
+      return value.truthy ? "true" : "false";
     case Kind::integer:
     case Kind::real:
       return value.text;
@@ -51,7 +52,7 @@ std::string repr(const SentValue& value) {
     case Kind::object:
       return value.truthy ? "{...}" : "{}";
     default:
-      return "None";
+      return "null";
   }
 }
 

@@ -35,9 +35,9 @@ struct SentValue {
   bool missing() const noexcept { return kind <= Kind::null; }
   static SentValue of_integer(std::int64_t value) { return {Kind::integer, value != 0, value, std::to_string(value)}; }
 };
-/// Python's name of its type: "int".
+/// What it is in JSON: "a number".
 const char* type_name(SentValue::Kind kind) noexcept;
-/// As Python's repr() writes it; a list or an object in short.
+/// As JSON has it, but texts as Python's repr() writes them; a list or an object in short.
 std::string repr(const SentValue& value);
 std::string repr(std::string_view text);
 /// At most so many characters of UTF-8.

@@ -86,11 +86,12 @@ class Call : NonCopyable {
   std::string path;
   std::string query;  ///< Behind "?".
   Headers headers;
-  Buffer body;              ///< Of gRPC: a message. Without transfer coding; content coding is as sent.
-  bool compressed = false;  ///< Of gRPC: the message is, as its header grpc-encoding says: gzip or deflate.
-  bool streamed = false;    ///< Of a call of gRPC with a stream of requests, each of which is a Call.
-  std::string peer;         ///< "127.0.0.1 51234": of the connection. Empty: unknown.
-  bool asked = false;       ///< By Front::ask(): it has no connection.
+  Buffer body;                ///< Of gRPC: a message. Without transfer coding; content coding is as sent.
+  bool compressed = false;    ///< Of gRPC: the message is, as its header grpc-encoding says: gzip or deflate.
+  bool decompressed = false;  ///< The body, before it came here.
+  bool streamed = false;      ///< Of a call of gRPC with a stream of requests, each of which is a Call.
+  std::string peer;           ///< "127.0.0.1 51234": of the connection. Empty: unknown.
+  bool asked = false;         ///< By Front::ask(): it has no connection.
   std::chrono::steady_clock::time_point since =
       std::chrono::steady_clock::now();  ///< When its headers were there; of a message of a stream, when it began.
   std::atomic<bool> gone{false};         ///< Nobody waits for its answer.

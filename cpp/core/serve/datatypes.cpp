@@ -112,11 +112,50 @@ float from_bfloat(std::uint16_t bfloat) noexcept {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bfloat) << 16U);
 }
 
+namespace {
+
+std::string_view range_of(ONNXTensorElementDataType type) noexcept {
+  switch (type) {
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8:
+      return "-128 to 127";
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16:
+      return "-32768 to 32767";
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32:
+      return "-2147483648 to 2147483647";
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64:
+      return "-9223372036854775808 to 9223372036854775807";
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8:
+      return "0 to 255";
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16:
+      return "0 to 65535";
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32:
+      return "0 to 4294967295";
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64:
+      return "0 to 18446744073709551615";
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16:
+      return "-65504 to 65504";
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
+      return "-3.4028235e+38 to 3.4028235e+38";
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16:
+      return "-3.3895314e+38 to 3.3895314e+38";
+    default:
+      return "that of 64 bits";
+  }
+}
+
+}  // namespace
+
 void ValueWriter::fail(std::string problem) {
   if (problem_.empty()) {
     problem_ = std::move(problem);
   }
   ++next_;
+}
+
+void ValueWriter::fail_range(const std::string& value) {
+  const ElementType* const type = find_element_type(type_);
+  fail(type == nullptr ? "another type"
+                       : value + " is outside the range of " + type->protocol + ", " + std::string(range_of(type_)));
 }
 
 template <typename Element>
@@ -131,11 +170,8 @@ template <typename Element>
 void ValueWriter::write_integer(auto value) {
   if (std::in_range<Element>(value)) {
     write(static_cast<Element>(value));
-  } else if (!std::is_same_v<Element, std::uint64_t> && !std::is_same_v<Element, std::uint32_t> &&
-             !std::in_range<std::int64_t>(value)) {
-    fail("Python int too large to convert to C long");
   } else {
-    fail("Python integer " + std::to_string(value) + " out of bounds for " + find_element_type(type_)->dtype);
+    fail_range(std::to_string(value));
   }
 }
 
@@ -163,24 +199,29 @@ void ValueWriter::put_integer(auto value) {
 }
 
 void ValueWriter::write_float(double value) {
-  constexpr const char* overflow = "overflow encountered in cast";
+  const auto overflow = [&] {
+    std::string text;
+    append_json_number(text, value);
+    fail_range(text);
+  };
+  // What rounds to more than the largest float is infinity.
+  constexpr double first_above = 0x1.ffffffp127;
+  const bool finite = std::isfinite(value);
   switch (type_) {
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE:
       return write(value);
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT: {
-      // What rounds to more than the largest float is infinity.
-      constexpr double first_above = 0x1.ffffffp127;
-      return std::isfinite(value) && std::fabs(value) >= first_above ? fail(overflow)
-                                                                     : write(static_cast<float>(value));
-    }
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
+      return finite && std::fabs(value) >= first_above ? overflow() : write(static_cast<float>(value));
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16: {
       const std::uint16_t half = to_half(value);
-      return std::isfinite(value) && (half & 0x7FFFU) == 0x7C00U ? fail(overflow) : write(half);
+      return finite && (half & 0x7FFFU) == 0x7C00U ? overflow() : write(half);
     }
     case ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16: {
-      constexpr float infinity = std::numeric_limits<float>::infinity();
-      const bool fits = !std::isfinite(value) || std::fabs(value) < 0x1.ffffffp127;
-      return write(to_bfloat(fits ? static_cast<float>(value) : value > 0 ? infinity : -infinity));
+      if (finite && std::fabs(value) >= first_above) {
+        return overflow();
+      }
+      const std::uint16_t bfloat = to_bfloat(static_cast<float>(value));
+      return finite && (bfloat & 0x7FFFU) == 0x7F80U ? overflow() : write(bfloat);
     }
     default:
       return fail("another type");
@@ -199,12 +240,13 @@ void ValueWriter::put(std::int64_t value) { put_integer(value); }
 void ValueWriter::put(std::uint64_t value) { put_integer(value); }
 void ValueWriter::put(double value) { write_float(value); }
 
-void ValueWriter::put_large_integer(double value) {
+void ValueWriter::put_large_integer(double value, std::string_view digits) {
   const ElementType* const type = find_element_type(type_);
   if (type != nullptr && type->is_float()) {
     write_float(value);
   } else {
-    fail("Python int too large to convert to C long");
+    constexpr std::size_t most = 30;
+    fail_range(std::string(digits.substr(0, most)) + (digits.size() > most ? "..." : ""));
   }
 }
 

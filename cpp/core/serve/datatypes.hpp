@@ -45,12 +45,12 @@ class ValueWriter {
   void put(double value);
   void put(std::string_view text);
   /// An integer that has more than 64 bits, and about what it is.
-  void put_large_integer(double value);
+  void put_large_integer(double value, std::string_view digits);
   void put_other() { fail("another type"); }
 
   /// Whether each element was written once.
   bool complete() const noexcept { return next_ == count_ && problem_.empty(); }
-  /// What was wrong first, as NumPy says it; empty: nothing.
+  /// What was wrong first: the value, and the datatype's range; empty: nothing.
   const std::string& problem() const noexcept { return problem_; }
 
  private:
@@ -61,6 +61,7 @@ class ValueWriter {
   void put_integer(auto value);
   void write_float(double value);
   void fail(std::string problem);
+  void fail_range(const std::string& value);
 
   ONNXTensorElementDataType type_;
   std::byte* data_ = nullptr;

@@ -26,8 +26,9 @@ std::optional<std::size_t> number_in(const Headers& headers, std::string_view na
 // Has room for so many further bytes of the body. A reply: there is none.
 std::unique_ptr<Reply> make_room(Call& call, std::size_t bytes, const Limits& limits) {
   if (bytes > limits.body - call.body.size()) {
-    return std::make_unique<Reply>(
-        refusal(call.protocol, 413, "the request's body is larger than " + std::to_string(limits.body) + " bytes"));
+    return std::make_unique<Reply>(refusal(call.protocol, 413,
+                                           "the request's body is larger than " + std::to_string(limits.body) +
+                                               " bytes" + (call.decompressed ? ", decompressed" : "")));
   }
   call.body.room(bytes);
   return nullptr;
@@ -160,6 +161,7 @@ std::shared_ptr<Call> Front::instead_of(Call& other, std::optional<std::size_t> 
     return header.first != "content-encoding" && header.first != "content-length";
   });
   call->place = std::move(other.place);
+  call->decompressed = size.has_value();
   if (size) {
     call->headers.emplace_back("content-length", std::to_string(*size));
   } else {

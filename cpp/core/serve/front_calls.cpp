@@ -86,9 +86,9 @@ std::unique_ptr<Reply> FrontCalls::begin(Call& call) {
     count(call, reply, {});
     return std::make_unique<Reply>(std::move(reply));
   };
-  if (needs_token(route) && !shared_->authorization.empty()) {
+  if (needs_token(route) && !shared_->options.token.empty()) {
     const std::string* given = find(call.headers, "authorization");
-    if (!same_secret(given == nullptr ? "" : *given, shared_->authorization)) {
+    if (!same_secret(bearer_token(given == nullptr ? "" : *given), shared_->options.token)) {
       Reply reply = refusal(call.protocol, 401, "a token is needed: authorization: Bearer TOKEN");
       if (call.protocol == Protocol::http) {
         reply.headers.emplace_back("www-authenticate", "Bearer");

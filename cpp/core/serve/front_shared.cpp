@@ -49,7 +49,6 @@ std::map<std::pair<std::string, std::string>, std::uint64_t> AnswerCounts::all()
 
 FrontShared::FrontShared(Front::Options given)
     : options(std::move(given)),
-      authorization(options.token.empty() ? "" : "Bearer " + options.token),
       admission(options.limits),
       buffers(options.limits.memory / share_kept),
       most_others(options.limits.concurrent - options.limits.concurrent / share_of_infer),

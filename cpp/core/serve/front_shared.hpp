@@ -42,7 +42,6 @@ struct FrontShared : NonCopyable {
   std::shared_ptr<const TlsContext> tls(Protocol protocol) const;
 
   Front::Options options;
-  const std::string authorization;  ///< Empty: none is needed.
   Admission admission;
   BufferPool buffers;
   const std::size_t most_others;

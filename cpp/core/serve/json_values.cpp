@@ -38,9 +38,9 @@ class ValueReader : public JsonEvents<ValueReader> {
     }
     return true;
   }
-  bool large_integer(double value, const std::string& /*token*/) {
+  bool large_integer(double value, const std::string& token) {
     if (into_ != nullptr) {
-      into_->put_large_integer(value);
+      into_->put_large_integer(value, token);
     }
     return true;
   }

@@ -141,6 +141,16 @@ Reply unknown_method(const Call& call) {
                      std::string(service) + ", and " + std::string(health_service) + "/Check");
 }
 
+std::string_view bearer_token(std::string_view authorization) noexcept {
+  constexpr std::string_view scheme = "bearer ";
+  const bool is_bearer = authorization.size() > scheme.size() &&
+                         std::ranges::equal(scheme, authorization.substr(0, scheme.size()), {}, {}, [](char letter) {
+                           return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
+                         });
+  const std::size_t at = is_bearer ? authorization.find_first_not_of(' ', scheme.size()) : std::string_view::npos;
+  return at == std::string_view::npos ? std::string_view() : authorization.substr(at);
+}
+
 bool same_secret(std::string_view given, std::string_view expected) noexcept {
   volatile unsigned char differences = given.size() == expected.size() ? 0 : 1;
   for (std::size_t i = 0; i < given.size() && !expected.empty(); ++i) {

@@ -32,6 +32,8 @@ std::string_view take_path_part(std::string_view& path);
 constexpr bool is_health(Route route) { return route == Route::live || route == Route::ready || route == Route::check; }
 constexpr bool needs_token(Route route) { return !is_health(route) && route != Route::model_ready; }
 
+/// The token of a header "Bearer TOKEN", whose scheme has no case; empty: it has none.
+std::string_view bearer_token(std::string_view authorization) noexcept;
 /// In a time that does not tell how much of it is right.
 bool same_secret(std::string_view given, std::string_view expected) noexcept;
 

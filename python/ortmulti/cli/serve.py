@@ -90,7 +90,7 @@ def serve_command(
     ] = None,
     tls_certificate: Annotated[Path | None, typer.Option(help="A PEM file, for TLS; with --tls-key.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its key, a PEM file.")] = None,
-    access_log: Annotated[bool | None, typer.Option("--access-log", help="Print a line for each HTTP request.")] = None,
+    access_log: Annotated[bool | None, typer.Option("--access-log", help="Print a line for each request.")] = None,
 ) -> None:
     """Serve models by the Open Inference Protocol (KServe's and Triton's), over HTTP and gRPC.
 

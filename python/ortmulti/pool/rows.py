@@ -272,7 +272,7 @@ def check_inputs(
             raise InvalidArgument(
                 f"batching joins requests along dimension {batching.axis}, but input '{one.name}' {problem}: export "
                 "the model without this input or with rows in it, or load it without batching "
-                "(batching=None; batching = false of its table in a TOML file)"
+                "(batching=None, or batching = false in a TOML file)"
             )
     if initializers:
         core.set_apart_inputs({one.name: f"input '{one.name}' is an initializer, without rows" for one in initializers})

@@ -93,9 +93,12 @@ class Http:
         raise Refused(404, "Not Found")
 
 
+_KINDS = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list"}
+
+
 def _object(value: object, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InvalidArgument(f"{what} is a JSON object, not {type(value).__name__}")
+        raise InvalidArgument(f"{what} is a JSON object, not {_KINDS[type(value)]}")
     return value
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from ortmulti.repository import ModelRepository
 
 __all__ = ["Declared", "Defaults", "Refused", "Service", "status_and_text"]
+
+LOGGER = logging.getLogger("ortmulti.serve")
 
 EXTENSIONS = [
     "binary_tensor_data",
@@ -136,7 +139,7 @@ class Service:
         self.name = name
         self.explicit = explicit
         self.ready = True
-        self.refused: dict[str, str] = {}  # why a model was not loaded, by name
+        self.refused: dict[str, str] = {}  # why a model's last load failed, by name
         self.defaults: dict[str, Defaults] = {}  # by model
         self.answers: Counter[tuple[str, str]] = Counter()  # to calls of other servers, by protocol and code
         # Of the core's: its answers to its own connections, and rows and the last answer's time of a model.
@@ -278,17 +281,17 @@ class Service:
 
     def index(self, *, ready: bool = False) -> list[dict[str, str]]:
         """Return every model and its state; with ``ready`` those that take requests."""
+        refused = self.refused.copy()
+
+        def described(name: str, version: str, state: str, reason: str) -> dict[str, str]:
+            return {"name": name, "version": version, "state": state, "reason": reason}
+
         found = [
-            {"name": model.name, "version": model.version or _UNNAMED, "state": model.state, "reason": model.reason}
+            described(model.name, model.version or _UNNAMED, model.state, refused.pop(model.name, "") or model.reason)
             for model in self.models.index()
-            if model.state == "READY" or not ready
         ]
-        if not ready:
-            found += [
-                {"name": name, "version": "", "state": "UNAVAILABLE", "reason": reason}
-                for name, reason in self.refused.copy().items()
-            ]
-        return found
+        found += [described(name, "", "UNAVAILABLE", reason) for name, reason in refused.items()]
+        return [each for each in found if each["state"] == "READY" or not ready]
 
     async def run_slowly(self, call: Callable[..., _T], *args: Any) -> _T:
         """Run what may take minutes, such as a load, in a thread for which nothing else waits."""
@@ -309,7 +312,10 @@ class Service:
         except NotFound:
             raise Refused(404, f"failed to load '{name}', failed to poll from model repository") from None
         except Error as error:
-            raise Refused(400, f"failed to load '{name}': {without_folders(str(error))}") from error
+            LOGGER.warning("a client's load of the model %r failed: %s", name, error)
+            self.refused[name] = reason = without_folders(str(error))
+            raise Refused(400, f"failed to load '{name}': {reason}") from error
+        self.refused.pop(name, None)
 
     def unload(self, name: str) -> None:
         """Unload a model. It may be loaded again."""
@@ -318,6 +324,7 @@ class Service:
             self.models.unload(name)
         except NotFound:
             raise Refused(404, f"failed to unload '{name}': there is no such model") from None
+        self.refused.pop(name, None)
 
     def _check_explicit(self) -> None:
         if not self.explicit:
