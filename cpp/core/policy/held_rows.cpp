@@ -55,10 +55,10 @@ void HeldRows::try_held(const Run& run, bool changed) noexcept {
   }
   same_ = same_.count() == 0 ? run.time : std::min(same_, run.time);
   pays_ = *numbers::held_rows_min_ratio * same_ <= change_;
-  if (!pays_ && ++runs_ == *numbers::held_rows_trial) {
-    give_up();
-  } else if (pays_) {
+  if (pays_) {
     runs_ = 0;
+  } else if (++runs_ == *numbers::held_rows_trial) {
+    give_up();
   }
 }
 
@@ -68,10 +68,11 @@ void HeldRows::prove_again(const Run& run, bool changed) noexcept {
     return;
   }
   proving_ = false;
-  never_ = !is_dear(run);
-  held_ = never_ ? 0 : held_;
   since_proof_ = 0;
   proof_after_ *= *numbers::held_rows_later_proofs;
+  if (!is_dear(run)) {
+    give_up();
+  }
 }
 
 void HeldRows::follow(const Run& run, std::size_t most) noexcept {

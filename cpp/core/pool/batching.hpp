@@ -24,11 +24,6 @@ struct Batching {
 
   /// The length to which this one is padded; 0 without padding.
   std::size_t rounded(std::size_t length) const noexcept { return padding ? padding->rounded(length) : length; }
-  /// Whether a request of this size keeps its shape when it runs alone.
-  bool leaves(const JointSize& size) const noexcept {
-    return padded(size.rows) == size.rows && rounded(size.longest) == size.longest;
-  }
-
   bool enabled() const noexcept { return max_size > 1; }
 
   /// Whether requests may share a run of this size, which has so many elements once it is padded.

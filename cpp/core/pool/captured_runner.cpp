@@ -166,12 +166,6 @@ void CapturedRunner::run_graph(Request& request, const Tensors& inputs) {
   Session& session = *captured_.session();
   const auto open = session.lock_for_use();
   const auto weights = session.hold_weights(open);
-  bool ended = false;
-  const ScopeExit settled([this, &ended] {
-    if (!ended) {
-      copies_->settle();  // they read pinned memory, which others get
-    }
-  });
   {
     const CopyingTime copying(request, device_name());
     for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -189,7 +183,6 @@ void CapturedRunner::run_graph(Request& request, const Tensors& inputs) {
       wake_time_.record(*wake, *woke);
     }
     copies_->wait();
-    ended = true;
   }
   std::vector<Ort::Value> outputs;
   outputs.reserve(request.output_names.size());

@@ -237,10 +237,8 @@ bool DeviceGroup::renew_idle_threads() {
 }
 
 std::size_t DeviceGroup::threads_with_handles() const {
-  std::set<const void*> sessions;
-  return static_cast<std::size_t>(std::ranges::count_if(workers, [&sessions](const Worker* worker) {
-    return !sessions.insert(worker->session).second && worker->runner && worker->idle_thread.watched();
-  }));
+  return static_cast<std::size_t>(std::ranges::count_if(
+      workers, [](const Worker* worker) { return worker->runner && worker->idle_thread.watched(); }));
 }
 
 bool DeviceGroup::watches_threads() const {

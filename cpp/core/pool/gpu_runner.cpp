@@ -94,7 +94,12 @@ void GpuRunner::run(Request& request) {
       bytes += input.bytes;
     }
     note_run(bytes);
-    run_tensors(request, *inputs);
+    try {
+      run_tensors(request, *inputs);
+    } catch (...) {
+      copies_->settle();  // they may read pinned memory, which others get
+      throw;
+    }
   } catch (const Ort::Exception& exception) {
     throw from_onnxruntime(exception, "running " + shared_->session()->model() + " on " + to_string(device()));
   } catch (const Error& error) {
@@ -134,23 +139,18 @@ void GpuRunner::bind_inputs(const Tensors& inputs, const Session::Lock& open) {
   }
   CUdeviceptr next = staged_ ? staged_->address() : 0;
   std::vector<Ort::Value> copied;
-  try {
-    for (const RequestTensor& input : inputs) {
-      if (!input.to_copy) {
-        copied.emplace_back(nullptr);
-        continue;
-      }
-      void* const at = to_pointer(next);
-      next += aligned(input.bytes);
-      copy_in(at, input);
-      copied.push_back(tensor_over(at, input.type, input.shape, device()));
+  for (const RequestTensor& input : inputs) {
+    if (!input.to_copy) {
+      copied.emplace_back(nullptr);
+      continue;
     }
-    if (bytes != 0) {
-      copies_->wait();
-    }
-  } catch (...) {
-    copies_->settle();  // they read pinned memory, which others get
-    throw;
+    void* const at = to_pointer(next);
+    next += aligned(input.bytes);
+    copy_in(at, input);
+    copied.push_back(tensor_over(at, input.type, input.shape, device()));
+  }
+  if (bytes != 0) {
+    copies_->wait();
   }
   shared_->session()->bind_inputs(open, [&] {
     for (std::size_t i = 0; i < inputs.size(); ++i) {

@@ -138,21 +138,20 @@ std::shared_ptr<Request> join(const Requests& requests, const std::vector<JointS
     wholes.push_back(layouts[i].part(whole, axis, run));
     begins.push_back(begins[i] + aligned(bytes_of(wholes[i])));
   }
+  std::vector<std::size_t> firsts{0};  // rows
+  for (const JointSize& own : sizes) {
+    firsts.push_back(firsts.back() + own.rows);
+  }
   const auto memory = runner == nullptr ? nullptr : runner->memory_for_inputs(begins.back());
   joint->pinned_inputs = memory;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const Layout& layout = layouts[i];
     const HostTensor& whole = wholes[i];
-    Ort::Value value = memory ? tensor_over(memory.get() + begins[i], whole.type,
-                                            {whole.shape.begin(), whole.shape.begin() + whole.rank}, Device::cpu())
+    Ort::Value value = memory ? value_over(memory.get() + begins[i], whole.type, whole.shape.data(), whole.rank)
                               : new_tensor_like(whole);
     auto* to = static_cast<std::byte*>(value.GetTensorMutableRawData());
     if (layout.padded != nullptr && size.rows * run.longest != size.elements) {
       fill(to, tensor_bytes(value) / layout.padded->value.size(), layout.padded->value);
-    }
-    std::vector<std::size_t> firsts{0};
-    for (const JointSize& own : sizes) {
-      firsts.push_back(firsts.back() + own.rows);
     }
     std::atomic<std::size_t> next{0};
     const auto copy_some = [&](int /*part*/) {

@@ -151,9 +151,10 @@ void Workers::run_batch(Worker& worker, bool at_once) {
   }
   const Clock::time_point began = options_.now();
   const auto as_it_is = [&](const Request& request) ORTMULTI_REQUIRES(mutex_) {
-    const std::size_t rows = request.size_.rows;
-    return !joins_others(request) || (options_.batching.leaves(request.size_) &&
-                                      worker.group->padded_rows(request.batch_key_, rows, options_.batching) == rows);
+    const JointSize& own = request.size_;
+    const bool leaves = options_.batching.rounded(own.longest) == own.longest &&
+                        worker.group->padded_rows(request.batch_key_, own.rows, options_.batching) == own.rows;
+    return leaves || !joins_others(request);
   };
   if (batch.size() == 1 && as_it_is(*batch.front())) {
     joint = run_one(worker, *batch.front());

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/base/non_copyable.hpp"
+#include "core/base/text.hpp"
 #include "core/pool/request_timing.hpp"
 #include "core/serve/admission.hpp"
 #include "core/serve/buffer.hpp"
@@ -26,6 +27,12 @@ using Headers = std::vector<std::pair<std::string, std::string>>;
 inline const std::string* find(const Headers& headers, std::string_view name) {
   const auto found = std::ranges::find(headers, name, &Headers::value_type::first);
   return found == headers.end() ? nullptr : &found->second;
+}
+
+/// The number that the first value of this name is; none: it is no number, or there is none.
+inline std::optional<std::size_t> number_in(const Headers& headers, std::string_view name) {
+  const std::string* const value = find(headers, name);
+  return value == nullptr ? std::nullopt : whole_number<std::size_t>(*value);
 }
 
 enum class Protocol : std::uint8_t { http, grpc };

@@ -9,7 +9,6 @@
 #include <optional>
 
 #include "core/base/mutex.hpp"
-#include "core/base/text.hpp"
 #include "core/serve/front_calls.hpp"
 #include "core/serve/loop.hpp"
 
@@ -17,11 +16,6 @@ namespace ortmulti::serve {
 namespace {
 
 using Listeners = std::vector<std::shared_ptr<const Socket>>;
-
-std::optional<std::size_t> number_in(const Headers& headers, std::string_view name) {
-  const std::string* const value = find(headers, name);
-  return value == nullptr ? std::nullopt : whole_number<std::size_t>(*value);
-}
 
 // Has room for so many further bytes of the body. A reply: there is none.
 std::unique_ptr<Reply> make_room(Call& call, std::size_t bytes, const Limits& limits) {

@@ -272,8 +272,7 @@ bool Http1Connection::count(std::size_t unread) noexcept {
 
 void Http1Connection::expect_body(Clock::time_point now) {
   const Http1Parser::Head& head = parser_.head();
-  const std::string* const json = find(call_->headers, "inference-header-content-length");
-  if (const auto size = json == nullptr ? std::nullopt : whole_number<std::size_t>(*json)) {
+  if (const auto size = number_in(call_->headers, "inference-header-content-length")) {
     call_->body.align(*size);  // so that the tensors behind it are used where they are
   }
   if (head.length > 0) {  // memory takes no room before something is written there

@@ -362,8 +362,8 @@ void Loop::begin_end() {
   }
 }
 
-// Tells whoever still waits, as far as sockets take it at once. The owner tells who waits for an answer. Who has sent a
-// part of a request is told by its connection: its time is over.
+// Tells clients that still wait, as far as sockets take it at once. The owner tells those that wait for an answer. A
+// connection tells its client if that has sent a part of a request, since the time for the rest is over.
 void Loop::cut_off() {
   owner_.cut_off();
   settle(all_rounds);

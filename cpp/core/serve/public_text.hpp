@@ -5,7 +5,7 @@
 
 namespace ortmulti::serve {
 
-/// What a client is told of a failure: a status of HTTP and a text. The text is UTF-8 and names no folder of this host.
+/// A failure as a client sees it: a status of HTTP, and a text. The text is UTF-8. It has no path of this host.
 struct PublicError {
   int status = 500;
   std::string text;

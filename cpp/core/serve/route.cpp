@@ -143,10 +143,7 @@ Reply unknown_method(const Call& call) {
 
 std::string_view bearer_token(std::string_view authorization) noexcept {
   constexpr std::string_view scheme = "bearer ";
-  const bool is_bearer = authorization.size() > scheme.size() &&
-                         std::ranges::equal(scheme, authorization.substr(0, scheme.size()), {}, {}, [](char letter) {
-                           return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
-                         });
+  const bool is_bearer = lower_case(std::string(authorization.substr(0, scheme.size()))) == scheme;
   const std::size_t at = is_bearer ? authorization.find_first_not_of(' ', scheme.size()) : std::string_view::npos;
   return at == std::string_view::npos ? std::string_view() : authorization.substr(at);
 }
@@ -170,8 +167,7 @@ Reply health(const Call& call, Route route, bool ready) {
 
 std::size_t bytes_to_parse(const Call& call) {
   if (call.protocol == Protocol::http) {
-    const std::string* header = find(call.headers, "inference-header-content-length");
-    const auto json = header == nullptr ? std::nullopt : whole_number<std::size_t>(*header);
+    const auto json = number_in(call.headers, "inference-header-content-length");
     return json ? std::min(*json, call.body.size()) : call.body.size();
   }
   return call.body.size() - raw_bytes(call.body.text());
