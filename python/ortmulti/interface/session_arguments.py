@@ -12,11 +12,10 @@ from ortmulti import _core, checks, errors
 from ortmulti.create.request import core_options
 from ortmulti.devices.provider_options import CPU
 from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.options import config_entries
 from ortmulti.options.session_options import SessionOptions
 
 __all__ = ["apply", "choose_providers", "in_effect"]
-
-_DISABLED = "optimization.disable_specified_optimizers"
 
 # Options that a model's metadata may have, besides enable_profiling.
 _IN_MODEL = ("execution_mode", "graph_optimization_level", "inter_op_num_threads", "intra_op_num_threads")
@@ -55,8 +54,7 @@ def apply(options: SessionOptions | None, arguments: Mapping[str, Any]) -> Sessi
         return options
     core_options(options)
     result = _copy(options)
-    given = [name for name in result._core.config_entries.get(_DISABLED, "").split(";") if name]
-    result.add_session_config_entry(_DISABLED, ";".join(dict.fromkeys([*given, *names])))
+    config_entries.leave_out_optimizers(result._core, names)
     return result
 
 

@@ -10,7 +10,7 @@ from ortmulti import _core, checks
 from ortmulti._runtime.libraries import needs_newer, release_of
 from ortmulti.errors import InvalidArgument
 
-__all__ = ["check_options", "check_providers", "check_run_entry", "check_session_entry"]
+__all__ = ["check_options", "check_providers", "check_run_entry", "check_session_entry", "leave_out_optimizers"]
 
 _LOGGER = logging.getLogger("ortmulti")
 
@@ -191,3 +191,10 @@ def check_providers(options: _core.SessionOptions, providers: Sequence[tuple[str
                 f"{' and '.join(own)} of {name} {'is' if len(own) == 1 else 'are'} for an arena of the session's own, "
                 f"but {ENV_ALLOCATORS} selects the shared one: set max_mem and arena_extend_strategy of ArenaConfig"
             )
+
+
+def leave_out_optimizers(options: _core.SessionOptions, names: Sequence[str]) -> None:
+    """Have sessions created without these graph optimizers, beside those that the options leave out already."""
+    key = "optimization.disable_specified_optimizers"
+    given = [name for name in options.config_entries.get(key, "").split(";") if name]
+    options.config_entries = {**options.config_entries, key: ";".join(dict.fromkeys([*given, *names]))}
