@@ -1,0 +1,7 @@
+from ortmulti.text.load import load as load
+from ortmulti.text.load import load_options as load_options
+from ortmulti.text.model import Label as Label
+from ortmulti.text.model import TextModel as TextModel
+from ortmulti.text.settings import Settings as Settings
+from ortmulti.text.settings import is_export as is_export
+from ortmulti.text.settings import read_settings as read_settings
