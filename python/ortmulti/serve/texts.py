@@ -1,0 +1,381 @@
+"""Routes of texts over HTTP, as clients of OpenAI, text-embeddings-inference, Jina and Cohere ask for them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from ortmulti import _core
+from ortmulti._core import __version__
+from ortmulti.errors import ClosedError, Error, InvalidArgument, QueueFull
+from ortmulti.serve import text_requests as requests
+from ortmulti.serve.limits import Limits
+from ortmulti.serve.reply import JSON, Reply, check_method, json_reply
+from ortmulti.serve.service import Refused, Service, status_and_text
+from ortmulti.serve.text_requests import Asked
+
+if TYPE_CHECKING:
+    from ortmulti.serve.text_models import ServedTexts
+    from ortmulti.text.model import TextModel
+
+__all__ = ["LONG_BODIES", "Texts", "described"]
+
+LOGGER = logging.getLogger("ortmulti.serve")
+
+# Bytes of JSON that are read, and numbers that are written, by the event loop itself: less than a millisecond.
+_MOST_READ = 64 << 10
+_MOST_WRITTEN = 16 << 10
+# Texts that go to the model together, and how many such parts of one request are under way: of a request with many
+# texts the others wait here, so that it holds up no other client.
+_PART = 64
+_PARTS = 2
+
+_T = TypeVar("_T")
+
+
+class _Route(NamedTuple):
+    """Attributes:
+    read: Of the request.
+    tasks: What the model must be for; the first one is meant where it is not clear which model.
+    form: Whose errors are sent: "openai" or "tei".
+    """
+
+    read: requests.Reader
+    tasks: tuple[str, ...]
+    form: str
+
+
+_ALL = ("embedding", "ranking", "classification")
+_ROUTES = {
+    "v1/embeddings": _Route(requests.read_embeddings, ("embedding",), "openai"),
+    "embeddings": _Route(requests.read_embeddings, ("embedding",), "openai"),
+    "embed": _Route(requests.read_inputs, ("embedding",), "tei"),
+    "rerank": _Route(requests.read_ranks, ("ranking",), "tei"),
+    "v1/rerank": _Route(requests.read_ranks, ("ranking",), "openai"),
+    "v2/rerank": _Route(requests.read_ranks, ("ranking",), "openai"),
+    "predict": _Route(requests.read_classes, ("classification", "ranking"), "tei"),
+    "tokenize": _Route(requests.read_tokens, _ALL, "tei"),
+}
+# What "/" is, by the task of the model.
+_ROOT = {"embedding": "embed", "ranking": "rerank", "classification": "predict"}
+# Not of tokenize: its answer is many times as long as its texts.
+LONG_BODIES = ["", *_ROUTES.keys() - {"tokenize"}]
+
+
+def _routes_of(task: str) -> list[str]:
+    """Return the paths that a model of a task answers, but for those that every model does."""
+    return [f"/{path}" for path, route in _ROUTES.items() if task in route.tasks and route.tasks != _ALL]
+
+
+def described(texts: ServedTexts) -> str:
+    """Return what a model of texts is, in a line."""
+    settings = texts.model.settings
+    of_vectors = [f"{settings.pooling} pooling" if settings.pooling else "vectors of the model's own"]
+    of_vectors += ["length 1"] * texts.normalize
+    classes = [f"{len(settings.labels)} classes"]
+    about = {"embedding": of_vectors, "classification": classes}.get(settings.task, [])
+    parts = [settings.task, *about, f"up to {settings.max_length} tokens", *_routes_of(settings.task)]
+    return f"texts of {texts.name}: {', '.join(parts)}"
+
+
+class Texts:
+    """Answers requests of texts.
+
+    Args:
+        service: Which has the models of texts.
+        limits: See `Limits`.
+    """
+
+    def __init__(self, service: Service, limits: Limits) -> None:
+        self._service = service
+        self._most = limits.texts
+        self._concurrent = limits.concurrent
+        self._since = int(time.time())
+
+    def answers(self, method: str, parts: list[str]) -> bool:
+        """Return whether a path is one of texts."""
+        path = "/".join(parts)
+        if path == "":
+            return method == "POST"
+        return path in _ROUTES or path == "info" or parts[:2] == ["v1", "models"]
+
+    async def respond(self, call: _core.FrontCall, parts: list[str]) -> Reply:
+        """Answer a call; its errors have the form that its clients read."""
+        form = "openai" if parts[0] == "v1" or parts == ["v2", "rerank"] else "tei"
+        try:
+            if parts == ["info"]:
+                check_method(call.method, "GET", "HEAD")
+                return json_reply(self._info())
+            if parts[:2] == ["v1", "models"]:
+                check_method(call.method, "GET", "HEAD")
+                return json_reply(self._models("/".join(parts[2:])))
+            path = "/".join(parts) or _ROOT[self._choose(_ALL, "").task]
+            route = _ROUTES[path]
+            form = route.form
+            check_method(call.method, "POST")
+            body = call.body
+            if len(body) <= _MOST_READ:
+                asked = requests.read(body, route.read, self._most)
+            else:
+                asked = await asyncio.to_thread(requests.read, body, route.read, self._most)
+            return await self._answer(path, route, asked)
+        except Exception as error:
+            error.__traceback__ = None if isinstance(error, (Error, Refused)) else error.__traceback__
+            return _failure(error, form)
+
+    async def _answer(self, path: str, route: _Route, asked: Asked) -> Reply:
+        while True:
+            found = self._choose(route.tasks, asked.model)
+            try:
+                if path == "tokenize":
+                    return await _tokens(found.model, asked)
+                if "rerank" in path:
+                    return await self._rank(found, asked)
+                if path == "predict":
+                    return await self._classify(found, asked)
+                return await self._embed(found, asked, route.form)
+            except ClosedError:
+                if self._service.texts.get(found.name) is found:
+                    raise
+                # Else another model has taken its place.
+
+    # Models.
+
+    def _choose(self, tasks: Sequence[str], name: str) -> ServedTexts:
+        """Return the model that is meant: of one, this one whatever the name is."""
+        texts = self._service.texts
+        if not texts:
+            if not self._service.ready:
+                raise Refused(503, "the models are being loaded", [_RETRY])
+            raise Refused(
+                404, "there is no model of texts here: serve the folder of an export, with its tokenizer.json"
+            )
+        fitting = list(texts.values()) if len(texts) == 1 else [texts[name]] if name in texts else []
+        if not (fitting or name):
+            fitting = [each for each in texts.values() if each.task in tasks]
+        if len(fitting) != 1:
+            names = ", ".join(map(repr, texts))
+            wrong = f"there is no model {name!r:.200}" if name else "the request names no model"
+            raise Refused(404 if name else 400, f"{wrong}: say which one as 'model', {names}")
+        [found] = fitting
+        if found.task not in tasks:
+            paths = ", ".join(_routes_of(found.task))
+            raise Refused(400, f"the model {found.name!r} is for {found.task}: ask {paths}")
+        return found
+
+    def _models(self, name: str) -> dict[str, Any]:
+        def described(each: str) -> dict[str, Any]:
+            return {"id": each, "object": "model", "created": self._since, "owned_by": self._service.name}
+
+        names = self._service.texts_ready()
+        if not name:
+            return {"object": "list", "data": [described(each) for each in names]}
+        if name not in names:
+            raise Refused(404, f"there is no model {name!r:.200}: there are {', '.join(map(repr, names))}")
+        return described(name)
+
+    def _info(self) -> dict[str, Any]:
+        """Return what text-embeddings-inference says of its model."""
+        texts = self._service.texts
+        found = self._choose(_ALL, "") if len(texts) <= 1 else next(iter(texts.values()))
+        settings = found.model.settings
+        labels = dict(enumerate(settings.labels))
+        of_labels = {"id2label": labels, "label2id": {label: index for index, label in labels.items()}}
+        kinds: dict[str, dict[str, Any]] = {
+            "embedding": {"embedding": {"pooling": settings.pooling or "none"}},
+            "ranking": {"reranker": of_labels},
+            "classification": {"classifier": of_labels},
+        }
+        return {
+            "model_id": found.name,
+            "model_sha": None,
+            "model_dtype": "float32",
+            "model_type": kinds[settings.task],
+            "max_concurrent_requests": self._concurrent,
+            "max_input_length": settings.max_length,
+            "max_batch_tokens": settings.max_length * _PART,
+            "max_batch_requests": None,
+            "max_client_batch_size": self._most,
+            "auto_truncate": True,
+            "tokenization_workers": 1,
+            "version": __version__,
+            "sha": None,
+            "docker_label": None,
+        }
+
+    # What is asked.
+
+    async def _embed(self, found: ServedTexts, asked: Asked, form: str) -> Reply:
+        model, prompts = found.model, found.model.settings.prompts
+        if asked.prompt is not None and asked.prompt not in prompts:
+            known = ", ".join(map(repr, prompts)) or "none"
+            raise InvalidArgument(f"the model has no prompt {asked.prompt!r:.100}: it has {known}")
+        normalize = found.normalize if asked.normalize is None else asked.normalize
+
+        def embed(part: Sequence[Any], **more: Any) -> Awaitable[Any]:
+            return model.embed_async(
+                part,
+                prompt=asked.prompt,
+                dimensions=asked.dimensions,
+                normalize=normalize,
+                truncate=asked.truncate,
+                **more,
+            )
+
+        vectors, tokens = await self._in_parts(found, asked.items, embed)
+        if form == "tei":
+            return await _rows(vectors, b"[", b"]")
+        usage = json_reply({"model": found.name, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}).body
+        head, around = b'{"object":"list","data":[', (b'{"object":"embedding","index":', b',"embedding":', b"}")
+        return await _rows(vectors, head, b"]," + usage[1:], around, asked.base64)
+
+    async def _rank(self, found: ServedTexts, asked: Asked) -> Reply:
+        def rank(part: Sequence[Any], **more: Any) -> Awaitable[Any]:
+            return found.model.rank_async(
+                asked.query, part, raw_scores=asked.raw_scores, truncate=asked.truncate, **more
+            )
+
+        parts, tokens = await self._in_parts(found, asked.items, rank)
+        scores = np.concatenate(parts)
+        _check_finite(scores)
+        best = np.argsort(-scores, kind="stable")[: asked.top].tolist()
+        values, texts = scores.astype(float).tolist(), asked.items
+        if asked.of_documents:
+            results = [
+                {"index": index, "relevance_score": values[index]}
+                | ({"document": {"text": texts[index]}} if asked.with_texts else {})
+                for index in best
+            ]
+            usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+            answer: Any = {"id": str(uuid.uuid4()), "model": found.name, "results": results, "usage": usage}
+        else:
+            answer = [
+                {"index": index} | ({"text": texts[index]} if asked.with_texts else {}) | {"score": values[index]}
+                for index in best
+            ]
+        return await asyncio.to_thread(json_reply, answer) if asked.with_texts else json_reply(answer)
+
+    async def _classify(self, found: ServedTexts, asked: Asked) -> Reply:
+        def classify(part: Sequence[Any], **more: Any) -> Awaitable[Any]:
+            return found.model.classify_async(part, raw_scores=asked.raw_scores, truncate=asked.truncate, **more)
+
+        parts, _ = await self._in_parts(found, asked.items, classify)
+        classes = [[{"score": each.score, "label": each.name} for each in one] for part in parts for one in part]
+        _check_finite(np.array([each["score"] for one in classes for each in one]))
+        return json_reply(classes if asked.batch else classes[0])
+
+    async def _in_parts(
+        self, found: ServedTexts, items: Sequence[Any], ask: Callable[..., Awaitable[_T]]
+    ) -> tuple[list[_T], int]:
+        """Return the model's answers to parts of the items, in order, and the number of all tokens."""
+        timeout = self._service.defaults_of(found.name).timeout
+        end = None if timeout is None else time.monotonic() + timeout
+        answers: dict[int, tuple[_T, list[int]]] = {}
+        left = iter(range(0, len(items), _PART))
+
+        async def work() -> None:
+            for at in left:
+                more = None if end is None else max(0.0, end - time.monotonic())
+                part = items[at : at + _PART]
+                counts: list[int] = []
+                answers[at] = await ask(part, counts=counts, timeout=more, when_full="reject"), counts
+
+        await _together(work, min(_PARTS, -(-len(items) // _PART)))
+        in_order = [answers[at] for at in sorted(answers)]
+        tokens = sum(sum(counts) for _, counts in in_order)
+        self._service.texts.count(found.name, len(items), tokens)
+        return [answer for answer, _ in in_order], tokens
+
+
+async def _together(work: Callable[[], Awaitable[None]], count: int) -> None:
+    """Do the work so many times at once; after an error the others are cancelled."""
+    if count == 1:
+        await work()
+        return
+    tasks = [asyncio.ensure_future(work()) for _ in range(count)]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _rows(
+    parts: Sequence[Any],
+    head: bytes,
+    tail: bytes,
+    around: tuple[bytes, bytes, bytes] = (b"", b"", b""),
+    base64: bool = False,
+) -> Reply:
+    def write() -> bytes:
+        vectors = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        _check_finite(vectors)
+        return _core.json_rows(vectors, head, tail, around, base64)
+
+    if sum(part.size for part in parts) <= _MOST_WRITTEN:
+        return Reply(200, [JSON], write())
+    return Reply(200, [JSON], await asyncio.to_thread(write))
+
+
+async def _tokens(model: TextModel, asked: Asked) -> Reply:
+    found = await model.tokenize_async(asked.items, special_tokens=asked.special_tokens)
+
+    def of_text(text: str, encoding: Any) -> Iterator[dict[str, Any]]:
+        for token, name, special, (start, stop) in zip(
+            encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets, strict=True
+        ):
+            place = {"start": None, "stop": None} if special else {"start": start, "stop": stop}
+            yield {"id": token, "text": name if special else text[start:stop], "special": bool(special), **place}
+
+    def write() -> Reply:
+        pairs = zip(asked.items, found, strict=True)
+        return json_reply([list(of_text(text, encoding)) for text, encoding in pairs])
+
+    return await asyncio.to_thread(write)
+
+
+def _check_finite(numbers: Any) -> None:
+    if not np.isfinite(numbers).all():
+        raise Refused(500, "the model's answer has NaN or infinity, which JSON cannot have")
+
+
+# Errors.
+
+_RETRY = (b"retry-after", b"1")
+_OPENAI = {401: "authentication_error", 429: "rate_limit_error"}
+# Of a status: the one that text-embeddings-inference sends, and the kind of error.
+_TEI = {
+    400: (422, "Validation"),
+    404: (404, "Validation"),
+    405: (405, "Validation"),
+    413: (413, "Validation"),
+    429: (429, "Overloaded"),
+    500: (424, "Backend"),
+    503: (503, "Unhealthy"),
+    504: (504, "Backend"),
+}
+
+
+def _failure(error: Exception, form: str) -> Reply:
+    status, text = status_and_text(error)
+    headers = [*error.headers] if isinstance(error, Refused) else []
+    if isinstance(error, QueueFull):
+        status, text = 429, "the queue of requests is full: try again later"
+        headers.append(_RETRY)
+    if status == 500:
+        LOGGER.warning("a request of texts: %s", error, exc_info=not isinstance(error, (Error, Refused)))
+    if form == "tei":
+        status, kind = _TEI.get(status, (status, "Backend"))
+        reply = json_reply({"error": text, "error_type": kind}, status)
+    else:
+        kind = _OPENAI.get(status, "server_error" if status >= 500 else "invalid_request_error")
+        reply = json_reply({"error": {"message": text, "type": kind, "param": None, "code": None}}, status)
+    reply.headers.extend(headers)
+    return reply
