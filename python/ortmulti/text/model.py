@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
@@ -14,7 +12,8 @@ from numpy.typing import NDArray
 from ortmulti import checks
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.text import vectors
-from ortmulti.text.tokens import Text, Tokenizer, Tokens, Truncate, blocks
+from ortmulti.text.runs import Runs
+from ortmulti.text.tokens import Text, Tokenizer, Truncate
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -61,14 +60,13 @@ class TextModel:
         self.pool = requests
         self.settings = settings
         self._tokenizer = Tokenizer(settings)
+        self._runs = Runs(requests, settings, self._tokenizer)
         self._closes = closes
-        self._width = 0  # of an output's row, once it is known
-        self._inputs: _Inputs | None = None
 
     @property
     def dimensions(self) -> int:
         """The elements of a vector; of a model that ranks or classifies the number of its labels."""
-        return self._declared() or len(self._table(["a"], True, None)[0])
+        return self._runs.width() or self._runs.table(["a"]).shape[1]
 
     def embed(
         self,
@@ -99,7 +97,7 @@ class TextModel:
         """
         items, skip = self._prompted(texts, prompt)
         self._check_dimensions(dimensions)
-        table = self._table(items, truncate, counts, skip)
+        table = self._runs.table(items, truncate, counts, skip)
         return vectors.shortened(table, dimensions, self._normalizes(normalize))
 
     async def embed_async(
@@ -117,7 +115,7 @@ class TextModel:
         """Do the same without blocking the event loop. After an error, what is left of the texts is cancelled."""
         items, skip = self._prompted(texts, prompt)
         self._check_dimensions(dimensions)
-        table = await self._table_async(items, truncate, counts, timeout, when_full, skip)
+        table = await self._runs.table_async(items, truncate, counts, timeout, when_full, skip)
         return vectors.shortened(table, dimensions, self._normalizes(normalize))
 
     def embed_stream(
@@ -142,7 +140,7 @@ class TextModel:
         skip = self._skipped(before)
         items = (before + text if isinstance(text, str) else text for text in texts) if before else texts
         normal = self._normalizes(normalize)
-        for row in self._rows(items, truncate, None, skip):
+        for row in self._runs.rows(items, truncate, None, skip):
             yield vectors.shortened(row, dimensions, normal)
 
     def rank(
@@ -169,7 +167,7 @@ class TextModel:
             InvalidArgument, InvalidType: A text cannot be taken, or the model is no cross-encoder.
             Error: As `Pool.run`.
         """
-        return self._scores(self._table(self._pairs(query, texts), truncate, counts), raw_scores)
+        return self._scores(self._runs.table(self._pairs(query, texts), truncate, counts), raw_scores)
 
     async def rank_async(
         self,
@@ -184,7 +182,7 @@ class TextModel:
     ) -> _Vectors:
         """Do the same without blocking the event loop. After an error, what is left of the texts is cancelled."""
         pairs = self._pairs(query, texts)
-        return self._scores(await self._table_async(pairs, truncate, counts, timeout, when_full), raw_scores)
+        return self._scores(await self._runs.table_async(pairs, truncate, counts, timeout, when_full), raw_scores)
 
     def classify(
         self,
@@ -206,7 +204,7 @@ class TextModel:
             Error: As `Pool.run`.
         """
         self._check_task("classification")
-        return self._classes(self._table(_listed(texts), truncate, counts), raw_scores)
+        return self._classes(self._runs.table(_listed(texts), truncate, counts), raw_scores)
 
     async def classify_async(
         self,
@@ -220,7 +218,7 @@ class TextModel:
     ) -> list[list[Label]]:
         """Do the same without blocking the event loop. After an error, what is left of the texts is cancelled."""
         self._check_task("classification")
-        table = await self._table_async(_listed(texts), truncate, counts, timeout, when_full)
+        table = await self._runs.table_async(_listed(texts), truncate, counts, timeout, when_full)
         return self._classes(table, raw_scores)
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
@@ -261,21 +259,13 @@ class TextModel:
     def _check_task(self, task: Task) -> None:
         if self.settings.task != task:
             raise InvalidArgument(
-                f"the model {self.settings.name!r} is for {self.settings.task}: call {_CALLS[self.settings.task]}(), or "
-                f"load it with task={task!r}"
+                f"the model {self.settings.name!r} is for {self.settings.task}: call {_CALLS[self.settings.task]}(), "
+                f"or load it with task={task!r}"
             )
 
     def _check_dimensions(self, dimensions: int | None) -> None:
         if dimensions is not None:
-            checks.integer("dimensions", dimensions, 1, self._declared() or None)
-
-    def _declared(self) -> int:
-        """Return the elements of a row; 0 where neither the model nor a run has said it."""
-        if not self._width:
-            shapes = [one.shape for one in self.pool.get_outputs() if one.name == self.settings.output]
-            size = shapes[0][-1] if shapes and shapes[0] else None
-            self._width = size if isinstance(size, int) else 0
-        return self._width
+            checks.integer("dimensions", dimensions, 1, self._runs.width() or None)
 
     def _normalizes(self, normalize: bool | None) -> bool:
         checks.boolean_or_none("normalize", normalize)
@@ -323,129 +313,6 @@ class TextModel:
             [Label(names[i], score) for i, score in sorted(enumerate(row), key=lambda one: -one[1])]
             for row in scores.tolist()
         ]
-
-    # --- Runs ------------------------------------------------------------------------------------------------------
-
-    def _feed(self, tokens: Tokens) -> dict[str, NDArray[Any]]:
-        if self._inputs is None:
-            self._inputs = _Inputs(self.pool, self.settings)
-        return self._inputs.feed(tokens)
-
-    def _row(self, outputs: list[NDArray[Any]], skip: int) -> _Vectors:
-        row = vectors.pooled(outputs[0], self.settings.pooling, skip)
-        self._width = self._width or len(row)
-        return row
-
-    def _rows(
-        self, texts: Iterable[Text], truncate: Truncate, counts: list[int] | None, skip: int
-    ) -> Iterator[_Vectors]:
-        def feeds() -> Iterator[dict[str, NDArray[Any]]]:
-            number = 0
-            for block in blocks(texts):
-                found = self._tokenizer.encode(block, number, truncate)
-                number += len(block)
-                if counts is not None:
-                    counts.extend(len(tokens.ids) for tokens in found)
-                yield from map(self._feed, found)
-
-        checks.choice("truncate", truncate, (True, False, "right", "left"))
-        for outputs in self.pool.map([self.settings.output], feeds()):
-            yield self._row(outputs, skip)
-
-    def _table(self, texts: Sequence[Text], truncate: Truncate, counts: list[int] | None, skip: int = 0) -> _Vectors:
-        if len(texts) == 1:  # in this thread
-            [tokens] = self._tokenizer.encode(texts, 0, truncate)
-            if counts is not None:
-                counts.append(len(tokens.ids))
-            return self._row(self.pool.run([self.settings.output], self._feed(tokens)), skip)[None]
-        table = _Table(len(texts), self._declared())
-        for i, row in enumerate(self._rows(texts, truncate, counts, skip)):
-            table.set(i, row)
-        return table.rows()
-
-    async def _table_async(
-        self,
-        texts: Sequence[Text],
-        truncate: Truncate,
-        counts: list[int] | None,
-        timeout: float | None,
-        when_full: Literal["block", "reject"],
-        skip: int = 0,
-    ) -> _Vectors:
-        """Each text is a request of the pool's. So many are pending as keep it busy, so that those of other callers
-        come in between.
-        """
-        checks.choice("truncate", truncate, (True, False, "right", "left"))
-        end = None if timeout is None else time.monotonic() + checks.number("timeout", timeout)
-        table, most, first = _Table(len(texts), self._declared()), self.pool.at_once, 0
-        pending: deque[tuple[int, asyncio.Task[list[NDArray[Any]]]]] = deque()
-
-        async def answer() -> None:
-            place, task = pending[0]
-            table.set(place, self._row(await task, skip))
-            pending.popleft()
-
-        try:
-            for block in blocks(texts):
-                found = await self._tokenizer.encode_async(block, first, truncate)
-                if counts is not None:
-                    counts.extend(len(tokens.ids) for tokens in found)
-                for i in sorted(range(len(found)), key=lambda i: len(found[i].ids), reverse=True):
-                    while len(pending) >= most:
-                        await answer()
-                    left = None if end is None else max(0.0, end - time.monotonic())
-                    run = self.pool.run_async(
-                        [self.settings.output], self._feed(found[i]), timeout=left, when_full=when_full
-                    )
-                    pending.append((first + i, asyncio.ensure_future(run)))
-                first += len(found)
-            while pending:
-                await answer()
-        finally:
-            for _, task in pending:
-                task.cancel()
-            await asyncio.gather(*(task for _, task in pending), return_exceptions=True)
-        return table.rows()
-
-
-class _Inputs:
-    """Makes the inputs of a text: of its own length. Those that only depend on it are views of one array."""
-
-    def __init__(self, pool: Requests, settings: Settings) -> None:
-        shape = 1, settings.max_length
-        made = {
-            "attention_mask": np.ones(shape, np.int64),
-            "token_type_ids": np.zeros(shape, np.int64),
-            "position_ids": np.arange(settings.max_length, dtype=np.int64)[None],
-        }
-        types = {one.name: one.dtype for one in pool.get_inputs()}
-        self._ids = types["input_ids"]
-        self._made = {name: made[name].astype(type_) for name, type_ in types.items() if name in made}
-
-    def feed(self, tokens: Tokens) -> dict[str, NDArray[Any]]:
-        ids = np.array([tokens.ids], self._ids)
-        length = ids.shape[1]
-        feed = {name: array[:, :length] for name, array in self._made.items()}
-        feed["input_ids"] = ids
-        if tokens.types is not None:
-            feed["token_type_ids"] = np.array([tokens.types], self._made["token_type_ids"].dtype)
-        return feed
-
-
-class _Table:
-    """Rows of one width: that of the first one."""
-
-    def __init__(self, count: int, width: int) -> None:
-        self._count, self._width = count, width
-        self._rows: _Vectors | None = None
-
-    def set(self, place: int, row: _Vectors) -> None:
-        if self._rows is None:
-            self._rows = np.empty((self._count, len(row)), np.float32)
-        self._rows[place] = row
-
-    def rows(self) -> _Vectors:
-        return np.empty((0, self._width), np.float32) if self._rows is None else self._rows
 
 
 def _listed(texts: Any) -> Sequence[Any]:

@@ -48,14 +48,10 @@ _VECTOR = "sentence_embedding"
 _OF_TOKENS = ("last_hidden_state", "token_embeddings")
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 # Of these the first position is that behind the padding token's number.
-_SHIFTED = frozenset(
-    "camembert data2vec-text esm ibert lilt longformer luke markuplm mpnet roberta roberta-prelayernorm xlm-roberta "
-    "xlm-roberta-xl xmod".split()
-)
+_SHIFTED = {"camembert", "data2vec-text", "esm", "ibert", "lilt", "longformer", "luke", "markuplm", "mpnet", "roberta"}
+_SHIFTED |= {"roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"}
 _LENGTH = 512  # where nothing says how long texts may be
-_MODULES_OF_FILES = (
-    *("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet"),  # sentence_bert_config.json
-)
+_TRANSFORMERS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 
 
 @dataclass(frozen=True)
@@ -254,7 +250,7 @@ def _listed(root: Path, places: list[Path]) -> str:
 
 def _of_transformer(places: list[Path]) -> Fields:
     """Return sentence-transformers' settings of the transformer."""
-    names = [f"sentence_{name}_config.json" for name in _MODULES_OF_FILES]
+    names = [f"sentence_{name}_config.json" for name in _TRANSFORMERS]
     return files.read(next((file for name in names if (file := _find(places, name))), places[0] / names[0]))
 
 

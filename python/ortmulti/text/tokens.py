@@ -151,8 +151,8 @@ class Tokenizer:
         if truncate is False and encoding.overflowing:
             count = self._uncut(encoding) if isinstance(text, str) else self._of_pair(text)
             raise InvalidArgument(
-                f"text {number} has {count} tokens, and the model takes {self._settings.max_length}: shorten it, or let "
-                "it be cut by truncate=True"
+                f"text {number} has {count} tokens, and the model takes {self._settings.max_length}: shorten it, or "
+                "have it cut by truncate=True"
             )
         if not ids:
             raise InvalidArgument(f"text {number} has no tokens: leave it out")
