@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ _CLASSIFIES = f"""({_INPUTS}) => (float[batch, 3] logits) {{
 }}"""
 
 
-def tokenizer() -> tokenizers.Tokenizer:
+def tokenizer() -> Any:
     made = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
     made.normalizer = tokenizers.normalizers.BertNormalizer()
     made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()

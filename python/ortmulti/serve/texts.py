@@ -7,6 +7,7 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -31,10 +32,6 @@ LOGGER = logging.getLogger("ortmulti.serve")
 # Bytes of JSON that are read, and numbers that are written, by the event loop itself: less than a millisecond.
 _MOST_READ = 64 << 10
 _MOST_WRITTEN = 16 << 10
-# Texts that go to the model together, and how many such parts of one request are under way: of a request with many
-# texts the others wait here, so that it holds up no other client.
-_PART = 64
-_PARTS = 2
 
 _T = TypeVar("_T")
 
@@ -42,7 +39,7 @@ _T = TypeVar("_T")
 class _Route(NamedTuple):
     """Attributes:
     read: Of the request.
-    tasks: What the model must be for; the first one is meant where it is not clear which model.
+    tasks: What the model may be for.
     form: Whose errors are sent: "openai" or "tei".
     """
 
@@ -59,7 +56,7 @@ _ROUTES = {
     "rerank": _Route(requests.read_ranks, ("ranking",), "tei"),
     "v1/rerank": _Route(requests.read_ranks, ("ranking",), "openai"),
     "v2/rerank": _Route(requests.read_ranks, ("ranking",), "openai"),
-    "predict": _Route(requests.read_classes, ("classification", "ranking"), "tei"),
+    "predict": _Route(requests.read_classes, ("classification",), "tei"),
     "tokenize": _Route(requests.read_tokens, _ALL, "tei"),
 }
 # What "/" is, by the task of the model.
@@ -199,7 +196,7 @@ class Texts:
             "model_type": kinds[settings.task],
             "max_concurrent_requests": self._concurrent,
             "max_input_length": settings.max_length,
-            "max_batch_tokens": settings.max_length * _PART,
+            "max_batch_tokens": settings.max_length * self._most,
             "max_batch_requests": None,
             "max_client_batch_size": self._most,
             "auto_truncate": True,
@@ -218,17 +215,14 @@ class Texts:
             raise InvalidArgument(f"the model has no prompt {asked.prompt!r:.100}: it has {known}")
         normalize = found.normalize if asked.normalize is None else asked.normalize
 
-        def embed(part: Sequence[Any], **more: Any) -> Awaitable[Any]:
-            return model.embed_async(
-                part,
-                prompt=asked.prompt,
-                dimensions=asked.dimensions,
-                normalize=normalize,
-                truncate=asked.truncate,
-                **more,
-            )
-
-        vectors, tokens = await self._in_parts(found, asked.items, embed)
+        embed = partial(
+            model.embed_async,
+            prompt=asked.prompt,
+            dimensions=asked.dimensions,
+            normalize=normalize,
+            truncate=asked.truncate,
+        )
+        vectors, tokens = await self._run(found, asked.items, embed)
         if form == "tei":
             return await _rows(vectors, b"[", b"]")
         usage = json_reply({"model": found.name, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}).body
@@ -236,13 +230,8 @@ class Texts:
         return await _rows(vectors, head, b"]," + usage[1:], around, asked.base64)
 
     async def _rank(self, found: ServedTexts, asked: Asked) -> Reply:
-        def rank(part: Sequence[Any], **more: Any) -> Awaitable[Any]:
-            return found.model.rank_async(
-                asked.query, part, raw_scores=asked.raw_scores, truncate=asked.truncate, **more
-            )
-
-        parts, tokens = await self._in_parts(found, asked.items, rank)
-        scores = np.concatenate(parts)
+        rank = partial(found.model.rank_async, asked.query, raw_scores=asked.raw_scores, truncate=asked.truncate)
+        scores, tokens = await self._run(found, asked.items, rank)
         _check_finite(scores)
         best = np.argsort(-scores, kind="stable")[: asked.top].tolist()
         values, texts = scores.astype(float).tolist(), asked.items
@@ -262,64 +251,35 @@ class Texts:
         return await asyncio.to_thread(json_reply, answer) if asked.with_texts else json_reply(answer)
 
     async def _classify(self, found: ServedTexts, asked: Asked) -> Reply:
-        def classify(part: Sequence[Any], **more: Any) -> Awaitable[Any]:
-            return found.model.classify_async(part, raw_scores=asked.raw_scores, truncate=asked.truncate, **more)
-
-        parts, _ = await self._in_parts(found, asked.items, classify)
-        classes = [[{"score": each.score, "label": each.name} for each in one] for part in parts for one in part]
+        classify = partial(found.model.classify_async, raw_scores=asked.raw_scores, truncate=asked.truncate)
+        found_classes, _ = await self._run(found, asked.items, classify)
+        classes = [[{"score": each.score, "label": each.name} for each in one] for one in found_classes]
         _check_finite(np.array([each["score"] for one in classes for each in one]))
         return json_reply(classes if asked.batch else classes[0])
 
-    async def _in_parts(
-        self, found: ServedTexts, items: Sequence[Any], ask: Callable[..., Awaitable[_T]]
-    ) -> tuple[list[_T], int]:
-        """Return the model's answers to parts of the items, in order, and the number of all tokens."""
+    async def _run(self, found: ServedTexts, items: Sequence[Any], ask: Callable[..., Awaitable[_T]]) -> tuple[_T, int]:
+        """Return the model's answer, and the number of all tokens."""
+        counts: list[int] = []
         timeout = self._service.defaults_of(found.name).timeout
-        end = None if timeout is None else time.monotonic() + timeout
-        answers: dict[int, tuple[_T, list[int]]] = {}
-        left = iter(range(0, len(items), _PART))
-
-        async def work() -> None:
-            for at in left:
-                more = None if end is None else max(0.0, end - time.monotonic())
-                part = items[at : at + _PART]
-                counts: list[int] = []
-                answers[at] = await ask(part, counts=counts, timeout=more, when_full="reject"), counts
-
-        await _together(work, min(_PARTS, -(-len(items) // _PART)))
-        in_order = [answers[at] for at in sorted(answers)]
-        tokens = sum(sum(counts) for _, counts in in_order)
+        answer = await ask(items, counts=counts, timeout=timeout, when_full="reject")
+        tokens = sum(counts)
         self._service.texts.count(found.name, len(items), tokens)
-        return [answer for answer, _ in in_order], tokens
-
-
-async def _together(work: Callable[[], Awaitable[None]], count: int) -> None:
-    """Do the work so many times at once; after an error the others are cancelled."""
-    if count == 1:
-        await work()
-        return
-    tasks = [asyncio.ensure_future(work()) for _ in range(count)]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        return answer, tokens
 
 
 async def _rows(
-    parts: Sequence[Any],
+    vectors: Any,
     head: bytes,
     tail: bytes,
     around: tuple[bytes, bytes, bytes] = (b"", b"", b""),
     base64: bool = False,
 ) -> Reply:
     def write() -> bytes:
-        vectors = parts[0] if len(parts) == 1 else np.concatenate(parts)
         _check_finite(vectors)
-        return _core.json_rows(vectors, head, tail, around, base64)
+        written: bytes = _core.json_rows(vectors, head, tail, around, base64)
+        return written
 
-    if sum(part.size for part in parts) <= _MOST_WRITTEN:
+    if vectors.size <= _MOST_WRITTEN:
         return Reply(200, [JSON], write())
     return Reply(200, [JSON], await asyncio.to_thread(write))
 
