@@ -278,15 +278,14 @@ py::bytes json_rows(const Floats& rows, const std::string& head, const std::stri
     throw py::value_error("rows are an array of two dimensions, with a column or more");
   }
   const auto& [before, behind_number, behind] = around;
-  const serve::JsonRows writer{
-      .numbers = std::span(rows.data(), static_cast<std::size_t>(rows.size())),
-      .columns = static_cast<std::size_t>(rows.shape(1)),
-      .form = base64 ? serve::JsonRows::Form::base64 : serve::JsonRows::Form::numbers,
-      .head = head,
-      .tail = tail,
-      .before = before,
-      .behind_number = behind_number,
-      .behind = behind};
+  const serve::JsonRows writer{.numbers = std::span(rows.data(), static_cast<std::size_t>(rows.size())),
+                               .columns = static_cast<std::size_t>(rows.shape(1)),
+                               .form = base64 ? serve::JsonRows::Form::base64 : serve::JsonRows::Form::numbers,
+                               .head = head,
+                               .tail = tail,
+                               .before = before,
+                               .behind_number = behind_number,
+                               .behind = behind};
   PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<py::ssize_t>(writer.most_bytes()));
   if (bytes == nullptr) {
     throw py::error_already_set();
