@@ -124,6 +124,13 @@ std::optional<std::pair<PythonReply, std::string>> plain_of(const serve::Call& c
   return call.plain ? std::optional(std::pair(to_python(call.plain->reply), call.plain->coding)) : std::nullopt;
 }
 
+// Counts so many bytes beside the body, in place of those from before. False: there is no memory for them.
+bool reserve(serve::Call& call, std::size_t bytes) {
+  const std::size_t all = call.body.resident() + bytes;
+  call.bytes.resize_down(all);
+  return call.bytes.grow_to(all);
+}
+
 // As the core refuses it: of a stream, by an answer.
 PythonReply refuse(const serve::Call& call, int status, const std::string& text) {
   const auto target = call.streamed ? serve::target_of(call) : std::nullopt;
@@ -324,6 +331,7 @@ void register_serve(py::module_& module) {
       .def_readonly("streamed", &serve::Call::streamed)
       .def_readonly("compressed", &serve::Call::compressed)
       .def("plain", &plain_of)
+      .def("reserve", &reserve, "bytes"_a)
       .def_readonly("peer", &serve::Call::peer)
       .def_readonly("asked", &serve::Call::asked)
       .def_property_readonly("health", [](const serve::Call& call) { return serve::is_health(serve::route_of(call)); })

@@ -172,6 +172,24 @@ def test_a_full_queue_is_told(tmp_path: Path) -> None:
     assert (status, json.loads(content)["error"]["type"]) == (429, "rate_limit_error")
 
 
+def test_answers_have_a_budget(tmp_path: Path) -> None:
+    exports.embedding(tmp_path / "mini")
+    settings = tmp_path / "server.toml"
+    settings.write_text("limits = { memory = 200_000 }\n[models.mini]\npath = 'mini'\n")
+    with serving(settings) as server:
+
+        def asked(texts: int, coding: str) -> tuple[int, bytes]:
+            return server.ask(
+                "/v1/embeddings", json.dumps({"input": ["a"] * texts, "encoding_format": coding}).encode()
+            )
+
+        for _ in range(20):  # each gives its memory back
+            assert asked(500, "float")[0] == 200
+        assert asked(1500, "base64")[0] == 200
+        status, content = asked(1500, "float")
+        assert (status, json.loads(content)["error"]["type"]) == (503, "server_error")
+
+
 def test_a_late_answer_is_told(tmp_path: Path) -> None:
     exports.embedding(tmp_path / "mini")
     settings = tmp_path / "server.toml"

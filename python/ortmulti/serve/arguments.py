@@ -33,7 +33,7 @@ def texts_of(given: object) -> dict[str, ServedTexts]:
     for name, model in given.items():
         checks.instance("a name of texts", name, str)
         checks.instance(f"the model {name!r} of texts", model, TextModel, example="ortmulti.text.load(folder)")
-    return {name: ServedTexts(name, model) for name, model in given.items()}
+    return {name: ServedTexts(name, model, model.dimensions) for name, model in given.items()}
 
 
 def token_of(given: object, what: str) -> str:

@@ -207,7 +207,7 @@ class _Server:
         from ortmulti.text.model import TextModel
 
         texts = TextModel(pool, model.texts, closes=False)
-        self._service.texts[model.name] = ServedTexts(model.name, texts, model.normalize)
+        self._service.texts[model.name] = ServedTexts(model.name, texts, texts.dimensions, model.normalize)
 
     def _put(self, name: str) -> None:
         with self._putting, contextlib.suppress(Refused):  # unloaded meanwhile

@@ -18,11 +18,13 @@ class ServedTexts(NamedTuple):
     Attributes:
         name: Its name.
         model: What answers.
+        width: The elements of its vectors.
         normalize: Whether vectors are brought to the length 1 where a request does not say.
     """
 
     name: str
     model: TextModel
+    width: int
     normalize: bool = True
 
     @property

@@ -32,6 +32,8 @@ LOGGER = logging.getLogger("ortmulti.serve")
 # Bytes of JSON that are read, and numbers that are written, by the event loop itself: less than a millisecond.
 _MOST_READ = 64 << 10
 _MOST_WRITTEN = 16 << 10
+# Of a number: as a vector's, and at most in an answer.
+_VECTOR_BYTES, _JSON_BYTES, _BASE64_BYTES = 4, 17, 6
 
 _T = TypeVar("_T")
 
@@ -121,12 +123,12 @@ class Texts:
                 asked = requests.read(body, route.read, self._most)
             else:
                 asked = await asyncio.to_thread(requests.read, body, route.read, self._most)
-            return await self._answer(path, route, asked)
+            return await self._answer(call, path, route, asked)
         except Exception as error:
             error.__traceback__ = None if isinstance(error, (Error, Refused)) else error.__traceback__
             return _failure(error, form)
 
-    async def _answer(self, path: str, route: _Route, asked: Asked) -> Reply:
+    async def _answer(self, call: _core.FrontCall, path: str, route: _Route, asked: Asked) -> Reply:
         while True:
             found = self._choose(route.tasks, asked.model)
             try:
@@ -136,7 +138,7 @@ class Texts:
                     return await self._rank(found, asked)
                 if path == "predict":
                     return await self._classify(found, asked)
-                return await self._embed(found, asked, route.form)
+                return await self._embed(call, found, asked, route.form)
             except ClosedError:
                 if self._service.texts.get(found.name) is found:
                     raise
@@ -208,11 +210,14 @@ class Texts:
 
     # What is asked.
 
-    async def _embed(self, found: ServedTexts, asked: Asked, form: str) -> Reply:
+    async def _embed(self, call: _core.FrontCall, found: ServedTexts, asked: Asked, form: str) -> Reply:
         model, prompts = found.model, found.model.settings.prompts
         if asked.prompt is not None and asked.prompt not in prompts:
             known = ", ".join(map(repr, prompts)) or "none"
             raise InvalidArgument(f"the model has no prompt {asked.prompt!r:.100}: it has {known}")
+        numbers = len(asked.items) * min(found.width, asked.dimensions or found.width)
+        if not call.reserve(numbers * (_VECTOR_BYTES + (_BASE64_BYTES if asked.base64 else _JSON_BYTES))):
+            raise Refused(503, "the server has no memory for the answer now, try again later", [_RETRY])
         normalize = found.normalize if asked.normalize is None else asked.normalize
 
         embed = partial(
@@ -224,10 +229,10 @@ class Texts:
         )
         vectors, tokens = await self._run(found, asked.items, embed)
         if form == "tei":
-            return await _rows(vectors, b"[", b"]")
+            return await _rows(call, vectors, b"[", b"]")
         usage = json_reply({"model": found.name, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}).body
         head, around = b'{"object":"list","data":[', (b'{"object":"embedding","index":', b',"embedding":', b"}")
-        return await _rows(vectors, head, b"]," + usage[1:], around, asked.base64)
+        return await _rows(call, vectors, head, b"]," + usage[1:], around, asked.base64)
 
     async def _rank(self, found: ServedTexts, asked: Asked) -> Reply:
         rank = partial(found.model.rank_async, asked.query, raw_scores=asked.raw_scores, truncate=asked.truncate)
@@ -268,6 +273,7 @@ class Texts:
 
 
 async def _rows(
+    call: _core.FrontCall,
     vectors: Any,
     head: bytes,
     tail: bytes,
@@ -279,9 +285,9 @@ async def _rows(
         written: bytes = _core.json_rows(vectors, head, tail, around, base64)
         return written
 
-    if vectors.size <= _MOST_WRITTEN:
-        return Reply(200, [JSON], write())
-    return Reply(200, [JSON], await asyncio.to_thread(write))
+    body = write() if vectors.size <= _MOST_WRITTEN else await asyncio.to_thread(write)
+    call.reserve(len(body))  # the vectors are gone
+    return Reply(200, [JSON], body)
 
 
 async def _tokens(model: TextModel, asked: Asked) -> Reply:
