@@ -239,6 +239,13 @@ TEST(ServeNumbers, Utf8IsThatOfTheStandard) {
   }
 }
 
+JsonRows rows_of(const std::vector<float>& numbers, std::size_t columns) {
+  JsonRows rows;
+  rows.numbers = numbers;
+  rows.columns = columns;
+  return rows;
+}
+
 // The rows as text, where the memory for them is enough.
 std::string written(const JsonRows& rows) {
   std::string text(rows.most_bytes(), '?');
@@ -248,17 +255,16 @@ std::string written(const JsonRows& rows) {
 
 TEST(ServeJsonRows, NumbersHaveTheFewestDigitsThatAreReadAsTheSame) {
   const std::vector<float> numbers{0.1F, -0.0F, 1, 16777216, 1e-45F, -1.17549435e-38F};
-  EXPECT_EQ(written({.numbers = numbers, .columns = 3, .head = "[", .tail = "]"}),
-            "[[0.1,-0,1],[16777216,1e-45,-1.1754944e-38]]");
-  std::mt19937 random(7);
+  EXPECT_EQ(written(rows_of(numbers, 3)), "[0.1,-0,1],[16777216,1e-45,-1.1754944e-38]");
+  std::mt19937 random(7);  // NOLINT(bugprone-random-generator-seed): the same values in every run
   std::vector<float> any(1000);
   for (float& number : any) {
     do {
       number = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
     } while (!std::isfinite(number));
   }
-  const std::string text = written({.numbers = any, .columns = any.size()});
-  const std::vector<double> read = doubles(R"({"inputs":[{"data":)" + text + "}]}", any.size());
+  const std::vector<double> read =
+      doubles(R"({"inputs":[{"data":)" + written(rows_of(any, any.size())) + "}]}", any.size());
   for (std::size_t i = 0; i < any.size(); ++i) {
     EXPECT_EQ(static_cast<float>(read[i]), any[i]);
   }
@@ -267,13 +273,19 @@ TEST(ServeJsonRows, NumbersHaveTheFewestDigitsThatAreReadAsTheSame) {
 TEST(ServeJsonRows, RowsHaveTheirNumbersAndMayBeBase64) {
   const std::vector<float> numbers{1, 2, 3, 4};
   const auto around = [&](std::size_t columns, JsonRows::Form form) {
-    return written(
-        {.numbers = numbers, .columns = columns, .form = form, .before = "<", .behind_number = ":", .behind = ">"});
+    JsonRows rows = rows_of(numbers, columns);
+    rows.form = form;
+    rows.head = "[";
+    rows.tail = "]";
+    rows.before = "<";
+    rows.behind_number = ":";
+    rows.behind = ">";
+    return written(rows);
   };
-  EXPECT_EQ(around(2, JsonRows::Form::numbers), "<0:[1,2]>,<1:[3,4]>");
-  EXPECT_EQ(around(4, JsonRows::Form::base64), R"(<0:"AACAPwAAAEAAAEBAAACAQA==">)");
-  EXPECT_EQ(around(2, JsonRows::Form::base64), R"(<0:"AACAPwAAAEA=">,<1:"AABAQAAAgEA=">)");
-  EXPECT_EQ(written({.numbers = {}, .columns = 1, .head = "[", .tail = "]"}), "[]");
+  EXPECT_EQ(around(2, JsonRows::Form::numbers), "[<0:[1,2]>,<1:[3,4]>]");
+  EXPECT_EQ(around(4, JsonRows::Form::base64), R"([<0:"AACAPwAAAEAAAEBAAACAQA==">])");
+  EXPECT_EQ(around(2, JsonRows::Form::base64), R"([<0:"AACAPwAAAEA=">,<1:"AABAQAAAgEA=">])");
+  EXPECT_EQ(written(rows_of({}, 1)), "");
 }
 
 TEST(ServePath, TheModelAndItsVersionAreThePaths) {
