@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -101,6 +101,23 @@ class Settings:
     pad_side: Side
     truncation_side: Side
     model_type: str
+
+    def __str__(self) -> str:
+        """Say what the model does: ``"embedding, mean of the tokens, 256 tokens at most"``."""
+        how = [f"the output {self.output!r}" if self.pooling is None else f"{self.pooling} of the tokens"]
+        if self.task == "embedding":
+            how += ["normalized"] * self.normalize
+        else:
+            how = [f"{len(self.labels)} label{'s' * (len(self.labels) != 1)}", self.activation]
+        how.append(f"{self.max_length} tokens at most")
+        if self.prompts:
+            how.append(f"prompts {', '.join(map(repr, self.prompts))}")
+        return ", ".join([self.task, *how])
+
+    def facts(self) -> dict[str, Any]:
+        """Return the attributes for `json.dumps`."""
+        paths = {"folder": str(self.folder), "model": str(self.model), "tokenizer": str(self.tokenizer)}
+        return {**asdict(self), **paths}
 
 
 def is_export(folder: str | os.PathLike[str]) -> bool:

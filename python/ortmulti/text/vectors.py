@@ -40,9 +40,9 @@ def pooled(output: NDArray[Any], pooling: Pooling | None, skip: int = 0) -> NDAr
     if skip:
         tokens = tokens[skip:]
     if pooling == "cls":
-        return tokens[0]  # type: ignore[no-any-return]
+        return tokens[0].copy()  # type: ignore[no-any-return] # the output is large
     if pooling == "last":
-        return tokens[-1]  # type: ignore[no-any-return]
+        return tokens[-1].copy()  # type: ignore[no-any-return]
     if pooling == "max":
         return tokens.max(0)  # type: ignore[no-any-return]
     if pooling == "weightedmean":
