@@ -12,6 +12,7 @@ import pytest
 import ortmulti
 from ortmulti import text
 from tests.support import exports
+from tests.support.command import invoke
 
 POOLING = "1_Pooling/config.json"
 
@@ -311,6 +312,7 @@ def test_prompts_and_the_tokenizers_settings(tmp_path: Path) -> None:
         (POOLING, {"pooling_mode": "middle"}, "'pooling_mode' is one of 'cls', 'mean'"),
         (POOLING, {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}, "has several modes, cls, max"),
         (POOLING, {"pooling_mode": ["cls", "mean"]}, "has several modes, cls, mean"),
+        (POOLING, {"pooling_mode": ["cls", "middle"]}, "'pooling_mode' is of 'cls', 'mean'"),
         (POOLING, {"pooling_mode_cls_token": 1}, "'pooling_mode_cls_token' is true or false, not 1"),
         (POOLING, {"include_prompt": "no"}, "'include_prompt' is true or false, not 'no'"),
         ("tokenizer_config.json", {"padding_side": "up"}, "'padding_side' is one of 'right', 'left', not 'up'"),
@@ -346,3 +348,23 @@ def test_models_that_want_more_than_texts_are_refused(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"no model")
     with pytest.raises(ortmulti.InvalidProtobuf):
         text.read_settings(tmp_path)
+
+
+def test_inspect_shows_what_an_export_says(tmp_path: Path) -> None:
+    files = {"config_sentence_transformers.json": {"prompts": {"query": "query: "}}}
+    exports.export(tmp_path, at="onnx/model.onnx", files=files)
+    shown = invoke("inspect", tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    said = " ".join(shown.stdout.split())
+    assert "Texts: embedding, mean of the tokens, 256 tokens at most, prompts 'query'" in said
+    assert "token" in said
+    found = json.loads(invoke("inspect", tmp_path, "--json").stdout)
+    assert found["model"] == str(tmp_path / "onnx/model.onnx")
+    assert (found["texts"]["task"], found["texts"]["pooling"], found["texts"]["max_length"]) == (
+        "embedding",
+        "mean",
+        256,
+    )
+    empty = invoke("inspect", tmp_path / "onnx")
+    assert empty.returncode == 1
+    assert "has no tokenizer.json" in empty.stderr

@@ -39,7 +39,7 @@ def test_what_is_one_vector_already_is_not_pooled() -> None:
     np.testing.assert_array_equal(pooled(TOKENS[0, 0], None), [1, 8])
     for output, pooling in ((TOKENS, None), (TOKENS[None], "mean"), (np.concatenate([TOKENS, TOKENS]), "mean")):
         with pytest.raises(ortmulti.InvalidArgument, match=r"has the shape \(.*\) for one text"):
-            pooled(output, pooling)  # type: ignore[arg-type]
+            pooled(output, pooling)
 
 
 def test_a_sum_of_half_precision_does_not_overflow() -> None:
@@ -58,7 +58,7 @@ def test_vectors_are_cut_before_they_are_normalized() -> None:
 
 def test_scores() -> None:
     logits = np.array([[0, 1000], [-1000, 0]], np.float32)
-    with np.errstate(all="raise"):
+    with np.errstate(over="raise", invalid="raise"):
         np.testing.assert_allclose(activated(logits, "sigmoid"), [[0.5, 1], [0, 0.5]])
         np.testing.assert_allclose(activated(logits, "softmax"), [[0, 1], [0, 1]])
     np.testing.assert_array_equal(activated(logits, "none"), logits)

@@ -56,7 +56,7 @@ def inspect_command(
     say. Opens the model once on the CPU, without optimizing it. Runs made-up inputs with it if its weights take at most
     1 GiB. With --batching the exit status is 1 if joined requests get other answers, or if that could not be tried.
     """
-    texts = read_settings(model) if isinstance(model, Path) and model.is_dir() else None
+    texts = read_settings(model) if Path(model).is_dir() else None
     with working(f"opening {model}"):
         opened = ortmulti.Model(texts.model if texts else model)
         facts = describe_model(opened, session_options(custom_ops))

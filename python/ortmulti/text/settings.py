@@ -351,7 +351,10 @@ def _pooling(modules: list[_Module]) -> tuple[Pooling, bool]:
     include_prompt = fields.flag("include_prompt", True)
     if isinstance(fields.any("pooling_mode"), str):
         return fields.one_of("pooling_mode", _POOLING_MODES, "mean"), include_prompt
-    modes = fields.texts("pooling_mode") or [mode for name, mode in _POOLING_FLAGS.items() if fields.flag(name, False)]
+    if not set(several := fields.texts("pooling_mode")) <= _POOLING_MODES.keys():
+        raise fields.wrong("pooling_mode", f"of {', '.join(map(repr, _POOLING_MODES))}")
+    modes = [_POOLING_MODES[one] for one in several]
+    modes = modes or [mode for name, mode in _POOLING_FLAGS.items() if fields.flag(name, False)]
     if len(modes) > 1:
         raise InvalidArgument(
             f"{fields.file} has several modes, {', '.join(modes)}, whose vectors are joined: choose one by pooling="

@@ -78,6 +78,6 @@ def activated(logits: NDArray[np.float32], activation: Activation) -> NDArray[np
         return logits
     if activation == "sigmoid":
         small = np.exp(-np.abs(logits))  # which cannot overflow
-        return np.where(logits < 0, small, 1) / (1 + small)
+        return np.where(logits < 0, small, 1) / (1 + small)  # type: ignore[no-any-return]
     small = np.exp(logits - logits.max(-1, keepdims=True))
     return small / small.sum(-1, keepdims=True)  # type: ignore[no-any-return]
