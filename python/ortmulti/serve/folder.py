@@ -68,7 +68,7 @@ class ServedModel:
         options = {"version": self.version, **self.options}
         if self.texts is None:
             return [options]
-        from ortmulti.text.load import load_options
+        from ortmulti.text.loading import load_options
 
         return load_options(self.texts, **options)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 import uuid
@@ -229,10 +230,10 @@ class Texts:
         )
         vectors, tokens = await self._run(found, asked.items, embed)
         if form == "tei":
-            return await _rows(call, vectors, b"[", b"]")
-        usage = json_reply({"model": found.name, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}).body
-        head, around = b'{"object":"list","data":[', (b'{"object":"embedding","index":', b',"embedding":', b"}")
-        return await _rows(call, vectors, head, b"]," + usage[1:], around, asked.base64)
+            return await _rows(call, vectors, "[", "]")
+        usage = json.dumps({"model": found.name, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
+        head, around = '{"object":"list","data":[', ('{"object":"embedding","index":', ',"embedding":', "}")
+        return await _rows(call, vectors, head, f"],{usage[1:]}", around, asked.base64)
 
     async def _rank(self, found: ServedTexts, asked: Asked) -> Reply:
         rank = partial(found.model.rank_async, asked.query, raw_scores=asked.raw_scores, truncate=asked.truncate)
@@ -275,15 +276,14 @@ class Texts:
 async def _rows(
     call: _core.FrontCall,
     vectors: Any,
-    head: bytes,
-    tail: bytes,
-    around: tuple[bytes, bytes, bytes] = (b"", b"", b""),
+    head: str,
+    tail: str,
+    around: tuple[str, str, str] = ("", "", ""),
     base64: bool = False,
 ) -> Reply:
     def write() -> bytes:
         _check_finite(vectors)
-        written: bytes = _core.json_rows(vectors, head, tail, around, base64)
-        return written
+        return _core.json_rows(vectors, head, tail, around, base64)
 
     body = write() if vectors.size <= _MOST_WRITTEN else await asyncio.to_thread(write)
     call.reserve(len(body))  # the vectors are gone

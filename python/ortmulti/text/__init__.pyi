@@ -1,5 +1,7 @@
-from ortmulti.text.load import load as load
-from ortmulti.text.load import load_options as load_options
+"""The names of `ortmulti.text`, for type checkers. `__init__.py` lists the same."""
+
+from ortmulti.text.loading import load as load
+from ortmulti.text.loading import load_options as load_options
 from ortmulti.text.model import Label as Label
 from ortmulti.text.model import TextModel as TextModel
 from ortmulti.text.settings import Settings as Settings

@@ -315,7 +315,7 @@ class TextModel:
         ]
 
 
-def _listed(texts: Any) -> Sequence[Any]:
+def _listed(texts: Any) -> Any:
     if isinstance(texts, str):
         raise InvalidType("texts is a list of texts, not one: give [text]")
     if not isinstance(texts, Sequence | np.ndarray) or isinstance(texts, bytes | bytearray):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -101,6 +101,23 @@ class Settings:
     pad_side: Side
     truncation_side: Side
     model_type: str
+
+    def __str__(self) -> str:
+        """Say what the model does: ``"embedding, mean of the tokens, 256 tokens at most"``."""
+        how = [f"the output {self.output!r}" if self.pooling is None else f"{self.pooling} of the tokens"]
+        if self.task == "embedding":
+            how += ["normalized"] * self.normalize
+        else:
+            how = [f"{len(self.labels)} label{'s' * (len(self.labels) != 1)}", self.activation]
+        how.append(f"{self.max_length} tokens at most")
+        if self.prompts:
+            how.append(f"prompts {', '.join(map(repr, self.prompts))}")
+        return ", ".join([self.task, *how])
+
+    def facts(self) -> dict[str, Any]:
+        """Return the attributes for `json.dumps`."""
+        paths = {"folder": str(self.folder), "model": str(self.model), "tokenizer": str(self.tokenizer)}
+        return {**asdict(self), **paths}
 
 
 def is_export(folder: str | os.PathLike[str]) -> bool:
@@ -334,7 +351,10 @@ def _pooling(modules: list[_Module]) -> tuple[Pooling, bool]:
     include_prompt = fields.flag("include_prompt", True)
     if isinstance(fields.any("pooling_mode"), str):
         return fields.one_of("pooling_mode", _POOLING_MODES, "mean"), include_prompt
-    modes = fields.texts("pooling_mode") or [mode for name, mode in _POOLING_FLAGS.items() if fields.flag(name, False)]
+    if not set(several := fields.texts("pooling_mode")) <= _POOLING_MODES.keys():
+        raise fields.wrong("pooling_mode", f"of {', '.join(map(repr, _POOLING_MODES))}")
+    modes = [_POOLING_MODES[one] for one in several]
+    modes = modes or [mode for name, mode in _POOLING_FLAGS.items() if fields.flag(name, False)]
     if len(modes) > 1:
         raise InvalidArgument(
             f"{fields.file} has several modes, {', '.join(modes)}, whose vectors are joined: choose one by pooling="

@@ -59,8 +59,8 @@ class Tokenizer:
         self._lock = threading.Lock()
         self._by_side: dict[Side | None, Any] = {}
         cutting = self._cutting(settings.truncation_side)
-        self._special = cutting.num_special_tokens_to_add(False)
-        self._count = cutting.get_vocab_size()
+        self._special: int = cutting.num_special_tokens_to_add(False)
+        self._count: int = cutting.get_vocab_size()
         self._has_types = "token_type_ids" in settings.inputs
         self._types_of_one = self._has_types and any(cutting.encode("a").type_ids)
         self._threads: tuple[int, ThreadPoolExecutor] | None = None
@@ -89,7 +89,7 @@ class Tokenizer:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor(), self.encode, texts, first, truncate)
 
-    def encodings(self, texts: Sequence[str], special_tokens: bool = True) -> list[Encoding]:
+    def encodings(self, texts: Sequence[Any], special_tokens: bool = True) -> list[Encoding]:
         """Tokenize texts without cutting them."""
         try:
             found: list[Encoding] = self._cutting(None).encode_batch(texts, add_special_tokens=special_tokens)
@@ -160,13 +160,15 @@ class Tokenizer:
         return Tokens(ids, encoding.type_ids if typed else None)
 
     def _uncut(self, encoding: Encoding) -> int:
-        return len(encoding.ids) + sum(len(one.ids) - self._special for one in encoding.overflowing)
+        rest: list[Encoding] = encoding.overflowing
+        return len(encoding.ids) + sum(len(one.ids) - self._special for one in rest)
 
     def _of_pair(self, pair: Any) -> int:
         tokenizer = self._cutting(self._settings.truncation_side)
-        return sum(self.count(pair)) - 2 * self._special + int(tokenizer.num_special_tokens_to_add(True))
+        special: int = tokenizer.num_special_tokens_to_add(True)
+        return sum(self.count(pair)) - 2 * self._special + special
 
-    def _ids(self, given: Sequence[int], number: int, truncate: Truncate) -> NDArray[Any]:
+    def _ids(self, given: Any, number: int, truncate: Truncate) -> NDArray[Any]:
         if not isinstance(given, Sequence | np.ndarray) or isinstance(given, bytes | bytearray):
             raise InvalidType(f"text {number} is a text or a list of tokens, not {type(given).__name__}")
         try:

@@ -40,9 +40,9 @@ def pooled(output: NDArray[Any], pooling: Pooling | None, skip: int = 0) -> NDAr
     if skip:
         tokens = tokens[skip:]
     if pooling == "cls":
-        return tokens[0]  # type: ignore[no-any-return]
+        return tokens[0].copy()  # type: ignore[no-any-return] # the output is large
     if pooling == "last":
-        return tokens[-1]  # type: ignore[no-any-return]
+        return tokens[-1].copy()  # type: ignore[no-any-return]
     if pooling == "max":
         return tokens.max(0)  # type: ignore[no-any-return]
     if pooling == "weightedmean":
@@ -78,6 +78,6 @@ def activated(logits: NDArray[np.float32], activation: Activation) -> NDArray[np
         return logits
     if activation == "sigmoid":
         small = np.exp(-np.abs(logits))  # which cannot overflow
-        return np.where(logits < 0, small, 1) / (1 + small)
+        return np.where(logits < 0, small, 1) / (1 + small)  # type: ignore[no-any-return]
     small = np.exp(logits - logits.max(-1, keepdims=True))
     return small / small.sum(-1, keepdims=True)  # type: ignore[no-any-return]

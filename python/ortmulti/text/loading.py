@@ -86,7 +86,7 @@ def load_options(settings: Settings, **given: Any) -> list[dict[str, Any]]:
     pad = dict.fromkeys(settings.inputs, 0) | {"input_ids": settings.pad_token}
     mask = "attention_mask" if "attention_mask" in pad else None
     # A model that looks back alone takes padding at either side; one that counts positions only where it expects it.
-    sides: list[Side] = [settings.pad_side] + ["right"] * (settings.pad_side == "left")  # type: ignore[list-item]
+    sides: list[Side] = [settings.pad_side] + ["right"] * (settings.pad_side == "left")
     ways: list[Batching | None] = [
         Batching(_ROWS, pad=pad, along=1, mask=mask, max_tokens=_TOKENS, pad_side=side) for side in sides
     ]
