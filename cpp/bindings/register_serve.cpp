@@ -279,8 +279,12 @@ using Floats = py::array_t<float, py::array::c_style | py::array::forcecast>;
 using Around = std::tuple<std::string, std::string, std::string>;
 
 // Written in the memory of the result, without the GIL.
-py::bytes json_rows(const Floats& rows, const std::string& head, const std::string& tail, const Around& around,
+py::bytes json_rows(const py::array& given, const std::string& head, const std::string& tail, const Around& around,
                     bool base64) {
+  const auto rows = Floats::ensure(given);
+  if (!rows) {
+    throw py::error_already_set();
+  }
   if (rows.ndim() != 2 || rows.shape(1) == 0) {
     throw py::value_error("rows are an array of two dimensions, with a column or more");
   }
