@@ -107,10 +107,14 @@ def embedding(folder: Path, *, table: np.ndarray = TABLE) -> Path:
     return folder
 
 
+# What the files say is for Python; over HTTP scores are from 0 to 1.
+_IDENTITY = {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}
+
+
 def ranking(folder: Path) -> Path:
     """A cross-encoder."""
     model = onnx_models.with_weights(_RANKS, axes=[1], tenth=np.array([0.1], np.float32))
-    return _write(folder, model, "BertForSequenceClassification", num_labels=1, id2label={"0": "LABEL_0"})
+    return _write(folder, model, "BertForSequenceClassification", num_labels=1, id2label={"0": "LABEL_0"}, **_IDENTITY)
 
 
 def classification(folder: Path) -> Path:

@@ -236,11 +236,14 @@ class Texts:
         return await _rows(call, vectors, head, f"],{usage[1:]}", around, asked.base64)
 
     async def _rank(self, found: ServedTexts, asked: Asked) -> Reply:
-        rank = partial(found.model.rank_async, asked.query, raw_scores=asked.raw_scores, truncate=asked.truncate)
-        scores, tokens = await self._run(found, asked.items, rank)
-        _check_finite(scores)
+        rank = partial(found.model.rank_async, asked.query, raw_scores=True, truncate=asked.truncate)
+        found_scores, tokens = await self._run(found, asked.items, rank)
+        _check_finite(found_scores)
+        scores = found_scores.astype(float)
+        if not asked.raw_scores:  # as text-embeddings-inference does, whatever the model's files say
+            scores = 0.5 + 0.5 * np.tanh(0.5 * scores)
         best = np.argsort(-scores, kind="stable")[: asked.top].tolist()
-        values, texts = scores.astype(float).tolist(), asked.items
+        values, texts = scores.tolist(), asked.items
         if asked.of_documents:
             results = [
                 {"index": index, "relevance_score": values[index]}
