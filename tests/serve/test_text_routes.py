@@ -249,6 +249,7 @@ WRONG: list[tuple[str, dict[str, Any], int, str]] = [
     ),
     ("/embed", {"inputs": "a", "prompt_name": "x"}, 422, "the model has no prompt 'x': it has 'query', 'passage'"),
     ("/embed", {"inputs": "a", "prompt_name": ["x"]}, 422, "prompt_name is a text, not a list"),
+    ("/rerank", {"query": "a" * 20_000, "texts": ["a"]}, 422, "query has 20000 characters, and 16384 are allowed"),
     ("/rerank", {"texts": ["a"]}, 422, "query is a text, and not empty; it is null"),
     ("/rerank", {"query": "", "texts": ["a"]}, 422, "query is a text"),
     ("/rerank", {"query": ["a"], "texts": ["a"]}, 422, "query is a text"),

@@ -8,6 +8,7 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -35,6 +36,8 @@ _MOST_READ = 64 << 10
 _MOST_WRITTEN = 16 << 10
 # Of a number: as a vector's, and at most in an answer.
 _VECTOR_BYTES, _JSON_BYTES, _BASE64_BYTES = 4, 17, 6
+# Of a byte of JSON: as Python has it, in texts and tokens.
+_TEXT_BYTES = 4
 
 _T = TypeVar("_T")
 
@@ -97,6 +100,8 @@ class Texts:
         self._most = limits.texts
         self._concurrent = limits.concurrent
         self._since = int(time.time())
+        # Few, since a body that is nonsense may take many times its size until it is refused.
+        self._readers = ThreadPoolExecutor(2, "ortmulti-serve-texts")
 
     def answers(self, method: str, parts: list[str]) -> bool:
         """Return whether a path is one of texts."""
@@ -119,15 +124,19 @@ class Texts:
             route = _ROUTES[path]
             form = route.form
             check_method(call.method, "POST")
-            body = call.body
-            if len(body) <= _MOST_READ:
-                asked = requests.read(body, route.read, self._most)
-            else:
-                asked = await asyncio.to_thread(requests.read, body, route.read, self._most)
+            asked = await self._read(call, route)
             return await self._answer(call, path, route, asked)
         except Exception as error:
             error.__traceback__ = None if isinstance(error, (Error, Refused)) else error.__traceback__
             return _failure(error, form)
+
+    async def _read(self, call: _core.FrontCall, route: _Route) -> Asked:
+        body = call.body
+        _reserve(call)
+        if len(body) <= _MOST_READ:
+            return requests.read(body, route.read, self._most)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._readers, requests.read, body, route.read, self._most)
 
     async def _answer(self, call: _core.FrontCall, path: str, route: _Route, asked: Asked) -> Reply:
         while True:
@@ -217,8 +226,7 @@ class Texts:
             known = ", ".join(map(repr, prompts)) or "none"
             raise InvalidArgument(f"the model has no prompt {asked.prompt!r:.100}: it has {known}")
         numbers = len(asked.items) * min(found.width, asked.dimensions or found.width)
-        if not call.reserve(numbers * (_VECTOR_BYTES + (_BASE64_BYTES if asked.base64 else _JSON_BYTES))):
-            raise Refused(503, "the server has no memory for the answer now, try again later", [_RETRY])
+        _reserve(call, numbers * (_VECTOR_BYTES + (_BASE64_BYTES if asked.base64 else _JSON_BYTES)))
         normalize = found.normalize if asked.normalize is None else asked.normalize
 
         embed = partial(
@@ -274,6 +282,12 @@ class Texts:
         tokens = sum(counts)
         self._service.texts.count(found.name, len(items), tokens)
         return answer, tokens
+
+
+def _reserve(call: _core.FrontCall, answer: int = 0) -> None:
+    """Have the memory for a request's texts, and for its answer; or refuse it."""
+    if not call.reserve(_TEXT_BYTES * len(call.body) + answer):
+        raise Refused(503, "the server has no memory for this request now, try again later", [_RETRY])
 
 
 async def _rows(
