@@ -60,8 +60,10 @@ def load(
                 raise
             continue
         if refused is not None:
-            joined = "texts run alone" if way.get("batching") is None else f"texts run with {way['batching']}"
-            log.logger().warning("%s: %s: %s", settings.model, joined, refused.public)
+            batching = way["batching"]
+            joined = "texts run alone" if batching is None else "only texts of one length run together"
+            if batching is None or batching.pad is None:
+                log.logger().warning("'%s': %s: %s", settings.model, joined, refused)
         try:
             return TextModel(pool, settings)
         except BaseException:
