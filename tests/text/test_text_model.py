@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import logging
 import sys
 import threading
@@ -514,6 +515,22 @@ def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
     exports.export(tmp_path, files={"tokenizer.json": "{}"})
     with pytest.raises(ortmulti.InvalidArgument, match=r"tokenizer.json is no tokenizer: "):
         text.load(tmp_path, "cpu")
+
+
+def test_a_tokenizer_that_fails_and_one_without_room(tmp_path: Path) -> None:
+    exports.export(tmp_path)
+    with pytest.raises(ortmulti.InvalidArgument, match=r"max_length is 3, and .*tokenizer.json adds 3 special tokens"):
+        text.load(tmp_path, "cpu", max_length=3)
+    with text.load(tmp_path, "cpu", max_length=4) as model:
+        counts: list[int] = []
+        model.embed(["the rows of a batch"], counts=counts)
+        assert counts == [4]
+    written = json.loads((tmp_path / "tokenizer.json").read_text("utf-8"))
+    written["model"]["unk_token"] = "[NONE]"
+    (tmp_path / "tokenizer.json").write_text(json.dumps(written), "utf-8")
+    message = "the tokenizer does not take these texts: WordPiece error"
+    with text.load(tmp_path, "cpu") as model, pytest.raises(ortmulti.InvalidArgument, match=message):
+        model.embed(["a", "\u2603"])
 
 
 def test_without_tokenizers_the_error_says_what_to_install(folder: Path) -> None:
