@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import logging
 import sys
 import threading
@@ -107,8 +108,9 @@ def test_a_stream_is_read_as_it_is_needed(encoder: text.TextModel, expected: np.
     found.close()  # type: ignore[attr-defined]
     texts = ["a", "b", 3, "c"]
     stream = encoder.embed_stream(texts, normalize=True)
+    assert [next(stream).shape for _ in range(2)] == [(WIDTH,)] * 2
     with pytest.raises(ortmulti.InvalidType, match="text 2 is a text or a list of tokens, not int"):
-        list(stream)
+        next(stream)
     with pytest.raises(ortmulti.InvalidArgument, match="dimensions is 1 to 6, not 7"):
         next(encoder.embed_stream(TEXTS, dimensions=7))
 
@@ -454,7 +456,7 @@ def test_a_model_whose_padding_reaches_its_answers_runs_texts_of_one_length_toge
     with caplog.at_level(logging.WARNING, "ortmulti"), text.load(tmp_path, "cpu") as model:
         np.testing.assert_allclose(model.embed(TEXTS * 3), wanted * 3, **CLOSE)
     [record] = [one for one in caplog.records if "model.onnx" in one.getMessage()]
-    assert "texts run with Batching(max_size=32" in record.getMessage()
+    assert "only texts of one length run together" in record.getMessage()
     assert "padded" in record.getMessage()
 
 
@@ -513,6 +515,22 @@ def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
     exports.export(tmp_path, files={"tokenizer.json": "{}"})
     with pytest.raises(ortmulti.InvalidArgument, match=r"tokenizer.json is no tokenizer: "):
         text.load(tmp_path, "cpu")
+
+
+def test_a_tokenizer_that_fails_and_one_without_room(tmp_path: Path) -> None:
+    exports.export(tmp_path)
+    with pytest.raises(ortmulti.InvalidArgument, match=r"max_length is 3, and .*tokenizer.json adds 3 special tokens"):
+        text.load(tmp_path, "cpu", max_length=3)
+    with text.load(tmp_path, "cpu", max_length=4) as model:
+        counts: list[int] = []
+        model.embed(["the rows of a batch"], counts=counts)
+        assert counts == [4]
+    written = json.loads((tmp_path / "tokenizer.json").read_text("utf-8"))
+    written["model"]["unk_token"] = "[NONE]"
+    (tmp_path / "tokenizer.json").write_text(json.dumps(written), "utf-8")
+    message = "the tokenizer does not take these texts: WordPiece error"
+    with text.load(tmp_path, "cpu") as model, pytest.raises(ortmulti.InvalidArgument, match=message):
+        model.embed(["a", "\u2603"])
 
 
 def test_without_tokenizers_the_error_says_what_to_install(folder: Path) -> None:

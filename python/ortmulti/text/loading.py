@@ -11,6 +11,7 @@ from ortmulti.pool.configuration import Batching
 from ortmulti.pool.load import load as load_pool
 from ortmulti.text.model import TextModel
 from ortmulti.text.settings import Pooling, Settings, Side, Task, read_settings
+from ortmulti.text.tokens import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,6 +49,7 @@ def load(
         Error: As `read_settings` and `ortmulti.load`.
     """
     settings = read_settings(folder, file=file, task=task, pooling=pooling, normalize=normalize, max_length=max_length)
+    tokenizer = Tokenizer(settings)  # its errors come before the load
     given = options if batching is None else {**options, "batching": batching}
     ways = load_options(settings, **given)
     refused: InvalidArgument | None = None
@@ -60,13 +62,11 @@ def load(
                 raise
             continue
         if refused is not None:
-            joined = "texts run alone" if way.get("batching") is None else f"texts run with {way['batching']}"
-            log.logger().warning("%s: %s: %s", settings.model, joined, refused.public)
-        try:
-            return TextModel(pool, settings)
-        except BaseException:
-            pool.close()
-            raise
+            batching = way["batching"]
+            joined = "texts run alone" if batching is None else "only texts of one length run together"
+            if batching is None or batching.pad is None:
+                log.logger().warning("'%s': %s: %s", settings.model, joined, refused)
+        return TextModel(pool, settings, tokenizer=tokenizer)
     raise AssertionError  # there is a way
 
 

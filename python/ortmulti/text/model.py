@@ -50,16 +50,19 @@ class TextModel:
         requests: The sessions of the model: a `Pool`, or a repository's model.
         settings: As `read_settings` returns them.
         closes: Whether `close` closes ``requests``, too.
+        tokenizer: That of the settings, where it is loaded already.
 
     Attributes:
         pool: The sessions.
         settings: What the model's files say.
     """
 
-    def __init__(self, requests: Requests, settings: Settings, *, closes: bool = True) -> None:
+    def __init__(
+        self, requests: Requests, settings: Settings, *, closes: bool = True, tokenizer: Tokenizer | None = None
+    ) -> None:
         self.pool = requests
         self.settings = settings
-        self._tokenizer = Tokenizer(settings)
+        self._tokenizer = tokenizer or Tokenizer(settings)
         self._runs = Runs(requests, settings, self._tokenizer)
         self._closes = closes
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortmulti import checks
+from ortmulti.errors import InvalidArgument
 from ortmulti.text.tokens import Text, Tokenizer, Tokens, Truncate, blocks
 from ortmulti.text.vectors import pooled
 
@@ -64,8 +65,14 @@ class Runs:
 
         def feeds() -> Iterator[_Feed]:
             number = 0
+            found: Iterable[list[Tokens]]
             for block in blocks(texts):
-                yield from map(self._feed, self._counted(self._tokenizer.encode(block, number, truncate), counts))
+                try:
+                    found = [self._tokenizer.encode(block, number, truncate)]
+                except InvalidArgument:  # behind the texts before it
+                    found = (self._tokenizer.encode([text], number + i, truncate) for i, text in enumerate(block))
+                for some in found:
+                    yield from map(self._feed, self._counted(some, counts))
                 number += len(block)
 
         _check(truncate)

@@ -59,6 +59,10 @@ class Tokenizer:
         self._lock = threading.Lock()
         self._by_side: dict[Side | None, Any] = {}
         cutting = self._cutting(settings.truncation_side)
+        if settings.max_length <= (most := cutting.num_special_tokens_to_add(True)):
+            raise InvalidArgument(
+                f"max_length is {settings.max_length}, and {settings.tokenizer} adds {most} special tokens: give more"
+            )
         self._special: int = cutting.num_special_tokens_to_add(False)
         self._count: int = cutting.get_vocab_size()
         self._has_types = "token_type_ids" in settings.inputs
@@ -93,8 +97,8 @@ class Tokenizer:
         """Tokenize texts without cutting them."""
         try:
             found: list[Encoding] = self._cutting(None).encode_batch(texts, add_special_tokens=special_tokens)
-        except (TypeError, ValueError):
-            raise _wrong(texts, 0) from None
+        except Exception as error:  # of no narrower class
+            raise _wrong(texts, 0, error) from None
         return found
 
     async def encodings_async(self, texts: Sequence[str], special_tokens: bool = True) -> list[Encoding]:
@@ -142,8 +146,8 @@ class Tokenizer:
     def _encode(self, tokenizer: Any, texts: Sequence[Any], first: int, among: Sequence[Any]) -> list[Encoding]:
         try:
             found: list[Encoding] = tokenizer.encode_batch_fast(texts)  # without the GIL, on several cores
-        except (TypeError, ValueError):
-            raise _wrong(among, first) from None
+        except Exception as error:
+            raise _wrong(among, first, error) from None
         return found
 
     def _checked(self, encoding: Encoding, number: int, text: Text, truncate: Truncate) -> Tokens:
@@ -226,7 +230,7 @@ def _size(text: Any) -> int:
     return len(text) if hasattr(text, "__len__") else 1
 
 
-def _wrong(texts: Sequence[Any], first: int) -> InvalidArgument:
+def _wrong(texts: Sequence[Any], first: int, error: Exception) -> InvalidArgument:
     """Return the error for what the tokenizer did not take."""
     for number, text in enumerate(texts, first):
         parts = text if isinstance(text, tuple) else (text,)
@@ -239,8 +243,8 @@ def _wrong(texts: Sequence[Any], first: int) -> InvalidArgument:
                 continue
             try:
                 part.encode()
-            except UnicodeEncodeError as error:
+            except UnicodeEncodeError as half:
                 return InvalidArgument(
-                    f"text {number} has half of a surrogate pair at {error.start}, which is no character: leave it out"
+                    f"text {number} has half of a surrogate pair at {half.start}, which is no character: leave it out"
                 )
-    return InvalidArgument("the tokenizer does not take these texts")
+    return InvalidArgument(f"the tokenizer does not take these texts: {error}")
