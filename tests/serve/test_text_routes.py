@@ -324,6 +324,16 @@ def test_texts_may_have_any_character(alone: Server) -> None:
     close(post(alone, "/embed", inputs=given), [vector(text) for text in given])
 
 
+def test_a_text_that_is_many_times_too_long_is_cut_before_it_is_tokenized(alone: Server) -> None:
+    given = "cats " * 10_000 + "mat"
+    close(post(alone, "/embed", inputs=given), [vector(LONG)])
+    blank = " " * 50_000 + "mat"  # what is behind is not read
+    close(post(alone, "/embed", inputs=blank), [vector("")])
+    close(post(alone, "/embed", inputs=blank, truncation_direction="left"), [vector("mat")])
+    status, answer = ask(alone, "/embed", {"inputs": blank, "truncate": False})
+    assert (status, answer["error"][:60]) == (422, "a text has 50003 characters, and the model takes 16384 at mo")
+
+
 def test_methods_paths_and_bodies_have_limits(alone: Server) -> None:
     assert alone.ask("/v1/embeddings")[0] == 405
     assert alone.ask("/v1/models", b"{}")[0] == 405

@@ -36,6 +36,8 @@ _MOST_READ = 64 << 10
 _MOST_WRITTEN = 16 << 10
 # Of a number: as a vector's, and at most in an answer.
 _VECTOR_BYTES, _JSON_BYTES, _BASE64_BYTES = 4, 17, 6
+# Of a text, at least and for each token that the model takes: they are tokenized, and more are not.
+_CHARACTERS, _OF_TOKEN = 16 << 10, 64
 # Of a byte of JSON: as Python has it, in texts and tokens.
 _TEXT_BYTES = 4
 
@@ -43,10 +45,12 @@ _T = TypeVar("_T")
 
 
 class _Route(NamedTuple):
-    """Attributes:
-    read: Of the request.
-    tasks: What the model may be for.
-    form: Whose errors are sent: "openai" or "tei".
+    """What is asked for at a path.
+
+    Attributes:
+        read: Of the request.
+        tasks: What the model may be for.
+        form: Whose errors are sent: "openai" or "tei".
     """
 
     read: requests.Reader
@@ -236,7 +240,7 @@ class Texts:
             normalize=normalize,
             truncate=asked.truncate,
         )
-        vectors, tokens = await self._run(found, asked.items, embed)
+        vectors, tokens = await self._run(found, asked, embed)
         if form == "tei":
             return await _rows(call, vectors, "[", "]")
         usage = json.dumps({"model": found.name, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
@@ -245,7 +249,7 @@ class Texts:
 
     async def _rank(self, found: ServedTexts, asked: Asked) -> Reply:
         rank = partial(found.model.rank_async, asked.query, raw_scores=True, truncate=asked.truncate)
-        found_scores, tokens = await self._run(found, asked.items, rank)
+        found_scores, tokens = await self._run(found, asked, rank)
         _check_finite(found_scores)
         scores = found_scores.astype(float)
         if not asked.raw_scores:  # as text-embeddings-inference does, whatever the model's files say
@@ -269,14 +273,15 @@ class Texts:
 
     async def _classify(self, found: ServedTexts, asked: Asked) -> Reply:
         classify = partial(found.model.classify_async, raw_scores=asked.raw_scores, truncate=asked.truncate)
-        found_classes, _ = await self._run(found, asked.items, classify)
+        found_classes, _ = await self._run(found, asked, classify)
         classes = [[{"score": each.score, "label": each.name} for each in one] for one in found_classes]
         _check_finite(np.array([each["score"] for one in classes for each in one]))
         return json_reply(classes if asked.batch else classes[0])
 
-    async def _run(self, found: ServedTexts, items: Sequence[Any], ask: Callable[..., Awaitable[_T]]) -> tuple[_T, int]:
+    async def _run(self, found: ServedTexts, asked: Asked, ask: Callable[..., Awaitable[_T]]) -> tuple[_T, int]:
         """Return the model's answer, and the number of all tokens."""
         counts: list[int] = []
+        items = requests.bounded(asked, max(_CHARACTERS, _OF_TOKEN * found.model.settings.max_length))
         timeout = self._service.defaults_of(found.name).timeout
         answer = await ask(items, counts=counts, timeout=timeout, when_full="reject")
         tokens = sum(counts)
