@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -187,6 +188,30 @@ def test_long_texts_are_cut_or_refused(encoder: text.TextModel, folder: Path) ->
         assert f"text {len(texts) - 1} has {len(full)} tokens, and the model takes 256" in str(caught.value)
     np.testing.assert_allclose(encoder.embed(TEXTS[:2], truncate=False), encoder.embed(TEXTS[:2]), **CLOSE)
     assert encoder.count_tokens([long, "cat", ""]) == [len(full), 3, 2]
+
+
+def test_any_length_that_the_files_allow(tmp_path: Path) -> None:
+    """An array for the longest of these would take 16 GiB."""
+    exports.export(tmp_path, files={"config.json": {"max_position_embeddings": 2**31 - 1}})
+    with text.load(tmp_path, "cpu") as model:
+        assert model.settings.max_length == 2**31 - 1
+        counts: list[int] = []
+        texts = ["rows " * length for length in (3, 600, 500, 5000, 1)]
+        found = model.embed(texts, counts=counts)
+        assert counts == [5, 602, 502, 5002, 3]
+        wanted = [exports.vectors_of(tmp_path, one, 10_000).mean(0) for one in texts]
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_position_ids_are_counted(tmp_path: Path) -> None:
+    exports.export(tmp_path, inputs=(*exports.INPUTS, "position_ids"))
+    wanted = [exports.vectors_of(tmp_path, one).mean(0) for one in TEXTS]
+    with text.load(tmp_path, "cpu") as model:
+        np.testing.assert_allclose(model.embed(TEXTS), wanted, **CLOSE)
+        pool = mock.Mock(wraps=model.pool)
+        text.TextModel(pool, model.settings, closes=False).embed(["a cat"])
+    [call] = pool.run.call_args_list
+    np.testing.assert_array_equal(call.args[1]["position_ids"], [[0, 1, 2, 3]])
 
 
 def test_prompts(tmp_path: Path) -> None:

@@ -95,6 +95,18 @@ def test_the_plain_model_wins(tmp_path: Path, files: list[str], file: str | None
     assert text.is_export(tmp_path)
 
 
+def test_a_snapshot_in_the_hubs_cache_has_the_repositorys_name(tmp_path: Path) -> None:
+    """Its files are links to others, which have no names."""
+    root = tmp_path / "models--owner--all-MiniLM-L6-v2"
+    exports.export(root / "blobs", at="0123")
+    (snapshot := root / "snapshots" / "abcd").mkdir(parents=True)
+    for name, target in (("model.onnx", "0123"), ("tokenizer.json", "tokenizer.json")):
+        (snapshot / name).symlink_to(f"../../blobs/{target}")
+    assert text.read_settings(snapshot).name == "all-MiniLM-L6-v2"
+    with text.load(snapshot, "cpu") as model:
+        assert model.embed(["a cat"]).shape == (1, exports.WIDTH)
+
+
 def test_several_models_and_none_are_refused(tmp_path: Path) -> None:
     exports.export(tmp_path, at="onnx/model_q4.onnx")
     exports.export(tmp_path, at="onnx/model_fp16.onnx")

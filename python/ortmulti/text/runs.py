@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -139,7 +139,7 @@ class Runs:
 
     def _feed(self, tokens: Tokens) -> _Feed:
         if self._inputs is None:
-            self._inputs = _Inputs(self._requests, self._settings)
+            self._inputs = _Inputs(self._requests)
         return self._inputs.feed(tokens)
 
     def _row(self, outputs: list[NDArray[Any]], skip: int) -> _Rows:
@@ -151,25 +151,36 @@ class Runs:
 class _Inputs:
     """Makes the inputs of a text, of its own length. Those that depend on the length alone are views of one array."""
 
-    def __init__(self, requests: Requests, settings: Settings) -> None:
-        shape = 1, settings.max_length
-        made = {
-            "attention_mask": np.ones(shape, np.int64),
-            "token_type_ids": np.zeros(shape, np.int64),
-            "position_ids": np.arange(settings.max_length, dtype=np.int64)[None],
-        }
+    _AT_FIRST = 512  # tokens; the longest that a file allows may be any number
+
+    def __init__(self, requests: Requests) -> None:
         types = {one.name: one.dtype for one in requests.get_inputs()}
-        self._ids = types["input_ids"]
-        self._made = {name: made[name].astype(type_) for name, type_ in types.items() if name in made}
+        self._ids = types.pop("input_ids")
+        self._types = types
+        self._made = self._make(self._AT_FIRST)
+
+    def _make(self, length: int) -> tuple[int, _Feed]:
+        made: dict[str, Callable[..., NDArray[Any]]] = {
+            "attention_mask": np.ones,
+            "token_type_ids": np.zeros,
+            "position_ids": _counted,
+        }
+        return length, {name: made[name]((1, length), type_) for name, type_ in self._types.items()}
 
     def feed(self, tokens: Tokens) -> _Feed:
         ids = np.array([tokens.ids], self._ids)
-        length = ids.shape[1]
-        feed = {name: array[:, :length] for name, array in self._made.items()}
+        length, (room, made) = ids.shape[1], self._made
+        if length > room:
+            _, made = self._made = self._make(2 * length)
+        feed = {name: array[:, :length] for name, array in made.items()}
         feed["input_ids"] = ids
         if tokens.types is not None:
-            feed["token_type_ids"] = np.array([tokens.types], self._made["token_type_ids"].dtype)
+            feed["token_type_ids"] = np.array([tokens.types], self._types["token_type_ids"])
         return feed
+
+
+def _counted(shape: tuple[int, int], type_: Any) -> NDArray[Any]:
+    return np.arange(shape[1], dtype=type_)[None]
 
 
 class _Table:

@@ -60,7 +60,7 @@ class Settings:
 
     Attributes:
         folder: The export.
-        name: The folder's name.
+        name: The folder's name; in the Hub's cache that of the repository there.
         model: The ONNX file.
         tokenizer: The file ``tokenizer.json``.
         task: What the model is for.
@@ -190,7 +190,7 @@ def read_settings(
     labels = _labels(config, chosen)
     return Settings(
         folder=root,
-        name=root.resolve().name,
+        name=_name(root.resolve()),
         model=model,
         tokenizer=tokenizer,
         task=chosen,
@@ -209,6 +209,13 @@ def read_settings(
         pad_side=of_tokenizer.one_of("padding_side", _SIDES, "right"),
         truncation_side=of_tokenizer.one_of("truncation_side", _SIDES, "right"),
         model_type=config.text("model_type"),
+    )
+
+
+def _name(root: Path) -> str:
+    cached = root.parent.parent.name  # models--OWNER--NAME/snapshots/REVISION
+    return (
+        cached.rpartition("--")[2] if root.parent.name == "snapshots" and cached.startswith("models--") else root.name
     )
 
 
