@@ -9,7 +9,6 @@
 #include "core/base/text.hpp"
 #include "core/cuda/memory.hpp"
 #include "core/onnx/element_types.hpp"
-#include "core/onnx/wire.hpp"
 #include "core/ort/checked.hpp"
 #include "core/ort/library.hpp"
 
