@@ -15,8 +15,6 @@
 
 namespace ortmulti {
 
-class OnnxRuntime;
-
 /// A value's type: a tensor, or what holds others.
 struct ValueType {
   ONNXType kind = ONNX_TYPE_UNKNOWN;
