@@ -1,3 +1,4 @@
+#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -22,6 +24,7 @@
 #include "core/base/non_copyable.hpp"
 #include "core/onnx/element_types.hpp"
 #include "core/serve/front.hpp"
+#include "core/serve/json_rows.hpp"
 #include "core/serve/nghttp2.hpp"
 #include "core/serve/route.hpp"
 
@@ -121,6 +124,13 @@ std::optional<std::pair<PythonReply, std::string>> plain_of(const serve::Call& c
   return call.plain ? std::optional(std::pair(to_python(call.plain->reply), call.plain->coding)) : std::nullopt;
 }
 
+// Counts so many bytes beside the body, in place of those from before. False: there is no memory for them.
+bool reserve(serve::Call& call, std::size_t bytes) {
+  const std::size_t all = call.body.resident() + bytes;
+  call.bytes.resize_down(all);
+  return call.bytes.grow_to(all);
+}
+
 // As the core refuses it: of a stream, by an answer.
 PythonReply refuse(const serve::Call& call, int status, const std::string& text) {
   const auto target = call.streamed ? serve::target_of(call) : std::nullopt;
@@ -132,7 +142,8 @@ class PythonFront : NonCopyable {
  public:
   PythonFront(const std::vector<int>& http, const std::vector<int>& grpc, const Limits& limits, std::string token,
               std::vector<std::string> allowed_hosts, std::string certificate, std::string key,
-              std::size_t compressed_from, std::size_t loops, bool access_log, bool traces) {
+              std::size_t compressed_from, std::vector<std::string> long_bodies, std::size_t loops, bool access_log,
+              bool traces) {
     Front::Options options{
         .limits = limits,
         .token = std::move(token),
@@ -140,6 +151,7 @@ class PythonFront : NonCopyable {
         .certificate = std::move(certificate),
         .key = std::move(key),
         .compressed_from = compressed_from,
+        .long_bodies = std::move(long_bodies),
         .loops = loops,
         .access_log = access_log,
         .traces = traces,
@@ -203,8 +215,9 @@ class PythonFront : NonCopyable {
   void reply(const std::shared_ptr<serve::Call>& call, int status, const PythonHeaders& headers, const py::bytes& body,
              std::string message) {
     Reply reply{.status = status, .headers = from_python(headers), .body = {}, .message = std::move(message)};
-    reply.body.push_back(serve::piece_of(body));
-    const ReleaseGil nogil;
+    const std::string_view bytes = body;
+    const ReleaseGil nogil;  // the caller keeps the body
+    reply.body.push_back(serve::piece_of(std::string(bytes)));
     front_->reply(call, std::move(reply));
   }
 
@@ -262,6 +275,40 @@ class PythonFront : NonCopyable {
   const pid_t process_ = getpid();
 };
 
+using Floats = py::array_t<float, py::array::c_style | py::array::forcecast>;
+using Around = std::tuple<std::string, std::string, std::string>;
+
+// Written in the memory of the result, without the GIL.
+py::bytes json_rows(const py::array& given, const std::string& head, const std::string& tail, const Around& around,
+                    bool base64) {
+  const auto rows = Floats::ensure(given);
+  if (!rows) {
+    throw py::error_already_set();
+  }
+  if (rows.ndim() != 2 || rows.shape(1) == 0) {
+    throw py::value_error("rows are an array of two dimensions, with a column or more");
+  }
+  const auto& [before, behind_number, behind] = around;
+  const serve::JsonRows writer{.numbers = std::span(rows.data(), static_cast<std::size_t>(rows.size())),
+                               .columns = static_cast<std::size_t>(rows.shape(1)),
+                               .form = base64 ? serve::JsonRows::Form::base64 : serve::JsonRows::Form::numbers,
+                               .head = head,
+                               .tail = tail,
+                               .before = before,
+                               .behind_number = behind_number,
+                               .behind = behind};
+  PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<py::ssize_t>(writer.most_bytes()));
+  if (bytes == nullptr) {
+    throw py::error_already_set();
+  }
+  char* const begin = PyBytes_AS_STRING(bytes);
+  const char* const end = without_gil([&] { return writer.write(begin); });
+  if (_PyBytes_Resize(&bytes, end - begin) != 0) {
+    throw py::error_already_set();
+  }
+  return py::reinterpret_steal<py::bytes>(bytes);
+}
+
 Limits make_limits(std::size_t memory, std::size_t body, std::size_t json, std::size_t header, std::size_t tensors,
                    std::size_t concurrent, std::size_t connections, std::size_t streams, double receive, double send,
                    double idle, double end) {
@@ -288,6 +335,7 @@ void register_serve(py::module_& module) {
       .def_readonly("streamed", &serve::Call::streamed)
       .def_readonly("compressed", &serve::Call::compressed)
       .def("plain", &plain_of)
+      .def("reserve", &reserve, "bytes"_a)
       .def_readonly("peer", &serve::Call::peer)
       .def_readonly("asked", &serve::Call::asked)
       .def_property_readonly("health", [](const serve::Call& call) { return serve::is_health(serve::route_of(call)); })
@@ -301,9 +349,10 @@ void register_serve(py::module_& module) {
            "concurrent"_a, "connections"_a, "streams"_a, "receive"_a, "send"_a, "idle"_a, "end"_a);
   py::class_<PythonFront>(module, "Front")
       .def(py::init<const std::vector<int>&, const std::vector<int>&, const Limits&, std::string,
-                    std::vector<std::string>, std::string, std::string, std::size_t, std::size_t, bool, bool>(),
+                    std::vector<std::string>, std::string, std::string, std::size_t, std::vector<std::string>,
+                    std::size_t, bool, bool>(),
            py::kw_only(), "http"_a, "grpc"_a, "limits"_a, "token"_a, "allowed_hosts"_a, "certificate"_a, "key"_a,
-           "compressed_from"_a, "loops"_a, "access_log"_a, "traces"_a)
+           "compressed_from"_a, "long_bodies"_a, "loops"_a, "access_log"_a, "traces"_a)
       .def("next", &PythonFront::next)
       .def("call", &PythonFront::call, "grpc"_a, "method"_a, "path"_a, "headers"_a, "peer"_a, "streamed"_a)
       .def("instead_of", &PythonFront::instead_of, "other"_a, "size"_a)
@@ -320,6 +369,7 @@ void register_serve(py::module_& module) {
       .def("end", &PythonFront::end, Nogil())
       .def("answers", &PythonFront::answers)
       .def("take_access_log", &PythonFront::take_access_log);
+  module.def("json_rows", &json_rows, "rows"_a, "head"_a, "tail"_a, "around"_a = Around(), "base64"_a = false);
   module.def("why_no_http2", &serve::why_no_http2);
   module.def("to_grpc", [](int status) { return static_cast<int>(serve::to_grpc(status)); }, "status"_a);
 }

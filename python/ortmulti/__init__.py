@@ -16,7 +16,7 @@ __getattr__, __dir__, __all__ = attach(
     {
         __name__: (
             "checks create devices errors interface loading optimized options otel pool ray remote repository "
-            "serve timeline values"
+            "serve text timeline values"
         ),
         "ortmulti._core": "ModelMetadata NodeArg OrtEpDevice OrtHardwareDevice OrtHardwareDeviceType __version__",
         "ortmulti._runtime.module_functions": (

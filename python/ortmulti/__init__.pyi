@@ -14,6 +14,7 @@ from ortmulti import ray as ray
 from ortmulti import remote as remote
 from ortmulti import repository as repository
 from ortmulti import serve as serve
+from ortmulti import text as text
 from ortmulti import timeline as timeline
 from ortmulti import values as values
 from ortmulti._core import ModelMetadata as ModelMetadata

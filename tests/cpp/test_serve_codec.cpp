@@ -15,6 +15,7 @@
 #include "core/serve/infer_grpc.hpp"
 #include "core/serve/infer_http.hpp"
 #include "core/serve/json_request.hpp"
+#include "core/serve/json_rows.hpp"
 #include "core/serve/public_text.hpp"
 #include "test_support.hpp"
 
@@ -236,6 +237,55 @@ TEST(ServeNumbers, Utf8IsThatOfTheStandard) {
        {"\x80", "12345678\xC3", "\xC0\x80", "\xE0\x80\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xFF"}) {
     EXPECT_FALSE(is_utf8(text)) << text;
   }
+}
+
+JsonRows rows_of(const std::vector<float>& numbers, std::size_t columns) {
+  JsonRows rows;
+  rows.numbers = numbers;
+  rows.columns = columns;
+  return rows;
+}
+
+// The rows as text, where the memory for them is enough.
+std::string written(const JsonRows& rows) {
+  std::string text(rows.most_bytes(), '?');
+  text.resize(static_cast<std::size_t>(rows.write(text.data()) - text.data()));
+  return text;
+}
+
+TEST(ServeJsonRows, NumbersHaveTheFewestDigitsThatAreReadAsTheSame) {
+  const std::vector<float> numbers{0.1F, -0.0F, 1, 16777216, 1e-45F, -1.17549435e-38F};
+  EXPECT_EQ(written(rows_of(numbers, 3)), "[0.1,-0,1],[16777216,1e-45,-1.1754944e-38]");
+  std::mt19937 random(7);  // NOLINT(bugprone-random-generator-seed): the same values in every run
+  std::vector<float> any(1000);
+  for (float& number : any) {
+    do {
+      number = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+    } while (!std::isfinite(number));
+  }
+  const std::vector<double> read =
+      doubles(R"({"inputs":[{"data":)" + written(rows_of(any, any.size())) + "}]}", any.size());
+  for (std::size_t i = 0; i < any.size(); ++i) {
+    EXPECT_EQ(static_cast<float>(read[i]), any[i]);
+  }
+}
+
+TEST(ServeJsonRows, RowsHaveTheirNumbersAndMayBeBase64) {
+  const std::vector<float> numbers{1, 2, 3, 4};
+  const auto around = [&](std::size_t columns, JsonRows::Form form) {
+    JsonRows rows = rows_of(numbers, columns);
+    rows.form = form;
+    rows.head = "[";
+    rows.tail = "]";
+    rows.before = "<";
+    rows.behind_number = ":";
+    rows.behind = ">";
+    return written(rows);
+  };
+  EXPECT_EQ(around(2, JsonRows::Form::numbers), "[<0:[1,2]>,<1:[3,4]>]");
+  EXPECT_EQ(around(4, JsonRows::Form::base64), R"([<0:"AACAPwAAAEAAAEBAAACAQA==">])");
+  EXPECT_EQ(around(2, JsonRows::Form::base64), R"([<0:"AACAPwAAAEA=">,<1:"AABAQAAAgEA=">])");
+  EXPECT_EQ(written(rows_of({}, 1)), "");
 }
 
 TEST(ServePath, TheModelAndItsVersionAreThePaths) {

@@ -396,6 +396,24 @@ TEST_F(ServeFront, HandsNoLargeBodiesToOthersButOfInfer) {
   EXPECT_EQ(answered.get().body, "here");
 }
 
+TEST_F(ServeFront, HandsBodiesAsLongAsJsonToOthersWhereTheyAreAskedFor) {
+  options.long_bodies = {"v1/texts", ""};
+  options.limits.json = std::size_t{100} << 10;
+  start();
+  const std::string large((std::size_t{64} << 10) + 1, ' ');
+  std::size_t there = 0;
+  for (const char* path : {"/v1/texts", "/v1/texts/", "/"}) {
+    Client client(port);
+    auto answered = std::async(std::launch::async, [&] { return client.post(path, large); });
+    const auto call = others.wait_for(++there).back();
+    EXPECT_EQ(call->body.size(), large.size());
+    front->reply(call, text_reply("here"));
+    EXPECT_EQ(answered.get().body, "here") << path;
+    EXPECT_EQ(Client(port).post(path, std::string(options.limits.json + 1, ' ')).status, 413) << path;
+  }
+  EXPECT_EQ(Client(port).post("/v1/text", large).status, 413);
+}
+
 TEST_F(ServeFront, RefusesBeyondTheLimitOfRequests) {
   options.limits.concurrent = 2;
   start();
@@ -1418,6 +1436,7 @@ class ServeRoute : public testing::Test {
 TEST_F(ServeRoute, KnowsPaths) {
   EXPECT_EQ(http("/v2/health/live", "GET"), Route::live);
   EXPECT_EQ(http("/v2/health/ready/", "GET"), Route::ready);
+  EXPECT_EQ(http("/health", "GET"), Route::ready);
   EXPECT_EQ(http("/v2/health/other", "GET"), Route::other);
   EXPECT_EQ(http("/v2/models/a/infer"), Route::infer);
   EXPECT_EQ(http("/v2/models/a/versions/1/infer"), Route::infer);

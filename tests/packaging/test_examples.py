@@ -25,7 +25,8 @@ import pytest
 
 import ortmulti
 from ortmulti.bench import models
-from tests.support import onnx_models
+from tests.support import exports, onnx_models
+from tests.support.exports import TEXTS
 from tests.support.gpus import VISIBLE
 from tests.support.http_store import HttpStore
 from tests.support.pools import HANG
@@ -320,66 +321,43 @@ def test_model_repository(model: Path, rows: np.ndarray, tmp_path: Path) -> None
         assert b'ortmulti_requests_total{model="second",device="cpu",outcome="done"} 1' in ask(f"{address}/metrics")[1]
 
 
-TEXTS = ["A cat.", "the rows of a batch are independent", "rows " * 600, "a cat sits on the mat, and looks at it"]
-
-
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return models.make("encoder", tmp_path_factory.mktemp("models"), layers=1, hidden=48)
+    """An export of an encoder of random weights, whose tokenizer pads, as those of sentence-transformers do."""
+    folder = tmp_path_factory.mktemp("encoder")
+    made = models.make("encoder", folder, layers=1, hidden=48)
+    if made.name != "model.onnx":
+        made.rename(folder / "model.onnx")
+    exports.tokenizer(folder / "tokenizer.json")
+    (folder / "config.json").write_text('{"max_position_embeddings": 256}')
+    return folder
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of one that is trained with the texts, and pads as those of sentence-transformers do."""
-    tokenizers = pytest.importorskip("tokenizers")
-    made = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
-    made.normalizer = tokenizers.normalizers.BertNormalizer()
-    made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    trainer = tokenizers.trainers.WordPieceTrainer(vocab_size=120, special_tokens=special, show_progress=False)
-    made.train_from_iterator(TEXTS, trainer)
-    made.post_processor = tokenizers.processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    made.enable_truncation(256)
-    made.enable_padding(length=128)
-    path: Path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    made.save(str(path))
-    return path
-
-
-def tokens(tokenizer: Path, text: str) -> list[int]:
-    from tokenizers import Tokenizer
-
-    made = Tokenizer.from_file(str(tokenizer))
-    made.no_padding()
-    ids: list[int] = made.encode(text).ids
-    return ids
-
-
-def embedded(encoder: Path, tokenizer: Path, texts: list[str]) -> np.ndarray:
+def embedded(folder: Path, texts: list[str]) -> np.ndarray:
     """The embeddings of the texts, each run alone."""
-    session, found = ortmulti.InferenceSession(encoder), []
+    session, found = ortmulti.InferenceSession(folder / "model.onnx"), []
     for text in texts:
-        ids = np.array([tokens(tokenizer, text)])
+        ids = np.array([exports.tokens(folder, text).ids])
         [vector] = session.run(["sentence_embedding"], {"input_ids": ids, "attention_mask": np.ones_like(ids)})
-        found.append(vector[0] / np.linalg.norm(vector[0]))
+        found.append(vector[0])
     return np.array(found)
 
 
-def test_embed_table(encoder: Path, tokenizer: Path, tmp_path: Path) -> None:
+def test_embed_table(encoder: Path, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("\n".join([*TEXTS, "", *TEXTS[::-1]]), "utf-8")
-    assert "9 texts embedded" in run("embed_table.py", encoder, tokenizer, "texts.txt", "out.npy", folder=tmp_path)
-    expected = embedded(encoder, tokenizer, [*TEXTS, "", *TEXTS[::-1]])
+    assert "9 texts embedded" in run("embed_table.py", encoder, "texts.txt", "out.npy", folder=tmp_path)
+    expected = embedded(encoder, [*TEXTS, "", *TEXTS[::-1]])
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected, rtol=1e-3, atol=1e-5)
     assert not (tmp_path / "out.npy.part").exists()
 
 
-def test_embeddings(encoder: Path, tokenizer: Path) -> None:
-    expected = embedded(encoder, tokenizer, TEXTS)
-    counts = [len(tokens(tokenizer, text)) for text in TEXTS]
+def test_embeddings(encoder: Path) -> None:
+    expected = embedded(encoder, TEXTS)
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    ids = exports.tokens(encoder, TEXTS[0]).ids
+    counts = [len(exports.tokens(encoder, text).ids) for text in TEXTS]
     assert counts[2] == 256  # it is cut
-    with service("embeddings:app", MODEL=encoder, TOKENIZER=tokenizer, DEVICES="cpu") as address:
+    with service("embeddings:app", MODEL=encoder, DEVICES="cpu") as address:
 
         def embed(given: object, **more: object) -> tuple[int, Any]:
             status, content = ask(
@@ -396,7 +374,7 @@ def test_embeddings(encoder: Path, tokenizer: Path) -> None:
         assert ask(f"{address}/health")[0] == 200
         several = vectors(TEXTS)
         np.testing.assert_allclose(several, expected, rtol=1e-3, atol=1e-5)
-        for given in ([TEXTS[0]], TEXTS[0], tokens(tokenizer, TEXTS[0]), [tokens(tokenizer, TEXTS[0])]):
+        for given in ([TEXTS[0]], TEXTS[0], ids, [ids]):
             np.testing.assert_allclose(vectors(given), several[:1], rtol=1e-3, atol=1e-5)
         assert embed(TEXTS)[1]["usage"] == {"prompt_tokens": sum(counts), "total_tokens": sum(counts)}
         coded = [np.frombuffer(base64.b64decode(one), "<f4") for one in vectors(TEXTS, encoding_format="base64")]
@@ -408,14 +386,12 @@ def test_embeddings(encoder: Path, tokenizer: Path) -> None:
                 np.testing.assert_allclose(answer[0], several[index % len(TEXTS)], rtol=1e-3, atol=1e-5)
 
         wrong: list[tuple[object, dict[str, object], str]] = [
-            ("", {}, "a text is empty"),
-            (["a", ""], {}, "a text is empty"),
-            ([[1], []], {}, "a text is empty"),
+            ([[1], []], {}, "text 1 has no tokens"),
             ([], {}, "input"),
             (["a"] * 2049, {}, "input"),
             (None, {}, "input"),
-            ([1, 10**6], {}, "tokens that do not exist"),
-            ("a", {"dimensions": 49}, "dimensions: 48 at most"),
+            ([1, 10**6], {}, "text 0 has the token 1000000"),
+            ("a", {"dimensions": 49}, "dimensions is 1 to 48, not 49"),
             ("a", {"dimensions": 0}, "dimensions"),
             ("a", {"encoding_format": "int8"}, "encoding_format"),
         ]
@@ -430,36 +406,31 @@ def test_embeddings(encoder: Path, tokenizer: Path) -> None:
         assert f'ortmulti_requests_total{{model="{encoder.name}",device="cpu",outcome="failed"}} 0' in printed
 
 
-def test_rerank(tokenizer: Path, tmp_path: Path) -> None:
-    inputs = ", ".join(f"int64[batch, n] {name}" for name in ("input_ids", "token_type_ids", "attention_mask"))
-    sums_of_the_second_text = f"""({inputs}) => (float[batch, 1] logits) {{
-        masked = Mul(input_ids, attention_mask)
-        second = Mul(masked, token_type_ids)
-        numbers = Cast <to = 1> (second)
-        logits = ReduceSum <keepdims = 1> (numbers, axes)
-    }}"""
-    (tmp_path / "ranks.onnx").write_bytes(onnx_models.with_weights(sums_of_the_second_text, axes=[1]))
+def test_rerank(tmp_path: Path) -> None:
+    config = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
+    inputs = (*exports.INPUTS, "token_type_ids")
+    exports.export(tmp_path, "logits", files={"config.json": config}, inputs=inputs)
     texts = [TEXTS[0], TEXTS[3], TEXTS[1]]
-    logits = [sum(tokens(tokenizer, text)[1:]) for text in texts]
-    with service("embeddings:app", MODEL=tmp_path / "ranks.onnx", TOKENIZER=tokenizer, DEVICES="cpu") as address:
+    logits = [float(exports.logits_of(tmp_path, "cat", text, typed=True)[0]) for text in texts]
+    with service("embeddings:app", MODEL=tmp_path, DEVICES="cpu") as address:
 
         def rank(**asked: object) -> tuple[int, Any]:
             status, content = ask(f"{address}/rerank", json.dumps(asked).encode())
             return status, json.loads(content)
 
         best = sorted(range(3), key=lambda index: -logits[index])
-        assert len(set(logits)) == 3
         status, found = rank(query="cat", texts=texts, raw_scores=True, return_text=True)
         assert status == 200
-        assert found == [{"index": index, "score": logits[index], "text": texts[index]} for index in best]
+        assert [(one["index"], one["text"]) for one in found] == [(index, texts[index]) for index in best]
+        np.testing.assert_allclose([one["score"] for one in found], [logits[index] for index in best], rtol=1e-4)
         status, found = rank(query="cat", texts=texts)
         assert [sorted(one) for one in found] == [["index", "score"]] * 3
-        assert all(0.5 < one["score"] <= 1 for one in found)
+        assert all(0 < one["score"] < 1 for one in found)
         assert rank(query="cat", texts=[])[0] == 422
         assert rank(query="cat")[1]["error_type"] == "Validation"
         status, content = ask(f"{address}/v1/embeddings", b'{"input": "a"}')
         assert status == 400
-        assert json.loads(content)["error"]["message"] == "the model has logits: ask /rerank"
+        assert "is for ranking: call rank()" in json.loads(content)["error"]["message"]
 
 
 def test_container(model: Path, rows: np.ndarray) -> None:

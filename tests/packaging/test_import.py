@@ -26,7 +26,7 @@ from tests.support.processes import check_child, run_child
 
 pytestmark = pytest.mark.essential
 
-PACKAGES = {package.__name__: package for package in (ortmulti, ortmulti.pool)}
+PACKAGES = {package.__name__: package for package in (ortmulti, ortmulti.pool, ortmulti.text)}
 # `__init__.pyi`, which type checkers read in place of `__init__.py`, has no `__all__`.
 NAMES = [(package, name) for package, module in PACKAGES.items() for name in vars(module)["__all__"]]
 

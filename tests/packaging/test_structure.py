@@ -190,7 +190,7 @@ def test_the_library_names_no_module_of_bench_or_cli() -> None:
 PYTHON_ROOMS = (
     *("errors", "checks", "timeline", "_runtime", "_pyinstaller", "cache", "remote", "devices", "values", "options"),
     *("create", "optimized", "loading"),
-    *("interface", "pool", "repository", "otel", "serve", "ray", "bench", "cli"),
+    *("interface", "pool", "repository", "otel", "text", "serve", "ray", "bench", "cli"),
 )
 
 

@@ -38,7 +38,7 @@ def test_a_build_without_a_server_is_told() -> None:
         import ortmulti
         from ortmulti import _core
 
-        for name in ("Front", "FrontCall", "FrontLimits", "to_grpc", "why_no_http2"):
+        for name in ("Front", "FrontCall", "FrontLimits", "json_rows", "to_grpc", "why_no_http2"):
             delattr(_core, name)
         try:
             ortmulti.serve.app(ortmulti.ModelRepository("cpu"))

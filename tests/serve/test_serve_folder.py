@@ -263,7 +263,7 @@ def test_a_model_of_a_toml_file_may_have_no_batching(tmp_path: Path) -> None:
     ("files", "places", "error"),
     [
         ({}, ["missing.onnx"], "there is no model file or folder"),
-        ({"empty/x.txt": ""}, ["empty"], "has no model: NAME.onnx, or NAME/VERSION/model.onnx"),
+        ({"empty/x.txt": ""}, ["empty"], "has no model: NAME.onnx, NAME/VERSION/model.onnx"),
         ({"a.onnx": "", "b/a.onnx": ""}, ["a.onnx", "b"], "two models have the name 'a'"),
         ({"m/config.pbtxt": "{", "m/1/model.onnx": ""}, ["m"], "config.pbtxt of 'm': a field's name was expected"),
         ({"m/config.pbtxt": "name: 'n'", "m/1/model.onnx": ""}, ["m"], "the name is 'n', and the folder's another one"),

@@ -33,6 +33,9 @@ class Front : NonCopyable {
     /// An answer of infer with so many bytes is handed to `other` where its client accepts gzip or deflate, to be
     /// compressed: Call::plain.
     std::size_t compressed_from = std::numeric_limits<std::size_t>::max();
+    /// Paths of HTTP without slashes at their ends. What is posted there may be as long as the JSON of infer; other
+    /// bodies that `other` gets are short.
+    std::vector<std::string> long_bodies;
     std::size_t loops = 1;  ///< Event loops of each protocol.
     bool access_log = false;
     bool traces = false;  ///< Calls that say which trace they belong to are handed to `other`, too.

@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t most_in_loop = std::size_t{64} << 10;
 constexpr std::size_t most_numbers = 8192;
 constexpr std::size_t most_workers = 2;
-// Of a request that is no infer: it has no tensors.
+// Of a request that is no infer: it has no tensors, nor texts.
 constexpr std::size_t most_of_others = std::size_t{64} << 10;
 // Is sent without a budget, as health is.
 constexpr std::size_t small_answer = 4096;
@@ -41,6 +41,14 @@ bool is_allowed_host(const Headers& headers, const std::vector<std::string>& all
   }
   const std::size_t bracket = host->starts_with('[') ? std::min(host->find(']'), host->size()) : 0;
   return std::ranges::find(allowed, lower_case(host->substr(0, host->find(':', bracket)))) != allowed.end();
+}
+
+// How long the body of a request may be that is no infer.
+std::size_t most_bytes(const Call& call, const Front::Options& options) {
+  const auto& paths = options.long_bodies;
+  const bool is_long = call.protocol == Protocol::http && call.method == "POST" &&
+                       std::ranges::find(paths, without_slashes(call.path)) != paths.end();
+  return is_long ? options.limits.json : most_of_others;
 }
 
 // For an exception that is under way: of lack of memory, or of `other`.
@@ -137,10 +145,11 @@ void FrontCalls::route(const std::shared_ptr<Call>& call) {
   } else if (route == Route::infer && !call->compressed &&
              (call->asked || !shared_->options.traces || !traced(call->headers))) {
     infer(call);
-  } else if (route != Route::infer && call->body.size() > most_of_others) {
+  } else if (const std::size_t most = most_bytes(*call, shared_->options);
+             route != Route::infer && call->body.size() > most) {
     answer(call, refused(*call, 413,
-                         "the body has " + std::to_string(call->body.size()) + " bytes, and " +
-                             std::to_string(most_of_others) + " are allowed here"));
+                         "the body has " + std::to_string(call->body.size()) + " bytes, and " + std::to_string(most) +
+                             " are allowed here"));
   } else {
     hand_over(call);
   }

@@ -29,18 +29,13 @@ constexpr Method methods[] = {
     {"RepositoryIndex", Route::other}, {"RepositoryModelLoad", Route::other}, {"RepositoryModelUnload", Route::other},
 };
 
-std::string_view without_slashes(std::string_view path) {
-  const std::size_t first = path.find_first_not_of('/');
-  return first == std::string_view::npos ? "" : path.substr(first, path.find_last_not_of('/') - first + 1);
-}
-
 // Decoded: a model's name has no slash.
 Route http_route(const Call& call) {
   std::string_view path = without_slashes(call.path);
   if (path == "v2/health/live") {
     return Route::live;
   }
-  if (path == "v2/health/ready") {
+  if (path == "v2/health/ready" || path == "health") {
     return Route::ready;
   }
   if (take_path_part(path) != "v2" || take_path_part(path) != "models" || take_path_part(path).empty()) {
@@ -122,6 +117,11 @@ Reply check(std::string_view request, bool ready) {
 }
 
 }  // namespace
+
+std::string_view without_slashes(std::string_view path) {
+  const std::size_t first = path.find_first_not_of('/');
+  return first == std::string_view::npos ? "" : path.substr(first, path.find_last_not_of('/') - first + 1);
+}
 
 std::string_view take_path_part(std::string_view& path) {
   const std::size_t slash = path.find('/');

@@ -22,6 +22,7 @@ from ortmulti.errors import Error, InvalidArgument, InvalidProtobuf, InvalidType
 from ortmulti.loading.plan import why_not_worth_it
 from ortmulti.pool.rows import Rows, RowVerdict, check_inputs
 from ortmulti.remote.model import INLINE
+from ortmulti.text.settings import read_settings
 
 from .options import AsJson, CustomOps, ModelOrUrl, session_options
 from .output import print_json, say, size_text, stderr, steps, table, working
@@ -51,12 +52,15 @@ def inspect_command(
     """Show a model's inputs, outputs, dynamic dimensions, weights and opset, and whether GPUs can share its weights and
     capture its runs as CUDA graphs. Says of each output whether requests for it can be joined.
 
-    Opens the model once on the CPU, without optimizing it. Runs made-up inputs with it if its weights take at most 1
-    GiB. With --batching the exit status is 1 if joined requests get other answers, or if that could not be tried.
+    MODEL may also be the folder of an exported model of texts, with a tokenizer.json: then it also says what its files
+    say. Opens the model once on the CPU, without optimizing it. Runs made-up inputs with it if its weights take at most
+    1 GiB. With --batching the exit status is 1 if joined requests get other answers, or if that could not be tried.
     """
+    texts = read_settings(model) if Path(model).is_dir() else None
     with working(f"opening {model}"):
-        opened = ortmulti.Model(model)
+        opened = ortmulti.Model(texts.model if texts else model)
         facts = describe_model(opened, session_options(custom_ops))
+    facts["texts"] = texts.facts() if texts else None
     verdict = _declared_rows(opened, facts)
     if batching:
         with working("joining requests"):
@@ -67,6 +71,8 @@ def inspect_command(
         print_json(facts)
     else:
         _show_model(facts)
+        if texts:
+            say(f"Texts: {escape(str(texts))}. ortmulti.text.load('{escape(str(model))}')")
     if batching and not facts["batching"]["independent"]:
         raise typer.Exit(1)
 

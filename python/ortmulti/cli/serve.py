@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,7 +29,8 @@ def serve_command(
         typer.Argument(
             metavar="MODEL...",
             help="An .onnx file, or the URL of one: s3://, gs://, az:// or https://; a folder with "
-            "NAME/VERSION/model.onnx, as Triton has it, or with NAME.onnx; or a .toml file.",
+            "NAME/VERSION/model.onnx, as Triton has it, or with NAME.onnx; an exported model of texts, which is a "
+            "folder with a tokenizer.json, or a folder of such; or a .toml file.",
             parser=path_or_url,
             show_default=False,
         ),
@@ -94,6 +96,9 @@ def serve_command(
 ) -> None:
     """Serve models by the Open Inference Protocol (KServe's and Triton's), over HTTP and gRPC.
 
+    Exported models of texts are served as OpenAI's embeddings and text-embeddings-inference are, too, over HTTP:
+    /v1/embeddings, /embed, /rerank, /predict.
+
     Requests are answered until SIGTERM or Ctrl-C, and then those of which a byte was read. A second signal ends at
     once.
     """
@@ -142,10 +147,10 @@ def serve_command(
             addresses = [f"HTTP {http_address}"] * bool(http_address) + [f"gRPC {grpc_address}"] * bool(grpc_address)
             _say(f"listening: {', '.join(addresses)}")
 
-        def loaded(there: int, total: int, following: str) -> None:
+        def loaded(there: int, total: int, following: str, texts: Sequence[str]) -> None:
             step(there, total, following)
             if there == total:
-                _say(f"ready: {total} model{'s' * (total != 1)}")
+                _say("\n".join([f"ready: {total} model{'s' * (total != 1)}", *texts]))
 
         serve(models, ready, listening, loaded)
 

@@ -49,7 +49,7 @@ _Unpadded: TypeAlias = dict[int, tuple[list[Feed], list[Any]]]
 
 
 def prove_padding(pool: Model, batching: Batching) -> Padded:
-    """Find what is padded and cut, and compare random requests: docs/how-to/text.md says which.
+    """Find what is padded and cut, and compare random requests: docs/how-to/lengths.md says which.
 
     Raises:
         InvalidArgument: ``batching`` does not fit the model, or the answers differ.

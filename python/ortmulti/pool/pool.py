@@ -581,8 +581,16 @@ class Requests(Readiness, Closing):
     def _batch_size(self) -> int:
         return 1 if self._batching is None else self._batching.max_size
 
+    @property
+    def at_once(self) -> int:
+        """How many requests of one caller keep all sessions busy."""
+        return self._at_once(self._batch_size)
+
+    def _at_once(self, batch_size: int) -> int:
+        return 2 * max(self._members.most, batch_size * self._members.expected)
+
     def _ahead(self, lookahead: int | None, batch_size: int, length: many.Length | None) -> many.Ahead:
-        most = 2 * max(self._members.most, batch_size * self._members.expected)
+        most = self._at_once(batch_size)
         if lookahead is not None and (checks.integer("lookahead", lookahead, 1) <= most or length is None):
             return many.Ahead(lookahead, None)  # the core chooses among those that wait
         return many.Ahead(most, length, lookahead)

@@ -9,9 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ortmulti.repository import ModelRepository
     from ortmulti.serve.asgi import Application
     from ortmulti.serve.limits import Limits
+    from ortmulti.text.model import TextModel
 
 __all__ = ["add_to", "app"]
 
@@ -23,8 +26,11 @@ def app(
     token: str | None = None,
     explicit: bool = False,
     access_log: bool = False,
+    texts: Mapping[str, TextModel] | None = None,
 ) -> Application:
     """Make an ASGI application that serves the models by the Open Inference Protocol, at ``/v2``, and ``/metrics``.
+
+    Models of texts are served at ``/v1/embeddings``, ``/embed``, ``/rerank``, ``/predict`` and so on, too.
 
     It needs no package itself. Mount it in FastAPI or Starlette with ``api.mount("/", ortmulti.serve.app(models))``.
     The server that runs it has the connections: give that server limits of headers, times and connections of its own.
@@ -36,6 +42,7 @@ def app(
         token: Clients send it as ``Authorization: Bearer TOKEN``, but for health; default: none is needed.
         explicit: Whether clients may load and unload models; default False.
         access_log: Whether each request makes a record of the logger ``ortmulti.serve.access``; default False.
+        texts: Models of texts by their names, such as those that `ortmulti.text.load` returns; default: none.
 
     Raises:
         InvalidArgument: The token is empty, or has blanks or control characters.
@@ -47,7 +54,12 @@ def app(
     from ortmulti.serve.service import Service
 
     check(models, limits, token)
-    return Application(Service(models, explicit=explicit), limits, token, access_log=access_log)
+    service = Service(models, explicit=explicit)
+    if texts:
+        from ortmulti.serve.arguments import texts_of
+
+        service.texts.update(texts_of(texts))
+    return Application(service, limits, token, access_log=access_log)
 
 
 def add_to(

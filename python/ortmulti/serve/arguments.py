@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ortmulti import checks
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.repository import ModelRepository
 from ortmulti.serve.limits import Limits
+from ortmulti.serve.text_models import ServedTexts
 
-__all__ = ["check", "token_of"]
+__all__ = ["check", "texts_of", "token_of"]
 
 
 def check(models: object, limits: object, token: object) -> None:
@@ -19,6 +22,18 @@ def check(models: object, limits: object, token: object) -> None:
         )
     if token is not None:
         token_of(token, "token")
+
+
+def texts_of(given: object) -> dict[str, ServedTexts]:
+    """Return models of texts as a service has them; `InvalidType` where they are none."""
+    from ortmulti.text.model import TextModel
+
+    checks.instance("texts", given, Mapping)
+    assert isinstance(given, Mapping)
+    for name, model in given.items():
+        checks.instance("a name of texts", name, str)
+        checks.instance(f"the model {name!r} of texts", model, TextModel, example="ortmulti.text.load(folder)")
+    return {name: ServedTexts(name, model, model.dimensions) for name, model in given.items()}
 
 
 def token_of(given: object, what: str) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 
 from ortmulti import _core
 from ortmulti.serve.front import ACCESS, Front, check_built
-from ortmulti.serve.http import Reply
 from ortmulti.serve.limits import Limits
+from ortmulti.serve.reply import Reply
 from ortmulti.serve.service import Service
 
 __all__ = ["Application"]

@@ -16,10 +16,12 @@ from ortmulti.pool.pool import rows_of
 from ortmulti.serve import pbtxt, toml
 from ortmulti.serve.pbtxt import Tensor
 from ortmulti.serve.service import Declared, Defaults
+from ortmulti.text.settings import is_export, read_settings
 
 if TYPE_CHECKING:
     from ortmulti.create.model import ModelLike
     from ortmulti.pool.pool import Pool
+    from ortmulti.text.settings import Settings
 
 __all__ = ["Models", "ServedModel"]
 
@@ -44,6 +46,8 @@ class ServedModel:
         defaults: Of its requests.
         stated: Inputs and outputs of its configuration.
         ignored: What its configuration says and has no meaning here.
+        texts: Of an exported model of texts.
+        normalize: Whether vectors of texts are brought to the length 1 where a request does not say.
     """
 
     name: str
@@ -54,6 +58,19 @@ class ServedModel:
     defaults: Defaults = field(default_factory=Defaults)
     stated: list[Tensor] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
+    texts: Settings | None = None
+    normalize: bool = True
+
+    def ways(self) -> list[dict[str, Any]]:
+        """Return options of `ModelRepository.add`, the best first. One that the model does not allow is an
+        `InvalidArgument` of the load; then the next one is taken.
+        """
+        options = {"version": self.version, **self.options}
+        if self.texts is None:
+            return [options]
+        from ortmulti.text.loading import load_options
+
+        return load_options(self.texts, **options)
 
     def model(self) -> ModelLike:
         """Return what is loaded; from an object store, as it is now.
@@ -219,6 +236,9 @@ class Models:
             if not place.exists():
                 raise NoSuchFile(f"there is no model file or folder '{place}': check the path")
             return [_Place(place.stem, place, partial(self._file, place))]
+        if is_export(place):
+            name = Path(os.path.abspath(place)).name  # noqa: PTH100  # a link keeps its name, "." gets one
+            return [_Place(name, place, partial(self._export, place))]
         versions = _versions(place)
         if any((each / _MODEL).exists() for each in versions) or (versions and (place / _CONFIG).is_file()):
             name = Path(os.path.abspath(place)).name  # noqa: PTH100  # a link keeps its name, "." gets one
@@ -228,16 +248,35 @@ class Models:
             if each.name.startswith("."):
                 continue  # hidden files are of editors, and of macOS: ._model.onnx
             if each.is_dir():
-                if _may_be_model(each):
+                if is_export(each):
+                    found.append(_Place(each.name, each, partial(self._export, each)))
+                elif _may_be_model(each):
                     found.append(_Place(each.name, each, partial(self._model_in, each)))
             elif each.suffix == ".onnx":
                 found.append(_Place(each.stem, each, partial(self._file, each)))
         if not found:
-            raise NoSuchFile(f"'{place}' has no model: NAME.onnx, or NAME/VERSION/{_MODEL} as Triton has it")
+            raise NoSuchFile(
+                f"'{place}' has no model: NAME.onnx, NAME/VERSION/{_MODEL} as Triton has it, or an export with its "
+                "tokenizer.json"
+            )
         return found
 
     def _file(self, path: Path | str, name: str) -> ServedModel:
         return ServedModel(name, path, options=dict(self.options))
+
+    def _export(self, folder: Path, name: str, **given: Any) -> ServedModel:
+        """Return an exported model of texts; ``given`` takes the place of what its files say."""
+        settings = read_settings(folder, **given)
+        options = {each: value for each, value in self.options.items() if each != "batching"}  # these have padding
+        normalize = given.get("normalize", True)
+        return ServedModel(name, settings.model, options=options, texts=settings, normalize=normalize)
+
+    def _export_in(self, version: Path, name: str) -> ServedModel | None:
+        try:
+            return self._export(version, name) if is_export(version) else None
+        except Error as error:  # it may be meant for others
+            LOGGER.warning("the model %r is served without its tokenizer: %s", name, error)
+            return None
 
     def _model_in(self, folder: Path, name: str) -> ServedModel | None:
         """Return the model of a folder with folders of versions in it; the newest one."""
@@ -268,22 +307,33 @@ class Models:
                 raise InvalidArgument(f"config.pbtxt of {folder.name!r}: none of the versions {read.versions} is there")
             return None
         newest = max(files, key=_number)
+        export = self._export_in(newest, name)
         ignored = read.ignored + [
             f"version {each.name}, which has no {read.file}"
             for each in versions
             if _number(each) > _number(newest) and _model_file(each / read.file) is None
         ]
-        options = {**self.options, **read.options}
+        options = {**(export or self).options, **read.options}
         defaults = Defaults(read.timeout, read.priority, read.may_override or read.timeout is None, read.max_batch_size)
-        return ServedModel(name, files[newest], newest.name, options, None, defaults, read.tensors, ignored)
+        texts = None if export is None else export.texts
+        return ServedModel(name, files[newest], newest.name, options, None, defaults, read.tensors, ignored, texts)
 
     def _declared(self, path: Path | str, table: Mapping[str, Any], name: str) -> ServedModel:
         """Return a model of a TOML file; of a folder, the newest version."""
         says = toml.Table.of(table)
-        is_folder = isinstance(path, Path) and path.is_dir()
-        found = self._model_in(Path(path), name) if is_folder else None
-        if is_folder and found is None:
-            raise NoSuchFile(f"'{path}' has no version with a {_MODEL}")
+        folder = path if isinstance(path, Path) and path.is_dir() else None
+        found = None
+        if folder and is_export(folder):
+            found = replace(self._export(folder, name, **says.texts), version=says.version)
+        elif says.texts:
+            raise InvalidArgument(
+                f"{', '.join(says.texts)} of {name!r}: these are for the folder of an exported model of texts, which "
+                f"has a tokenizer.json and an ONNX file, and '{path}' is none"
+            )
+        elif folder:
+            found = self._model_in(folder, name)
+            if found is None:
+                raise NoSuchFile(f"'{path}' has no version with a {_MODEL}")
         model = found or ServedModel(name, path, says.version, dict(self.options))
         defaults = model.defaults
         if says.timeout is not None:

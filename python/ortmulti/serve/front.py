@@ -22,9 +22,11 @@ from ortmulti.errors import Error, LibraryError
 from ortmulti.pool.pool import members_of, span_of
 from ortmulti.serve.certificate import Certificate
 from ortmulti.serve.compression import COMPRESSED_FROM, compressed, decompressed
-from ortmulti.serve.http import Http, Reply
+from ortmulti.serve.http import Http
 from ortmulti.serve.limits import Limits
+from ortmulti.serve.reply import Reply
 from ortmulti.serve.service import Refused, Service, status_and_text
+from ortmulti.serve.texts import LONG_BODIES
 
 if TYPE_CHECKING:
     from ortmulti.pool.pool import RequestSpan
@@ -85,7 +87,7 @@ class Front:
     ) -> None:
         check_built()
         self._service = service
-        self._http, self._rpc = Http(service), rpc
+        self._http, self._rpc = Http(service, limits), rpc
         self._most = limits.body
         self._asked: dict[_core.FrontCall, tuple[asyncio.AbstractEventLoop, asyncio.Future[Any]]] = {}
         self._tasks: dict[_core.FrontCall, asyncio.Task[None]] = {}
@@ -93,12 +95,13 @@ class Front:
         self._core = _core.Front(
             http=list(http),
             grpc=list(grpc),
-            limits=_core.FrontLimits(**vars(limits)),
+            limits=_core.FrontLimits(**limits.of_core()),
             token=token or "",
             allowed_hosts=list(allowed_hosts),
             certificate=str(certificate or ""),
             key=str(key or ""),
             compressed_from=COMPRESSED_FROM,
+            long_bodies=LONG_BODIES,
             loops=loops(),
             access_log=access_log,
             traces="opentelemetry" in sys.modules,

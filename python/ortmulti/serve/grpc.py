@@ -13,8 +13,8 @@ import grpc
 from ortmulti import _core
 from ortmulti.errors import InvalidType
 from ortmulti.serve.front import Front
-from ortmulti.serve.http import Reply
 from ortmulti.serve.limits import Limits
+from ortmulti.serve.reply import Reply
 from ortmulti.serve.rpc import SERVICE, Rpc
 from ortmulti.serve.service import Service
 

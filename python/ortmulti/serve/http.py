@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from typing import Any, NamedTuple
 
 from ortmulti import _core
-from ortmulti.errors import InvalidArgument
+from ortmulti.serve.limits import Limits
+from ortmulti.serve.reply import JSON, Reply, as_object, check_method, json_reply, loads
 from ortmulti.serve.service import Refused, Service
+from ortmulti.serve.texts import Texts
 
-__all__ = ["Http", "Reply"]
-
-_JSON = (b"content-type", b"application/json")
-
-
-class Reply(NamedTuple):
-    """An answer as the core has it.
-
-    Attributes:
-        status: HTTP's.
-        headers: Over HTTP, without content-length.
-        body: Of gRPC a message; empty where the status is not 200.
-        message: Of gRPC, where the status is not 200.
-    """
-
-    status: int
-    headers: list[tuple[bytes, bytes]]
-    body: bytes
-    message: str = ""
+__all__ = ["Http"]
 
 
 class Http:
@@ -36,10 +18,12 @@ class Http:
 
     Args:
         service: What answers.
+        limits: See `Limits`.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, limits: Limits) -> None:
         self._service = service
+        self._texts = Texts(service, limits)
 
     async def respond(self, call: _core.FrontCall) -> Reply:
         """Answer a call.
@@ -51,69 +35,48 @@ class Http:
         service, method = self._service, call.method
         parts = call.path.decode("utf-8", "replace").strip("/").split("/")
         if parts == ["metrics"]:
-            _check_method(method, "GET", "HEAD")
+            check_method(method, "GET", "HEAD")
             # It asks the driver for the GPUs' memory.
             page = await asyncio.to_thread(service.metrics)
             return Reply(200, [(b"content-type", b"text/plain; version=0.0.4")], page.encode())
+        if self._texts.answers(method, parts):
+            return await self._texts.respond(call, parts)
         if parts[:2] == ["v2", "repository"]:
             return await self._repository(call, parts[2:])
         if parts[:2] != ["v2", "models"]:
             if parts != ["v2"]:
                 raise Refused(404, "Not Found")
-            _check_method(method, "GET", "HEAD")
-            return _json(service.server_metadata())
+            check_method(method, "GET", "HEAD")
+            return json_reply(service.server_metadata())
         if parts[2:] == ["stats"]:
-            _check_method(method, "GET", "HEAD")
-            return _json(service.statistics())
+            check_method(method, "GET", "HEAD")
+            return json_reply(service.statistics())
         name, version, what = _model_of(parts[2:])
         if what == "infer":
-            _check_method(method, "POST")
+            check_method(method, "POST")
         if what == "ready":
-            _check_method(method, "GET", "HEAD")
+            check_method(method, "GET", "HEAD")
             ready = service.model_ready(name, version)
-            return _json({"name": name, "ready": ready}, 200 if ready else 400)
+            return json_reply({"name": name, "ready": ready}, 200 if ready else 400)
         calls = {"": service.model_metadata, "config": service.model_config, "stats": service.statistics}
         if what not in calls:
             raise Refused(404, "Not Found")
-        _check_method(method, "GET", "HEAD")
-        return _json(calls[what](name, version))
+        check_method(method, "GET", "HEAD")
+        return json_reply(calls[what](name, version))
 
     async def _repository(self, call: _core.FrontCall, parts: list[str]) -> Reply:
-        _check_method(call.method, "POST")
-        asked = _object(_loads(bytes(call.body) or b"{}"), "the body")
+        check_method(call.method, "POST")
+        asked = as_object(loads(bytes(call.body) or b"{}"), "the body")
         if parts == ["index"]:
-            return _json(self._service.index(ready=asked.get("ready") is True))
+            return json_reply(self._service.index(ready=asked.get("ready") is True))
         if len(parts) == 3 and parts[0] == "models" and parts[2] in ("load", "unload"):
-            parameters = _object(asked.get("parameters") or {}, "parameters")
+            parameters = as_object(asked.get("parameters") or {}, "parameters")
             if parts[2] == "load":
                 self._service.check_load(parameters)
             del asked, parameters  # they would take memory until it has its turn
             await self._service.run_slowly(getattr(self._service, parts[2]), parts[1])
-            return Reply(200, [_JSON], b"")
+            return Reply(200, [JSON], b"")
         raise Refused(404, "Not Found")
-
-
-_KINDS = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list"}
-
-
-def _object(value: object, what: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise InvalidArgument(f"{what} is a JSON object, not {_KINDS[type(value)]}")
-    return value
-
-
-def _loads(content: bytes) -> object:
-    try:
-        value: object = json.loads(str(content, "utf-8-sig"))
-        return value
-    except (ValueError, RecursionError) as error:  # UnicodeError too
-        raise InvalidArgument(f"failed to parse the request JSON buffer: {error!s:.100}") from None
-
-
-def _json(value: object, status: int = 200) -> Reply:
-    # Names of files may be no UTF-8.
-    content = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
-    return Reply(status, [_JSON], content)
 
 
 def _model_of(parts: list[str]) -> tuple[str, str, str]:
@@ -125,9 +88,3 @@ def _model_of(parts: list[str]) -> tuple[str, str, str]:
     if not name or len(rest) > 1:
         raise Refused(404, "Not Found")
     return name, version, rest[0] if rest else ""
-
-
-def _check_method(method: str, *allowed: str) -> None:
-    if method not in allowed:
-        headers = [(b"allow", ", ".join(allowed).encode())]
-        raise Refused(405, f"the method is {allowed[0]}, not {method[:20]}", headers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ortmulti import checks
 from ortmulti.errors import InvalidArgument
@@ -21,6 +22,7 @@ class Limits:
         body: Bytes of a request, as sent and as decompressed; default 64 MiB.
         json: Bytes of JSON in a request; larger tensors have the binary form; default 16 MiB.
         tensors: Inputs, and outputs, of a request; default 1,024.
+        texts: Texts of a request; default 2,048.
         concurrent: Requests under way; beyond it they get 503; default 1,024.
         header: Bytes of a request's line and headers; default 64 KiB.
         receive: Seconds that a request may take to arrive; default 60.
@@ -35,6 +37,7 @@ class Limits:
     body: int = 64 << 20
     json: int = 16 << 20
     tensors: int = 1024
+    texts: int = 2048
     concurrent: int = 1024
     header: int = 64 << 10
     receive: float = 60.0
@@ -46,8 +49,12 @@ class Limits:
 
     def __post_init__(self) -> None:
         """Refuse what is no limit: `InvalidArgument`, or `InvalidType`."""
-        for name in ("memory", "body", "json", "tensors", "concurrent", "header", "connections", "streams"):
+        for name in ("memory", "body", "json", "tensors", "concurrent", "header", "connections", "streams", "texts"):
             checks.integer(name, getattr(self, name), 1, checks.SIZE_MAX)
         for name in ("receive", "send", "idle", "end"):
             if checks.number(name, getattr(self, name)) == 0:
                 raise InvalidArgument(f"{name} is more than 0 seconds, not 0")
+
+    def of_core(self) -> dict[str, Any]:
+        """Return those that the core has."""
+        return {name: value for name, value in vars(self).items() if name != "texts"}

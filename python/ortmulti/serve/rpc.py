@@ -9,8 +9,8 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 
 from ortmulti import _core
-from ortmulti.serve.http import Reply
 from ortmulti.serve.messages import message
+from ortmulti.serve.reply import Reply
 from ortmulti.serve.service import Refused, Service
 
 __all__ = ["SERVICE", "Rpc"]

@@ -10,10 +10,11 @@ import resource
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortmulti.errors import Error, InvalidArgument, without_folders
 from ortmulti.remote.concurrency import interrupt_all
@@ -23,6 +24,11 @@ from ortmulti.serve.front import Front, in_thread
 from ortmulti.serve.limits import Limits
 from ortmulti.serve.rpc import Rpc
 from ortmulti.serve.service import Refused, Service
+from ortmulti.serve.text_models import ServedTexts
+from ortmulti.serve.texts import described
+
+if TYPE_CHECKING:
+    from ortmulti.pool.pool import Pool
 
 __all__ = ["Settings", "serve"]
 
@@ -63,8 +69,9 @@ class Settings:
 
 # Called with what is served: the addresses of HTTP and of gRPC.
 OnListening = Callable[[str, str], object]
-# Called with how many models are there, of how many, and the name of the next one; "" when all are.
-OnLoaded = Callable[[int, int, str], object]
+# Called with how many models are there, of how many, and the name of the next one; "" when all are, and then with
+# what the models of texts are.
+OnLoaded = Callable[[int, int, str, Sequence[str]], object]
 
 
 def serve(
@@ -88,7 +95,7 @@ class _Server:
         self._models = models
         self._settings = settings
         self._on_listening = on_listening or (lambda _http, _grpc: None)
-        self._on_loaded = on_loaded or (lambda _there, _total, _following: None)
+        self._on_loaded = on_loaded or (lambda *_loaded: None)
         self._stop = asyncio.Event()
         self._repository = ModelRepository(**settings.repository)
         self._service = Service(self._repository, explicit=settings.explicit, reload=self._reload, name=settings.id)
@@ -157,7 +164,7 @@ class _Server:
         for number, model in enumerate(models.values()):
             if self._stop.is_set():
                 return
-            self._on_loaded(number, len(models), f"{model.name}, version {model.version}")
+            self._on_loaded(number, len(models), f"{model.name}, version {model.version}", ())
             try:
                 self._add(model)
             except Error as error:
@@ -172,7 +179,7 @@ class _Server:
         assert self._front is not None
         self._front.look()
         there = len(models.keys() - refused.keys())
-        self._on_loaded(there, there, "")
+        self._on_loaded(there, there, "", [described(texts) for texts in self._service.texts.values()])
 
     def _refused(self, name: str, error: Error) -> None:
         if not self._settings.exit_on_error:  # or else one error names all of them
@@ -183,10 +190,24 @@ class _Server:
 
     def _add(self, model: ServedModel) -> None:
         self._note(model)
-        options = {"version": model.version, **model.options}
-        self._repository.add(model.name, model.model(), verify=model.check, **options)
+
+        def add(options: dict[str, Any]) -> None:
+            self._repository.add(model.name, model.model(), verify=partial(self._check, model), **options)
+
+        _try_ways(model, add)
         self._service.refused.pop(model.name, None)
         self._put(model.name)
+
+    def _check(self, model: ServedModel, pool: Pool) -> None:
+        """Check a model that takes requests now. Those of texts go to its pool itself: its tokenizer belongs to it."""
+        model.check(pool)
+        if model.texts is None:
+            self._service.texts.pop(model.name, None)
+            return
+        from ortmulti.text.model import TextModel
+
+        texts = TextModel(pool, model.texts, closes=False)
+        self._service.texts[model.name] = ServedTexts(model.name, texts, texts.dimensions, model.normalize)
 
     def _put(self, name: str) -> None:
         with self._putting, contextlib.suppress(Refused):  # unloaded meanwhile
@@ -212,14 +233,27 @@ class _Server:
     def _reload(self, name: str) -> None:
         model = self._models.find(name)
         if name in self._repository:
-            options = {"version": model.version, **model.options}
-            for kept in ("protect", "idle_timeout"):
-                options.pop(kept, None)
-            self._repository.load(name, model.model(), options=options, verify=model.check)
+
+            def load(options: dict[str, Any]) -> None:
+                for kept in ("protect", "idle_timeout"):
+                    options.pop(kept, None)
+                self._repository.load(name, model.model(), options=options, verify=partial(self._check, model))
+
+            _try_ways(model, load)
             self._note(model)
             self._put(name)
         else:
             self._add(model)
+
+
+def _try_ways(model: ServedModel, load: Callable[[dict[str, Any]], None]) -> None:
+    *ways, last = model.ways()
+    for options in ways:
+        try:
+            return load(options)
+        except InvalidArgument as error:
+            LOGGER.warning("the model %r is loaded in another way: %s", model.name, str(error).partition("\n")[0])
+    return load(last)
 
 
 def _not_loaded(refused: Mapping[str, Error]) -> Error:

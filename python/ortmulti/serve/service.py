@@ -15,6 +15,7 @@ from ortmulti._core import __version__
 from ortmulti.errors import Error, NotFound, without_folders
 from ortmulti.pool.pool import operators_of
 from ortmulti.pool.stats import Page, add_gpu_memory, add_to
+from ortmulti.serve.text_models import TextModels
 
 if TYPE_CHECKING:
     from ortmulti.pool.pool import Pool
@@ -141,6 +142,7 @@ class Service:
         self.ready = True
         self.refused: dict[str, str] = {}  # why a model's last load failed, by name
         self.defaults: dict[str, Defaults] = {}  # by model
+        self.texts = TextModels()
         self.answers: Counter[tuple[str, str]] = Counter()  # to calls of other servers, by protocol and code
         # Of the core's: its answers to its own connections, and rows and the last answer's time of a model.
         self.core_answers: Callable[[], Mapping[tuple[str, str], int]] = dict
@@ -160,7 +162,14 @@ class Service:
         answers = self.answers + Counter(self.core_answers())
         counts = [({"protocol": protocol, "code": code}, count) for (protocol, code), count in answers.items()]
         page.add("serve_answers_total", "counter", "Answers, by protocol and code.", counts, {})
+        if self.texts:
+            self.texts.add_to(page)
         return str(page)
+
+    def texts_ready(self) -> list[str]:
+        """Return the names of the models of texts that take requests."""
+        away = {model.name for model in self.models.index() if model.state != "READY"}
+        return [name for name in self.texts if name not in away]
 
     def is_ready(self) -> bool:
         """Whether all models that were not unloaded take requests."""

@@ -50,6 +50,8 @@ SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {
 _FILES = ("token_file", "tls_certificate", "tls_key")
 # Of a model's table, beside the arguments of `ortmulti.load`.
 _OF_MODELS = ("path", "version", "timeout", "keep", "protect", "idle_timeout", "wait")
+# Of an exported model of texts, in place of what its files say.
+_OF_TEXTS = ("file", "task", "pooling", "normalize", "max_length")
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
@@ -111,6 +113,7 @@ class Table(NamedTuple):
     version: str
     timeout: float | None
     keep: Any
+    texts: dict[str, Any]
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Table:
@@ -120,19 +123,21 @@ class Table(NamedTuple):
             AttributeError, InvalidArgument, TypeError: A key or a value that it cannot have.
         """
         _check_keys(table)
-        options = {name: value for name, value in table.items() if name != "path"}
+        options = {name: value for name, value in table.items() if name not in ("path", *_OF_TEXTS)}
         timeout = options.pop("timeout", None)
         version = str(options.pop("version", "1"))
         keep = options.pop("keep", None)
         if timeout is not None:
             checks.number("timeout", timeout)
-        return cls(_objects(options), version, timeout, keep)
+        return cls(
+            _objects(options), version, timeout, keep, {name: table[name] for name in _OF_TEXTS if name in table}
+        )
 
 
 def _check_keys(table: Mapping[str, Any]) -> None:
     from ortmulti.pool.load import load
 
-    known = sorted({*_OF_MODELS, *inspect.signature(load).parameters} - {"model", "progress"})
+    known = sorted({*_OF_MODELS, *_OF_TEXTS, *inspect.signature(load).parameters} - {"model", "progress"})
     for name in table:
         if name not in known:
             hint = checks.did_you_mean(name, known)

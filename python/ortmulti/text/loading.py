@@ -1,0 +1,93 @@
+"""Loading a model of texts."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from ortmulti._runtime import log
+from ortmulti.errors import InvalidArgument
+from ortmulti.pool.configuration import Batching
+from ortmulti.pool.load import load as load_pool
+from ortmulti.text.model import TextModel
+from ortmulti.text.settings import Pooling, Settings, Side, Task, read_settings
+from ortmulti.text.tokens import Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ortmulti.devices.device import Device
+
+__all__ = ["load", "load_options"]
+
+_ROWS, _TOKENS = 32, 16384  # of a joint run, at most
+
+
+def load(
+    folder: str | os.PathLike[str],
+    devices: str | int | Device | Iterable[str | int | Device] = "all",
+    *,
+    file: str | os.PathLike[str] | None = None,
+    task: Task | None = None,
+    pooling: Pooling | None = None,
+    normalize: bool | None = None,
+    max_length: int | None = None,
+    batching: Batching | None = None,
+    **options: Any,
+) -> TextModel:
+    """Load an exported model of texts with its tokenizer, on several devices.
+
+    Args:
+        folder, file, task, pooling, normalize, max_length: As for `read_settings`.
+        devices: As for `ortmulti.load`.
+        batching: How texts are joined into one run. Default: up to 32, of different lengths. If the model's answers
+            change when it is padded, only texts of one length are joined, and the logger ``ortmulti`` warns.
+        **options: Further arguments of `ortmulti.load`.
+
+    Raises:
+        LibraryError: The package tokenizers is missing: ``pip install "ortmulti[text]"``.
+        Error: As `read_settings` and `ortmulti.load`.
+    """
+    settings = read_settings(folder, file=file, task=task, pooling=pooling, normalize=normalize, max_length=max_length)
+    tokenizer = Tokenizer(settings)  # its errors come before the load
+    given = options if batching is None else {**options, "batching": batching}
+    ways = load_options(settings, **given)
+    refused: InvalidArgument | None = None
+    for way in ways:
+        try:
+            pool = load_pool(settings.model, devices, **way)
+        except InvalidArgument as error:
+            refused = refused or error
+            if way is ways[-1]:
+                raise
+            continue
+        if refused is not None:
+            batching = way["batching"]
+            joined = "texts run alone" if batching is None else "only texts of one length run together"
+            if batching is None or batching.pad is None:
+                log.logger().warning("'%s': %s: %s", settings.model, joined, refused)
+        return TextModel(pool, settings, tokenizer=tokenizer)
+    raise AssertionError  # there is a way
+
+
+def load_options(settings: Settings, **given: Any) -> list[dict[str, Any]]:
+    """Return arguments of `ortmulti.load` and of `ModelRepository.add` for ``settings.model``, the best ones first.
+
+    Where loading with the first raises `InvalidArgument`, such as for a model whose answers change when it is padded,
+    take the next. With ``batching`` among those given there is one.
+
+    Args:
+        settings: As `read_settings` returns them.
+        given: Further arguments; ``batching`` and ``warmup`` take the place of those made here.
+    """
+    given = {"warmup": True, **given}
+    if "batching" in given:
+        return [given]
+    pad = dict.fromkeys(settings.inputs, 0) | {"input_ids": settings.pad_token}
+    mask = "attention_mask" if "attention_mask" in pad else None
+    # A model that looks back alone takes padding at either side; one that counts positions only where it expects it.
+    sides: list[Side] = [settings.pad_side] + ["right"] * (settings.pad_side == "left")
+    ways: list[Batching | None] = [
+        Batching(_ROWS, pad=pad, along=1, mask=mask, max_tokens=_TOKENS, pad_side=side) for side in sides
+    ]
+    return [{**given, "batching": batching} for batching in (*ways, Batching(_ROWS), None)]

@@ -1,0 +1,396 @@
+"""What the files of an exported model of texts say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from ortmulti import _core, checks
+from ortmulti.errors import InvalidArgument, NoSuchFile
+from ortmulti.text import files
+from ortmulti.text.files import Fields
+
+__all__ = ["Activation", "Pooling", "Settings", "Side", "Task", "is_export", "read_settings"]
+
+Task: TypeAlias = Literal["embedding", "ranking", "classification"]
+Pooling: TypeAlias = Literal["cls", "mean", "last", "max", "mean_sqrt_len", "weightedmean"]
+Activation: TypeAlias = Literal["sigmoid", "softmax", "none"]
+Side: TypeAlias = Literal["right", "left"]
+
+_TASKS: tuple[Task, ...] = ("embedding", "ranking", "classification")
+_POOLINGS: tuple[Pooling, ...] = ("cls", "mean", "last", "max", "mean_sqrt_len", "weightedmean")
+# The words of sentence-transformers' files: since 5.4 in one field, before in one for each.
+_POOLING_MODES: dict[str, Pooling] = {
+    "cls": "cls",
+    "mean": "mean",
+    "max": "max",
+    "lasttoken": "last",
+    "mean_sqrt_len_tokens": "mean_sqrt_len",
+    "weightedmean": "weightedmean",
+}
+_POOLING_FLAGS: dict[str, Pooling] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_lasttoken": "last",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+}
+_ACTIVATIONS: dict[str, Activation] = {"Sigmoid": "sigmoid", "Softmax": "softmax", "Identity": "none"}
+_SIDES: dict[str, Side] = {"right": "right", "left": "left"}
+
+_MODEL = "model.onnx"
+_TOKENIZER = "tokenizer.json"
+_VECTOR = "sentence_embedding"
+_OF_TOKENS = ("last_hidden_state", "token_embeddings")
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
+# Of these the first position is that behind the padding token's number.
+_SHIFTED = {"camembert", "data2vec-text", "esm", "ibert", "lilt", "longformer", "luke", "markuplm", "mpnet", "roberta"}
+_SHIFTED |= {"roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"}
+_LENGTH = 512  # where nothing says how long texts may be
+_TRANSFORMERS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """An exported model of texts: its files, and what is to be made of its outputs.
+
+    Attributes:
+        folder: The export.
+        name: The folder's name; in the Hub's cache that of the repository there.
+        model: The ONNX file.
+        tokenizer: The file ``tokenizer.json``.
+        task: What the model is for.
+        max_length: The most tokens of a text, special ones included.
+        inputs: The names of the model's inputs.
+        output: The name of the output that is used.
+        pooling: How a text's vector is made of those of its tokens; None: the output is the vector, or the logits.
+        normalize: Whether vectors are brought to the length 1.
+        include_prompt: Whether a prompt's tokens are pooled, too.
+        prompts: Texts that are put before each text, by name.
+        default_prompt: The name of the one that is used where none is asked for.
+        lower_case: Whether texts are made lower case before they are tokenized.
+        labels: The names of the classes.
+        activation: What makes scores of logits.
+        pad_token: The token that fills up.
+        pad_side: Where shorter texts are filled up.
+        truncation_side: Where longer texts are cut.
+        model_type: The architecture, such as ``"bert"``; empty where nothing says so.
+    """
+
+    folder: Path
+    name: str
+    model: Path
+    tokenizer: Path
+    task: Task
+    max_length: int
+    inputs: tuple[str, ...]
+    output: str
+    pooling: Pooling | None
+    normalize: bool
+    include_prompt: bool
+    prompts: Mapping[str, str]
+    default_prompt: str | None
+    lower_case: bool
+    labels: tuple[str, ...]
+    activation: Activation
+    pad_token: int
+    pad_side: Side
+    truncation_side: Side
+    model_type: str
+
+    def __str__(self) -> str:
+        """Say what the model does: ``"embedding, mean of the tokens, 256 tokens at most"``."""
+        how = [f"the output {self.output!r}" if self.pooling is None else f"{self.pooling} of the tokens"]
+        if self.task == "embedding":
+            how += ["normalized"] * self.normalize
+        else:
+            how = [f"{len(self.labels)} label{'s' * (len(self.labels) != 1)}", self.activation]
+        how.append(f"{self.max_length} tokens at most")
+        if self.prompts:
+            how.append(f"prompts {', '.join(map(repr, self.prompts))}")
+        return ", ".join([self.task, *how])
+
+    def facts(self) -> dict[str, Any]:
+        """Return the attributes for `json.dumps`."""
+        paths = {"folder": str(self.folder), "model": str(self.model), "tokenizer": str(self.tokenizer)}
+        return {**asdict(self), **paths}
+
+
+def is_export(folder: str | os.PathLike[str]) -> bool:
+    """Return whether a folder looks like an exported model of texts: it has a tokenizer.json and an ONNX file."""
+    root = Path(folder)
+    try:
+        if not root.is_dir():
+            return False
+        places = _places(root, _read_modules(root))
+        return _find(places, _TOKENIZER) is not None and bool(_models(places))
+    except (InvalidArgument, OSError):
+        return False
+
+
+def read_settings(
+    folder: str | os.PathLike[str],
+    *,
+    file: str | os.PathLike[str] | None = None,
+    task: Task | None = None,
+    pooling: Pooling | None = None,
+    normalize: bool | None = None,
+    max_length: int | None = None,
+) -> Settings:
+    """Read the settings of an export; arguments take the place of what its files say.
+
+    Args:
+        folder: As Hugging Face's tools lay it out: ``model.onnx`` or ``onnx/model.onnx``, ``tokenizer.json``,
+            ``config.json``, and what sentence-transformers adds.
+        file: The ONNX file, where there are several: ``"onnx/model_quantized.onnx"``. Default: ``model.onnx``.
+        task: What the model is for. Default: as ``config.json`` and ``modules.json`` say.
+        pooling: How a text's vector is made. Default: as the pooling's ``config.json`` says; without that the model's
+            own output ``sentence_embedding``, or the mean.
+        normalize: Whether vectors are brought to the length 1. Default: as ``modules.json`` says.
+        max_length: The most tokens of a text. Default: the least that the files say.
+
+    Raises:
+        NoSuchFile: The folder, the model or the tokenizer is missing.
+        InvalidArgument: A file says what cannot be; the message names file and field.
+    """
+    for name, value, choices in (("task", task, _TASKS), ("pooling", pooling, _POOLINGS)):
+        if value is not None:
+            checks.choice(name, value, choices)
+    checks.boolean_or_none("normalize", normalize)
+    root = Path(folder)
+    if not root.is_dir():
+        raise NoSuchFile(f"there is no folder '{root}': give the folder of an exported model of texts")
+    modules = _read_modules(root)
+    places = _places(root, modules)
+    model = _model(root, places, file)
+    tokenizer = _find(places, _TOKENIZER)
+    if tokenizer is None:
+        raise NoSuchFile(
+            f"'{root}' has no {_TOKENIZER}: export the model with its tokenizer, or save that by "
+            "transformers.AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
+        )
+    config = files.read(_find(places, "config.json") or root / "config.json")
+    of_tokenizer = files.read(tokenizer.parent / "tokenizer_config.json")
+    of_transformer = _of_transformer(places)
+    of_library = files.read(root / "config_sentence_transformers.json")
+    chosen = task or _task(config, of_library, bool(modules))
+    nodes = _core.read_nodes(str(model))
+    if unknown := [name for name in nodes.inputs if name not in _INPUTS]:
+        raise InvalidArgument(
+            f"{model} has the input {unknown[0]!r}, and texts give {', '.join(_INPUTS)}: run it by ortmulti.load"
+        )
+    if "input_ids" not in nodes.inputs:
+        raise InvalidArgument(f"{model} has no input 'input_ids': run it by ortmulti.load")
+    output, pooled, include_prompt = _output(chosen, nodes.outputs, pooling, modules, model)
+    prompts = of_library.named_texts("prompts")
+    labels = _labels(config, chosen)
+    return Settings(
+        folder=root,
+        name=_name(root.resolve()),
+        model=model,
+        tokenizer=tokenizer,
+        task=chosen,
+        max_length=_max_length(config, of_tokenizer, of_transformer, max_length),
+        inputs=tuple(nodes.inputs),
+        output=output,
+        pooling=pooled,
+        normalize=any(one.kind == "Normalize" for one in modules) if normalize is None else normalize,
+        include_prompt=include_prompt,
+        prompts=prompts,
+        default_prompt=of_library.one_of("default_prompt_name", {name: name for name in prompts}, None),
+        lower_case=of_transformer.flag("do_lower_case", False),
+        labels=labels,
+        activation=_activation(config, of_library, chosen, len(labels)),
+        pad_token=_pad_token(config, of_tokenizer),
+        pad_side=of_tokenizer.one_of("padding_side", _SIDES, "right"),
+        truncation_side=of_tokenizer.one_of("truncation_side", _SIDES, "right"),
+        model_type=config.text("model_type"),
+    )
+
+
+def _name(root: Path) -> str:
+    cached = root.parent.parent.name  # models--OWNER--NAME/snapshots/REVISION
+    return (
+        cached.rpartition("--")[2] if root.parent.name == "snapshots" and cached.startswith("models--") else root.name
+    )
+
+
+class _Module(NamedTuple):
+    """One of modules.json: its class, and the folder with its configuration."""
+
+    kind: str
+    folder: Path
+
+
+def _read_modules(root: Path) -> list[_Module]:
+    file = root / "modules.json"
+    values = files.read_value(file, [])
+    if not isinstance(values, list) or not all(isinstance(one, dict) for one in values):
+        raise InvalidArgument(f"{file} is a list of objects, one for each module: mend the file")
+    found = [Fields(file, one) for one in values]
+    return [_Module(one.text("type").rpartition(".")[2], files.inside(root, one.text("path"), file)) for one in found]
+
+
+def _places(root: Path, modules: list[_Module]) -> list[Path]:
+    """Return the folders in which the transformer's files may be."""
+    of_transformer = [one.folder for one in modules[:1] if one.folder != root]
+    return [place for base in (*of_transformer, root) for place in (base, base / "onnx")]
+
+
+def _find(places: list[Path], name: str) -> Path | None:
+    return next((file for place in places if (file := place / name).is_file()), None)
+
+
+def _models(places: list[Path]) -> list[Path]:
+    return sorted(file for place in places if place.is_dir() for file in place.glob("*.onnx") if file.is_file())
+
+
+def _model(root: Path, places: list[Path], file: str | os.PathLike[str] | None) -> Path:
+    if file is not None:
+        checks.text("file", file)
+        if (found := _find([root, *places], os.fspath(file))) is None:
+            raise NoSuchFile(f"'{root}' has no file '{file}'; it has {_listed(root, places)}")
+        return found
+    if (found := _find(places, _MODEL)) is not None:
+        return found
+    models = _models(places)
+    if not models:
+        raise NoSuchFile(
+            f"'{root}' has no ONNX file, {_MODEL} or onnx/{_MODEL}: export the model, for example by "
+            "optimum-cli export onnx"
+        )
+    if len(models) > 1:
+        raise InvalidArgument(f"'{root}' has several ONNX files, {_listed(root, places)}: choose one by file=")
+    return models[0]
+
+
+def _listed(root: Path, places: list[Path]) -> str:
+    return ", ".join(str(file.relative_to(root)) for file in _models(places)) or "no ONNX file"
+
+
+def _of_transformer(places: list[Path]) -> Fields:
+    """Return sentence-transformers' settings of the transformer."""
+    names = [f"sentence_{name}_config.json" for name in _TRANSFORMERS]
+    return files.read(next((file for name in names if (file := _find(places, name))), places[0] / names[0]))
+
+
+def _task(config: Fields, of_library: Fields, has_modules: bool) -> Task:
+    kind = of_library.text("model_type")
+    if kind not in ("", "SentenceTransformer", "CrossEncoder"):
+        raise of_library.wrong("model_type", "'SentenceTransformer' or 'CrossEncoder'")
+    classifies = any(one.endswith("ForSequenceClassification") for one in config.texts("architectures"))
+    if kind == "CrossEncoder" or (classifies and (kind == "" or not has_modules)):
+        return "ranking" if len(_labels(config, "classification")) == 1 else "classification"
+    return "embedding"
+
+
+def _labels(config: Fields, task: Task) -> tuple[str, ...]:
+    """Return the classes' names, in the order of the logits."""
+    if task == "embedding":
+        return ()
+    names = config.named_texts("id2label")
+    if not names:
+        count = config.size("num_labels") or (1 if task == "ranking" else 2)  # transformers leaves out its default
+        return tuple(f"LABEL_{i}" for i in range(min(count, 1 << 20)))
+    try:
+        return tuple(names[str(i)] for i in range(len(names)))
+    except KeyError:
+        raise config.wrong("id2label", f"an object of the names of '0' to '{len(names) - 1}'") from None
+
+
+def _activation(config: Fields, of_library: Fields, task: Task, labels: int) -> Activation:
+    if task == "embedding":
+        return "none"
+    fields = config.inner("sentence_transformers")
+    for name, place in (
+        ("activation_fn", of_library),
+        ("activation_fn", fields),
+        ("sbert_ce_default_activation_function", config),
+    ):
+        if text := place.text(name):
+            found = _ACTIVATIONS.get(text.rpartition(".")[2])
+            if found is None or not text.startswith("torch."):
+                raise place.wrong(name, "one of PyTorch's Sigmoid, Softmax and Identity")
+            if task == "ranking" or found != "none":  # written for every model; a class has a probability all the same
+                return found
+            break
+    if task == "ranking" or labels == 1 or config.text("problem_type") == "multi_label_classification":
+        return "sigmoid"
+    return "softmax"
+
+
+def _output(
+    task: Task, outputs: list[str], pooling: Pooling | None, modules: list[_Module], model: Path
+) -> tuple[str, Pooling | None, bool]:
+    """Return the output that is used, how it is pooled, and whether with a prompt's tokens."""
+    if not outputs:
+        raise InvalidArgument(f"{model} has no output")
+    if task != "embedding":
+        if pooling is not None:
+            raise InvalidArgument(f"pooling is for embeddings, and the task is {task}")
+        return "logits" if "logits" in outputs else outputs[0], None, True
+    if _VECTOR in outputs and pooling is None:
+        return _VECTOR, None, True  # with all modules
+    of_tokens = next((name for name in _OF_TOKENS if name in outputs), outputs[0])
+    if of_tokens == "logits":
+        raise InvalidArgument(
+            f"{model} has the output 'logits' and no vectors: export it for feature-extraction, or say what it is for "
+            "by task="
+        )
+    found, include_prompt = _pooling(modules)
+    for place, one in enumerate(modules):
+        if place and one.kind not in ("Pooling", "Normalize", "Dropout"):
+            raise InvalidArgument(
+                f"modules.json has a module {one.kind} in '{one.folder.name}', which {model} lacks: export the whole "
+                f"model, so that it has an output {_VECTOR!r}"
+            )
+    return of_tokens, pooling or found, include_prompt
+
+
+def _pooling(modules: list[_Module]) -> tuple[Pooling, bool]:
+    fields = next((files.read(one.folder / "config.json") for one in modules if one.kind == "Pooling"), None)
+    if fields is None:
+        return "mean", True
+    include_prompt = fields.flag("include_prompt", True)
+    if isinstance(fields.any("pooling_mode"), str):
+        return fields.one_of("pooling_mode", _POOLING_MODES, "mean"), include_prompt
+    if not set(several := fields.texts("pooling_mode")) <= _POOLING_MODES.keys():
+        raise fields.wrong("pooling_mode", f"of {', '.join(map(repr, _POOLING_MODES))}")
+    modes = [_POOLING_MODES[one] for one in several]
+    modes = modes or [mode for name, mode in _POOLING_FLAGS.items() if fields.flag(name, False)]
+    if len(modes) > 1:
+        raise InvalidArgument(
+            f"{fields.file} has several modes, {', '.join(modes)}, whose vectors are joined: choose one by pooling="
+        )
+    return modes[0] if modes else "mean", include_prompt
+
+
+def _max_length(config: Fields, of_tokenizer: Fields, of_transformer: Fields, given: int | None) -> int:
+    positions = config.size("max_position_embeddings", -1)  # -1 is XLNet's
+    positions = None if positions is not None and positions < 1 else positions
+    if positions is not None and config.text("model_type") in _SHIFTED:
+        positions = max(1, positions - (config.size("pad_token_id", 0) or 0) - 1)
+    if given is not None:
+        return checks.integer("max_length", given, 1, checks.INT_MAX if positions is None else positions)
+    said = of_transformer.size("max_seq_length") or of_tokenizer.size("model_max_length")
+    return min((one for one in (said, positions) if one is not None), default=_LENGTH)
+
+
+def _pad_token(config: Fields, of_tokenizer: Fields) -> int:
+    """Return the padding token's number: the tokenizer's, else the model's, else 0: what it is hardly matters then."""
+    text = _content(of_tokenizer, "pad_token")
+    added = of_tokenizer.inner("added_tokens_decoder")
+    for number in added.names() if text else ():
+        if number.isdecimal() and _content(added, number) == text:
+            return int(number)
+    return config.size("pad_token_id", 0) or 0
+
+
+def _content(fields: Fields, name: str) -> str:
+    """Return a token, which is a text or an object with one."""
+    value: Any = fields.any(name)
+    return fields.inner(name).text("content") if isinstance(value, dict) else fields.text(name)

@@ -1,0 +1,572 @@
+"""Models of texts: vectors, scores and classes are those that each text gets alone."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import ortmulti
+from ortmulti import text
+from ortmulti.text.tokens import Tokenizer
+from ortmulti.text.vectors import pooled
+from tests.support import exports
+from tests.support.exports import TEXTS, WIDTH
+from tests.support.processes import check_child
+
+CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6}
+
+
+def normal(vectors: Any) -> np.ndarray:
+    made: np.ndarray = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return made
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return exports.export(tmp_path_factory.mktemp("exports") / "encoder")
+
+
+@pytest.fixture(scope="module")
+def encoder(folder: Path) -> Iterator[text.TextModel]:
+    with text.load(folder, "cpu") as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> np.ndarray:
+    return np.array([exports.vectors_of(folder, one).mean(0) for one in TEXTS])
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[text.TextModel]:
+    config = {
+        "architectures": ["BertForSequenceClassification"],
+        "id2label": {"0": "LABEL_0"},
+        "max_position_embeddings": 256,
+    }
+    folder = tmp_path_factory.mktemp("exports") / "ranks"
+    inputs = (*exports.INPUTS, "token_type_ids")
+    exports.export(folder, "logits", files={"config.json": config}, inputs=inputs)
+    with text.load(folder, "cpu") as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[text.TextModel]:
+    names = {"0": "bad", "1": "so so", "2": "good"}
+    config = {"architectures": ["BertForSequenceClassification"], "id2label": names}
+    folder = tmp_path_factory.mktemp("exports") / "classes"
+    exports.export(folder, "logits", files={"config.json": config}, labels=3)
+    with text.load(folder, "cpu") as model:
+        yield model
+
+
+# --- Embeddings -------------------------------------------------------------------------------------------------------
+
+
+def test_each_text_gets_its_vector(encoder: text.TextModel, expected: np.ndarray) -> None:
+    counts: list[int] = []
+    found = encoder.embed(TEXTS, counts=counts)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, **CLOSE)
+    assert counts == [len(exports.tokens(encoder.settings.folder, one).ids) for one in TEXTS]
+    assert counts[2] == 256  # it is cut
+    np.testing.assert_allclose(encoder.embed([TEXTS[1]]), expected[1:2], **CLOSE)
+    assert encoder.embed([]).shape == (0, WIDTH)
+    assert encoder.dimensions == WIDTH
+    np.testing.assert_allclose(encoder.embed(TEXTS, normalize=True), normal(expected), **CLOSE)
+    np.testing.assert_allclose(encoder.embed(TEXTS, dimensions=2), expected[:, :2], **CLOSE)
+    cut = normal(expected[:, :2])
+    np.testing.assert_allclose(encoder.embed(TEXTS, dimensions=2, normalize=True), cut, **CLOSE)
+
+
+def test_texts_of_different_lengths_run_together(folder: Path) -> None:
+    with text.load(folder, "cpu") as model:
+        before = model.pool.stats().devices[0]
+        many = ["rows " * (1 + i % 7) for i in range(700)]
+        found = model.embed(many)
+        after = model.pool.stats().devices[0]
+        assert after.done - before.done == 700
+        assert after.runs - before.runs < 350
+        np.testing.assert_allclose(found, model.embed(many[:7])[np.arange(700) % 7], **CLOSE)
+
+
+def test_a_stream_is_read_as_it_is_needed(encoder: text.TextModel, expected: np.ndarray) -> None:
+    found = encoder.embed_stream(itertools.cycle(TEXTS))
+    for i in range(300):
+        np.testing.assert_allclose(next(found), expected[i % len(TEXTS)], **CLOSE)
+    found.close()  # type: ignore[attr-defined]
+    texts = ["a", "b", 3, "c"]
+    stream = encoder.embed_stream(texts, normalize=True)
+    assert [next(stream).shape for _ in range(2)] == [(WIDTH,)] * 2
+    with pytest.raises(ortmulti.InvalidType, match="text 2 is a text or a list of tokens, not int"):
+        next(stream)
+    with pytest.raises(ortmulti.InvalidArgument, match="dimensions is 1 to 6, not 7"):
+        next(encoder.embed_stream(TEXTS, dimensions=7))
+
+
+def test_tokens_take_the_place_of_texts(encoder: text.TextModel, folder: Path, expected: np.ndarray) -> None:
+    ids = exports.tokens(folder, TEXTS[1]).ids
+    for given in (ids, tuple(ids), np.array(ids), np.array(ids, np.int32)):
+        np.testing.assert_allclose(encoder.embed([TEXTS[0], given]), expected[:2], **CLOSE)  # type: ignore[list-item]
+    long = [5, *[6] * 300]
+    right, left = (exports.TABLE[ids].mean(0) * 2 for ids in (long[:256], long[-256:]))
+    np.testing.assert_allclose(encoder.embed([long])[0], right, **CLOSE)
+    np.testing.assert_allclose(encoder.embed([long], truncate="left")[0], left, **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([[]], "text 0 has no tokens"),
+        (["a", [1, -1]], "text 1 has the token -1, and tokens are 0 to "),
+        ([[10**6]], "text 0 has the token 1000000"),
+        ([[2**70]], "the tokens of text 0 are ints"),
+        ([[1.5]], "the tokens of text 0 are ints"),
+        ([[True]], "the tokens of text 0 are ints"),
+        ([["a"]], "the tokens of text 0 are ints"),
+        ([[1, [2]]], "the tokens of text 0 are ints"),
+        ([None], "text 0 is a text or a list of tokens, not NoneType"),
+        ([b"a"], "text 0 is a text or a list of tokens, not bytes"),
+        (["a"] * 70 + [3], "text 70 is a text or a list of tokens, not int"),
+        (["a", "b\ud800"], "text 1 has half of a surrogate pair at 1"),
+        (["a", ("b", 3)], "text 1 is a pair with a int"),
+        (["a", ("b", "c", "d")], "text 1 is a pair of 3 texts"),
+        ("a", "texts is a list of texts, not one: give [text]"),
+        (b"a", "texts is a list of texts, not bytes"),
+        (3, "texts is a list of texts, not int"),
+        (iter(["a"]), "texts is a list of texts, not list_iterator"),
+    ],
+)
+def test_what_is_no_text_is_refused(encoder: text.TextModel, given: Any, message: str) -> None:
+    with pytest.raises(ortmulti.InvalidArgument) as caught:
+        encoder.embed(given)
+    assert message in str(caught.value)
+    with pytest.raises(ortmulti.InvalidArgument) as caught:
+        asyncio.run(encoder.embed_async(given))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dimensions": 7}, "dimensions is 1 to 6, not 7"),
+        ({"dimensions": 0}, "dimensions is 1 to 6, not 0"),
+        ({"dimensions": "2"}, "dimensions is an int"),
+        ({"normalize": 1}, "normalize is True, False or None"),
+        ({"truncate": "middle"}, "truncate is True, False, 'right' or 'left', not 'middle'"),
+        ({"prompt": 3}, "prompt is a str, not 3"),
+    ],
+)
+def test_wrong_arguments(encoder: text.TextModel, arguments: dict[str, Any], message: str) -> None:
+    for call in (encoder.embed, lambda texts, **more: asyncio.run(encoder.embed_async(texts, **more))):
+        with pytest.raises(ortmulti.InvalidArgument) as caught:
+            call(["a", "b"], **arguments)
+        assert message in str(caught.value)
+
+
+def test_long_texts_are_cut_or_refused(encoder: text.TextModel, folder: Path) -> None:
+    long = " ".join(["cat"] * 10 + ["rows"] * 600)
+    full = exports.tokens(folder, long, None, 10_000).ids
+    left = exports.TABLE[[full[0], *full[-255:]]].mean(0) * 2
+    np.testing.assert_allclose(encoder.embed([long], truncate="left")[0], left, **CLOSE)
+    np.testing.assert_allclose(encoder.embed([long], truncate="right"), encoder.embed([long]), **CLOSE)
+    for texts in (["a", long], [long]):
+        with pytest.raises(ortmulti.InvalidArgument) as caught:
+            encoder.embed(texts, truncate=False)
+        assert f"text {len(texts) - 1} has {len(full)} tokens, and the model takes 256" in str(caught.value)
+    np.testing.assert_allclose(encoder.embed(TEXTS[:2], truncate=False), encoder.embed(TEXTS[:2]), **CLOSE)
+    assert encoder.count_tokens([long, "cat", ""]) == [len(full), 3, 2]
+
+
+def test_any_length_that_the_files_allow(tmp_path: Path) -> None:
+    """An array for the longest of these would take 16 GiB."""
+    exports.export(tmp_path, files={"config.json": {"max_position_embeddings": 2**31 - 1}})
+    with text.load(tmp_path, "cpu") as model:
+        assert model.settings.max_length == 2**31 - 1
+        counts: list[int] = []
+        texts = ["rows " * length for length in (3, 600, 500, 5000, 1)]
+        found = model.embed(texts, counts=counts)
+        assert counts == [5, 602, 502, 5002, 3]
+        wanted = [exports.vectors_of(tmp_path, one, 10_000).mean(0) for one in texts]
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_position_ids_are_counted(tmp_path: Path) -> None:
+    exports.export(tmp_path, inputs=(*exports.INPUTS, "position_ids"))
+    wanted = [exports.vectors_of(tmp_path, one).mean(0) for one in TEXTS]
+    with text.load(tmp_path, "cpu") as model:
+        np.testing.assert_allclose(model.embed(TEXTS), wanted, **CLOSE)
+        pool = mock.Mock(wraps=model.pool)
+        text.TextModel(pool, model.settings, closes=False).embed(["a cat"])
+    [call] = pool.run.call_args_list
+    np.testing.assert_array_equal(call.args[1]["position_ids"], [[0, 1, 2, 3]])
+
+
+def test_prompts(tmp_path: Path) -> None:
+    files = {
+        "config_sentence_transformers.json": {
+            "prompts": {"query": "rows of ", "none": ""},
+            "default_prompt_name": "query",
+        },
+        "modules.json": exports.modules("Pooling"),
+        "1_Pooling/config.json": {"include_prompt": False},
+    }
+    exports.export(tmp_path, files=files)
+    with text.load(tmp_path, "cpu") as model:
+        for prompt, before in ((None, "rows of "), ("query", "rows of "), ("none", ""), ("", ""), ("a cat ", "a cat ")):
+            skipped = len(exports.tokens(tmp_path, before).ids) - 1 if before else 0
+            wanted = [exports.vectors_of(tmp_path, before + one)[skipped:].mean(0) for one in TEXTS[:2]]
+            np.testing.assert_allclose(model.embed(TEXTS[:2], prompt=prompt), wanted, **CLOSE)
+            np.testing.assert_allclose(list(model.embed_stream(TEXTS[:2], prompt=prompt)), wanted, **CLOSE)
+        ids = exports.tokens(tmp_path, TEXTS[0]).ids
+        np.testing.assert_allclose(
+            model.embed([ids], prompt=""), [exports.vectors_of(tmp_path, TEXTS[0]).mean(0)], **CLOSE
+        )
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "last", "max", "mean_sqrt_len", "weightedmean"])
+def test_poolings_of_texts_that_run_together(folder: Path, pooling: Any) -> None:
+    wanted = [pooled(exports.vectors_of(folder, one)[None].astype(np.float32), pooling) for one in TEXTS]
+    with text.load(folder, "cpu", pooling=pooling) as model:
+        np.testing.assert_allclose(model.embed(TEXTS * 8), wanted * 8, **CLOSE)
+
+
+@pytest.mark.parametrize("outputs", [("sentence_embedding",), ("token_embeddings", "sentence_embedding"), ("other",)])
+def test_outputs_of_other_names(tmp_path: Path, outputs: tuple[str, ...]) -> None:
+    exports.export(tmp_path, *outputs)
+    wanted = [exports.vectors_of(tmp_path, one).mean(0) for one in TEXTS]
+    half = 0.5 if "sentence_embedding" in outputs else 1.0  # the tokens have the mean once more
+    with text.load(tmp_path, "cpu") as model:
+        np.testing.assert_allclose(model.embed(TEXTS), np.array(wanted) * half, **CLOSE)
+
+
+def test_models_of_other_types(tmp_path: Path) -> None:
+    """Of a release with 32-bit tokens and half precision, and without a mask: then only one length runs together."""
+    inputs = (*exports.INPUTS, "token_type_ids")
+    exports.export(tmp_path, of_ids="int32", to="float16", inputs=inputs)
+    wanted = [exports.vectors_of(tmp_path, one).mean(0) for one in TEXTS]
+    with text.load(tmp_path, "cpu") as model:
+        found = model.embed(TEXTS)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-3)
+
+
+def test_lower_case_and_a_tokenizer_without_special_tokens(tmp_path: Path) -> None:
+    exports.export(tmp_path, special=False, files={"sentence_bert_config.json": {"do_lower_case": True}})
+    with text.load(tmp_path, "cpu") as model:
+        np.testing.assert_allclose(model.embed(["A CAT"]), model.embed(["a cat"]), **CLOSE)
+        with pytest.raises(ortmulti.InvalidArgument, match="text 1 has no tokens: leave it out"):
+            model.embed(["a", "", "b"])
+
+
+# --- Ranks and classes ------------------------------------------------------------------------------------------------
+
+
+def test_ranks(ranks: text.TextModel) -> None:
+    folder, texts = ranks.settings.folder, TEXTS[:2] + TEXTS[3:]
+    logits = np.array([exports.logits_of(folder, "cat", one, typed=True)[0] for one in texts])
+    counts: list[int] = []
+    np.testing.assert_allclose(ranks.rank("cat", texts, raw_scores=True, counts=counts), logits, **CLOSE)
+    assert counts == [len(exports.tokens(folder, "cat", one).ids) for one in texts]
+    scores = 1 / (1 + np.exp(-logits))
+    np.testing.assert_allclose(ranks.rank("cat", texts), scores, **CLOSE)
+    np.testing.assert_allclose(asyncio.run(ranks.rank_async("cat", texts)), scores, **CLOSE)
+    assert ranks.rank("cat", []).shape == (0,)
+    long = TEXTS[2]
+    cut = exports.logits_of(folder, "cat", long, typed=True)
+    np.testing.assert_allclose(ranks.rank("cat", [long], raw_scores=True), cut, **CLOSE)
+    uncut = len(exports.tokens(folder, "cat", long, 10_000).ids)
+    with pytest.raises(ortmulti.InvalidArgument, match=f"text 1 has {uncut} tokens, and the model takes 256"):
+        ranks.rank("cat", ["a", long], truncate=False)
+    with pytest.raises(ortmulti.InvalidType, match="query is a str, not 3"):
+        ranks.rank(3, texts)
+    with pytest.raises(ortmulti.InvalidType, match="text 1 is a pair with a list"):
+        ranks.rank("a", ["b", [1]])  # type: ignore[list-item]
+
+
+def test_classes(classes: text.TextModel) -> None:
+    folder, texts = classes.settings.folder, [TEXTS[0], (TEXTS[1], TEXTS[3])]
+    logits = np.array(
+        [exports.logits_of(folder, TEXTS[0], labels=3), exports.logits_of(folder, TEXTS[1], TEXTS[3], labels=3)]
+    )
+    names = ("bad", "so so", "good")
+    for found in (
+        classes.classify(texts, raw_scores=True),
+        asyncio.run(classes.classify_async(texts, raw_scores=True)),
+    ):
+        for one, wanted in zip(found, logits, strict=True):
+            assert [label.score for label in one] == sorted((label.score for label in one), reverse=True)
+            np.testing.assert_allclose([dict(one)[name] for name in names], wanted, **CLOSE)
+    shares = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    for one, wanted in zip(classes.classify(texts), shares, strict=True):
+        np.testing.assert_allclose([dict(one)[name] for name in names], wanted, **CLOSE)
+        assert isinstance(one[0], text.Label)
+        assert isinstance(one[0].score, float)
+    assert classes.classify([]) == []
+
+
+def test_a_call_that_is_not_the_models(encoder: text.TextModel, ranks: text.TextModel, classes: text.TextModel) -> None:
+    calls: list[tuple[Callable[..., Any], tuple[Any, ...], str]] = [
+        (encoder.rank, ("a", ["b"]), "is for embedding: call embed(), or load it with task='ranking'"),
+        (encoder.classify, (["b"],), "is for embedding: call embed(), or load it with task='classification'"),
+        (ranks.embed, (["b"],), "is for ranking: call rank(), or load it with task='embedding'"),
+        (classes.rank, ("a", ["b"]), "is for classification: call classify()"),
+    ]
+    for call, arguments, message in calls:
+        with pytest.raises(ortmulti.InvalidArgument) as caught:
+            call(*arguments)
+        assert message in str(caught.value)
+
+
+def test_labels_that_do_not_fit_the_model(tmp_path: Path) -> None:
+    exports.export(tmp_path, "logits", labels=3)
+    ranks, classes = (text.load(tmp_path, "cpu", task=task) for task in ("ranking", "classification"))
+    with ranks, pytest.raises(ortmulti.InvalidArgument, match="the model has 3 labels, and a ranking needs one score"):
+        ranks.rank("a", ["b"])
+    with classes, pytest.raises(ortmulti.InvalidArgument, match=r"config.json names 2 labels, and the model has 3"):
+        classes.classify(["b"])
+
+
+# --- asyncio ----------------------------------------------------------------------------------------------------------
+
+
+def test_many_callers_of_an_event_loop(encoder: text.TextModel, expected: np.ndarray) -> None:
+    async def ask(number: int) -> None:
+        counts: list[int] = []
+        texts = [TEXTS[(number + i) % len(TEXTS)] for i in range(1 + number % 90)]
+        found = await encoder.embed_async(texts, counts=counts, timeout=60)
+        np.testing.assert_allclose(found, [expected[(number + i) % len(TEXTS)] for i in range(len(texts))], **CLOSE)
+        assert len(counts) == len(texts)
+
+    async def all_of_them() -> None:
+        async with asyncio.timeout(60):
+            await asyncio.gather(*map(ask, range(100)))
+        assert (await encoder.embed_async([])).shape == (0, WIDTH)
+
+    asyncio.run(all_of_them())
+
+
+class Held:
+    """A pool whose runs wait until they are let go, and that knows what is asked of it."""
+
+    def __init__(self, pool: Any, at_once: int = 8) -> None:
+        self.pool, self.at_once = pool, at_once
+        self.running = self.most = self.cancelled = 0
+        self.timeouts: list[float | None] = []
+        self.let_go = asyncio.Event()
+        self.fails: Exception | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.pool, name)
+
+    async def run_async(self, names: Any, feed: Any, *, timeout: float | None, when_full: str) -> Any:
+        assert when_full == "reject"
+        self.timeouts.append(timeout)
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await self.let_go.wait()
+            if self.fails is not None:
+                raise self.fails
+            return self.pool.run(names, feed)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.running -= 1
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+def test_a_call_has_no_more_texts_pending_than_keep_the_pool_busy(encoder: text.TextModel) -> None:
+    async def main() -> None:
+        held = Held(encoder.pool)
+        model = text.TextModel(held, encoder.settings, closes=False)
+        task = asyncio.ensure_future(model.embed_async(["a"] * 100, timeout=30, when_full="reject"))
+        await until(lambda: held.running == 8)
+        other = asyncio.ensure_future(model.embed_async(["b"], when_full="reject"))
+        await until(lambda: held.running == 9)
+        held.let_go.set()
+        assert len(await task) == 100
+        assert len(await other) == 1
+        assert held.most <= 9
+        assert held.timeouts.count(None) == 1
+        assert all(0 < one <= 30 for one in held.timeouts if one is not None)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["fails", "cancelled"])
+def test_what_is_left_after_an_error_is_cancelled(encoder: text.TextModel, how: str) -> None:
+    async def main() -> None:
+        held = Held(encoder.pool)
+        model = text.TextModel(held, encoder.settings, closes=False)
+        task = asyncio.ensure_future(model.embed_async(["a"] * 70, when_full="reject"))
+        await until(lambda: held.running == 8)
+        if how == "cancelled":
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert held.cancelled == 8
+        else:
+            held.fails = ortmulti.QueueFull("full")
+            held.let_go.set()
+            with pytest.raises(ortmulti.QueueFull):
+                await task
+        assert held.running == 0
+        assert len(held.timeouts) < 70
+
+    asyncio.run(main())
+
+
+def test_a_deadline_is_the_whole_calls(encoder: text.TextModel) -> None:
+    with pytest.raises(ortmulti.DeadlineExceeded):
+        asyncio.run(encoder.embed_async(["a", "b"], timeout=0))
+    with pytest.raises(ortmulti.InvalidType, match="timeout is a number"):
+        asyncio.run(encoder.embed_async(["a"], timeout="1"))
+
+
+def test_large_texts_are_tokenized_in_other_threads(encoder: text.TextModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[str] = set()
+    encode = Tokenizer.encode
+
+    def recorded(self: Tokenizer, *arguments: Any) -> Any:
+        threads.add(threading.current_thread().name)
+        return encode(self, *arguments)
+
+    monkeypatch.setattr(Tokenizer, "encode", recorded)
+    asyncio.run(encoder.embed_async(["a cat"]))
+    assert threads == {threading.current_thread().name}
+    threads.clear()
+    asyncio.run(encoder.embed_async(["a cat " * 400, "b"]))
+    assert len(threads) == 1
+    assert next(iter(threads)).startswith("ortmulti-text")
+
+
+def test_encodings(encoder: text.TextModel) -> None:
+    found = asyncio.run(encoder.tokenize_async([TEXTS[2], "a cat"]))
+    assert len(found[0].ids) > 256
+    assert found[1].tokens == ["[CLS]", "a", "cat", "[SEP]"]
+    assert found[1].offsets[1:3] == [(0, 1), (2, 5)]
+    [bare] = asyncio.run(encoder.tokenize_async(["a cat"], special_tokens=False))
+    assert bare.tokens == ["a", "cat"]
+    with pytest.raises(ortmulti.InvalidArgument, match="text 0 has half of a surrogate pair"):
+        asyncio.run(encoder.tokenize_async(["\udfff"]))
+
+
+# --- Loading ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_whose_padding_reaches_its_answers_runs_texts_of_one_length_together(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    exports.export(tmp_path, inputs=("input_ids",))
+    wanted = [exports.vectors_of(tmp_path, one).mean(0) for one in TEXTS]
+    with caplog.at_level(logging.WARNING, "ortmulti"), text.load(tmp_path, "cpu") as model:
+        np.testing.assert_allclose(model.embed(TEXTS * 3), wanted * 3, **CLOSE)
+    [record] = [one for one in caplog.records if "model.onnx" in one.getMessage()]
+    assert "only texts of one length run together" in record.getMessage()
+    assert "padded" in record.getMessage()
+
+
+def test_options_of_a_load(folder: Path) -> None:
+    settings = text.read_settings(folder)
+    first, *others = text.load_options(settings, max_queue=3)
+    assert first["batching"].pad == {"input_ids": 0, "attention_mask": 0}
+    assert (first["batching"].mask, first["batching"].max_tokens, first["max_queue"]) == ("attention_mask", 16384, 3)
+    assert [one["batching"] for one in others] == [ortmulti.Batching(32), None]
+    given = ortmulti.Batching(4)
+    assert text.load_options(settings, batching=given, warmup=False) == [{"batching": given, "warmup": False}]
+    with text.load(folder, "cpu", batching=given, max_queue=5) as model:
+        assert model.embed(["a cat"]).shape == (1, WIDTH)
+    with pytest.raises(ortmulti.InvalidArgument, match="sessions_per_devices"):
+        text.load(folder, "cpu", sessions_per_devices=2)
+    with pytest.raises(ortmulti.InvalidArgument, match="gpu9"):
+        text.load(folder, "gpu9")
+
+
+def test_left_padding_is_tried_first_and_then_right(tmp_path: Path) -> None:
+    exports.export(tmp_path, files={"tokenizer_config.json": {"padding_side": "left"}})
+    sides = [one["batching"].pad_side for one in text.load_options(text.read_settings(tmp_path))[:2]]
+    assert sides == ["left", "right"]
+    wanted = [exports.vectors_of(tmp_path, one)[-1] for one in TEXTS]
+    with text.load(tmp_path, "cpu", pooling="last") as model:
+        np.testing.assert_allclose(model.embed(TEXTS * 8), wanted * 8, **CLOSE)
+
+
+def test_a_repositorys_model(folder: Path, expected: np.ndarray) -> None:
+    settings = text.read_settings(folder)
+    with ortmulti.ModelRepository("cpu") as repository:
+        repository.add("texts", settings.model, **text.load_options(settings)[0])
+        with text.TextModel(repository["texts"], settings, closes=False) as model:
+            np.testing.assert_allclose(asyncio.run(model.embed_async(TEXTS)), expected, **CLOSE)
+            np.testing.assert_allclose(model.embed(TEXTS), expected, **CLOSE)
+        assert repository["texts"].ready
+
+
+def test_closing(folder: Path) -> None:
+    with text.load(folder, "cpu") as model:
+        asyncio.run(model.embed_async(["a cat " * 400]))
+        assert "TextModel 'encoder' for embedding" in repr(model)
+    assert model.pool.closed
+    with pytest.raises(ortmulti.ClosedError):
+        model.embed(["a"])
+
+    async def main() -> None:
+        async with text.load(folder, "cpu") as other:
+            assert len(await other.embed_async(["a", "b"])) == 2
+        assert other.pool.closed
+
+    asyncio.run(main())
+
+
+def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
+    exports.export(tmp_path, files={"tokenizer.json": "{}"})
+    with pytest.raises(ortmulti.InvalidArgument, match=r"tokenizer.json is no tokenizer: "):
+        text.load(tmp_path, "cpu")
+
+
+def test_a_tokenizer_that_fails_and_one_without_room(tmp_path: Path) -> None:
+    exports.export(tmp_path)
+    with pytest.raises(ortmulti.InvalidArgument, match=r"max_length is 3, and .*tokenizer.json adds 3 special tokens"):
+        text.load(tmp_path, "cpu", max_length=3)
+    with text.load(tmp_path, "cpu", max_length=4) as model:
+        counts: list[int] = []
+        model.embed(["the rows of a batch"], counts=counts)
+        assert counts == [4]
+    written = json.loads((tmp_path / "tokenizer.json").read_text("utf-8"))
+    written["model"]["unk_token"] = "[NONE]"
+    (tmp_path / "tokenizer.json").write_text(json.dumps(written), "utf-8")
+    message = "the tokenizer does not take these texts: WordPiece error"
+    with text.load(tmp_path, "cpu") as model, pytest.raises(ortmulti.InvalidArgument, match=message):
+        model.embed(["a", "\u2603"])
+
+
+def test_without_tokenizers_the_error_says_what_to_install(folder: Path) -> None:
+    code = f"""
+import sys
+sys.modules["tokenizers"] = None
+import ortmulti
+try:
+    ortmulti.text.load({str(folder)!r}, "cpu")
+except ortmulti.LibraryError as error:
+    print(error)
+"""
+    assert 'pip install "ortmulti[text]"' in check_child(code)
+    assert "ortmulti.text" in sys.modules
