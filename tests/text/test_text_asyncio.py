@@ -96,7 +96,8 @@ def test_what_is_left_after_an_error_is_cancelled(encoder: text.TextModel, how: 
         if how == "cancelled":
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await task
+                async with asyncio.timeout(60):
+                    await task
             assert held.cancelled == 8
         else:
             held.fails = ortmulti.QueueFull("full")

@@ -47,9 +47,11 @@ def test_options_of_a_load(folder: Path) -> None:
 
 
 def test_left_padding_is_tried_first_and_then_right(tmp_path: Path) -> None:
-    exports.export(tmp_path, files={"tokenizer_config.json": {"padding_side": "left"}})
-    sides = [one["batching"].pad_side for one in text.load_options(text.read_settings(tmp_path))[:2]]
-    assert sides == ["left", "right"]
+    config = {"padding_side": "left", "pad_token": "[SEP]", "added_tokens_decoder": {"3": {"content": "[SEP]"}}}
+    exports.export(tmp_path, files={"tokenizer_config.json": config})
+    ways = [one["batching"] for one in text.load_options(text.read_settings(tmp_path))[:2]]
+    assert [one.pad_side for one in ways] == ["left", "right"]
+    assert [one.pad for one in ways] == [{"input_ids": 3, "attention_mask": 0}] * 2
     wanted = [exports.vectors_of(tmp_path, one)[-1] for one in TEXTS]
     with text.load(tmp_path, "cpu", pooling="last") as model:
         np.testing.assert_allclose(model.embed(TEXTS * 8), wanted * 8, **CLOSE)
