@@ -123,6 +123,36 @@ def test_what_is_another_computation_stays(mask: str, change: Callable[[onnx.Mod
     assert changed(before, lambda proto: fuse_attention(proto)) == before
 
 
+@pytest.mark.parametrize("kind", ["Mul", "Add", "Concat", "Transpose"])
+def test_long_chains_are_not_followed(kind: str) -> None:
+    """Each node reads the one before twice: following both would take for ever."""
+    before = Encoder("eager", "added", layers=1).proto()
+    softmax = node_of(before, "Softmax")
+    source = node_of(before, "Reshape").input[1] if kind == "Concat" else softmax.input[0]
+    for place in range(1500):
+        inputs, others = ([source], {"perm": [0, 2, 1, 3]}) if kind == "Transpose" else ([source, source], {})
+        others = {"axis": 0} if kind == "Concat" else others
+        node = helper.make_node(kind, inputs, [f"chain_{place}"], **others)
+        before.graph.node.insert(0, node)
+        source = node.output[0]
+    if kind == "Concat":
+        node_of(before, "Reshape").input[1] = source
+    else:
+        softmax.input[0] = source
+    assert changed(before, fuse_attention) == before
+
+
+def test_names_that_are_taken_are_not_given_again() -> None:
+    before = Encoder("eager", "added", layers=1).proto()
+    for node in before.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [name.replace("Softmax_", "ortmulti_attention_") for name in names]
+    after = changed(before, fuse_attention)
+    outputs = [name for node in after.graph.node for name in node.output]
+    assert len(set(outputs)) == len(outputs)
+    assert difference(before, after) < 1e-5
+
+
 def test_what_others_read_stays() -> None:
     """An output of the model, and a branch of a condition."""
     before = Encoder("eager", "added", layers=1).proto()
@@ -172,6 +202,14 @@ def test_external_data_stays_beside_the_model(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fused.onnx", "fused.onnx.data", "old"]
     (tmp_path / "old" / "w").unlink()
     ortmulti.InferenceSession(to, providers=["CPUExecutionProvider"]).close()
+
+
+@pytest.mark.usefixtures("faster")
+def test_more_weights_than_one_file_holds_are_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ortmulti.optimized.fuse._INLINE", 1000)
+    fuse(encoders.write(tmp_path / "model.onnx"), tmp_path / "fused.onnx", "cpu", precision="fp16")
+    assert (tmp_path / "fused.onnx.data").stat().st_size > 1000
+    ortmulti.InferenceSession(tmp_path / "fused.onnx", providers=["CPUExecutionProvider"]).close()
 
 
 @pytest.mark.usefixtures("faster")

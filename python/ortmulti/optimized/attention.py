@@ -2,61 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from ortmulti.optimized.attention_pattern import HEADS, Reader, Scores
 
 DOMAIN = "com.microsoft"
-_HEADS = [0, 2, 1, 3]
-"""[batch, length, heads, width] to [batch, heads, length, width], and back."""
-_MASKED = -1e8
-"""A score of this or less has no weight, whatever is added to it."""
 _LEAST = -1e30
 """Where a whole row is minus infinity, its softmax is not a number in some kernels."""
-
-
-class _Heads(NamedTuple):
-    """A tensor [batch, length, heads * width] that is split into heads.
-
-    Attributes:
-        source: Its name.
-        heads: Their number.
-        factor: What the heads are multiplied with.
-    """
-
-    source: str
-    heads: int
-    factor: float
-
-
-class _Scores(NamedTuple):
-    """Scores of queries and keys.
-
-    Attributes:
-        query: The queries.
-        key: The keys.
-        factor: What their product is multiplied with.
-        biases: What is added: each by its name, or by a condition and the two names of its ``Where``. There the empty
-            name stands for the scores.
-    """
-
-    query: _Heads
-    key: _Heads
-    factor: float
-    biases: tuple[tuple[str, ...], ...]
-
-
-class _Projection(NamedTuple):
-    """The product of a tensor and a weight, and what is added."""
-
-    source: str
-    weight: NDArray[Any]
-    bias: NDArray[Any] | None
 
 
 def fuse_attention(model: ModelProto) -> int:
@@ -79,167 +37,6 @@ def fuse_attention(model: ModelProto) -> int:
     return found
 
 
-class _Reader:
-    """Reads a graph from its results to its inputs."""
-
-    def __init__(self, graph: GraphProto) -> None:
-        self.graph = graph
-        self._producers = {name: node for node in graph.node for name in node.output if name}
-        self._constants = {tensor.name: tensor for tensor in graph.initializer}
-        for node in graph.node:
-            if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
-                self._constants[node.output[0]] = node.attribute[0].t
-
-    def node(self, name: str, *kinds: str) -> NodeProto | None:
-        """Return the node that has this output, if it is of one of these kinds."""
-        node = self._producers.get(name)
-        return node if node is not None and node.domain in ("", "ai.onnx") and node.op_type in kinds else None
-
-    def constant(self, name: str) -> NDArray[Any] | None:
-        while node := self.node(name, "Identity"):  # equal weights are written once
-            name = node.input[0]
-        tensor = self._constants.get(name)
-        return None if tensor is None else numpy_helper.to_array(tensor)
-
-    def permuted(self, name: str, *orders: Sequence[int]) -> tuple[NodeProto, list[int]] | None:
-        """Return the node that permutes dimensions in one of these ways, and how."""
-        node = self.node(name, "Transpose")
-        order = next((list(each.ints) for each in node.attribute if each.name == "perm"), []) if node else []
-        return (node, order) if node is not None and order in map(list, orders) else None
-
-    def scaled(self, name: str) -> tuple[str, float]:
-        """Return what is multiplied with a number, and this number."""
-        factor = 1.0
-        while True:
-            if node := self.node(name, "Identity", "Cast", "Dropout"):
-                name = node.input[0]
-                continue
-            node = self.node(name, "Mul", "Div")
-            if node is None:
-                return name, factor
-            for place in range(1, -1, -1):
-                number = self.scalar(node.input[place])
-                if number and (place == 1 or node.op_type == "Mul"):
-                    factor = factor * number if node.op_type == "Mul" else factor / number
-                    name = node.input[1 - place]
-                    break
-            else:
-                return name, factor
-
-    def scalar(self, name: str) -> float | None:
-        """Evaluate a number, which may depend on the width of heads."""
-        value = self.constant(name)
-        if value is not None:
-            return float(value.reshape(-1)[0]) if value.size == 1 else None
-        if node := self.node(name, "Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape"):
-            return self.scalar(node.input[0])
-        if node := self.node(name, "Slice", "Gather"):  # the last of a tensor's sizes
-            shape, place = self.node(node.input[0], "Shape"), self.scalar(node.input[1])
-            return self._last_size(shape.input[0]) if shape and place in (-1, 3) else None
-        node = self.node(name, "Sqrt", "Reciprocal", "Mul", "Div", "Pow")
-        if node is None:
-            return None
-        numbers = [self.scalar(each) for each in node.input]
-        if any(each is None for each in numbers):
-            return None
-        first, second = numbers[0] or 0.0, numbers[-1] or 0.0
-        try:
-            return {
-                "Sqrt": lambda: math.sqrt(first),
-                "Reciprocal": lambda: 1 / first,
-                "Mul": lambda: first * second,
-                "Div": lambda: first / second,
-                "Pow": lambda: float(first**second),
-            }[node.op_type]()
-        except (ArithmeticError, ValueError, TypeError):
-            return None
-
-    def _last_size(self, name: str) -> int | None:
-        name, _ = self.scaled(name)
-        if found := self.permuted(name, _HEADS):
-            return self._last_size(found[0].input[0])
-        if node := self.node(name, "Reshape"):
-            size = (self.sizes(node.input[1]) or [None])[-1]
-            return size if size and size > 0 else None
-        if node := self.node(name, "Add"):
-            bias = next((value for each in node.input if (value := self.constant(each)) is not None), None)
-            return None if bias is None or bias.ndim != 1 else len(bias)
-        if node := self.node(name, "MatMul"):
-            weight = self.constant(node.input[1])
-            return None if weight is None else weight.shape[-1]
-        return None
-
-    def sizes(self, name: str) -> list[int | None]:
-        """Return the sizes of a shape; None for those that are computed."""
-        value = self.constant(name)
-        if value is not None:
-            return [int(each) for each in value.reshape(-1)]
-        if node := self.node(name, "Concat"):
-            return [size for each in node.input for size in (self.sizes(each) or [None])]
-        return []
-
-    def heads(self, name: str, *, turned: bool = False) -> _Heads | None:
-        """Find how a tensor [batch, heads, length, width] was made; ``turned``: [batch, heads, width, length]."""
-        name, factor = self.scaled(name)
-        orders = ([0, 2, 3, 1],) if turned else (_HEADS,)
-        if turned and (found := self.permuted(name, [0, 1, 3, 2])):
-            inner = self.heads(found[0].input[0])
-            return inner and inner._replace(factor=inner.factor * factor)
-        if turned and (node := self.node(name, "Reshape")):  # over three dimensions, and back
-            flat = self.permuted(node.input[0], [0, 2, 1])
-            node = self.node(flat[0].input[0], "Reshape") if flat else None
-            inner = self.heads(node.input[0]) if node else None
-            return inner and inner._replace(factor=inner.factor * factor)
-        permuted = self.permuted(name, *orders)
-        if permuted is None:
-            return None
-        name, more = self.scaled(permuted[0].input[0])
-        node = self.node(name, "Reshape")
-        sizes = self.sizes(node.input[1]) if node else []
-        if node is None or len(sizes) != 4:
-            return None
-        source, most = self.scaled(node.input[0])
-        heads, width = (size if size and size > 0 else 0 for size in sizes[2:])
-        if not (heads and width):
-            whole = self._last_size(source) or 0
-            heads = heads or (whole // width if width else 0)
-        return _Heads(source, heads, factor * more * most) if heads else None
-
-    def scores(self, name: str) -> _Scores | None:
-        """Find how the scores were made that a softmax takes."""
-        name, factor = self.scaled(name)
-        if node := self.node(name, "MatMul"):
-            query, key = self.heads(node.input[0]), self.heads(node.input[1], turned=True)
-            if query is None or key is None or query.heads != key.heads:
-                return None
-            return _Scores(query, key, factor * query.factor * key.factor, ())
-        node = self.node(name, "Add", "Where")
-        if node is None or factor != 1.0:
-            return None
-        *condition, first, second = node.input
-        for scores, other, bias in ((first, second, ("", second)), (second, first, (first, ""))):
-            least = self.scalar(other) if condition else None
-            if condition and (least is None or least > _MASKED):
-                continue
-            if inner := self.scores(scores):
-                return inner._replace(biases=(*inner.biases, (*condition, *bias) if condition else (other,)))
-        return None
-
-    def projection(self, name: str) -> _Projection | None:
-        bias = None
-        if node := self.node(name, "Add"):
-            for place in (0, 1):
-                value = self.constant(node.input[place])
-                if value is not None and value.ndim == 1:
-                    bias, name = value, node.input[1 - place]
-                    break
-        node = self.node(name, "MatMul")
-        weight = self.constant(node.input[1]) if node else None
-        if node is None or weight is None or weight.ndim != 2:
-            return None
-        return _Projection(node.input[0], weight, bias)
-
-
 @dataclass(frozen=True)
 class _Bias:
     """What attention adds to the scores.
@@ -253,12 +50,13 @@ class _Bias:
     empty: str = ""
 
 
-class _Fusion(_Reader):
+class _Fusion(Reader):
     def __init__(self, model: ModelProto) -> None:
         super().__init__(model.graph)
         self._opset = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 1)
         self._new: list[NodeProto] = []
         self._biases: dict[tuple[tuple[tuple[str, ...], ...], bool], _Bias] = {}
+        self._taken = {name for node in self.graph.node for name in (node.name, *node.output)} | set(self.constants)
         self._number = 0
 
     def apply(self) -> int:
@@ -279,7 +77,7 @@ class _Fusion(_Reader):
 
     def _replace(self, end: NodeProto) -> bool:
         """Replace the attention whose result this node brings into three dimensions."""
-        permuted = self.permuted(end.input[0], _HEADS)
+        permuted = self.permuted(end.input[0], HEADS)
         product = self.node(permuted[0].input[0], "MatMul") if permuted else None
         value = self.heads(product.input[1]) if product else None
         if product is None or value is None or value.factor != 1.0:
@@ -298,12 +96,12 @@ class _Fusion(_Reader):
         if scores is None or scores.query.heads != value.heads:
             return False
         end.input[0] = self._make(scores, value.source, guarded)
-        sizes, width = self.sizes(end.input[1]), self._last_size(value.source)
+        sizes, width = self.sizes(end.input[1]), self.last_size(value.source)
         if len(sizes) == 3 and sizes[2] in (-1, width):
             self._new[-1].output[0] = end.output[0]  # which has this shape already
         return True
 
-    def _make(self, scores: _Scores, value: str, guarded: bool) -> str:
+    def _make(self, scores: Scores, value: str, guarded: bool) -> str:
         sources = [scores.query.source, scores.key.source, value]
         bias = self._bias(scores.biases, sources[0], guarded) if scores.biases else _Bias()
         if merged := self._merged(sources):
@@ -381,13 +179,15 @@ class _Fusion(_Reader):
         return np.dtype(np.float32) if part is None else part.weight.dtype
 
     def _name(self) -> str:
-        self._number += 1
-        return f"ortmulti_attention_{self._number}"
+        while (name := f"ortmulti_attention_{self._number}") in self._taken:
+            self._number += 1
+        self._taken.add(name)
+        return name
 
     def _constant(self, value: NDArray[Any]) -> str:
         tensor = numpy_helper.from_array(value, self._name())
         self.graph.initializer.append(tensor)
-        self._constants[tensor.name] = tensor
+        self.constants[tensor.name] = tensor
         return str(tensor.name)
 
     def _add(self, kind: str, inputs: Iterable[str], **attributes: Any) -> str:
