@@ -9,6 +9,7 @@
 #include "bindings/tensors.hpp"
 #include "bindings/text.hpp"
 #include "core/base/error.hpp"
+#include "core/ort/empty_sequence.hpp"
 #include "core/ort/library.hpp"
 
 namespace ortmulti::bindings {

@@ -12,7 +12,7 @@
 #include "bindings/run_options.hpp"
 #include "bindings/text.hpp"
 #include "core/base/error.hpp"
-#include "core/create/creation.hpp"
+#include "core/create/external_weights.hpp"
 #include "core/ort/checked.hpp"
 #include "core/ort/options.hpp"
 

@@ -24,6 +24,7 @@
 #include "core/onnx/weight_list.hpp"
 #include "core/weights/loader.hpp"
 #include "core/weights/plan.hpp"
+#include "core/weights/weight_load.hpp"
 
 namespace ortmulti::bindings {
 namespace {

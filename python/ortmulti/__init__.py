@@ -46,6 +46,7 @@ __getattr__, __dir__, __all__ = attach(
         "ortmulti.interface.sessions": "create_sessions",
         "ortmulti.loading.prewarm": "prewarm",
         "ortmulti.loading.tuning": "Tuning TuningWarning",
+        "ortmulti.optimized.fuse": "FusedModel FusedRun fuse",
         "ortmulti.optimized.optimize": "OptimizedModel optimize",
         "ortmulti.options.arena": "ArenaConfig",
         "ortmulti.options.environment": (

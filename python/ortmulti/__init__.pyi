@@ -85,6 +85,9 @@ from ortmulti.interface.sessions import create_sessions as create_sessions
 from ortmulti.loading.prewarm import prewarm as prewarm
 from ortmulti.loading.tuning import Tuning as Tuning
 from ortmulti.loading.tuning import TuningWarning as TuningWarning
+from ortmulti.optimized.fuse import FusedModel as FusedModel
+from ortmulti.optimized.fuse import FusedRun as FusedRun
+from ortmulti.optimized.fuse import fuse as fuse
 from ortmulti.optimized.optimize import OptimizedModel as OptimizedModel
 from ortmulti.optimized.optimize import optimize as optimize
 from ortmulti.options.arena import ArenaConfig as ArenaConfig

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/create/creation.hpp"
+#include "core/create/external_weights.hpp"
 #include "core/ort/options.hpp"
 #include "core/ort/value.hpp"
 #include "test_support.hpp"

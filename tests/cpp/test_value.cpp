@@ -9,6 +9,7 @@
 
 #include "core/base/error.hpp"
 #include "core/onnx/element_types.hpp"
+#include "core/ort/empty_sequence.hpp"
 #include "core/ort/value.hpp"
 #include "test_support.hpp"
 

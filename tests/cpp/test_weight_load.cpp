@@ -4,7 +4,7 @@
 #include <future>
 
 #include "core/base/error.hpp"
-#include "core/weights/loader.hpp"
+#include "core/weights/weight_load.hpp"
 #include "failing_threads.hpp"
 #include "loading.hpp"
 

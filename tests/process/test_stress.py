@@ -75,11 +75,10 @@ class Round:
 
     def load(self) -> None:
         trim_after, max_queue = self.random.choice([0.1, None]), self.random.choice([None, 20])
-        self.pools.append(
-            ortmulti.load(
-                self.paths[0], self.devices, 2, max_queue=max_queue, loading=ortmulti.Loading(trim_after=trim_after)
-            )
-        )
+        options: dict[str, Any] = {"max_queue": max_queue, "loading": ortmulti.Loading(trim_after=trim_after)}
+        if self.devices != "cpu" and self.random.random() < 0.5:
+            options["cuda_graph"] = ortmulti.CudaGraph(max_shapes=2)  # after the first run: few pools live for twenty
+        self.pools.append(ortmulti.load(self.paths[0], self.devices, 2, **options))
 
     def check(self, model: int, x: int, outputs: list[np.ndarray]) -> None:
         expected = self.expected[model][x]

@@ -16,6 +16,8 @@ WIDTH, VOCABULARY = 6, 120
 TABLE = np.random.default_rng(0).standard_normal((VOCABULARY, WIDTH)).astype(np.float32)
 LABELS = np.random.default_rng(1).standard_normal((WIDTH, 3)).astype(np.float32)
 INPUTS = ("input_ids", "attention_mask")
+CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6}
+"""How near an answer of a joint run is."""
 
 # A token's vector is what the table has, and its type, and the mean of those of the text.
 _CONTEXT = """

@@ -4,15 +4,12 @@
 #include <system_error>
 #include <utility>
 
-#include "core/base/cpu_affinity.hpp"
 #include "core/base/error.hpp"
 #include "core/base/fork.hpp"
-#include "core/base/source.hpp"
 #include "core/create/preload.hpp"
 #include "core/memory/device_memory.hpp"
 #include "core/ort/api_compat.hpp"
 #include "core/ort/operators.hpp"
-#include "core/ort/value.hpp"
 #include "core/weights/store.hpp"
 
 namespace ortmulti {
@@ -39,38 +36,6 @@ std::string why_in_turn(const std::string& onnxruntime_version) {
   return "ONNX Runtime " + onnxruntime_version + " is older than 1." + std::to_string(first_tried) +
          ", and with older releases it was not tried to create sessions on one GPU at the same time; serialize='none' "
          "does it";
-}
-
-WeightList take_external_weights(SessionOptions& options, std::uint64_t min_bytes) {
-  WeightList list;
-  std::vector<ModelAdditions::NamedValue> staying;
-  for (ModelAdditions::NamedValue& each : options.additions.external_initializers) {
-    const auto& [name, value] = each;
-    const auto info = value->GetTensorTypeAndShapeInfo();
-    const auto type = static_cast<int>(info.GetElementType());  // ONNX's number is the same
-    const std::vector<std::int64_t> shape = info.GetShape();
-    const std::uint64_t bytes = tensor_bytes(*value);
-    if (bytes < min_bytes || device_of(value->GetTensorMemoryInfo()).is_cuda() ||
-        !tensor_problem(name, type, shape, bytes).empty()) {
-      staying.push_back(std::move(each));
-      continue;
-    }
-    list.weights.push_back({name, type, shape, list.sources.size(), 0, bytes});
-    const auto* data = static_cast<const unsigned char*>(value->GetTensorRawData());
-    list.sources.push_back(memory_source("the value of " + name, {value, data}, bytes));
-  }
-  options.additions.external_initializers = std::move(staying);
-  return list;
-}
-
-void add_external_weights(SessionOptions& options, const WeightList& list) {
-  const auto memory = in_memory(list);
-  for (std::size_t i = 0; i < list.weights.size(); ++i) {
-    const Weight& weight = list.weights[i];
-    const auto value = Value::over(memory[i].get(), static_cast<ONNXTensorElementDataType>(weight.data_type),
-                                   weight.shape, Device::cpu(), memory[i], false);
-    options.additions.external_initializers.push_back({weight.name, {value, &value->get()}});
-  }
 }
 
 Creation::Creation(OnnxRuntime& runtime, CreationRequest request)
@@ -218,65 +183,6 @@ std::mutex* Creation::turn(const Device& device) {
   }
   const bool free = !device.is_cuda() || why_in_turn(runtime_.version()).empty();
   return free ? nullptr : &turns_.at(to_string(device));
-}
-
-SessionOptions Creation::options_for(const Device& device) const {
-  SessionOptions options = request_.options;
-  if (device.is_cuda()) {
-    // The GPU computes; pools of idle CPU threads would only cost memory and start-up.
-    if (options.intra_op_num_threads == 0) {
-      options.intra_op_num_threads = 1;
-    }
-    if (options.inter_op_num_threads == 0) {
-      options.inter_op_num_threads = 1;
-    }
-  } else if (options.intra_op_num_threads == 0) {
-    const auto beside = request_.one_session_each ? 1 : std::ranges::count(devices_, device);
-    options.intra_op_num_threads = threads_per_session(static_cast<int>(beside));
-  }
-  if (options.threads) {  // as many as ONNX Runtime would make: they are there before it asks for them
-    for (int* number : {&options.intra_op_num_threads, &options.inter_op_num_threads}) {
-      *number = *number == 0 ? usable_cores() : *number;
-    }
-  }
-  return options;
-}
-
-const ModelIndex& Creation::model_index() {
-  std::call_once(indexed_, [this] {
-    const ScopedSpan span(timeline_.get(), "index model");
-    try {
-      index_ = index_model(*request_.model.source());
-    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): ONNX Runtime says what is wrong with the model
-    }
-  });
-  return index_;
-}
-
-std::string Creation::why_not_one_session() {
-  if (request_.options.enable_profiling) {
-    return "each session writes a profile of its own";
-  }
-  if (!request_.options.optimized_model_filepath.empty()) {
-    return "optimized_model_filepath has each session write its model";
-  }
-  const std::string stateful = find_stateful_operator(model_index().operators);
-  return stateful.empty() ? "" : "operator " + stateful + " may keep something from run to run";
-}
-
-void Creation::check_memory(const Device& device) {
-  CudaStartup& startup = CudaStartup::instance();
-  startup.make_current(device.index, timeline_.get());
-  const CudaStartup::Memory memory = startup.memory(device.index);
-  const auto sessions = static_cast<std::uint64_t>(std::ranges::count(devices_, device));
-  const std::uint64_t each = total_bytes(model_index().initializers);
-  if (each <= memory.free / sessions) {
-    return;
-  }
-  throw Error(ErrorKind::out_of_memory, "the weights of " + request_.model.describe() + " take " + megabytes(each) +
-                                            " in each of " + std::to_string(sessions) + " sessions on " +
-                                            to_string(device) + ", which has " + megabytes(memory.free) + " free of " +
-                                            megabytes(memory.total));
 }
 
 std::shared_ptr<Session> Creation::create_session(std::size_t index) {

@@ -30,13 +30,6 @@ enum class Serialize { none, device, all, automatic };
 /// See docs/concurrent-creation.md.
 std::string why_in_turn(const std::string& onnxruntime_version);
 
-/// Moves values for external data from the options to a list of weights: those of at least `min_bytes`, in the host's
-/// memory.
-WeightList take_external_weights(SessionOptions& options, std::uint64_t min_bytes);
-
-/// Adds weights to the options as values for external data. Reads those that are not in memory. Throws Error.
-void add_external_weights(SessionOptions& options, const WeightList& list);
-
 struct CreationRequest {
   /// What sessions on one device have different from the others.
   struct OnDevice {

@@ -7,6 +7,7 @@
 #include "core/base/error.hpp"
 #include "core/ort/api_compat.hpp"
 #include "core/ort/checked.hpp"
+#include "core/ort/empty_sequence.hpp"
 #include "core/ort/library.hpp"
 #include "core/ort/value.hpp"
 

@@ -15,8 +15,6 @@
 
 namespace ortmulti {
 
-class OnnxRuntime;
-
 /// A value's type: a tensor, or what holds others.
 struct ValueType {
   ONNXType kind = ONNX_TYPE_UNKNOWN;
@@ -129,17 +127,6 @@ class Value {
   bool writable_;
   Ort::Value value_;  // freed before its owner
 };
-
-/// A model without inputs whose one output, "empty", is a sequence of no tensors of this element type: about the
-/// smallest that a session can be created of.
-std::string empty_sequence_model(ONNXTensorElementDataType element_type);
-
-/// A short-lived session's options: no threads and no arena.
-Ort::SessionOptions small_session_options();
-
-/// A sequence of no tensors of this element type. The C API makes a sequence only of values that are there; this is
-/// what ONNX's operator SequenceEmpty gives, for which each call takes a short-lived session. Throws Error.
-Ort::Value make_empty_sequence(OnnxRuntime& runtime, ONNXTensorElementDataType element_type);
 
 /// A hash of shapes, to recognize a run with others than the run before: that of no value, and with a further one's.
 constexpr std::uint64_t no_shapes = 0xcbf29ce484222325;

@@ -4,7 +4,6 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
-#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -122,25 +121,6 @@ class WeightLoader {
   std::stop_source stop_;
   std::exception_ptr error_;
   WeightReader* reader_ = nullptr;  // of the pass under way
-};
-
-/// Loads weights to several GPUs, with a thread for each of them.
-class WeightLoad : NonCopyable {
- public:
-  /// Starts the threads. Throws Error without a device, if one is named twice, and if a thread cannot start.
-  WeightLoad(CudaStartup& startup, const SharedWeights& weights, std::vector<int> devices);
-  /// Gives up: waits until the threads have ended, at their next chunk.
-  ~WeightLoad() { loader_.stop(); }
-
-  /// Waits at most `timeout`; whether all threads are done.
-  bool wait(std::chrono::milliseconds timeout) const;
-
-  /// Waits, and returns the store of each device. Throws the first error of any device.
-  std::vector<std::shared_ptr<const CudaWeightStore>> take();
-
- private:
-  WeightLoader loader_;
-  std::vector<std::future<void>> threads_;  // freed, they wait
 };
 
 }  // namespace ortmulti

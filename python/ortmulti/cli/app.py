@@ -19,6 +19,7 @@ from .bench_run import bench_run
 from .bench_sleep import bench_sleep
 from .devices import devices_command
 from .diagnose import diagnose_command
+from .fuse import fuse_command
 from .hold import hold_command
 from .inspect import inspect_command, run_command
 from .optimize import optimize_command
@@ -38,6 +39,7 @@ app.command("diagnose")(diagnose_command)
 app.command("inspect")(inspect_command)
 app.command("run")(run_command)
 app.command("optimize")(optimize_command)
+app.command("fuse")(fuse_command)
 app.command("serve")(serve_command)
 app.command("hold")(hold_command)
 app.command("tune")(tune_command)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ortmulti.optimized.comparison import same_bits
 from ortmulti.values import floats
+from ortmulti.values.apart import apart
 
 TOLERANCE = 0.01
 """Differences up to this share of the largest value are rounding: runs of other sizes use other kernels."""
@@ -58,33 +59,6 @@ class OutputCheck:
         if self.size > TOLERANCE:
             return f"differs by {self.size:.2g} of its largest value from the answer to the request alone"
         return ""
-
-
-class Apart(NamedTuple):
-    """How far floats of one shape are apart, where they are finite.
-
-    Attributes:
-        most: The largest difference.
-        largest: The largest value.
-        finite: Whether all are.
-    """
-
-    most: float
-    largest: float
-    finite: bool
-
-
-def apart(one: Any, other: Any) -> Apart | None:
-    """Return how far floats of one shape are apart; None: others of them are infinite or not a number."""
-    first, second = floats.as_float64(one), floats.as_float64(other)
-    finite = np.isfinite(first)
-    if not np.array_equal(finite, np.isfinite(second)) or not np.array_equal(
-        first[~finite], second[~finite], equal_nan=True
-    ):
-        return None
-    first, second = first[finite], second[finite]
-    largest = max(float(np.abs(both).max(initial=0.0)) for both in (first, second))
-    return Apart(float(np.abs(first - second).max(initial=0.0)), largest, bool(finite.all()))
 
 
 def difference(one: Any, other: Any) -> float:

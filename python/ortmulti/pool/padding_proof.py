@@ -12,7 +12,7 @@ from ortmulti.create.sample_inputs import MISFITS, first_fit, growing_inputs
 from ortmulti.errors import InvalidArgument
 from ortmulti.optimized.comparison import same_bits
 from ortmulti.options.session_options import RunOptions
-from ortmulti.pool.answers import CANCELLATION, apart, tolerance
+from ortmulti.pool.answers import CANCELLATION, tolerance
 from ortmulti.pool.batching_check import Model, check_pool
 from ortmulti.pool.configuration import Batching
 from ortmulti.pool.feeds import are_rows, join_rows, take_rows
@@ -30,6 +30,7 @@ from ortmulti.pool.padding_requests import (
     resized,
 )
 from ortmulti.values import floats
+from ortmulti.values.apart import apart
 
 __all__ = ["padded_outputs", "prove_padding"]
 

@@ -1,0 +1,58 @@
+"""`ortmulti fuse`: a faster form of an encoder, as a model file."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+from rich.markup import escape
+
+import ortmulti
+
+from .options import CustomOps, session_options
+from .output import print_json, say, table, working
+
+
+def fuse_command(
+    model: Annotated[Path, typer.Argument(help="An .onnx file.")],
+    to: Annotated[Path, typer.Argument(help="The new file.")],
+    device: Annotated[
+        str | None,
+        typer.Option(help="cpu, cuda or cuda:N: where it is compared and timed (default: a GPU, or else the CPU)."),
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="fp16: also compute with half precision. Inputs and outputs keep their types.")
+    ] = None,
+    custom_ops: CustomOps = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Write a faster form of an encoder: its attention becomes operators of ONNX Runtime's.
+
+    The new file is kept only if its outputs are the model's, but for rounding, and if it is faster on the device.
+    """
+    if precision not in (None, "fp16"):
+        raise typer.BadParameter(f"--precision is fp16, not {precision!r}")
+    with working(f"fusing {model}"):
+        result = ortmulti.fuse(model, to, device, precision=cast(Any, precision), options=session_options(custom_ops))
+    if as_json:
+        print_json(dataclasses.asdict(result))
+        return
+    operators = ", ".join(f"{count} {name}" for name, count in sorted(result.fused.items()))
+    say(
+        f"made in {result.seconds:.2f} s on {result.device}: {escape(result.path)}",
+        f"{result.nodes[0]} nodes became {result.nodes[1]}, with {operators or 'no operators of its own'}",
+        f"its outputs differ by {result.difference:.2g} of their largest value at most; {result.tolerance:.2g} is "
+        "rounding",
+    )
+    rows = [
+        (
+            f"{run.rows} x {run.tokens}",
+            f"{run.before * 1e3:.3g}",
+            f"{run.after * 1e3:.3g}",
+            f"{run.before / run.after:.2f}",
+        )
+        for run in result.runs
+    ]
+    say(table(["rows x tokens", "ms before", "ms after", "times as fast"], rows))

@@ -1,0 +1,196 @@
+"""The proof that a fused model computes what the model computes, and is faster: both run with the same inputs."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import exp, fsum, log
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortmulti import _core
+from ortmulti.create.sample_inputs import MISFITS, sample_inputs
+from ortmulti.errors import Error, NotOptimizable
+from ortmulti.values import floats
+from ortmulti.values.apart import apart
+
+LENGTHS = (1, 7, 33)
+"""Beside the longest."""
+LONGEST = 1024
+SHAPES = ((1, 32), (1, 128), (16, 64))
+"""Rows and tokens of the runs that are timed."""
+FASTER = 0.97
+"""A fused model is kept if its runs take at most this share of the time, in the mean over the shapes."""
+_ROWS = 6
+_TOKENS = (100, 30, 4)
+_SECONDS = 1.5
+_TURNS = 3, 50
+_RUNS = 3
+
+_Feed = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class FusedRun:
+    """Runs of one shape, before and after.
+
+    Attributes:
+        rows: Their rows.
+        tokens: The length of each.
+        before: Median seconds of the model's runs.
+        after: The same of the fused model's.
+    """
+
+    rows: int
+    tokens: int
+    before: float
+    after: float
+
+
+def prove(model: _core.Session, fused: _core.Session, longest: int, tolerance: float, *, empty: bool) -> float:
+    """Compare the outputs for random inputs of several lengths and sizes, with masks of all kinds.
+
+    Args:
+        model: A session of the model.
+        fused: One of the fused model.
+        longest: The longest input to try.
+        tolerance: Which share of an output's largest value a difference may be.
+        empty: Whether rows without any token are compared, too.
+
+    Returns:
+        The largest difference, as a share of the largest value.
+
+    Raises:
+        NotOptimizable: They differ by more, or the model takes no random inputs.
+    """
+    names = [output.name for output in model.outputs()]
+    most, lengths = 0.0, set()
+    for rows, length in ((1, 1), (_ROWS, 7), (1, 33), (_ROWS, 33), (2, longest)):
+        for feed in _feeds(model, rows, length, empty=empty):
+            try:
+                expected = model.run(None, feed)
+            except MISFITS:
+                continue
+            try:
+                found = fused.run(None, feed)
+            except Error as error:
+                raise NotOptimizable(f"it fails with {rows} x {length} tokens: {error}") from error
+            for name, one, other in zip(names, expected, found, strict=True):
+                by = _difference(one, other)
+                if not by <= tolerance:
+                    raise NotOptimizable(
+                        f"it computes another '{name}' for {rows} x {length} tokens: a difference of {by:.2g} of the "
+                        f"largest value, and {tolerance:.2g} is rounding"
+                    )
+                most = max(most, by)
+            lengths.add(length)
+            break
+    if len(lengths) < 2:
+        raise NotOptimizable(
+            "it cannot be compared with the model, which takes no random inputs of different lengths, with token ids "
+            "below 100, 30 or 4"
+        )
+    return most
+
+
+def race(model: _core.Session, fused: _core.Session) -> tuple[FusedRun, ...]:
+    """Time both models in turns.
+
+    Raises:
+        NotOptimizable: The fused one is not faster.
+    """
+    runs = []
+    for rows, tokens in SHAPES:
+        for feed in _feeds(model, rows, tokens, empty=False):
+            try:
+                model.run(None, feed)
+            except MISFITS:
+                continue
+            runs.append(FusedRun(rows, tokens, *_medians(model, fused, feed)))
+            break
+    if share(runs) > FASTER:
+        times = ", ".join(
+            f"{run.rows} x {run.tokens} tokens: {run.before * 1e3:.3g} ms before, {run.after * 1e3:.3g} ms after"
+            for run in runs
+        )
+        raise NotOptimizable(f"it is not faster on this device ({times or 'no run'})")
+    return tuple(runs)
+
+
+def share(runs: Sequence[FusedRun]) -> float:
+    """Return which share of the time the fused model takes, in the mean over the shapes."""
+    return exp(fsum(log(run.after / run.before) for run in runs) / len(runs)) if runs else 1.0
+
+
+def _medians(model: _core.Session, fused: _core.Session, feed: _Feed) -> tuple[float, float]:
+    """Return the median seconds of both, which run in turns: a few runs, the first of which does not count.
+
+    The threads of the one before still look for work then.
+    """
+    times: dict[_core.Session, list[float]] = {model: [], fused: []}
+    end = time.perf_counter() + _SECONDS
+    turns = 0
+    while turns < _TURNS[0] or (turns < _TURNS[1] and time.perf_counter() < end):
+        for session in (model, fused) if turns % 2 else (fused, model):
+            session.run(None, feed)
+            for _ in range(_RUNS):
+                start = time.perf_counter()
+                session.run(None, feed)
+                times[session].append(time.perf_counter() - start)
+        turns += 1
+    return statistics.median(times[model]), statistics.median(times[fused])
+
+
+def _feeds(model: _core.Session, rows: int, length: int, *, empty: bool) -> Iterator[_Feed]:
+    """Yield inputs, until the model takes one: with smaller token ids, and with types of tokens that are 0."""
+    for tokens in _TOKENS:
+        feed = sample_inputs(model.inputs(), rows, length, length, tokens=tokens)
+        random = np.random.default_rng([rows, length])
+        masked = {
+            name: _masked(array, random, empty=empty)
+            if "mask" in name.lower() and array.shape[1:] == (length,)
+            else array
+            for name, array in feed.items()
+        }
+        types = {
+            name: random.integers(2, size=array.shape).astype(array.dtype)
+            for name, array in feed.items()
+            if ("token_type" in name.lower() or "segment" in name.lower()) and array.dtype.kind in "iu"
+        }
+        if types:
+            yield masked | types
+        yield masked
+
+
+def _masked(mask: NDArray[Any], random: np.random.Generator, *, empty: bool) -> NDArray[Any]:
+    """Mask rows in turns: nothing, the right side, the left side, some, and, where it is so, everything."""
+    made = mask.copy()
+    length = made.shape[1]
+    for row in range(len(made)):
+        kind, some = row % 5, int(random.integers(length)) if length > 1 else 0
+        if kind == 1:
+            made[row, length - some :] = 0
+        elif kind == 2:
+            made[row, :some] = 0
+        elif kind == 3 and length > 1:
+            made[row] = random.integers(2, size=length)
+            made[row, some] = 1
+        elif kind == 4 and empty:
+            made[row] = 0
+    return made
+
+
+def _difference(one: Any, other: Any) -> float:
+    """Return the largest difference as a share of the largest value; of integers, the share of other elements."""
+    if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray):
+        return 0.0 if bool(one == other) else 1.0
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return 1.0
+    if not floats.is_floating(one.dtype):
+        return float(np.mean(one != other)) if one.size else 0.0
+    by = apart(one, other)
+    return 1.0 if by is None else by.most / by.largest if by.largest else 0.0
