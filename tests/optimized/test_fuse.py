@@ -130,9 +130,9 @@ def test_long_chains_are_not_followed(kind: str) -> None:
     softmax = node_of(before, "Softmax")
     source = node_of(before, "Reshape").input[1] if kind == "Concat" else softmax.input[0]
     for place in range(1500):
-        inputs, others = ([source], {"perm": [0, 2, 1, 3]}) if kind == "Transpose" else ([source, source], {})
-        others = {"axis": 0} if kind == "Concat" else others
-        node = helper.make_node(kind, inputs, [f"chain_{place}"], **others)
+        inputs = [source] if kind == "Transpose" else [source, source]
+        attributes: dict[str, Any] = {"Transpose": {"perm": [0, 2, 1, 3]}, "Concat": {"axis": 0}}
+        node = helper.make_node(kind, inputs, [f"chain_{place}"], **attributes.get(kind, {}))
         before.graph.node.insert(0, node)
         source = node.output[0]
     if kind == "Concat":
