@@ -24,7 +24,7 @@ from tests.support.encoders import HIDDEN, Encoder
 from tests.support.processes import nothing_leaks
 
 FORMS, MASKS = ["eager", "sdpa", "flat"], ["added", "guarded", "where", "none"]
-RUN = FusedRun(1, 32, 2.0, 1.0)
+RUN = FusedRun(1, 32, 2.0, 1.0, 0.6)
 
 
 @pytest.fixture
@@ -130,9 +130,9 @@ def test_long_chains_are_not_followed(kind: str) -> None:
     softmax = node_of(before, "Softmax")
     source = node_of(before, "Reshape").input[1] if kind == "Concat" else softmax.input[0]
     for place in range(1500):
-        inputs, others = ([source], {"perm": [0, 2, 1, 3]}) if kind == "Transpose" else ([source, source], {})
-        others = {"axis": 0} if kind == "Concat" else others
-        node = helper.make_node(kind, inputs, [f"chain_{place}"], **others)
+        inputs = [source] if kind == "Transpose" else [source, source]
+        attributes: dict[str, Any] = {"Transpose": {"perm": [0, 2, 1, 3]}, "Concat": {"axis": 0}}
+        node = helper.make_node(kind, inputs, [f"chain_{place}"], **attributes.get(kind, {}))
         before.graph.node.insert(0, node)
         source = node.output[0]
     if kind == "Concat":
@@ -250,6 +250,19 @@ def test_runs_of_both_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
         runs = fusion_proof.race(session._core, session._core)
     assert [(run.rows, run.tokens) for run in runs] == list(fusion_proof.SHAPES)
     assert all(run.before > 0 and run.after > 0 for run in runs)
+
+
+@pytest.mark.parametrize(("after", "most", "sure"), [(0.9, 1.1, "surely "), (0.98, 0.99, ""), (1.2, 1.3, "")])
+def test_one_is_kept_only_if_it_is_surely_faster(
+    monkeypatch: pytest.MonkeyPatch, after: float, most: float, sure: str
+) -> None:
+    found = [FusedRun(1, 32, 1.0, 0.5, 0.6), FusedRun(1, 32, 1.0, after, most)]
+    monkeypatch.setattr(fusion_proof, "_timed", lambda *_: found[-1])
+    with onnx_models.cpu_session(Encoder("eager", "added").proto().SerializeToString()) as session:
+        with pytest.raises(ortmulti.NotOptimizable, match=f"it is not {sure}faster"):
+            fusion_proof.race(session._core, session._core)
+        found.pop()
+        assert fusion_proof.race(session._core, session._core) == tuple(found * 3)
 
 
 def _another_scale(proto: onnx.ModelProto) -> None:

@@ -161,8 +161,10 @@ class _Fusion(Reader):
             else:
                 largest = self._add("ReduceMax", [name, self._constant(axes)], keepdims=0)
             largest = self._add("Unsqueeze", [largest, self._constant(np.array([2]))])
-            empty = self._add("Equal", [largest, self._constant(np.array([-np.inf], dtype))])
-            name = self._add("Max", [name, self._constant(np.array([_LEAST], dtype))])
+            lowest = self._constant(np.array([-np.inf], dtype))
+            empty = self._add("Equal", [largest, lowest])
+            masked = self._add("Equal", [name, lowest])
+            name = self._add("Where", [masked, self._constant(np.array([_LEAST], dtype)), name])
         self._biases[biases, guarded] = made = _Bias(name, empty)
         return made
 
