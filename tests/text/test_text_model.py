@@ -184,7 +184,7 @@ def test_prompts(tmp_path: Path) -> None:
             np.testing.assert_allclose(list(model.embed_stream(TEXTS[:2], prompt=prompt)), wanted, **CLOSE)
         for call in (model.embed, model.embed_stream):
             with pytest.raises(ortmulti.InvalidArgument, match="prompt is one of 'query', 'none', or a text that ends"):
-                list(call(["a"], prompt="qurey"))  # type: ignore[operator]
+                list(call(["a"], prompt="qurey"))
         ids = exports.tokens(tmp_path, TEXTS[0]).ids
         np.testing.assert_allclose(
             model.embed([ids], prompt=""), [exports.vectors_of(tmp_path, TEXTS[0]).mean(0)], **CLOSE
