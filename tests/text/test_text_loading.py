@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import ortmulti
@@ -44,6 +45,16 @@ def test_options_of_a_load(folder: Path) -> None:
         text.load(folder, "cpu", sessions_per_devices=2)
     with pytest.raises(ortmulti.InvalidArgument, match="gpu9"):
         text.load(folder, "gpu9")
+
+
+def test_a_fixed_length_is_refused(tmp_path: Path) -> None:
+    exports.export(tmp_path)
+    proto = onnx.load(tmp_path / "model.onnx")
+    for one in proto.graph.input:
+        one.type.tensor_type.shape.dim[1].dim_value = 16
+    onnx.save(proto, tmp_path / "model.onnx")
+    with pytest.raises(ortmulti.InvalidArgument, match=r"the model's input 'input_ids' has the fixed length 16"):
+        text.load(tmp_path, "cpu")
 
 
 def test_left_padding_is_tried_first_and_then_right(tmp_path: Path) -> None:
@@ -91,8 +102,8 @@ def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
 
 def test_a_tokenizer_that_fails_and_one_without_room(tmp_path: Path) -> None:
     exports.export(tmp_path)
-    with pytest.raises(ortmulti.InvalidArgument, match=r"max_length is 3, and .*tokenizer.json adds 3 special tokens"):
-        text.load(tmp_path, "cpu", max_length=3)
+    with pytest.raises(ortmulti.InvalidArgument, match=r"max_length is 2, and .*tokenizer.json adds 2 special tokens"):
+        text.load(tmp_path, "cpu", max_length=2)
     with text.load(tmp_path, "cpu", max_length=4) as model:
         counts: list[int] = []
         model.embed(["the rows of a batch"], counts=counts)

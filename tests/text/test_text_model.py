@@ -182,6 +182,9 @@ def test_prompts(tmp_path: Path) -> None:
             wanted = [exports.vectors_of(tmp_path, before + one)[skipped:].mean(0) for one in TEXTS[:2]]
             np.testing.assert_allclose(model.embed(TEXTS[:2], prompt=prompt), wanted, **CLOSE)
             np.testing.assert_allclose(list(model.embed_stream(TEXTS[:2], prompt=prompt)), wanted, **CLOSE)
+        for call in (model.embed, model.embed_stream):
+            with pytest.raises(ortmulti.InvalidArgument, match="prompt is one of 'query', 'none', or a text that ends"):
+                list(call(["a"], prompt="qurey"))
         ids = exports.tokens(tmp_path, TEXTS[0]).ids
         np.testing.assert_allclose(
             model.embed([ids], prompt=""), [exports.vectors_of(tmp_path, TEXTS[0]).mean(0)], **CLOSE
@@ -246,6 +249,15 @@ def test_ranks(ranks: text.TextModel) -> None:
         ranks.rank(3, texts)
     with pytest.raises(ortmulti.InvalidType, match="text 1 is a pair with a list"):
         ranks.rank("a", ["b", [1]])  # type: ignore[list-item]
+
+
+def test_a_default_prompt_of_a_ranking_is_put_before_the_query(tmp_path: Path) -> None:
+    of_library = {"model_type": "CrossEncoder", "prompts": {"query": "rows of "}, "default_prompt_name": "query"}
+    config = {"id2label": {"0": "LABEL_0"}}
+    exports.export(tmp_path, "logits", files={"config.json": config, "config_sentence_transformers.json": of_library})
+    with text.load(tmp_path, "cpu") as model:
+        wanted = [exports.logits_of(tmp_path, "rows of cat", one)[0] for one in TEXTS[:2]]
+        np.testing.assert_allclose(model.rank("cat", TEXTS[:2], raw_scores=True), wanted, **CLOSE)
 
 
 def test_classes(classes: text.TextModel) -> None:

@@ -136,6 +136,8 @@ def test_the_transformer_may_lie_in_a_folder_of_its_own(tmp_path: Path) -> None:
     listed = exports.modules("Pooling")
     listed[0]["path"] = "0_Transformer"
     (tmp_path / "modules.json").write_text(json.dumps(listed))
+    (tmp_path / POOLING).parent.mkdir()
+    (tmp_path / POOLING).write_text("{}")
     found = text.read_settings(tmp_path)
     assert found.model == tmp_path / "0_Transformer/onnx/model.onnx"
     assert found.tokenizer == tmp_path / "0_Transformer/tokenizer.json"
@@ -341,7 +343,7 @@ def test_prompts_and_the_tokenizers_settings(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_file_is_one_clear_error(tmp_path: Path, name: str, content: Any, message: str) -> None:
-    files = {"modules.json": exports.modules("Pooling"), name: content}
+    files = {"modules.json": exports.modules("Pooling"), POOLING: {}, name: content}
     refused(exports.export(tmp_path, files=files), message)
 
 
@@ -360,6 +362,29 @@ def test_models_that_want_more_than_texts_are_refused(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"no model")
     with pytest.raises(ortmulti.InvalidProtobuf):
         text.read_settings(tmp_path)
+
+
+def test_what_sentence_transformers_cuts_and_what_is_not_all_there(tmp_path: Path) -> None:
+    files = {"modules.json": exports.modules("Pooling"), "config_sentence_transformers.json": {"truncate_dim": 3}}
+    exports.export(tmp_path, files=files)
+    with pytest.raises(ortmulti.NoSuchFile, match=r"1_Pooling/config.json', which modules.json names"):
+        text.read_settings(tmp_path)
+    assert text.read_settings(tmp_path, pooling="cls").pooling == "cls"
+    with text.load(tmp_path, "cpu", pooling="mean") as model:
+        assert (model.dimensions, model.embed(["a", "b"]).shape, model.embed(["a"], dimensions=5).shape) == (
+            3,
+            (2, 3),
+            (1, 5),
+        )
+        assert next(model.embed_stream(["a"])).shape == (3,)
+    with pytest.raises(ortmulti.NoSuchFile, match="give its folder, and the file by file="):
+        text.read_settings(tmp_path / "model.onnx")
+
+
+def test_a_pooling_chooses_among_several_modes(tmp_path: Path) -> None:
+    several = {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}
+    exports.export(tmp_path, files={"modules.json": exports.modules("Pooling"), POOLING: several})
+    assert text.read_settings(tmp_path, pooling="max").pooling == "max"
 
 
 def test_inspect_shows_what_an_export_says(tmp_path: Path) -> None:

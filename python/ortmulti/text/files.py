@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from ortmulti._runtime.regular_file import read_json
 from ortmulti.errors import InvalidArgument, NoSuchFile
 
-__all__ = ["Fields", "inside", "read", "read_value"]
+__all__ = ["Fields", "inside", "pad_token", "read", "read_value"]
 
 _Value = TypeVar("_Value")
 
@@ -142,3 +142,19 @@ def inside(folder: Path, path: str, file: Path) -> Path:
     if "\0" in path or path.startswith("/") or ".." in parts:
         raise InvalidArgument(f"{file}: the path {path[:_SHOWN]!r} is not within the folder: mend the file")
     return folder.joinpath(*parts)
+
+
+def pad_token(config: Fields, of_tokenizer: Fields) -> int:
+    """Return the padding token's number: the tokenizer's, else the model's, else 0: what it is hardly matters then."""
+    text = _content(of_tokenizer, "pad_token")
+    added = of_tokenizer.inner("added_tokens_decoder")
+    for number in added.names() if text else ():
+        if number.isdecimal() and _content(added, number) == text:
+            return int(number)
+    return config.size("pad_token_id", 0) or 0
+
+
+def _content(fields: Fields, name: str) -> str:
+    """Return a token, which is a text or an object with one."""
+    value: Any = fields.any(name)
+    return fields.inner(name).text("content") if isinstance(value, dict) else fields.text(name)

@@ -66,7 +66,13 @@ def load(
             joined = "texts run alone" if batching is None else "only texts of one length run together"
             if batching is None or batching.pad is None:
                 log.logger().warning("'%s': %s: %s", settings.model, joined, refused)
-        return TextModel(pool, settings, tokenizer=tokenizer)
+        model = TextModel(pool, settings, tokenizer=tokenizer)
+        try:
+            model.check()
+        except BaseException:
+            model.close()
+            raise
+        return model
     raise AssertionError  # there is a way
 
 

@@ -69,7 +69,7 @@ class TextModel:
     @property
     def dimensions(self) -> int:
         """The elements of a vector; of a model that ranks or classifies the number of its labels."""
-        return self._runs.width() or self._runs.table(["a"]).shape[1]
+        return self.settings.dimensions or self._runs.width() or self._runs.table(["a"]).shape[1]
 
     def embed(
         self,
@@ -88,6 +88,7 @@ class TextModel:
             prompt: What is put before each text: one of ``settings.prompts`` by its name, or a text. Default:
                 ``settings.default_prompt``; ``""``: nothing.
             dimensions: So many first elements of each vector alone, for models that were trained so (Matryoshka).
+                Default: as the settings say.
             normalize: Whether vectors are brought to the length 1. Default: as the settings say.
             truncate, counts: See `TextModel`.
 
@@ -101,7 +102,7 @@ class TextModel:
         items, skip = self._prompted(texts, prompt)
         self._check_dimensions(dimensions)
         table = self._runs.table(items, truncate, counts, skip)
-        return vectors.shortened(table, dimensions, self._normalizes(normalize))
+        return vectors.shortened(table, dimensions or self.settings.dimensions, self._normalizes(normalize))
 
     async def embed_async(
         self,
@@ -119,7 +120,7 @@ class TextModel:
         items, skip = self._prompted(texts, prompt)
         self._check_dimensions(dimensions)
         table = await self._runs.table_async(items, truncate, counts, timeout, when_full, skip)
-        return vectors.shortened(table, dimensions, self._normalizes(normalize))
+        return vectors.shortened(table, dimensions or self.settings.dimensions, self._normalizes(normalize))
 
     def embed_stream(
         self,
@@ -144,7 +145,7 @@ class TextModel:
         items = (before + text if isinstance(text, str) else text for text in texts) if before else texts
         normal = self._normalizes(normalize)
         for row in self._runs.rows(items, truncate, None, skip):
-            yield vectors.shortened(row, dimensions, normal)
+            yield vectors.shortened(row, dimensions or self.settings.dimensions, normal)
 
     def rank(
         self,
@@ -158,7 +159,7 @@ class TextModel:
         """Return how well each text answers a query.
 
         Args:
-            query: The query.
+            query: The query. ``settings.default_prompt`` is put before it.
             texts: The texts.
             raw_scores: Return what the model does; default: by the activation of the settings, mostly from 0 to 1.
             truncate, counts: See `TextModel`; of the query and a text together.
@@ -232,6 +233,15 @@ class TextModel:
         """Return the ``tokenizers.Encoding`` of each text, uncut."""
         return await self._tokenizer.encodings_async(_listed(texts), special_tokens)
 
+    def check(self) -> None:
+        """Refuse a model that takes no texts, if it is loaded by now; each call does, too.
+
+        Raises:
+            InvalidArgument: Its inputs have a fixed length.
+        """
+        if self.pool.ready:
+            self._runs.check()
+
     def close(self) -> None:
         """Close the sessions, unless they are somebody else's, and end the threads that tokenize."""
         if self._closes:
@@ -279,6 +289,10 @@ class TextModel:
         if prompt is None:
             return "" if self.settings.default_prompt is None else prompts[self.settings.default_prompt]
         checks.instance("prompt", prompt, str)
+        if prompts and prompt not in prompts and prompt.isidentifier():  # a name rather than a text
+            raise InvalidArgument(
+                f"prompt is one of {', '.join(map(repr, prompts))}, or a text that ends with a blank, not {prompt!r}"
+            )
         return prompts.get(prompt, prompt)
 
     def _skipped(self, prompt: str) -> int:
@@ -294,6 +308,7 @@ class TextModel:
     def _pairs(self, query: str, texts: Sequence[str]) -> list[Text]:
         self._check_task("ranking")
         checks.instance("query", query, str)
+        query = self._prompt(None) + query
         return [(query, text) for text in _listed(texts)]
 
     # --- Results ---------------------------------------------------------------------------------------------------
@@ -322,5 +337,5 @@ def _listed(texts: Any) -> Any:
     if isinstance(texts, str):
         raise InvalidType("texts is a list of texts, not one: give [text]")
     if not isinstance(texts, Sequence | np.ndarray) or isinstance(texts, bytes | bytearray):
-        raise InvalidType(f"texts is a list of texts, not {type(texts).__name__}")
+        raise InvalidType(f"texts is a list of texts, not {type(texts).__name__}: embed_stream takes any iterable")
     return texts

@@ -51,6 +51,14 @@ class Runs:
             self._width = size if isinstance(size, int) else 0
         return self._width
 
+    def check(self) -> None:
+        """Refuse a model whose inputs no text gives.
+
+        Raises:
+            InvalidArgument: Its inputs have a fixed length.
+        """
+        self._inputs = self._inputs or _Inputs(self._requests)
+
     def rows(
         self, texts: Iterable[Text], truncate: Truncate = True, counts: list[int] | None = None, skip: int = 0
     ) -> Iterator[_Rows]:
@@ -154,7 +162,13 @@ class _Inputs:
     _AT_FIRST = 512  # tokens; the longest that a file allows may be any number
 
     def __init__(self, requests: Requests) -> None:
-        types = {one.name: one.dtype for one in requests.get_inputs()}
+        inputs = requests.get_inputs()
+        if fixed := [one for one in inputs if one.shape and isinstance(one.shape[-1], int)]:
+            raise InvalidArgument(
+                f"the model's input '{fixed[0].name}' has the fixed length {fixed[0].shape[-1]}, and texts have any: "
+                "export it with an open length"
+            )
+        types = {one.name: one.dtype for one in inputs}
         self._ids = types.pop("input_ids")
         self._types = types
         self._made = self._make(self._AT_FIRST)

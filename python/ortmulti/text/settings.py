@@ -72,6 +72,7 @@ class Settings:
         include_prompt: Whether a prompt's tokens are pooled, too.
         prompts: Texts that are put before each text, by name.
         default_prompt: The name of the one that is used where none is asked for.
+        dimensions: So many first elements of a vector are kept where no number is asked for; None: all.
         lower_case: Whether texts are made lower case before they are tokenized.
         labels: The names of the classes.
         activation: What makes scores of logits.
@@ -94,6 +95,7 @@ class Settings:
     include_prompt: bool
     prompts: Mapping[str, str]
     default_prompt: str | None
+    dimensions: int | None
     lower_case: bool
     labels: tuple[str, ...]
     activation: Activation
@@ -163,7 +165,8 @@ def read_settings(
     checks.boolean_or_none("normalize", normalize)
     root = Path(folder)
     if not root.is_dir():
-        raise NoSuchFile(f"there is no folder '{root}': give the folder of an exported model of texts")
+        what = "give its folder, and the file by file=" if root.exists() else "give that of an exported model of texts"
+        raise NoSuchFile(f"there is no folder '{root}': {what}")
     modules = _read_modules(root)
     places = _places(root, modules)
     model = _model(root, places, file)
@@ -202,10 +205,11 @@ def read_settings(
         include_prompt=include_prompt,
         prompts=prompts,
         default_prompt=of_library.one_of("default_prompt_name", {name: name for name in prompts}, None),
+        dimensions=of_library.size("truncate_dim"),
         lower_case=of_transformer.flag("do_lower_case", False),
         labels=labels,
         activation=_activation(config, of_library, chosen, len(labels)),
-        pad_token=_pad_token(config, of_tokenizer),
+        pad_token=files.pad_token(config, of_tokenizer),
         pad_side=of_tokenizer.one_of("padding_side", _SIDES, "right"),
         truncation_side=of_tokenizer.one_of("truncation_side", _SIDES, "right"),
         model_type=config.text("model_type"),
@@ -341,21 +345,26 @@ def _output(
             f"{model} has the output 'logits' and no vectors: export it for feature-extraction, or say what it is for "
             "by task="
         )
-    found, include_prompt = _pooling(modules)
+    found, include_prompt = _pooling(modules, pooling)
     for place, one in enumerate(modules):
         if place and one.kind not in ("Pooling", "Normalize", "Dropout"):
             raise InvalidArgument(
                 f"modules.json has a module {one.kind} in '{one.folder.name}', which {model} lacks: export the whole "
                 f"model, so that it has an output {_VECTOR!r}"
             )
-    return of_tokens, pooling or found, include_prompt
+    return of_tokens, found, include_prompt
 
 
-def _pooling(modules: list[_Module]) -> tuple[Pooling, bool]:
-    fields = next((files.read(one.folder / "config.json") for one in modules if one.kind == "Pooling"), None)
-    if fields is None:
-        return "mean", True
+def _pooling(modules: list[_Module], given: Pooling | None) -> tuple[Pooling, bool]:
+    file = next((one.folder / "config.json" for one in modules if one.kind == "Pooling"), None)
+    if file is None:
+        return given or "mean", True
+    if given is None and not file.exists():
+        raise NoSuchFile(f"there is no file '{file}', which modules.json names: get the whole export, or give pooling=")
+    fields = files.read(file)
     include_prompt = fields.flag("include_prompt", True)
+    if given is not None:
+        return given, include_prompt
     if isinstance(fields.any("pooling_mode"), str):
         return fields.one_of("pooling_mode", _POOLING_MODES, "mean"), include_prompt
     if not set(several := fields.texts("pooling_mode")) <= _POOLING_MODES.keys():
@@ -378,19 +387,3 @@ def _max_length(config: Fields, of_tokenizer: Fields, of_transformer: Fields, gi
         return checks.integer("max_length", given, 1, checks.INT_MAX if positions is None else positions)
     said = of_transformer.size("max_seq_length") or of_tokenizer.size("model_max_length")
     return min((one for one in (said, positions) if one is not None), default=_LENGTH)
-
-
-def _pad_token(config: Fields, of_tokenizer: Fields) -> int:
-    """Return the padding token's number: the tokenizer's, else the model's, else 0: what it is hardly matters then."""
-    text = _content(of_tokenizer, "pad_token")
-    added = of_tokenizer.inner("added_tokens_decoder")
-    for number in added.names() if text else ():
-        if number.isdecimal() and _content(added, number) == text:
-            return int(number)
-    return config.size("pad_token_id", 0) or 0
-
-
-def _content(fields: Fields, name: str) -> str:
-    """Return a token, which is a text or an object with one."""
-    value: Any = fields.any(name)
-    return fields.inner(name).text("content") if isinstance(value, dict) else fields.text(name)

@@ -59,7 +59,7 @@ class Tokenizer:
         self._lock = threading.Lock()
         self._by_side: dict[Side | None, Any] = {}
         cutting = self._cutting(settings.truncation_side)
-        if settings.max_length <= (most := cutting.num_special_tokens_to_add(True)):
+        if settings.max_length <= (most := cutting.num_special_tokens_to_add(settings.task != "embedding")):
             raise InvalidArgument(
                 f"max_length is {settings.max_length}, and {settings.tokenizer} adds {most} special tokens: give more"
             )
@@ -180,7 +180,7 @@ class Tokenizer:
         except (ValueError, OverflowError):
             ids = np.asarray(None)
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-            raise InvalidType(f"the tokens of text {number} are ints")
+            raise InvalidType(f"the tokens of text {number} are ints; a pair of texts is a tuple")
         if not ids.size:
             raise InvalidArgument(f"text {number} has no tokens: leave it out")
         if ids.min() < 0 or ids.max() >= self._count:
