@@ -15,6 +15,7 @@
 #include "core/create/external_weights.hpp"
 #include "core/ort/checked.hpp"
 #include "core/ort/options.hpp"
+#include "core/ort/value.hpp"
 
 namespace ortmulti::bindings {
 namespace {
