@@ -166,6 +166,8 @@ class _Trial:
         _write(proto, staged, external=external)
         after = len(proto.graph.node)
         counted = Counter(node.op_type for node in proto.graph.node if node.domain == "com.microsoft")
+        if not counted and self.precision is None:
+            raise NotOptimizable("nothing of it can be fused")
         del proto  # whose weights the session has again
         tolerance = _HALF if half else _TOLERANCES[self.device.kind]
         with _session(str(staged), self.providers, self.options) as fused:
