@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
 
 from tests.support import onnx_models
-
-tokenizers = pytest.importorskip("tokenizers", reason='needs tokenizers: pip install "ortmulti[text]"')
+from tests.support.exports import trained
 
 WORDS = ["a cat sits on the mat, and looks at it", "the rows of a batch are independent", "dogs and cats"]
 DIMENSIONS = 8
@@ -43,20 +40,7 @@ _CLASSIFIES = f"""({_INPUTS}) => (float[batch, 3] logits) {{
 }}"""
 
 
-def tokenizer() -> Any:
-    made = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
-    made.normalizer = tokenizers.normalizers.BertNormalizer()
-    made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    trainer = tokenizers.trainers.WordPieceTrainer(vocab_size=_VOCABULARY, special_tokens=special, show_progress=False)
-    made.train_from_iterator(WORDS, trainer)
-    made.post_processor = tokenizers.processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    return made
-
-
-TOKENIZER = tokenizer()
+TOKENIZER = trained(WORDS, _VOCABULARY)
 
 
 def tokens(text: str) -> list[int]:

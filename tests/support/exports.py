@@ -45,19 +45,25 @@ _OUTPUTS = {
 _TYPES = {"float": 1, "float16": 10}
 
 
-def tokenizer(path: Path, *, special: bool = True) -> Path:
-    """Write one that is trained with the texts, and that cuts and pads as those of sentence-transformers do."""
-    tokenizers = pytest.importorskip("tokenizers")
+def trained(texts: list[str], vocabulary: int, *, special: bool = True) -> Any:
+    """Return a tokenizer that is trained with these texts, and neither cuts nor pads."""
+    tokenizers = pytest.importorskip("tokenizers", reason='needs tokenizers: pip install "ortmulti[text]"')
     made = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
     made.normalizer = tokenizers.normalizers.BertNormalizer()
     made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    trainer = tokenizers.trainers.WordPieceTrainer(vocab_size=VOCABULARY, special_tokens=names, show_progress=False)
-    made.train_from_iterator(TEXTS, trainer)
+    trainer = tokenizers.trainers.WordPieceTrainer(vocab_size=vocabulary, special_tokens=names, show_progress=False)
+    made.train_from_iterator(texts, trainer)
     if special:
         made.post_processor = tokenizers.processors.TemplateProcessing(
             single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
         )
+    return made
+
+
+def tokenizer(path: Path, *, special: bool = True) -> Path:
+    """Write one that is trained with the texts, and that cuts and pads as those of sentence-transformers do."""
+    made = trained(TEXTS, VOCABULARY, special=special)
     made.enable_truncation(128)
     made.enable_padding(length=128)
     path.parent.mkdir(parents=True, exist_ok=True)
