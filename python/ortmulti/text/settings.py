@@ -13,7 +13,7 @@ from ortmulti.errors import InvalidArgument, NoSuchFile
 from ortmulti.text import files
 from ortmulti.text.files import Fields
 
-__all__ = ["Activation", "Pooling", "Settings", "Side", "Task", "is_export", "read_settings"]
+__all__ = ["VECTOR", "Activation", "Pooling", "Settings", "Side", "Task", "is_export", "read_settings"]
 
 Task: TypeAlias = Literal["embedding", "ranking", "classification"]
 Pooling: TypeAlias = Literal["cls", "mean", "last", "max", "mean_sqrt_len", "weightedmean"]
@@ -44,7 +44,8 @@ _SIDES: dict[str, Side] = {"right": "right", "left": "left"}
 
 _MODEL = "model.onnx"
 _TOKENIZER = "tokenizer.json"
-_VECTOR = "sentence_embedding"
+VECTOR = "sentence_embedding"
+"""The output that has all modules."""
 _OF_TOKENS = ("last_hidden_state", "token_embeddings")
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 # Of these the first position is that behind the padding token's number.
@@ -66,6 +67,7 @@ class Settings:
         task: What the model is for.
         max_length: The most tokens of a text, special ones included.
         inputs: The names of the model's inputs.
+        packed: Whether the model computes real tokens alone, as `ortmulti.text.fuse` makes it for GPUs.
         output: The name of the output that is used.
         pooling: How a text's vector is made of those of its tokens; None: the output is the vector, or the logits.
         normalize: Whether vectors are brought to the length 1.
@@ -89,6 +91,7 @@ class Settings:
     task: Task
     max_length: int
     inputs: tuple[str, ...]
+    packed: bool
     output: str
     pooling: Pooling | None
     normalize: bool
@@ -199,6 +202,7 @@ def read_settings(
         task=chosen,
         max_length=_max_length(config, of_tokenizer, of_transformer, max_length),
         inputs=tuple(nodes.inputs),
+        packed=any(node.type == "com.microsoft:RemovePadding" for node in nodes.nodes),
         output=output,
         pooling=pooled,
         normalize=any(one.kind == "Normalize" for one in modules) if normalize is None else normalize,
@@ -337,8 +341,8 @@ def _output(
         if pooling is not None:
             raise InvalidArgument(f"pooling is for embeddings, and the task is {task}")
         return "logits" if "logits" in outputs else outputs[0], None, True
-    if _VECTOR in outputs and pooling is None:
-        return _VECTOR, None, True  # with all modules
+    if VECTOR in outputs and pooling is None:
+        return VECTOR, None, True  # with all modules
     of_tokens = next((name for name in _OF_TOKENS if name in outputs), outputs[0])
     if of_tokens == "logits":
         raise InvalidArgument(
@@ -350,7 +354,7 @@ def _output(
         if place and one.kind not in ("Pooling", "Normalize", "Dropout"):
             raise InvalidArgument(
                 f"modules.json has a module {one.kind} in '{one.folder.name}', which {model} lacks: export the whole "
-                f"model, so that it has an output {_VECTOR!r}"
+                f"model, so that it has an output {VECTOR!r}"
             )
     return of_tokens, found, include_prompt
 
