@@ -77,12 +77,12 @@ def fuse(
     options: SessionOptions | None = None,
     provider_options: Mapping[str, Any] | None = None,
 ) -> FusedModel:
-    """Write a faster form of an encoder to a new file: its attention becomes operators of ONNX Runtime's, and
-    onnxruntime's package for transformers fuses others.
+    """Write a faster form of an encoder to a new file: its attention becomes operators of ONNX Runtime's.
 
-    On GPUs a second form also leaves out padding: what the mask leaves out is not computed, wherever it is. Inputs and
-    outputs stay as they are. The faster form is kept, but only if its outputs are the model's, for random inputs of
-    several lengths and masks, and if its runs are faster than the model's. Needs the package onnx.
+    For GPUs onnxruntime's package for transformers fuses other operators, too, which makes runs on a CPU slower. A
+    second form for GPUs leaves out padding: tokens that the mask leaves out are not computed. Inputs and outputs stay
+    as they are. The faster form is kept, but only if its outputs are the model's, for random inputs of several lengths
+    and masks, and if its runs are faster than the model's. Needs the package onnx.
 
     Args:
         model: Path of a model.
@@ -138,9 +138,7 @@ def fuse_prepared(
     core.optimized_model_filepath = ""
     made: dict[Path, FusedModel] = {}
     refused: list[str] = []
-    changes = {"fused": _fused}
-    if on.kind == "cuda":
-        changes["without padding"] = _without_padding
+    changes = {"fused": _fused, "without padding": _without_padding} if on.kind == "cuda" else {"fused": _attention}
     with _beside(target) as folder:
         path = source.path
         if prepare is not None:
@@ -196,7 +194,10 @@ class _Trial:
         after = len(proto.graph.node)
         counted = Counter(node.op_type for node in proto.graph.node if node.domain == "com.microsoft")
         if not counted and self.precision is None:
-            raise NotOptimizable("nothing of it can be fused")
+            raise NotOptimizable(
+                "no attention is found: queries, keys and values that are split into heads, and a softmax between two "
+                "products"
+            )
         del proto  # whose weights the session has again
         tolerance = _HALF if half else _TOLERANCES[self.device.kind]
         with _session(str(staged), self.providers, self.options) as fused:
@@ -208,10 +209,15 @@ class _Trial:
         )
 
 
-def _fused(proto: ModelProto) -> ModelProto:
+def _attention(proto: ModelProto) -> ModelProto:
     from ortmulti.optimized import attention
 
     attention.fuse_attention(proto)
+    return proto
+
+
+def _fused(proto: ModelProto) -> ModelProto:
+    proto = _attention(proto)
     with _of_onnxruntime("fuse"):
         from onnxruntime.transformers.fusion_options import FusionOptions
         from onnxruntime.transformers.optimizer import optimize_by_fusion
