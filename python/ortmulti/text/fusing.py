@@ -1,4 +1,4 @@
-"""`ortmulti.text.fuse`: a faster form of an exported model of texts, as another export."""
+"""`ortmulti.text.fuse`: a faster form of an exported model of texts, as another export, which the cache may keep."""
 
 from __future__ import annotations
 
@@ -7,22 +7,33 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ortmulti.cache.staging import remove_tree
-from ortmulti.errors import Error, InvalidArgument
+from ortmulti import checks
+from ortmulti._runtime import log
+from ortmulti.cache.entries import Cache
+from ortmulti.cache.staging import StagingDir, remove_tree
+from ortmulti.create.model import Model
+from ortmulti.devices import providers
+from ortmulti.devices.device import Device, parse_devices
+from ortmulti.errors import Error, InvalidArgument, NotOptimizable
 from ortmulti.optimized.fuse import fuse_prepared
-from ortmulti.text.settings import VECTOR, Pooling, read_settings
+from ortmulti.optimized.key import compute_capability, key_of
+from ortmulti.text.settings import VECTOR, Pooling, Settings, read_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from onnx import ModelProto
 
-    from ortmulti.devices.device import Device
     from ortmulti.optimized.fuse import FusedModel
     from ortmulti.options.session_options import SessionOptions
 
-__all__ = ["fuse"]
+__all__ = ["Precision", "fuse", "fused_settings"]
 
+Precision: TypeAlias = Literal["fp32", "fp16"]
+
+_REFUSED = "refused.txt"
 _SIDE_FILES = {".json", ".txt", ".model", ".jinja", ".md"}
 
 
@@ -84,3 +95,55 @@ def fuse(
             raise Error(f"the folder '{target}' cannot be written: {error}") from error
         raise
     return replace(made, path=str(target))
+
+
+def fused_settings(
+    folder: str | os.PathLike[str],
+    precision: Precision,
+    devices: str | int | Device | Iterable[str | int | Device] = "all",
+    *,
+    file: str | os.PathLike[str] | None = None,
+    pooling: Pooling | None = None,
+    **given: Any,
+) -> Settings:
+    """Return the settings of an export's faster form, which the cache keeps. The first call makes it, and takes long.
+
+    Where no form is faster, and where the cache cannot be written, they are those of the export, and the log says why.
+
+    Args:
+        folder, file, pooling, given: As for `read_settings`.
+        precision: ``"fp16"``: with half precision. ``"fp32"``: as the model has it.
+        devices: As for `ortmulti.load`; it is made on the first one.
+
+    Raises:
+        LibraryError: The package onnx is missing.
+        Error: As `read_settings`.
+    """
+    checks.choice("fuse", precision, ("fp32", "fp16"))
+    settings, cache = read_settings(folder, file=file, pooling=pooling, **given), Cache.default()
+    device = parse_devices(devices)[0]
+    half: Literal["fp16"] | None = "fp16" if precision == "fp16" else None
+
+    def make(to: Path) -> None:
+        log.logger().info("'%s' is fused for %s", settings.model, device)
+        try:
+            fuse(folder, to, device, precision=half, file=file, pooling=pooling)
+        except NotOptimizable as error:
+            to.mkdir()
+            (to / _REFUSED).write_text(str(error), "utf-8")
+
+    try:
+        where = compute_capability([device])
+        key = key_of(Model(settings.model), providers.for_device(device, None), compute_capability=where)
+        place = cache.folders / f"{key.digest}-{precision}-{settings.pooling}"
+        made = StagingDir(cache.folder).kept(place, make)
+        if not (refused := made / _REFUSED).exists():
+            return replace(read_settings(made, **given), name=settings.name)
+        why = refused.read_text("utf-8")
+    except NotOptimizable as error:
+        why = str(error)
+    except OSError as error:
+        cache.say_unwritable(error)
+        return settings
+    log.logger().warning("'%s' stays as it is: %s", settings.model, why)
+    return settings
