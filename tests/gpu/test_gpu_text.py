@@ -41,7 +41,7 @@ def without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     """That form is faster than any other."""
 
     def race(_: Any, fused: Any, **__: Any) -> tuple[om.FusedRun, ...]:
-        packed = "RemovePadding" in Path(fused.model()).read_text("latin-1")
+        packed = "RemovePadding" in Path(fused.model().strip("'")).read_text("latin-1")
         return (om.FusedRun(1, 32, 32, 2.0, 1.0 if packed else 1.5, 0.9),)
 
     monkeypatch.setattr(fusion_proof, "race", race)
