@@ -44,8 +44,7 @@ def index(name: str, description: str, items: list[Any]) -> str:
     for item in items:
         title = "Optional" if item.title in _OPTIONAL else item.title if item.is_section else "Start"
         for page in item.children if item.is_section else [item]:
-            sentence = _sentences[page.url]
-            sections.setdefault(title, []).append(f"- [{page.title}]({page.url})" + (f": {sentence}" if sentence else ""))
+            sections.setdefault(title, []).append(f"- [{page.title}]({page.url}): {_sentences[page.url]}")
     parts = [f"# {name}", f"> {description}"]
     parts += [f"## {title}\n\n" + "\n".join(lines) for title, lines in sections.items()]
     return "\n\n".join(parts) + "\n"
