@@ -1,4 +1,4 @@
-"""For mkdocs: links to the programs in examples/, which the site includes, become plain names."""
+"""For mkdocs: links to what is in examples/ and deploy/, outside of the site, become plain names."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ import re
 
 def on_page_markdown(markdown: str, **_: object) -> str:
     """Called by mkdocs for each page."""
-    return re.sub(r"\[(examples/\w+\.py)\]\([./]+\1\)", r"`\1`", markdown)
+    return re.sub(r"\[((?:examples|deploy)/[\w.]+)\]\([./]+\1\)", r"`\1`", markdown)

@@ -22,7 +22,7 @@ python=$work/env/bin/python
 # pyproject.toml has pytest's configuration; the rest is read by tests. No python/ and no cpp/.
 mkdir "$work/tree"
 tar -c --exclude=__pycache__ \
-  CHANGELOG.md CMakeLists.txt CONTRIBUTING.md README.md SECURITY.md benchmarks docs examples mkdocs.yml pyproject.toml \
+  CHANGELOG.md CMakeLists.txt CONTRIBUTING.md README.md SECURITY.md benchmarks deploy docs examples mkdocs.yml pyproject.toml \
   tests tools | tar -x -C "$work/tree"
 cd "$work/tree"
 "$python" -c 'import ortmulti, sys; print(f"ortmulti {ortmulti.__version__} of {ortmulti.__path__[0]}"); sys.exit(sys.prefix not in ortmulti.__file__)'

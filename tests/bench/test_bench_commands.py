@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 from onnx import TensorProto
@@ -18,7 +19,7 @@ from onnx import TensorProto
 from ortmulti.bench import models
 from ortmulti.bench.repository.simulated import SimulatedModel, Simulation
 from ortmulti.errors import Error
-from tests.support import onnx_models
+from tests.support import onnx_models, pools
 from tests.support.command import COMMAND, PNG, TERMINAL, run
 
 
@@ -134,6 +135,32 @@ def test_gil(model: Path, tmp_path: Path) -> None:
         assert row["creation"]["lowest"] > 0
         assert 0 <= row["largest_share"]["median"] <= row["delay_share"]["median"] <= 1
         assert row["release"] == document["releases"]["onnxruntime"]
+
+
+def test_batching_compares_settings_with_a_request_of_ones_own(tmp_path: Path) -> None:
+    path, request = tmp_path / "rows.onnx", tmp_path / "request.npz"
+    path.write_bytes(pools.rows())
+    np.savez(request, **pools.row(0))
+    options = ["--devices", "cpu", "--clients", "8", "--seconds", "0.1", "--repeat", "1", "--input", request]
+    shown = run("bench", "batching", path, *options, "--json", "b.json", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert re.match(r"rows on cpu, 8 clients: (most answers by|nothing answers more than) ", shown.stdout)
+    document = load(tmp_path / "b.json")
+    rows = {row["case"]: row for row in document["rows"]}
+    assert list(rows)[:2] == ["one at a time", "two sessions"]
+    assert len(rows) == 6
+    assert all(row["throughput"]["median"] > 0 and row["cpu"]["median"] > 0 for row in rows.values())
+    assert 0.9 < rows["one at a time"]["requests_a_run"]["median"] < 1.1
+    assert rows["batches of 64, 2 ms"]["requests_a_run"]["median"] > 1
+
+
+def test_batching_says_why_a_model_cannot_be_batched(tmp_path: Path) -> None:
+    path = tmp_path / "fixed.onnx"
+    path.write_bytes(onnx_models.parsed("(float[4] x) => (float[4] y) { y = Neg(x) }").SerializeToString())
+    shown = run("bench", "batching", path, "--devices", "cpu", "--clients", "2", "--seconds", "0.1", "--repeat", "1")
+    assert shown.returncode == 0, shown.stderr
+    assert "batches of 16: not for this model: " in shown.stdout
+    assert re.search(r"^batches of 16 +- ", shown.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -24,3 +24,8 @@ def test_every_page_is_in_the_navigation_and_built_without_a_warning(tmp_path: P
     assert built.returncode == 0, built.stderr
     assert sorted(NAV) == sorted(str(p.relative_to(ROOT / "docs").with_suffix("")) for p in ROOT.glob("docs/**/*.md"))
     assert all((tmp_path / f"{page}.html").is_file() for page in NAV)
+    index = (tmp_path / "llms.txt").read_text("utf-8")
+    entries = re.findall(r"(?m)^- \[.+?\]\((\S+)\): (.+)", index)
+    assert sorted(url for url, _ in entries) == sorted(f"{page}.html" for page in NAV)
+    assert all(sentence[0] not in "|<#-" and len(sentence) < 250 for _, sentence in entries)
+    assert "## How-to\n" in index

@@ -13,6 +13,7 @@ import pytest
 
 import ortmulti
 from ortmulti import errors
+from ortmulti.serve.limits import Limits
 from tests.support import onnx_models, pools
 from tests.support.processes import ROOT, run_child
 
@@ -171,6 +172,14 @@ def test_every_error_and_metric_is_listed() -> None:
         repository.add("rows", pools.rows(), version="1")
         printed = set(re.findall(r"(?m)^# TYPE (\w+) (\w+)", ortmulti.metrics({"models": repository})))
     assert printed == set(re.findall(r"(?m)^\| `(\w+)` \| (\w+)", page))
+
+
+def test_every_limit_of_a_server_is_listed_with_its_default() -> None:
+    units = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+    page = (ROOT / "docs/how-to/serve.md").read_text("utf-8")
+    rows = re.findall(r"(?m)^\| `(\w+)` \| ([\d,]+) ?(\w*) \| ", page)
+    listed = {name: int(number.replace(",", "")) * units.get(unit, 1) for name, number, unit in rows}
+    assert listed == vars(Limits())
 
 
 FOREIGN = {"No matching distribution found for ortmulti", "Protobuf parsing failed", "only *guarantees* support"}

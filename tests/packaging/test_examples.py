@@ -105,11 +105,6 @@ def test_the_examples_take_any_model(tmp_path: Path) -> None:
     assert "identical True\n" in run("from_onnxruntime.py", model, folder=tmp_path)
     assert "101 answers" in run("several_models.py", model, folder=tmp_path)
     assert "the answer is another one now: False" in run("swap_model.py", model, model, folder=tmp_path)
-    rates = re.findall(
-        r" ([\d,]+) +[\d.]+ +[\d.]+ +[\d.]+$", run("choose_batching.py", model, 4, 0.2, folder=tmp_path), re.M
-    )
-    assert len(rates) == 5
-    assert "0" not in rates
 
 
 def test_score_table(model: Path, rows: np.ndarray, tmp_path: Path) -> None:
@@ -177,14 +172,6 @@ def test_object_store(model: Path, tmp_path: Path) -> None:
             assert printed.splitlines()[-2] == "8.0 of 8.0 MB, sessions: 1"
             assert printed.splitlines()[-1].endswith(" s: (1, 834)")
     assert [end - begin for _, begin, end in store.ranges[sent:]] == [1, 1]  # the copy was used
-
-
-def test_choose_batching(model: Path, tmp_path: Path) -> None:
-    rows = run("choose_batching.py", model, 4, 0.1, folder=tmp_path).splitlines()[1:]
-    sizes = {row[:30].strip(): float(row.split()[-1]) for row in rows}
-    assert len(sizes) == 5
-    assert sizes["one at a time"] == 1
-    assert sizes["batches of 64, 2 ms"] > 1
 
 
 def test_from_onnxruntime(model: Path, tmp_path: Path) -> None:

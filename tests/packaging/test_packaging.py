@@ -65,6 +65,23 @@ def test_the_oldest_onnxruntime_agrees() -> None:
     assert headers == f"1.{needed}"
 
 
+@HAS_SOURCES
+def test_the_page_of_what_is_supported_agrees() -> None:
+    page = (ROOT / "docs/stability.md").read_text("utf-8")
+    rows = {row[0]: row for row in (re.split(r" *\| *", line.strip("| ")) for line in page.splitlines())}
+    project = PYPROJECT["project"]
+    assert f"The version is {ortmulti.__version__}," in page
+    named = set(re.findall(r"3\.\d+", "".join(rows["Python"][1:3])))
+    assert named == set(supported())
+    [oldest] = re.findall(r">=([\d.]+)", project["optional-dependencies"]["cpu"][0])
+    assert all(rows[name][2].startswith(f"{oldest} to ") for name in ("onnxruntime", "onnxruntime-gpu"))
+    assert project["dependencies"] == [f"numpy>={rows['numpy'][2].removesuffix(' and newer')}"]
+    glibc = PYPROJECT["tool"]["cibuildwheel"]["linux"]["manylinux-x86_64-image"].removeprefix("manylinux_")
+    assert f"glibc {glibc.replace('_', '.')} and newer" in rows["system"][2]
+    assert "Development Status :: 3 - Alpha" in project["classifiers"]
+    assert "alpha" in page
+
+
 @pytest.mark.skipif(not WORKFLOWS.is_dir(), reason="needs the workflows")
 def test_workflows_use_what_is_there() -> None:
     for path in WORKFLOWS.glob("*.yml"):

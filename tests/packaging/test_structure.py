@@ -302,7 +302,7 @@ def test_no_room_uses_a_private_name_of_another_one() -> None:
 # From bottom to top: instruments first, then what several experiments share, then the experiments.
 BENCH_ROOMS = (
     *("measure", "files", "reports", "models", "strategies", "experiment"),
-    *("gil", "serve", "sleep", "repository", "create", "tune", "diagnose", "script"),
+    *("gil", "serve", "batching", "sleep", "repository", "create", "tune", "diagnose", "script"),
 )
 
 

@@ -274,3 +274,20 @@ def test_as_many_files_may_be_open_as_connections_need(tmp_path: Path) -> None:
     files, said = limited(tmp_path, 300, 900, "limits = { connections = 1000 }")
     assert files == "900"
     assert "limits.connections is 1000, and this process may have 900 files open" in said
+
+
+def test_a_tokenizer_that_panics_costs_one_answer(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    from tests.serve import text_exports
+
+    folder = text_exports.embedding(tmp_path / "mini")
+    file = folder / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    # Its search gives up, which is a panic of Rust: no Exception of Python.
+    pattern = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    file.write_text(json.dumps({**tokenizer, "pre_tokenizer": pattern}))
+    settings = tmp_path / "server.toml"
+    settings.write_text(f"limits = {{ concurrent = 1 }}\n[models.mini]\npath = '{folder}'\n")
+    with serving(settings) as server:
+        assert server.ask("/embed", json.dumps({"inputs": "a" * 30 + "b"}).encode())[0] in (422, 500)
+        assert server.ask("/embed", json.dumps({"inputs": "a cat"}).encode())[0] == 200

@@ -14,6 +14,7 @@ import ortmulti
 from ortmulti.errors import Error
 
 from . import bench, models
+from .bench_batching import bench_batching
 from .bench_repository import bench_repository
 from .bench_run import bench_run
 from .bench_sleep import bench_sleep
@@ -43,6 +44,7 @@ app.command("fuse")(fuse_command)
 app.command("serve")(serve_command)
 app.command("hold")(hold_command)
 app.command("tune")(tune_command)
+bench.app.command("batching")(bench_batching)
 bench.app.command("repository")(bench_repository)
 bench.app.command("run")(bench_run)
 bench.app.command("sleep")(bench_sleep)

@@ -75,6 +75,13 @@ def print_log() -> None:
     logging.captureWarnings(True)
 
 
+def print_times_in_log() -> None:
+    """Have each line of the log begin with the time and the level, for commands that run on."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler.formatter, _Formatter):
+            handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
+
+
 _UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
 

@@ -15,7 +15,7 @@ from rich.markup import escape
 from ortmulti.errors import InvalidArgument, LibraryError
 
 from .options import CustomOps, device_names, library_paths, path_or_url
-from .output import say, steps
+from .output import print_times_in_log, say, steps
 
 
 def _refuse_port(given: str | None) -> None:
@@ -133,8 +133,8 @@ def serve_command(
     certificate, key = (settings.get(name) for name in ("tls_certificate", "tls_key"))
     if (certificate is None) != (key is None):
         raise InvalidArgument("TLS needs both --tls-certificate and --tls-key")
-    if settings.get("access_log"):
-        logging.getLogger("ortmulti.serve.access").setLevel(logging.INFO)
+    print_times_in_log()
+    logging.getLogger("ortmulti.serve").setLevel(logging.INFO)
     ready = Settings(
         http=_address(settings.get("http", "127.0.0.1:8000")),
         grpc=_address(settings.get("grpc", "127.0.0.1:8001")),

@@ -291,7 +291,9 @@ class Front:
     async def _answer(self, call: _core.FrontCall) -> None:
         try:
             reply = await self.answer(call)
-        except Exception:  # else its client would wait for ever, and its place be taken
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # panics of Rust too; else its client would wait for ever, and its place be taken
             LOGGER.exception("the answer to %s failed", call.path)
             reply = Reply(500, [], b"", "the request failed")
         self._core.reply(call, *reply)

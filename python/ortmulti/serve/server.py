@@ -10,6 +10,7 @@ import resource
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -231,6 +232,7 @@ class _Server:
                     free[one.device] -= one.weights
 
     def _reload(self, name: str) -> None:
+        begin = time.monotonic()
         model = self._models.find(name)
         if name in self._repository:
 
@@ -244,6 +246,7 @@ class _Server:
             self._put(name)
         else:
             self._add(model)
+        LOGGER.info("the model %r has version %s now, after %.2f s", name, model.version, time.monotonic() - begin)
 
 
 def _try_ways(model: ServedModel, load: Callable[[dict[str, Any]], None]) -> None:

@@ -333,6 +333,7 @@ class Service:
             self.models.unload(name)
         except NotFound:
             raise Refused(404, f"failed to unload '{name}': there is no such model") from None
+        LOGGER.info("the model %r is unloaded", name)
         self.refused.pop(name, None)
 
     def _check_explicit(self) -> None:
