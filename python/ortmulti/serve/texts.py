@@ -83,7 +83,7 @@ def _routes_of(task: str) -> list[str]:
 def described(texts: ServedTexts) -> str:
     """Return what a model of texts is, in a line."""
     settings = texts.model.settings
-    of_vectors = [f"{settings.pooling} pooling" if settings.pooling else "vectors of the model's own"]
+    of_vectors = [f"{settings.pooling_text} pooling" if settings.pooling else "vectors of the model's own"]
     of_vectors += ["length 1"] * texts.normalize
     classes = [f"{len(settings.labels)} classes"]
     about = {"embedding": of_vectors, "classification": classes}.get(settings.task, [])
@@ -201,7 +201,7 @@ class Texts:
         labels = dict(enumerate(settings.labels))
         of_labels = {"id2label": labels, "label2id": {label: index for index, label in labels.items()}}
         kinds: dict[str, dict[str, Any]] = {
-            "embedding": {"embedding": {"pooling": settings.pooling or "none"}},
+            "embedding": {"embedding": {"pooling": settings.pooling_text or "none"}},
             "ranking": {"reranker": of_labels},
             "classification": {"classifier": of_labels},
         }

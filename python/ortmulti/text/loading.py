@@ -9,12 +9,14 @@ from ortmulti._runtime import log
 from ortmulti.errors import InvalidArgument
 from ortmulti.pool.configuration import Batching
 from ortmulti.pool.load import load as load_pool
+from ortmulti.text.layers import Layers
 from ortmulti.text.model import TextModel
-from ortmulti.text.settings import Pooling, Settings, Side, Task, read_settings
+from ortmulti.text.modules import Pooling
+from ortmulti.text.settings import Settings, Side, Task, read_settings
 from ortmulti.text.tokens import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ortmulti.devices.device import Device
 
@@ -29,7 +31,7 @@ def load(
     *,
     file: str | os.PathLike[str] | None = None,
     task: Task | None = None,
-    pooling: Pooling | None = None,
+    pooling: Pooling | Sequence[Pooling] | None = None,
     normalize: bool | None = None,
     max_length: int | None = None,
     batching: Batching | None = None,
@@ -49,7 +51,7 @@ def load(
         Error: As `read_settings` and `ortmulti.load`.
     """
     settings = read_settings(folder, file=file, task=task, pooling=pooling, normalize=normalize, max_length=max_length)
-    tokenizer = Tokenizer(settings)  # its errors come before the load
+    tokenizer, layers = Tokenizer(settings), Layers(settings.layers)  # their errors come before the load
     given = options if batching is None else {**options, "batching": batching}
     ways = load_options(settings, **given)
     refused: InvalidArgument | None = None
@@ -66,7 +68,7 @@ def load(
             joined = "texts run alone" if batching is None else "only texts of one length run together"
             if batching is None or batching.pad is None:
                 log.logger().warning("'%s': %s: %s", settings.model, joined, refused)
-        model = TextModel(pool, settings, tokenizer=tokenizer)
+        model = TextModel(pool, settings, tokenizer=tokenizer, layers=layers)
         try:
             model.check()
         except BaseException:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ortmulti import checks
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.text import vectors
+from ortmulti.text.layers import Layers
 from ortmulti.text.runs import Runs
 from ortmulti.text.tokens import Text, Tokenizer, Truncate
 
@@ -50,7 +51,7 @@ class TextModel:
         requests: The sessions of the model: a `Pool`, or a repository's model.
         settings: As `read_settings` returns them.
         closes: Whether `close` closes ``requests``, too.
-        tokenizer: That of the settings, where it is loaded already.
+        tokenizer, layers: Those of the settings, where they are loaded already.
 
     Attributes:
         pool: The sessions.
@@ -58,18 +59,25 @@ class TextModel:
     """
 
     def __init__(
-        self, requests: Requests, settings: Settings, *, closes: bool = True, tokenizer: Tokenizer | None = None
+        self,
+        requests: Requests,
+        settings: Settings,
+        *,
+        closes: bool = True,
+        tokenizer: Tokenizer | None = None,
+        layers: Layers | None = None,
     ) -> None:
         self.pool = requests
         self.settings = settings
         self._tokenizer = tokenizer or Tokenizer(settings)
+        self._layers = layers or Layers(settings.layers)
         self._runs = Runs(requests, settings, self._tokenizer)
         self._closes = closes
 
     @property
     def dimensions(self) -> int:
         """The elements of a vector; of a model that ranks or classifies the number of its labels."""
-        return self.settings.dimensions or self._runs.width() or self._runs.table(["a"]).shape[1]
+        return self.settings.dimensions or self._width() or self._runs.table(["a"]).shape[1]
 
     def embed(
         self,
@@ -102,7 +110,7 @@ class TextModel:
         items, skip = self._prompted(texts, prompt)
         self._check_dimensions(dimensions)
         table = self._runs.table(items, truncate, counts, skip)
-        return vectors.shortened(table, dimensions or self.settings.dimensions, self._normalizes(normalize))
+        return self._finished(table, dimensions, self._normalizes(normalize))
 
     async def embed_async(
         self,
@@ -120,7 +128,7 @@ class TextModel:
         items, skip = self._prompted(texts, prompt)
         self._check_dimensions(dimensions)
         table = await self._runs.table_async(items, truncate, counts, timeout, when_full, skip)
-        return vectors.shortened(table, dimensions or self.settings.dimensions, self._normalizes(normalize))
+        return self._finished(table, dimensions, self._normalizes(normalize))
 
     def embed_stream(
         self,
@@ -145,21 +153,21 @@ class TextModel:
         items = (before + text if isinstance(text, str) else text for text in texts) if before else texts
         normal = self._normalizes(normalize)
         for row in self._runs.rows(items, truncate, None, skip):
-            yield vectors.shortened(row, dimensions or self.settings.dimensions, normal)
+            yield self._finished(row, dimensions, normal)
 
     def rank(
         self,
-        query: str,
+        query: str | Sequence[str],
         texts: Sequence[str],
         *,
         raw_scores: bool = False,
         truncate: Truncate = True,
         counts: list[int] | None = None,
     ) -> _Vectors:
-        """Return how well each text answers a query.
+        """Return how well each text answers a query, or its own.
 
         Args:
-            query: The query. ``settings.default_prompt`` is put before it.
+            query: The query, or one for each text. ``settings.default_prompt`` is put before it.
             texts: The texts.
             raw_scores: Return what the model does; default: by the activation of the settings, mostly from 0 to 1.
             truncate, counts: See `TextModel`; of the query and a text together.
@@ -175,7 +183,7 @@ class TextModel:
 
     async def rank_async(
         self,
-        query: str,
+        query: str | Sequence[str],
         texts: Sequence[str],
         *,
         raw_scores: bool = False,
@@ -278,7 +286,7 @@ class TextModel:
 
     def _check_dimensions(self, dimensions: int | None) -> None:
         if dimensions is not None:
-            checks.integer("dimensions", dimensions, 1, self._runs.width() or None)
+            checks.integer("dimensions", dimensions, 1, self._width() or None)
 
     def _normalizes(self, normalize: bool | None) -> bool:
         checks.boolean_or_none("normalize", normalize)
@@ -305,13 +313,25 @@ class TextModel:
             items = [before + text if isinstance(text, str) else text for text in items]
         return items, self._skipped(before)
 
-    def _pairs(self, query: str, texts: Sequence[str]) -> list[Text]:
+    def _pairs(self, query: str | Sequence[str], texts: Sequence[str]) -> list[Text]:
         self._check_task("ranking")
-        checks.instance("query", query, str)
-        query = self._prompt(None) + query
-        return [(query, text) for text in _listed(texts)]
+        items = _listed(texts)
+        queries: Any = query if (several := isinstance(query, list | tuple)) else [query]
+        for each in queries:
+            checks.instance("query", each, str)
+        queries = queries if several else queries * len(items)
+        if len(queries) != len(items):
+            raise InvalidArgument(f"there are {len(queries)} queries for {len(items)} texts: give one, or one for each")
+        before = self._prompt(None)
+        return [(before + one, text) for one, text in zip(queries, items, strict=True)]
+
+    def _width(self) -> int:
+        return self._layers.width or self._runs.width()
 
     # --- Results ---------------------------------------------------------------------------------------------------
+
+    def _finished(self, table: _Vectors, dimensions: int | None, normalize: bool) -> _Vectors:
+        return vectors.shortened(self._layers(table), dimensions or self.settings.dimensions, normalize)
 
     def _scores(self, table: _Vectors, raw_scores: bool) -> _Vectors:
         if len(table) and table.shape[1] != 1:
